@@ -1,0 +1,47 @@
+# elrun_library(), elrun_executable(), elrun_test(): warnings, sanitizers, labels and aliases in one place.
+
+add_library(elrun_build_flags INTERFACE)
+target_include_directories(elrun_build_flags INTERFACE ${PROJECT_SOURCE_DIR})
+# -ffp-contract=off: a product and a sum stay two roundings, unless the source says fma.
+target_compile_options(elrun_build_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wno-missing-field-initializers -ffp-contract=off -fvisibility=hidden -fvisibility-inlines-hidden>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ELRUN_WERROR}>>:-Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false -Xcompiler=-fvisibility=hidden,-ffp-contract=off>)
+if(ELRUN_SANITIZE STREQUAL "address")
+  target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1>)
+  target_link_options(elrun_build_flags INTERFACE -fsanitize=address,undefined)
+elseif(ELRUN_SANITIZE STREQUAL "thread")
+  target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -fno-omit-frame-pointer -g1>)
+  target_link_options(elrun_build_flags INTERFACE -fsanitize=thread)
+endif()
+
+# elrun_library(name SOURCES a.cpp ... PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias elrun::<name>.
+function(elrun_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(elrun_${name} STATIC ${ARG_SOURCES})
+  add_library(elrun::${name} ALIAS elrun_${name})
+  target_include_directories(elrun_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+  target_link_libraries(elrun_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> ${ARG_PRIVATE})
+endfunction()
+
+# elrun_executable(name SOURCES ... LINK ...): a program in build/bin.
+function(elrun_executable name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> ${ARG_LINK})
+endfunction()
+
+# elrun_test(name SOURCES ... LINK ... LABELS unit [TIMEOUT seconds]): a Catch2 program under build/tests, one ctest entry.
+function(elrun_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> elrun_test_support ${ARG_LINK})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+    SKIP_REGULAR_EXPRESSION "SKIPPED:" ENVIRONMENT "ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR}")
+endfunction()

@@ -1,0 +1,8 @@
+# NCCL::headers: elrun loads the library itself at run time (an already loaded copy first), so only headers are needed.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_INCLUDE_DIR)
+if(NCCL_FOUND AND NOT TARGET NCCL::headers)
+  add_library(NCCL::headers INTERFACE IMPORTED)
+  target_include_directories(NCCL::headers INTERFACE ${NCCL_INCLUDE_DIR})
+endif()

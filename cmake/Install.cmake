@@ -1,0 +1,1 @@
+# What `cmake --install` puts where is set beside each target; here is what ties it together.

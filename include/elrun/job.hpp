@@ -1,0 +1,259 @@
+#pragma once
+/// \file Job: the loop a training program is written around. See samples/gpt for a whole program.
+///
+/// User code never sees a rank or a world size. It declares units of parameters and loops over the slots that the
+/// runtime hands out; accumulation, elasticity and exactness are then one mechanism.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <elrun/device.hpp>
+#include <elrun/export.hpp>
+#include <elrun/ids.hpp>
+#include <elrun/optimizer.hpp>
+#include <elrun/plan.hpp>
+#include <elrun/random.hpp>
+#include <elrun/result.hpp>
+#include <elrun/tensor.hpp>
+
+namespace elrun::inline v0 {
+
+class Job;
+
+/// How a tensor takes part in training.
+struct TensorOptions {
+  bool decay = true;       ///< Weight decay applies (usually not to biases and norms).
+  bool frozen = false;     ///< No gradient, no optimizer state.
+  std::uint32_t uses = 1;  ///< `use_grad` scopes per slot that add to the gradient (2: tied); handed off after the last.
+};
+
+/// A parameter: a view into its unit's memory, at an address that is stable from `seal()` to the end of the job.
+/// Cheap to copy. Contents are what this step computes with, inside a `use` scope of its unit.
+template <class T>
+class Tensor {
+ public:
+  Tensor() = default;
+  [[nodiscard]] T* data() const { return *data_; }
+  /// Where this slot's gradient goes, inside a `use_grad` scope: zero at the scope's begin when it is the first of the
+  /// slot's uses, added to after that. Same shape, same dtype.
+  [[nodiscard]] T* grad() const { return *grad_; }
+  [[nodiscard]] const Shape& shape() const { return *shape_; }
+  [[nodiscard]] std::uint64_t size() const { return element_count(*shape_); }
+  [[nodiscard]] std::span<T> span() const { return {*data_, size()}; }
+  [[nodiscard]] std::span<T> grad_span() const { return {*grad_, size()}; }
+
+ private:
+  friend class Unit;
+  Tensor(T* const* data, T* const* grad, const Shape* shape) : data_{data}, grad_{grad}, shape_{shape} {}
+  T* const* data_ = nullptr;   // owned by the job, filled in by seal()
+  T* const* grad_ = nullptr;
+  const Shape* shape_ = nullptr;
+};
+
+/// A scope in which a unit's weights (or gradients) may be touched. Ends it at destruction, in the stream's order.
+class ELRUN_API UseScope {
+ public:
+  UseScope(UseScope&& other) noexcept;
+  UseScope& operator=(UseScope&&) = delete;
+  ~UseScope();
+
+ private:
+  friend class Unit;
+  UseScope(void* unit, bool gradient, Stream stream) : unit_{unit}, gradient_{gradient}, stream_{stream} {}
+  void* unit_;
+  bool gradient_;
+  Stream stream_;
+};
+
+/// The only concept of sharding: parameters that are gathered together and whose gradients are handed off together.
+/// A cheap handle; valid as long as the job.
+class ELRUN_API Unit {
+ public:
+  /// Declares a parameter, before `seal()`. `T` is float; names are unique in the unit.
+  template <class T>
+  Tensor<T> tensor(std::string_view name, Shape shape, TensorOptions options = {}) {
+    const Slots s = declare(name, DTypeOf<T>::value, std::move(shape), options);
+    return Tensor<T>{static_cast<T* const*>(s.data), static_cast<T* const*>(s.grad), s.shape};
+  }
+  /// Weights are there until the scope ends.
+  [[nodiscard]] UseScope use(Stream stream = {});
+  /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off.
+  [[nodiscard]] UseScope use_grad(Stream stream = {});
+
+ private:
+  friend class Job;
+  struct Slots {
+    const void* data;
+    const void* grad;
+    const Shape* shape;
+  };
+  explicit Unit(void* impl) : impl_{impl} {}
+  Slots declare(std::string_view name, DType type, Shape shape, TensorOptions options);
+  void* impl_;
+};
+
+/// One micro-batch of one step that this process happens to own.
+class ELRUN_API Slot {
+ public:
+  /// Number of the slot in its step: 0 .. V-1.
+  [[nodiscard]] std::uint32_t index() const { return index_; }
+  /// Ids of the samples, `micro_batch` of them, whoever runs the slot.
+  [[nodiscard]] std::span<const std::uint64_t> samples() const { return samples_; }
+  [[nodiscard]] RandomStream rng() const { return rng_; }
+  /// The slot's loss, a mean over its `tokens` (or samples). Exactly once per slot.
+  void report(float loss, std::uint64_t tokens);
+  void report(DeviceScalar loss, std::uint64_t tokens);
+  /// The world changed: nothing that this slot computes will be used. Never wrong when it says true.
+  [[nodiscard]] bool revoked() const;
+
+ private:
+  friend class Step;
+  friend class Job;
+  friend struct SlotAccess;
+  void* impl_ = nullptr;
+  std::uint32_t index_ = 0;
+  std::span<const std::uint64_t> samples_;
+  RandomStream rng_;
+};
+
+/// What one decided step did.
+struct StepResult {
+  bool decided = false;        ///< False: revoked; `next_step()` hands the same step out again.
+  std::uint64_t step = 0;      ///< Decided steps so far, this one included.
+  float loss = 0;              ///< Mean over the slots, folded by the canonical tree.
+  float norm = 0;              ///< Global norm of the gradient before clipping.
+  std::uint64_t tokens = 0;    ///< Of the whole step.
+  double tokens_per_s = 0;     ///< By this process's clock.
+  std::uint32_t world = 1;
+  std::uint64_t generation = 0;
+};
+
+/// One step of the plan. Use it up before the next `next_step()`.
+class ELRUN_API Step {
+ public:
+  [[nodiscard]] std::uint64_t number() const { return number_; }  ///< 0 for the first step.
+  /// The slots of this process, one after the other; ends early when the step is revoked.
+  class Slots;
+  [[nodiscard]] Slots slots();
+  /// Reduces, votes, and once decided updates. Before the decision a failure touches nothing.
+  StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
+
+ private:
+  friend class Job;
+  Step(void* impl, std::uint64_t number) : impl_{impl}, number_{number} {}
+  Slot* next_slot();
+  void* impl_;
+  std::uint64_t number_;
+};
+
+class Step::Slots {
+ public:
+  class iterator {
+   public:
+    using value_type = Slot;
+    using difference_type = std::ptrdiff_t;
+    Slot& operator*() const { return *slot_; }
+    iterator& operator++() {
+      slot_ = step_->next_slot();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const iterator& i, std::default_sentinel_t) { return i.slot_ == nullptr; }
+
+   private:
+    friend class Slots;
+    explicit iterator(Step* step) : step_{step}, slot_{step->next_slot()} {}
+    Step* step_;
+    Slot* slot_;
+  };
+  [[nodiscard]] iterator begin() { return iterator{step_}; }
+  [[nodiscard]] std::default_sentinel_t end() const { return {}; }
+
+ private:
+  friend class Step;
+  explicit Slots(Step* step) : step_{step} {}
+  Step* step_;
+};
+
+/// How a job ended.
+struct Outcome {
+  std::uint64_t step = 0;
+  float loss = 0;                ///< Of the last step.
+  std::uint64_t state_hash = 0;  ///< The state hash; print as 16 hex digits.
+};
+
+/// A forward-only pass over samples.
+struct Evaluation {
+  float loss = 0;  ///< Mean over the slots, folded by the canonical tree: the same at any world size.
+  std::uint64_t tokens = 0;
+  bool decided = false;  ///< False: revoked by a change of the world; call again after `next_step()`.
+};
+
+/// The job of this process. Use from the thread that `run` called.
+class ELRUN_API Job {
+ public:
+  /// First of all calls. Problems of the plan and of the options end the program with exit code 78, all at once.
+  void configure(const Plan& plan, const CheckpointOptions& checkpoint = {});
+  [[nodiscard]] const Plan& plan() const;
+
+  /// Declares a unit. Names are unique; the order of declaration is the order in the state hash and the checkpoint.
+  Unit unit(std::string_view name);
+  /// Small host state that is rolled with the step: `value` is restored before `restore()` returns and saved with every
+  /// checkpoint. Registered before `restore()`; lives as long as the job.
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  void state(std::string_view name, T& value) {
+    register_state(name, std::as_writable_bytes(std::span{&value, 1}));
+  }
+
+  /// Plans the layout and allocates everything. Nothing is allocated afterwards. Prints bytes per rank by state.
+  void seal();
+  /// Puts the newest state into the arenas: from a committed checkpoint of any world size. False only when the whole
+  /// world starts from nothing. A checkpoint of another plan or model, or a root in which nothing is readable, ends the
+  /// program with a message that names both sides.
+  [[nodiscard]] bool restore();
+  /// Random numbers for initial values, by name; the same on every rank.
+  [[nodiscard]] RandomStream rng(std::string_view name) const;
+
+  /// The next step, or nothing when the plan's steps are all decided: then the final checkpoint is committed and the
+  /// outcome known on all ranks. Checkpoints are saved in here.
+  [[nodiscard]] std::optional<Step> next_step();
+  /// Runs `forward` on the slots of a pass over samples 0 .. count-1 in order (the last slot may be short), spread
+  /// over the world; nothing is applied. `forward` reports each slot's loss.
+  Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
+  /// After the last step.
+  [[nodiscard]] const Outcome& outcome() const;
+
+  /// One line to standard output, from one process of the world.
+  void print(std::string_view line);
+  /// Whether this process is the one that prints; for output that is costly to make.
+  [[nodiscard]] bool prints() const;
+  /// Threads that this process should compute with: OMP_NUM_THREADS, else CPUs of its affinity / workers of the node.
+  [[nodiscard]] std::uint32_t compute_threads() const;
+  [[nodiscard]] Device device() const;
+
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  class Impl;
+
+ private:
+  friend ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
+  explicit Job(std::unique_ptr<Impl> impl);
+  ~Job();
+  void register_state(std::string_view name, std::span<std::byte> bytes);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Finds this worker's place (see Session::open), runs `program`, and returns the exit code for `main`: 0 when it
+/// returned, 78 for a wrong configuration, 1 for another failure, whose message goes to standard error.
+ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,54 @@
+#pragma once
+/// \file Session: a worker's hold on its place in the world, under elrun, in an operator's environment, or alone.
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <elrun/export.hpp>
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+#include <elrun/store.hpp>
+
+namespace elrun::inline v0 {
+
+/// Where this worker stands.
+struct Place {
+  Membership membership{};
+  LocalRank local_rank{};
+  std::uint32_t local_world = 1;  ///< Workers of this node.
+  RunId run{};
+  NodeId node{};
+  std::string address;            ///< Of this node, as its peers reach it: where listeners bind.
+  std::array<std::byte, 32> key{};  ///< The generation's secret; peers prove it to each other before the first frame.
+  std::uint32_t restart_count = 0;  ///< Generations of this job before this one that ended by a failure.
+  bool elastic = false;           ///< Under elrun: a failure starts a new generation. Otherwise it ends the program.
+};
+
+/// Opened once per process. Thread-safe but for the constructor and destructor; the destructor waits for nobody.
+class ELRUN_API Session {
+ public:
+  /// Called once, on the session's thread, when the generation is over (a member was lost, the agent went away).
+  /// Must not block. Called at once if it is over already.
+  using OnOver = std::function<void(const Failure&)>;
+
+  virtual ~Session() = default;
+  [[nodiscard]] virtual const Place& place() const = 0;
+  [[nodiscard]] virtual Store& store() = 0;
+  virtual void on_generation_over(OnOver call) = 0;
+  /// Says that a step was decided: it refills the restart budget and shows in the launcher's log. Never waits.
+  virtual void progress(StepNumber decided) = 0;
+  /// Says that all members decided that the job is over with success; from then on the verdict is success, whatever
+  /// dies. Returns when the agent has it.
+  virtual Result<void> finished(Deadline deadline) = 0;
+
+  /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
+  /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.
+  /// `is_job` tells the agent that this worker is a `Job`, whose restarts have a budget that progress refills.
+  /// Waits until the session is up, `deadline` at most, and says for whom.
+  static Result<std::unique_ptr<Session>> open(bool is_job, Deadline deadline);
+};
+
+}  // namespace elrun::inline v0

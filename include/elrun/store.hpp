@@ -1,0 +1,46 @@
+#pragma once
+/// \file Store: small keys shared by the workers of a job, c10d-like, answered by the coordinator.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <elrun/export.hpp>
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+#include <elrun/units.hpp>
+
+namespace elrun::inline v0 {
+
+/// Keys of one generation; they vanish with it, except those that begin with `job/`, which belong to the job.
+/// Thread-safe. Every call ends by its deadline (`deadline_passed`, naming what it waited for) or with
+/// `generation_over`. Keys have at most 4 KiB, values at most 16 MiB.
+class ELRUN_API Store {
+ public:
+  using Value = std::vector<std::byte>;
+  virtual ~Store() = default;
+  virtual Result<void> set(std::string_view key, std::span<const std::byte> value, Deadline deadline) = 0;
+  /// Waits until the key exists.
+  virtual Result<Value> get(std::string_view key, Deadline deadline) = 0;
+  /// Adds to a decimal counter (absent: 0) and returns the new value.
+  virtual Result<std::int64_t> add(std::string_view key, std::int64_t amount, Deadline deadline) = 0;
+  /// Stores `desired` if the key holds `expected` (or is absent and `expected` is empty). Returns what the key holds
+  /// then; `expected` itself when the key is absent and `expected` is not empty (as torch's TCPStore does).
+  virtual Result<Value> compare_set(std::string_view key, std::span<const std::byte> expected,
+                                    std::span<const std::byte> desired, Deadline deadline) = 0;
+  /// Waits until all keys exist.
+  virtual Result<void> wait(std::span<const std::string> keys, Deadline deadline) = 0;
+  /// True if the key existed.
+  virtual Result<bool> remove(std::string_view key, Deadline deadline) = 0;
+  virtual Result<std::uint64_t> num_keys(Deadline deadline) = 0;
+  /// Returns when `count` callers with this name have arrived; the name can be used again after that.
+  virtual Result<void> barrier(std::string_view name, WorldSize count, Deadline deadline) = 0;
+  /// Everybody's values in rank order, once all `count` ranks have called; the name can be used again after that.
+  virtual Result<std::vector<Value>> all_gather(std::string_view name, Rank rank, WorldSize count,
+                                                std::span<const std::byte> value, Deadline deadline) = 0;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,18 @@
+#pragma once
+/// \file The one translation from errno, and small helpers for making failures.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <elrun/failure.hpp>
+
+namespace elrun::inline v0 {
+
+/// `what` says what was tried on what ("create /ckpt/RUN.json"); the text and code of `error` are added.
+[[nodiscard]] Failure from_errno(int error, std::string_view what);
+[[nodiscard]] Failure invalid(std::string what);  ///< invalid_argument, fix_config
+/// All problems in one failure, one per line when there are several.
+[[nodiscard]] Failure invalid(const std::vector<std::string>& problems);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,177 @@
+#include "lib/base/files.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+#include "lib/base/fd.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+class PosixWritable final : public WritableFile {
+ public:
+  PosixWritable(Fd fd, Path path) : fd_{std::move(fd)}, path_{std::move(path)} {}
+
+  Result<void> write_at(std::uint64_t offset, ByteSpan data) override {
+    while (!data.empty()) {
+      const ssize_t wrote = ::pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset));
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0) return from_errno(errno, "write " + path_.string());
+      data = data.subspan(static_cast<std::size_t>(wrote));
+      offset += static_cast<std::uint64_t>(wrote);
+    }
+    return {};
+  }
+
+  Result<void> reserve(Bytes size) override {
+    // fallocate(2) itself: glibc's posix_fallocate emulates by writing where the file system cannot.
+    if (size.value() == 0 || ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size.value())) == 0) return {};
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR) return {};
+    return from_errno(errno, fmt::format("reserve {} bytes for {}", size.value(), path_.string()));
+  }
+
+  Result<void> sync() override {
+    if (::fsync(fd_.get()) == 0) return {};
+    return from_errno(errno, "sync " + path_.string());
+  }
+
+  Result<void> close() override {
+    if (::close(fd_.give_up()) == 0) return {};
+    return from_errno(errno, "close " + path_.string());
+  }
+
+ private:
+  Fd fd_;
+  Path path_;
+};
+
+class PosixReadable final : public ReadableFile {
+ public:
+  PosixReadable(Fd fd, Path path) : fd_{std::move(fd)}, path_{std::move(path)} {}
+
+  Result<std::uint64_t> size() override {
+    struct stat info {};
+    if (::fstat(fd_.get(), &info) != 0) return from_errno(errno, "stat " + path_.string());
+    return static_cast<std::uint64_t>(info.st_size);
+  }
+
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) override {
+    while (!out.empty()) {
+      const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return from_errno(errno, "read " + path_.string());
+      if (got == 0)
+        return Failure{Code::corrupt, Remedy::fix_config,
+                       fmt::format("{} ends at byte {}; {} more are missing", path_.string(), offset, out.size())};
+      out = out.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    }
+    return {};
+  }
+
+ private:
+  Fd fd_;
+  Path path_;
+};
+
+Result<void> done(int rc, const char* verb, const Path& path) {
+  if (rc == 0) return {};
+  return from_errno(errno, fmt::format("{} {}", verb, path.string()));
+}
+
+}  // namespace
+
+Result<void> Files::write_durably(const Path& path, ByteSpan data) {
+  ELRUN_TRY_ASSIGN(auto file, create(path));
+  ELRUN_TRY(file->write_at(0, data));
+  ELRUN_TRY(file->sync());
+  return file->close();
+}
+
+Result<ByteVector> Files::read_all(const Path& path, Bytes max) {
+  ELRUN_TRY_ASSIGN(auto file, open(path));
+  ELRUN_TRY_ASSIGN(const std::uint64_t size, file->size());
+  if (size > max.value())
+    return Failure{Code::corrupt, Remedy::fix_config,
+                   fmt::format("{} has {} bytes, more than the {} that such a file can have", path.string(), size, max.value())};
+  ByteVector data(size);
+  ELRUN_TRY(file->read_at(0, data));
+  return data;
+}
+
+Result<void> Files::make_directories(const Path& path) {
+  if (path.empty() || path == path.root_path()) return {};
+  auto made = make_directory(path);
+  if (!made.ok() && made.failure().code == Code::not_found) {
+    ELRUN_TRY(make_directories(path.parent_path()));
+    made = make_directory(path);
+  }
+  if (made.ok()) return sync_directory(path.has_parent_path() ? path.parent_path() : Path{"."});
+  if (made.failure().code == Code::already_exists) return {};
+  return made;
+}
+
+Result<std::unique_ptr<WritableFile>> PosixFiles::create(const Path& path) {
+  Fd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+  if (!fd) return from_errno(errno, "create " + path.string());
+  return std::unique_ptr<WritableFile>{std::make_unique<PosixWritable>(std::move(fd), path)};
+}
+
+Result<std::unique_ptr<ReadableFile>> PosixFiles::open(const Path& path) {
+  Fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!fd) return from_errno(errno, "open " + path.string());
+  return std::unique_ptr<ReadableFile>{std::make_unique<PosixReadable>(std::move(fd), path)};
+}
+
+Result<void> PosixFiles::link(const Path& from, const Path& to) {
+  return done(::link(from.c_str(), to.c_str()), "link", to);
+}
+Result<void> PosixFiles::rename(const Path& from, const Path& to) {
+  return done(::rename(from.c_str(), to.c_str()), "rename to", to);
+}
+Result<void> PosixFiles::remove_file(const Path& path) { return done(::unlink(path.c_str()), "remove", path); }
+Result<void> PosixFiles::make_directory(const Path& path) {
+  return done(::mkdir(path.c_str(), 0777), "make directory", path);
+}
+Result<void> PosixFiles::remove_directory(const Path& path) { return done(::rmdir(path.c_str()), "remove directory", path); }
+
+Result<std::vector<std::string>> PosixFiles::list(const Path& path) {
+  DIR* directory = ::opendir(path.c_str());
+  if (directory == nullptr) return from_errno(errno, "list " + path.string());
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(directory)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+    errno = 0;
+  }
+  const int error = errno;
+  ::closedir(directory);
+  if (error != 0) return from_errno(error, "list " + path.string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<void> PosixFiles::sync_directory(const Path& path) {
+  const Fd fd{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (!fd) return from_errno(errno, "open directory " + path.string());
+  if (::fsync(fd.get()) == 0 || errno == EINVAL) return {};  // EINVAL: some network file systems sync names at once
+  return from_errno(errno, "sync directory " + path.string());
+}
+
+Result<Bytes> PosixFiles::space_left(const Path& path) {
+  struct statvfs info {};
+  if (::statvfs(path.c_str(), &info) != 0) return from_errno(errno, "ask for the space left at " + path.string());
+  return Bytes{std::uint64_t{info.f_bavail} * info.f_frsize};
+}
+
+}  // namespace elrun::inline v0

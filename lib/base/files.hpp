@@ -1,0 +1,81 @@
+#pragma once
+/// \file All file access of elrun goes through Files, so that a test can lose, tear or refuse what was not synced.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <elrun/result.hpp>
+#include <elrun/units.hpp>
+
+#include "lib/base/bytes.hpp"
+
+namespace elrun::inline v0 {
+
+using Path = std::filesystem::path;
+
+/// A file being written by this process alone. Not durable before `sync` succeeds; a failed `sync` makes the file dead:
+/// it is never retried, for the kernel may have dropped the pages.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual Result<void> write_at(std::uint64_t offset, ByteSpan data) = 0;
+  /// Reserves space, so that a full disk is met before the data is written. A file system that cannot is no error.
+  virtual Result<void> reserve(Bytes size) = 0;
+  virtual Result<void> sync() = 0;
+  /// Reports what only close(2) knows. The destructor closes silently.
+  virtual Result<void> close() = 0;
+};
+
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  [[nodiscard]] virtual Result<std::uint64_t> size() = 0;
+  /// Fills all of `out`, or fails with `corrupt` when the file ends before.
+  virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) = 0;
+};
+
+class Files {
+ public:
+  virtual ~Files() = default;
+  /// A new file; an existing one is `already_exists`.
+  virtual Result<std::unique_ptr<WritableFile>> create(const Path& path) = 0;
+  virtual Result<std::unique_ptr<ReadableFile>> open(const Path& path) = 0;
+  /// A second name for a file; never overwrites (`already_exists`). The commit of everything in elrun.
+  virtual Result<void> link(const Path& from, const Path& to) = 0;
+  virtual Result<void> rename(const Path& from, const Path& to) = 0;
+  virtual Result<void> remove_file(const Path& path) = 0;
+  virtual Result<void> make_directory(const Path& path) = 0;  ///< An existing one is `already_exists`.
+  virtual Result<void> remove_directory(const Path& path) = 0;
+  /// Names in a directory, sorted; existence is decided by this, never by stat (NFS caches lie).
+  virtual Result<std::vector<std::string>> list(const Path& path) = 0;
+  virtual Result<void> sync_directory(const Path& path) = 0;
+  /// Free space for this user on the file system of `path`.
+  virtual Result<Bytes> space_left(const Path& path) = 0;
+
+  /// Creates, writes, syncs, closes. The name is durable only after sync_directory.
+  Result<void> write_durably(const Path& path, ByteSpan data);
+  /// The whole file, if it is no longer than `max`.
+  Result<ByteVector> read_all(const Path& path, Bytes max);
+  /// make_directory for each missing part, each parent synced.
+  Result<void> make_directories(const Path& path);
+};
+
+/// The real thing.
+class PosixFiles final : public Files {
+ public:
+  Result<std::unique_ptr<WritableFile>> create(const Path& path) override;
+  Result<std::unique_ptr<ReadableFile>> open(const Path& path) override;
+  Result<void> link(const Path& from, const Path& to) override;
+  Result<void> rename(const Path& from, const Path& to) override;
+  Result<void> remove_file(const Path& path) override;
+  Result<void> make_directory(const Path& path) override;
+  Result<void> remove_directory(const Path& path) override;
+  Result<std::vector<std::string>> list(const Path& path) override;
+  Result<void> sync_directory(const Path& path) override;
+  Result<Bytes> space_left(const Path& path) override;
+};
+
+}  // namespace elrun::inline v0

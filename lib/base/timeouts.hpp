@@ -1,0 +1,39 @@
+#pragma once
+/// \file Every time-out of elrun in one table, and how they depend on each other. All can be set; these are the defaults.
+
+#include <string>
+#include <vector>
+
+#include <elrun/units.hpp>
+
+namespace elrun::inline v0 {
+
+/// See DESIGN.md, section 5. A wait without a row here is a bug.
+struct Timeouts {
+  Duration heartbeat = 1s;             ///< A node says that it lives this often (`keep_alive_interval`).
+  Duration heartbeat_limit = 5s;       ///< A node that was silent for this long is lost (interval x `keep_alive_max_attempt`).
+  Duration reconnect_grace = 250ms;    ///< A broken stream may be resumed by the same incarnation for this long.
+  Duration last_call = 30s;            ///< Once `nodes_min` have joined, how long a round waits for more newcomers.
+  Duration join = 600s;                ///< A node that is in no world after this long gives up (spares wait without end).
+  Duration revocation = 2s;            ///< A worker's process acknowledges the end of its generation within this, or is killed.
+  Duration collective = 600s;          ///< A collective call; deaths are told by agents, not by this.
+  Duration connect = 60s;              ///< All peers of a new generation are connected within this.
+  Duration drain = 25s;                ///< A planned leave is prepared within this ...
+  Duration stop_grace = 30s;           ///< ... of the time between the forwarded signal and SIGKILL.
+  Duration save = 600s;                ///< A checkpoint is committed within this, or given up.
+  Duration coordinator_grace = 600s;   ///< Without a coordinator for this long, an agent gives up (exit code 171).
+  Duration verdict_linger = 5s;        ///< The coordinator stays this long at most for agents that have not heard the verdict.
+  Duration store_wait = 600s;          ///< A store call that waits for a key.
+
+  /// What contradicts what, in sentences; empty when all is well.
+  [[nodiscard]] constexpr bool consistent() const {
+    return heartbeat > Duration{0} && heartbeat_limit >= 2 * heartbeat && reconnect_grace < heartbeat_limit &&
+           revocation < join && drain < stop_grace && connect <= collective && reconnect_grace < join &&
+           heartbeat_limit < coordinator_grace;
+  }
+  [[nodiscard]] std::vector<std::string> problems() const;
+};
+
+static_assert(Timeouts{}.consistent());
+
+}  // namespace elrun::inline v0

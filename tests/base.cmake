@@ -1,0 +1,1 @@
+elrun_test(base_test SOURCES unit/base_test.cpp LINK elrun::base LABELS unit)

@@ -1,0 +1,148 @@
+#include "lib/base/crc32c.hpp"
+#include "lib/base/digest.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/log.hpp"
+#include <elrun/philox.hpp>
+#include "lib/base/timeouts.hpp"
+#include "tests/support/property.hpp"
+
+using namespace elrun;
+
+TEST_CASE("Philox4x32-10 gives its published known answers", "[base]") {
+  // Random123, kat_vectors: "philox4x32 10".
+  CHECK(Philox4x32::block({0, 0, 0, 0}, {0, 0}) == Philox4x32::Counter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(Philox4x32::block({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) ==
+        Philox4x32::Counter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(Philox4x32::block({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+        Philox4x32::Counter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("CRC-32C gives its published known answers", "[base]") {
+  // RFC 3720, B.4, and the check value of the catalogue.
+  CHECK(crc32c(as_bytes("123456789")) == 0xE3069283u);
+  CHECK(crc32c(ByteVector(32, std::byte{0})) == 0x8A9136AAu);
+  CHECK(crc32c(ByteVector(32, std::byte{0xFF})) == 0x62A8AB43u);
+  ByteVector ascending(32);
+  for (unsigned i = 0; i < 32; ++i) ascending[i] = std::byte(i);
+  CHECK(crc32c(ascending) == 0x46DD794Eu);
+  CHECK(crc32c({}) == 0);
+}
+
+TEST_CASE("checksums of parts combine to the checksum of the whole", "[base]") {
+  test::for_all_seeds(200, [](Rng& rng) {
+    ByteVector data(rng.below(5000));
+    for (std::byte& b : data) b = std::byte(rng.next());
+    const std::size_t cut = rng.below(data.size() + 1);
+    const ByteSpan a = ByteSpan{data}.first(cut), b = ByteSpan{data}.subspan(cut);
+    CHECK(crc32c(b, crc32c(a)) == crc32c(data));
+    CHECK(crc32c_combine(crc32c(a), crc32c(b), b.size()) == crc32c(data));
+  });
+}
+
+TEST_CASE("SHA-256 and HMAC give their published known answers", "[base]") {
+  CHECK(to_hex(sha256(as_bytes("abc"))) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  Key256 key{};  // RFC 4231, case 2, whose key is padded with zeros by definition
+  std::memcpy(key.data(), "Jefe", 4);
+  CHECK(to_hex(hmac_sha256(key, as_bytes("what do ya want for nothing?"))) ==
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK(equal_constant_time(as_bytes("ab"), as_bytes("ab")));
+  CHECK_FALSE(equal_constant_time(as_bytes("ab"), as_bytes("abc")));
+}
+
+TEST_CASE("a bounded draw is uniform enough and below its bound", "[base]") {
+  test::for_all_seeds(20, [](Rng& rng) {
+    std::array<int, 7> seen{};
+    for (int i = 0; i < 7000; ++i) ++seen[rng.below(7)];
+    for (const int n : seen) CHECK((n > 800 && n < 1200));
+  });
+}
+
+TEST_CASE("a failure names rank, generation, peer and remedy", "[base]") {
+  const Failure failure{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "heard nothing for 15 s",
+                        .rank = Rank{3}, .peer = Rank{5}, .generation = Generation{12, {{0x89ab012345678901, 0}}}, .node = "node-b"};
+  CHECK(message(failure) == "peer_lost: rank 3 of generation 12@89ab0123: heard nothing for 15 s [peer: rank 5] [node: node-b]; rejoin");
+  CHECK(message(invalid("x")) == "invalid_argument: x; change the configuration");
+}
+
+TEST_CASE("a result passes its failure on", "[base]") {
+  const auto fails = []() -> Result<int> { return invalid("no"); };
+  const auto passes_on = [&]() -> Result<std::string> {
+    ELRUN_TRY_ASSIGN(const int n, fails());
+    return std::to_string(n);
+  };
+  CHECK(passes_on().failure().what == "no");
+  CHECK_THROWS_AS(fails().value(), Error);
+}
+
+TEST_CASE("a reader of hostile bytes stays in bounds", "[base]") {
+  ByteWriter writer;
+  writer.put(std::uint32_t{7});
+  writer.put_text("seven");
+  const ByteVector bytes = writer.take();
+  SECTION("all of it is read") {
+    ByteReader reader{bytes};
+    CHECK(reader.get<std::uint32_t>() == 7);
+    CHECK(reader.get_text(16) == "seven");
+    CHECK(reader.finish("it").ok());
+  }
+  SECTION("every cut is noticed") {
+    for (std::size_t n = 0; n < bytes.size(); ++n) {
+      ByteReader reader{ByteSpan{bytes}.first(n)};
+      (void)reader.get<std::uint32_t>();
+      (void)reader.get_text(16);
+      CHECK_FALSE(reader.finish("it").ok());
+    }
+  }
+  SECTION("a length above the bound is refused") {
+    ByteReader reader{bytes};
+    (void)reader.get<std::uint32_t>();
+    CHECK(reader.get_text(4).empty());
+    CHECK_FALSE(reader.finish("it").ok());
+  }
+  SECTION("what is left over is noticed") {
+    ByteReader reader{bytes};
+    (void)reader.get<std::uint32_t>();
+    CHECK_FALSE(reader.finish("it").ok());
+  }
+}
+
+TEST_CASE("files are created once, linked once and read back", "[base]") {
+  char name[] = "/tmp/elrun-files-XXXXXX";
+  const Path root = mkdtemp(name);
+  PosixFiles files;
+  CHECK(files.make_directories(root / "a" / "b" / "c").ok());
+  CHECK(files.make_directories(root / "a" / "b").ok());
+  CHECK(files.write_durably(root / "a" / "x", as_bytes("hello")).ok());
+  CHECK(files.write_durably(root / "a" / "x", as_bytes("again")).failure().code == Code::already_exists);
+  CHECK(files.link(root / "a" / "x", root / "a" / "y").ok());
+  CHECK(files.link(root / "a" / "x", root / "a" / "y").failure().code == Code::already_exists);
+  CHECK(as_text(files.read_all(root / "a" / "y", 1_KiB).value()) == "hello");
+  CHECK(files.read_all(root / "a" / "y", 4_B).failure().code == Code::corrupt);
+  CHECK(files.list(root / "a").value() == std::vector<std::string>{"b", "x", "y"});
+  CHECK(files.open(root / "nothing").failure().code == Code::not_found);
+  auto file = files.open(root / "a" / "x").value();
+  ByteVector too_long(6);
+  CHECK(file->read_at(0, too_long).failure().code == Code::corrupt);
+  CHECK(files.space_left(root).value() > 0_B);
+  std::filesystem::remove_all(root);
+}
+
+TEST_CASE("time-outs that contradict each other are named, all at once", "[base]") {
+  CHECK(Timeouts{}.problems().empty());
+  Timeouts wrong;
+  wrong.heartbeat_limit = wrong.heartbeat;
+  wrong.drain = wrong.stop_grace;
+  CHECK(wrong.problems().size() == 2);
+  CHECK_FALSE(wrong.consistent());
+}
+
+TEST_CASE("a log line carries who and how bad, and repeats only what changed", "[base]") {
+  std::vector<std::string> lines;
+  const Log log{"elrun rank 3", [&](Level, std::string_view line) { lines.emplace_back(line); }};
+  LogIfChanged waiting;
+  waiting(log, Level::info, "waiting for node-b");
+  waiting(log, Level::info, "waiting for node-b");
+  log.warning("late");
+  CHECK(lines == std::vector<std::string>{"elrun rank 3: waiting for node-b", "elrun rank 3: warning: late"});
+}

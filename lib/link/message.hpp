@@ -1,0 +1,82 @@
+#pragma once
+/// \file The worker protocol: what a worker and its agent say to each other over the agent's socket.
+///
+/// Frame, little-endian: u32 length of what follows the checksum | u32 CRC-32C of that | u16 protocol version | u16 type | payload.
+/// Versions are checked in Hello and Welcome; unknown trailing fields of a payload are ignored, unknown types skipped.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include <elrun/failure.hpp>
+#include <elrun/session.hpp>
+
+#include "lib/base/bytes.hpp"
+#include "lib/link/store_core.hpp"
+
+namespace elrun::inline v0 {
+
+constexpr std::uint16_t protocol_version = 1;
+constexpr Bytes message_max = 32_MiB;  ///< Of a frame; a longer one ends the connection before anything is allocated.
+
+/// Worker to agent, first of all.
+struct Hello {
+  std::uint16_t version = protocol_version;
+  std::string release;        ///< libelrun's version, for people
+  std::uint64_t pid = 0;
+  std::uint32_t rank = 0;     ///< RANK; under elrun also checked against the peer's credentials
+  std::uint32_t world = 1;
+  bool is_job = false;
+};
+/// Agent to worker: your place. Sent once the world is complete.
+struct Welcome {
+  Place place;
+};
+/// Agent to worker: go away, and why. The last frame of a connection.
+struct Refusal {
+  Failure failure;
+};
+/// Both directions: I live.
+struct Alive {};
+/// Worker to agent: a step was decided.
+struct StepDecided {
+  Generation generation;
+  std::uint64_t step = 0;
+};
+/// Worker to agent: all members decided that the job is over with success. Agent to worker: I have it.
+struct JobOver {
+  Generation generation;
+};
+/// Agent to worker: your generation is over. Worker to agent: acknowledged.
+struct GenerationOver {
+  Generation generation;
+  Failure why;
+};
+
+using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply>;
+
+/// One whole frame.
+[[nodiscard]] ByteVector encode(const Message& message);
+
+/// The payloads of StoreRequest and StoreReply alone, for the coordinator's stream, which carries them as they are.
+[[nodiscard]] ByteVector encode_payload(const StoreRequest& request);
+[[nodiscard]] ByteVector encode_payload(const StoreReply& reply);
+[[nodiscard]] Result<StoreRequest> decode_store_request(ByteSpan payload);
+[[nodiscard]] Result<StoreReply> decode_store_reply(ByteSpan payload);
+
+/// Cuts a stream of bytes into messages. Pure: bytes in, messages out.
+class MessageReader {
+ public:
+  /// Appends what came from the socket.
+  void feed(ByteSpan bytes);
+  /// The next whole message, nothing when more bytes are needed, or why the stream is broken for good.
+  [[nodiscard]] Result<std::optional<Message>> next();
+
+ private:
+  ByteVector buffer_;
+  std::size_t begin_ = 0;
+};
+
+}  // namespace elrun::inline v0

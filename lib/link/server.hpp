@@ -1,0 +1,36 @@
+#pragma once
+/// \file WorkerServer: the agent's side of the worker protocol (and rank 0's, in an operator's job).
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+
+#include "lib/base/files.hpp"
+#include "lib/link/message.hpp"
+
+namespace elrun::inline v0 {
+
+/// Listens on a Unix socket (in a directory of mode 0700; peers of another user are refused) or on TCP, and turns
+/// frames into calls. Everything happens on the loop's one thread; nothing here decides anything.
+class WorkerServer {
+ public:
+  using Connection = std::uint64_t;  ///< Numbers a connection, never reused.
+  struct Handler {
+    std::function<void(Connection, const Message&)> message;
+    std::function<void(Connection, const Failure&)> closed;  ///< The worker is gone, or said what no worker says.
+  };
+  static Result<std::unique_ptr<WorkerServer>> listen_unix(boost::asio::io_context& loop, const Path& socket, Handler handler);
+  static Result<std::unique_ptr<WorkerServer>> listen_tcp(boost::asio::io_context& loop, const std::string& address,
+                                                          std::uint16_t port, Handler handler);
+  virtual ~WorkerServer() = default;
+  /// Queues a message; a connection whose queue is beyond its bound is closed.
+  virtual void send(Connection to, const Message& message) = 0;
+  virtual void close(Connection connection) = 0;
+  [[nodiscard]] virtual std::uint16_t port() const = 0;  ///< Of a TCP listener.
+};
+
+}  // namespace elrun::inline v0

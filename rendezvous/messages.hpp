@@ -1,0 +1,142 @@
+#pragma once
+/// \file What agents and the coordinator say to each other, as values. Protobuf stays in wire.cpp.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <elrun/failure.hpp>
+#include <elrun/ids.hpp>
+#include <elrun/units.hpp>
+
+#include "lib/base/bytes.hpp"
+#include "lib/link/store_core.hpp"
+
+namespace elrun::inline v0 {
+
+constexpr std::uint32_t nodes_limit = 65536;
+constexpr std::uint32_t workers_per_node_limit = 4096;
+
+/// What all nodes must agree on. The coordinator takes the first node's; another node's are compared field by field.
+struct RoundOptions {
+  std::uint32_t nodes_min = 1;  ///< A round never closes with fewer.
+  std::uint32_t nodes_max = 1;  ///< A round closes at once with this many.
+  Duration last_call = 30s;     ///< Once `nodes_min` have joined, how long to wait for more newcomers.
+  std::int32_t max_restarts = -1;  ///< -1: not given (3 for a Job program, 0 for others).
+  friend bool operator==(const RoundOptions&, const RoundOptions&) = default;
+  [[nodiscard]] std::vector<std::string> problems() const;
+};
+
+/// One run of one agent: a node that comes back is a new incarnation of the same node.
+struct Incarnation {
+  NodeId node;
+  std::uint64_t number = 0;  ///< Random, drawn at the agent's start.
+  friend auto operator<=>(const Incarnation&, const Incarnation&) = default;
+};
+
+// --- agent to coordinator ---------------------------------------------------------------------------------------
+
+/// I am here. Sent when the stream opens, and again for each new generation once the workers of the old one are gone.
+struct Join {
+  Incarnation who;
+  RunId run;
+  std::string version;            ///< elrun's; same major or refused
+  RoundOptions options;
+  std::uint32_t workers = 1;
+  std::string address;            ///< How peers reach this node.
+  std::uint16_t master_port = 0;  ///< A free port on this node for this generation, in case it becomes node 0.
+  std::int32_t hint = -1;         ///< `--node_rank`; orders the first formation, never an identity
+  Generation last{};              ///< Newest generation this agent has seen; number 0: none
+  bool resuming = false;          ///< The stream broke, the workers of `last` still run: carry on with it.
+};
+struct NodeAlive {};
+/// The workers of this node that belonged to the generation are gone; it may be followed by Join.
+struct Acknowledge {
+  Generation generation;
+};
+/// A worker died by itself. The first one of a generation is its root cause.
+struct WorkerFailed {
+  Generation generation;
+  std::uint32_t local_rank = 0;
+  std::int32_t exit_code = 0;  ///< 128 + n for signal n
+  std::string what;            ///< "exit code 3", "signal 9 (SIGKILL)"
+  bool is_job = false;
+};
+/// All workers of this node exited with 0.
+struct WorkersDone {
+  Generation generation;
+};
+/// The workers decided that the job is over with success.
+struct JobFinished {
+  Generation generation;
+};
+struct Progress {
+  Generation generation;
+  std::uint64_t step = 0;
+};
+/// The node goes (a signal came): not a failure of the job. `code`: the agent's exit code.
+struct Leave {
+  std::string why;
+};
+struct StoreCall {
+  std::uint64_t worker = 0;  ///< Numbers the caller on its node.
+  StoreRequest request;
+};
+struct StoreCallerGone {
+  std::uint64_t worker = 0;
+};
+using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave,
+                                 StoreCall, StoreCallerGone>;
+
+// --- coordinator to agent ---------------------------------------------------------------------------------------
+
+/// This node will never be in: wrong run, version or options. Both values are named.
+struct Refused {
+  Failure failure;
+};
+/// For whom the round waits, for people.
+struct Waiting {
+  std::string why;
+};
+struct Member {
+  NodeId node;
+  std::string address;
+  std::uint32_t workers = 0;
+  std::uint32_t base_rank = 0;
+  std::uint16_t master_port = 0;
+  friend bool operator==(const Member&, const Member&) = default;
+};
+/// The round is complete: start these workers.
+struct World {
+  Generation generation;
+  std::array<std::byte, 32> key{};  ///< The generation's secret
+  std::uint32_t group_rank = 0;     ///< Of the receiver: its place in `members`
+  std::vector<Member> members;      ///< In group-rank order
+  std::uint32_t restart_count = 0;  ///< Job-wide: generations that ended by a failure
+  std::string cause;                ///< Why the generation before ended; empty at first
+  friend bool operator==(const World&, const World&) = default;
+};
+/// The generation is over: end its workers, acknowledge, join again.
+struct Revoke {
+  Generation generation;
+  Failure why;
+};
+/// The resumed node's generation still runs.
+struct Resumed {
+  Generation generation;
+};
+/// The job is over: end what runs, exit with this code.
+struct Verdict {
+  std::int32_t exit_code = 0;
+  std::string report;  ///< The first failure in the whole job and its cause; empty for success
+};
+struct StoreResult {
+  std::uint64_t worker = 0;
+  StoreReply reply;
+};
+using CoordinatorMessage = std::variant<Refused, Waiting, World, Revoke, Resumed, Verdict, StoreResult>;
+
+}  // namespace elrun::inline v0

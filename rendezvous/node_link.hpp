@@ -1,0 +1,66 @@
+#pragma once
+/// \file NodeLink: an agent's one line to the coordinator, in this process or over gRPC.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+
+#include "lib/base/clock.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/timeouts.hpp"
+#include "rendezvous/messages.hpp"
+
+namespace elrun::inline v0 {
+
+/// All callbacks run on the agent's loop. The link reconnects by itself with jittered back-off (50 ms to 2 s), resolving
+/// the name anew each time, until it is destroyed; the agent decides when to give up.
+class NodeLink {
+ public:
+  struct Handler {
+    /// The stream is up (again): the agent answers with Join.
+    std::function<void()> connected;
+    /// The stream is down, or could not be opened: says with whom and why. Called once per change of reason.
+    std::function<void(const Failure&)> disconnected;
+    std::function<void(const CoordinatorMessage&)> message;
+  };
+  virtual ~NodeLink() = default;  ///< Ends the stream at once.
+  /// Messages sent while disconnected are dropped: Join tells all that matters.
+  virtual void send(const NodeMessage& message) = 0;
+  /// This node's address as the coordinator's host sees it; "127.0.0.1" in process.
+  [[nodiscard]] virtual std::string local_address() const = 0;
+};
+
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+};
+
+/// Over gRPC. Heartbeats (NodeAlive) are sent by the link itself every `timeouts.heartbeat`.
+std::unique_ptr<NodeLink> connect_to_coordinator(boost::asio::io_context& loop, const Endpoint& endpoint, const Timeouts& timeouts,
+                                                 std::uint64_t jitter_seed, NodeLink::Handler handler);
+
+/// The coordinator with its shell: feeds the pure cores (round, store) on `loop`, keeps their timers, and answers.
+class Coordinator {
+ public:
+  struct Options {
+    RunId run;                 ///< Empty: taken from the first node (`elrun store`)
+    Timeouts timeouts;
+    std::uint64_t generation_floor = 0;  ///< The first generation's number is above it.
+  };
+  static std::unique_ptr<Coordinator> create(boost::asio::io_context& loop, const Clock& clock, const Log& log, Options options);
+  virtual ~Coordinator() = default;
+  /// Opens the gRPC service on `address:port` (port 0: any). Without it the coordinator serves this process alone, and
+  /// gRPC is never initialised: a single node starts in milliseconds. Returns the port.
+  virtual Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) = 0;
+  /// The hosting agent's own line.
+  [[nodiscard]] virtual std::unique_ptr<NodeLink> connect_in_process(NodeLink::Handler handler) = 0;
+  /// True once a verdict was given and every connected node has it (or the linger is over): the host may exit.
+  [[nodiscard]] virtual bool may_exit() const = 0;
+  /// Called on the loop whenever `may_exit` may have become true.
+  virtual void on_may_exit(std::function<void()> call) = 0;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,122 @@
+#pragma once
+/// \file Saves and restores of one member of one generation. It knows storage, not the network: the job carries the
+/// encoded values (Start, SaveTicket, PartVote) between ranks, and tells whether it still owns the generation.
+///
+///   every rank   open_root()                       fails when the root holds another plan or model
+///   leader       start() -> Start                  claims the fence, chooses the checkpoint, publishes both
+///   every rank   load(start, fragments) -> aux     when there is a choice; all ranks the same one
+///   leader       reject(start, why)                after a rank's load failed with `corrupt`; then start() again
+///
+///   leader       begin_save(step) -> SaveTicket
+///   every rank   write_part(ticket, ...) -> PartVote
+///   leader       commit(ticket, votes, still_owner)     or abandon(ticket); then retain(keep)
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+
+#include "checkpoint/model.hpp"
+#include "checkpoint/names.hpp"
+#include "checkpoint/save_round.hpp"
+#include "lib/base/bytes.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/log.hpp"
+
+namespace elrun::inline v0 {
+
+/// Who saves: fixed for one generation.
+struct Saver {
+  std::string run_id;        ///< `--rdzv_id`, for people.
+  Generation generation;
+  Rank rank;
+  WorldSize world{1};
+  PlanIdentity plan;
+  ModelTable model;
+};
+
+/// What the leader decided at the start of a generation; the job publishes its bytes to all ranks.
+struct Start {
+  FenceNumber fence = 0;
+  std::optional<CheckpointId> choice{};  ///< Nothing: the root has no checkpoint, begin at step 0.
+  std::uint32_t manifest_crc = 0;        ///< Of the choice, so that every rank reads the very same.
+  std::vector<std::string> notes{};      ///< What was passed over and why, a line each; already logged by the leader.
+};
+[[nodiscard]] ByteVector encode(const Start& start);
+[[nodiscard]] Result<Start> decode_start(ByteSpan bytes);
+
+/// One attempt to save, as the leader announces it.
+struct SaveTicket {
+  CheckpointId id;
+  std::string root;  ///< Identity of the checkpoint root (RUN.json).
+};
+[[nodiscard]] ByteVector encode(const SaveTicket& ticket);
+[[nodiscard]] Result<SaveTicket> decode_save_ticket(ByteSpan bytes);
+
+/// Not thread-safe. `files`, `clock` and `log` outlive it. Every call may block for as long as the storage does.
+class Checkpointer {
+ public:
+  Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver);
+
+  /// Any rank. Success when the root is empty or absent, or made by the same plan and model.
+  Result<void> open_root();
+
+  /// Leader. Makes the root when it is absent, claims the next fence, chooses the newest checkpoint of the timeline
+  /// that passes all checks but those of its data blocks, quarantines the damaged ones that it met. Fails with
+  /// `corrupt` when there were checkpoints and none can be used: a job is never silently begun again.
+  Result<Start> start();
+
+  /// Any rank, with the start that the leader published. Reads exactly the ranges of `fragments`, checks every block
+  /// it uses, and returns the host state. After a failure the fragments' contents are unspecified.
+  Result<std::vector<Aux>> load(const Start& start, std::span<const Fragment> fragments);
+
+  /// Leader, after a load of this choice failed with `corrupt` or `not_found` somewhere: marks it, so that the next
+  /// `start()` passes it over.
+  Result<void> reject(const Start& start, const Failure& why);
+
+  /// Leader, after start(). Refused when a newer fence is on the storage; the failure names both jobs.
+  Result<SaveTicket> begin_save(std::uint64_t step, std::uint64_t aux_bytes = 0);
+
+  /// Any rank. Never fails: a vote says why not. Fragments of all ranks together cover each kind of each unit once.
+  PartVote write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux = {});
+
+  /// Leader, with one vote per rank. `still_owner` asks the job's store whether this generation is current; it is
+  /// asked before the commit and, as is the fence on the storage, again after it. Success is the acknowledgement:
+  /// from here on no crash loses this checkpoint.
+  Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes,
+                      const std::function<Result<void>()>& still_owner);
+
+  /// Leader. Removes what an uncommitted save left; best effort, and never a committed one.
+  void abandon(const SaveTicket& ticket);
+
+  /// Leader. Keeps the newest `keep` (at least 2) checkpoints of the timeline, removes older ones and leftovers of
+  /// dead saves. A failure leaves every kept one untouched.
+  Result<void> retain(std::uint32_t keep);
+
+ private:
+  struct Root;
+  Result<void> claim();
+  Result<std::optional<struct RunRecord>> read_run();
+  Result<std::string> adopt_or_make_run();
+  Result<void> no_newer_fence(const char* before);
+  [[nodiscard]] Path checkpoint_path(const CheckpointId& id) const;
+
+  Files& files_;
+  const Clock& clock_;
+  const Log& log_;
+  Path root_;
+  Saver saver_;
+  FenceNumber fence_ = 0;                  // ours, once start() has claimed it
+  std::vector<CheckpointId> timeline_;     // inherited by our fence, then committed by it, oldest first
+};
+
+/// The highest fence found under `root`; 0 when there is none. The floor of a fresh coordinator's generation numbers.
+[[nodiscard]] Result<FenceNumber> highest_fence(Files& files, const Path& root);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,48 @@
+#pragma once
+/// \file The names under a checkpoint root. A name is used once; fixed widths make names sort like their numbers.
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace elrun::inline v0 {
+
+/// The number that fences saves of one root: claimed on the storage, one above the highest found, never used twice.
+using FenceNumber = std::uint64_t;
+
+/// One attempt to save one step. Its directory is `s000000012000.g00000007.a01`.
+struct CheckpointId {
+  std::uint64_t step = 0;
+  FenceNumber fence = 0;
+  std::uint32_t attempt = 1;
+  friend constexpr auto operator<=>(const CheckpointId&, const CheckpointId&) = default;  // newest step last
+};
+
+constexpr std::uint64_t step_max = 999'999'999'999;
+constexpr FenceNumber fence_max = 99'999'999;
+constexpr std::uint32_t attempt_max = 99;
+constexpr std::uint32_t world_max = 99'999;
+
+[[nodiscard]] std::string to_string(const CheckpointId& id);
+/// The inverse; nothing for any other text, digits out of width among them.
+[[nodiscard]] std::optional<CheckpointId> parse_checkpoint_id(std::string_view name);
+
+[[nodiscard]] std::string claim_name(FenceNumber number);  ///< g00000007.claim
+[[nodiscard]] std::string fence_name(FenceNumber number);  ///< g00000007.json
+/// The number in a name of either kind.
+[[nodiscard]] std::optional<FenceNumber> parse_fence_number(std::string_view name);
+
+[[nodiscard]] std::string shard_name(std::uint32_t rank, std::uint32_t world);  ///< r00000-of-00016.safetensors
+[[nodiscard]] std::string part_name(std::uint32_t rank, std::uint32_t world);   ///< r00000-of-00016.part.json
+
+constexpr const char* run_file = "RUN.json";
+constexpr const char* fences_directory = "gens";
+constexpr const char* checkpoints_directory = "ckpt";
+constexpr const char* trash_directory = "trash";
+constexpr const char* manifest_file = "MANIFEST.json";
+constexpr const char* commit_file = "COMMIT";
+constexpr const char* quarantine_file = "QUARANTINE";
+
+}  // namespace elrun::inline v0

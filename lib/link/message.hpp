@@ -19,7 +19,7 @@
 namespace elrun::inline v0 {
 
 constexpr std::uint16_t protocol_version = 1;
-constexpr Bytes message_max = 32_MiB;  ///< Of a frame; a longer one ends the connection before anything is allocated.
+constexpr Bytes message_max = 33_MiB;  ///< Of a frame (two largest values and a key fit); a longer one ends the connection before anything is allocated.
 
 /// Worker to agent, first of all.
 struct Hello {

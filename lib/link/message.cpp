@@ -1,0 +1,311 @@
+/// The idea: each message lists its fields once, in `fields`, and two codecs walk that list, `Put` towards bytes and `Get`
+/// from bytes that may come from anybody. What one writes, the other reads; a field cannot be forgotten on one side.
+
+#include "lib/link/message.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <concepts>
+#include <type_traits>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/crc32c.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t header_size = 8;   // length, checksum
+constexpr std::size_t kind_size = 4;     // version, type
+constexpr std::size_t name_max = 4096;   // a node, a run, an address, a release
+constexpr std::size_t text_max = 65536;  // what went wrong
+constexpr std::uint32_t values_max = 1 << 20;
+
+static_assert(message_max.value() >= 2 * store_value_max.value() + store_key_max.value() + 4096,
+              "the largest compare_set fits into a message");
+static_assert(message_max.value() >= std::uint64_t{store_keys_per_call_max} * (store_key_max.value() + 4) + 4096,
+              "the largest wait fits into a message");
+
+// The wire's numbers of the messages: never reused, in the order of the variant.
+enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply };
+
+/// Writes fields. Texts beyond their bound are cut: they are for people.
+struct Put {
+  ByteWriter out;
+  template <std::integral T> void number(const T& value) { out.put(value); }
+  void flag(const bool& value) { out.put(static_cast<std::uint8_t>(value)); }
+  template <class E> void choice(const E& value, E /*last*/, E /*otherwise*/) { out.put(static_cast<std::uint8_t>(value)); }
+  void text(const std::string& value, std::size_t max) { out.put_text(std::string_view{value}.substr(0, max)); }
+  void blob(const ByteVector& value, Bytes) { out.put_bytes(value); }
+  void key(const std::array<std::byte, 32>& value) { out.put_raw(value); }
+  template <class T, class Each> void list(const std::vector<T>& values, std::uint32_t, Each each) {
+    out.put(static_cast<std::uint32_t>(values.size()));
+    for (const T& value : values) each(value);
+  }
+  template <class T, class Each> void maybe(const std::optional<T>& value, Each each) {
+    flag(value.has_value());
+    if (value) each(*value);
+  }
+  void require(bool) {}
+};
+
+/// Reads fields. What is out of bounds marks the reader as broken before anything is allocated for it.
+struct Get {
+  ByteReader in;
+  template <std::integral T> void number(T& value) { value = in.get<T>(); }
+  void flag(bool& value) { value = in.get<std::uint8_t>() != 0; }
+  /// A value that only a later version knows becomes `otherwise`.
+  template <class E> void choice(E& value, E last, E otherwise) {
+    const auto raw = in.get<std::uint8_t>();
+    value = raw <= static_cast<std::uint8_t>(last) ? static_cast<E>(raw) : otherwise;
+  }
+  void text(std::string& value, std::size_t max) { value = in.get_text(max); }
+  void blob(ByteVector& value, Bytes max) {
+    const ByteSpan bytes = in.get_bytes(max.value());
+    value.assign(bytes.begin(), bytes.end());
+  }
+  void key(std::array<std::byte, 32>& value) {
+    if (const ByteSpan bytes = in.get_raw(value.size()); bytes.size() == value.size()) std::ranges::copy(bytes, value.begin());
+  }
+  template <class T, class Each> void list(std::vector<T>& values, std::uint32_t max, Each each) {
+    const auto count = in.get<std::uint32_t>();
+    require(count <= max && count <= in.left() / 4);  // each element has at least its length
+    for (std::uint32_t i = 0; i < count && !in.broken(); ++i) each(values.emplace_back());
+  }
+  template <class T, class Each> void maybe(std::optional<T>& value, Each each) {
+    bool there = false;
+    flag(there);
+    if (there) each(value.emplace());
+  }
+  void require(bool rule) {
+    if (!rule) in.mark_broken();
+  }
+};
+
+/// `M` is `T`, const or not: one list of fields serves both codecs.
+template <class M, class T>
+concept Is = std::same_as<std::remove_const_t<M>, T>;
+
+/// The value inside a Strong, by way of a plain one.
+template <class Strong>
+void strong_number(Put& c, const Strong& value) { c.number(value.value()); }
+template <class Strong>
+void strong_number(Get& c, Strong& value) {
+  typename Strong::rep raw{};
+  c.number(raw);
+  value = Strong{raw};
+}
+template <class Strong>
+void strong_text(Put& c, const Strong& value) { c.text(value.value(), name_max); }
+template <class Strong>
+void strong_text(Get& c, Strong& value) {
+  std::string raw;
+  c.text(raw, name_max);
+  value = Strong{std::move(raw)};
+}
+void duration(Put& c, const Duration& value) { c.number(std::int64_t{value.count()}); }
+void duration(Get& c, Duration& value) {
+  std::int64_t raw = 0;
+  c.number(raw);
+  value = Duration{raw};
+  c.require(raw >= 0);
+}
+
+template <class C, Is<Generation> M>
+void fields(C& c, M& m) {
+  c.number(m.number);
+  c.number(m.lineage.bits[0]);
+  c.number(m.lineage.bits[1]);
+}
+template <class C, Is<Failure> M>
+void fields(C& c, M& m) {
+  c.choice(m.code, Code::internal, Code::internal);
+  c.choice(m.remedy, Remedy::exit_process, Remedy::exit_process);
+  c.text(m.what, text_max);
+  c.maybe(m.rank, [&](auto& rank) { strong_number(c, rank); });
+  c.maybe(m.peer, [&](auto& rank) { strong_number(c, rank); });
+  c.maybe(m.generation, [&](auto& generation) { fields(c, generation); });
+  c.text(m.node, name_max);
+}
+template <class C, Is<Place> M>
+void fields(C& c, M& m) {
+  fields(c, m.membership.generation);
+  strong_number(c, m.membership.rank);
+  strong_number(c, m.membership.world);
+  strong_number(c, m.local_rank);
+  c.number(m.local_world);
+  strong_text(c, m.run);
+  strong_text(c, m.node);
+  c.text(m.address, name_max);
+  c.key(m.key);
+  c.number(m.restart_count);
+  c.flag(m.elastic);
+  c.require(m.membership.rank.value() < m.membership.world.value() && m.local_rank.value() < m.local_world);
+}
+
+template <class C, Is<Hello> M>
+void fields(C& c, M& m) {
+  c.number(m.version);
+  c.text(m.release, name_max);
+  c.number(m.pid);
+  c.number(m.rank);
+  c.number(m.world);
+  c.flag(m.is_job);
+}
+template <class C, Is<Welcome> M>
+void fields(C& c, M& m) { fields(c, m.place); }
+template <class C, Is<Refusal> M>
+void fields(C& c, M& m) { fields(c, m.failure); }
+template <class C, Is<Alive> M>
+void fields(C&, M&) {}
+template <class C, Is<StepDecided> M>
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+  c.number(m.step);
+}
+template <class C, Is<JobOver> M>
+void fields(C& c, M& m) { fields(c, m.generation); }
+template <class C, Is<GenerationOver> M>
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+  fields(c, m.why);
+}
+template <class C, Is<StoreRequest> M>
+void fields(C& c, M& m) {
+  c.number(m.id);
+  c.choice(m.op, StoreOp::all_gather, StoreOp{0});
+  c.require(m.op != StoreOp{0});
+  fields(c, m.generation);
+  duration(c, m.wait);
+  c.list(m.keys, store_keys_per_call_max, [&](auto& key) { c.text(key, store_key_max.value()); });
+  c.blob(m.value, store_value_max);
+  c.blob(m.expected, store_value_max);
+  c.number(m.amount);
+  c.number(m.rank);
+  c.number(m.count);
+}
+template <class C, Is<StoreReply> M>
+void fields(C& c, M& m) {
+  c.number(m.id);
+  c.flag(m.ok);
+  c.choice(m.code, Code::internal, Code::internal);
+  c.text(m.what, text_max);
+  c.list(m.values, values_max, [&](auto& value) { c.blob(value, store_value_max); });
+  c.number(m.number);
+}
+
+template <class M>
+ByteVector payload_of(const M& message) {
+  Put put;
+  fields(put, message);
+  return put.out.take();
+}
+
+/// Fields that only a later version knows may follow; they are ignored.
+template <class M>
+Result<M> from_payload(ByteSpan payload, std::string_view name) {
+  M message{};
+  Get get{ByteReader{payload}};
+  fields(get, message);
+  if (get.in.broken()) {
+    return Failure{Code::protocol, Remedy::abort_group, fmt::format("a {} of the worker protocol is cut short or out of bounds", name)};
+  }
+  return message;
+}
+
+template <class M>
+Result<std::optional<Message>> message_from(ByteSpan payload, std::string_view name) {
+  ELRUN_TRY_ASSIGN(M message, from_payload<M>(payload, name));
+  return std::optional<Message>{std::move(message)};
+}
+
+/// Nothing for a type that only a later version knows.
+Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
+  switch (Type{type}) {
+    case Type::hello: return message_from<Hello>(payload, "Hello");
+    case Type::welcome: return message_from<Welcome>(payload, "Welcome");
+    case Type::refusal: return message_from<Refusal>(payload, "Refusal");
+    case Type::alive: return message_from<Alive>(payload, "Alive");
+    case Type::step_decided: return message_from<StepDecided>(payload, "StepDecided");
+    case Type::job_over: return message_from<JobOver>(payload, "JobOver");
+    case Type::generation_over: return message_from<GenerationOver>(payload, "GenerationOver");
+    case Type::store_request: return message_from<StoreRequest>(payload, "StoreRequest");
+    case Type::store_reply: return message_from<StoreReply>(payload, "StoreReply");
+  }
+  return std::optional<Message>{};
+}
+
+std::uint32_t u32_at(ByteSpan bytes, std::size_t offset) { return ByteReader{bytes.subspan(offset)}.get<std::uint32_t>(); }
+
+Failure broken(std::string what) { return {Code::protocol, Remedy::abort_group, std::move(what)}; }
+
+}  // namespace
+
+ByteVector encode_payload(const StoreRequest& request) { return payload_of(request); }
+
+ByteVector encode_payload(const StoreReply& reply) {
+  std::uint64_t size = 0;
+  for (const ByteVector& value : reply.values) size += value.size() + 4;
+  if (size + text_max + 64 <= message_max.value() && reply.values.size() <= values_max) return payload_of(reply);
+  // An all_gather of many large values: the caller gets an answer that says so, and the connection lives.
+  return payload_of(StoreReply{.id = reply.id,
+                               .ok = false,
+                               .code = Code::exhausted,
+                               .what = fmt::format("an answer of {} values and {} bytes is beyond the {} bytes of a message",
+                                                   reply.values.size(), size, message_max.value())});
+}
+
+Result<StoreRequest> decode_store_request(ByteSpan payload) { return from_payload<StoreRequest>(payload, "StoreRequest"); }
+Result<StoreReply> decode_store_reply(ByteSpan payload) { return from_payload<StoreReply>(payload, "StoreReply"); }
+
+ByteVector encode(const Message& message) {
+  const ByteVector payload = std::visit(
+      [](const auto& m) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(m)>, StoreReply>) return encode_payload(m);
+        else return payload_of(m);
+      },
+      message);
+  ELRUN_ASSERT(payload.size() + kind_size <= message_max.value());  // bounds of the store keep every message below
+  ByteWriter checked;
+  checked.put(protocol_version);
+  checked.put(static_cast<std::uint16_t>(message.index() + 1));
+  const std::uint32_t crc = crc32c(payload, crc32c(checked.bytes()));
+  ByteWriter frame;
+  frame.put(static_cast<std::uint32_t>(payload.size() + kind_size));
+  frame.put(crc);
+  frame.put_raw(checked.bytes());
+  frame.put_raw(payload);
+  return frame.take();
+}
+
+static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
+              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::store_reply) - 1, Message>, StoreReply> &&
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::store_reply));
+
+void MessageReader::feed(ByteSpan bytes) {
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));
+  begin_ = 0;
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+Result<std::optional<Message>> MessageReader::next() {
+  while (buffer_.size() - begin_ >= header_size) {
+    const ByteSpan rest = ByteSpan{buffer_}.subspan(begin_);
+    const std::uint32_t length = u32_at(rest, 0);
+    if (length < kind_size || length > message_max.value()) {
+      return broken(fmt::format("a frame of the worker protocol has {} bytes; {} to {} are possible", length, kind_size, message_max.value()));
+    }
+    if (rest.size() < header_size + length) break;
+    const ByteSpan checked = rest.subspan(header_size, length);
+    if (crc32c(checked) != u32_at(rest, 4)) return broken("a frame of the worker protocol does not match its checksum");
+    ByteReader kind{checked};
+    (void)kind.get<std::uint16_t>();  // the version counts in Hello and Welcome; fields are only ever appended
+    const auto type = kind.get<std::uint16_t>();
+    ELRUN_TRY_ASSIGN(std::optional<Message> message, decode(type, checked.subspan(kind_size)));
+    begin_ += header_size + length;  // only now: a broken frame stays, so that the stream is broken for good
+    if (message) return message;
+  }
+  return std::optional<Message>{};
+}
+
+}  // namespace elrun::inline v0

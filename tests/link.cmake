@@ -1,0 +1,1 @@
+elrun_test(message_test SOURCES unit/message_test.cpp LINK elrun::link_core LABELS unit)

@@ -1,0 +1,221 @@
+#pragma once
+/// \file What every kernel must give, wherever it runs: the same known answers for host loops and for a device.
+/// `Kernels` has one function per kernel that takes and returns vectors of the host.
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "kernels/adamw.hpp"
+#include "kernels/convert.hpp"
+#include "kernels/fold.hpp"
+#include "kernels/granule.hpp"
+#include "kernels/state_hash.hpp"
+#include "tests/support/property.hpp"
+
+namespace elrun::test {
+
+namespace known {
+#include "tests/gpu/known_answers.inc"
+}
+
+using Floats = std::vector<float>;
+using Halves = std::vector<bf16>;
+
+/// One element's state, many times: what AdamW reads and writes.
+struct AdamWState {
+  Floats parameter, exp_avg, exp_avg_sq, gradient;
+  Halves rounded;
+};
+
+inline std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
+
+/// Both signs, sixteen binary orders of magnitude.
+inline Floats values(std::uint64_t seed, std::size_t count) {
+  static constexpr float power[] = {0x1p-8f, 0x1p-7f, 0x1p-6f, 0x1p-5f, 0x1p-4f, 0x1p-3f, 0x1p-2f, 0x1p-1f,
+                                    0x1p0f,  0x1p1f,  0x1p2f,  0x1p3f,  0x1p4f,  0x1p5f,  0x1p6f,  0x1p7f};
+  Rng rng{seed};
+  Floats out(count);
+  for (float& x : out) {
+    const std::uint32_t word = rng.next();
+    x = (unit_float(word) - 0.5f) * power[word & 15];
+  }
+  return out;
+}
+
+/// Any 32 bits: infinities, every kind of NaN and subnormal numbers among them.
+inline Floats any_floats(Rng& rng, std::size_t count) {
+  Floats out(count);
+  for (float& x : out) {
+    const std::uint32_t word = rng.next();
+    x = std::bit_cast<float>(rng.chance(0.1) ? word | 0x7f800000u : rng.chance(0.1) ? word & 0x807fffffu : word);
+  }
+  return out;
+}
+
+template <class T>
+std::uint64_t hash_of(const std::vector<T>& data) {
+  return mix_sum(std::as_bytes(std::span{data}), 0, 0);
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+inline constexpr AdamWStep known_step{.lr = 0.003f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f,
+                                      .bias1 = 0.271f, .bias2 = 0.142625f, .scale = 0.37f};
+
+inline AdamWState known_state() {
+  AdamWState s{values(1, known::count), values(2, known::count), values(3, known::count), values(4, known::count),
+               Halves(known::count)};
+  for (float& x : s.exp_avg_sq) x = x < 0 ? -x : x;
+  return s;
+}
+
+template <class Kernels>
+void check_adamw(Kernels& kernels) {
+  AdamWState s = known_state();
+  kernels.adamw(s, known_step);
+  CHECK(bits(s.parameter[0]) == known::first_parameter);
+  CHECK(bits(s.exp_avg[0]) == known::first_exp_avg);
+  CHECK(bits(s.exp_avg_sq[0]) == known::first_exp_avg_sq);
+  CHECK(hash_of(s.parameter) == known::parameter_hash);
+  CHECK(hash_of(s.exp_avg) == known::exp_avg_hash);
+  CHECK(hash_of(s.exp_avg_sq) == known::exp_avg_sq_hash);
+  CHECK(hash_of(s.rounded) == known::rounded_hash);
+  AdamWState plain = known_state();
+  plain.rounded.clear();
+  kernels.adamw(plain, known_step);
+  CHECK(same_bits(plain.parameter, s.parameter));
+}
+
+template <class Kernels>
+void check_fold(Kernels& kernels) {
+  CHECK(hash_of(kernels.add_into(values(5, known::count), values(6, known::count))) == known::fold_hash);
+  const float inf = std::numeric_limits<float>::infinity();
+  const float odd_nan = std::bit_cast<float>(0xff812345u);
+  const Floats sum = kernels.add_into({0.0f, -0.0f, -0.0f, inf, 1.0f, odd_nan}, Floats{-0.0f, 0.0f, -0.0f, -inf, odd_nan, 1.0f});
+  CHECK(bits(sum[0]) == 0);
+  CHECK(bits(sum[1]) == 0);
+  CHECK(bits(sum[2]) == 0x80000000u);
+  for (const std::size_t i : {3u, 4u, 5u}) CHECK(bits(sum[i]) == canonical_nan_bits);
+  const Halves right = kernels.to_bf16({1.5f, -2.0f});
+  CHECK(same_bits(kernels.add_into(Floats{0.25f, 1.0f}, right), Floats{1.75f, -1.0f}));
+}
+
+template <class Kernels>
+void check_sums_of_squares(Kernels& kernels) {
+  const Floats sums = kernels.sums_of_squares(values(7, known::count));
+  REQUIRE(sums.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(bits(sums[i]) == known::granule_sums[i]);
+  CHECK(kernels.sums_of_squares({}).empty());
+  CHECK(same_bits(kernels.sums_of_squares({-3.0f}), Floats{9.0f}));
+  Floats broken(granule * 2, 1.0f);
+  broken[granule + 40] = std::bit_cast<float>(0xffc12345u);
+  const Floats seen = kernels.sums_of_squares(broken);
+  CHECK(seen[0] == 1024.0f);
+  CHECK(bits(seen[1]) == canonical_nan_bits);
+}
+
+template <class Kernels>
+void check_state_hash(Kernels& kernels) {
+  CHECK(salt_of("exp_avg") == known::exp_avg_salt);
+  const std::string_view text = "the quick brown fox jumps over the lazy dog";
+  CHECK(kernels.mix_sum(std::as_bytes(std::span{text}), 7, salt_of("exp_avg")) == known::text_hash);
+  CHECK(kernels.mix_sum({}, 7, 1) == 0);
+}
+
+template <class Kernels>
+void check_convert(Kernels& kernels) {
+  // Value and its bf16: exact, ties to even (down, up), just off a tie, overflow, both zeros, subnormal, infinities, NaNs.
+  const std::pair<std::uint32_t, std::uint16_t> pairs[] = {
+      {0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81}, {0x3f817fff, 0x3f81},
+      {0x7f7fffff, 0x7f80}, {0x7f7f7fff, 0x7f7f}, {0x00000000, 0x0000}, {0x80000000, 0x8000}, {0x00018000, 0x0002},
+      {0x7f800000, 0x7f80}, {0xff800000, 0xff80}, {0x7f800001, 0x7fc0}, {0xffffffff, 0x7fc0}};
+  Floats in;
+  for (const auto& [x, half] : pairs) in.push_back(std::bit_cast<float>(x));
+  const Halves out = kernels.to_bf16(in);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    INFO("case " << i);
+    CHECK(out[i].bits == pairs[i].second);
+  }
+  Halves all(65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
+  const Floats wide = kernels.to_float(all);
+  const Halves back = kernels.to_bf16(wide);
+  std::size_t lost = 0;  // every bf16 but the NaNs comes back
+  for (std::size_t i = 0; i < all.size(); ++i) lost += wide[i] == wide[i] && back[i] != all[i];
+  CHECK(lost == 0);
+}
+
+template <class Kernels>
+void check_known_answers(Kernels kernels) {
+  SECTION("AdamW") { check_adamw(kernels); }
+  SECTION("fold") { check_fold(kernels); }
+  SECTION("sums of squares") { check_sums_of_squares(kernels); }
+  SECTION("state hash") { check_state_hash(kernels); }
+  SECTION("conversion") { check_convert(kernels); }
+}
+
+/// The reference side and the other give the same bits for anything at all.
+template <class Left, class Right>
+void check_same_bits(Left left, Right right, std::uint64_t seeds, std::size_t size_max) {
+  for_all_seeds(seeds, [&](Rng& rng) {
+    const std::size_t n = rng.below(size_max);
+    AdamWState a{any_floats(rng, n), any_floats(rng, n), any_floats(rng, n), any_floats(rng, n), Halves(n)};
+    AdamWState b = a;
+    left.adamw(a, known_step);
+    right.adamw(b, known_step);
+    CHECK(same_bits(a.parameter, b.parameter));
+    CHECK(same_bits(a.exp_avg, b.exp_avg));
+    CHECK(same_bits(a.exp_avg_sq, b.exp_avg_sq));
+    CHECK(same_bits(a.rounded, b.rounded));
+    const Floats x = any_floats(rng, n), y = any_floats(rng, n);
+    CHECK(same_bits(left.add_into(x, y), right.add_into(x, y)));
+    CHECK(same_bits(left.to_bf16(x), right.to_bf16(x)));
+    CHECK(same_bits(left.add_into(x, left.to_bf16(y)), right.add_into(x, right.to_bf16(y))));
+    const Floats finite = values(rng.next64(), n);
+    CHECK(same_bits(left.sums_of_squares(finite), right.sums_of_squares(finite)));
+    CHECK(same_bits(left.sums_of_squares(x), right.sums_of_squares(x)));
+    const auto bytes = std::as_bytes(std::span{x}).first(n * 4 - (n == 0 ? 0 : rng.below(4)));
+    const std::uint64_t first = rng.next64(), salt = rng.next64();
+    CHECK(left.mix_sum(bytes, first, salt) == right.mix_sum(bytes, first, salt));
+  });
+}
+
+/// The host's loops, for one instruction set.
+struct HostKernels {
+  Isa isa = isa_of_this_machine();
+  void adamw(AdamWState& s, const AdamWStep& step) {
+    elrun::adamw(s.parameter, s.exp_avg, s.exp_avg_sq, s.gradient, step, s.rounded, isa);
+  }
+  template <class Right>
+  Floats add_into(Floats left, const std::vector<Right>& right) {
+    elrun::add_into(left, std::span<const Right>{right}, isa);
+    return left;
+  }
+  Floats sums_of_squares(const Floats& data) {
+    Floats sums(granule_count(data.size()));
+    elrun::sums_of_squares(data, sums, isa);
+    return sums;
+  }
+  std::uint64_t mix_sum(std::span<const std::byte> data, std::uint64_t first, std::uint64_t salt) {
+    return elrun::mix_sum(data, first, salt);
+  }
+  Halves to_bf16(const Floats& in) {
+    Halves out(in.size());
+    elrun::to_bf16(in, out, isa);
+    return out;
+  }
+  Floats to_float(const Halves& in) {
+    Floats out(in.size());
+    elrun::to_float(in, out, isa);
+    return out;
+  }
+};
+
+}  // namespace elrun::test

@@ -1,0 +1,125 @@
+// The device against the known answers and against the host's loops. Plain C++: all launches hide behind `_async`.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+
+#include <elrun/failure.hpp>
+
+#include "kernels/cuda/check.hpp"
+#include "tests/gpu/kernel_cases.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+/// A copy of a vector on the device, whose size plus `offset` elements lie before it: an odd offset breaks alignment.
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(const std::vector<T>& from, std::size_t offset = 0) : size_{from.size()} {
+    ELRUN_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&base_), (from.size() + offset + 1) * sizeof(T)));
+    data_ = base_ + offset;
+    ELRUN_CUDA_CHECK(cudaMemcpy(data_, from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() { cudaFree(base_); }
+  [[nodiscard]] DeviceSpan<T> span() const { return {data_, size_}; }
+  void copy_to(std::vector<T>& to) const {
+    ELRUN_CUDA_CHECK(cudaMemcpy(to.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost));  // waits for the stream too
+  }
+
+ private:
+  T* base_ = nullptr;
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+struct DeviceKernels {
+  std::size_t offset = 0;  // of all arrays: 0 takes the wide path, 1 the narrow one
+  Stream stream{{DeviceKind::cuda, 0}, nullptr};
+
+  void adamw(AdamWState& s, const AdamWStep& step) {
+    OnDevice p{s.parameter, offset}, m{s.exp_avg, offset}, v{s.exp_avg_sq, offset}, g{s.gradient, offset};
+    OnDevice r{s.rounded, offset};
+    adamw_async(p.span(), m.span(), v.span(), g.span(), step, s.rounded.empty() ? DeviceSpan<bf16>{} : r.span(), stream);
+    p.copy_to(s.parameter);
+    m.copy_to(s.exp_avg);
+    v.copy_to(s.exp_avg_sq);
+    r.copy_to(s.rounded);
+  }
+  template <class Right>
+  Floats add_into(Floats left, const std::vector<Right>& right) {
+    OnDevice l{left, offset};
+    OnDevice r{right, offset};
+    add_into_async(l.span(), DeviceSpan<const Right>{r.span()}, stream);
+    l.copy_to(left);
+    return left;
+  }
+  Floats sums_of_squares(const Floats& data) {
+    Floats sums(granule_count(data.size()));
+    OnDevice d{data, offset}, s{sums};
+    sums_of_squares_async(d.span(), s.span(), stream);
+    s.copy_to(sums);
+    return sums;
+  }
+  std::uint64_t mix_sum(std::span<const std::byte> data, std::uint64_t first, std::uint64_t salt) {
+    OnDevice d{std::vector<std::byte>(data.begin(), data.end())};
+    std::vector<std::uint64_t> sum{0};
+    OnDevice s{sum};
+    mix_sum_async(d.span(), first, salt, s.span().data, stream);
+    s.copy_to(sum);
+    return sum[0];
+  }
+  Halves to_bf16(const Floats& in) {
+    Halves out(in.size());
+    OnDevice i{in, offset};
+    OnDevice o{out, offset};
+    to_bf16_async(i.span(), o.span(), stream);
+    o.copy_to(out);
+    return out;
+  }
+  Floats to_float(const Halves& in) {
+    Floats out(in.size());
+    OnDevice i{in, offset};
+    OnDevice o{out, offset};
+    to_float_async(i.span(), o.span(), stream);
+    o.copy_to(out);
+    return out;
+  }
+};
+
+bool no_device() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) return false;
+  std::puts("SKIPPED: no device");
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("device kernels give the known answers", "[gpu]") {
+  if (no_device()) return;
+  check_known_answers(DeviceKernels{});
+}
+
+TEST_CASE("device kernels give the known answers for memory that is not aligned", "[gpu]") {
+  if (no_device()) return;
+  check_known_answers(DeviceKernels{.offset = 1});
+}
+
+TEST_CASE("device and host give the same bits for anything", "[gpu]") {
+  if (no_device()) return;
+  check_same_bits(HostKernels{}, DeviceKernels{}, 50, 5000);
+  check_same_bits(HostKernels{}, DeviceKernels{.offset = 1}, 10, 5000);
+  check_same_bits(HostKernels{}, DeviceKernels{}, 2, 3'000'000);  // more than one turn of the grid's stride
+}
+
+TEST_CASE("a launch that fails is an Error that says where", "[gpu]") {
+  if (no_device()) return;
+  const auto fails = [] { ELRUN_CUDA_CHECK(cudaSetDevice(4096)); };
+  CHECK_THROWS_AS(fails(), Error);
+  (void)cudaGetLastError();  // or the next launch would report it again
+}

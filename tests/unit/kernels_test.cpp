@@ -1,0 +1,71 @@
+#include "tests/gpu/kernel_cases.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+TEST_CASE("host kernels give the known answers, compiled for the baseline", "[kernels]") {
+  check_known_answers(HostKernels{Isa::portable});
+}
+
+TEST_CASE("host kernels give the known answers, compiled for what this machine has", "[kernels]") {
+  check_known_answers(HostKernels{isa_of_this_machine()});
+}
+
+TEST_CASE("the instruction set changes no bit", "[kernels]") {
+  check_same_bits(HostKernels{Isa::portable}, HostKernels{isa_of_this_machine()}, 50, 5000);
+}
+
+TEST_CASE("a fold does not depend on the order of its two sides", "[kernels]") {
+  HostKernels kernels;
+  for_all_seeds(50, [&](Rng& rng) {
+    const Floats x = any_floats(rng, 300), y = any_floats(rng, 300);
+    CHECK(same_bits(kernels.add_into(x, y), kernels.add_into(y, x)));
+  });
+}
+
+TEST_CASE("sums of squares do not depend on where a shard is cut", "[kernels]") {
+  HostKernels kernels;
+  for_all_seeds(50, [&](Rng& rng) {
+    const Floats all = values(rng.next64(), 1 + rng.below(9 * granule));
+    const Floats whole = kernels.sums_of_squares(all);
+    const std::size_t cut = rng.below(whole.size() + 1) * granule;
+    const auto border = all.begin() + static_cast<std::ptrdiff_t>(std::min(cut, all.size()));
+    Floats parts = kernels.sums_of_squares({all.begin(), border});
+    const Floats rest = kernels.sums_of_squares({border, all.end()});
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    CHECK(same_bits(parts, whole));
+  });
+}
+
+TEST_CASE("the state hash is the sum over its parts, and sees every change", "[kernels]") {
+  for_all_seeds(100, [](Rng& rng) {
+    std::vector<std::uint64_t> words(2 + rng.below(200));
+    for (std::uint64_t& w : words) w = rng.next64();
+    const auto hash = [&](std::size_t first, std::size_t count) {
+      return mix_sum(std::as_bytes(std::span{words}.subspan(first, count)), 5 + first, salt_of("parameter"));
+    };
+    const std::uint64_t whole = hash(0, words.size());
+    const std::size_t cut = rng.below(words.size() + 1);
+    CHECK(hash(0, cut) + hash(cut, words.size() - cut) == whole);
+    CHECK(mix_sum(std::as_bytes(std::span{words}), 5, salt_of("exp_avg")) != whole);
+    const std::size_t a = rng.below(words.size()), b = (a + 1 + rng.below(words.size() - 1)) % words.size();
+    std::swap(words[a], words[b]);
+    CHECK(hash(0, words.size()) != whole);  // two words change places
+    std::swap(words[a], words[b]);
+    words[a] ^= std::uint64_t{1} << 63;
+    words[b] ^= std::uint64_t{1} << 63;
+    CHECK(hash(0, words.size()) != whole);  // two signs flip at once
+  });
+}
+
+TEST_CASE("AdamW goes where its definition says", "[kernels]") {
+  // One step from rest: m / bias1 = g and v / bias2 = g^2, so the parameter moves by lr against the gradient's sign.
+  AdamWState s{{1.0f, 1.0f}, {0, 0}, {0, 0}, {0.5f, -8.0f}, {}};
+  HostKernels{}.adamw(s, {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 0, .weight_decay = 0, .bias1 = 0.1f, .bias2 = 0.05f});
+  CHECK(s.parameter[0] == Approx(0.99f));
+  CHECK(s.parameter[1] == Approx(1.01f));
+  // Without a gradient and without moments only the decay is left.
+  AdamWState rest{{2.0f}, {0}, {0}, {0}, {}};
+  HostKernels{}.adamw(rest, {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.5f, .bias1 = 1, .bias2 = 1});
+  CHECK(rest.parameter[0] == Approx(2.0f * (1 - 0.005f)));
+}

@@ -1,0 +1,75 @@
+#pragma once
+/// \file When a step is decided, who may apply it, and what a change of the world leaves.
+///
+/// A member votes for a step once it holds, locally and final, every byte that its own part of `apply` reads. Whoever has
+/// heard the votes of all members of one generation knows that the step is decided, and applies it whatever happens
+/// then. A new generation first collects what its members know: if one of them knows that the step is decided, all who
+/// voted for it still hold their bytes and apply it; if none does, nobody alive has applied it and it is done again.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <elrun/ids.hpp>
+
+namespace elrun::inline v0 {
+
+/// What one member knows, as counts: applied = 3 says that steps 0, 1 and 2 are in its state.
+struct Knowledge {
+  std::uint64_t applied = 0;
+  std::uint64_t decided = 0;  ///< At least `applied`.
+  std::uint64_t voted = 0;    ///< At least `decided`, at most one above `applied`.
+  friend constexpr bool operator==(const Knowledge&, const Knowledge&) = default;
+};
+
+struct Vote {
+  Generation generation{};
+  std::uint64_t step = 0;  ///< Number of the step voted for: its voter has applied as many.
+  bool finite = true;      ///< Every gradient of the voter's shard was a number. One `false` leaves the update out.
+  friend constexpr bool operator==(const Vote&, const Vote&) = default;
+};
+
+/// One member's part in one generation. A value.
+class StepCommit {
+ public:
+  StepCommit() = default;
+  /// `applied` steps are in the state; bytes held for a vote in an earlier generation are gone.
+  StepCommit(Membership me, std::uint64_t applied);
+
+  [[nodiscard]] const Knowledge& knowledge() const { return known_; }
+  /// My vote for the next step, to be told to all, this member included. Once per step.
+  [[nodiscard]] Vote vote(bool finite);
+  /// False: the vote is of another generation, for another step or from nobody, and was dropped.
+  [[nodiscard]] bool hear(Rank from, const Vote& vote);
+  [[nodiscard]] bool decided() const { return known_.decided > known_.applied; }
+  /// Of a decided step: whether all gradients of all members were numbers.
+  [[nodiscard]] bool finite() const { return finite_; }
+  /// The decided step is in the state. Calling it again does nothing.
+  void applied();
+  /// What `recover` found out: the step for which this member voted is decided.
+  void learn(std::uint64_t decided);
+  /// Which members' votes for the next step were heard.
+  [[nodiscard]] const std::vector<bool>& heard() const { return heard_; }
+
+ private:
+  Membership me_{};
+  Knowledge known_{};
+  std::vector<bool> heard_;
+  std::uint32_t heard_count_ = 0;
+  bool finite_ = true;
+};
+
+/// What a member of a new generation does before the next step.
+enum class Recovery : std::uint8_t {
+  go_on,  ///< Its state is the newest.
+  apply,  ///< It voted for a step that is decided and holds the bytes: it applies it now.
+  fetch,  ///< It lacks a decided step, or all: state comes from peers or a checkpoint.
+};
+struct Recovered {
+  std::uint64_t next_step = 0;  ///< Decided steps so far, as the new generation sees it.
+  std::vector<Recovery> members;
+};
+/// `members`: what each member of the new generation brought; a newcomer brings nothing.
+[[nodiscard]] Recovered recover(std::span<const Knowledge> members);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,58 @@
+#include "lib/job/plan.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/bytes.hpp"
+#include "lib/base/digest.hpp"
+
+namespace elrun::inline v0 {
+
+std::vector<std::string> Plan::problems() const {
+  std::vector<std::string> out;
+  const auto say = [&out]<class... A>(fmt::format_string<A...> text, A&&... values) {
+    out.push_back(fmt::format(text, std::forward<A>(values)...));
+  };
+  if (global_batch == 0) say("global_batch is 0: a step needs at least one sample");
+  if (micro_batch == 0) say("micro_batch is 0: a slot needs at least one sample");
+  if (global_batch != 0 && micro_batch != 0 && global_batch % micro_batch != 0)
+    say("micro_batch {} does not divide global_batch {}: choose a divisor, so that all slots of a step are alike", micro_batch,
+        global_batch);
+  else if (slots() > slots_max)
+    say("global_batch {} / micro_batch {} gives {} slots per step, above the limit of {}: raise micro_batch", global_batch,
+        micro_batch, slots(), slots_max);
+  if (samples == 0) say("samples is 0: the data set is empty");
+  if (steps == 0) say("steps is 0: there is nothing to train; ask for at least one step");
+  if (steps != 0 && global_batch > (std::uint64_t{1} << 62) / steps)
+    say("steps {} x global_batch {} is beyond 2^62 sample positions", steps, global_batch);
+  if (placement == zero(2) || placement == zero(3))
+    say("placement zero({}) comes in a later version; use zero(0) or zero(1), which give the same bits",
+        placement == zero(2) ? 2 : 3);
+  else if (placement != zero(0) && placement != zero(1))
+    say("this placement is none of zero(0) to zero(3), and no other is known yet; use zero(0) or zero(1)");
+  if (reduce != Reduce::exact) say("reduce is not a known reduction; use Reduce::exact");
+  if (numeric.size() > 256 || numeric.find('\n') != std::string::npos)
+    say("numeric is to be one line of at most 256 bytes, it has {}", numeric.size());
+  return out;
+}
+
+std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& checkpoint) {
+  auto out = plan.problems();
+  if (checkpoint.keep < 2)
+    out.push_back(fmt::format("checkpoint.keep is {}: keep at least 2, for the newest one may turn out to be damaged", checkpoint.keep));
+  if (checkpoint.every > 0 && checkpoint.directory.empty())
+    out.push_back(fmt::format("checkpoint.every is {}, but checkpoint.directory is empty: name a directory that all nodes share",
+                              checkpoint.every));
+  return out;
+}
+
+PlanIdentity identity(const Plan& plan) {
+  PlanIdentity out;
+  out.description = fmt::format(
+      "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: exact\n"
+      "elrun.numeric: {}\nprogram.numeric: {}\n",
+      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, numeric_version, plan.numeric);
+  out.hash = to_hex(sha256(as_bytes(out.description)));
+  return out;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,22 @@
+#pragma once
+/// \file What the plan means to a checkpoint: the lines that make two jobs the same job, and their hash.
+
+#include <string>
+#include <vector>
+
+#include <elrun/plan.hpp>
+
+#include "checkpoint/model.hpp"
+
+namespace elrun::inline v0 {
+
+constexpr std::uint64_t slots_max = 1 << 16;        ///< Slots per step; also a bound on what is kept per slot.
+constexpr std::uint32_t numeric_version = 1;        ///< Raised when libelrun's own arithmetic gives other bits.
+
+/// Everything that fixes the bits, one `name: value` per line; `placement` and `steps` do not.
+[[nodiscard]] PlanIdentity identity(const Plan& plan);
+
+/// Problems of plan and options together.
+[[nodiscard]] std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& checkpoint);
+
+}  // namespace elrun::inline v0

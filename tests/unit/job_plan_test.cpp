@@ -1,0 +1,62 @@
+#include "lib/job/plan.hpp"
+
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+Plan good() {
+  Plan p;
+  p.global_batch = 8, p.micro_batch = 2, p.samples = 100, p.steps = 10, p.seed = 1;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("a plan that holds has no problems", "[job]") {
+  CHECK(good().problems().empty());
+  CHECK(good().slots() == 4);
+}
+
+TEST_CASE("all problems of plan and options are told at once", "[job]") {
+  Plan p;
+  p.global_batch = 7, p.micro_batch = 2, p.placement = zero(3);
+  CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() == 6);  // divisor, samples, steps, zero(3), keep, every
+}
+
+TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
+  const auto broken = [](auto change) {
+    Plan p = good();
+    change(p);
+    return p.problems();
+  };
+  CHECK(broken([](Plan& p) { p.global_batch = 0; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.micro_batch = 0; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.micro_batch = 3; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.global_batch = 1 << 20, p.micro_batch = 1; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.samples = 0; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.steps = std::uint64_t{1} << 61; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.placement = zero(2); }).size() == 1);
+  CHECK(broken([](Plan& p) { p.placement.parameters = Spread::sharded; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.numeric = "two\nlines"; }).size() == 1);
+}
+
+TEST_CASE("placement and steps may change in a job's life, all else makes another job", "[job]") {
+  Plan p = good();
+  const std::string hash = identity(p).hash;
+  p.placement = zero(1), p.steps = 1000;
+  CHECK(identity(p).hash == hash);
+  const auto changed = [&](auto change) {
+    Plan q = good();
+    change(q);
+    return identity(q).hash != hash;
+  };
+  CHECK(changed([](Plan& q) { q.seed = 2; }));
+  CHECK(changed([](Plan& q) { q.micro_batch = 4; }));
+  CHECK(changed([](Plan& q) { q.global_batch = 16; }));
+  CHECK(changed([](Plan& q) { q.samples = 101; }));
+  CHECK(changed([](Plan& q) { q.data_hash = 5; }));
+  CHECK(changed([](Plan& q) { q.numeric = "mine 2"; }));
+}
+
+}  // namespace elrun::test

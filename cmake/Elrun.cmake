@@ -10,10 +10,10 @@ target_compile_options(elrun_build_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false -Xcompiler=-fvisibility=hidden,-ffp-contract=off>)
 if(ELRUN_SANITIZE STREQUAL "address")
   # g++ 12 takes some of the checks it plants for reads of what was never written: -Wno-maybe-uninitialized here only.
-  target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 -Wno-maybe-uninitialized>)
+  target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
   target_link_options(elrun_build_flags INTERFACE -fsanitize=address,undefined)
 elseif(ELRUN_SANITIZE STREQUAL "thread")
-  target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -fno-omit-frame-pointer -g1 -Wno-maybe-uninitialized>)
+  target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -fno-omit-frame-pointer -g1 $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
   target_link_options(elrun_build_flags INTERFACE -fsanitize=thread)
 endif()
 

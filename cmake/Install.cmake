@@ -1,1 +1,31 @@
-# What `cmake --install` puts where is set beside each target; here is what ties it together.
+# libelrun's face to the outside, and what `cmake --install` puts where: bin/elrun, lib/libelrun.so*, include/elrun, and
+# what find_package(elrun) reads. Internal static libraries are linked into libelrun and never exported.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+if(TARGET elrun)
+  # The soname's number is that of the inline namespace (v0): both change when the ABI does.
+  set_target_properties(elrun PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION 0 EXPORT_NAME elrun
+    LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libelrun.map)
+  target_link_options(elrun PRIVATE
+    LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/libelrun.map
+    LINKER:--exclude-libs,ALL LINKER:--gc-sections LINKER:-z,defs)
+  if(ELRUN_SANITIZE)
+    set_property(TARGET elrun APPEND PROPERTY LINK_OPTIONS LINKER:-z,undefs)  # the sanitizer's runtime is the program's
+  endif()
+  install(TARGETS elrun EXPORT elrunTargets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(DIRECTORY include/elrun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+  set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/elrun)
+  install(EXPORT elrunTargets NAMESPACE elrun:: DESTINATION ${package_directory})
+  configure_package_config_file(cmake/elrunConfig.cmake.in ${PROJECT_BINARY_DIR}/elrunConfig.cmake
+    INSTALL_DESTINATION ${package_directory})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/elrunConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/elrunConfig.cmake ${PROJECT_BINARY_DIR}/elrunConfigVersion.cmake
+    DESTINATION ${package_directory})
+endif()
+if(TARGET elrun_main)  # the launcher: a program that is also called elrun
+  install(TARGETS elrun_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()

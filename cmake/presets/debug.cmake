@@ -1,0 +1,3 @@
+# cmake -C cmake/presets/debug.cmake -S . -B build/debug -G Ninja
+set(CMAKE_BUILD_TYPE Debug CACHE STRING "")
+set(ELRUN_WERROR ON CACHE BOOL "")

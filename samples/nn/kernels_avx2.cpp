@@ -1,0 +1,2 @@
+#define NN_ISA avx2
+#include "samples/nn/kernels.inl"

@@ -1,0 +1,2 @@
+#define NN_ISA baseline
+#include "samples/nn/kernels.inl"

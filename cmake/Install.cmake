@@ -11,10 +11,7 @@ if(TARGET elrun)
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libelrun.map)
   target_link_options(elrun PRIVATE
     LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/libelrun.map
-    LINKER:--exclude-libs,ALL LINKER:--gc-sections LINKER:-z,defs)
-  if(ELRUN_SANITIZE)
-    set_property(TARGET elrun APPEND PROPERTY LINK_OPTIONS LINKER:-z,undefs)  # the sanitizer's runtime is the program's
-  endif()
+    $<$<NOT:$<BOOL:${ELRUN_SANITIZE}>>:LINKER:-z,defs>)  # a sanitizer's runtime comes with the program
   install(TARGETS elrun EXPORT elrunTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(DIRECTORY include/elrun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")

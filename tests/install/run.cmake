@@ -1,0 +1,30 @@
+# cmake -DBUILD=... -DSOURCE=... -DWORK=... -P run.cmake: installs the build, builds the consumer against it, runs it bare.
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${ARGN}\nended with ${result}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+function(expect_file path)
+  file(GLOB found ${WORK}/prefix/${path})
+  if(NOT found)
+    message(FATAL_ERROR "nothing was installed as ${path}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+expect_file(bin/elrun)
+expect_file(lib*/libelrun.so.0)
+expect_file(include/elrun/elrun.hpp)
+run(${CMAKE_COMMAND} -S ${SOURCE}/tests/install -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} --build ${WORK}/build)
+# Bare, whatever the caller's environment says.
+run(${CMAKE_COMMAND} -E env --unset=RANK --unset=WORLD_SIZE --unset=MASTER_ADDR --unset=MASTER_PORT --unset=ELRUN_SOCKET
+  ${WORK}/build/consumer)
+if(NOT output MATCHES "w = (2.9|3.0)")
+  message(FATAL_ERROR "the consumer printed:\n${output}")
+endif()
+message(STATUS "installed, built against, and run: ${output}")

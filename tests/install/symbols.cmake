@@ -1,0 +1,63 @@
+# cmake -DLIBRARY=libelrun.so -DLAUNCHER=elrun -DREADELF=... -DNM=... -P symbols.cmake
+# libelrun is a guest in the user's process: no gRPC comes with it, and nobody sees any names but elrun's. The launcher
+# must outlive a wedged driver: no CUDA in it.
+set(problems "")
+
+function(lines_of variable)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE error)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${ARGN} ended with ${result}: ${error}")
+  endif()
+  string(REPLACE ";" "," output "${output}")
+  string(REPLACE "\n" ";" output "${output}")
+  set(${variable} "${output}" PARENT_SCOPE)
+endfunction()
+
+function(must_not_need file names)
+  lines_of(dynamic ${READELF} -d ${file})
+  list(FILTER dynamic INCLUDE REGEX "NEEDED")
+  list(FILTER dynamic INCLUDE REGEX "lib(${names})")
+  foreach(line ${dynamic})
+    string(STRIP "${line}" line)
+    list(APPEND problems "${file} needs what it must not: ${line}")
+  endforeach()
+  set(problems "${problems}" PARENT_SCOPE)
+endfunction()
+
+must_not_need(${LIBRARY} "grpc|gpr|protobuf|absl|upb|cares|address_sorting|cuda|nccl|cublas")
+must_not_need(${LAUNCHER} "cuda|nccl|cublas|elrun")
+
+lines_of(dynamic ${READELF} -d ${LIBRARY})
+list(FILTER dynamic INCLUDE REGEX "SONAME.*\\[libelrun\\.so\\.0\\]")
+if(NOT dynamic)
+  list(APPEND problems "the soname of ${LIBRARY} is not libelrun.so.0")
+endif()
+
+lines_of(exported ${NM} -D --defined-only ${LIBRARY})
+set(foreign ${exported})
+list(FILTER foreign EXCLUDE REGEX " _Z(N|NK|TV|TI|TS|Thn[0-9]+_N)5elrun2v0")
+foreach(line ${foreign})
+  if(line)
+    list(APPEND problems "${LIBRARY} exports a name that is not elrun's: ${line}")
+  endif()
+endforeach()
+foreach(public "3runEiPPc" "3Job" "4Unit" "5Error" "7Session" "12ProcessGroup" "7message")  # nothing public was lost on the way
+  set(found ${exported})
+  list(FILTER found INCLUDE REGEX "5elrun2v0${public}")
+  if(NOT found)
+    list(APPEND problems "${LIBRARY} does not export elrun::v0::${public}")
+  endif()
+endforeach()
+
+lines_of(all_names ${NM} ${LAUNCHER})
+list(FILTER all_names INCLUDE REGEX " [Tt] (cuda[A-Z]|nccl[A-Z]|cublas[A-Z])")
+foreach(line ${all_names})
+  list(APPEND problems "${LAUNCHER} contains device code's runtime: ${line}")
+endforeach()
+
+if(problems)
+  list(JOIN problems "\n" problems)
+  message(FATAL_ERROR "${problems}")
+endif()
+list(LENGTH exported count)
+message(STATUS "libelrun exports ${count} names, all elrun's")

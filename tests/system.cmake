@@ -1,0 +1,25 @@
+# What holds for the tree and for the product as a whole: arrows, public headers, exported names, the installed package.
+
+elrun_test(layers_test SOURCES tidy/layers_test.cpp LABELS tidy)
+
+# Each public header compiles alone, with std and elrun on the path and nothing else.
+file(GLOB public_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/elrun/*.hpp)
+set(header_sources "")
+foreach(header ${public_headers})
+  string(MAKE_C_IDENTIFIER ${header} name)
+  file(CONFIGURE OUTPUT headers/${name}.cpp CONTENT "#include <${header}>\n")
+  list(APPEND header_sources ${CMAKE_CURRENT_BINARY_DIR}/headers/${name}.cpp)
+endforeach()
+add_library(elrun_public_headers OBJECT ${header_sources})
+target_include_directories(elrun_public_headers PRIVATE ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(elrun_public_headers PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+
+# A sanitizer's build is not what is installed.
+if(TARGET elrun AND TARGET elrun_main AND NOT ELRUN_SANITIZE)
+  add_test(NAME install_test COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
+    -DWORK=${PROJECT_BINARY_DIR}/install-test -P ${CMAKE_CURRENT_SOURCE_DIR}/install/run.cmake)
+  add_test(NAME symbols_test COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:elrun> -DLAUNCHER=$<TARGET_FILE:elrun_main>
+    -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/symbols.cmake)
+  set_tests_properties(install_test PROPERTIES LABELS tidy TIMEOUT 300)
+  set_tests_properties(symbols_test PROPERTIES LABELS tidy TIMEOUT 60)
+endif()

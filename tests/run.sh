@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# One command on a fresh machine: installs what is missing, builds, runs every test that this machine can run, and ends
+# with ctest's own summary and exit code.
+set -euo pipefail
+
+usage() {
+  cat <<'USAGE'
+bash tests/run.sh [--sanitize address|thread] [--full] [--help] [-- CTEST-OPTIONS]
+
+  (nothing)            release build in build/, all tests
+  --sanitize address   address and undefined behaviour, in build/asan
+  --sanitize thread    data races, in build/tsan; without the tests that link gRPC
+  --full               the long campaigns too (ELRUN_FULL=1), and once more with clang 16, in build/clang
+  -- OPTIONS           go to ctest, such as:  -- -R kernels -V
+
+A failing property prints ELRUN_SEED=N, which replays it:  ELRUN_SEED=N bash tests/run.sh -- -R NAME -V
+USAGE
+}
+
+sanitize="" full=""
+while (($#)); do
+  case "$1" in
+    --sanitize) sanitize="${2-}"; shift ;;
+    --sanitize=*) sanitize="${1#*=}" ;;
+    --full) full=1 ;;
+    --help | -h) usage; exit 0 ;;
+    --) shift; break ;;
+    *) echo "tests/run.sh: unknown option $1" >&2; usage >&2; exit 64 ;;
+  esac
+  shift
+done
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. tests/support/packages.sh
+
+jobs=$(nproc)
+export NINJA_STATUS='[%f/%t, %es] '
+export CTEST_OUTPUT_ON_FAILURE=1
+prefix=()
+case "$sanitize" in
+  "") preset=release folder=build ;;
+  address)
+    preset=asan folder=build/asan
+    export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0:${ASAN_OPTIONS-}"
+    export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS-}"
+    ;;
+  thread)
+    preset=tsan folder=build/tsan
+    export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:second_deadlock_stack=1:${TSAN_OPTIONS-}"
+    set -- -LE grpc "$@"
+    # g++ 12's runtime does not find its place under the address randomisation of newer kernels.
+    if setarch -R true 2>/dev/null; then prefix=(setarch -R); fi
+    ;;
+  *) echo "tests/run.sh: --sanitize knows address and thread, not '$sanitize'" >&2; exit 64 ;;
+esac
+
+more=(python3)
+[[ -n "$full" ]] && more+=(clang-16)
+ensure_packages "${more[@]}"
+
+# build PRESET FOLDER [cmake options]: configures quietly, builds with one line per step.
+build() {
+  local preset=$1 folder=$2 log
+  shift 2
+  mkdir -p "$folder"
+  log=$folder/configure.log
+  if ! cmake -C "cmake/presets/$preset.cmake" -S . -B "$folder" -G Ninja "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    echo "tests/run.sh: the build could not be configured" >&2
+    exit 1
+  fi
+  grep '^-- elrun:' "$log" || true
+  cmake --build "$folder" -j "$jobs"
+}
+
+build "$preset" "$folder"
+if [[ -n "$full" ]]; then
+  export ELRUN_FULL=1
+  if [[ -z "$sanitize" ]]; then
+    build no-cuda build/clang -DCMAKE_CXX_COMPILER=clang++-16
+    ctest --test-dir build/clang -j "$jobs" "$@"
+  fi
+fi
+exec "${prefix[@]}" ctest --test-dir "$folder" -j "$jobs" "$@"

@@ -31,6 +31,10 @@
 
 namespace elrun::inline v0 {
 
+struct Author;
+struct FenceRecord;
+struct RunRecord;
+
 /// Who saves: fixed for one generation.
 struct Saver {
   std::string run_id;        ///< `--rdzv_id`, for people.
@@ -100,12 +104,21 @@ class Checkpointer {
   Result<void> retain(std::uint32_t keep);
 
  private:
-  struct Root;
   Result<void> claim();
-  Result<std::optional<struct RunRecord>> read_run();
-  Result<std::string> adopt_or_make_run();
-  Result<void> no_newer_fence(const char* before);
-  [[nodiscard]] Path checkpoint_path(const CheckpointId& id) const;
+  Result<std::optional<FenceRecord>> highest_published(std::vector<std::string>& notes);
+  Result<std::optional<RunRecord>> read_run();
+  Result<RunRecord> read_or_make_run();
+  Result<void> no_newer_fence();
+  Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
+                               bool& published);
+  Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
+  Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
+  bool quarantine(const CheckpointId& id, const Failure& why);
+  void note(std::vector<std::string>& notes, std::string line);
+  [[nodiscard]] Failure explained(Failure failure) const;
+  [[nodiscard]] Author author() const;
+  [[nodiscard]] std::string unique() const;
+  [[nodiscard]] Path path_of(const CheckpointId& id) const;
 
   Files& files_;
   const Clock& clock_;
@@ -113,7 +126,8 @@ class Checkpointer {
   Path root_;
   Saver saver_;
   FenceNumber fence_ = 0;                  // ours, once start() has claimed it
-  std::vector<CheckpointId> timeline_;     // inherited by our fence, then committed by it, oldest first
+  std::vector<CheckpointId> timeline_{};   // inherited by our fence, then committed by it, oldest first
+  std::vector<CheckpointId> rejected_{};   // passed over even where a quarantine could not be written
 };
 
 /// The highest fence found under `root`; 0 when there is none. The floor of a fresh coordinator's generation numbers.

@@ -65,6 +65,7 @@ struct Aux {
 
 /// Every contradiction in a table, in sentences; empty when it can be saved.
 [[nodiscard]] std::vector<std::string> problems(const ModelTable& table);
+[[nodiscard]] std::vector<std::string> problems(const PlanIdentity& plan);
 
 /// What differs between a saved model and this one, a line each, at most `limit`; empty when they are equal.
 [[nodiscard]] std::vector<std::string> differences(const ModelTable& saved, const ModelTable& mine, std::size_t limit = 12);

@@ -1,0 +1,33 @@
+#pragma once
+/// \file Core: which bytes of which file go where. Saves and loads of any two worlds meet in the flat space of a unit,
+/// so that resharding is an intersection of intervals: found by bisection, no collective, no gather.
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/records.hpp"
+
+namespace elrun::inline v0 {
+
+/// Bytes [offset, offset + bytes) of a file belong at `at` in the memory of a fragment.
+struct ReadExtent {
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0, bytes = 0;
+  std::size_t fragment = 0;
+  std::uint64_t at = 0;
+  friend bool operator==(const ReadExtent&, const ReadExtent&) = default;
+};
+
+/// What a rank must read to fill its fragments, by file and offset. Fails with all wrong fragments at once.
+[[nodiscard]] Result<std::vector<ReadExtent>> plan_reads(const Manifest& manifest, std::span<const Fragment> wanted);
+
+/// The part of replicated elements [begin, end) that a rank writes: runs of whole granules, each element in one part.
+constexpr std::uint64_t slice_granule = 1024;
+[[nodiscard]] std::pair<std::uint64_t, std::uint64_t> slice_of(std::uint64_t begin, std::uint64_t end, std::uint32_t rank, std::uint32_t world);
+
+/// What is wrong with fragments, all at once: kinds, units, ranges, sizes, overlaps. Empty when nothing is.
+[[nodiscard]] std::vector<std::string> problems(const ModelTable& model, std::span<const Fragment> fragments);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,147 @@
+#pragma once
+/// \file Core: the records under a checkpoint root, as values and as text. Decoding checks everything that later code
+/// relies on, so that a decoded value can be trusted in shape (its truth is the hash chain's matter).
+///
+///   COMMIT -> MANIFEST.json -> shard's header and block table -> shard's blocks: each holds its child's checksum.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+#include <elrun/units.hpp>
+
+#include "checkpoint/model.hpp"
+#include "checkpoint/names.hpp"
+#include "lib/base/bytes.hpp"
+
+namespace elrun::inline v0 {
+
+constexpr std::uint64_t checkpoint_format = 1;
+constexpr std::uint64_t block_bytes = 1 << 20;        ///< One checksum each, counted from the start of the file.
+constexpr std::uint64_t data_alignment = 4096;
+constexpr Bytes manifest_bytes_max{1u << 28};
+constexpr Bytes record_bytes_max{1u << 26};           ///< RUN.json, fences and parts.
+constexpr Bytes commit_bytes_max{4096};
+constexpr std::size_t fragments_max = 1u << 22;
+constexpr std::size_t aux_max = 1024;
+constexpr std::uint64_t aux_bytes_max = 1u << 26;     ///< Of one entry.
+
+/// Who wrote a record. Wall time is for people: nothing is decided by it.
+struct Author {
+  std::string run_id;
+  Generation generation;
+  std::int64_t wall_ns = 0;
+  friend bool operator==(const Author&, const Author&) = default;
+};
+/// `run "r7", lineage 89ab..., generation 12`
+[[nodiscard]] std::string to_string(const Author& author);
+
+/// RUN.json: whose root this is. Made once, by the first save.
+struct RunRecord {
+  std::string root;  ///< 32 hexadecimal digits, in every checkpoint of the root.
+  Author author;
+  PlanIdentity plan;
+  ModelTable model;
+  friend bool operator==(const RunRecord&, const RunRecord&) = default;
+};
+[[nodiscard]] std::string encode(const RunRecord& record);
+[[nodiscard]] Result<RunRecord> decode_run(ByteSpan text, std::string_view what);
+
+/// gens/g00000007.claim: the number is taken. From here on older owners' saves are not acknowledged.
+struct ClaimRecord {
+  FenceNumber number = 0;
+  Author author;
+  friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
+};
+[[nodiscard]] std::string encode(const ClaimRecord& record);
+[[nodiscard]] Result<ClaimRecord> decode_claim(ByteSpan text, std::string_view what);
+
+/// gens/g00000007.json: what the number's owner goes on from. Published after the claim and the choice, before any save.
+struct FenceRecord {
+  FenceNumber number = 0;
+  Author author;
+  std::uint32_t world = 1;
+  std::vector<CheckpointId> inherits;         ///< Ascending.
+  std::optional<CheckpointId> resumed_from;
+  friend bool operator==(const FenceRecord&, const FenceRecord&) = default;
+};
+[[nodiscard]] std::string encode(const FenceRecord& record);
+[[nodiscard]] Result<FenceRecord> decode_fence(ByteSpan text, std::string_view what);
+
+/// One shard file. Its parts: [8 bytes length, header JSON] data [table], the table being the last tensor.
+struct FileRecord {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint64_t header_bytes = 0;  ///< The 8 bytes of the length included; data starts here.
+  std::uint64_t table_offset = 0;  ///< Of the block table; also the number of bytes that the blocks cover.
+  std::uint32_t header_crc = 0;
+  std::uint32_t table_crc = 0;
+  std::uint32_t file_crc = 0;
+  friend bool operator==(const FileRecord&, const FileRecord&) = default;
+};
+[[nodiscard]] constexpr std::uint64_t block_count(std::uint64_t table_offset) { return (table_offset + block_bytes - 1) / block_bytes; }
+
+/// A run of elements and where its bytes are.
+struct FragmentRecord {
+  std::uint32_t kind = 0, unit = 0, file = 0;
+  std::uint64_t begin = 0, end = 0, offset = 0;  ///< Elements of the unit; offset in the file.
+  friend bool operator==(const FragmentRecord&, const FragmentRecord&) = default;
+};
+
+struct AuxRecord {
+  std::string name;
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0, bytes = 0;
+  friend bool operator==(const AuxRecord&, const AuxRecord&) = default;
+};
+
+/// r00003-of-00016.part.json: what one rank wrote; the leader merges them.
+struct PartRecord {
+  CheckpointId id;
+  std::string root;
+  std::uint32_t rank = 0, world = 1;
+  FileRecord file;
+  std::vector<FragmentRecord> fragments;
+  std::vector<AuxRecord> aux;
+  friend bool operator==(const PartRecord&, const PartRecord&) = default;
+};
+[[nodiscard]] std::string encode(const PartRecord& record);
+[[nodiscard]] Result<PartRecord> decode_part(ByteSpan text, std::string_view what);
+
+struct Manifest {
+  CheckpointId id;
+  std::string root;
+  Author author;
+  std::optional<CheckpointId> parent;
+  std::uint32_t world = 1;
+  PlanIdentity plan;
+  ModelTable model;
+  std::vector<FileRecord> files;          ///< By rank.
+  std::vector<FragmentRecord> fragments;  ///< By kind, unit, begin: each kind of each unit covered exactly once.
+  std::vector<AuxRecord> aux;
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+/// Fails when the parts do not make a whole: a gap, an overlap, a part of another save.
+[[nodiscard]] Result<Manifest> merge(Manifest head, std::vector<PartRecord> parts);
+[[nodiscard]] std::string encode(const Manifest& manifest);
+[[nodiscard]] Result<Manifest> decode_manifest(ByteSpan text, std::string_view what);
+
+/// COMMIT: its appearance under this name is the commit.
+struct CommitRecord {
+  CheckpointId id;
+  std::string root;
+  Author author;
+  std::uint64_t manifest_bytes = 0;
+  std::uint32_t manifest_crc = 0;
+  std::string manifest_sha256;
+  std::uint64_t files = 0, total_bytes = 0;
+  friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
+};
+[[nodiscard]] std::string encode(const CommitRecord& record);
+[[nodiscard]] Result<CommitRecord> decode_commit(ByteSpan text, std::string_view what);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,116 @@
+#include "checkpoint/shard_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "lib/base/crc32c.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint64_t window_bytes_max = 4 * block_bytes;
+constexpr std::array<std::byte, data_alignment> zeros{};
+
+Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
+
+Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
+  PartRecord part = layout.part;
+  ELRUN_TRY(file.reserve(Bytes{part.file.bytes}));
+  BlockTable table;
+  table.add(layout.header);
+  for (const Segment& segment : layout.data) {
+    // A block at a time: what was just summed is still in the cache when it is copied.
+    for (ByteSpan rest = segment.bytes; !rest.empty();) {
+      const ByteSpan now = rest.first(std::min<std::uint64_t>(rest.size(), block_bytes));
+      const std::uint64_t at = table.bytes();
+      table.add(now);
+      ELRUN_TRY(file.write_at(at, now));
+      rest = rest.subspan(now.size());
+    }
+    for (std::uint64_t left = segment.zeros; left != 0;) {
+      const ByteSpan now = ByteSpan{zeros}.first(std::min<std::uint64_t>(left, zeros.size()));
+      const std::uint64_t at = table.bytes();
+      table.add(now);
+      ELRUN_TRY(file.write_at(at, now));
+      left -= now.size();
+    }
+  }
+  const ByteVector sums = table.finish(part.file.header_crc);
+  part.file.table_crc = crc32c(sums);
+  part.file.file_crc = crc32c_combine(table.whole(), part.file.table_crc, sums.size());
+  ELRUN_TRY(file.write_at(part.file.table_offset, sums));
+  ELRUN_TRY(file.write_at(0, layout.header));
+  ELRUN_TRY(file.sync());
+  ELRUN_TRY(file.close());
+  return part;
+}
+
+}  // namespace
+
+Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardLayout& layout) {
+  const Path path = directory / layout.part.file.name;
+  ELRUN_TRY_ASSIGN(auto file, files.create(path));
+  auto part = write_open(*file, layout);
+  if (!part.ok()) {
+    file.reset();
+    (void)files.remove_file(path);
+  }
+  return part;
+}
+
+Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const FileRecord& record) {
+  const Path path = directory / record.name;
+  ELRUN_TRY_ASSIGN(auto file, files.open(path));
+  ELRUN_TRY_ASSIGN(const std::uint64_t size, file->size());
+  if (size != record.bytes) return corrupt(fmt::format("{} has {} bytes, the manifest says {}", path.string(), size, record.bytes));
+  ByteVector header(record.header_bytes);  // bounded by the file's size, which was just seen
+  ELRUN_TRY(file->read_at(0, header));
+  if (const std::uint32_t crc = crc32c(header); crc != record.header_crc)
+    return corrupt(fmt::format("{}: the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(), record.header_bytes, crc, record.header_crc));
+  ELRUN_TRY_ASSIGN(const ShardHeader parsed, decode_shard_header(header, size, path.string()));
+  ByteVector table(record.bytes - record.table_offset);
+  ELRUN_TRY(file->read_at(record.table_offset, table));
+  if (const std::uint32_t crc = crc32c(table); crc != record.table_crc)
+    return corrupt(fmt::format("{}: the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(),
+                               record.table_offset, record.bytes, crc, record.table_crc));
+  ShardReader reader{std::move(file), path, record};
+  reader.table_.resize(table.size() / 4);
+  std::memcpy(reader.table_.data(), table.data(), reader.table_.size() * 4);
+  reader.bytes_read_ = header.size() + table.size();
+  return reader;
+}
+
+Result<void> ShardReader::load_window(std::uint64_t from, std::uint64_t until) {
+  window_begin_ = from / block_bytes * block_bytes;
+  const std::uint64_t whole = (until + block_bytes - 1) / block_bytes * block_bytes;
+  const std::uint64_t end = std::min({record_.table_offset, window_begin_ + window_bytes_max, whole});
+  window_.resize(end - window_begin_);
+  ELRUN_TRY(file_->read_at(window_begin_, window_));
+  bytes_read_ += window_.size();
+  for (std::uint64_t at = 0; at < window_.size(); at += block_bytes) {
+    const std::uint64_t block = (window_begin_ + at) / block_bytes;
+    const ByteSpan bytes = ByteSpan{window_}.subspan(at, std::min<std::uint64_t>(block_bytes, window_.size() - at));
+    if (const std::uint32_t crc = crc32c(bytes); crc != table_[block])
+      return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", path_.string(), block,
+                                 block * block_bytes, block * block_bytes + bytes.size(), crc, table_[block]));
+  }
+  return {};
+}
+
+Result<void> ShardReader::read(std::span<const ReadExtent> reads, std::span<const std::span<std::byte>> targets) {
+  for (const ReadExtent& extent : reads) {
+    for (std::uint64_t done = 0; done < extent.bytes;) {
+      const std::uint64_t at = extent.offset + done;
+      if (at < window_begin_ || at >= window_begin_ + window_.size()) ELRUN_TRY(load_window(at, extent.offset + extent.bytes));
+      const std::uint64_t count = std::min(extent.bytes - done, window_begin_ + window_.size() - at);
+      std::memcpy(targets[extent.fragment].data() + extent.at + done, window_.data() + (at - window_begin_), count);
+      done += count;
+    }
+  }
+  return {};
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,41 @@
+#pragma once
+/// \file Shell: shards to the storage and back, checksums on the way.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "checkpoint/plan.hpp"
+#include "checkpoint/shard.hpp"
+#include "lib/base/files.hpp"
+
+namespace elrun::inline v0 {
+
+/// Writes the shard that `layout` describes, syncs it, and returns its part with all checksums. The header is written
+/// last: a file that was torn before begins with zeros, and no reader takes it for a shard. After a failure the file
+/// is removed, and never tried again under this name.
+Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardLayout& layout);
+
+/// A shard whose length, header and block table have been checked.
+class ShardReader {
+ public:
+  static Result<ShardReader> open(Files& files, const Path& directory, const FileRecord& record);
+  /// Fills the fragments from `reads`, all of this file and ascending in offset. Whole blocks are read and checked;
+  /// none of them is read twice.
+  Result<void> read(std::span<const ReadExtent> reads, std::span<const std::span<std::byte>> targets);
+  [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  ShardReader(std::unique_ptr<ReadableFile> file, Path path, FileRecord record) : file_{std::move(file)}, path_{std::move(path)}, record_{std::move(record)} {}
+  Result<void> load_window(std::uint64_t from, std::uint64_t until);
+
+  std::unique_ptr<ReadableFile> file_;
+  Path path_;
+  FileRecord record_;
+  std::vector<std::uint32_t> table_;
+  ByteVector window_;                // checked blocks
+  std::uint64_t window_begin_ = 0;   // in the file
+  std::uint64_t bytes_read_ = 0;
+};
+
+}  // namespace elrun::inline v0

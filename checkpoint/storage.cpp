@@ -1,0 +1,113 @@
+#include "checkpoint/storage.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "checkpoint/shard_file.hpp"
+#include "lib/base/crc32c.hpp"
+#include "lib/base/digest.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
+
+Result<std::vector<std::string>> list_if_there(Files& files, const Path& directory) {
+  auto names = files.list(directory);
+  if (!names.ok() && names.failure().code == Code::not_found) return std::vector<std::string>{};
+  return names;
+}
+
+}  // namespace
+
+Result<void> publish_once(Files& files, const Path& directory, const std::string& name, const std::string& unique, const std::string& text) {
+  const Path prepared = directory / (name + ".tmp-" + unique);
+  auto written = files.write_durably(prepared, as_bytes(text));
+  if (!written.ok() && written.failure().code == Code::already_exists) {  // left by an earlier try of this very writer
+    ELRUN_TRY(files.remove_file(prepared));
+    written = files.write_durably(prepared, as_bytes(text));
+  }
+  if (!written.ok()) {
+    (void)files.remove_file(prepared);  // a full disk must not stay full of us
+    return written;
+  }
+  auto linked = files.link(prepared, directory / name);
+  if (!linked.ok())
+    if (const auto there = files.read_all(directory / name, manifest_bytes_max); there.ok() && as_text(*there) == text) linked = {};
+  const auto synced = linked.ok() ? files.sync_directory(directory) : Result<void>{};
+  (void)files.remove_file(prepared);
+  return linked.ok() ? synced : linked;
+}
+
+Result<std::vector<Found>> find_checkpoints(Files& files, const Path& root) {
+  const Path directory = root / checkpoints_directory;
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, directory));
+  std::vector<Found> found;
+  for (const std::string& name : names) {
+    const auto id = parse_checkpoint_id(name);
+    if (!id) continue;
+    const auto content = files.list(directory / name);
+    if (!content.ok() && (content.failure().code == Code::not_found || content.failure().code == Code::invalid_argument))
+      continue;  // moved to the trash since, or no directory
+    if (!content.ok()) return content.failure();
+    const auto has = [&](const char* file) { return std::find(content->begin(), content->end(), file) != content->end(); };
+    found.push_back({*id, has(commit_file), has(quarantine_file)});
+  }
+  return found;
+}
+
+Result<std::vector<FenceNumber>> find_fences(Files& files, const Path& root) {
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, root / fences_directory));
+  std::vector<FenceNumber> numbers;
+  for (const std::string& name : names)
+    if (const auto number = parse_fence_number(name)) numbers.push_back(*number);
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
+Result<CommitRecord> read_commit(Files& files, const Path& directory) {
+  ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(directory / commit_file, commit_bytes_max));
+  return decode_commit(text, (directory / commit_file).string());
+}
+
+Result<ReadManifest> read_manifest(Files& files, const Path& directory) {
+  ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(directory / manifest_file, manifest_bytes_max));
+  ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, (directory / manifest_file).string()));
+  return ReadManifest{std::move(manifest), crc32c(text)};
+}
+
+Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root) {
+  ELRUN_TRY_ASSIGN(const CommitRecord commit, read_commit(files, directory));
+  if (commit.id != id || commit.root != root)
+    return corrupt(fmt::format("{} is of {} of root {}, not of root {}: a file in the wrong place", (directory / commit_file).string(),
+                               to_string(commit.id), commit.root, root));
+  const Path path = directory / manifest_file;
+  ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(path, manifest_bytes_max));
+  if (text.size() != commit.manifest_bytes)
+    return corrupt(fmt::format("{} has {} bytes, COMMIT says {}", path.string(), text.size(), commit.manifest_bytes));
+  const std::uint32_t crc = crc32c(text);
+  if (crc != commit.manifest_crc || to_hex(sha256(text)) != commit.manifest_sha256)
+    return corrupt(fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", path.string(), crc, commit.manifest_crc));
+  ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, path.string()));
+  if (manifest.id != id || manifest.root != root) return corrupt(fmt::format("{} is of {}", path.string(), to_string(manifest.id)));
+  for (const FileRecord& file : manifest.files) ELRUN_TRY(ShardReader::open(files, directory, file));
+  return ReadManifest{std::move(manifest), crc};
+}
+
+Result<void> remove_tree(Files& files, const Path& directory) {
+  auto names = files.list(directory);
+  if (!names.ok() && names.failure().code == Code::not_found) return {};
+  if (!names.ok()) return std::move(names).failure();
+  Result<void> first;
+  for (const std::string& name : *names)
+    if (auto removed = files.remove_file(directory / name); !removed.ok() && removed.failure().code != Code::not_found && first.ok())
+      first = std::move(removed);
+  ELRUN_TRY(std::move(first));
+  auto removed = files.remove_directory(directory);
+  if (!removed.ok() && removed.failure().code == Code::not_found) return {};
+  return removed;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,137 @@
+#include "launcher/environment.hpp"
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+
+namespace elrun::inline v0::launcher {
+
+Variables worker_environment(Variables variables, const WorkerSetting& setting) {
+  const World& world = setting.world;
+  ELRUN_ASSERT(world.group_rank < world.members.size());
+  const Member& node = world.members[world.group_rank];
+  const Member& first = world.members.front();
+  std::uint64_t world_size = 0;
+  for (const Member& m : world.members) world_size += m.workers;
+  const std::uint32_t local = setting.local_rank.value();
+  const auto set = [&](const char* name, auto value) { variables.insert_or_assign(name, fmt::format("{}", value)); };
+  const auto set_if_absent = [&](const char* name, const char* value) { variables.try_emplace(name, value); };
+
+  set("LOCAL_RANK", local);
+  set("RANK", node.base_rank + local);
+  set("LOCAL_WORLD_SIZE", node.workers);
+  set("WORLD_SIZE", world_size);
+  set("GROUP_RANK", world.group_rank);
+  set("GROUP_WORLD_SIZE", world.members.size());
+  set("ROLE_NAME", setting.options.role);
+  set("ROLE_RANK", node.base_rank + local);  // one role for all: nodes do not tell each other theirs yet
+  set("ROLE_WORLD_SIZE", world_size);
+  set("MASTER_ADDR", first.address);
+  set("MASTER_PORT", first.master_port);
+  set("TORCHELASTIC_RUN_ID", setting.run.value());
+  set("TORCHELASTIC_RESTART_COUNT", setting.node_restarts);
+  set("TORCHELASTIC_MAX_RESTARTS", std::max(setting.options.round.max_restarts, 0));
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");  // the worker of rank 0 hosts torch's store, at a port that is new in each generation
+  set("TORCHELASTIC_ERROR_FILE", "");
+  set("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
+  set_if_absent("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (node.workers > 1) set_if_absent("OMP_NUM_THREADS", "1");
+
+  set("ELRUN_SOCKET", setting.socket.native());
+  set("ELRUN_NODE", setting.node.value());
+  set("ELRUN_NODE_ADDRESS", node.address);
+  set("ELRUN_GENERATION", world.generation.number);
+  set("ELRUN_RESTART_COUNT", world.restart_count);
+  return variables;
+}
+
+std::string substitute_macros(std::string_view text, LocalRank local_rank) {
+  constexpr std::string_view name = "local_rank";
+  const auto is_word = [](char c) { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  std::string out;
+  while (!text.empty()) {
+    const std::string_view rest = text.substr(1);
+    if (text[0] != '$') {
+      out += text[0], text.remove_prefix(1);
+    } else if (rest.starts_with('$')) {
+      out += '$', text.remove_prefix(2);
+    } else if (rest.starts_with('{') && rest.substr(1).starts_with(name) && rest.substr(1 + name.size()).starts_with('}')) {
+      out += std::to_string(local_rank.value()), text.remove_prefix(3 + name.size());
+    } else if (rest.starts_with(name) && (rest.size() == name.size() || !is_word(rest[name.size()]))) {
+      out += std::to_string(local_rank.value()), text.remove_prefix(1 + name.size());
+    } else {
+      out += '$', text.remove_prefix(1);
+    }
+  }
+  return out;
+}
+
+namespace {
+
+// As a shell searches: a name with a slash is a path; else the first executable on PATH. `not_executable` only if nothing better came.
+struct Search {
+  std::string path;
+  FileKind kind = FileKind::missing;
+};
+Search search(const std::string& name, const Variables& environment, const LookUp& look_up) {
+  if (name.find('/') != std::string::npos) return {name, look_up(name)};
+  const auto path = environment.find("PATH");
+  std::string_view rest = path != environment.end() ? std::string_view{path->second} : "/usr/local/bin:/usr/bin:/bin";
+  Search best;
+  while (true) {
+    const auto colon = rest.find(':');
+    const std::string_view folder = rest.substr(0, colon);
+    const std::string candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
+    const FileKind kind = look_up(candidate);
+    if (kind == FileKind::executable) return {candidate, kind};
+    if (kind == FileKind::not_executable && best.kind == FileKind::missing) best = {candidate, kind};
+    if (colon == std::string_view::npos) return best;
+    rest.remove_prefix(colon + 1);
+  }
+}
+
+}  // namespace
+
+std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment, const LookUp& look_up) {
+  if (program.kind == Program::Kind::executable) {
+    const Search found = search(program.name, environment, look_up);
+    if (found.kind == FileKind::executable) return Command{found.path, {program.name}};
+    if (found.kind == FileKind::not_executable)
+      return NoCommand{exit_code::cannot_execute, fmt::format("{}: cannot be executed; is it a file with the x bit (chmod +x), for this machine?", found.path)};
+    return NoCommand{exit_code::not_found, fmt::format("{}: not found{}", program.name, program.name.find('/') != std::string::npos ? "" : " on PATH; a program of the current folder is ./" + program.name)};
+  }
+  if (program.kind == Program::Kind::script && look_up(program.name) == FileKind::missing)
+    return NoCommand{exit_code::no_input, fmt::format("{}: no such script; for a program that is not Python give --no_python, for a module -m", program.name)};
+  std::vector<std::string> candidates;
+  const auto variable = [&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string{} : found->second;
+  };
+  if (const std::string own = variable("PYTHON_EXEC"); !own.empty()) {
+    candidates = {own};  // whoever names an interpreter wants no other
+  } else {
+    if (const std::string venv = variable("VIRTUAL_ENV"); !venv.empty()) candidates.push_back(venv + "/bin/python");
+    candidates.insert(candidates.end(), {"python3", "python"});
+  }
+  for (const std::string& name : candidates) {
+    const Search found = search(name, environment, look_up);
+    if (found.kind != FileKind::executable) continue;
+    Command command{found.path, {name, "-u"}};
+    if (program.kind == Program::Kind::module) command.arguments.push_back("-m");
+    command.arguments.push_back(program.name);
+    return command;
+  }
+  return NoCommand{exit_code::not_found, fmt::format("no Python found (looked for {}); set PYTHON_EXEC, or give --no_python for a program that is not Python", fmt::join(candidates, ", "))};
+}
+
+std::vector<std::string> worker_arguments(const Command& command, const Program& program, LocalRank local_rank) {
+  std::vector<std::string> arguments{command.arguments.front()};
+  const bool python = program.kind != Program::Kind::executable;
+  for (std::size_t i = 1; i < command.arguments.size(); ++i) arguments.push_back(python ? substitute_macros(command.arguments[i], local_rank) : command.arguments[i]);
+  for (const std::string& a : program.arguments) arguments.push_back(substitute_macros(a, local_rank));
+  return arguments;
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,27 @@
+#pragma once
+/// \file Report: how a process ended, and why the job did, in words for people.
+
+#include <string>
+
+namespace elrun::inline v0::launcher {
+
+/// How a process ended: exactly one of the two is not zero, or neither (success).
+struct Ending {
+  int exit_code = 0;
+  int signal = 0;
+  [[nodiscard]] bool ok() const { return exit_code == 0 && signal == 0; }
+  /// As a shell tells it: 128 + n for signal n.
+  [[nodiscard]] int code() const { return signal != 0 ? 128 + signal : exit_code; }
+  friend bool operator==(const Ending&, const Ending&) = default;
+};
+
+/// "SIGKILL", or "signal 40" for one without a name.
+[[nodiscard]] std::string signal_name(int signal);
+/// "exit code 3", "signal 9 (SIGKILL)".
+[[nodiscard]] std::string describe(const Ending& ending);
+/// What an exit code of elrun usually comes from and what to do about it; empty when the code speaks for itself.
+[[nodiscard]] std::string meaning_of(int exit_code);
+/// The end of the log of a job that failed: the first failure, then what its code means.
+[[nodiscard]] std::string final_report(int exit_code, const std::string& first_failure);
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,408 @@
+// The life of a node: it joins, runs the workers of one generation, stops them when the generation is over, and joins
+// again, until a verdict, a signal or a deadline ends it.
+//
+//   joining --World--> running --Revoke--> stopping --all ended: Acknowledge, Join--> joining
+//                         `--Verdict, signal, coordinator away too long--> stopping --all ended--> finished
+//
+// A node acknowledges the end of a generation only when no process of it is left, and so cannot act for it any more.
+// What the coordinator must know while it is away (a worker failed, all are done) is not queued: it follows from the
+// workers' states, and is said again when the link is back and the generation goes on.
+#include "launcher/supervisor.hpp"
+
+#include <algorithm>
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+std::string for_people(Duration d) {
+  const double ms = std::chrono::duration<double, std::milli>(d).count();
+  return ms < 1000 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.1f} s", ms / 1000);
+}
+
+std::string count_of(std::size_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+StoreReply refused_call(const StoreRequest& call, Code code, std::string what) {
+  StoreReply reply;
+  reply.id = call.id;
+  reply.ok = false;
+  reply.code = code;
+  reply.what = std::move(what);
+  return reply;
+}
+
+// Doing it twice is the same as doing it once, so a call whose answer was lost may be sent again.
+bool may_repeat(StoreOp op) { return op != StoreOp::add && op != StoreOp::compare_set && op != StoreOp::remove; }
+
+}  // namespace
+
+Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)} {}
+
+std::vector<Action> Supervisor::on(const Event& event, Instant now) {
+  now_ = now;
+  actions_.clear();
+  if (phase_ == Phase::finished) return {};
+  std::visit(
+      [this](const auto& e) {
+        using E = std::decay_t<decltype(e)>;
+        if constexpr (std::is_same_v<E, Started>) on_started();
+        else if constexpr (std::is_same_v<E, LinkUp>) on_link_up();
+        else if constexpr (std::is_same_v<E, LinkDown>) on_link_down(e.why);
+        else if constexpr (std::is_same_v<E, CoordinatorSaid>) std::visit([this](const auto& m) { on_message(m); }, e.message);
+        else if constexpr (std::is_same_v<E, WorkerStarted>) workers_.at(e.worker.value()).pid = e.pid;
+        else if constexpr (std::is_same_v<E, WorkerEnded>) on_worker_ended(e);
+        else if constexpr (std::is_same_v<E, WorkerHungUp>) on_hung_up(e.from);
+        else if constexpr (std::is_same_v<E, SignalCame>) on_signal(e.number);
+        else if constexpr (std::is_same_v<E, Tick>) on_tick();
+        else if constexpr (std::is_same_v<E, WorkerSaid>)
+          std::visit(
+              [&](const auto& m) {
+                if constexpr (requires { on_worker_said(e.from, m); }) on_worker_said(e.from, m);
+              },
+              e.message);
+      },
+      event);
+  return std::move(actions_);
+}
+
+std::optional<Instant> Supervisor::wake_at() const {
+  std::optional<Instant> least;
+  for (const auto& at : {join_by_, coordinator_by_, kill_at_})
+    if (at && (!least || *at < *least)) least = at;
+  return phase_ == Phase::finished ? std::nullopt : least;
+}
+
+// --- the coordinator ----------------------------------------------------------------------------------------------
+
+void Supervisor::on_started() { join_by_ = now_ + options_.timeouts.join; }
+
+void Supervisor::join() {
+  Join join;
+  join.options = options_.round;
+  join.workers = options_.workers;
+  join.last = last_;
+  join.resuming = phase_ == Phase::running;
+  act(Send{join});
+}
+
+void Supervisor::on_link_up() {
+  if (coordinator_by_) say(Level::info, fmt::format("the coordinator at {} is back", options_.coordinator));
+  link_up_ = true;
+  coordinator_by_.reset();
+  waiting_for_.clear();
+  // While workers are being stopped there is nothing to say: the Join follows when they are gone.
+  if (phase_ == Phase::joining || phase_ == Phase::running) join();
+}
+
+void Supervisor::on_link_down(const Failure& why) {
+  waiting_for_ = fmt::format("the coordinator at {}: {}", options_.coordinator, why.what);
+  const bool had_world = last_.number != 0;
+  if (had_world && !coordinator_by_) coordinator_by_ = now_ + options_.timeouts.coordinator_grace;
+  const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
+  say(Level::warning, fmt::format("waiting for {}; {}tried again for {}", waiting_for_, phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
+  link_up_ = false;
+  for (auto call = calls_.begin(); call != calls_.end();) {
+    if (may_repeat(call->second.op)) {
+      ++call;
+      continue;
+    }
+    act(Answer{call->first.first, refused_call(call->second, Code::unreachable, "the coordinator was lost while this call was under way; whether it was done is not known")});
+    call = calls_.erase(call);
+  }
+}
+
+void Supervisor::on_message(const Refused& m) {
+  const bool config = m.failure.remedy == Remedy::fix_config || m.failure.code == Code::mismatch || m.failure.code == Code::invalid_argument;
+  stop({.rejoin = false, .finish = {config ? exit_code::contradiction : exit_code::internal, "this node was refused: " + message(m.failure), false}}, std::nullopt, m.failure);
+}
+
+void Supervisor::on_message(const Waiting& m) {
+  if (m.why != waiting_for_) say(Level::info, m.why);
+  waiting_for_ = m.why;
+}
+
+void Supervisor::on_message(const World& m) {
+  if (phase_ != Phase::joining) return;  // of a round that this node has left since
+  if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
+    return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken", to_string(m.generation), to_string(last_)));
+  if (m.group_rank >= m.members.size() || m.members[m.group_rank].workers != options_.workers) {
+    Failure why{Code::protocol, Remedy::exit_process, "the coordinator sent a world in which this node has no place; versions of elrun that differ?"};
+    return stop({.rejoin = false, .finish = {exit_code::internal, why.what, false}}, std::nullopt, why);
+  }
+  phase_ = Phase::running;
+  world_ = m;
+  last_ = m.generation;
+  join_by_.reset();
+  waiting_for_.clear();
+  own_failure_ = false;
+  calls_.clear();
+  workers_.assign(job_over_ ? 0 : options_.workers, Worker{});  // over is over: only the coordinator has to hear it (again)
+  std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.members.size(), "node"), count_of(world_size(), "worker"));
+  if (m.members.size() > 1 && options_.workers > 0) text += fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
+  if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
+  recovering_ = lost_at_.has_value();
+  say(Level::info, text);
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) act(Spawn{m, LocalRank{i}, node_restarts_});
+  if (workers_.empty()) report_to_coordinator();
+}
+
+void Supervisor::on_message(const Revoke& m) {
+  if (m.generation != last_) return;
+  if (phase_ == Phase::joining) return act(Send{Acknowledge{m.generation}});  // no process of it is left
+  if (phase_ != Phase::running) return;
+  say(Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what));
+  if (!lost_at_ || !recovering_) lost_at_ = now_;
+  if (own_failure_) ++node_restarts_;
+  stop({.rejoin = true}, std::nullopt, m.why);
+}
+
+void Supervisor::on_message(const Resumed& m) {
+  if (phase_ != Phase::running || m.generation != world_.generation) return;
+  report_to_coordinator();
+  for (const auto& [caller, request] : calls_) act(Send{StoreCall{caller.first, request}});
+}
+
+void Supervisor::on_message(const Verdict& m) {
+  if (m.exit_code == 0) {
+    say(Level::info, "the job is done");
+    // Workers end by themselves, for they decided it; only who overstays the grace is killed.
+    if (phase_ == Phase::running && running() > 0) {
+      phase_ = Phase::stopping;
+      job_over_ = true;
+      after_ = {.rejoin = false, .finish = {0, {}, true}};
+      kill_at_ = now_ + options_.timeouts.stop_grace;
+      coordinator_by_.reset();
+      return;
+    }
+  }
+  const Failure why{Code::generation_over, Remedy::exit_process, m.report.empty() ? "the job is over" : m.report};
+  stop({.rejoin = false, .finish = {m.exit_code, m.report, true}}, std::nullopt, why);
+}
+
+void Supervisor::on_message(const StoreResult& m) {
+  if (calls_.erase({m.worker, m.reply.id}) > 0) act(Answer{m.worker, m.reply});
+}
+
+// What the coordinator must know of this node's workers, derived from their states.
+void Supervisor::report_to_coordinator() {
+  if (phase_ != Phase::running) return;
+  if (job_over_) act(Send{JobFinished{world_.generation}});
+  bool done = true;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
+    if (!w.ending) done = false;
+    else if (!w.ending->ok() && !job_over_) {
+      done = false;
+      act(Send{WorkerFailed{world_.generation, static_cast<std::uint32_t>(i), w.ending->code(), describe(*w.ending), w.is_job}});
+    }
+  }
+  if (done) act(Send{WorkersDone{world_.generation}});
+}
+
+// --- workers ------------------------------------------------------------------------------------------------------
+
+std::size_t Supervisor::running() const {
+  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.ending; }));
+}
+
+std::uint32_t Supervisor::rank_of(std::size_t worker) const { return world_.members[world_.group_rank].base_rank + static_cast<std::uint32_t>(worker); }
+
+std::uint32_t Supervisor::world_size() const {
+  std::uint32_t size = 0;
+  for (const Member& m : world_.members) size += m.workers;
+  return size;
+}
+
+std::string Supervisor::name_of(std::size_t worker) const {
+  return fmt::format("rank {} (node {}, pid {})", rank_of(worker), options_.node.value(), workers_[worker].pid);
+}
+
+std::optional<std::size_t> Supervisor::worker_at(ConnectionId connection) const {
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (workers_[i].connection == connection) return i;
+  return std::nullopt;
+}
+
+void Supervisor::on_worker_ended(const WorkerEnded& e) {
+  const std::size_t i = e.worker.value();
+  ELRUN_ASSERT(i < workers_.size() && !workers_[i].ending);
+  Worker& w = workers_[i];
+  w.ending = e.ending;
+  if (phase_ == Phase::stopping) {
+    act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
+    if (running() == 0) all_ended();
+    return;
+  }
+  if (!e.ending.ok() && job_over_) {
+    say(Level::warning, fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
+  } else if (!e.ending.ok()) {
+    say(Level::error, fmt::format("{} ended by {} in generation {}", name_of(i), describe(e.ending), world_.generation.number));
+    own_failure_ = true;
+    if (!lost_at_ || !recovering_) lost_at_ = now_, recovering_ = true;
+    act(Send{WorkerFailed{world_.generation, e.worker.value(), e.ending.code(), describe(e.ending), w.is_job}});
+  }
+  const bool all_well = std::all_of(workers_.begin(), workers_.end(), [this](const Worker& x) { return x.ending && (x.ending->ok() || job_over_); });
+  if (all_well) act(Send{WorkersDone{world_.generation}});
+}
+
+void Supervisor::refuse(ConnectionId connection, Failure why) {
+  act(Answer{connection, Refusal{std::move(why)}});
+  act(HangUp{connection});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
+  if (phase_ != Phase::running)
+    return refuse(from, {Code::generation_over, Remedy::exit_process, "this node's generation is over"});
+  const std::uint32_t base = rank_of(0);
+  const std::size_t i = hello.rank - base;  // below base it wraps and is out of range
+  if (hello.rank < base || i >= workers_.size() || hello.world != world_size())
+    return refuse(from, {Code::refused, Remedy::fix_config, fmt::format("rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?", hello.rank, hello.world, options_.node.value(), base, base + workers_.size() - 1, world_size())});
+  Worker& w = workers_[i];
+  if (w.ending || w.connection)
+    return refuse(from, {Code::already_exists, Remedy::fix_config, fmt::format("rank {} is connected already or has ended: only one process per rank may open a session", hello.rank)});
+  w.connection = from;
+  w.is_job = hello.is_job;
+  Place place;
+  place.membership = {world_.generation, Rank{hello.rank}, WorldSize{world_size()}};
+  place.local_rank = LocalRank{static_cast<std::uint32_t>(i)};
+  place.local_world = options_.workers;
+  place.run = options_.run;
+  place.node = options_.node;
+  place.address = world_.members[world_.group_rank].address;
+  place.key = world_.key;
+  place.restart_count = world_.restart_count;
+  place.elastic = true;
+  act(Answer{from, Welcome{std::move(place)}});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
+  if (phase_ != Phase::running || !worker_at(from) || m.generation != world_.generation) return;
+  if (recovering_ && lost_at_) {
+    say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(now_ - *lost_at_)));
+    recovering_ = false;
+    lost_at_.reset();
+    step_ = 0;  // steps may be done again
+  }
+  if (m.step <= step_) return;  // another worker of this node said so already
+  step_ = m.step;
+  act(Send{Progress{m.generation, m.step}});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
+  if (!worker_at(from) || m.generation != world_.generation || (phase_ != Phase::running && !job_over_)) return;
+  if (!job_over_) {
+    job_over_ = true;
+    report_to_coordinator();
+  }
+  act(Answer{from, JobOver{m.generation}});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
+  if (!worker_at(from)) return refuse(from, {Code::protocol, Remedy::exit_process, "a store call before Hello"});
+  if (phase_ != Phase::running && !(phase_ == Phase::stopping && job_over_))
+    return act(Answer{from, refused_call(m, Code::generation_over, "the generation is over")});
+  if (m.generation != world_.generation)
+    return act(Answer{from, refused_call(m, Code::generation_over, fmt::format("the call is for generation {}, this is {}", m.generation.number, world_.generation.number))});
+  const auto first = calls_.lower_bound({from, 0}), last = calls_.upper_bound({from, ~std::uint64_t{0}});
+  if (static_cast<std::size_t>(std::distance(first, last)) >= store_calls_per_worker_max)
+    return act(Answer{from, refused_call(m, Code::exhausted, fmt::format("{} store calls of this worker are under way already", store_calls_per_worker_max))});
+  if (!calls_.try_emplace({from, m.id}, m).second)
+    return act(Answer{from, refused_call(m, Code::protocol, fmt::format("a store call with the number {} is under way already", m.id))});
+  if (link_up_) act(Send{StoreCall{from, m}});
+}
+
+void Supervisor::on_hung_up(ConnectionId from) {
+  calls_.erase(calls_.lower_bound({from, 0}), calls_.upper_bound({from, ~std::uint64_t{0}}));
+  if (const auto i = worker_at(from)) {
+    workers_[*i].connection.reset();
+    act(Send{StoreCallerGone{from}});
+  }
+}
+
+// --- ends ---------------------------------------------------------------------------------------------------------
+
+// Ends what runs: a Job's worker at once, for its state is revoked and its checkpoints survive a kill; others are asked.
+void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure& why) {
+  if (phase_ == Phase::stopping && !after_.rejoin) return;  // the first reason to finish stays
+  after_ = std::move(after);
+  if (!after_.rejoin) coordinator_by_.reset(), join_by_.reset();
+  if (phase_ == Phase::stopping) return;  // on its way already
+  phase_ = Phase::stopping;
+  kill_at_ = now_ + options_.timeouts.stop_grace;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const LocalRank worker{static_cast<std::uint32_t>(i)};
+    const Worker& w = workers_[i];
+    if (w.connection && !signal) act(Answer{*w.connection, GenerationOver{world_.generation, why}});
+    if (w.ending) act(SignalGroup{worker, SIGKILL});
+    else act(SignalGroup{worker, signal ? *signal : w.is_job ? SIGKILL : SIGTERM});
+  }
+  if (running() == 0) all_ended();
+}
+
+void Supervisor::kill_running() {
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (!workers_[i].ending) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
+}
+
+void Supervisor::all_ended() {
+  kill_at_.reset();
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].connection) act(HangUp{*workers_[i].connection});
+    act(Release{LocalRank{static_cast<std::uint32_t>(i)}});
+  }
+  workers_.clear();
+  calls_.clear();
+  if (!after_.rejoin) {
+    phase_ = Phase::finished;
+    return act(after_.finish);
+  }
+  phase_ = Phase::joining;
+  join_by_ = now_ + options_.timeouts.join;
+  if (!link_up_) return;
+  act(Send{Acknowledge{last_}});
+  join();
+}
+
+void Supervisor::on_signal(int number) {
+  ++signals_;
+  if (signals_ > 1 && phase_ == Phase::stopping) {
+    say(Level::warning, fmt::format("{} again: the workers are killed", signal_name(number)));
+    return kill_running();
+  }
+  say(Level::warning, fmt::format("{}: {}", signal_name(number),
+                                  running() > 0 ? fmt::format("forwarded to {}; SIGKILL after {}", count_of(running(), "worker"), for_people(options_.timeouts.stop_grace)) : "this node leaves"));
+  act(Send{Leave{fmt::format("{} came", signal_name(number))}});
+  const AfterStop after{.rejoin = false, .finish = {job_over_ ? 0 : 128 + number, {}, false}};
+  const bool stopping = phase_ == Phase::stopping;
+  stop(after, number, {});
+  if (stopping)  // they were asked by another signal, or are about to end by themselves
+    for (std::size_t i = 0; i < workers_.size(); ++i)
+      if (!workers_[i].ending) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, number});
+}
+
+void Supervisor::on_tick() {
+  if (kill_at_ && now_ >= *kill_at_) {
+    kill_at_.reset();
+    say(Level::warning, fmt::format("{} did not end within {}: killed", count_of(running(), "worker"), for_people(options_.timeouts.stop_grace)));
+    kill_running();
+  }
+  if (coordinator_by_ && now_ >= *coordinator_by_) {
+    coordinator_by_.reset();
+    const Failure why{Code::unreachable, Remedy::exit_process, fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), waiting_for_)};
+    stop({.rejoin = false, .finish = {job_over_ ? 0 : exit_code::coordinator_lost, job_over_ ? std::string{} : why.what, false}}, std::nullopt, why);
+  }
+  if (join_by_ && now_ >= *join_by_) {
+    join_by_.reset();
+    if (phase_ != Phase::joining) return;
+    const Failure why{Code::deadline_passed, Remedy::exit_process,
+                      fmt::format("no world formed within {}; node {} waited for {}", for_people(options_.timeouts.join), options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
+    act(Send{Leave{"the join deadline passed"}});
+    stop({.rejoin = false, .finish = {exit_code::join_deadline, why.what, false}}, std::nullopt, why);
+  }
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,192 @@
+#pragma once
+/// \file Supervisor: the agent's decisions as a pure core. Events in, actions out; time is an argument.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <elrun/units.hpp>
+
+#include "launcher/options.hpp"
+#include "launcher/report.hpp"
+#include "lib/base/log.hpp"
+#include "lib/link/message.hpp"
+#include "rendezvous/messages.hpp"
+
+namespace elrun::inline v0::launcher {
+
+constexpr std::size_t store_calls_per_worker_max = 4096;  ///< Under way at one time; one more is refused.
+
+/// A connection of the worker socket, as WorkerServer numbers it.
+using ConnectionId = std::uint64_t;
+
+// --- what the shell saw -------------------------------------------------------------------------------------------
+
+struct Started {};
+struct LinkUp {};
+struct LinkDown {
+  Failure why;
+};
+struct CoordinatorSaid {
+  CoordinatorMessage message;
+};
+struct WorkerStarted {
+  LocalRank worker;
+  std::int64_t pid = 0;
+};
+/// The process ended (or could not be executed: exit code 126 or 127). It stays a zombie until Release.
+struct WorkerEnded {
+  LocalRank worker;
+  Ending ending;
+};
+struct WorkerSaid {
+  ConnectionId from = 0;
+  Message message;
+};
+struct WorkerHungUp {
+  ConnectionId from = 0;
+};
+struct SignalCame {
+  int number = 0;
+};
+struct Tick {};
+using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid, WorkerHungUp, SignalCame, Tick>;
+
+// --- what the shell is to do --------------------------------------------------------------------------------------
+
+/// To the coordinator. A Join lacks who, run, version, address and port: the shell knows them.
+struct Send {
+  NodeMessage message;
+};
+struct Spawn {
+  World world;
+  LocalRank worker;
+  std::uint32_t node_restarts = 0;
+};
+/// To the whole process group of the worker, dead or alive.
+struct SignalGroup {
+  LocalRank worker;
+  int number = 0;
+};
+/// The worker's process has ended and its group was killed: collect it.
+struct Release {
+  LocalRank worker;
+};
+struct Answer {
+  ConnectionId to = 0;
+  Message message;
+};
+struct HangUp {
+  ConnectionId connection = 0;
+};
+struct Say {
+  Level level = Level::info;
+  std::string text;
+};
+/// Nothing is left to do: no worker runs.
+struct Finish {
+  int exit_code = 0;
+  std::string first_failure;  ///< For people; empty when there is nothing to explain
+  bool by_verdict = false;    ///< The coordinator decided it: it may have to tell others.
+};
+using Action = std::variant<Send, Spawn, SignalGroup, Release, Answer, HangUp, Say, Finish>;
+
+/// What it depends on.
+struct SupervisorOptions {
+  RoundOptions round;
+  std::uint32_t workers = 1;
+  Timeouts timeouts;
+  RunId run;
+  NodeId node;
+  std::string coordinator;  ///< For people: "node0:29400", or "this process".
+};
+
+class Supervisor {
+ public:
+  explicit Supervisor(SupervisorOptions options);
+  [[nodiscard]] std::vector<Action> on(const Event& event, Instant now);
+  /// When a Tick has something to do; nothing when only events can help.
+  [[nodiscard]] std::optional<Instant> wake_at() const;
+  /// The newest generation this node has seen.
+  [[nodiscard]] const Generation& last_generation() const { return last_; }
+
+ private:
+  enum class Phase {
+    joining,   // no generation: waits for a world
+    running,   // workers of world_ run, or have ended and the coordinator was told
+    stopping,  // workers are being ended; then after_
+    finished,
+  };
+  struct Worker {
+    std::int64_t pid = 0;
+    std::optional<Ending> ending;
+    std::optional<ConnectionId> connection;
+    bool is_job = false;
+  };
+  struct AfterStop {
+    bool rejoin = true;
+    Finish finish;
+  };
+
+  void on_started();
+  void on_link_up();
+  void on_link_down(const Failure& why);
+  void on_message(const Refused& m);
+  void on_message(const Waiting& m);
+  void on_message(const World& m);
+  void on_message(const Revoke& m);
+  void on_message(const Resumed& m);
+  void on_message(const Verdict& m);
+  void on_message(const StoreResult& m);
+  void on_worker_ended(const WorkerEnded& e);
+  void on_worker_said(ConnectionId from, const Hello& hello);
+  void on_worker_said(ConnectionId from, const StepDecided& m);
+  void on_worker_said(ConnectionId from, const JobOver& m);
+  void on_worker_said(ConnectionId from, const StoreRequest& m);
+  void on_hung_up(ConnectionId from);
+  void on_signal(int number);
+  void on_tick();
+
+  void join();
+  void report_to_coordinator();
+  void stop(AfterStop after, std::optional<int> signal, const Failure& why);
+  void kill_running();
+  void all_ended();
+  void refuse(ConnectionId connection, Failure why);
+  [[nodiscard]] std::size_t running() const;
+  [[nodiscard]] std::uint32_t rank_of(std::size_t worker) const;
+  [[nodiscard]] std::string name_of(std::size_t worker) const;
+  [[nodiscard]] std::optional<std::size_t> worker_at(ConnectionId connection) const;
+  [[nodiscard]] std::uint32_t world_size() const;
+  void act(Action action) { actions_.push_back(std::move(action)); }
+  void say(Level level, std::string text) { act(Say{level, std::move(text)}); }
+
+  SupervisorOptions options_;
+  Instant now_{};
+  std::vector<Action> actions_;  // of the event at hand
+
+  Phase phase_ = Phase::joining;
+  Generation last_{};
+  World world_;
+  std::vector<Worker> workers_;
+  AfterStop after_;
+  std::map<std::pair<ConnectionId, std::uint64_t>, StoreRequest> calls_;  // under way; by caller and its number
+
+  bool link_up_ = false;
+  bool job_over_ = false;
+  bool own_failure_ = false;       // a worker of this node ended this generation
+  std::uint32_t node_restarts_ = 0;
+  std::uint64_t step_ = 0;         // highest decided
+  bool recovering_ = false;        // no step was decided since the loss
+  int signals_ = 0;                // that asked to end
+  std::optional<Instant> lost_at_;         // when the generation before was lost
+  std::optional<Instant> join_by_;         // joining
+  std::optional<Instant> coordinator_by_;  // the coordinator is away
+  std::optional<Instant> kill_at_;         // stopping
+  std::string waiting_for_;                // last reason, for people
+};
+
+}  // namespace elrun::inline v0::launcher

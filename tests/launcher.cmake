@@ -1,0 +1,5 @@
+elrun_test(options_test SOURCES unit/options_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(environment_test SOURCES unit/environment_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(report_test SOURCES unit/report_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(supervisor_test SOURCES unit/supervisor_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(options_fuzz SOURCES fuzz/options_fuzz.cpp LINK elrun::launcher_core LABELS fuzz)

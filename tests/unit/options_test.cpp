@@ -1,0 +1,218 @@
+#include "launcher/options.hpp"
+
+#include <fmt/ranges.h>
+
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+using namespace elrun::launcher;
+
+namespace {
+
+struct Given {
+  Variables environment{};
+  std::uint32_t gpus = 0, cpus = 6;
+};
+
+std::variant<LaunchOptions, StoreOptions, Usage> parse(std::vector<std::string> arguments, const Given& given = {}) {
+  return parse_command(arguments, given.environment, {[&] { return given.gpus; }, [&] { return given.cpus; }});
+}
+
+LaunchOptions launch(std::vector<std::string> arguments, const Given& given = {}) {
+  auto command = parse(std::move(arguments), given);
+  if (const auto* usage = std::get_if<Usage>(&command)) FAIL(usage->text);
+  return std::get<LaunchOptions>(command);
+}
+
+Usage refused(std::vector<std::string> arguments, const Given& given = {}) {
+  auto command = parse(arguments, given);
+  if (!std::holds_alternative<Usage>(command)) FAIL(fmt::format("accepted: {}", arguments));
+  return std::get<Usage>(command);
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("everything after the program belongs to it", "[options]") {
+  const LaunchOptions o = launch({"s.py", "a", "--nproc_per_node", "3"});
+  CHECK(o.workers == 1);
+  CHECK(o.program.name == "s.py");
+  CHECK(o.program.arguments == std::vector<std::string>{"a", "--nproc_per_node", "3"});
+  CHECK(launch({"--", "s.py", "-x"}).program.arguments == std::vector<std::string>{"-x"});
+  CHECK(launch({"--", "-odd.py"}).program.name == "-odd.py");
+  CHECK(launch({"s.py", "--", "x"}).program.arguments == std::vector<std::string>{"--", "x"});
+}
+
+TEST_CASE("an option has both spellings, a value after = or as the next word, and unique abbreviations", "[options]") {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"--nproc_per_node", "2", "s"}, {"--nproc-per-node=2", "s"}, {"--nproc_per-node", "2", "s"}, {"--nproc", "2", "s"}, {"--nproc-per=2", "s"}})
+    CHECK(launch(words).workers == 2);
+  CHECK(launch({"--nnode", "1", "s"}).round.nodes_max == 1);
+  CHECK(launch({"-m", "pkg.mod", "x"}).program.kind == Program::Kind::module);
+  CHECK(launch({"-r0", "-t=0", "s"}).program.name == "s");
+  const Usage ambiguous = refused({"--n", "2", "s"});
+  CHECK(contains(ambiguous.text, "--nnodes"));
+  CHECK(contains(ambiguous.text, "--nproc_per_node"));
+  CHECK(ambiguous.exit_code == exit_code::usage);
+}
+
+TEST_CASE("PET_ variables are defaults that the command line overrides", "[options]") {
+  const Given given{.environment = {{"PET_NPROC_PER_NODE", "2"}, {"PET_NO_PYTHON", "1"}, {"PET_MODULE", "0"}, {"PET_STANDALONE", ""}}};
+  CHECK(launch({"s"}, given).workers == 2);
+  CHECK(launch({"--nproc-per-node", "1", "s"}, given).workers == 1);
+  CHECK(launch({"s"}, given).program.kind == Program::Kind::executable);
+  CHECK(contains(refused({"s"}, {.environment = {{"PET_NO_PYTHON", "true"}}}).text, "PET_NO_PYTHON=true"));
+  CHECK(contains(refused({"s"}, {.environment = {{"PET_MAX_RESTARTS", ""}}}).text, "PET_MAX_RESTARTS="));
+
+  const LaunchOptions pod = launch({"s"}, {.environment = {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "23456"}}});
+  REQUIRE(pod.endpoint);
+  CHECK(pod.endpoint->host == "h");
+  CHECK(pod.endpoint->port == 23456);
+  CHECK(pod.node_rank == 1);
+  CHECK(pod.host_rule == HostRule::never);
+}
+
+TEST_CASE("all problems come out together, each with option, value and remedy", "[options]") {
+  const Usage all = refused({"--nnodes", "3:2", "--nproc_per_node", "many", "--max-restarts=-1", "--bogus", "--rdzv_conf", "a,join_timeout=x"});
+  CHECK(all.exit_code == exit_code::usage);
+  for (const char* part : {"--nnodes 3:2", "2:3", "--nproc_per_node many", "auto", "--max_restarts -1", "--bogus", "no PROGRAM", "`a` is not KEY=VALUE", "join_timeout=x"})
+    CHECK(contains(all.text, part));
+  CHECK(contains(refused({"--nnodes"}).text, "needs a value"));
+  CHECK(contains(refused({"--nnodes", "--standalone", "s"}).text, "--nnodes: needs a value"));
+  CHECK(contains(refused({" "}).text, "blank"));
+}
+
+TEST_CASE("bad numbers of nodes are refused", "[options]") {
+  for (const char* n : {"3:2", "1:2:3", "x", "", "0", "-1", "0:1", "1:", ":2", "99999999999999999999", "65537"}) {
+    INFO(n);
+    CHECK(contains(refused({std::string{"--nnodes="} + n, "s"}).text, "nnodes"));
+  }
+  CHECK(launch({"--nnodes", " 1:3 ", "--rdzv_endpoint", "h:1", "s"}).round.nodes_max == 3);
+}
+
+TEST_CASE("workers are counted, or given", "[options]") {
+  CHECK(launch({"--nproc_per_node", "cpu", "s"}).workers == 6);
+  CHECK(launch({"--nproc_per_node", "auto", "s"}).workers == 6);
+  CHECK(launch({"--nproc_per_node", "auto", "s"}, {.gpus = 4}).workers == 4);
+  CHECK(launch({"--nproc_per_node", "gpu", "s"}, {.gpus = 4}).workers == 4);
+  CHECK(launch({"--nproc_per_node", " +2 ", "s"}).workers == 2);
+  CHECK(contains(refused({"--nproc_per_node", "gpu", "s"}).text, "no GPU"));
+  CHECK(contains(refused({"--nproc_per_node", "0", "s"}).text, "nothing to do"));
+  CHECK(contains(refused({"--nproc_per_node", "5000", "s"}).text, "4096"));
+  CHECK(launch({"--nproc_per_node", "0", "--nnodes", "2", "--rdzv_endpoint", "h", "s"}).workers == 0);
+  CHECK(launch({"--nproc_per_node", "gpu", "--nnodes", "2", "--rdzv_endpoint", "h", "s"}).workers == 0);
+}
+
+TEST_CASE("options that contradict each other have an exit code of their own", "[options]") {
+  CHECK(refused({"-m", "--no_python", "s"}).exit_code == exit_code::contradiction);
+  CHECK(refused({"--standalone", "--nnodes", "2", "s"}).exit_code == exit_code::contradiction);
+  const Usage nowhere = refused({"--nnodes", "2", "--rdzv_backend", "c10d", "s"});
+  CHECK(nowhere.exit_code == exit_code::contradiction);
+  CHECK(contains(nowhere.text, "--rdzv_endpoint HOST:PORT"));
+}
+
+TEST_CASE("where the nodes meet", "[options]") {
+  SECTION("a single node without endpoint meets nobody") {
+    CHECK_FALSE(launch({"s"}).endpoint);
+    CHECK_FALSE(launch({"--standalone", "--rdzv_id", "x", "--rdzv_endpoint", "h:1", "s"}).endpoint);
+    CHECK(launch({"--standalone", "--rdzv_id", "x", "s"}).run == RunId{});
+    CHECK(launch({"--rdzv_id", "x", "s"}).run == RunId{"x"});
+    const LaunchOptions fixed = launch({"--master-port", "29511", "s"});
+    CHECK(fixed.master_port == 29511);
+    CHECK(fixed.run == RunId{"none"});
+  }
+  SECTION("c10d: whoever the endpoint leads to serves") {
+    const LaunchOptions o = launch({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_id", "job", "s"});
+    REQUIRE(o.endpoint);
+    CHECK(o.endpoint->host == "node0");
+    CHECK(o.endpoint->port == 29400);
+    CHECK(o.host_rule == HostRule::if_endpoint_is_here);
+    CHECK(o.run == RunId{"job"});
+  }
+  SECTION("static: node rank 0 serves") {
+    CHECK(launch({"--nnodes", "2", "--node_rank", "0", "--master_addr", "h", "s"}).host_rule == HostRule::always);
+    const LaunchOptions second = launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "7", "s"});
+    CHECK(second.host_rule == HostRule::never);
+    CHECK(second.endpoint->host == "h");
+    CHECK(second.endpoint->port == 7);
+    CHECK(launch({"--nnodes", "2", "s"}).endpoint->host == "127.0.0.1");
+  }
+  SECTION("is_host overrides") {
+    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=1", "s"}).host_rule == HostRule::always);
+    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=0", "s"}).host_rule == HostRule::never);
+  }
+  SECTION("a host that a shell left empty comes from the master address, and a note says so") {
+    const LaunchOptions o = launch({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}, {.environment = {{"MASTER_ADDR", "m"}}});
+    CHECK(o.endpoint->host == "m");
+    CHECK(o.notes.size() == 1);
+    CHECK(contains(refused({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}).text, "names no host"));
+  }
+  SECTION("an id that a shell left empty counts as not given") {
+    const LaunchOptions o = launch({"--rdzv_id", "--rdzv_backend=c10d", "s"});
+    CHECK(o.program.name == "s");
+    CHECK(o.notes.size() == 1);
+  }
+  SECTION("other backends come later") { CHECK(contains(refused({"--rdzv_backend", "etcd-v2", "s"}).text, "comes with a later release")); }
+}
+
+TEST_CASE("endpoints in every writing", "[options]") {
+  const auto endpoint = [](const char* text) {
+    const auto e = parse_endpoint(text, 29400);
+    return e ? fmt::format("{}|{}", e->host, e->port) : std::string{"refused"};
+  };
+  CHECK(endpoint("h") == "h|29400");
+  CHECK(endpoint("h:1") == "h|1");
+  CHECK(endpoint("a-b.c_d.:80") == "a-b.c_d|80");
+  CHECK(endpoint("[::1]:80") == "::1|80");
+  CHECK(endpoint("[::1]") == "::1|29400");
+  CHECK(endpoint("fe80::1") == "fe80::1|29400");
+  CHECK(endpoint(":80") == "|80");
+  for (const char* bad : {"", ":", "h:", "h:0", "h:65536", "h:99999", "h:1x", "h:+1 ,", "[::1", "[]:1", "[::1]x", "h/x:1", "h h"}) {
+    INFO(bad);
+    CHECK(endpoint(bad) == "refused");
+  }
+}
+
+TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
+  const LaunchOptions o = launch({"--rdzv_conf", "join_timeout=20, last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,close_timeout=1", "--shutdown_timeout", "2", "s"});
+  CHECK(o.timeouts.join == 20s);
+  CHECK(o.round.last_call == 3s);
+  CHECK(o.timeouts.heartbeat == 2s);
+  CHECK(o.timeouts.heartbeat_limit == 8s);
+  CHECK(o.timeouts.stop_grace == 2s);
+  CHECK(o.timeouts.consistent());
+  CHECK(o.notes.size() == 1);  // close_timeout
+  CHECK(launch({"s"}, {.environment = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "4"}}}).timeouts.stop_grace == 4s);
+  CHECK(launch({"--rdzv_conf", "timeout=7", "s"}).timeouts.join == 7s);
+  CHECK(contains(refused({"--shutdown_timeout", "-1", "s"}).text, "--shutdown_timeout -1"));
+  CHECK(contains(refused({"--monitor_interval", "0", "s"}).text, "--monitor_interval 0"));
+  CHECK(contains(refused({"--rdzv_conf", "keep_alive_max_attempt=1", "s"}).text, "from 2 to"));
+  CHECK(launch({"--rdzv_conf", "join_timeout=0.2", "s"}).timeouts.consistent());
+}
+
+TEST_CASE("what comes later is refused, never ignored, unless it asks for nothing", "[options]") {
+  CHECK(contains(refused({"--tee", "3", "s"}).text, "--tee comes with a later release"));
+  CHECK(contains(refused({"-r3", "s"}).text, "--redirects comes with a later release"));
+  CHECK(contains(refused({"--run-path", "s"}).text, "--run-path"));
+  CHECK(contains(refused({"s"}, {.environment = {{"PET_LOG_DIR", "/tmp/x"}}}).text, "PET_LOG_DIR=/tmp/x"));
+  CHECK(launch({"--redirects=0", "--start-method", "spawn", "--log-dir", "/dev/null", "s"}).program.name == "s");
+}
+
+TEST_CASE("help names every option that works, and exits with 0", "[options]") {
+  const Usage help = refused({"--help"});
+  CHECK(help.exit_code == 0);
+  for (const char* option : {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--standalone", "--no-python", "-m, --module", "--shutdown-timeout", "elrun store"})
+    CHECK(contains(help.text, option));
+  for (std::size_t begin = 0, end = 0; (end = help.text.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 125);
+}
+
+TEST_CASE("elrun store takes a host and a port", "[options]") {
+  const auto store = parse({"store", "--host", "127.0.0.1", "--port=0"});
+  REQUIRE(std::holds_alternative<StoreOptions>(store));
+  CHECK(std::get<StoreOptions>(store).host == "127.0.0.1");
+  CHECK(std::get<StoreOptions>(store).port == 0);
+  CHECK(std::get<StoreOptions>(parse({"store"})).port == 29400);
+  CHECK(refused({"store", "--port", "x"}).exit_code == exit_code::usage);
+  CHECK(refused({"store", "x"}).exit_code == exit_code::usage);
+}

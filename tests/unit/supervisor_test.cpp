@@ -1,0 +1,408 @@
+#include "launcher/supervisor.hpp"
+
+#include <csignal>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/property.hpp"
+
+using namespace elrun;
+using namespace elrun::launcher;
+
+namespace {
+
+Generation generation(std::uint64_t number) { return {number, {{0xabc, 0xdef}}}; }
+
+World world(std::uint64_t number, std::uint32_t workers, std::uint32_t nodes = 1) {
+  World w;
+  w.generation = generation(number);
+  for (std::uint32_t i = 0; i < nodes; ++i) w.members.push_back({NodeId{fmt::format("n{}", i)}, "127.0.0.1", workers, i * workers, 5000});
+  w.group_rank = nodes - 1;
+  w.restart_count = static_cast<std::uint32_t>(number - 1);
+  return w;
+}
+
+// Drives a supervisor and tells its actions in short words: "spawn 0", "signal 0 9", "send Join", ...
+class Node {
+ public:
+  explicit Node(std::uint32_t workers = 2) : supervisor_{{.workers = workers, .run = RunId{"job"}, .node = NodeId{"n"}, .coordinator = "host:1"}} { on(Started{}); }
+
+  std::vector<std::string> on(const Event& event) {
+    said.clear();
+    std::vector<std::string> words;
+    actions = supervisor_.on(event, now);
+    for (const Action& a : actions) {
+      if (const auto* send = std::get_if<Send>(&a)) {
+        if (const auto* join = std::get_if<Join>(&send->message)) words.push_back(fmt::format("join{} last {}", join->resuming ? " resuming" : "", join->last.number));
+        else if (std::holds_alternative<Acknowledge>(send->message)) words.push_back(fmt::format("acknowledge {}", std::get<Acknowledge>(send->message).generation.number));
+        else if (const auto* f = std::get_if<WorkerFailed>(&send->message)) words.push_back(fmt::format("failed {} {}{}", f->local_rank, f->exit_code, f->is_job ? " job" : ""));
+        else if (std::holds_alternative<WorkersDone>(send->message)) words.push_back("done");
+        else if (std::holds_alternative<JobFinished>(send->message)) words.push_back("job finished");
+        else if (const auto* p = std::get_if<Progress>(&send->message)) words.push_back(fmt::format("progress {}", p->step));
+        else if (std::holds_alternative<Leave>(send->message)) words.push_back("leave");
+        else if (const auto* call = std::get_if<StoreCall>(&send->message)) words.push_back(fmt::format("call {}.{}", call->worker, call->request.id));
+        else if (std::holds_alternative<StoreCallerGone>(send->message)) words.push_back("caller gone");
+      } else if (const auto* spawn = std::get_if<Spawn>(&a)) words.push_back(fmt::format("spawn {}", spawn->worker.value()));
+      else if (const auto* s = std::get_if<SignalGroup>(&a)) words.push_back(fmt::format("signal {} {}", s->worker.value(), s->number));
+      else if (const auto* r = std::get_if<Release>(&a)) words.push_back(fmt::format("release {}", r->worker.value()));
+      else if (const auto* answer = std::get_if<Answer>(&a)) {
+        const auto& m = answer->message;
+        if (const auto* reply = std::get_if<StoreReply>(&m)) words.push_back(fmt::format("reply {}.{} {}", answer->to, reply->id, reply->ok ? "ok" : to_string(reply->code)));
+        else words.push_back(fmt::format("{} {}", std::holds_alternative<Welcome>(m) ? "welcome" : std::holds_alternative<Refusal>(m) ? "refuse" : std::holds_alternative<JobOver>(m) ? "over" : "revoke", answer->to));
+      } else if (const auto* f = std::get_if<Finish>(&a)) words.push_back(fmt::format("finish {}", f->exit_code)), report = f->first_failure;
+      else if (const auto* say = std::get_if<Say>(&a)) said += say->text + "\n";
+    }
+    return words;
+  }
+  std::vector<std::string> hear(CoordinatorMessage m) { return on(CoordinatorSaid{std::move(m)}); }
+  std::vector<std::string> ended(std::uint32_t worker, Ending e = {}) { return on(WorkerEnded{LocalRank{worker}, e}); }
+  std::vector<std::string> tell(ConnectionId from, Message m) { return on(WorkerSaid{from, std::move(m)}); }
+  std::vector<std::string> wait(Duration d) {
+    now += d;
+    return on(Tick{});
+  }
+  void start(std::uint64_t number = 1, std::uint32_t workers = 2, bool job = false) {
+    if (number == 1) on(LinkUp{});
+    hear(world(number, workers));
+    for (std::uint32_t i = 0; i < workers; ++i) {
+      on(WorkerStarted{LocalRank{i}, 100 + i});
+      if (job) tell(10 * number + i, Hello{.rank = i, .world = workers, .is_job = true});
+    }
+  }
+  [[nodiscard]] std::optional<Instant> wake_at() const { return supervisor_.wake_at(); }
+
+  Instant now{};
+  std::string said, report;
+  std::vector<Action> actions;
+
+ private:
+  Supervisor supervisor_;
+};
+
+using Words = std::vector<std::string>;
+const Failure revoked{Code::peer_lost, Remedy::rejoin, "rank 1 died"};
+
+}  // namespace
+
+TEST_CASE("a job that goes well", "[supervisor]") {
+  Node node;
+  CHECK(node.on(LinkUp{}) == Words{"join last 0"});
+  CHECK(node.hear(world(1, 2)) == Words{"spawn 0", "spawn 1"});
+  CHECK(node.ended(0).empty());  // who is early waits for the others
+  CHECK(node.ended(1) == Words{"done"});
+  CHECK(node.hear(Verdict{}) == Words{"signal 0 9", "signal 1 9", "release 0", "release 1", "finish 0"});
+  CHECK_FALSE(node.wake_at());
+}
+
+TEST_CASE("a death is told at once, and the generation ends when the coordinator says so", "[supervisor]") {
+  SECTION("other programs are asked first, and killed after the grace") {
+    Node node;
+    node.start();
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 137"});
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"signal 0 15", "signal 1 9"});  // 1: what it left behind
+    CHECK(node.wait(29s).empty());
+    CHECK(node.wait(1s) == Words{"signal 0 9"});
+    CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"signal 0 9", "release 0", "release 1", "acknowledge 1", "join last 1"});
+    CHECK(node.hear(world(2, 2)) == Words{"spawn 0", "spawn 1"});
+    CHECK(std::get<Spawn>(node.actions.at(1)).node_restarts == 1);
+    CHECK(node.said.find("after the loss") != std::string::npos);
+  }
+  SECTION("a Job is killed at once, and told") {
+    Node node;
+    node.start(1, 2, true);
+    CHECK(node.ended(1, {.exit_code = 3}) == Words{"failed 1 3 job"});
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "revoke 11", "signal 1 9"});
+  }
+  SECTION("the failure of another node's worker is none of ours") {
+    Node node;
+    node.start();
+    node.hear(Revoke{generation(1), revoked});
+    node.ended(0), node.ended(1);
+    node.hear(world(2, 2));
+    CHECK(std::get<Spawn>(node.actions.at(1)).node_restarts == 0);
+  }
+  SECTION("with the budget spent the verdict ends the job with the root cause's code") {
+    Node node;
+    node.start();
+    node.ended(1, {.exit_code = 3});
+    CHECK(node.hear(Verdict{3, "rank 1: exit code 3"}) == Words{"signal 0 15", "signal 1 9"});
+    CHECK(node.ended(0, {.signal = SIGTERM}) == Words{"signal 0 9", "release 0", "release 1", "finish 3"});
+    CHECK(node.report == "rank 1: exit code 3");
+  }
+  SECTION("a verdict that comes while workers are being stopped ends the job too") {
+    Node node;
+    node.start();
+    node.ended(1, {.exit_code = 3});
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.hear(Verdict{3, "x"}).empty());
+    CHECK(node.ended(0).back() == "finish 3");
+  }
+}
+
+TEST_CASE("generations fence", "[supervisor]") {
+  Node node;
+  node.start();
+  CHECK(node.hear(Revoke{generation(7), revoked}).empty());
+  CHECK(node.hear(world(2, 2)).empty());  // not before the end of 1 is acknowledged
+  node.hear(Revoke{generation(1), revoked});
+  CHECK(node.hear(Revoke{generation(1), revoked}).empty());
+  node.ended(0), node.ended(1);
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"acknowledge 1"});
+}
+
+TEST_CASE("a world without a place for this node ends it", "[supervisor]") {
+  Node node;
+  node.on(LinkUp{});
+  World w = world(1, 3);
+  CHECK(node.hear(w) == Words{"finish 70"});
+  Node other;
+  w = world(1, 2), w.group_rank = 9;
+  CHECK(other.hear(w) == Words{"finish 70"});
+}
+
+TEST_CASE("a refused node says why and ends with the code for contradictions", "[supervisor]") {
+  Node node;
+  node.on(LinkUp{});
+  CHECK(node.hear(Refused{{Code::mismatch, Remedy::fix_config, "run a is not run b"}}) == Words{"finish 78"});
+  CHECK(node.report.find("run a is not run b") != std::string::npos);
+}
+
+TEST_CASE("a node that is in no world by the join deadline says for whom it waited", "[supervisor]") {
+  Node node;
+  node.on(LinkDown{{Code::unreachable, Remedy::retry, "connection refused"}});
+  CHECK(node.said.find("host:1") != std::string::npos);
+  CHECK(node.said.find("600.0 s") != std::string::npos);
+  CHECK(node.wake_at() == Instant{} + 600s);
+  CHECK(node.wait(599s).empty());
+  CHECK(node.wait(1s) == Words{"leave", "finish 170"});
+  CHECK(node.report.find("connection refused") != std::string::npos);
+
+  Node second;
+  second.on(LinkUp{});
+  second.hear(Waiting{"1 of 2 nodes; missing one"});
+  CHECK(second.wait(600s).back() == "finish 170");
+  CHECK(second.report.find("1 of 2 nodes") != std::string::npos);
+}
+
+TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
+  Node node;
+  node.start();
+  node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+  CHECK(node.said.find("workers go on") != std::string::npos);
+  SECTION("and what happened meanwhile is told when the generation goes on") {
+    node.ended(0);
+    node.ended(1, {.exit_code = 5});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1"});
+    CHECK(node.hear(Resumed{generation(1)}) == Words{"failed 1 5"});
+  }
+  SECTION("all done meanwhile") {
+    node.ended(0), node.ended(1);
+    node.on(LinkUp{});
+    CHECK(node.hear(Resumed{generation(1)}) == Words{"done"});
+  }
+  SECTION("or are stopped when nobody takes over within the grace") {
+    node.wait(300s);
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "another reason"}});  // does not prolong it
+    CHECK(node.wait(299s).empty());
+    CHECK(node.wait(1s) == Words{"signal 0 15", "signal 1 15"});
+    node.ended(0);
+    CHECK(node.ended(1).back() == "finish 171");
+  }
+}
+
+TEST_CASE("signals are forwarded, the grace is kept, and the exit code is 128 + n", "[supervisor]") {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    Node node;
+    node.start();
+    CHECK(node.on(SignalCame{number}) == Words{"leave", fmt::format("signal 0 {}", number), fmt::format("signal 1 {}", number)});
+    CHECK(node.ended(0, {.exit_code = 85}) == Words{"signal 0 9"});  // not a failure
+    CHECK(node.ended(1).back() == fmt::format("finish {}", 128 + number));
+  }
+  SECTION("a second one kills") {
+    Node node;
+    node.start();
+    node.on(SignalCame{SIGTERM});
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("without workers the node leaves at once") {
+    Node node;
+    CHECK(node.on(SignalCame{SIGINT}) == Words{"leave", "finish 130"});
+  }
+  SECTION("while workers are being stopped for a restart it ends the job") {
+    Node node;
+    node.start();
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    node.ended(0);
+    CHECK(node.ended(1).back() == "finish 143");
+  }
+}
+
+TEST_CASE("once the workers decided that the job is over, nothing that dies changes the verdict", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
+  CHECK(node.tell(11, JobOver{generation(1)}) == Words{"over 11"});
+  SECTION("a late death is no failure") {
+    CHECK(node.ended(0, {.signal = SIGKILL}).empty());
+    CHECK(node.ended(1) == Words{"done"});
+    CHECK(node.hear(Verdict{}).back() == "finish 0");
+  }
+  SECTION("workers end by themselves after the verdict") {
+    CHECK(node.hear(Verdict{}).empty());
+    CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"signal 0 9"});
+    CHECK(node.ended(1).back() == "finish 0");
+  }
+  SECTION("within the grace") {
+    node.hear(Verdict{});
+    CHECK(node.wait(30s) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("a fresh coordinator is told again, and no worker starts") {
+    node.ended(0), node.ended(1);
+    node.on(LinkDown{});
+    node.on(LinkUp{});
+    CHECK(node.hear(Revoke{generation(1), revoked}).back() == "join last 1");
+    CHECK(node.hear(world(2, 2)) == Words{"job finished", "done"});
+  }
+}
+
+TEST_CASE("a worker finds its place", "[supervisor]") {
+  Node node;
+  node.on(LinkUp{});
+  node.hear(world(1, 2, 3));  // ranks 4 and 5 are here
+  CHECK(node.tell(1, Hello{.rank = 5, .world = 6}) == Words{"welcome 1"});
+  const Place& place = std::get<Welcome>(std::get<Answer>(node.actions[0]).message).place;
+  CHECK(place.membership == Membership{generation(1), Rank{5}, WorldSize{6}});
+  CHECK(place.local_rank == LocalRank{1});
+  CHECK(place.elastic);
+  CHECK(node.tell(2, Hello{.rank = 5, .world = 6}) == Words{"refuse 2"});  // twice
+  CHECK(node.tell(3, Hello{.rank = 3, .world = 6}) == Words{"refuse 3"});  // of another node
+  CHECK(node.tell(4, Hello{.rank = 6, .world = 6}) == Words{"refuse 4"});
+  CHECK(node.tell(5, Hello{.rank = 4, .world = 2}) == Words{"refuse 5"});
+  CHECK(node.tell(6, StoreRequest{}) == Words{"refuse 6"});                // before Hello
+  CHECK(node.tell(7, JobOver{generation(1)}).empty());
+}
+
+TEST_CASE("progress is told once per step, and recovery once per loss", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  CHECK(node.tell(10, StepDecided{generation(1), 1}) == Words{"progress 1"});
+  CHECK(node.tell(11, StepDecided{generation(1), 1}).empty());
+  CHECK(node.tell(11, StepDecided{generation(9), 2}).empty());
+  node.ended(0, {.signal = SIGKILL});
+  node.hear(Revoke{generation(1), revoked});
+  node.ended(1, {.signal = SIGKILL});
+  node.now += 1500ms;
+  node.start(2, 2, true);
+  CHECK(node.tell(20, StepDecided{generation(2), 1}) == Words{"progress 1"});  // done again
+  CHECK(node.said.find("recovered: step 1 decided 1.5 s after the loss") != std::string::npos);
+  node.tell(20, StepDecided{generation(2), 2});
+  CHECK(node.said.empty());
+}
+
+TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
+  Node node;
+  node.start(1, 1 + 1, true);
+  const auto call = [&](std::uint64_t id, StoreOp op = StoreOp::get, std::uint64_t number = 1) { return node.tell(10, StoreRequest{.id = id, .op = op, .generation = generation(number), .keys = {"k"}}); };
+  CHECK(call(1) == Words{"call 10.1"});
+  CHECK(call(1) == Words{"reply 10.1 protocol"});
+  CHECK(node.hear(StoreResult{10, {.id = 1}}) == Words{"reply 10.1 ok"});
+  CHECK(node.hear(StoreResult{10, {.id = 1}}).empty());
+  CHECK(call(2, StoreOp::get, 7) == Words{"reply 10.2 generation_over"});
+  SECTION("while the coordinator is away they wait; what cannot be repeated fails") {
+    call(3), call(4, StoreOp::add);
+    CHECK(node.on(LinkDown{}) == Words{"reply 10.4 unreachable"});
+    CHECK(call(5, StoreOp::add).empty());
+    node.on(LinkUp{});
+    CHECK(node.hear(Resumed{generation(1)}) == Words{"call 10.3", "call 10.5"});
+  }
+  SECTION("a caller that hangs up is forgotten") {
+    call(3);
+    CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone"});
+    CHECK(node.hear(StoreResult{10, {.id = 3}}).empty());
+  }
+  SECTION("there is a bound") {
+    for (std::uint64_t id = 100; id < 100 + store_calls_per_worker_max; ++id) call(id);
+    CHECK(call(99) == Words{"reply 10.99 exhausted"});
+  }
+  SECTION("none is taken once the generation is over") {
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(call(3) == Words{"reply 10.3 generation_over"});
+  }
+}
+
+TEST_CASE("a coordinating node runs no worker and is done at once", "[supervisor]") {
+  Node node{0};
+  node.on(LinkUp{});
+  CHECK(node.hear(world(1, 0)) == Words{"done"});
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"acknowledge 1", "join last 1"});
+  node.hear(world(2, 0));
+  CHECK(node.hear(Verdict{}) == Words{"finish 0"});
+}
+
+TEST_CASE("whatever happens: no two lives of a worker at once, nothing left running, every wait ends", "[supervisor][property]") {
+  elrun::test::for_all_seeds(3000, [](Rng& rng) {
+    const auto workers = static_cast<std::uint32_t>(rng.below(4));
+    Node node{workers};
+    std::vector<bool> alive(workers, false), zombie(workers, false);
+    std::uint64_t acknowledged = 0, newest = 0;
+    bool finished = false, stubborn = rng.chance(0.3);
+    std::vector<SignalGroup> signals;  // sent, not yet obeyed
+    const auto check = [&] {
+      for (const Action& a : std::exchange(node.actions, {})) {
+        if (const auto* s = std::get_if<SignalGroup>(&a)) signals.push_back(*s);
+        if (const auto* s = std::get_if<Spawn>(&a)) {
+          REQUIRE_FALSE(alive[s->worker.value()]);
+          REQUIRE_FALSE(zombie[s->worker.value()]);
+          REQUIRE(s->world.generation.number > acknowledged);
+          alive[s->worker.value()] = true;
+        } else if (const auto* r = std::get_if<Release>(&a)) {
+          REQUIRE_FALSE(alive[r->worker.value()]);
+          zombie[r->worker.value()] = false;
+        } else if (const auto* send = std::get_if<Send>(&a)) {
+          if (const auto* ack = std::get_if<Acknowledge>(&send->message)) {
+            acknowledged = ack->generation.number;
+            for (std::uint32_t i = 0; i < workers; ++i) REQUIRE_FALSE((alive[i] || zombie[i]));
+          }
+        } else if (std::holds_alternative<Finish>(a)) {
+          REQUIRE_FALSE(finished);
+          finished = true;
+          for (std::uint32_t i = 0; i < workers; ++i) REQUIRE_FALSE((alive[i] || zombie[i]));
+        }
+      }
+    };
+    const auto end = [&](std::uint32_t i, Ending e) {
+      alive[i] = false, zombie[i] = true;
+      node.ended(i, e), check();
+    };
+    const auto obey = [&] {
+      while (!signals.empty()) {
+        const SignalGroup s = signals.front();
+        signals.erase(signals.begin());
+        if (alive[s.worker.value()] && (s.number == SIGKILL || !stubborn)) end(s.worker.value(), {.signal = s.number});
+      }
+    };
+    for (int i = 0; i < 60 && !finished; ++i) {
+      switch (rng.below(10)) {
+        case 0: node.on(LinkUp{}); break;
+        case 1: node.on(LinkDown{revoked}); break;
+        case 2: case 3: case 4: newest += rng.below(2); node.hear(world(std::max<std::uint64_t>(newest, 1), workers)); break;
+        case 5: node.hear(Revoke{generation(std::max<std::uint64_t>(newest, 1)), revoked}); break;
+        case 6: node.wait(Duration{static_cast<std::int64_t>(rng.below(40'000'000'000))}); break;
+        case 7: if (workers > 0) if (const auto w = static_cast<std::uint32_t>(rng.below(workers)); alive[w]) { end(w, {.exit_code = static_cast<int>(rng.below(2))}); } break;
+        case 8: if (rng.chance(0.1)) node.hear(Verdict{static_cast<int>(rng.below(2)), "x"}); break;
+        case 9: if (rng.chance(0.1)) node.on(SignalCame{SIGTERM}); break;
+      }
+      check();
+      obey();
+    }
+    for (int i = 0; i < 20 && !finished; ++i) {  // left alone, with all workers hung and the coordinator gone, it ends by its deadlines
+      node.on(LinkDown{revoked}), check();
+      if (const auto at = node.wake_at()) node.now = std::max(node.now, *at);
+      node.on(Tick{}), check(), obey();
+    }
+    REQUIRE(finished);
+  });
+}

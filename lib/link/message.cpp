@@ -241,6 +241,14 @@ Failure broken(std::string what) { return {Code::protocol, Remedy::abort_group, 
 
 }  // namespace
 
+std::optional<Failure> incompatible(const Hello& hello) {
+  if (hello.version == protocol_version) return {};
+  return Failure{.code = Code::mismatch,
+                 .remedy = Remedy::fix_config,
+                 .what = fmt::format("rank {} speaks version {} of the worker protocol (libelrun {}), the other end version {}: use one release of elrun",
+                                     hello.rank, hello.version, hello.release, protocol_version)};
+}
+
 ByteVector encode_payload(const StoreRequest& request) { return payload_of(request); }
 
 ByteVector encode_payload(const StoreReply& reply) {

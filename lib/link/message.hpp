@@ -30,6 +30,9 @@ struct Hello {
   std::uint32_t world = 1;
   bool is_job = false;
 };
+/// Why this worker cannot be talked to; nothing when it can.
+[[nodiscard]] std::optional<Failure> incompatible(const Hello& hello);
+
 /// Agent to worker: your place. Sent once the world is complete.
 struct Welcome {
   Place place;

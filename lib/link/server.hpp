@@ -14,14 +14,20 @@
 
 namespace elrun::inline v0 {
 
+/// Over TCP both ends send Alive; whoever was silent for this long is lost. Longer than between agents: an operator's job
+/// ends with the loss of a member, so a machine that was paused for a moment should not look like one. The death of a
+/// process is seen at once, by the end of its connection.
+constexpr Duration tcp_silence_max = 30s;
+
 /// Listens on a Unix socket (in a directory of mode 0700; peers of another user are refused) or on TCP, and turns
-/// frames into calls. Everything happens on the loop's one thread; nothing here decides anything.
+/// frames into calls. Everything happens on the loop's one thread; nothing here decides anything. Over a Unix socket
+/// `Hello::pid` is what the kernel says. The destructor closes everything and waits for nobody; not from a handler.
 class WorkerServer {
  public:
   using Connection = std::uint64_t;  ///< Numbers a connection, never reused.
   struct Handler {
     std::function<void(Connection, const Message&)> message;
-    std::function<void(Connection, const Failure&)> closed;  ///< The worker is gone, or said what no worker says.
+    std::function<void(Connection, const Failure&)> closed;  ///< The worker is gone, or said what no worker says. Not after `close`.
   };
   static Result<std::unique_ptr<WorkerServer>> listen_unix(boost::asio::io_context& loop, const Path& socket, Handler handler);
   static Result<std::unique_ptr<WorkerServer>> listen_tcp(boost::asio::io_context& loop, const std::string& address,
@@ -29,6 +35,7 @@ class WorkerServer {
   virtual ~WorkerServer() = default;
   /// Queues a message; a connection whose queue is beyond its bound is closed.
   virtual void send(Connection to, const Message& message) = 0;
+  /// What is queued is sent first.
   virtual void close(Connection connection) = 0;
   [[nodiscard]] virtual std::uint16_t port() const = 0;  ///< Of a TCP listener.
 };

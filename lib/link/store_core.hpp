@@ -6,7 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -19,10 +23,14 @@
 namespace elrun::inline v0 {
 
 constexpr Bytes store_key_max = 4_KiB;
-constexpr Bytes store_value_max = 16_MiB;
-constexpr Bytes store_total_max = 1_GiB;              ///< All keys and values together; beyond it `set` is refused.
+constexpr Bytes store_value_max = 16_MiB;             ///< Of one value; also of all that one reply carries.
+constexpr Bytes store_total_max = 1_GiB;              ///< Keys, values and waiting calls together; beyond it calls are refused.
 constexpr std::uint32_t store_waiters_max = 1 << 20;  ///< Callers that wait at one time.
 constexpr std::uint32_t store_keys_per_call_max = 4096;
+constexpr std::uint32_t store_count_max = 1 << 20;    ///< Callers of one barrier or all_gather.
+constexpr Duration store_wait_max = 24h * 365;        ///< A longer wait is cut to this, so that no instant overflows.
+constexpr std::string_view store_job_prefix = "job/";  ///< Keys that outlive their generation.
+static_assert(store_count_max <= store_waiters_max);
 
 enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, remove, num_keys, barrier, all_gather };
 
@@ -32,7 +40,7 @@ struct StoreRequest {
   StoreOp op = StoreOp::get;
   Generation generation{};   ///< The caller's; a stale one is refused.
   Duration wait{};           ///< How long it may wait (get, wait, barrier, all_gather); the store answers `deadline_passed`.
-  std::vector<std::string> keys;  ///< One, but for `wait`.
+  std::vector<std::string> keys;  ///< One, but for `wait`. The name of a barrier or all_gather.
   ByteVector value;          ///< set, compare_set (desired), all_gather
   ByteVector expected;       ///< compare_set
   std::int64_t amount = 0;   ///< add
@@ -60,34 +68,53 @@ struct StoreAnswer {
 /// All keys and waiters. A value; every call takes the time and returns the answers that it sets free.
 class StoreCore {
  public:
-  /// Keys of the generation before vanish and their waiters get `generation_over`; `job/` keys stay.
+  /// Keys of the generation before vanish and its waiters get `generation_over`; `job/` keys stay.
   [[nodiscard]] std::vector<StoreAnswer> begin_generation(const Generation& generation);
+  /// The generation was revoked: its waiters and all its later calls get `generation_over`, with this reason.
+  [[nodiscard]] std::vector<StoreAnswer> end_generation(std::string why);
   [[nodiscard]] std::vector<StoreAnswer> call(StoreCaller from, const StoreRequest& request, Instant now);
-  /// The caller is gone: its waits are dropped without an answer.
+  /// The caller is gone: its waits are dropped without an answer, and it counts in no barrier any more.
   void forget(StoreCaller caller);
   /// Answers the waits whose time is over.
   [[nodiscard]] std::vector<StoreAnswer> expire(Instant now);
   /// When `expire` has something to do next; nothing when nobody waits.
   [[nodiscard]] std::optional<Instant> next_expiry() const;
+  /// What counts towards `store_total_max`.
+  [[nodiscard]] Bytes held() const { return Bytes{bytes_}; }
 
  private:
+  using Answers = std::vector<StoreAnswer>;
+  using WaiterId = std::pair<StoreCaller, std::uint64_t>;  // a caller and the id of its call
   struct Waiter {
-    StoreCaller caller;
     StoreRequest request;
     Instant until;
+    std::string parked_at;  // get, wait: a key that is missing; when it appears the waiter is looked at again
   };
-  struct Gathering {
+  struct Gathering {  // a barrier or all_gather under way; every rank in it waits
     std::uint32_t count = 0;
-    std::map<std::uint32_t, ByteVector> values;  // by rank
+    std::map<std::uint32_t, WaiterId> arrived;  // by rank
   };
-  void put(const std::string& key, ByteVector value);
-  [[nodiscard]] bool satisfied(const StoreRequest& request) const;
-  [[nodiscard]] StoreReply answer(const StoreRequest& request) const;
-  void wake(std::vector<StoreAnswer>& answers);
+  using GatheringName = std::pair<StoreOp, std::string>;
+
+  [[nodiscard]] std::optional<StoreReply> refusal(const WaiterId& id, const StoreRequest& request) const;
+  void answer(Answers& answers, const WaiterId& to, StoreReply reply) const;
+  void put(Answers& answers, const std::string& key, ByteVector value);
+  void erase_key(std::map<std::string, ByteVector>::iterator entry);
+  void wait_or_answer(Answers& answers, const WaiterId& id, const StoreRequest& request, Instant now);
+  void arrive(Answers& answers, const WaiterId& id, const StoreRequest& request, Instant now);
+  Waiter& enlist(const WaiterId& id, const StoreRequest& request, Instant now);
+  Waiter dismiss(const WaiterId& id);
+  [[nodiscard]] const std::string* missing_key(const StoreRequest& request) const;
+  [[nodiscard]] std::string waited_for(const StoreRequest& request) const;
+  [[nodiscard]] Answers dismiss_all(const std::string& why);
+
   Generation generation_{};
+  std::optional<std::string> over_;  // why generation_ is over
   std::map<std::string, ByteVector> keys_;
-  std::map<std::string, Gathering> gatherings_;
-  std::vector<Waiter> waiters_;
+  std::map<WaiterId, Waiter> waiters_;
+  std::set<std::pair<Instant, WaiterId>> expiries_;
+  std::unordered_map<std::string, std::set<WaiterId>> parked_;
+  std::map<GatheringName, Gathering> gatherings_;
   std::uint64_t bytes_ = 0;
 };
 

@@ -1,0 +1,79 @@
+#include "lib/link/environment.hpp"
+
+#include <charconv>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint32_t world_max = 1 << 20;
+
+/// Reads variables, and remembers what is wrong with them.
+class Reader {
+ public:
+  explicit Reader(const Variables& variables) : variables_{variables} {}
+
+  std::uint32_t number(const char* name, std::uint32_t least, std::uint32_t most, std::optional<std::uint32_t> otherwise = {}) {
+    const auto text = variables_(name);
+    if (!text) {
+      if (!otherwise) problems.push_back(fmt::format("{} is not set", name));
+      return otherwise.value_or(least);
+    }
+    std::uint32_t value = 0;
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+    if (error != std::errc{} || end != text->data() + text->size() || value < least || value > most) {
+      problems.push_back(fmt::format("{}={} is not a number from {} to {}", name, *text, least, most));
+      return least;
+    }
+    return value;
+  }
+  std::string text(const char* name) {
+    const auto value = variables_(name);
+    if (!value || value->empty()) problems.push_back(fmt::format("{} is {}", name, value ? "empty" : "not set"));
+    return value.value_or("");
+  }
+  void require_below(const char* name, std::uint32_t value, const char* bound_name, std::uint32_t bound) {
+    if (value >= bound && problems.empty()) problems.push_back(fmt::format("{}={} is not below {}={}", name, value, bound_name, bound));
+  }
+
+  std::vector<std::string> problems;
+
+ private:
+  const Variables& variables_;
+};
+
+}  // namespace
+
+Result<Surroundings> read_surroundings(const Variables& variables) {
+  Reader read{variables};
+  Surroundings found = Alone{};
+  if (const auto socket = variables("ELRUN_SOCKET")) {
+    const std::uint32_t rank = read.number("RANK", 0, world_max - 1);
+    const std::uint32_t world = read.number("WORLD_SIZE", 1, world_max, rank + 1);
+    read.require_below("RANK", rank, "WORLD_SIZE", world);
+    found = UnderAgent{*socket, Rank{rank}, WorldSize{world}};
+  } else if (variables("RANK") || variables("WORLD_SIZE")) {
+    InOperatorsJob job;
+    const std::uint32_t rank = read.number("RANK", 0, world_max - 1);
+    const std::uint32_t world = read.number("WORLD_SIZE", 1, world_max);
+    const std::uint32_t local = read.number("LOCAL_RANK", 0, world_max - 1, 0);
+    job.local_world = read.number("LOCAL_WORLD_SIZE", 1, world_max, local + 1);
+    job.master_address = read.text("MASTER_ADDR");
+    job.master_port = static_cast<std::uint16_t>(read.number("MASTER_PORT", 1, 65535));
+    read.require_below("RANK", rank, "WORLD_SIZE", world);
+    read.require_below("LOCAL_RANK", local, "LOCAL_WORLD_SIZE", job.local_world);
+    job.rank = Rank{rank};
+    job.world = WorldSize{world};
+    job.local_rank = LocalRank{local};
+    found = std::move(job);
+  }
+  if (read.problems.empty()) return found;
+  for (std::string& problem : read.problems) problem += " (in the environment of this worker)";
+  return invalid(read.problems);
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,39 @@
+#pragma once
+/// \file Where a worker finds its place: the environment as a value, read once, judged here. Pure.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+
+namespace elrun::inline v0 {
+
+/// ELRUN_SOCKET is set: the agent knows the rest.
+struct UnderAgent {
+  std::string socket;
+  Rank rank;
+  WorldSize world;
+};
+/// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: somebody else has placed this worker.
+struct InOperatorsJob {
+  Rank rank;
+  WorldSize world;
+  LocalRank local_rank;
+  std::uint32_t local_world = 1;
+  std::string master_address;
+  std::uint16_t master_port = 0;
+};
+/// A world of one.
+struct Alone {};
+using Surroundings = std::variant<UnderAgent, InOperatorsJob, Alone>;
+
+using Variables = std::function<std::optional<std::string>(const char* name)>;
+
+/// All problems in one failure.
+[[nodiscard]] Result<Surroundings> read_surroundings(const Variables& variables);
+
+}  // namespace elrun::inline v0

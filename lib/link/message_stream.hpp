@@ -1,0 +1,57 @@
+#pragma once
+/// \file MessageStream: one connection of the worker protocol on a loop, either end of it.
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include <boost/asio/steady_timer.hpp>
+
+#include "lib/link/message.hpp"
+#include "lib/link/socket.hpp"
+
+namespace elrun::inline v0 {
+
+/// Lives on the loop's one thread. Handlers run there, and never inside a call of this class.
+class MessageStream : public std::enable_shared_from_this<MessageStream> {
+ public:
+  struct Handler {
+    std::function<void(const Message&)> message;
+    std::function<void(const Failure&)> closed;  ///< Once, last: the other end is gone, silent or broken.
+  };
+  struct Limits {
+    Bytes queue = 128_MiB;            ///< Beyond it the other end does not read, and the connection is closed.
+    Duration first_message = 10s;     ///< Whoever connects says something within this.
+    Duration silence = Duration{0};   ///< After that, nothing for this long is a loss; zero: never.
+  };
+  MessageStream(StreamSocket socket, Limits limits, Handler handler);
+  /// Begins to read.
+  void start();
+  void send(const Message& message);
+  /// Sends what is queued, then closes. No handler runs any more.
+  void finish();
+  /// Closes now. No handler runs any more.
+  void drop();
+
+ private:
+  void read();
+  void on_bytes(std::size_t count);
+  void write();
+  void listen_for(Duration limit);
+  void fail(Failure failure);
+
+  StreamSocket socket_;
+  boost::asio::steady_timer limit_;
+  Limits limits_;
+  Handler handler_;
+  MessageReader reader_;
+  std::array<std::byte, 65536> chunk_{};
+  std::deque<ByteVector> queue_;
+  std::uint64_t queued_ = 0;
+  enum class State { open, finishing, closed } state_ = State::open;
+  bool writing_ = false;
+  bool deaf_ = false;  ///< The other end takes no more bytes.
+};
+
+}  // namespace elrun::inline v0

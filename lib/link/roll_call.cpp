@@ -1,0 +1,66 @@
+#include "lib/link/roll_call.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t listed_max = 8;  // a line stays readable in a world of thousands
+
+Failure mistaken(Code code, std::string what) { return {.code = code, .remedy = Remedy::fix_config, .what = std::move(what)}; }
+
+}  // namespace
+
+std::string list_ranks(std::span<const Rank> ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < std::min(ranks.size(), listed_max); ++i) text += fmt::format("{} {}", i == 0 ? "" : ",", ranks[i].value());
+  if (ranks.size() > listed_max) text += fmt::format(" and {} more", ranks.size() - listed_max);
+  return text;
+}
+
+std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
+  if (auto failure = incompatible(hello)) return failure;
+  if (hello.world != world_.value()) {
+    return mistaken(Code::mismatch, fmt::format("rank {} has WORLD_SIZE={}, rank 0 has WORLD_SIZE={}: all workers need the same", hello.rank, hello.world, world_.value()));
+  }
+  if (hello.rank >= world_.value()) {
+    return mistaken(Code::mismatch, fmt::format("rank {} is not below WORLD_SIZE={}", hello.rank, world_.value()));
+  }
+  if (rank_of(visitor)) return mistaken(Code::protocol, fmt::format("rank {} said hello twice", hello.rank));
+  if (const auto at = members_.find(Rank{hello.rank}); at != members_.end()) {
+    return mistaken(Code::already_exists, fmt::format("two workers have RANK={}: process {} is here, process {} has come", hello.rank, at->second.pid, hello.pid));
+  }
+  if (complete_) {
+    return mistaken(Code::refused, fmt::format("rank {} comes too late: the world was complete and has lost it since; this job is not elastic, start it again", hello.rank));
+  }
+  members_.emplace(Rank{hello.rank}, Member{visitor, hello.pid});
+  ranks_.emplace(visitor, Rank{hello.rank});
+  complete_ = members_.size() == world_.value();
+  return {};
+}
+
+std::optional<Rank> RollCall::leave(Visitor visitor) {
+  const auto rank = rank_of(visitor);
+  if (!rank) return {};
+  members_.erase(*rank);
+  ranks_.erase(visitor);
+  return complete_ ? rank : std::nullopt;
+}
+
+std::vector<Rank> RollCall::missing() const {
+  std::vector<Rank> ranks;
+  for (std::uint32_t rank = 0; rank < world_.value(); ++rank) {
+    if (!members_.contains(Rank{rank})) ranks.push_back(Rank{rank});
+  }
+  return ranks;
+}
+
+std::optional<Rank> RollCall::rank_of(Visitor visitor) const {
+  const auto at = ranks_.find(visitor);
+  if (at == ranks_.end()) return {};
+  return at->second;
+}
+
+}  // namespace elrun::inline v0

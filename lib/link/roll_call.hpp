@@ -1,0 +1,46 @@
+#pragma once
+/// \file RollCall: who has come to an operator's job, and who is missing. Pure.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <elrun/failure.hpp>
+#include <elrun/ids.hpp>
+
+#include "lib/link/message.hpp"
+
+namespace elrun::inline v0 {
+
+/// `rank 3`, `ranks 1, 4, 5`, `ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more`.
+[[nodiscard]] std::string list_ranks(std::span<const Rank> ranks);
+
+/// Once complete it stays so: a member that leaves then is a loss, before that it may come again.
+class RollCall {
+ public:
+  using Visitor = std::uint64_t;  ///< Numbers a connection.
+  explicit RollCall(WorldSize world) : world_{world} {}
+  /// Why this worker cannot be a member; nothing when it is one now.
+  [[nodiscard]] std::optional<Failure> arrive(Visitor visitor, const Hello& hello);
+  /// The visitor is gone. Its rank, when that is a loss.
+  std::optional<Rank> leave(Visitor visitor);
+  [[nodiscard]] bool complete() const { return complete_; }
+  [[nodiscard]] std::vector<Rank> missing() const;
+  [[nodiscard]] std::optional<Rank> rank_of(Visitor visitor) const;
+  struct Member {
+    Visitor visitor;
+    std::uint64_t pid;
+  };
+  [[nodiscard]] const std::map<Rank, Member>& members() const { return members_; }
+
+ private:
+  WorldSize world_;
+  std::map<Rank, Member> members_;
+  std::map<Visitor, Rank> ranks_;
+  bool complete_ = false;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,126 @@
+#include "lib/link/server.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "lib/link/message_stream.hpp"
+
+namespace elrun::inline v0 {
+namespace asio = boost::asio;
+using ErrorCode = boost::system::error_code;
+
+namespace {
+
+constexpr std::size_t connections_max = 65536;
+constexpr Duration accept_pause = 100ms;  // without a free descriptor the listener stays readable: do not spin on it
+
+class Server final : public WorkerServer {
+ public:
+  Server(asio::io_context& loop, Fd listener, const SocketAddress& address, MessageStream::Limits limits, Handler handler)
+      : loop_{loop}, listener_{loop, listener.give_up()}, pause_{loop}, address_{address}, limits_{limits}, handler_{std::move(handler)} {
+    accept();
+  }
+  ~Server() override {
+    for (auto& [number, stream] : streams_) stream->drop();
+    if (address_.family() == AF_UNIX) (void)::unlink(address_.host().c_str());
+  }
+
+  void send(Connection to, const Message& message) override {
+    if (const auto at = streams_.find(to); at != streams_.end()) at->second->send(message);
+  }
+  void close(Connection connection) override {
+    if (auto node = streams_.extract(connection)) node.mapped()->finish();
+  }
+  [[nodiscard]] std::uint16_t port() const override { return address_.port(); }
+
+ private:
+  void accept() {
+    listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
+      if (alive.expired() || error) return;
+      for (;;) {
+        auto accepted = accept_one(listener_.native_handle());
+        if (!accepted.ok()) return accept_later();
+        if (!*accepted) return accept();
+        admit(std::move(**accepted));
+      }
+    });
+  }
+  void accept_later() {
+    pause_.expires_after(accept_pause);
+    pause_.async_wait([this, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
+      if (!alive.expired() && !error) accept();
+    });
+  }
+
+  void admit(Fd socket) {
+    if (streams_.size() >= connections_max) return;
+    std::uint64_t pid = 0;
+    if (address_.family() == AF_UNIX) {
+      ucred peer{};
+      socklen_t size = sizeof peer;
+      if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) return;
+      pid = static_cast<std::uint64_t>(peer.pid);
+    } else {
+      set_no_delay(socket.get());
+    }
+    const Connection number = ++last_;
+    const auto stream = std::make_shared<MessageStream>(
+        adopt(loop_, std::move(socket), address_.family()), limits_,
+        MessageStream::Handler{
+            [this, number, pid](const Message& message) { on_message(number, pid, message); },
+            [this, number](const Failure& why) {
+              streams_.erase(number);
+              handler_.closed(number, why);
+            }});
+    streams_.emplace(number, stream);
+    stream->start();
+  }
+
+  void on_message(Connection from, std::uint64_t pid, const Message& message) {
+    if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && pid != 0) {
+      Hello checked = *hello;
+      checked.pid = pid;  // the kernel's word, not the worker's
+      return handler_.message(from, checked);
+    }
+    handler_.message(from, message);
+  }
+
+  asio::io_context& loop_;
+  asio::posix::stream_descriptor listener_;
+  asio::steady_timer pause_;
+  SocketAddress address_;
+  MessageStream::Limits limits_;
+  Handler handler_;
+  std::map<Connection, std::shared_ptr<MessageStream>> streams_;
+  Connection last_ = 0;
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  // letters in the loop's queue outlive this object
+};
+
+Result<std::unique_ptr<WorkerServer>> serve(asio::io_context& loop, const SocketAddress& address, MessageStream::Limits limits,
+                                            WorkerServer::Handler handler) {
+  ELRUN_TRY_ASSIGN(Fd listener, listen_on(address));
+  const SocketAddress bound = local_address(listener.get());
+  return std::unique_ptr<WorkerServer>{std::make_unique<Server>(loop, std::move(listener), bound, limits, std::move(handler))};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerServer>> WorkerServer::listen_unix(asio::io_context& loop, const Path& socket, Handler handler) {
+  ELRUN_TRY_ASSIGN(const SocketAddress address, unix_address(socket));
+  return serve(loop, address, {}, std::move(handler));
+}
+
+Result<std::unique_ptr<WorkerServer>> WorkerServer::listen_tcp(asio::io_context& loop, const std::string& address, std::uint16_t port,
+                                                               Handler handler) {
+  ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, port));
+  return serve(loop, addresses.front(), {.silence = tcp_silence_max}, std::move(handler));
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,51 @@
+#include <elrun/session.hpp>
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "lib/base/digest.hpp"
+#include "lib/link/environment.hpp"
+#include "lib/link/link_session.hpp"
+#include "lib/link/request_store.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+/// A world of one: no socket, no thread.
+class AloneSession final : public Session {
+ public:
+  AloneSession() {
+    random_bytes(std::as_writable_bytes(std::span{place_.membership.generation.lineage.bits}));
+    random_bytes(place_.key);
+    place_.membership.generation.number = 1;
+    place_.address = "127.0.0.1";
+    shared_ = std::make_unique<SharedStore>(clock_, place_.membership.generation);
+    store_ = shared_->of(Rank{0});
+  }
+  [[nodiscard]] const Place& place() const override { return place_; }
+  [[nodiscard]] Store& store() override { return *store_; }
+  void on_generation_over(OnOver) override {}  // it never is: there is nobody to lose
+  void progress(StepNumber) override {}
+  Result<void> finished(Deadline) override { return {}; }
+
+ private:
+  SteadyClock clock_;
+  Place place_;
+  std::unique_ptr<SharedStore> shared_;
+  std::unique_ptr<Store> store_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::open(bool is_job, Deadline deadline) {
+  ELRUN_TRY_ASSIGN(const Surroundings surroundings, read_surroundings([](const char* name) -> std::optional<std::string> {
+                     const char* value = std::getenv(name);
+                     return value == nullptr ? std::nullopt : std::optional<std::string>{value};
+                   }));
+  if (const auto* agent = std::get_if<UnderAgent>(&surroundings)) return open_under_agent(*agent, is_job, deadline);
+  if (const auto* job = std::get_if<InOperatorsJob>(&surroundings)) return open_in_operators_job(*job, is_job, deadline);
+  return std::unique_ptr<Session>{std::make_unique<AloneSession>()};
+}
+
+}  // namespace elrun::inline v0

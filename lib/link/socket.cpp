@@ -1,0 +1,158 @@
+#include "lib/link/socket.hpp"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr int backlog = 4096;  // all workers of a large world may dial at one time
+
+Result<Fd> new_socket(int family) {
+  Fd fd{::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  if (!fd) return from_errno(errno, "make a socket");
+  return fd;
+}
+
+/// All addresses of this host, same family and port.
+SocketAddress any_like(const SocketAddress& address) {
+  SocketAddress any = address;
+  if (address.family() == AF_INET) reinterpret_cast<sockaddr_in&>(any.storage).sin_addr.s_addr = htonl(INADDR_ANY);
+  if (address.family() == AF_INET6) reinterpret_cast<sockaddr_in6&>(any.storage).sin6_addr = in6addr_any;
+  return any;
+}
+
+const sockaddr* raw(const SocketAddress& address) { return reinterpret_cast<const sockaddr*>(&address.storage); }
+
+}  // namespace
+
+std::string SocketAddress::host() const {
+  char text[INET6_ADDRSTRLEN] = "";
+  switch (family()) {
+    case AF_INET: return inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(storage).sin_addr, text, sizeof text);
+    case AF_INET6: return inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr, text, sizeof text);
+    case AF_UNIX: return reinterpret_cast<const sockaddr_un&>(storage).sun_path;
+    default: return {};
+  }
+}
+
+std::uint16_t SocketAddress::port() const {
+  if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+  if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
+  return 0;
+}
+
+bool SocketAddress::is_loopback() const {
+  if (family() == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr) >> 24 == 127;
+  if (family() == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
+  return family() == AF_UNIX;
+}
+
+std::string to_string(const SocketAddress& address) {
+  if (address.family() == AF_UNIX) return address.host();
+  if (address.family() == AF_INET6) return fmt::format("[{}]:{}", address.host(), address.port());
+  return fmt::format("{}:{}", address.host(), address.port());
+}
+
+Result<SocketAddress> unix_address(const Path& path) {
+  SocketAddress address;
+  auto& un = reinterpret_cast<sockaddr_un&>(address.storage);
+  if (path.native().empty() || path.native().size() >= sizeof un.sun_path) {
+    return invalid(fmt::format("the socket path \"{}\" has {} bytes; 1 to {} are possible", path.native(), path.native().size(), sizeof un.sun_path - 1));
+  }
+  un.sun_family = AF_UNIX;
+  std::memcpy(un.sun_path, path.c_str(), path.native().size() + 1);
+  address.size = sizeof un;
+  return address;
+}
+
+Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0) {
+    return Failure{Code::unreachable, Remedy::retry,
+                   fmt::format("look up the address of \"{}\": {}", host, error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error))};
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner{found, &freeaddrinfo};
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
+    SocketAddress& address = addresses.emplace_back();
+    std::memcpy(&address.storage, a->ai_addr, a->ai_addrlen);
+    address.size = a->ai_addrlen;
+  }
+  return addresses;  // never empty: the resolver reports a name without addresses as an error
+}
+
+Result<Fd> listen_on(const SocketAddress& address) {
+  ELRUN_TRY_ASSIGN(Fd fd, new_socket(address.family()));
+  const int on = 1;
+  // A port whose last owner has just gone may be taken again; one that is served may not.
+  if (address.family() != AF_UNIX) (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const auto bound = [&](const SocketAddress& to) { return ::bind(fd.get(), raw(to), to.size) == 0; };
+  // The address of a service or behind a translator leads here but is not this host's own: then listen on all of them.
+  if (!(bound(address) || (errno == EADDRNOTAVAIL && bound(any_like(address)))) || ::listen(fd.get(), backlog) != 0) {
+    return from_errno(errno, fmt::format("listen on {}", to_string(address)));
+  }
+  return fd;
+}
+
+Result<std::optional<Fd>> accept_one(int listener) {
+  for (;;) {
+    if (Fd fd{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)}) return std::optional<Fd>{std::move(fd)};
+    switch (errno) {
+      case EINTR:
+      case ECONNABORTED: continue;  // that peer has given up; perhaps another one waits
+      case EAGAIN: return std::optional<Fd>{};
+      default: return from_errno(errno, "accept a connection");
+    }
+  }
+}
+
+Result<Fd> connect_begin(const SocketAddress& address) {
+  ELRUN_TRY_ASSIGN(Fd fd, new_socket(address.family()));
+  if (::connect(fd.get(), raw(address), address.size) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    return from_errno(errno, fmt::format("connect to {}", to_string(address)));
+  }
+  return fd;
+}
+
+Result<void> connect_result(int socket, const SocketAddress& to) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error != 0) return from_errno(error, fmt::format("connect to {}", to_string(to)));
+  return {};
+}
+
+SocketAddress local_address(int socket) {
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return {};
+  return address;
+}
+
+void set_no_delay(int socket) {
+  const int on = 1;
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // without it all works, later
+}
+
+StreamSocket adopt(boost::asio::io_context& loop, Fd socket, int family) {
+  return StreamSocket{loop, boost::asio::generic::stream_protocol{family, 0}, socket.give_up()};
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,49 @@
+#pragma once
+/// \file Sockets that never leak into a child: close-on-exec from birth, non-blocking, addresses as values.
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include <elrun/result.hpp>
+
+#include "lib/base/fd.hpp"
+#include "lib/base/files.hpp"
+
+namespace elrun::inline v0 {
+
+using StreamSocket = boost::asio::generic::stream_protocol::socket;
+
+/// Where a socket is bound or connected. A value.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  [[nodiscard]] int family() const { return storage.ss_family; }
+  [[nodiscard]] std::string host() const;  ///< Numeric; the path of a Unix socket.
+  [[nodiscard]] std::uint16_t port() const;
+  [[nodiscard]] bool is_loopback() const;
+};
+
+[[nodiscard]] std::string to_string(const SocketAddress& address);  ///< `10.0.0.1:29500`, `[::1]:29500`
+[[nodiscard]] Result<SocketAddress> unix_address(const Path& path);
+/// All addresses of a name or a literal, in the system's order. Blocks as long as the system's resolver does.
+[[nodiscard]] Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port);
+
+[[nodiscard]] Result<Fd> listen_on(const SocketAddress& address);
+/// A waiting connection; nothing when there is none (any more).
+[[nodiscard]] Result<std::optional<Fd>> accept_one(int listener);
+/// Begins to connect; the socket becomes writable when it is decided, and `connect_result` tells how.
+[[nodiscard]] Result<Fd> connect_begin(const SocketAddress& address);
+[[nodiscard]] Result<void> connect_result(int socket, const SocketAddress& to);
+[[nodiscard]] SocketAddress local_address(int socket);
+/// Small frames leave at once.
+void set_no_delay(int socket);
+[[nodiscard]] StreamSocket adopt(boost::asio::io_context& loop, Fd socket, int family);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,132 @@
+#include "lib/link/world_host.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/base/timeouts.hpp"
+
+namespace elrun::inline v0 {
+using ErrorCode = boost::system::error_code;
+
+Result<std::unique_ptr<WorldHost>> WorldHost::open(boost::asio::io_context& loop, const Clock& clock, const Log& log, const std::string& address,
+                                                   std::uint16_t port, WorldSize world, Deadline deadline) {
+  std::unique_ptr<WorldHost> host{new WorldHost{loop, clock, log, world, deadline}};
+  WorkerServer::Handler handler{[self = host.get()](auto from, const Message& message) { self->on_message(from, message); },
+                                [self = host.get()](auto from, const Failure& why) { self->on_closed(from, why); }};
+  ELRUN_TRY_ASSIGN(host->server_, WorkerServer::listen_tcp(loop, address, port, std::move(handler)));
+  host->beat();
+  return host;
+}
+
+WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, Deadline deadline)
+    : clock_{clock}, log_{log}, world_{world}, deadline_{deadline}, roll_{world}, heartbeat_{loop}, expiry_{loop}, deadline_timer_{loop} {
+  random_bytes(std::as_writable_bytes(std::span{generation_.lineage.bits}));
+  random_bytes(key_);
+  (void)store_.begin_generation(generation_);
+  deadline_timer_.expires_after(deadline.left(clock.now()));
+  deadline_timer_.async_wait([this](const ErrorCode& error) {
+    if (!error && !roll_.complete()) give_up();
+  });
+}
+
+// A timer's handler may already be on its way when the host goes; but the host goes with its loop, after the loop's
+// thread has ended, so no handler runs any more.
+
+void WorldHost::beat() {
+  for (const auto& [rank, member] : roll_.members()) server_->send(member.visitor, Alive{});
+  if (!roll_.complete()) {
+    const auto missing = roll_.missing();
+    waiting_(log_, Level::info, fmt::format("waiting for {} of {} workers: {}", missing.size(), world_.value(), list_ranks(missing)));
+  }
+  heartbeat_.expires_after(Timeouts{}.heartbeat);
+  heartbeat_.async_wait([this](const ErrorCode& error) {
+    if (!error) beat();
+  });
+}
+
+void WorldHost::on_message(WorkerServer::Connection from, const Message& message) {
+  if (const auto* hello = std::get_if<Hello>(&message)) {
+    if (auto failure = roll_.arrive(from, *hello)) {
+      log_.warning(failure->what);
+      server_->send(from, Refusal{std::move(*failure)});
+      server_->close(from);
+      on_closed(from, {});
+    } else if (roll_.complete()) {
+      welcome_all();
+    }
+    return;
+  }
+  const auto rank = roll_.rank_of(from);
+  if (!rank || !roll_.complete()) return;  // nobody has a generation yet, and a stranger never has one
+  if (const auto* request = std::get_if<StoreRequest>(&message)) {
+    deliver(store_.call(StoreCaller{from}, *request, clock_.now()));
+  } else if (const auto* over = std::get_if<JobOver>(&message); over != nullptr && over->generation == generation_) {
+    on_job_over(from, *rank);
+  }
+}
+
+void WorldHost::welcome_all() {
+  deadline_timer_.cancel();
+  for (const auto& [rank, member] : roll_.members()) {
+    Place place;
+    place.membership = {generation_, rank, world_};
+    place.key = key_;
+    server_->send(member.visitor, Welcome{std::move(place)});
+  }
+}
+
+void WorldHost::give_up() {
+  const auto missing = roll_.missing();
+  const Failure why{.code = Code::deadline_passed,
+                    .remedy = Remedy::retry,
+                    .what = fmt::format("{} of {} workers have come in time; missing: {}. Are they started, with the same MASTER_ADDR and MASTER_PORT?",
+                                        world_.value() - missing.size(), world_.value(), list_ranks(missing)),
+                    .rank = Rank{0}};
+  for (const auto& [rank, member] : roll_.members()) {
+    server_->send(member.visitor, Refusal{why});
+    server_->close(member.visitor);
+  }
+}
+
+void WorldHost::on_closed(WorkerServer::Connection from, const Failure& why) {
+  store_.forget(StoreCaller{from});
+  const auto lost = roll_.leave(from);
+  if (lost && done_.empty()) {  // once one has said that all decided the end, the verdict is success whatever dies
+    const Failure failure{.code = Code::peer_lost,
+                          .remedy = Remedy::exit_process,
+                          .what = fmt::format("the process of rank {} is gone: {}", lost->value(), why.what),
+                          .peer = *lost,
+                          .generation = generation_};
+    deliver(store_.end_generation(failure.what));
+    for (const auto& [rank, member] : roll_.members()) server_->send(member.visitor, GenerationOver{generation_, failure});
+  }
+  release_host();
+}
+
+void WorldHost::on_job_over(WorkerServer::Connection from, Rank rank) {
+  done_.insert(rank);
+  if (rank == Rank{0}) host_waits_ = from;
+  else server_->send(from, JobOver{generation_});
+  release_host();
+}
+
+/// Rank 0 takes the store with it when it exits, so it hears last that the job is over.
+void WorldHost::release_host() {
+  if (!host_waits_) return;
+  if (!std::ranges::all_of(roll_.members(), [&](const auto& entry) { return done_.contains(entry.first); })) return;
+  server_->send(*host_waits_, JobOver{generation_});
+  host_waits_.reset();
+}
+
+void WorldHost::deliver(const std::vector<StoreAnswer>& answers) {
+  for (const StoreAnswer& answer : answers) server_->send(answer.to.value(), answer.reply);
+  const auto next = store_.next_expiry();
+  if (!next) return void(expiry_.cancel());
+  expiry_.expires_after(std::max<Duration>(*next - clock_.now(), 0ns));
+  expiry_.async_wait([this](const ErrorCode& error) {
+    if (!error) deliver(store_.expire(clock_.now()));
+  });
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,53 @@
+#pragma once
+/// \file WorldHost: rank 0's second role in an operator's job. It calls the roll, hands out the generation, hosts the
+/// store, and tells all members when one is lost. Lives on rank 0's link thread; rank 0 itself is one of its clients.
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <boost/asio/steady_timer.hpp>
+
+#include "lib/base/clock.hpp"
+#include "lib/base/digest.hpp"
+#include "lib/base/log.hpp"
+#include "lib/link/roll_call.hpp"
+#include "lib/link/server.hpp"
+#include "lib/link/store_core.hpp"
+
+namespace elrun::inline v0 {
+
+class WorldHost {
+ public:
+  /// Listens where MASTER_ADDR and MASTER_PORT say. Members that are missing at `deadline` are named to all others.
+  static Result<std::unique_ptr<WorldHost>> open(boost::asio::io_context& loop, const Clock& clock, const Log& log, const std::string& address,
+                                                 std::uint16_t port, WorldSize world, Deadline deadline);
+
+ private:
+  WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, Deadline deadline);
+  void on_message(WorkerServer::Connection from, const Message& message);
+  void on_closed(WorkerServer::Connection from, const Failure& why);
+  void welcome_all();
+  void give_up();
+  void deliver(const std::vector<StoreAnswer>& answers);
+  void on_job_over(WorkerServer::Connection from, Rank rank);
+  void release_host();
+  void beat();
+
+  const Clock& clock_;
+  const Log& log_;
+  WorldSize world_;
+  Deadline deadline_;
+  Generation generation_{.number = 1};
+  Key256 key_{};
+  RollCall roll_;
+  LogIfChanged waiting_;
+  StoreCore store_;
+  std::set<Rank> done_;                               // members that said that the job is over
+  std::optional<WorkerServer::Connection> host_waits_;  // rank 0's own, when it has said so
+  boost::asio::steady_timer heartbeat_, expiry_, deadline_timer_;
+  std::unique_ptr<WorkerServer> server_;              // last: goes first, with the handlers that use the rest
+};
+
+}  // namespace elrun::inline v0

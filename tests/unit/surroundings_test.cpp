@@ -1,0 +1,104 @@
+#include <map>
+
+#include "lib/link/environment.hpp"
+#include "lib/link/roll_call.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+
+namespace {
+
+Result<Surroundings> read(const std::map<std::string, std::string>& variables) {
+  return read_surroundings([&](const char* name) -> std::optional<std::string> {
+    const auto at = variables.find(name);
+    return at == variables.end() ? std::nullopt : std::optional{at->second};
+  });
+}
+
+Hello hello(std::uint32_t rank, std::uint32_t world) { return {.release = "0.1.0", .pid = 100 + rank, .rank = rank, .world = world}; }
+
+}  // namespace
+
+TEST_CASE("the environment says how a worker was started", "[link]") {
+  SECTION("nothing set: alone") {
+    CHECK(std::holds_alternative<Alone>(read({}).value()));
+    CHECK(std::holds_alternative<Alone>(read({{"MASTER_ADDR", "left over in a shell"}}).value()));
+  }
+  SECTION("a socket: under elrun, whatever else is set") {
+    const auto found = std::get<UnderAgent>(read({{"ELRUN_SOCKET", "/s"}, {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "a"}}).value());
+    CHECK(found.socket == "/s");
+    CHECK(found.rank == Rank{2});
+    CHECK(found.world == WorldSize{4});
+  }
+  SECTION("rank and master: an operator's job") {
+    const auto found = std::get<InOperatorsJob>(read({{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "node-a"}, {"MASTER_PORT", "29500"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}).value());
+    CHECK(found.rank == Rank{2});
+    CHECK(found.world == WorldSize{3});
+    CHECK(found.master_address == "node-a");
+    CHECK(found.master_port == 29500);
+    CHECK(found.local_rank == LocalRank{1});
+    CHECK(found.local_world == 2);
+  }
+}
+
+TEST_CASE("all problems of the environment are told at once, each with its value", "[link]") {
+  const auto found = read({{"RANK", "x"}, {"WORLD_SIZE", "0"}, {"MASTER_PORT", "70000"}, {"LOCAL_RANK", "-1"}});
+  REQUIRE(!found.ok());
+  CHECK(found.failure().code == Code::invalid_argument);
+  for (const char* part : {"RANK=x", "WORLD_SIZE=0", "MASTER_PORT=70000", "LOCAL_RANK=-1", "MASTER_ADDR is not set"}) {
+    CHECK_THAT(found.failure().what, Catch::Contains(part));
+  }
+  CHECK_THAT(read({{"WORLD_SIZE", "2"}}).failure().what, Catch::Contains("RANK is not set") && Catch::Contains("MASTER_PORT is not set"));
+  CHECK_THAT(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}).failure().what, Catch::Contains("RANK=2 is not below WORLD_SIZE=2"));
+  CHECK_THAT(read({{"ELRUN_SOCKET", "/s"}}).failure().what, Catch::Contains("RANK is not set"));
+}
+
+TEST_CASE("a world is complete when each of its ranks is there once", "[link]") {
+  RollCall roll{WorldSize{3}};
+  CHECK(!roll.arrive(1, hello(2, 3)));
+  CHECK(!roll.arrive(2, hello(0, 3)));
+  CHECK(roll.missing() == std::vector{Rank{1}});
+  CHECK(!roll.complete());
+
+  SECTION("another size is refused with both values") {
+    const auto failure = roll.arrive(3, hello(1, 4));
+    REQUIRE(failure);
+    CHECK_THAT(failure->what, Catch::Contains("WORLD_SIZE=4") && Catch::Contains("WORLD_SIZE=3"));
+    CHECK(!roll.complete());
+  }
+  SECTION("a second worker with the same rank is refused with both processes") {
+    const auto failure = roll.arrive(3, Hello{.pid = 999, .rank = 2, .world = 3});
+    REQUIRE(failure);
+    CHECK_THAT(failure->what, Catch::Contains("RANK=2") && Catch::Contains("102") && Catch::Contains("999"));
+  }
+  SECTION("another version is refused with both versions") {
+    Hello other = hello(1, 3);
+    other.version = protocol_version + 1;
+    const auto failure = roll.arrive(3, other);
+    REQUIRE(failure);
+    CHECK(failure->code == Code::mismatch);
+  }
+  SECTION("before it is complete a rank may leave and come again") {
+    CHECK(!roll.leave(1));
+    CHECK(roll.missing() == std::vector{Rank{1}, Rank{2}});
+    CHECK(!roll.arrive(4, hello(2, 3)));
+    CHECK(!roll.arrive(5, hello(1, 3)));
+    CHECK(roll.complete());
+  }
+  SECTION("after that, leaving is a loss, and nobody comes any more") {
+    CHECK(!roll.arrive(3, hello(1, 3)));
+    CHECK(roll.complete());
+    CHECK(roll.leave(1) == Rank{2});
+    CHECK(!roll.leave(77));
+    CHECK(roll.complete());
+    CHECK(roll.arrive(9, hello(2, 3)));
+  }
+}
+
+TEST_CASE("a list of ranks stays readable", "[link]") {
+  std::vector<Rank> ranks;
+  for (std::uint32_t rank = 0; rank < 20; ++rank) ranks.push_back(Rank{rank});
+  CHECK(list_ranks(std::span{ranks}.first(1)) == "rank 0");
+  CHECK(list_ranks(std::span{ranks}.first(3)) == "ranks 0, 1, 2");
+  CHECK(list_ranks(ranks) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more");
+}

@@ -1,0 +1,2 @@
+elrun_test(store_core_test SOURCES unit/store_core_test.cpp LINK elrun::link_core LABELS unit)
+elrun_test(store_property_test SOURCES property/store_property_test.cpp LINK elrun::link_core LABELS property)

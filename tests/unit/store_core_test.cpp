@@ -1,0 +1,218 @@
+#include "lib/link/store_core.hpp"
+
+#include <string>
+
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+const Generation first{1, {{7, 7}}}, second{2, {{7, 7}}};
+const StoreCaller ann{1}, bob{2}, cid{3};
+constexpr Instant start{};
+
+ByteVector bytes(std::string_view text) { return {as_bytes(text).begin(), as_bytes(text).end()}; }
+
+// One call after the other, with ids of their own.
+struct Caller {
+  StoreCore& store;
+  Generation generation = first;
+  std::uint64_t next = 1;
+
+  std::vector<StoreAnswer> operator()(StoreCaller from, StoreRequest request, Instant now = start) {
+    request.id = next++;
+    request.generation = generation;
+    return store.call(from, request, now);
+  }
+};
+
+StoreReply only(const std::vector<StoreAnswer>& answers) {
+  REQUIRE(answers.size() == 1);
+  return answers[0].reply;
+}
+
+StoreRequest set(std::string key, std::string_view value) { return {.op = StoreOp::set, .keys = {std::move(key)}, .value = bytes(value)}; }
+StoreRequest get(std::string key, Duration wait = 10s) { return {.op = StoreOp::get, .wait = wait, .keys = {std::move(key)}}; }
+StoreRequest add(std::string key, std::int64_t amount) { return {.op = StoreOp::add, .keys = {std::move(key)}, .amount = amount}; }
+StoreRequest barrier(std::string name, std::uint32_t rank, std::uint32_t count, Duration wait = 10s) {
+  return {.op = StoreOp::barrier, .wait = wait, .keys = {std::move(name)}, .rank = rank, .count = count};
+}
+StoreRequest gather(std::string name, std::uint32_t rank, std::uint32_t count, std::string_view value) {
+  return {.op = StoreOp::all_gather, .wait = 10s, .keys = {std::move(name)}, .value = bytes(value), .rank = rank, .count = count};
+}
+
+StoreCore fresh_store() {
+  StoreCore store;
+  CHECK(store.begin_generation(first).empty());
+  return store;
+}
+
+}  // namespace
+
+TEST_CASE("a value that was set is what get gives", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(only(call(ann, set("k", "one"))).ok);
+  CHECK(only(call(bob, get("k"))).values == std::vector<ByteVector>{bytes("one")});
+  CHECK(only(call(ann, set("k", "two"))).ok);
+  CHECK(only(call(bob, get("k"))).values == std::vector<ByteVector>{bytes("two")});
+  CHECK(only(call(ann, {.op = StoreOp::num_keys})).number == 1);
+  CHECK(only(call(ann, {.op = StoreOp::remove, .keys = {"k"}})).number == 1);
+  CHECK(only(call(ann, {.op = StoreOp::remove, .keys = {"k"}})).number == 0);
+  CHECK(store.held() == 0_B);
+}
+
+TEST_CASE("get and wait are answered when the last missing key appears", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(call(ann, get("b")).empty());
+  CHECK(call(bob, {.op = StoreOp::wait, .wait = 10s, .keys = {"a", "b", "c"}}).empty());
+  CHECK(call(cid, set("a", "")).size() == 1);
+  const auto answers = call(cid, set("b", "x"));
+  REQUIRE(answers.size() == 2);
+  CHECK(answers[1].to == ann);
+  CHECK(answers[1].reply.id == 1);
+  CHECK(answers[1].reply.values == std::vector<ByteVector>{bytes("x")});
+  CHECK(call(cid, {.op = StoreOp::remove, .keys = {"a"}}).size() == 1);  // wait wants all keys at one time
+  CHECK(call(cid, set("c", "")).size() == 1);
+  CHECK(call(cid, set("a", "")).size() == 2);
+  CHECK_FALSE(store.next_expiry());
+}
+
+TEST_CASE("every wait ends by its deadline and says what for", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(call(ann, get("here/later", 5s)).empty());
+  CHECK(call(bob, barrier("b", 1, 4, 7s)).empty());
+  CHECK(store.next_expiry() == start + 5s);
+  CHECK(store.expire(start + 5s - 1ns).empty());
+  const StoreReply late = only(store.expire(start + 5s));
+  CHECK(late.code == Code::deadline_passed);
+  CHECK(late.what == "waited 5.0 s for key \"here/later\"");
+  CHECK(only(store.expire(start + 1h)).what == "waited 7.0 s at barrier \"b\": 1 of 4 ranks are there; missing: ranks 0, 2, 3");
+  CHECK_FALSE(store.next_expiry());
+  CHECK(store.held() == 0_B);
+  SECTION("a wait of nothing is answered at once") { CHECK(only(call(ann, get("k", 0s))).code == Code::deadline_passed); }
+  SECTION("a wait of for ever is cut, not overflown") {
+    CHECK(call(ann, get("k", Duration::max())).empty());
+    CHECK(store.next_expiry() == start + store_wait_max);
+  }
+}
+
+TEST_CASE("add counts from nothing, and refuses what is no number", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(only(call(ann, add("n", 5))).number == 5);
+  CHECK(only(call(bob, add("n", -7))).number == -2);
+  CHECK(only(call(bob, get("n"))).values == std::vector<ByteVector>{bytes("-2")});
+  CHECK(only(call(bob, set("n", "12 apples"))).ok);
+  CHECK(only(call(bob, add("n", 1))).code == Code::invalid_argument);
+  CHECK(only(call(bob, set("n", "9223372036854775807"))).ok);
+  CHECK(only(call(bob, add("n", 1))).code == Code::invalid_argument);
+}
+
+TEST_CASE("compare_set stores only over what was expected", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  const auto swap = [&](std::string_view expected, std::string_view desired) {
+    return only(call(ann, {.op = StoreOp::compare_set, .keys = {"k"}, .value = bytes(desired), .expected = bytes(expected)})).values.at(0);
+  };
+  CHECK(swap("old", "new") == bytes("old"));  // absent, and something was expected: nothing is stored
+  CHECK(only(call(ann, {.op = StoreOp::num_keys})).number == 0);
+  CHECK(swap("", "new") == bytes("new"));
+  CHECK(swap("other", "newer") == bytes("new"));
+  CHECK(swap("new", "newer") == bytes("newer"));
+}
+
+TEST_CASE("a barrier opens for all its callers at once, and can be used again", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  for (int round = 0; round < 3; ++round) {
+    CHECK(call(ann, barrier("b", 0, 2)).empty());
+    CHECK(call(bob, barrier("b", 1, 2)).size() == 2);
+  }
+  SECTION("a rank that is there already, or another count, is refused and changes nothing") {
+    CHECK(call(ann, barrier("b", 0, 2)).empty());
+    CHECK(only(call(cid, barrier("b", 0, 2))).code == Code::already_exists);
+    CHECK(only(call(cid, barrier("b", 1, 3))).code == Code::mismatch);
+    CHECK(call(bob, barrier("b", 1, 2)).size() == 2);
+  }
+  SECTION("who gave up or died no longer counts") {
+    CHECK(call(ann, barrier("b", 0, 2, 1s)).empty());
+    CHECK(store.expire(start + 1s).size() == 1);
+    CHECK(call(bob, barrier("b", 1, 2)).empty());
+    store.forget(bob);
+    CHECK(call(ann, barrier("b", 0, 2)).empty());
+    CHECK(call(bob, barrier("b", 1, 2)).size() == 2);
+  }
+}
+
+TEST_CASE("all_gather gives everybody's values in rank order", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(call(cid, gather("g", 2, 3, "c")).empty());
+  CHECK(call(ann, gather("g", 0, 3, "a")).empty());
+  CHECK(call(bob, barrier("g", 0, 2)).empty());  // a barrier of the same name is another thing
+  const auto answers = call(bob, gather("g", 1, 3, ""));
+  REQUIRE(answers.size() == 3);
+  for (const StoreAnswer& answer : answers) CHECK(answer.reply.values == std::vector{bytes("a"), bytes(""), bytes("c")});
+}
+
+TEST_CASE("a generation fences its calls and takes its keys with it", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(only(call(ann, set("k", "x"))).ok);
+  CHECK(only(call(ann, set("job/k", "y"))).ok);
+  CHECK(call(bob, get("later")).empty());
+  SECTION("revoked: nobody is served any more") {
+    CHECK(only(store.end_generation("node b is gone")).code == Code::generation_over);
+    CHECK(only(call(ann, set("k", "z"))).what == "generation 1@00000000 is over: node b is gone");
+    CHECK(store.begin_generation(second).empty());
+  }
+  SECTION("the next one begins") {
+    const StoreReply over = only(store.begin_generation(second));
+    CHECK(over.code == Code::generation_over);
+    CHECK(over.what == "generation 1@00000000 is over; generation 2@00000000 began");
+    const StoreReply stale = only(call(ann, set("k", "z")));
+    CHECK(stale.code == Code::generation_over);
+    CHECK(stale.what == "the caller's generation 1@00000000 is over; the store serves generation 2@00000000");
+  }
+  call.generation = second;
+  CHECK(only(call(ann, {.op = StoreOp::num_keys})).number == 1);
+  CHECK(only(call(ann, get("job/k"))).values == std::vector<ByteVector>{bytes("y")});
+  call.generation = {2, {{8, 8}}};  // the same number from another coordinator
+  CHECK(only(call(ann, get("job/k"))).code == Code::refused);
+}
+
+TEST_CASE("what is out of bounds is refused, and nothing is kept of it", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  const std::string long_key(store_key_max.value() + 1, 'k');
+  const ByteVector big(store_value_max.value() + 1);
+  CHECK(only(call(ann, set(long_key, ""))).code == Code::invalid_argument);
+  CHECK(only(call(ann, {.op = StoreOp::set, .keys = {"k"}, .value = big})).code == Code::invalid_argument);
+  CHECK(only(call(ann, {.op = StoreOp::set})).code == Code::invalid_argument);
+  CHECK(only(call(ann, {.op = StoreOp::get, .wait = 1s, .keys = {"a", "b"}})).code == Code::invalid_argument);
+  CHECK(only(call(ann, {.op = StoreOp::wait, .wait = 1s, .keys = std::vector<std::string>(store_keys_per_call_max + 1, "k")})).code == Code::invalid_argument);
+  CHECK(only(call(ann, {.op = static_cast<StoreOp>(77), .keys = {"k"}})).code == Code::invalid_argument);
+  CHECK(only(call(ann, barrier("b", 2, 2))).code == Code::invalid_argument);
+  CHECK(only(call(ann, barrier("b", 0, 0))).code == Code::invalid_argument);
+  const ByteVector half(store_value_max.value() / 2 + 1);
+  CHECK(only(call(ann, {.op = StoreOp::all_gather, .wait = 1s, .keys = {"g"}, .value = half, .rank = 0, .count = 2})).code == Code::invalid_argument);
+  CHECK(store.held() == 0_B);
+  SECTION("a call id that is under way") {
+    StoreRequest request = get("k");
+    request.generation = first;
+    CHECK(store.call(ann, request, start).empty());
+    CHECK(only(store.call(ann, request, start)).code == Code::invalid_argument);
+    CHECK(store.call(bob, request, start).empty());
+  }
+  SECTION("more than the store holds") {
+    const ByteVector full(store_value_max.value() - 100);
+    for (int i = 0; i < 64; ++i) CHECK(only(call(ann, {.op = StoreOp::set, .keys = {std::to_string(i)}, .value = full})).ok);
+    CHECK(only(call(ann, {.op = StoreOp::set, .keys = {"64"}, .value = full})).code == Code::exhausted);
+    CHECK(only(call(ann, {.op = StoreOp::get, .keys = {"1"}})).ok);
+  }
+}
+
+}  // namespace elrun::test

@@ -67,7 +67,7 @@ class ELRUN_API UseScope {
  private:
   friend class Unit;
   UseScope(void* unit, bool gradient, Stream stream) : unit_{unit}, gradient_{gradient}, stream_{stream} {}
-  void* unit_;
+  void* unit_;  // null: moved from
   bool gradient_;
   Stream stream_;
 };
@@ -129,6 +129,7 @@ struct StepResult {
   std::uint64_t step = 0;      ///< Decided steps so far, this one included.
   float loss = 0;              ///< Mean over the slots, folded by the canonical tree.
   float norm = 0;              ///< Global norm of the gradient before clipping.
+  bool skipped = false;        ///< A gradient was not finite: the step is decided and counts, but nothing was updated.
   std::uint64_t tokens = 0;    ///< Of the whole step.
   double tokens_per_s = 0;     ///< By this process's clock.
   std::uint32_t world = 1;
@@ -246,6 +247,7 @@ class ELRUN_API Job {
 
  private:
   friend ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
+  friend struct JobAccess;
   explicit Job(std::unique_ptr<Impl> impl);
   ~Job();
   void register_state(std::string_view name, std::span<std::byte> bytes);

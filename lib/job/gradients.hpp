@@ -1,0 +1,93 @@
+#pragma once
+/// \file One rank's gradients: folded slot by slot, exchanged once per step, finished by the owners of the shards.
+///
+/// Leaves are made in a stack of buffers and folded up to the maximal nodes of this rank's slots. One exchange brings
+/// every node's part to the owner of the shard, which makes the rest of the canonical tree's additions. The reduced
+/// gradient lies in the first buffer: in this rank's shard, or everywhere when gradients are replicated.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/job/arena.hpp"
+#include "lib/job/layout.hpp"
+#include "lib/job/tree.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// Brings every rank's shard of a flat space to all ranks, in place.
+struct Gather {
+  std::vector<SendList> sends;
+  std::vector<ReceiveList> receives;
+};
+enum class Space : std::uint8_t { parameters, gradients };
+[[nodiscard]] Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank, std::span<float> memory, Space space);
+
+class Gradients {
+ public:
+  Gradients() = default;
+  /// `slots_by_rank`: see assign_slots. `replicate`: reduced gradients are brought to all ranks.
+  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, std::uint32_t rank, bool replicate);
+
+  /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
+  [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }
+  /// The leaf is final: it is added to what it completes.
+  void fold_leaf(std::size_t i);
+  /// After all of this rank's leaves. A failure leaves the contents unspecified.
+  Result<void> reduce(World& world);
+  /// The sum over all slots, not yet divided by their number.
+  [[nodiscard]] const float* reduced() const { return buffer(0); }
+
+  [[nodiscard]] std::uint32_t buffers() const { return buffers_; }
+  [[nodiscard]] std::uint64_t exchange_bytes() const { return received_.size() * sizeof(float); }
+
+ private:
+  struct Operand {  // a node of the tree that is there after the exchange
+    float* base = nullptr;
+    bool mine = false;  // in the gradients' space; else in that of the shard alone
+  };
+  [[nodiscard]] float* buffer(std::uint64_t i) const { return partials_.data() + i * space_; }
+  std::uint64_t space_ = 0;
+  FoldSchedule schedule_;
+  std::uint32_t buffers_ = 0;
+  Arena<float> partials_, received_;
+  std::vector<Piece> shard_;
+  std::vector<SendList> sends_;
+  std::vector<ReceiveList> receives_;
+  std::vector<Operand> operands_;
+  struct Addition {
+    std::uint32_t left, right;
+  };
+  std::vector<Addition> additions_;  // what is left of the tree, in order
+  std::uint32_t root_ = 0;           // the operand that holds the root then
+  bool replicate_ = false;
+  Gather gather_;
+};
+
+/// The global norm: one sum of squares per granule, folded by the canonical tree over all granules of the model.
+class NormTree {
+ public:
+  NormTree() = default;
+  NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank);
+  /// Nodes that a rank brings.
+  [[nodiscard]] std::size_t nodes(std::uint32_t rank) const { return nodes_[rank].size(); }
+  /// This rank's nodes, from the gradient where its shard is final.
+  void fold_shard(const float* gradient, std::span<float> out);
+  /// The sum of squares over the model, from all ranks' nodes.
+  [[nodiscard]] float root(const std::vector<std::span<const float>>& by_rank) const;
+
+ private:
+  std::uint32_t rank_ = 0;
+  std::uint64_t granules_ = 0;
+  std::vector<Piece> shard_;
+  std::vector<std::vector<TreeNode>> nodes_;
+  Arena<float> sums_;  // one per granule of the shard
+  struct Place {
+    TreeNode node;
+    std::uint32_t rank, index;
+  };
+  std::vector<Place> places_;  // of all ranks' nodes, from left to right
+};
+
+}  // namespace elrun::inline v0

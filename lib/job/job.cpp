@@ -1,0 +1,390 @@
+// The job: declarations, memory, restore, the loop's head, and the end.
+
+#include <algorithm>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "kernels/state_hash.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/digest.hpp"
+#include "lib/job/assign.hpp"
+#include "lib/job/fp_environment.hpp"
+#include "lib/job/job_impl.hpp"
+#include "lib/job/plan.hpp"
+#include "lib/job/sampler.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr Duration finish_wait = 30s;     // for the agent to hear that the job is over
+constexpr double efficiency_warning = 0.9;
+constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", user_state = "state.";
+
+template <class T>
+std::vector<std::byte> bytes_of(const T& value) {
+  const auto bytes = std::as_bytes(std::span{&value, 1});
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string human(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+}  // namespace
+
+Job::Impl::Impl(Surroundings surroundings) : around{std::move(surroundings)}, world{around.session, around.join} {}
+
+void Job::Impl::require(bool holds, std::string_view what) const {
+  if (!holds) throw Error{invalid(std::string{what})};
+}
+
+void Job::Impl::expect(Result<void> result) {
+  if (result.ok()) return;
+  if (world.over()) leave(world.why_over());
+  throw Error{std::move(result).failure()};
+}
+
+template <class T>
+T Job::Impl::expect(Result<T> result) {
+  if (!result.ok()) expect(Result<void>{std::move(result).failure()});
+  return std::move(result).value();
+}
+
+void Job::Impl::leave(const Failure& why) {
+  Failure f = why;
+  if (!f.rank.has_value()) f.rank = world.membership().rank;
+  if (!f.generation.has_value()) f.generation = world.membership().generation;
+  if (around.session.place().elastic) {
+    around.log.info(fmt::format("generation {} is over, waiting at most {} s for this node's elrun to end this process: {}",
+                                to_string(world.membership().generation),
+                                std::chrono::duration_cast<std::chrono::seconds>(around.end_wait).count(), message(f)));
+    std::this_thread::sleep_for(around.end_wait);
+  } else {
+    f.what += "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
+    f.remedy = Remedy::exit_process;
+  }
+  throw Error{std::move(f)};
+}
+
+// ---- declarations
+
+void Job::Impl::configure(const Plan& wanted, const CheckpointOptions& checkpoint) {
+  require(!plan.has_value(), "configure is called twice");
+  if (const auto wrong = problems(wanted, checkpoint); !wrong.empty()) throw Error{invalid(wrong)};
+  plan = wanted;
+  checkpoint_ = checkpoint;
+}
+
+UnitState& Job::Impl::unit(std::string_view name) {
+  require(!sealed_, "a unit is declared after seal(); declare all of them before");
+  specs_.push_back({std::string{name}, {}});
+  UnitState& unit = units_.emplace_back();
+  unit.job = this;
+  unit.index = static_cast<std::uint32_t>(specs_.size() - 1);
+  return unit;
+}
+
+void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes) {
+  require(!restored_, "state is registered after restore(); register all of it before");
+  for (const HostState& s : host_states_)
+    if (s.name == name) throw Error{invalid(fmt::format("state '{}' is registered twice", name))};
+  host_states_.push_back({std::string{name}, bytes});
+}
+
+// ---- memory
+
+void Job::Impl::seal() {
+  require(plan.has_value(), "seal comes after configure()");
+  require(!sealed_, "seal is called twice");
+  if (const auto wrong = problems(specs_); !wrong.empty()) throw Error{invalid(wrong)};
+  layout_ = lay_out(specs_);
+  slots_ = assign_slots(static_cast<std::uint32_t>(plan->slots()), world.size());
+  allocate();
+  prepare_votes();
+  sealed_ = true;
+  if (world.leads()) show_memory();
+}
+
+void Job::Impl::allocate() {
+  const std::uint32_t rank = world.rank(), size = world.size();
+  const auto states = whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank);
+  parameters_ = Arena<float>{layout_.parameters};
+  exp_avg_ = Arena<float>{elements(states)};
+  exp_avg_sq_ = Arena<float>{elements(states)};
+  gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
+  norm_ = NormTree{layout_, size, rank};
+  if (!whole_optimizer()) gather_parameters_ = gather_shards(layout_, size, rank, parameters_.span(), Space::parameters);
+  for (const Piece& p : states)
+    for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
+      const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
+      if (begin >= end) continue;
+      const std::uint64_t skip = begin - p.begin;
+      updates_.push_back({p.parameter + skip, p.place + skip, p.gradient + skip, end - begin, run.decay});
+    }
+  std::uint64_t frozen = 0;
+  for (UnitState& unit : units_) {
+    const UnitLayout& layout = layout_.units[unit.index];
+    for (std::size_t t = 0; t < unit.tensors.size(); ++t) unit.tensors[t].data = parameters_.data() + layout.begin + layout.offsets[t];
+    frozen = std::max(frozen, layout.used - std::min(layout.used, layout.trainable));
+  }
+  frozen_zeros_.assign(frozen, 0.0f);
+  samples_.reserve(plan->micro_batch);
+}
+
+void Job::Impl::show_memory() const {
+  std::uint64_t parameters = 0;
+  for (const UnitSpec& unit : specs_)
+    for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
+  std::size_t least = slots_[0].size(), most = least;
+  for (const auto& s : slots_) least = std::min(least, s.size()), most = std::max(most, s.size());
+  const double efficiency = compute_efficiency(plan->slots(), world.size());
+  around.log.info(fmt::format(
+      "{} parameters in {} unit(s), zero({}); bytes per rank: parameters {}, gradients {} ({} buffers: folded here, exchanged once "
+      "per step), optimizer {}, exchange {}; {} slots per step on {} rank(s), {} each, {:.0f} % of the compute",
+      parameters, units_.size(), whole_optimizer() ? 0 : 1, human(parameters_.span().size_bytes()),
+      human(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers(), human(2 * exp_avg_.span().size_bytes()),
+      human(gradients_.exchange_bytes()), plan->slots(), world.size(), least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most),
+      100 * efficiency));
+  if (efficiency < efficiency_warning)
+    around.log.warning(fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep above 90 %)",
+                                   plan->slots(), world.size(), 100 * (1 - efficiency)));
+}
+
+// ---- restore
+
+bool Job::Impl::restore() {
+  require(sealed_, "restore comes after seal()");
+  require(!restored_, "restore is called twice");
+  expect(world.join());
+  same_job_everywhere();
+  restored_ = true;
+  const Generation& generation = world.membership().generation;
+  commit_ = StepCommit{world.membership(), 0};
+  if (checkpoint_.directory.empty()) {
+    if (generation.number > 1 && world.leads())
+      around.log.warning(fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
+                                     "the bits will be the same", to_string(generation)));
+    return false;
+  }
+  const Place& place = around.session.place();
+  saves_.emplace(around.files, around.clock, around.log, world, checkpoint_,
+                 Saver{place.run.value(), generation, world.membership().rank, world.membership().world, identity(*plan), model_table(specs_, layout_)},
+                 fragments(true), fragments(false));
+  const auto aux = expect(saves_->restore());
+  if (!aux.has_value()) return false;
+  take_host_state(*aux);
+  return true;
+}
+
+/// Two programs, or one with two sets of flags, in one world: said before the first collective of a step mixes them up.
+void Job::Impl::same_job_everywhere() {
+  ByteWriter w;
+  const auto add = [&w](std::string_view text) { w.put_raw(sha256(as_bytes(text))); };
+  add(identity(*plan).description);
+  add(fmt::format("{} {}", whole_optimizer(), plan->steps));
+  add(fmt::format("{} {}", checkpoint_.directory, checkpoint_.every));
+  std::string model;
+  for (const UnitSpec& unit : specs_) {
+    model += fmt::format("unit {}\n", unit.name);
+    for (const TensorSpec& t : unit.tensors)
+      model += fmt::format("{} {} {} {} {}\n", t.name, fmt::join(t.shape, "x"), t.options.decay, t.options.frozen, t.options.uses);
+  }
+  add(model);
+  constexpr const char* names[] = {"plan", "placement or number of steps", "checkpoint options", "model"};
+  const auto parts = expect(world.all_gather(w.bytes()));
+  for (std::uint32_t r = 1; r < world.size(); ++r)
+    for (std::size_t i = 0; i < std::size(names); ++i) {
+      const auto digest = [&](std::uint32_t rank) { return parts[rank].size() == w.bytes().size() ? ByteSpan{parts[rank]}.subspan(i * 32, 32) : ByteSpan{}; };
+      if (!std::ranges::equal(digest(r), digest(0)))
+        throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                            fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags", r, names[i])}};
+    }
+}
+
+void Job::Impl::same_parameters_everywhere() {
+  checked_ = true;
+  const std::uint64_t mine = mix_sum(std::as_bytes(parameters_.span()), 0, 0);
+  const auto parts = expect(world.all_gather(bytes_of(mine)));
+  for (std::uint32_t r = 1; r < world.size(); ++r)
+    if (parts[r] != parts[0])
+      throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                          fmt::format("the parameters of rank {} differ from those of rank 0 before step {}: initialise them from job.rng(name) "
+                                      "alone, on every rank", r, commit_.knowledge().applied)}};
+}
+
+std::vector<Aux> Job::Impl::host_state() const {
+  std::vector<Aux> out{{std::string{step_state}, bytes_of(commit_.knowledge().applied)}, {std::string{loss_state}, bytes_of(loss_)}};
+  for (const HostState& s : host_states_) out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
+  return out;
+}
+
+void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
+  const auto take = [&aux](std::string_view name, std::span<std::byte> into) {
+    const auto at = std::find_if(aux.begin(), aux.end(), [&](const Aux& a) { return a.name == name; });
+    if (at == aux.end() || at->bytes.size() != into.size())
+      throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                          fmt::format("the checkpoint has {} bytes of host state '{}', this program registers {}; use the program that wrote it, "
+                                      "or another checkpoint directory", at == aux.end() ? 0 : at->bytes.size(), name, into.size())}};
+    std::copy(at->bytes.begin(), at->bytes.end(), into.begin());
+  };
+  std::uint64_t step = 0;
+  take(step_state, std::as_writable_bytes(std::span{&step, 1}));
+  take(loss_state, std::as_writable_bytes(std::span{&loss_, 1}));
+  for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
+  commit_ = StepCommit{world.membership(), step};
+  saved_step_ = step;
+}
+
+/// What this rank writes or reads. A checkpoint has every kind for every element of a unit, so the moments of frozen
+/// tensors are zeros there; they are not read back.
+std::vector<Fragment> Job::Impl::fragments(bool to_save) {
+  std::vector<Fragment> out;
+  const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at, bool replicated) {
+    if (begin < end) out.push_back({std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
+  };
+  for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
+    const UnitLayout& unit = layout_.units[u];
+    add("param", u, 0, unit.used, parameters_.data() + unit.begin, true);
+    for (const char* kind : {"exp_avg", "exp_avg_sq"})
+      if (to_save) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
+  }
+  for (const Piece& p : whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, world.size(), world.rank())) {
+    const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
+    add("exp_avg", p.unit, p.begin, end, exp_avg_.data() + p.place, whole_optimizer());
+    add("exp_avg_sq", p.unit, p.begin, end, exp_avg_sq_.data() + p.place, whole_optimizer());
+  }
+  return out;
+}
+
+// ---- the loop's head
+
+std::optional<std::uint64_t> Job::Impl::next_step() {
+  require(restored_, "next_step comes after restore()");
+  if (outcome.has_value()) return std::nullopt;
+  if (world.over()) leave(world.why_over());
+  require(!step_open_, "next_step is called before the step was applied");
+  if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};
+  if (!checked_) same_parameters_everywhere();
+  const std::uint64_t step = commit_.knowledge().applied;
+  if (step >= plan->steps) {
+    finish();
+    return std::nullopt;
+  }
+  if (checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0 && step != saved_step_) save(false);
+  in_ = InStep{.begun = around.clock.now()};
+  step_open_ = true;
+  return step;
+}
+
+void Job::Impl::save(bool last) {
+  const auto still_owner = [this]() -> Result<void> {
+    if (world.over()) return world.why_over();
+    // Any call of the store is refused once this generation is not the coordinator's current one.
+    const auto asked = around.session.store().num_keys(Deadline::after(around.clock.now(), 10s));
+    return asked.ok() ? Result<void>{} : Result<void>{asked.failure()};
+  };
+  const std::uint64_t step = commit_.knowledge().applied;
+  const auto saved = saves_->save(step, host_state(), still_owner);
+  if (saved.ok()) {
+    saved_step_ = step;
+    return;
+  }
+  if (world.over()) leave(world.why_over());
+  Failure why = saved.failure();
+  if (why.code == Code::refused) throw Error{std::move(why)};  // another job owns the root now
+  if (last) {
+    why.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved: {}", step, why.what);
+    throw Error{std::move(why)};
+  }
+  if (world.leads())
+    around.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}", step, message(why)));
+}
+
+void Job::Impl::finish() {
+  const std::uint64_t step = commit_.knowledge().applied;
+  if (saves_.has_value() && saved_step_ != step) save(true);
+  std::uint64_t hash = Mix{}(step, salt_of("step"));
+  for (const ByteVector& part : expect(world.all_gather(bytes_of(state_sum())))) {
+    ByteReader reader{part};
+    hash += reader.get<std::uint64_t>();
+    expect(reader.finish("a part of the state hash"));
+  }
+  outcome = Outcome{step, loss_, hash};
+  // All members have decided that the job is over: whatever dies now, it has succeeded.
+  if (const auto told = around.session.finished(Deadline::after(around.clock.now(), finish_wait)); !told.ok())
+    around.log.warning("the job is over, but its elrun could not be told: " + message(told.failure()));
+}
+
+/// This rank's part of the state hash. Words count in the parameters' space, for all kinds.
+std::uint64_t Job::Impl::state_sum() const {
+  const auto sum = [](std::string_view kind, const float* at, std::uint64_t count, std::uint64_t element) {
+    return mix_sum(std::as_bytes(std::span{at, count}), element * sizeof(float) / sizeof(std::uint64_t), salt_of(kind));
+  };
+  std::uint64_t out = 0;
+  for (const UnitLayout& unit : layout_.units) {
+    const LeafRange mine = shard(unit.size, world.size(), world.rank());
+    out += sum("param", parameters_.data() + unit.begin + mine.begin, mine.end - mine.begin, unit.begin + mine.begin);
+  }
+  for (const Piece& p : pieces(layout_, world.size(), world.rank())) {
+    const std::uint64_t at = whole_optimizer() ? p.gradient : p.place;
+    out += sum("exp_avg", exp_avg_.data() + at, p.size(), p.parameter);
+    out += sum("exp_avg_sq", exp_avg_sq_.data() + at, p.size(), p.parameter);
+  }
+  return out;
+}
+
+// ---- what users hold
+
+Job::Job(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}
+Job::~Job() = default;
+
+void Job::configure(const Plan& plan, const CheckpointOptions& checkpoint) { impl_->configure(plan, checkpoint); }
+const Plan& Job::plan() const {
+  if (!impl_->plan.has_value()) throw Error{invalid("plan() comes after configure()")};
+  return *impl_->plan;
+}
+Unit Job::unit(std::string_view name) { return Unit{&impl_->unit(name)}; }
+void Job::register_state(std::string_view name, std::span<std::byte> bytes) { impl_->register_state(name, bytes); }
+void Job::seal() { impl_->seal(); }
+bool Job::restore() { return impl_->restore(); }
+RandomStream Job::rng(std::string_view name) const { return named_stream(plan().seed, name); }
+std::optional<Step> Job::next_step() {
+  if (const auto number = impl_->next_step()) return Step{impl_.get(), *number};
+  return std::nullopt;
+}
+Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) { return impl_->evaluate(count, forward); }
+const Outcome& Job::outcome() const {
+  if (!impl_->outcome.has_value()) throw Error{invalid("outcome() comes after next_step() returned nothing")};
+  return *impl_->outcome;
+}
+void Job::print(std::string_view line) {
+  if (prints()) impl_->around.out(line);
+}
+bool Job::prints() const { return impl_->world.leads(); }
+std::uint32_t Job::compute_threads() const { return impl_->around.threads; }
+Device Job::device() const { return {}; }
+
+void JobAccess::drive(Surroundings surroundings, const std::function<void(Job&)>& program) {
+  Job job{std::make_unique<Job::Impl>(std::move(surroundings))};
+  Job::Impl& impl = *job.impl_;
+  try {
+    program(job);
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    if (impl.world.over()) impl.leave(impl.world.why_over());  // whatever it tripped over was a step that does not count
+    throw;
+  }
+}
+
+int exit_code(const Failure& failure) {
+  const bool wrong_input = failure.code == Code::invalid_argument || failure.code == Code::mismatch ||
+                           (failure.remedy == Remedy::fix_config && (failure.code == Code::not_permitted || failure.code == Code::not_found));
+  return wrong_input ? 78 : 1;
+}
+
+}  // namespace elrun::inline v0

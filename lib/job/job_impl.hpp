@@ -1,0 +1,176 @@
+#pragma once
+/// \file Job::Impl: everything of one job of one process. No globals: tests run a whole world of them in threads.
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <elrun/job.hpp>
+#include <elrun/session.hpp>
+
+#include "lib/base/clock.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/log.hpp"
+#include "lib/job/arena.hpp"
+#include "lib/job/commit.hpp"
+#include "lib/job/gradients.hpp"
+#include "lib/job/layout.hpp"
+#include "lib/job/saves.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// What a job gets from its process; a test brings its own. All outlive the job.
+struct Surroundings {
+  const Clock& clock;
+  Files& files;
+  Session& session;
+  const Log& log;                              ///< Standard error.
+  std::function<void(std::string_view)> out;   ///< One line to standard output.
+  JoinPeers join;
+  std::uint32_t threads = 1;                   ///< See Job::compute_threads.
+  Duration end_wait = 30s;                     ///< How long a worker under elrun waits to be ended by its agent.
+};
+
+/// A declared tensor, and what its views point at.
+struct TensorState {
+  float* data = nullptr;
+  float* grad = nullptr;
+  Shape shape;
+};
+
+struct UnitState {
+  Job::Impl* job = nullptr;
+  std::uint32_t index = 0;
+  std::deque<TensorState> tensors;  // views hold addresses
+  std::uint32_t scopes = 0;         // use_grad scopes begun in this slot
+};
+
+class Job::Impl {
+ public:
+  explicit Impl(Surroundings surroundings);
+
+  void configure(const Plan& plan, const CheckpointOptions& checkpoint);
+  UnitState& unit(std::string_view name);
+  TensorState& declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options);
+  void register_state(std::string_view name, std::span<std::byte> bytes);
+  void seal();
+  bool restore();
+  std::optional<std::uint64_t> next_step();
+  Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
+  Slot* next_slot();
+  StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
+  void report(float loss, std::uint64_t tokens);
+  void begin_gradient(UnitState& unit);
+
+  /// Of a generation that is over: waits for the agent to end this process where one will, then throws.
+  [[noreturn]] void leave(const Failure& why);
+
+  Surroundings around;
+  World world;
+  std::optional<Plan> plan;
+  std::optional<Outcome> outcome;
+
+ private:
+  struct HostState {
+    std::string name;
+    std::span<std::byte> bytes;
+  };
+  /// One run of a fused optimizer pass.
+  struct UpdateRun {
+    std::uint64_t parameter, state, gradient, size;
+    bool decay;
+  };
+  /// Everything of the step under way.
+  struct InStep {
+    std::size_t slot = 0;      // index into my slots of the one to hand out next
+    bool open = false;         // a slot is handed out
+    bool reported = false;
+    bool evaluating = false;
+    Instant begun{};
+  };
+  void require(bool holds, std::string_view what) const;
+  void expect(Result<void> result);
+  template <class T>
+  T expect(Result<T> result);
+  void allocate();
+  void prepare_votes();
+  void show_memory() const;
+  void same_job_everywhere();
+  [[nodiscard]] bool whole_optimizer() const { return plan->placement.optimizer == Spread::replicated; }
+  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[world.rank()]; }
+  void same_parameters_everywhere();
+  void take_host_state(const std::vector<Aux>& aux);
+  [[nodiscard]] std::vector<Aux> host_state() const;
+  [[nodiscard]] std::vector<Fragment> fragments(bool to_save);
+  void save(bool last);
+  void finish();
+  [[nodiscard]] std::uint64_t state_sum() const;
+  void close_slot();
+  void zero_gradient(const UnitState& unit);
+  void write_vote(const Vote& vote);
+  Result<void> exchange_votes();
+  void update(const AdamW& optimizer, float lr, float scale);
+
+  CheckpointOptions checkpoint_;
+  std::deque<UnitState> units_;
+  std::vector<UnitSpec> specs_;
+  std::vector<HostState> host_states_;
+  Layout layout_;
+  bool sealed_ = false, restored_ = false, checked_ = false;
+
+  std::vector<std::vector<std::uint32_t>> slots_;  // by rank
+  Arena<float> parameters_, exp_avg_, exp_avg_sq_;
+  std::vector<float> frozen_zeros_;                // what a checkpoint's moments of frozen tensors are
+  std::vector<UpdateRun> updates_;
+  Gather gather_parameters_;
+  Gradients gradients_;
+  NormTree norm_;
+  std::optional<Saves> saves_;
+
+  // The exchange of votes: one blob per rank, whose size follows from the plan.
+  std::vector<ByteVector> votes_;
+  std::vector<SendList> vote_sends_;
+  std::vector<ReceiveList> vote_receives_;
+  std::vector<float> my_losses_;                    // of my slots
+  std::vector<std::uint64_t> my_tokens_;
+  std::vector<float> losses_;                       // of all slots, by number
+  std::uint64_t tokens_ = 0;                        // of the whole step
+  std::vector<std::vector<float>> norm_nodes_;      // by rank
+  std::vector<std::span<const float>> norm_views_;
+
+  StepCommit commit_;
+  InStep in_;
+  bool step_open_ = false;                          // handed out and neither applied nor revoked
+  Slot slot_;
+  std::vector<std::uint64_t> samples_;
+  float reported_loss_ = 0;                         // of the open slot
+  std::uint64_t reported_tokens_ = 0;
+  float loss_ = 0;                                  // of the last decided step
+  std::uint64_t saved_step_ = ~std::uint64_t{0};    // newest step that is on storage
+};
+
+/// The door that tests and `run` use.
+struct JobAccess {
+  /// Runs `program` with a job of its own. Failures come out as Error; an exception during a revoked step as the reason
+  /// of the revocation.
+  static void drive(Surroundings surroundings, const std::function<void(Job&)>& program);
+};
+
+/// Builds the parts of a Slot and Step that users do not see.
+struct SlotAccess {
+  static void fill(Slot& slot, Job::Impl* job, std::uint32_t index, std::span<const std::uint64_t> samples, RandomStream rng) {
+    slot.impl_ = job;
+    slot.index_ = index;
+    slot.samples_ = samples;
+    slot.rng_ = rng;
+  }
+};
+
+/// Of `run`: 78 for what a person must change, 1 for everything else.
+[[nodiscard]] int exit_code(const Failure& failure);
+
+}  // namespace elrun::inline v0

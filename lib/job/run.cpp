@@ -1,0 +1,89 @@
+// elrun::run: the one place of libelrun that makes clocks, reads the environment and turns failures into exit codes.
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <elrun/process_group.hpp>
+
+#include "lib/base/timeouts.hpp"
+#include "lib/job/job_impl.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+#ifndef ELRUN_JOB_ALONE
+class GroupPeers final : public Peers {
+ public:
+  explicit GroupPeers(ProcessGroup group) : group_{std::move(group)} {}
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+    return group_.exchange(sends, receives);
+  }
+  void revoke(const Failure& why) override { group_.revoke(why); }
+
+ private:
+  ProcessGroup group_;
+};
+
+Result<std::unique_ptr<Peers>> join_group(Session& session) {
+  ELRUN_TRY_ASSIGN(ProcessGroup group, ProcessGroup::join(session));
+  return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group))};
+}
+#else
+Result<std::unique_ptr<Peers>> join_group(Session&) {
+  return Failure{Code::internal, Remedy::exit_process, "libelrun was built without its process group"};
+}
+#endif
+
+/// OMP_NUM_THREADS, else the CPUs that this process may run on, shared with the other workers of the node.
+std::uint32_t compute_threads(std::uint32_t local_world) {
+  if (const char* text = std::getenv("OMP_NUM_THREADS"); text != nullptr) {
+    std::uint32_t n = 0;  // a list such as "4,2" means 4 at the outermost level
+    if (std::from_chars(text, text + std::strlen(text), n).ec == std::errc{} && n > 0) return std::min(n, 4096u);
+  }
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1u, static_cast<std::uint32_t>(std::max(cpus, 1)) / std::max(local_world, 1u));
+}
+
+void print_line(std::string_view line) {
+  std::string text{line};
+  text += '\n';
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program) {
+  const SteadyClock clock;
+  try {
+    auto opened = Session::open(true, Deadline::after(clock.now(), Timeouts{}.join));
+    if (!opened.ok()) throw Error{std::move(opened).failure()};
+    const auto session = std::move(opened).value();
+    const Place& place = session->place();
+    const bool alone = place.membership.world.value() == 1;
+    const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
+    PosixFiles files;
+    JobAccess::drive({.clock = clock, .files = files, .session = *session, .log = log, .out = print_line, .join = join_group,
+                      .threads = compute_threads(place.local_world)},
+                     program);
+    return 0;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());
+    return exit_code(e.failure());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "elrun: the program ended by an exception: %s\n", e.what());
+    return 1;
+  }
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,37 @@
+#pragma once
+/// \file Saves and restores of a whole world: the Checkpointer's calls in order, its values carried between ranks.
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <elrun/plan.hpp>
+
+#include "checkpoint/checkpointer.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// All calls on all ranks, in the same order. Results are the same on all ranks. The leader is rank 0.
+class Saves {
+ public:
+  /// `files`, `clock`, `log` and `world` outlive it. `saved` and `loaded`: this rank's part of the state, as Fragment says.
+  Saves(Files& files, const Clock& clock, const Log& log, World& world, CheckpointOptions options, Saver saver,
+        std::vector<Fragment> saved, std::vector<Fragment> loaded);
+
+  /// Loads the newest usable checkpoint and returns its host state; nothing when the root has none.
+  Result<std::optional<std::vector<Aux>>> restore();
+  /// Commits a checkpoint. `refused` says that a newer job owns the root; after any other failure the world can go on.
+  Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner);
+
+ private:
+  template <class T>
+  Result<T> leaders(const std::function<Result<T>()>& call, Result<T> (*decode)(ByteSpan));
+  const Log& log_;
+  World& world_;
+  CheckpointOptions options_;
+  Checkpointer checkpointer_;
+  std::vector<Fragment> saved_, loaded_;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,272 @@
+// The step: its slots, the vote, the decision, the update. Nothing that `apply` does before the decision touches the
+// state, and after it nothing stops it.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "kernels/adamw.hpp"
+#include "kernels/fold.hpp"
+#include "lib/base/assert.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/job/assign.hpp"
+#include "lib/job/job_impl.hpp"
+#include "lib/job/plan.hpp"
+#include "lib/job/sampler.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
+
+/// base^n by squaring: the same bits with every library, which std::pow does not promise.
+double power(double base, std::uint64_t n) {
+  double result = 1.0;
+  for (; n > 0; n >>= 1, base *= base)
+    if ((n & 1) != 0) result *= base;
+  return result;
+}
+
+struct VoteHeader {
+  std::uint64_t number, lineage[2], step, finite;
+};
+constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);  // tokens of all slots, then their losses
+
+template <class T>
+std::size_t put(ByteVector& bytes, std::size_t at, std::span<const T> values) {
+  if (!values.empty()) std::memcpy(bytes.data() + at, values.data(), values.size_bytes());
+  return at + values.size_bytes();
+}
+template <class T>
+std::size_t get(const ByteVector& bytes, std::size_t at, std::span<T> values) {
+  if (!values.empty()) std::memcpy(values.data(), bytes.data() + at, values.size_bytes());
+  return at + values.size_bytes();
+}
+
+void check(const AdamW& adamw, const ApplyOptions& options) {
+  std::vector<std::string> wrong;
+  const auto say = [&wrong](const char* name, float value, const char* rule) { wrong.push_back(fmt::format("{} is {}: {}", name, value, rule)); };
+  if (!(adamw.beta1 >= 0 && adamw.beta1 < 1)) say("beta1", adamw.beta1, "at least 0 and below 1");
+  if (!(adamw.beta2 >= 0 && adamw.beta2 < 1)) say("beta2", adamw.beta2, "at least 0 and below 1");
+  if (!(adamw.epsilon > 0)) say("epsilon", adamw.epsilon, "above 0");
+  if (!std::isfinite(adamw.weight_decay)) say("weight_decay", adamw.weight_decay, "a number");
+  if (!std::isfinite(options.lr)) say("lr", options.lr, "a number");
+  if (!(options.clip_norm >= 0)) say("clip_norm", options.clip_norm, "above 0, or 0 for no clipping");
+  if (!wrong.empty()) throw Error{invalid(wrong)};
+}
+
+}  // namespace
+
+// ---- slots
+
+Slot* Job::Impl::next_slot() {
+  if (in_.open) close_slot();
+  if (!step_open_ || world.over() || in_.slot == my_slots().size()) return nullptr;
+  const std::uint32_t index = my_slots()[in_.slot];
+  samples_.resize(plan->micro_batch);
+  samples_of_slot(*plan, commit_.knowledge().applied, index, samples_);
+  SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, commit_.knowledge().applied, index));
+  float* const leaf = gradients_.leaf(in_.slot);
+  for (UnitState& unit : units_) {
+    unit.scopes = 0;
+    const UnitLayout& layout = layout_.units[unit.index];
+    for (std::size_t t = 0; t < unit.tensors.size(); ++t)
+      if (!specs_[unit.index].tensors[t].options.frozen) unit.tensors[t].grad = leaf + layout.gradient_begin + layout.offsets[t];
+  }
+  in_.open = true, in_.reported = false;
+  return &slot_;
+}
+
+void Job::Impl::report(float loss, std::uint64_t tokens) {
+  require(in_.open, "a slot was reported after its end");
+  require(!in_.reported, "a slot was reported twice");
+  in_.reported = true;
+  reported_loss_ = loss;
+  reported_tokens_ = tokens;
+}
+
+void Job::Impl::close_slot() {
+  in_.open = false;
+  if (world.over()) return;  // nothing of it will be used
+  require(in_.reported, "a slot ended without slot.report(loss, tokens)");
+  for (const UnitState& unit : units_)
+    if (unit.scopes == 0) zero_gradient(unit);  // it had no part in this slot
+  my_losses_[in_.slot] = reported_loss_;
+  my_tokens_[in_.slot] = reported_tokens_;
+  gradients_.fold_leaf(in_.slot++);
+}
+
+// ---- votes
+
+void Job::Impl::prepare_votes() {
+  const std::uint32_t size = world.size();
+  votes_.resize(size);
+  norm_nodes_.resize(size);
+  vote_sends_.resize(size);
+  vote_receives_.resize(size);
+  for (std::uint32_t r = 0; r < size; ++r) {
+    votes_[r].resize(sizeof(VoteHeader) + slots_[r].size() * slot_bytes + norm_.nodes(r) * sizeof(float));
+    norm_nodes_[r].resize(norm_.nodes(r));
+    norm_views_.emplace_back(norm_nodes_[r]);
+  }
+  for (std::uint32_t r = 0; r < size; ++r) {
+    if (r == world.rank()) continue;
+    vote_sends_[r] = {votes_[world.rank()]};
+    vote_receives_[r] = {votes_[r]};
+  }
+  my_losses_.resize(my_slots().size());
+  my_tokens_.resize(my_slots().size());
+  losses_.resize(plan->slots());
+}
+
+void Job::Impl::write_vote(const Vote& vote) {
+  ByteVector& blob = votes_[world.rank()];
+  const VoteHeader header{vote.generation.number, {vote.generation.lineage.bits[0], vote.generation.lineage.bits[1]}, vote.step, vote.finite};
+  std::size_t at = put(blob, 0, std::span{&header, 1});
+  at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
+  at = put(blob, at, std::span<const float>{my_losses_});
+  at = put(blob, at, std::span<const float>{norm_nodes_[world.rank()]});
+  ELRUN_ASSERT(at == blob.size());
+}
+
+/// Success: the step is decided, and losses, tokens and norm nodes of all members are here.
+Result<void> Job::Impl::exchange_votes() {
+  ELRUN_TRY(world.exchange(vote_sends_, vote_receives_));
+  tokens_ = 0;
+  std::vector<std::uint64_t> tokens;
+  std::vector<float> losses;
+  for (std::uint32_t r = 0; r < world.size(); ++r) {
+    VoteHeader header{};
+    std::size_t at = get(votes_[r], 0, std::span{&header, 1});
+    const Vote vote{{header.number, {{header.lineage[0], header.lineage[1]}}}, header.step, header.finite != 0};
+    if (!commit_.hear(Rank{r}, vote)) {
+      Failure f{Code::protocol, Remedy::abort_group,
+                fmt::format("a vote for step {} of generation {} came in step {}", vote.step, to_string(vote.generation),
+                            commit_.knowledge().applied)};
+      f.peer = Rank{r};
+      f.generation = world.membership().generation;
+      world.end(f);
+      return f;
+    }
+    tokens.resize(slots_[r].size());
+    losses.resize(slots_[r].size());
+    at = get(votes_[r], at, std::span{tokens});
+    at = get(votes_[r], at, std::span{losses});
+    get(votes_[r], at, std::span{norm_nodes_[r]});
+    for (std::size_t i = 0; i < slots_[r].size(); ++i) losses_[slots_[r][i]] = losses[i];
+    for (const std::uint64_t t : tokens) tokens_ += t;
+  }
+  ELRUN_ASSERT(commit_.decided());
+  return {};
+}
+
+// ---- apply
+
+StepResult Job::Impl::apply(const AdamW& optimizer, const ApplyOptions& options) {
+  check(optimizer, options);
+  require(step_open_ || world.over(), "apply was called twice, or without a step from next_step()");
+  if (in_.open) close_slot();
+  step_open_ = false;
+  StepResult result{.step = commit_.knowledge().applied, .world = world.size(), .generation = world.membership().generation.number};
+  if (world.over()) return result;
+  require(in_.slot == my_slots().size(), "apply was called before all slots of the step were run");
+
+  if (!gradients_.reduce(world).ok()) return result;
+  std::vector<float>& nodes = norm_nodes_[world.rank()];
+  norm_.fold_shard(gradients_.reduced(), nodes);
+  write_vote(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); })));
+  if (!exchange_votes().ok()) return result;
+
+  // Decided. From here on everything is done, whatever becomes of the generation.
+  const float per_slot = 1.0f / static_cast<float>(plan->slots());  // a constant of the job, never of the world
+  const float squares = norm_.root(norm_views_);
+  result.norm = std::sqrt(squares) * per_slot;
+  result.loss = loss_ = fold_leaves(std::span<const float>{losses_}, FoldFunctor{}) * per_slot;
+  result.skipped = !commit_.finite() || !std::isfinite(squares);
+  if (!result.skipped) {
+    const bool clipped = options.clip_norm > 0 && result.norm > options.clip_norm;
+    update(optimizer, options.lr, clipped ? per_slot * (options.clip_norm / result.norm) : per_slot);
+    if (!whole_optimizer()) (void)world.exchange(gather_parameters_.sends, gather_parameters_.receives);  // a failure ends the generation, not the step
+  }
+  commit_.applied();
+  around.session.progress(StepNumber{commit_.knowledge().applied});
+  const std::chrono::duration<double> took = around.clock.now() - in_.begun;
+  result.decided = true;
+  result.step = commit_.knowledge().applied;
+  result.tokens = tokens_;
+  result.tokens_per_s = took.count() > 0 ? static_cast<double>(tokens_) / took.count() : 0;
+  return result;
+}
+
+void Job::Impl::update(const AdamW& optimizer, float lr, float scale) {
+  const std::uint64_t t = commit_.knowledge().applied + 1;
+  AdamWStep step{.lr = lr, .beta1 = optimizer.beta1, .beta2 = optimizer.beta2, .epsilon = optimizer.epsilon,
+                 .bias1 = static_cast<float>(1.0 - power(optimizer.beta1, t)),
+                 .bias2 = static_cast<float>(1.0 - power(optimizer.beta2, t)), .scale = scale};
+  for (const UpdateRun& run : updates_) {
+    step.weight_decay = run.decay ? optimizer.weight_decay : 0.0f;
+    adamw(parameters_.span(run.parameter, run.size), exp_avg_.span(run.state, run.size), exp_avg_sq_.span(run.state, run.size),
+          {gradients_.reduced() + run.gradient, run.size}, step);
+  }
+}
+
+// ---- evaluation
+
+Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
+  require(restored_, "evaluate comes after restore()");
+  require(!in_.open, "evaluate is called inside a slot; call it between steps");
+  if (count == 0) return {.decided = !world.over()};
+  const std::uint64_t slots = (count + plan->micro_batch - 1) / plan->micro_batch;
+  if (slots > slots_max) throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
+  const auto by_rank = assign_slots(static_cast<std::uint32_t>(slots), world.size());
+  ByteWriter mine;
+  in_.evaluating = true;
+  for (const std::uint32_t index : by_rank[world.rank()]) {
+    if (world.over()) break;
+    const std::uint64_t first = index * plan->micro_batch;
+    samples_.resize(std::min(plan->micro_batch, count - first));
+    for (std::size_t i = 0; i < samples_.size(); ++i) samples_[i] = first + i;
+    SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, evaluation_step, index));
+    in_.open = true, in_.reported = false;
+    forward(slot_);
+    in_.open = false;
+    require(in_.reported || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
+    mine.put(reported_tokens_);
+    mine.put(std::bit_cast<std::uint32_t>(reported_loss_));
+  }
+  in_.evaluating = false;
+  if (world.over()) return {};
+  const auto parts = world.all_gather(mine.bytes());
+  if (!parts.ok()) return {};
+  Evaluation result{.decided = true};
+  std::vector<float> losses(slots);
+  for (std::uint32_t r = 0; r < world.size(); ++r) {
+    ByteReader reader{(*parts)[r]};
+    for (const std::uint32_t index : by_rank[r]) {
+      result.tokens += reader.get<std::uint64_t>();
+      losses[index] = std::bit_cast<float>(reader.get<std::uint32_t>());
+    }
+    if (const auto whole = reader.finish("a part of an evaluation"); !whole.ok()) {
+      world.end(whole.failure());
+      return {};
+    }
+  }
+  result.loss = fold_leaves(std::span<const float>{losses}, FoldFunctor{}) / static_cast<float>(slots);
+  return result;
+}
+
+// ---- what users hold
+
+void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(loss, tokens); }
+void Slot::report(DeviceScalar loss, std::uint64_t tokens) { report(*loss.pointer, tokens); }  // on the host it has arrived
+bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->world.over(); }
+
+Step::Slots Step::slots() { return Slots{this}; }
+Slot* Step::next_slot() { return static_cast<Job::Impl*>(impl_)->next_slot(); }
+StepResult Step::apply(const AdamW& optimizer, const ApplyOptions& options) {
+  return static_cast<Job::Impl*>(impl_)->apply(optimizer, options);
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,131 @@
+#include "lib/job/world.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint64_t gather_bytes_max = std::uint64_t{64} << 20;  // of one rank's part: host state and votes, no tensors
+constexpr std::size_t status_text_max = 64 << 10;
+
+}  // namespace
+
+void World::End::set(const Failure& failure) {
+  const std::lock_guard lock{mutex};
+  if (over.load(std::memory_order_relaxed)) return;
+  why = failure;
+  over.store(true, std::memory_order_release);
+  if (peers != nullptr) peers->revoke(failure);
+}
+
+World::World(Session& session, JoinPeers join)
+    : session_{session}, join_{std::move(join)}, membership_{session.place().membership}, end_{std::make_shared<End>()} {
+  session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
+}
+
+World::~World() {
+  const std::lock_guard lock{end_->mutex};
+  end_->peers = nullptr;
+}
+
+Failure World::why_over() const {
+  const std::lock_guard lock{end_->mutex};
+  return end_->why;
+}
+
+Result<void> World::join() {
+  if (size() == 1 || peers_ != nullptr) return {};
+  auto joined = join_(session_);
+  if (!joined.ok()) {
+    end_->set(joined.failure());
+    return std::move(joined).failure();
+  }
+  peers_ = std::move(joined).value();
+  const std::lock_guard lock{end_->mutex};
+  if (end_->over.load(std::memory_order_relaxed)) return end_->why;
+  end_->peers = peers_.get();
+  return {};
+}
+
+Result<void> World::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) {
+  if (over()) return why_over();
+  if (size() == 1) return {};
+  ELRUN_ASSERT(peers_ != nullptr);
+  auto done = peers_->exchange(sends, receives);
+  if (!done.ok()) end_->set(done.failure());
+  return done;
+}
+
+Result<std::vector<ByteVector>> World::all_gather(ByteSpan mine) {
+  std::vector<ByteVector> out(size());
+  out[rank()].assign(mine.begin(), mine.end());
+  std::vector<std::uint64_t> lengths(size(), 0);
+  lengths[rank()] = mine.size();
+  std::vector<SendList> sends(size());
+  std::vector<ReceiveList> receives(size());
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    sends[r] = {std::as_bytes(std::span{&lengths[rank()], 1})};
+    receives[r] = {std::as_writable_bytes(std::span{&lengths[r], 1})};
+  }
+  ELRUN_TRY(exchange(sends, receives));
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    if (lengths[r] > gather_bytes_max) {
+      Failure f{Code::protocol, Remedy::abort_group, fmt::format("a part of {} bytes was announced, at most {} are allowed", lengths[r], gather_bytes_max)};
+      f.peer = Rank{r};
+      end_->set(f);
+      return f;
+    }
+    out[r].resize(lengths[r]);
+    sends[r] = {mine};
+    receives[r] = {std::span{out[r]}};
+  }
+  ELRUN_TRY(exchange(sends, receives));
+  return out;
+}
+
+Result<ByteVector> World::from_leader(ByteSpan leaders) {
+  ELRUN_TRY_ASSIGN(auto parts, all_gather(leads() ? leaders : ByteSpan{}));
+  return std::move(parts[0]);
+}
+
+Result<void> World::agree(const Result<void>& mine) {
+  ELRUN_TRY_ASSIGN(const auto parts, all_gather(encode_status(mine)));
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    auto status = decode_status(parts[r]);
+    if (status.ok()) continue;
+    Failure f = std::move(status).failure();
+    if (!f.rank.has_value()) f.rank = Rank{r};
+    return f;
+  }
+  return {};
+}
+
+// u32: 0 for success, else 1 + code + 256 x remedy; then what.
+ByteVector encode_status(const Result<void>& status) {
+  ByteWriter w;
+  if (status.ok()) {
+    w.put(std::uint32_t{0});
+    return w.take();
+  }
+  const Failure& f = status.failure();
+  w.put(1 + static_cast<std::uint32_t>(f.code) + 256 * static_cast<std::uint32_t>(f.remedy));
+  w.put_text(std::string_view{f.what}.substr(0, status_text_max));
+  return w.take();
+}
+
+Result<void> decode_status(ByteSpan bytes) {
+  ByteReader r{bytes};
+  const auto number = r.get<std::uint32_t>();
+  if (number == 0) return r.finish("a peer's status");
+  const std::uint32_t code = (number - 1) % 256, remedy = (number - 1) / 256;
+  std::string what = r.get_text(status_text_max);
+  if (code > static_cast<std::uint32_t>(Code::internal) || remedy > static_cast<std::uint32_t>(Remedy::exit_process)) r.mark_broken();
+  ELRUN_TRY(r.finish("a peer's status"));
+  return Failure{static_cast<Code>(code), static_cast<Remedy>(remedy), std::move(what)};
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,82 @@
+#pragma once
+/// \file The world as a job sees it: its membership, the exchange of bytes, and whether it is over.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include <elrun/process_group.hpp>
+#include <elrun/session.hpp>
+
+#include "lib/base/bytes.hpp"
+
+namespace elrun::inline v0 {
+
+/// The one collective that a job needs, over the members of one generation. The product's is a ProcessGroup; tests bring
+/// one of memory.
+class Peers {
+ public:
+  virtual ~Peers() = default;
+  /// As ProcessGroup::exchange.
+  virtual Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) = 0;
+  /// Thread-safe; never waits.
+  virtual void revoke(const Failure& why) = 0;
+};
+using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
+
+/// One generation of a job. Used from the job's thread; the end of the generation comes in from the session's.
+class World {
+ public:
+  World(Session& session, JoinPeers join);
+
+  [[nodiscard]] const Membership& membership() const { return membership_; }
+  [[nodiscard]] std::uint32_t rank() const { return membership_.rank.value(); }
+  [[nodiscard]] std::uint32_t size() const { return membership_.world.value(); }
+  [[nodiscard]] bool leads() const { return rank() == 0; }
+
+  /// Connects to the peers; does nothing when that is done, or in a world of one.
+  Result<void> join();
+
+  /// Whether the generation is over: its session said so, or a call failed.
+  [[nodiscard]] bool over() const { return end_->over.load(std::memory_order_acquire); }
+  [[nodiscard]] Failure why_over() const;
+  void end(const Failure& why) { end_->set(why); }
+
+  /// All calls below: on all ranks, in the same order. A failure ends the generation.
+  /// A list for this rank itself is empty on both sides.
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives);
+  /// Everybody's bytes, in rank order; they may differ in length.
+  Result<std::vector<ByteVector>> all_gather(ByteSpan mine);
+  /// The leader's bytes; what others pass does not matter.
+  Result<ByteVector> from_leader(ByteSpan leaders);
+  /// Success if it is success everywhere; else the failure of the first rank that has one, the same one on all ranks.
+  Result<void> agree(const Result<void>& mine);
+
+ private:
+  struct End {  // shared with the session's thread, which may outlive the world by a moment
+    std::atomic<bool> over{false};
+    std::mutex mutex;
+    Failure why;
+    Peers* peers = nullptr;
+    void set(const Failure& failure);
+  };
+  Session& session_;
+  JoinPeers join_;
+  Membership membership_;
+  std::shared_ptr<End> end_;
+  std::unique_ptr<Peers> peers_;
+
+ public:
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+};
+
+/// A Result<void> as bytes.
+[[nodiscard]] ByteVector encode_status(const Result<void>& status);
+[[nodiscard]] Result<void> decode_status(ByteSpan bytes);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,94 @@
+// A language model on any text: a whole program around elrun::Job. Nothing in it knows how many processes there are.
+
+#include <cstdarg>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <elrun/elrun.hpp>
+#include "samples/gpt/model.hpp"
+#include "samples/gpt/options.hpp"
+#include "samples/gpt/text.hpp"
+
+namespace {
+
+__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
+  char line[256];
+  va_list values;
+  va_start(values, pattern);
+  std::vsnprintf(line, sizeof line, pattern, values);
+  va_end(values);
+  return line;
+}
+
+elrun::Plan plan_of(const gpt::Options& options, const gpt::Text& text) {
+  return {.global_batch = options.global_batch,
+          .micro_batch = options.micro_batch,
+          .samples = text.samples(),
+          .data_hash = text.hash(),
+          .steps = options.steps,
+          .seed = options.seed,
+          .placement = elrun::zero(static_cast<int>(options.zero)),
+          // What the names and shapes of the parameters do not say.
+          .numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context)};
+}
+
+void print_sample(elrun::Job& job, gpt::Model& model, std::size_t count) {
+  const std::vector<unsigned char> bytes = model.generate(count, job.rng("sample"));
+  const std::string text = gpt::printable(bytes);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    job.print("sample: " + text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+void train(elrun::Job& job, const gpt::Options& options, const gpt::Text& text) {
+  job.configure(plan_of(options, text), {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep)});
+  nn::Engine engine{job.compute_threads()};
+  gpt::Model model{job, engine, options};
+  job.seal();
+  if (!job.restore()) model.initialise(job.rng("init"));
+
+  std::vector<std::int32_t> inputs(options.micro_batch * options.context), targets(inputs.size());
+  const elrun::AdamW adamw{};
+  while (auto step = job.next_step()) {
+    for (elrun::Slot& slot : step->slots()) {
+      text.fetch(slot.samples(), inputs, targets);
+      const float loss = model.forward(slot.samples().size(), inputs.data(), targets.data());
+      model.backward(inputs.data());
+      slot.report(loss, slot.samples().size() * options.context);
+    }
+    const elrun::StepResult r = step->apply(adamw, {.lr = gpt::learning_rate(step->number(), options.steps, options.lr), .clip_norm = 1.0f});
+    if (r.decided)  // otherwise the world has changed, and the same step comes again
+      job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f", static_cast<unsigned long long>(r.step),
+                       static_cast<double>(r.loss), static_cast<double>(r.norm), r.world, static_cast<unsigned long long>(r.generation), r.tokens_per_s));
+  }
+
+  if (options.sample > 0 && job.prints()) print_sample(job, model, options.sample);
+  const elrun::Outcome& end = job.outcome();
+  job.print(format("done step=%llu loss=%.5f state=%016llx", static_cast<unsigned long long>(end.step), static_cast<double>(end.loss),
+                   static_cast<unsigned long long>(end.state_hash)));
+}
+
+int refuse(const std::vector<std::string>& problems, int exit_code) {
+  for (const std::string& problem : problems) std::fprintf(stderr, "gpt: %s\n", problem.c_str());
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  gpt::Parsed parsed = gpt::parse({argv + 1, argv + argc});
+  const gpt::Options& options = parsed.options;
+  if (options.help) return std::fputs(gpt::help().c_str(), stdout) < 0 ? 1 : 0;
+
+  if (options.data.empty()) return refuse(parsed.problems, parsed.exit_code);
+  auto text = gpt::Text::open(options.data, options.context);
+  if (!text.ok()) {
+    parsed.problems.push_back(text.failure().what);
+    if (parsed.exit_code == 0) parsed.exit_code = gpt::ExitCode::no_input;
+  }
+  if (!parsed.problems.empty()) return refuse(parsed.problems, parsed.exit_code);
+  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, options, *text); });
+}

@@ -1,0 +1,46 @@
+#pragma once
+/// \file What a person can ask of gpt, checked once, all problems together.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+struct Options {
+  std::string data;                ///< A text file; every byte is a token.
+  std::uint64_t steps = 60;
+  std::uint64_t global_batch = 16;  ///< Samples per step.
+  std::uint64_t micro_batch = 2;    ///< Samples per slot.
+  std::uint64_t layers = 4;
+  std::uint64_t channels = 128;
+  std::uint64_t heads = 4;
+  std::uint64_t context = 64;      ///< Bytes that a prediction looks back on; also the length of a sample.
+  std::uint64_t zero = 1;          ///< ZeRO stage.
+  std::uint64_t seed = 1;
+  double lr = 2e-3;                ///< The highest of the schedule.
+  std::string checkpoint;          ///< Directory; empty: none.
+  std::uint64_t every = 0;         ///< Steps between checkpoints.
+  std::uint64_t keep = 3;
+  std::uint64_t sample = 0;        ///< Bytes of text to generate at the end.
+  bool help = false;
+};
+
+/// `sysexits.h`, which launchers and schedulers know.
+enum ExitCode : int { usage = 64, no_input = 66, configuration = 78 };
+
+struct Parsed {
+  Options options;
+  std::vector<std::string> problems;  ///< Each with option, value and remedy; empty when all is well.
+  int exit_code = 0;                  ///< Of the gravest problem: `usage` before `configuration`.
+};
+
+/// `--name value` and `--name=value`. The last of two wins.
+[[nodiscard]] Parsed parse(const std::vector<std::string>& arguments);
+[[nodiscard]] std::string help();
+
+/// The learning rate of a step: a linear warm-up over a tenth of the steps, then half a cosine down to a tenth. It has the
+/// same bits on every machine.
+[[nodiscard]] float learning_rate(std::uint64_t step, std::uint64_t steps, double highest);
+
+}  // namespace gpt

@@ -1,0 +1,75 @@
+#include <string>
+#include <vector>
+
+#include "samples/gpt/options.hpp"
+#include "tests/support/catch.hpp"
+
+using Catch::Matchers::Contains;
+using gpt::parse;
+
+TEST_CASE("options are read as --name value and --name=value", "[gpt]") {
+  const auto parsed = parse({"--data", "a.txt", "--steps=7", "--zero", "0", "--lr=1e-4", "--checkpoint", "c", "--every", "3", "--seed=18446744073709551615"});
+  CHECK(parsed.problems.empty());
+  CHECK(parsed.options.data == "a.txt");
+  CHECK(parsed.options.steps == 7);
+  CHECK(parsed.options.zero == 0);
+  CHECK(parsed.options.lr == 1e-4);
+  CHECK(parsed.options.every == 3);
+  CHECK(parsed.options.seed == ~std::uint64_t{0});
+  CHECK(parse({"--data", "a", "--steps", "1", "--steps", "2"}).options.steps == 2);
+}
+
+TEST_CASE("all problems are told at once, each with option, value and remedy", "[gpt]") {
+  const auto parsed = parse({"--data", "a", "--steps", "0", "--bogus", "3", "--heads=x", "extra", "--global-batch", "10", "--micro-batch", "4", "--lr", "-1", "--every"});
+  CHECK(parsed.exit_code == gpt::ExitCode::usage);
+  REQUIRE(parsed.problems.size() == 7);
+  CHECK_THAT(parsed.problems[0], Contains("--steps '0'") && Contains("at least 1"));
+  CHECK_THAT(parsed.problems[1], Contains("--bogus") && Contains("--help"));
+  CHECK_THAT(parsed.problems[2], Contains("--heads 'x'"));
+  CHECK_THAT(parsed.problems[3], Contains("'extra'"));
+  CHECK_THAT(parsed.problems[4], Contains("--lr '-1'"));
+  CHECK_THAT(parsed.problems[5], Contains("--every needs a value"));
+  CHECK_THAT(parsed.problems[6], Contains("--micro-batch 4") && Contains("--global-batch 10"));
+}
+
+TEST_CASE("contradictions have an exit code of their own", "[gpt]") {
+  const auto parsed = parse({"--data", "a", "--channels", "100", "--heads", "3", "--every", "5"});
+  CHECK(parsed.exit_code == gpt::ExitCode::configuration);
+  REQUIRE(parsed.problems.size() == 2);
+  CHECK_THAT(parsed.problems[0], Contains("--channels 100") && Contains("--heads 3") && Contains("try --channels 102"));
+  CHECK_THAT(parsed.problems[1], Contains("--every 5") && Contains("--checkpoint"));
+}
+
+TEST_CASE("numbers are bounded and read whole", "[gpt]") {
+  for (const char* bad : {"", " 1", "1 ", "+1", "-1", "1e3", "0x10", "99999999999999999999", "2.5"}) {
+    CAPTURE(bad);
+    CHECK(parse({"--data", "a", "--layers", bad}).exit_code == gpt::ExitCode::usage);
+  }
+  for (const char* bad : {"0", "nan", "inf", "-0.1", "1x", "1000"}) CHECK(parse({"--data", "a", "--lr", bad}).exit_code == gpt::ExitCode::usage);
+  CHECK(parse({"--data", "a", "--zero", "2"}).exit_code == gpt::ExitCode::usage);
+  CHECK(parse({"--data", "a", "--keep", "1"}).exit_code == gpt::ExitCode::usage);
+  CHECK(parse({}).exit_code == gpt::ExitCode::usage);
+  CHECK(parse({"--data="}).exit_code == gpt::ExitCode::usage);
+}
+
+TEST_CASE("help names every option with its default, and wins over problems", "[gpt]") {
+  const auto parsed = parse({"--help"});
+  CHECK(parsed.options.help);
+  CHECK(parsed.problems.empty());
+  for (const char* name : {"--data", "--steps", "--global-batch", "--micro-batch", "--layers", "--channels", "--heads", "--context", "--zero", "--seed", "--lr",
+                           "--checkpoint", "--every", "--keep", "--sample"})
+    CHECK_THAT(gpt::help(), Contains(name));
+  CHECK_THAT(gpt::help(), Contains("(60)"));
+}
+
+TEST_CASE("the learning rate warms up, falls along a cosine, and ends at a tenth", "[gpt]") {
+  CHECK(gpt::learning_rate(0, 100, 1.0) == 0.1f);
+  CHECK(gpt::learning_rate(9, 100, 1.0) == 1.0f);
+  CHECK(gpt::learning_rate(10, 100, 1.0) == Approx(1.0));
+  CHECK(gpt::learning_rate(55, 100, 1.0) == Approx(0.55));
+  CHECK(gpt::learning_rate(25, 100, 1.0) == Approx(0.55 + 0.45 * 0.8660254));
+  CHECK(gpt::learning_rate(99, 100, 1.0) == Approx(0.1).margin(1e-3));
+  CHECK(gpt::learning_rate(100, 100, 1.0) == Approx(0.1));
+  CHECK(gpt::learning_rate(0, 1, 1.0) == 1.0f);
+  for (std::uint64_t s = 10; s < 99; ++s) CHECK(gpt::learning_rate(s + 1, 100, 1.0) < gpt::learning_rate(s, 100, 1.0));
+}

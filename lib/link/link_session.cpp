@@ -37,6 +37,7 @@ using ErrorCode = boost::system::error_code;
 namespace {
 
 constexpr Duration backoff_least = 20ms, backoff_most = 1s;
+constexpr Duration patience = 1s;       // a quick start needs no word about who came first
 constexpr Duration attempt_max = 5s;    // for one connection attempt: a host that is gone does not answer at all
 constexpr Duration answer_slack = 1s;   // the loop ends every wait by its deadline; the caller's own clock only if it cannot
 constexpr std::size_t calls_max = 65536;  // store calls under way in one process
@@ -199,7 +200,7 @@ class Link {
     // The agent's socket was there before this process: when it is not, the agent has gone.
     if (!target_.operators() && !(why.code == Code::io && why.remedy == Remedy::retry)) return lose(std::move(why));
     if (deadline_.passed(clock_.now())) return;  // the deadline's own timer says it
-    waiting_(log_, Level::info, fmt::format("waiting for {} ({})", target_.where, why.what));
+    if (clock_.now() - started_ > patience) waiting_(log_, Level::info, fmt::format("waiting for {} ({})", target_.where, why.what));
     backoff_ = std::clamp(2 * backoff_, backoff_least, backoff_most);
     retry_.expires_after(Duration{static_cast<Duration::rep>(jitter_.below(static_cast<std::uint64_t>(backoff_.count()))) + 1});
     retry_.async_wait([this](const ErrorCode& error) {
@@ -322,6 +323,7 @@ class Link {
   SteadyClock clock_;
   Target target_;
   Deadline deadline_;
+  Instant started_ = clock_.now();
   Log log_;
   asio::io_context loop_{1};
 

@@ -35,7 +35,7 @@ WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Lo
 
 void WorldHost::beat() {
   for (const auto& [rank, member] : roll_.members()) server_->send(member.visitor, Alive{});
-  if (!roll_.complete()) {
+  if (!roll_.complete() && ++beats_ > 1) {  // a quick start needs no word
     const auto missing = roll_.missing();
     waiting_(log_, Level::info, fmt::format("waiting for {} of {} workers: {}", missing.size(), world_.value(), list_ranks(missing)));
   }

@@ -43,6 +43,7 @@ class WorldHost {
   Key256 key_{};
   RollCall roll_;
   LogIfChanged waiting_;
+  std::uint64_t beats_ = 0;
   StoreCore store_;
   std::set<Rank> done_;                               // members that said that the job is over
   std::optional<WorkerServer::Connection> host_waits_;  // rank 0's own, when it has said so

@@ -1,0 +1,306 @@
+#include <elrun/session.hpp>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include "lib/base/clock.hpp"
+#include "lib/link/link_session.hpp"
+#include "lib/link/message_stream.hpp"
+#include "lib/link/server.hpp"
+#include "lib/link/store_core.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/program.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+const SteadyClock steady;
+Deadline within(Duration wait) { return Deadline::after(steady.now(), wait); }
+
+/// An agent with nothing but a server and a store, on a thread of its own.
+class SmallAgent {
+ public:
+  explicit SmallAgent(std::uint32_t world) : world_{world} {
+    char directory[] = "/tmp/elrun-session-XXXXXX";
+    REQUIRE(::mkdtemp(directory) != nullptr);
+    directory_ = directory;
+    (void)store_.begin_generation(generation);
+    auto server = WorkerServer::listen_unix(loop_, socket(), {[this](auto from, const Message& m) { on_message(from, m); },
+                                                              [this](auto from, const Failure& why) { on_closed(from, why); }});
+    REQUIRE(server.ok());
+    server_ = std::move(*server);
+    thread_ = std::thread{[this] { loop_.run(); }};
+  }
+  ~SmallAgent() { stop(); std::filesystem::remove_all(directory_); }
+  void stop() {  // as a killed agent would: all connections end at once
+    if (!thread_.joinable()) return;
+    boost::asio::post(loop_, [this] { server_.reset(); work_.reset(); loop_.stop(); });
+    thread_.join();
+  }
+  [[nodiscard]] std::string socket() const { return directory_ + "/agent"; }
+  Result<std::unique_ptr<Session>> open(std::uint32_t rank, bool is_job = true) {
+    return open_under_agent({socket(), Rank{rank}, WorldSize{world_}}, is_job, within(20s));
+  }
+  void broadcast(Message message) {
+    boost::asio::post(loop_, [this, message] {
+      for (const auto& [connection, rank] : ranks_) server_->send(connection, message);
+    });
+  }
+  /// Waits for a message that a worker sent.
+  template <class M>
+  M next() {
+    std::unique_lock lock{mutex_};
+    for (;;) {
+      const auto at = std::ranges::find_if(heard_, [](const Message& m) { return std::holds_alternative<M>(m); });
+      if (at != heard_.end()) {
+        M found = std::get<M>(*at);
+        heard_.erase(at);
+        return found;
+      }
+      const bool more = arrived_.wait_for(lock, 20s) == std::cv_status::no_timeout;
+      REQUIRE(more);
+    }
+  }
+
+  const Generation generation{7, {{11, 22}}};
+  std::atomic<bool> refuse = false;
+  std::atomic<int> closed = 0;
+
+ private:
+  void on_message(WorkerServer::Connection from, const Message& message) {
+    if (const auto* hello = std::get_if<Hello>(&message)) {
+      if (refuse) {
+        server_->send(from, Refusal{{.code = Code::refused, .remedy = Remedy::fix_config, .what = "no place for you"}});
+        return server_->close(from);
+      }
+      ranks_[from] = hello->rank;
+      Place place;
+      place.membership = {generation, Rank{hello->rank}, WorldSize{world_}};
+      place.local_world = world_;
+      place.local_rank = LocalRank{hello->rank};
+      place.node = NodeId{"node-a"};
+      place.address = "10.1.2.3";
+      place.elastic = true;
+      server_->send(from, Welcome{place});
+    } else if (const auto* request = std::get_if<StoreRequest>(&message)) {
+      for (const auto& [to, reply] : store_.call(StoreCaller{from}, *request, steady.now())) server_->send(to.value(), reply);
+    } else if (std::holds_alternative<JobOver>(message)) {
+      server_->send(from, message);
+    }
+    const std::lock_guard lock{mutex_};
+    if (!std::holds_alternative<StoreRequest>(message)) heard_.push_back(message);
+    arrived_.notify_all();
+  }
+  void on_closed(WorkerServer::Connection from, const Failure&) {
+    ranks_.erase(from);
+    ++closed;
+  }
+
+  std::uint32_t world_;
+  std::string directory_;
+  boost::asio::io_context loop_{1};
+  std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_{loop_.get_executor()};
+  std::unique_ptr<WorkerServer> server_;
+  StoreCore store_;
+  std::map<WorkerServer::Connection, std::uint32_t> ranks_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<Message> heard_;
+  std::thread thread_;
+};
+
+Failure loss_of(std::uint32_t rank) { return {.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "it was killed", .peer = Rank{rank}}; }
+
+std::uint16_t free_port() {
+  const Fd probe = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+  return local_address(probe.get()).port();
+}
+
+std::string worker_program() { return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "operators_worker"; }
+
+std::vector<std::string> operators_environment(std::uint32_t rank, std::uint32_t world, std::uint16_t port) {
+  return {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)};
+}
+
+}  // namespace
+
+TEST_CASE("alone, a worker is a world of one with a store of its own", "[session]") {
+  for (const char* name : {"ELRUN_SOCKET", "RANK", "WORLD_SIZE"}) ::unsetenv(name);
+  auto session = Session::open(true, within(1s)).value();
+  CHECK(session->place().membership.world == WorldSize{1});
+  CHECK(session->place().membership.generation.number == 1);
+  CHECK(!session->place().elastic);
+  Store& store = session->store();
+  CHECK(store.add("n", 2, within(1s)).value() == 2);
+  CHECK(store.add("n", 3, within(1s)).value() == 5);
+  CHECK(as_text(store.get("n", within(1s)).value()) == "5");
+  CHECK(store.get("absent", within(10ms)).failure().code == Code::deadline_passed);
+  CHECK(store.barrier("b", WorldSize{1}, within(1s)).ok());
+  CHECK(store.all_gather("g", Rank{0}, WorldSize{1}, as_bytes("x"), within(1s)).value().size() == 1);
+  CHECK(store.remove("n", within(1s)).value());
+  CHECK(store.set("k", ByteVector(store_value_max.value() + 1), within(1s)).failure().code == Code::invalid_argument);
+  CHECK(session->finished(within(1s)).ok());
+}
+
+TEST_CASE("a worker gets its place, its store and its end from the agent", "[session]") {
+  SmallAgent agent{2};
+  auto first = agent.open(0).value();
+  auto second = agent.open(1).value();
+  const Hello hello = agent.next<Hello>();
+  CHECK(hello.pid == static_cast<std::uint64_t>(::getpid()));
+  CHECK(hello.is_job);
+  CHECK(first->place().membership == Membership{agent.generation, Rank{0}, WorldSize{2}});
+  CHECK(second->place().node == NodeId{"node-a"});
+  CHECK(second->place().address == "10.1.2.3");
+  CHECK(second->place().elastic);
+
+  SECTION("store calls of many threads are under way at one time") {
+    auto waits = std::async(std::launch::async, [&] { return first->store().get("later", within(20s)); });
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) threads.emplace_back([&] { for (int i = 0; i < 50; ++i) CHECK(second->store().add("n", 1, within(20s)).ok()); });
+    for (auto& thread : threads) thread.join();
+    CHECK(as_text(second->store().get("n", within(20s)).value()) == "200");
+    CHECK(second->store().set("later", as_bytes("now"), within(20s)).ok());
+    CHECK(as_text(waits.get().value()) == "now");
+  }
+  SECTION("progress and the end of the job arrive, in this order") {
+    first->progress(StepNumber{41});
+    CHECK(first->finished(within(20s)).ok());
+    CHECK(agent.next<StepDecided>().step == 41);
+    CHECK(agent.next<JobOver>().generation == agent.generation);
+  }
+  SECTION("it says that it lives") {
+    (void)agent.next<Alive>();
+    (void)agent.next<Alive>();
+    (void)agent.next<Alive>();  // at least one of two workers has said so twice
+  }
+  SECTION("the end of the generation is acknowledged, ends calls that wait, and is told once") {
+    std::promise<Failure> told;
+    first->on_generation_over([&](const Failure& why) { told.set_value(why); });
+    auto waits = std::async(std::launch::async, [&] { return first->store().get("never", within(60s)); });
+    agent.broadcast(GenerationOver{{agent.generation.number, {}}, loss_of(1)});  // another lineage: not ours
+    agent.broadcast(GenerationOver{agent.generation, loss_of(1)});
+    CHECK(told.get_future().get().peer == Rank{1});
+    CHECK(agent.next<GenerationOver>().generation == agent.generation);
+    const auto ended = waits.get();
+    REQUIRE(!ended.ok());
+    CHECK(ended.failure().code == Code::generation_over);
+    CHECK_THAT(ended.failure().what, Catch::Contains("it was killed"));
+    CHECK(first->store().set("k", {}, within(20s)).failure().code == Code::generation_over);
+    std::promise<Failure> late;
+    first->on_generation_over([&](const Failure& why) { late.set_value(why); });
+    CHECK(late.get_future().get().peer == Rank{1});
+  }
+  SECTION("an agent that is gone is the end of the generation") {
+    std::promise<Failure> told;
+    first->on_generation_over([&](const Failure& why) { told.set_value(why); });
+    agent.stop();
+    CHECK_THAT(told.get_future().get().what, Catch::Contains("the agent at"));
+    CHECK(!first->finished(within(20s)).ok());
+  }
+  SECTION("in a forked child every call fails, and the parent's session lives on") {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const bool refused = !first->store().set("k", {}, within(1s)).ok() && !first->finished(within(1s)).ok();
+      first.reset();
+      ::_exit(refused ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    CHECK(first->store().set("k", {}, within(20s)).ok());
+  }
+}
+
+TEST_CASE("a refused worker is told why", "[session]") {
+  SmallAgent agent{1};
+  agent.refuse = true;
+  const auto refused = agent.open(0);
+  REQUIRE(!refused.ok());
+  CHECK(refused.failure().what == "no place for you");
+  CHECK(refused.failure().remedy == Remedy::fix_config);
+}
+
+TEST_CASE("a socket that nobody serves is an answer, not a wait", "[session]") {
+  const auto lost = open_under_agent({"/tmp/elrun-no-such-socket", Rank{0}, WorldSize{1}}, false, within(60s));
+  REQUIRE(!lost.ok());
+  CHECK_THAT(lost.failure().what, Catch::Contains("/tmp/elrun-no-such-socket"));
+}
+
+TEST_CASE("garbage on the agent's socket costs its own connection and nothing else", "[session]") {
+  SmallAgent agent{1};
+  const SocketAddress address = unix_address(agent.socket()).value();
+  const Fd stranger = connect_begin(address).value();
+  const std::string garbage(1000, 'x');
+  REQUIRE(::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) == 1000);
+  pollfd closed{stranger.get(), POLLIN, 0};
+  CHECK(::poll(&closed, 1, 20000) == 1);
+  auto session = agent.open(0);
+  REQUIRE(session.ok());
+  CHECK((*session)->store().set("k", {}, within(20s)).ok());
+}
+
+TEST_CASE("three processes of an operator's job meet with nothing but an address", "[session]") {
+  const std::uint16_t port = free_port();
+  SECTION("and end in order") {
+    std::vector<std::unique_ptr<Program>> workers;
+    for (const std::uint32_t rank : {2u, 1u, 0u}) workers.push_back(std::make_unique<Program>(worker_program(), std::vector<std::string>{}, operators_environment(rank, 3, port)));
+    for (auto& worker : workers) {
+      CHECK(worker->line() == "met [rank 0] [rank 1] [rank 2] at 127.0.0.1");
+      CHECK(worker->line() == "done");
+      CHECK(worker->wait() == 0);
+    }
+  }
+  SECTION("a member that dies ends the world of all others, and is named") {
+    const auto doomed = GENERATE(0u, 2u);
+    std::vector<std::unique_ptr<Program>> workers;
+    for (const std::uint32_t rank : {0u, 1u, 2u}) workers.push_back(std::make_unique<Program>(worker_program(), std::vector<std::string>{"wait"}, operators_environment(rank, 3, port)));
+    for (auto& worker : workers) CHECK(worker->line().value_or("").starts_with("met"));
+    workers[doomed]->kill(SIGKILL);
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      if (rank == doomed) continue;
+      CHECK_THAT(workers[rank]->line().value_or(""), Catch::Contains("generation_over") && Catch::Contains("rank " + std::to_string(doomed)));
+      CHECK(workers[rank]->wait() == 1);
+    }
+  }
+  SECTION("who is missing at the deadline is named to those who came") {
+    Program first{worker_program(), {"impatient"}, operators_environment(0, 3, port)};
+    Program third{worker_program(), {"impatient"}, operators_environment(2, 3, port)};
+    const std::string text = first.line().value_or("");
+    CHECK_THAT(text, Catch::Contains("missing") && Catch::Contains("1"));
+    CHECK(first.wait() == 1);
+    CHECK(third.wait() == 1);
+  }
+  SECTION("a wrong world size is refused with both values, and the others go on") {
+    Program first{worker_program(), {}, operators_environment(0, 2, port)};
+    Program wrong{worker_program(), {}, operators_environment(1, 5, port)};
+    CHECK_THAT(wrong.line().value_or(""), Catch::Contains("WORLD_SIZE=5") && Catch::Contains("WORLD_SIZE=2"));
+    CHECK(wrong.wait() == 78);
+    Program second{worker_program(), {}, operators_environment(1, 2, port)};
+    CHECK(first.line() == "met [rank 0] [rank 1] at 127.0.0.1");
+    CHECK(first.wait() == 0);
+    CHECK(second.wait() == 0);
+  }
+  SECTION("a broken environment is told whole") {
+    Program worker{worker_program(), {}, {"RANK=one", "WORLD_SIZE=2"}};
+    CHECK_THAT(worker.line().value_or(""), Catch::Contains("problems"));
+    CHECK_THAT(worker.line().value_or(""), Catch::Contains("RANK=one"));
+    CHECK(worker.wait() == 78);
+  }
+}

@@ -49,3 +49,23 @@ function(elrun_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     SKIP_REGULAR_EXPRESSION "SKIPPED:" ENVIRONMENT "ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR}")
 endfunction()
+
+# elrun_bench(name SOURCES ... LINK ...): a program under build/bench that prints one line per question. The target
+# `bench` runs them all; ctest knows nothing of them, for a number is neither passed nor failed.
+function(elrun_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> ${ARG_LINK})
+  if(NOT TARGET bench)
+    add_custom_target(bench)
+  endif()
+  add_custom_target(run_${name} USES_TERMINAL DEPENDS ${name}
+    COMMAND ${CMAKE_COMMAND} -E env ELRUN_BIN=${PROJECT_BINARY_DIR}/bin $<TARGET_FILE:${name}>)
+  foreach(program elrun_main gpt)  # what a benchmark starts
+    if(TARGET ${program})
+      add_dependencies(run_${name} ${program})
+    endif()
+  endforeach()
+  add_dependencies(bench run_${name})
+endfunction()

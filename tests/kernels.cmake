@@ -1,5 +1,5 @@
 elrun_test(kernels_test SOURCES unit/kernels_test.cpp LINK elrun::kernels LABELS unit)
 if(ELRUN_CUDA)
   elrun_test(kernels_gpu_test SOURCES gpu/kernels_test.cpp LINK elrun::kernels CUDA::cudart_static LABELS gpu TIMEOUT 300)
-  elrun_executable(adamw_bench SOURCES gpu/adamw_bench.cpp LINK elrun::kernels CUDA::cudart_static)
+  elrun_bench(adamw_bench SOURCES gpu/adamw_bench.cpp LINK elrun::kernels CUDA::cudart_static)
 endif()

@@ -23,3 +23,5 @@ if(TARGET elrun AND TARGET elrun_main AND NOT ELRUN_SANITIZE)
   set_tests_properties(install_test PROPERTIES LABELS tidy TIMEOUT 300)
   set_tests_properties(symbols_test PROPERTIES LABELS tidy TIMEOUT 60)
 endif()
+
+elrun_bench(launch_bench SOURCES bench/launch_bench.cpp LINK elrun::base fmt::fmt)

@@ -32,8 +32,8 @@ constexpr std::uint64_t aux_bytes_max = 1u << 26;     ///< Of one entry.
 
 /// Who wrote a record. Wall time is for people: nothing is decided by it.
 struct Author {
-  std::string run_id;
-  Generation generation;
+  std::string run_id{};
+  Generation generation{};
   std::int64_t wall_ns = 0;
   friend bool operator==(const Author&, const Author&) = default;
 };
@@ -43,7 +43,7 @@ struct Author {
 /// RUN.json: whose root this is. Made once, by the first save.
 struct RunRecord {
   std::string root;  ///< 32 hexadecimal digits, in every checkpoint of the root.
-  Author author;
+  Author author{};
   PlanIdentity plan;
   ModelTable model;
   friend bool operator==(const RunRecord&, const RunRecord&) = default;
@@ -54,7 +54,7 @@ struct RunRecord {
 /// gens/g00000007.claim: the number is taken. From here on older owners' saves are not acknowledged.
 struct ClaimRecord {
   FenceNumber number = 0;
-  Author author;
+  Author author{};
   friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
 };
 [[nodiscard]] std::string encode(const ClaimRecord& record);
@@ -63,10 +63,10 @@ struct ClaimRecord {
 /// gens/g00000007.json: what the number's owner goes on from. Published after the claim and the choice, before any save.
 struct FenceRecord {
   FenceNumber number = 0;
-  Author author;
+  Author author{};
   std::uint32_t world = 1;
-  std::vector<CheckpointId> inherits;         ///< Ascending.
-  std::optional<CheckpointId> resumed_from;
+  std::vector<CheckpointId> inherits{};       ///< Ascending.
+  std::optional<CheckpointId> resumed_from{};
   friend bool operator==(const FenceRecord&, const FenceRecord&) = default;
 };
 [[nodiscard]] std::string encode(const FenceRecord& record);
@@ -115,7 +115,7 @@ struct PartRecord {
 struct Manifest {
   CheckpointId id;
   std::string root;
-  Author author;
+  Author author{};
   std::optional<CheckpointId> parent;
   std::uint32_t world = 1;
   PlanIdentity plan;
@@ -134,7 +134,7 @@ struct Manifest {
 struct CommitRecord {
   CheckpointId id;
   std::string root;
-  Author author;
+  Author author{};
   std::uint64_t manifest_bytes = 0;
   std::uint32_t manifest_crc = 0;
   std::string manifest_sha256;

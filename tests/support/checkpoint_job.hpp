@@ -1,0 +1,147 @@
+#pragma once
+/// \file A job without a network: all ranks of a world in one place, with state whose every element is known.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <elrun/philox.hpp>
+
+#include "checkpoint/checkpointer.hpp"
+#include "checkpoint/plan.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/faulty_files.hpp"
+
+namespace elrun::test {
+
+/// Some units and kinds; small, so that thousands of saves take a second.
+inline ModelTable small_model() {
+  return {.units = {{"embed", 3000, {{"weight", DType::f32, {50, 60}, 0}}},
+                    {"block.0", 1500, {{"qkv", DType::f32, {10, 100}, 0}, {"bias", DType::f32, {400}, 1024}}},
+                    {"head", 7, {}}},
+          .kinds = {{"param", DType::f32}, {"exp_avg", DType::bf16}}};
+}
+
+inline ModelTable random_model(Rng& rng) {
+  ModelTable model;
+  constexpr DType types[] = {DType::f32, DType::bf16, DType::f64, DType::u8};
+  const auto kinds = 1 + rng.below(4), units = 1 + rng.below(5);
+  for (std::uint64_t k = 0; k < kinds; ++k) model.kinds.push_back({"kind" + std::to_string(k), types[rng.below(4)]});
+  for (std::uint64_t u = 0; u < units; ++u) {
+    const std::uint64_t elements = rng.chance(0.1) ? 200'000 + rng.below(400'000) : rng.below(5000);
+    model.units.push_back({"unit." + std::to_string(u), elements, {}});
+  }
+  return model;
+}
+
+/// The one byte that belongs there, so that a restore can be judged without the save that it came from.
+inline std::byte expected_byte(std::uint64_t step, std::uint64_t kind, std::uint64_t unit, std::uint64_t byte) {
+  std::uint64_t x = (step * 1'000'003 + kind * 131 + unit) * 0x9e3779b97f4a7c15u + byte * 0xbf58476d1ce4e5b9u;
+  x ^= x >> 31;
+  return std::byte(x * 0x94d049bb133111ebu >> 56);
+}
+
+/// Where a rank's part of the state lies.
+struct Held {
+  std::vector<Fragment> fragments;
+  std::vector<std::unique_ptr<ByteVector>> memory;
+  void add(const ModelTable& model, std::uint64_t kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, bool replicated) {
+    memory.push_back(std::make_unique<ByteVector>((end - begin) * size_of(model.kinds[kind].dtype)));
+    fragments.push_back({model.kinds[kind].name, unit, begin, end, *memory.back(), replicated});
+  }
+};
+
+/// Cuts every kind of every unit at random over `world` ranks; the kinds whose bit is set in `replicated` are whole everywhere.
+inline std::vector<Held> random_cut(const ModelTable& model, std::uint32_t world, std::uint32_t replicated, Rng& rng) {
+  std::vector<Held> ranks(world);
+  for (std::uint64_t kind = 0; kind < model.kinds.size(); ++kind)
+    for (std::uint64_t unit = 0; unit < model.units.size(); ++unit) {
+      const std::uint64_t elements = model.units[unit].elements;
+      std::uint64_t begin = 0;
+      for (std::uint32_t rank = 0; rank < world; ++rank) {
+        const bool whole = replicated >> kind & 1;
+        const std::uint64_t end = whole || rank + 1 == world ? elements : begin + rng.below(elements - begin + 1);
+        if (whole) ranks[rank].add(model, kind, unit, 0, elements, true);
+        else if (begin != end || rng.chance(0.3)) ranks[rank].add(model, kind, unit, begin, end, false);
+        begin = end;
+      }
+    }
+  return ranks;
+}
+
+inline std::uint64_t index_of_kind(const ModelTable& model, const std::string& name) {
+  std::uint64_t kind = 0;
+  while (model.kinds[kind].name != name) ++kind;
+  return kind;
+}
+
+inline void fill(const ModelTable& model, const Held& held, std::uint64_t step) {
+  for (const Fragment& f : held.fragments) {
+    const std::uint64_t kind = index_of_kind(model, f.kind), first = f.begin * size_of(model.kinds[kind].dtype);
+    for (std::uint64_t i = 0; i < f.bytes.size(); ++i) f.bytes[i] = expected_byte(step, kind, f.unit, first + i);
+  }
+}
+
+inline bool holds(const ModelTable& model, const Held& held, std::uint64_t step) {
+  for (const Fragment& f : held.fragments) {
+    const std::uint64_t kind = index_of_kind(model, f.kind), first = f.begin * size_of(model.kinds[kind].dtype);
+    for (std::uint64_t i = 0; i < f.bytes.size(); ++i)
+      if (f.bytes[i] != expected_byte(step, kind, f.unit, first + i)) return false;
+  }
+  return true;
+}
+
+inline std::vector<Aux> aux_of_step(std::uint64_t step) {
+  return {{"schedule", ByteVector(step % 50 + 1, std::byte(step))}, {"nothing", {}}};
+}
+
+struct TestJob {
+  TestJob(Files& files, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1,
+          std::string run_id = "run", Path root = "/ckpts", PlanIdentity plan = {"abc123", "global_batch: 64\nseed: 7"})
+      : log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }}, rng{seed}, table{std::move(model)} {
+    for (std::uint32_t rank = 0; rank < world; ++rank)
+      ranks.emplace_back(files, clock, log, root, Saver{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{rank}, WorldSize{world}, plan, table});
+    held = random_cut(table, world, replicated, rng);
+  }
+
+  Result<Start> start() { return ranks[0].start(); }
+
+  Result<void> save(std::uint64_t step, std::function<Result<void>()> still_owner = [] { return Result<void>{}; }) {
+    ELRUN_TRY_ASSIGN(const SaveTicket ticket, ranks[0].begin_save(step));
+    const SaveTicket carried = decode_save_ticket(encode(ticket)).value();
+    std::vector<PartVote> votes;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      fill(table, held[rank], step);
+      votes.push_back(decode_part_vote(encode(ranks[rank].write_part(carried, held[rank].fragments, aux_of_step(step)))).value());
+    }
+    return ranks[0].commit(ticket, votes, still_owner);
+  }
+
+  /// All ranks load; the first failure, or an empty optional when a byte is wrong (which no test accepts).
+  Result<void> load(const Start& start) {
+    const Start carried = decode_start(encode(start)).value();
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      ELRUN_TRY_ASSIGN(const std::vector<Aux> aux, ranks[rank].load(carried, held[rank].fragments));
+      if (!holds(table, held[rank], start.choice->step) || aux != aux_of_step(start.choice->step))
+        return Failure{Code::internal, Remedy::exit_process, "a load succeeded with wrong bytes"};
+    }
+    return {};
+  }
+
+  std::vector<std::string> lines{};
+  ManualClock clock{};
+  Log log;
+  Rng rng;
+  ModelTable table;
+  std::vector<Checkpointer> ranks{};
+  std::vector<Held> held{};
+};
+
+/// What went wrong, or nothing: for CHECK(said(x) == "").
+template <class T>
+std::string said(const Result<T>& result) {
+  return result.ok() ? "" : message(result.failure());
+}
+
+}  // namespace elrun::test

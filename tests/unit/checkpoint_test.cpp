@@ -1,0 +1,410 @@
+/// \file Rules of the checkpoint's cores, and of a checkpointer on a storage that behaves.
+
+#include "checkpoint/checkpointer.hpp"
+#include "checkpoint/fence.hpp"
+#include "checkpoint/json.hpp"
+#include "checkpoint/plan.hpp"
+#include "checkpoint/records.hpp"
+#include "checkpoint/save_round.hpp"
+#include "checkpoint/shard.hpp"
+#include "lib/base/crc32c.hpp"
+#include "tests/support/checkpoint_job.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+using Catch::Matchers::Contains;
+
+TEST_CASE("a checkpoint's name says step, fence and attempt, and nothing else is one", "[checkpoint]") {
+  const CheckpointId id{12000, 7, 1};
+  CHECK(to_string(id) == "s000000012000.g00000007.a01");
+  CHECK(parse_checkpoint_id(to_string(id)) == id);
+  for (const char* other : {"", "s1.g1.a1", "s000000012000.g00000007.a01.tmp", "s00000001200x.g00000007.a01", "s000000012000.g00000007.a1",
+                            "S000000012000.g00000007.a01", "s+00000012000.g00000007.a01"})
+    CHECK_FALSE(parse_checkpoint_id(other));
+  CHECK(parse_fence_number(claim_name(7)) == FenceNumber{7});
+  CHECK(parse_fence_number("g00000007.json") == FenceNumber{7});
+  CHECK_FALSE(parse_fence_number("g00000007.json.tmp-1"));
+}
+
+TEST_CASE("JSON from anybody is bounded", "[checkpoint]") {
+  const auto parse = [](std::string_view text) { return parse_json(as_bytes(text), "file"); };
+  CHECK(parse("{\"a\":[1,2]}").ok());
+  CHECK_THAT(said(parse("{\"a\":1,\"a\":2}")), Contains("key \"a\" twice"));
+  CHECK_THAT(said(parse("{\"b\":{\"a\":1},\"c\":{\"a\":1,\"a\":2}}")), Contains("twice"));
+  CHECK_THAT(said(parse(std::string(100'000, '['))), Contains("nested too deeply") || Contains("not valid"));
+  CHECK_THAT(said(parse(std::string(100, '[') + std::string(100, ']'))), Contains("nested too deeply"));
+  CHECK_FALSE(parse("{\"a\":\"\xff\"}").ok());
+  CHECK_FALSE(parse("").ok());
+  CHECK_FALSE(parse("{} {}").ok());
+  const auto number = [&](std::string_view text) {
+    std::string problem;
+    const Json json = parse(text).value();
+    (void)Fields{json, "x", problem}.number("n");
+    return problem;
+  };
+  CHECK(number("{\"n\":9007199254740991}").empty());
+  for (const char* bad : {"{\"n\":9007199254740992}", "{\"n\":-1}", "{\"n\":1.5}", "{\"n\":\"1\"}", "{}", "{\"n\":1e30}"}) CHECK_FALSE(number(bad).empty());
+}
+
+TEST_CASE("a sealed record notices every flipped bit", "[checkpoint]") {
+  const std::string text = encode(ClaimRecord{7, {"run 1", Generation{12, {{0x89ab, 0xcdef}}}, 1'700'000'000'000'000'000}});
+  REQUIRE(decode_claim(as_bytes(text), "claim").value().author.generation.lineage.bits[1] == 0xcdef);
+  for (std::size_t byte = 0; byte < text.size(); ++byte)
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string other = text;
+      other[byte] = static_cast<char>(other[byte] ^ (1 << bit));
+      CHECK_FALSE(decode_claim(as_bytes(other), "claim").ok());
+    }
+}
+
+TEST_CASE("a format from the future is refused as such, not called damage", "[checkpoint]") {
+  CHECK_THAT(said(decode_claim(as_bytes(seal({{"format", 2}, {"requires", Json::array()}})), "claim")), Contains("mismatch") && Contains("newer elrun"));
+  CHECK_THAT(said(decode_claim(as_bytes(seal({{"format", 1}, {"requires", {"zstd"}}})), "claim")), Contains("zstd"));
+}
+
+TEST_CASE("a save is committed when every rank said yes, and given up for one no or at the deadline", "[checkpoint]") {
+  const CheckpointId id{10, 3, 1};
+  const auto yes = [&](std::uint32_t rank) { return PartVote{id, rank, 100, 7, {}}; };
+  const Deadline deadline{Instant{10s}};
+  SaveRound round = begin_round(id, 3, deadline);
+  round = with_vote(with_vote(round, yes(0)), yes(2));
+  SECTION("it waits for the missing, by name") {
+    const SaveVerdict v = verdict(round, Instant{9s});
+    REQUIRE(std::holds_alternative<WaitForVotes>(v));
+    CHECK(std::get<WaitForVotes>(v).until == Instant{10s});
+    CHECK_THAT(std::get<WaitForVotes>(v).why, Contains("2 of 3 ranks") && Contains("missing: 1"));
+  }
+  SECTION("at the deadline it is over") { CHECK(std::get<AbandonSave>(verdict(round, Instant{10s})).why.code == Code::deadline_passed); }
+  SECTION("the last yes commits, even at the deadline") { CHECK(std::get<CommitSave>(verdict(with_vote(round, yes(1)), Instant{10s})).votes.size() == 3); }
+  SECTION("one no is enough, and names its rank") {
+    PartVote no = yes(1);
+    no.refusal = Failure{Code::no_space, Remedy::fix_config, "disk full"};
+    const Failure why = std::get<AbandonSave>(verdict(with_vote(round, no), Instant{1s})).why;
+    CHECK(why.code == Code::no_space);
+    CHECK(why.rank == Rank{1});
+  }
+  SECTION("a lost owner ends it") {
+    CHECK(std::get<AbandonSave>(verdict(with_vote(with_owner_lost(round, {Code::generation_over, Remedy::rejoin, "over"}), yes(1)), Instant{1s})).why.code == Code::generation_over);
+  }
+  SECTION("a vote of another save or world counts for nothing") {
+    PartVote other = yes(1);
+    other.id.attempt = 2;
+    CHECK(std::holds_alternative<WaitForVotes>(verdict(with_vote(with_vote(round, other), yes(3)), Instant{1s})));
+  }
+  SECTION("the same vote twice is one; two different ones are a protocol error") {
+    CHECK(std::holds_alternative<WaitForVotes>(verdict(with_vote(round, yes(0)), Instant{1s})));
+    PartVote other = yes(0);
+    other.part_crc = 8;
+    CHECK(std::get<AbandonSave>(verdict(with_vote(round, other), Instant{1s})).why.code == Code::protocol);
+  }
+}
+
+TEST_CASE("votes, starts and tickets come back from their bytes, and from no prefix of them", "[checkpoint]") {
+  PartVote vote{{10, 3, 1}, 5, 1234, 99, Failure{.code = Code::no_space, .remedy = Remedy::fix_config, .what = "full", .node = "n1"}};
+  const ByteVector bytes = encode(vote);
+  CHECK(decode_part_vote(bytes)->refusal->node == "n1");
+  for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_part_vote(ByteSpan{bytes}.first(n)).ok());
+  const Start start{4, CheckpointId{10, 3, 1}, 77, {"a", "b"}};
+  CHECK(decode_start(encode(start))->notes == start.notes);
+  CHECK(decode_start(encode(start))->choice == start.choice);
+  CHECK_FALSE(decode_start(encode(Start{4}))->choice);
+}
+
+TEST_CASE("the timeline is what the highest fence inherits and what came after it", "[checkpoint]") {
+  const CheckpointId old{10, 1, 1}, good{20, 1, 1}, zombie{30, 1, 1}, own{30, 2, 1}, begun{40, 2, 1};
+  const std::vector<Found> found{{old, true, false}, {good, true, false}, {zombie, true, false}, {own, true, false}, {begun, false, false}};
+  const auto ids = [](const std::vector<Found>& line) {
+    std::vector<CheckpointId> out;
+    for (const Found& f : line) out.push_back(f.id);
+    return out;
+  };
+  std::optional<FenceRecord> fence;
+  CHECK(ids(timeline(found, fence)) == std::vector{old, good, zombie, own});
+  fence.emplace();
+  fence->number = 2;
+  fence->inherits = {old, good};
+  CHECK(ids(timeline(found, fence)) == std::vector{old, good, own});
+}
+
+TEST_CASE("retention keeps the newest of the timeline and what a person must look into", "[checkpoint]") {
+  std::vector<Found> found;
+  std::vector<CheckpointId> line;
+  for (std::uint64_t step = 10; step <= 50; step += 10) found.push_back({{step, 1, 1}, true, false}), line.push_back({step, 1, 1});
+  found[2].quarantined = true;
+  SECTION("quarantined ones neither go nor count") {
+    CHECK(retention(found, line, 1, 2).uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
+    CHECK(retention(found, line, 1, 3).uncommit == std::vector<CheckpointId>{{10, 1, 1}});
+  }
+  SECTION("two stay, whatever is asked") { CHECK(retention(found, line, 1, 0).uncommit.size() == 2); }
+  SECTION("a newer fence's are not ours") {
+    found.push_back({{60, 2, 1}, true, false});
+    found.push_back({{70, 2, 1}, false, false});
+    CHECK(retention(found, line, 1, 2).uncommit.size() == 2);
+    CHECK(retention(found, line, 1, 2).sweep.empty());
+  }
+  SECTION("leftovers are swept; what lies beside the timeline goes once the timeline is long enough") {
+    found.push_back({{60, 1, 1}, false, false});
+    found.push_back({{55, 1, 2}, true, false});
+    std::vector<Found> later = found;
+    const std::vector<CheckpointId> short_line{{50, 1, 1}};
+    CHECK(retention(later, line, 2, 2).sweep == std::vector<CheckpointId>{{60, 1, 1}});
+    CHECK(retention(later, line, 2, 2).uncommit.size() == 3);
+    CHECK(retention(later, short_line, 2, 2).uncommit.empty());
+  }
+}
+
+TEST_CASE("replicated state is cut into slices that cover it once", "[checkpoint]") {
+  for (const std::uint64_t elements : {0u, 1u, 1023u, 1024u, 1025u, 10'000u, 123'457u})
+    for (const std::uint32_t world : {1u, 2u, 3u, 7u, 64u}) {
+      std::uint64_t next = 5;
+      for (std::uint32_t rank = 0; rank < world; ++rank) {
+        const auto [begin, end] = slice_of(5, 5 + elements, rank, world);
+        CHECK(begin == next);
+        CHECK(begin <= end);
+        next = end;
+      }
+      CHECK(next == 5 + elements);
+    }
+}
+
+TEST_CASE("a shard is a safetensors file that verifies itself", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(said(job.start()) == "");
+  REQUIRE(said(job.save(10)) == "");
+  const ByteVector shard = files.content("/ckpts/ckpt/s000000000010.g00000001.a01/r00000-of-00001.safetensors");
+  const auto length = shard_header_length(ByteSpan{shard}.first<8>(), shard.size(), "shard").value();
+  CHECK(length % 4096 == 0);
+  const ShardHeader header = decode_shard_header(ByteSpan{shard}.first(length), shard.size(), "shard").value();
+  CHECK(header.metadata.at("elrun.step") == "10");
+  CHECK(header.tensors[0].name == "param/embed@0");
+  CHECK(header.tensors[0].shape == std::vector<std::uint64_t>{3000});
+  CHECK(header.tensors.back().name == "__elrun_crc32c");
+  bool found = false;
+  for (const TensorEntry& t : header.tensors) found = found || (t.name == "exp_avg/embed@0" && t.begin % 4096 == 0 && t.dtype == DType::bf16);
+  CHECK(found);
+  std::uint32_t first_block = 0;  // the table's first entry is the checksum of the file's first block
+  std::memcpy(&first_block, shard.data() + length + header.tensors.back().begin, 4);
+  CHECK(first_block == crc32c(ByteSpan{shard}.first(std::min<std::size_t>(block_bytes, length + header.tensors.back().begin))));
+}
+
+TEST_CASE("a hostile shard header is refused", "[checkpoint]") {
+  const auto decode = [](std::string json, std::uint64_t data) {
+    ByteWriter out;
+    out.put(std::uint64_t{json.size()});
+    out.put_raw(as_bytes(json));
+    return decode_shard_header(out.bytes(), out.bytes().size() + data, "shard");
+  };
+  CHECK(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}   )", 8).ok());
+  CHECK_THAT(said(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12)), Contains("hole"));
+  CHECK_THAT(said(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12)), Contains("overlap"));
+  CHECK_THAT(said(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9)), Contains("9 bytes of data"));
+  CHECK_FALSE(decode(R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", 8).ok());
+  CHECK_FALSE(decode(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8).ok());
+  CHECK_FALSE(decode(R"({"a":{"dtype":"F32","shape":[9007199254740991,9007199254740991,4],"data_offsets":[0,8]}})", 8).ok());
+  CHECK_FALSE(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8).ok());
+  CHECK_FALSE(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8).ok());
+  CHECK_FALSE(decode(R"({"__metadata__":{"a":1}})", 0).ok());
+  CHECK_FALSE(decode(R"([])", 0).ok());
+  const std::array<std::byte, 8> huge{std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}};
+  CHECK_FALSE(shard_header_length(huge, 1 << 20, "shard").ok());
+}
+
+TEST_CASE("a first start makes the root and begins at step 0; the next goes on from the newest", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob first{files, 2, 1};
+  CHECK_FALSE(first.start()->choice);
+  REQUIRE(said(first.save(10)) == "");
+  REQUIRE(said(first.save(20)) == "");
+  TestJob second{files, 3, 2};
+  CHECK(said(second.ranks[1].open_root()) == "");
+  const Start start = second.start().value();
+  CHECK(start.fence == 2);
+  CHECK(start.choice == CheckpointId{20, 1, 1});
+  CHECK(said(second.load(start)) == "");
+  CHECK(highest_fence(files, "/ckpts").value() == 2);
+}
+
+TEST_CASE("a save without a start is refused", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  CHECK(job.save(10).failure().code == Code::refused);
+}
+
+TEST_CASE("another plan or model is refused, and the difference named", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob first{files, 1, 1};
+  REQUIRE(first.start().ok());
+  REQUIRE(said(first.save(10)) == "");
+  SECTION("plan") {
+    TestJob other{files, 1, 2, small_model(), 1, "run", "/ckpts", {"def456", "global_batch: 128\nseed: 7\nextra: 1"}};
+    const auto opened = other.ranks[0].open_root();
+    REQUIRE_FALSE(opened.ok());
+    CHECK(opened.failure().code == Code::mismatch);
+    CHECK_THAT(message(opened.failure()), Contains("global_batch: the checkpoint has 64, this job has 128") && Contains("extra: the checkpoint has none") &&
+                                              !Contains("seed") && Contains("another directory"));
+    CHECK(other.start().failure().code == Code::mismatch);
+  }
+  SECTION("model") {
+    ModelTable model = small_model();
+    model.units[0].tensors[0].shape = {60, 50};
+    model.units[2].elements = 8;
+    TestJob other{files, 1, 2, model};
+    CHECK_THAT(said(other.start()), Contains("tensor embed.weight: the checkpoint has F32[50, 60] at 0, this job has F32[60, 50] at 0") &&
+                                        Contains("unit head: the checkpoint has 7 elements, this job has 8 elements"));
+  }
+  SECTION("the refused ones left the root as it was") {
+    TestJob other{files, 1, 2, small_model(), 1, "run", "/ckpts", {"def456", "x: 1"}};
+    CHECK_FALSE(other.start().ok());
+    CHECK(said(first.save(20)) == "");
+  }
+}
+
+TEST_CASE("of two jobs on one root the newer wins, and the older stops at its next save and names both", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob older{files, 2, 1, small_model(), 1, "first-job"}, newer{files, 2, 2, small_model(), 1, "second-job"};
+  REQUIRE(older.start().ok());
+  REQUIRE(said(older.save(10)) == "");
+  REQUIRE(newer.start()->choice == CheckpointId{10, 1, 1});
+  const auto refused = older.save(20);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.failure().code == Code::refused);
+  CHECK_THAT(message(refused.failure()), Contains("first-job") && Contains("second-job") && Contains("fence 2") && Contains("fence 1") && Contains("lineage"));
+  CHECK(older.ranks[0].retain(2).failure().code == Code::refused);
+  CHECK(said(newer.save(20)) == "");
+}
+
+TEST_CASE("a later generation of the same job is told apart from another job", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob older{files, 1, 1};
+  REQUIRE(older.start().ok());
+  ManualClock clock;
+  const Log log{"test", [](Level, std::string_view) {}};
+  Checkpointer later{files, clock, log, "/ckpts", {"run", Generation{9, {{78, 1}}}, Rank{0}, WorldSize{1}, {"abc123", ""}, small_model()}};
+  REQUIRE(said(later.start()) == "");
+  CHECK(older.save(10).failure().code == Code::generation_over);
+}
+
+TEST_CASE("a zombie's finished COMMIT is ignored", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob older{files, 1, 1}, newer{files, 1, 2}, third{files, 1, 3};
+  REQUIRE(older.start().ok());
+  REQUIRE(said(older.save(10)) == "");
+  // The newer job begins after the older one's last look before its COMMIT, and before its look after it.
+  int asked = 0;
+  const auto saved = older.save(20, [&]() -> Result<void> {
+    if (++asked == 2) REQUIRE(newer.start().ok());
+    return {};
+  });
+  CHECK_FALSE(saved.ok());
+  REQUIRE(said(newer.save(15)) == "");
+  const Start start = third.start().value();
+  // It was there when the newer one looked, so it is inherited; nobody lost anything.
+  CHECK(start.choice == CheckpointId{20, 1, 1});
+}
+
+TEST_CASE("the newest k stay, with every file they need, and older ones are gone", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 1};
+  REQUIRE(job.start().ok());
+  for (std::uint64_t step = 10; step <= 50; step += 10) {
+    REQUIRE(said(job.save(step)) == "");
+    REQUIRE(said(job.ranks[0].retain(3)) == "");
+  }
+  CHECK(files.list("/ckpts/ckpt").value() == std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01", "s000000000050.g00000001.a01"});
+  CHECK(files.list("/ckpts/trash").value().empty());
+}
+
+TEST_CASE("a rank's no abandons the save with its reason, and the next attempt has a new name", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 1};
+  REQUIRE(job.start().ok());
+  const SaveTicket ticket = job.ranks[0].begin_save(10).value();
+  std::vector<PartVote> votes{job.ranks[0].write_part(ticket, job.held[0].fragments), job.ranks[1].write_part(ticket, job.held[0].fragments)};
+  SECTION("wrong fragments: the parts make no whole") {
+    const auto failed = job.ranks[0].commit(ticket, votes, [] { return Result<void>{}; });
+    CHECK_THAT(said(failed), Contains("make no checkpoint"));
+  }
+  SECTION("a refusal") {
+    votes[1].refusal = Failure{Code::io, Remedy::retry, "disk on fire"};
+    CHECK_THAT(said(job.ranks[0].commit(ticket, votes, [] { return Result<void>{}; })), Contains("rank 1") && Contains("disk on fire") && Contains("earlier ones are untouched"));
+  }
+  SECTION("an owner that is none any more") {
+    CHECK_FALSE(job.ranks[0].commit(ticket, votes, [] { return Result<void>{Failure{Code::generation_over, Remedy::rejoin, "over"}}; }).ok());
+  }
+  CHECK(files.list("/ckpts/ckpt").value().empty());
+  CHECK(said(job.save(10)) == "");
+}
+
+TEST_CASE("wrong fragments are all named at once", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  const SaveTicket ticket = job.ranks[0].begin_save(10).value();
+  ByteVector memory(400);
+  const std::vector<Fragment> wrong{{"param", 0, 0, 100, memory}, {"param", 0, 50, 150, memory}, {"velocity", 0, 0, 100, memory}, {"param", 9, 0, 100, memory}, {"param", 2, 0, 100, memory}, {"param", 1, 0, 99, memory}};
+  const PartVote vote = job.ranks[0].write_part(ticket, wrong);
+  REQUIRE(vote.refusal);
+  CHECK_THAT(vote.refusal->what, Contains("overlap at element 50") && Contains("velocity") && Contains("unit 9") && Contains("head is [0, 100)") && Contains("99 elements in 400 bytes"));
+}
+
+TEST_CASE("a full disk is met before the first byte, and says how much is missing", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  files.space = 1_MiB;
+  const auto begun = job.ranks[0].begin_save(10);
+  REQUIRE_FALSE(begun.ok());
+  CHECK(begun.failure().code == Code::no_space);
+  CHECK_THAT(message(begun.failure()), Contains("/ckpts") && Contains("1048576 bytes are free") && Contains("needs 42"));
+}
+
+TEST_CASE("a damaged fence is passed over and said, and what it committed stays", "[checkpoint]") {
+  FaultyFiles files;
+  for (std::uint64_t n = 1; n <= 2; ++n) {
+    TestJob job{files, 1, n};
+    REQUIRE(job.start().ok());
+    REQUIRE(said(job.save(10 * n)) == "");
+  }
+  files.overwrite("/ckpts/gens/g00000002.json", ByteVector(100));
+  TestJob next{files, 1, 3};
+  const Start start = next.start().value();
+  CHECK(start.choice == CheckpointId{20, 2, 1});
+  CHECK_THAT(start.notes.at(0), Contains("fence 2 is passed over") && Contains("g00000002.json"));
+}
+
+TEST_CASE("a root with checkpoints of which none can be used stops the job, also the second time", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  REQUIRE(said(job.save(10)) == "");
+  files.overwrite("/ckpts/ckpt/s000000000010.g00000001.a01/MANIFEST.json", ByteVector(10));
+  for (std::uint64_t n = 2; n <= 3; ++n) {
+    TestJob next{files, 1, n};
+    const auto start = next.start();
+    REQUIRE_FALSE(start.ok());
+    CHECK(start.failure().code == Code::corrupt);
+    CHECK_THAT(message(start.failure()), Contains("none of the 1 checkpoints") && Contains("s000000000010"));
+  }
+}
+
+TEST_CASE("a checkpoint copied from elsewhere is neither used nor removed", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob elsewhere{files, 1, 9, small_model(), 1, "other", "/other"};
+  REQUIRE(elsewhere.start().ok());
+  REQUIRE(said(elsewhere.save(5)) == "");
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  REQUIRE(said(job.save(10)) == "");
+  REQUIRE(said(files.make_directory("/ckpts/ckpt/s000000000005.g00000001.a01")) == "");
+  for (const Path& path : files.all_files())
+    if (path.string().starts_with("/other/ckpt/")) REQUIRE(said(files.write_durably("/ckpts/ckpt/s000000000005.g00000001.a01" / path.filename(), files.content(path))) == "");
+  TestJob next{files, 1, 2};
+  REQUIRE(next.start()->choice == CheckpointId{10, 1, 1});
+  for (std::uint64_t step = 20; step <= 50; step += 10) {
+    REQUIRE(said(next.save(step)) == "");
+    REQUIRE(said(next.ranks[0].retain(2)) == "");
+  }
+  const auto names = files.list("/ckpts/ckpt").value();
+  CHECK(std::find(names.begin(), names.end(), "s000000000005.g00000001.a01") != names.end());
+}

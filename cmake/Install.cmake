@@ -23,6 +23,3 @@ if(TARGET elrun)
   install(FILES ${PROJECT_BINARY_DIR}/elrunConfig.cmake ${PROJECT_BINARY_DIR}/elrunConfigVersion.cmake
     DESTINATION ${package_directory})
 endif()
-if(TARGET elrun_main)  # the launcher: a program that is also called elrun
-  install(TARGETS elrun_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()

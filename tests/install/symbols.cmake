@@ -1,6 +1,7 @@
 # cmake -DLIBRARY=libelrun.so -DLAUNCHER=elrun -DREADELF=... -DNM=... -P symbols.cmake
 # libelrun is a guest in the user's process: no gRPC comes with it, and nobody sees any names but elrun's. The launcher
 # must outlive a wedged driver: no CUDA in it.
+cmake_minimum_required(VERSION 3.25)
 set(problems "")
 
 function(lines_of variable)
@@ -35,7 +36,7 @@ endif()
 
 lines_of(exported ${NM} -D --defined-only ${LIBRARY})
 set(foreign ${exported})
-list(FILTER foreign EXCLUDE REGEX " _Z(N|NK|TV|TI|TS|Thn[0-9]+_N)5elrun2v0")
+list(FILTER foreign EXCLUDE REGEX " _Z(N|NK|TVN|TIN|TSN|Thn[0-9]+_N)5elrun2v0")
 foreach(line ${foreign})
   if(line)
     list(APPEND problems "${LIBRARY} exports a name that is not elrun's: ${line}")

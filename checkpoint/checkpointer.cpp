@@ -213,6 +213,8 @@ Result<Start> Checkpointer::start() {
         continue;
       }
       auto verified = verify_checkpoint(files_, path_of(id), id, run->root);
+      if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
+        verified = verify_checkpoint(files_, path_of(id), id, run->root);
       if (verified.ok()) {
         start.choice = id;
         start.manifest_crc = verified->crc;

@@ -1,0 +1,274 @@
+// Everything here runs on one thread. Whatever is seen becomes an event in a queue; the supervisor answers with actions;
+// an action may put the next event in the queue, but never runs it inside itself.
+#include "launcher/agent.hpp"
+
+#include <csignal>
+#include <deque>
+#include <map>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include "launcher/child.hpp"
+#include "launcher/host.hpp"
+#include "launcher/machine.hpp"
+#include "launcher/supervisor.hpp"
+#include "lib/base/digest.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/link/server.hpp"
+#include "rendezvous/node_link.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace asio = boost::asio;
+namespace {
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  random_bytes(std::as_writable_bytes(std::span{&number, 1}));
+  return number;
+}
+
+// As a UUID looks, for programs that expect one.
+RunId random_run() {
+  const std::string hex = fmt::format("{:016x}{:016x}", random_number(), random_number());
+  return RunId{fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4), hex.substr(20))};
+}
+
+// Handles what asks a process to end. A SIGHUP that was ignored from the start (nohup) stays ignored.
+void handle_ending_signals(asio::signal_set& signals) {
+  for (const int number : {SIGTERM, SIGINT, SIGQUIT}) signals.add(number);
+  struct sigaction hangup {};
+  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) signals.add(SIGHUP);
+}
+
+class Agent {
+ public:
+  Agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log)
+      : setting_{std::move(setting)},
+        options_{setting_.options},
+        guard_{guard},
+        clock_{clock},
+        log_{log},
+        incarnation_{NodeId{fmt::format("{}.{:06x}", host_name(), random_number() & 0xffffff)}, random_number()},
+        run_{options_.run.value().empty() ? random_run() : options_.run},
+        signals_{loop_},
+        timer_{loop_},
+        supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, endpoint_text()}} {}
+
+  int run() {
+    auto server = WorkerServer::listen_unix(loop_, socket(), {[this](auto from, const Message& m) { feed(WorkerSaid{from, m}); }, [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
+    if (!server) return log_.error(message(server.failure())), exit_code::internal;
+    server_ = std::move(*server);
+    handle_ending_signals(signals_);
+    wait_for_signal();
+    feed(Started{});
+    if (auto connected = connect(); !connected) return log_.error(message(connected.failure())), exit_code::contradiction;
+    loop_.run();
+    children_.clear();
+    return exit_code_;
+  }
+
+ private:
+  [[nodiscard]] Path socket() const { return setting_.directory / "agent.sock"; }
+  [[nodiscard]] std::string endpoint_text() const {
+    return options_.endpoint ? fmt::format("{}:{}", options_.endpoint->host, options_.endpoint->port) : "this process";
+  }
+
+  // --- the line to the coordinator ---
+
+  Result<void> connect() {
+    if (!options_.endpoint) {
+      link_ = coordinator(0).connect_in_process(handler());
+      return {};
+    }
+    if (options_.host_rule != HostRule::never)
+      if (auto hosted = try_to_host(); !hosted || *hosted) return hosted ? Result<void>{} : hosted.failure();
+    link_ = connect_to_coordinator(loop_, *options_.endpoint, options_.timeouts, random_number(), handler());
+    return {};
+  }
+
+  Coordinator& coordinator(std::uint64_t generation_floor) {
+    coordinator_ = Coordinator::create(loop_, clock_, log_, {run_, options_.timeouts, generation_floor});
+    coordinator_->on_may_exit([this] { end_if_allowed(); });
+    return *coordinator_;
+  }
+
+  // True if this process serves the rendezvous now, false if it is somebody else's to do or done already.
+  Result<bool> try_to_host() {
+    const auto place = host_place(*options_.endpoint, options_.host_rule, {host_name(), own_addresses(), resolve(options_.endpoint->host)});
+    if (!place) return false;
+    const auto served = coordinator(supervisor_.last_generation().number).serve(place->listen, options_.endpoint->port);
+    if (!served) {
+      coordinator_.reset();
+      // Another agent of this machine, or `elrun store`, was first.
+      if (served.failure().code == Code::already_exists) return false;
+      return served.failure();
+    }
+    log_.info(fmt::format("serving the rendezvous at {}", endpoint_text()));
+    hosted_address_ = place->address;
+    link_ = coordinator_->connect_in_process(handler());
+    return true;
+  }
+
+  NodeLink::Handler handler() {
+    return {[this] { feed(LinkUp{}); },
+            [this](const Failure& why) {
+              feed(LinkDown{why});
+              // The host may have been another process of this machine: whoever binds the port first goes on.
+              if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never && supervisor_.last_generation().number != 0)
+                asio::post(loop_, [this] { take_over(); });
+            },
+            [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }};
+  }
+
+  void take_over() {
+    if (coordinator_ || finished_) return;
+    if (const auto hosted = try_to_host(); !hosted) log_.warning(message(hosted.failure()));
+  }
+
+  [[nodiscard]] std::string address() const {
+    if (!options_.local_address.empty()) return options_.local_address;
+    return hosted_address_.empty() ? link_->local_address() : hosted_address_;
+  }
+
+  // --- events in, actions out ---
+
+  void feed(Event event) {
+    events_.push_back(std::move(event));
+    if (events_.size() == 1 && !busy_) asio::post(loop_, [this] { work(); });
+  }
+
+  void work() {
+    busy_ = true;
+    while (!events_.empty()) {
+      const Event event = std::move(events_.front());
+      events_.pop_front();
+      for (const Action& action : supervisor_.on(event, clock_.now()))
+        std::visit([this](const auto& a) { perform(a); }, action);
+    }
+    busy_ = false;
+    if (const auto at = supervisor_.wake_at(); at && !finished_) {
+      timer_.expires_after(std::max(*at - clock_.now(), Duration{0}));
+      timer_.async_wait([this](const boost::system::error_code& error) {
+        if (!error) feed(Tick{});
+      });
+    } else if (!finished_) {
+      timer_.cancel();
+    }
+  }
+
+  void perform(const Send& a) {
+    if (!link_) return;
+    const auto* join = std::get_if<Join>(&a.message);
+    if (join == nullptr) return link_->send(a.message);
+    Join whole = *join;
+    whole.who = incarnation_;
+    whole.run = run_;
+    whole.version = ELRUN_VERSION;
+    whole.address = address();
+    whole.master_port = options_.master_port.value_or(free_port());
+    whole.hint = options_.node_rank;
+    link_->send(whole);
+  }
+
+  void perform(const Spawn& a) {
+    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket()};
+    const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker), worker_environment(setting_.environment, worker)};
+    const LocalRank rank = a.worker;
+    auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) { feed(WorkerEnded{rank, ending}); });
+    if (!child) {
+      log_.error(message(child.failure()));
+      return feed(WorkerEnded{rank, {.exit_code = exit_code::cannot_execute}});
+    }
+    if (const int error = (*child)->exec_error(); error != 0) log_.error(message(from_errno(error, fmt::format("execute {}", execution.path))));
+    feed(WorkerStarted{rank, (*child)->pid()});
+    children_.insert_or_assign(rank, std::move(*child));
+  }
+
+  void perform(const SignalGroup& a) {
+    if (const auto child = children_.find(a.worker); child != children_.end()) child->second->signal(a.number);
+  }
+  void perform(const Release& a) { children_.erase(a.worker); }
+  void perform(const Answer& a) { server_->send(a.to, a.message); }
+  void perform(const HangUp& a) { server_->close(a.connection); }
+  void perform(const Say& a) { log_(a.level, a.text); }
+
+  void perform(const Finish& a) {
+    finished_ = true;
+    exit_code_ = a.exit_code;
+    if (a.exit_code != 0 && !a.first_failure.empty()) log_.error(final_report(a.exit_code, a.first_failure));
+    server_.reset();
+    // The host of the rendezvous stays until the others have the verdict, a bounded time.
+    timer_.expires_after(a.by_verdict && coordinator_ ? options_.timeouts.verdict_linger + 1s : Duration{0});
+    timer_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) loop_.stop();
+    });
+    end_if_allowed();
+  }
+
+  void end_if_allowed() {
+    if (finished_ && (!coordinator_ || coordinator_->may_exit())) asio::post(loop_, [this] { loop_.stop(); });
+  }
+
+  void wait_for_signal() {
+    signals_.async_wait([this](const boost::system::error_code& error, int number) {
+      if (error) return;
+      if (finished_) return loop_.stop();  // only lingering for others
+      feed(SignalCame{number});
+      wait_for_signal();
+    });
+  }
+
+  AgentSetting setting_;
+  const LaunchOptions& options_;
+  const Guard& guard_;
+  const Clock& clock_;
+  const Log& log_;
+  const Incarnation incarnation_;
+  const RunId run_;
+  asio::io_context loop_{1};
+  asio::signal_set signals_;
+  asio::steady_timer timer_;
+  Supervisor supervisor_;
+  std::deque<Event> events_;
+  bool busy_ = false, finished_ = false;
+  int exit_code_ = exit_code::internal;
+  std::string hosted_address_;  // of this node, when it serves the rendezvous for others
+  std::map<LocalRank, std::unique_ptr<Child>> children_;
+  std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<NodeLink> link_;  // goes before the coordinator that it may belong to
+};
+
+}  // namespace
+
+int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log) {
+  for (const std::string& note : setting.options.notes) log.warning(note);
+  return Agent{std::move(setting), guard, clock, log}.run();
+}
+
+int run_store(const StoreOptions& options, const Clock& clock, const Log& log) {
+  asio::io_context loop{1};
+  const auto coordinator = Coordinator::create(loop, clock, log, {.timeouts = options.timeouts});
+  const auto port = coordinator->serve(options.host, options.port);
+  if (!port) return log.error(message(port.failure())), exit_code::contradiction;
+  log.info(fmt::format("serving the rendezvous at {}:{}", options.host, *port));
+  int code = 0;
+  asio::signal_set signals{loop};
+  handle_ending_signals(signals);
+  signals.async_wait([&](const boost::system::error_code& error, int number) {
+    if (error) return;
+    code = 128 + number;
+    loop.stop();
+  });
+  coordinator->on_may_exit([&] {
+    if (coordinator->may_exit()) loop.stop();
+  });
+  loop.run();
+  return code;
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,27 @@
+#pragma once
+/// \file Agent: the loop that feeds the supervisor, and does what it says.
+
+#include <elrun/result.hpp>
+
+#include "launcher/environment.hpp"
+#include "launcher/guard.hpp"
+#include "launcher/options.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/log.hpp"
+
+namespace elrun::inline v0::launcher {
+
+struct AgentSetting {
+  LaunchOptions options;
+  Command command;
+  Variables environment;
+  Path directory;  ///< Private to this agent; the guard or the caller removes it.
+};
+
+/// Runs the workers of this node until the job is over for it; returns elrun's exit code.
+[[nodiscard]] int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log);
+
+/// `elrun store`: serves the coordinator alone until the job is over or a signal comes; returns the exit code.
+[[nodiscard]] int run_store(const StoreOptions& options, const Clock& clock, const Log& log);
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,113 @@
+// The child of a vfork shares this process's memory until it executes, and the calling thread sleeps meanwhile: it may
+// only make system calls. That is safe beside gRPC's threads, where fork is not, and costs nothing however large the
+// agent is.
+#include "launcher/child.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+struct Prepared {
+  const char* path;
+  char* const* arguments;
+  char* const* environment;
+  int guard_pipe;
+};
+
+// Not inlined: what vfork's child changes on the stack belongs to a frame that nobody else uses.
+[[gnu::noinline]] pid_t spawn(const Prepared& what, volatile int& exec_error) {
+  const pid_t pid = ::vfork();
+  if (pid != 0) return pid;
+  ::setsid();
+  register_with_guard(what.guard_pipe);
+  struct sigaction plain {};
+  plain.sa_handler = SIG_DFL;
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction now {};
+    if (number == SIGHUP && ::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN) continue;  // nohup
+    ::sigaction(number, &plain, nullptr);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0)
+    for (int fd = 3; fd < 65536; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // before Linux 5.11
+  ::execve(what.path, what.arguments, what.environment);
+  exec_error = errno;
+  ::_exit(exec_error == ENOENT || exec_error == ENOTDIR ? exit_code::not_found : exit_code::cannot_execute);
+}
+
+Ending ending_of(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) return {.exit_code = info.si_status};
+  return {.signal = info.si_status};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const Guard& guard, const Execution& execution,
+                                            std::function<void(Ending)> ended) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : execution.environment) variables.push_back(fmt::format("{}={}", name, value));
+  std::vector<char*> arguments, environment;
+  for (const std::string& a : execution.arguments) arguments.push_back(const_cast<char*>(a.c_str()));
+  for (const std::string& v : variables) environment.push_back(const_cast<char*>(v.c_str()));
+  arguments.push_back(nullptr);
+  environment.push_back(nullptr);
+
+  // A signal that came to the child before its exec would run this process's handlers in this process's memory.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  volatile int exec_error = 0;
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.pipe()}, exec_error);
+  const int error = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) return from_errno(error, fmt::format("start a process for {}", execution.path));
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd < 0) {
+    const Failure failure = from_errno(errno, fmt::format("watch process {}", pid));
+    ::kill(-pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    guard.forget(pid);
+    return failure;
+  }
+  return std::unique_ptr<Child>{new Child{loop, guard, pid, pidfd, exec_error, std::move(ended)}};
+}
+
+Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended)
+    : guard_{guard}, pid_{pid}, exec_error_{exec_error}, watch_{loop, pidfd}, ended_{std::move(ended)} {
+  watch();
+}
+
+void Child::watch() {
+  watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+    if (error) return;  // the child is being destroyed
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return watch();
+    ended_(ending_of(info));
+  });
+}
+
+// Waits for nobody but the kernel: after SIGKILL a process ends.
+Child::~Child() {
+  signal(SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  guard_.forget(pid_);
+}
+
+void Child::signal(int number) const { ::kill(-pid_, number); }
+
+}  // namespace elrun::inline v0::launcher

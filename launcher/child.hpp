@@ -1,0 +1,53 @@
+#pragma once
+/// \file Child: one worker's process, leader of a session and process group of its own, watched by pidfd.
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include "launcher/guard.hpp"
+#include "launcher/options.hpp"
+#include "launcher/report.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// What is executed: nothing of it is looked up any more.
+struct Execution {
+  std::string path;
+  std::vector<std::string> arguments;
+  Variables environment;
+};
+
+/// Lives on the loop. Its process is killed with its group by `release` or the destructor, and collected then, never
+/// before: until its group has been killed it stays a zombie, so that its number is not another's.
+class Child {
+ public:
+  /// Starts the process; `ended` is called on the loop, once, and may not destroy the child. A program that cannot be executed is a child that ended
+  /// with 126 or 127, as under a shell. Fails only when the system has no room for a process.
+  static Result<std::unique_ptr<Child>> start(boost::asio::io_context& loop, const Guard& guard, const Execution& execution,
+                                              std::function<void(Ending)> ended);
+  ~Child();
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] int exec_error() const { return exec_error_; }  ///< errno of an exec that failed; 0: the program runs.
+  /// To the whole group.
+  void signal(int number) const;
+
+ private:
+  Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended);
+  void watch();
+  const Guard& guard_;
+  pid_t pid_;
+  int exec_error_;
+  boost::asio::posix::stream_descriptor watch_;
+  std::function<void(Ending)> ended_;
+};
+
+}  // namespace elrun::inline v0::launcher

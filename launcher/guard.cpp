@@ -1,0 +1,82 @@
+// A group's number goes over the pipe as a positive pid when it is born and as a negative one when it was killed and
+// collected. Four bytes are written at once or not at all, so letters of several processes do not mix. The agent keeps
+// dead workers as zombies until it has killed their groups: a number that the guard knows is never another's.
+#include "launcher/guard.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+[[noreturn]] void be_the_guard(int pipe, const Path& directory) {
+  ::setsid();  // signals to the agent's group or from its terminal are not for the guard
+  ::prctl(PR_SET_NAME, "elrun-guard");
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP}) std::signal(number, SIG_IGN);
+  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0)  // whoever reads the agent's output does not wait for the guard
+    for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
+  [[maybe_unused]] const int ignored = ::chdir("/");
+  std::vector<std::int32_t> groups;
+  std::int32_t letter = 0;
+  while (true) {
+    const ssize_t got = ::read(pipe, &letter, sizeof letter);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != sizeof letter) break;
+    if (letter > 1) groups.push_back(letter);
+    else groups.erase(std::remove(groups.begin(), groups.end(), -letter), groups.end());
+  }
+  for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
+  std::error_code error;
+  std::filesystem::remove_all(directory, error);
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<Guard> Guard::start(const Path& directory) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return from_errno(errno, "make the guard's pipe");
+  Fd reading{ends[0]}, writing{ends[1]};
+  const pid_t pid = ::fork();
+  if (pid < 0) return from_errno(errno, "start the guard");
+  if (pid == 0) {
+    writing = Fd{};
+    be_the_guard(reading.get(), directory);
+  }
+  return Guard{std::move(writing), pid};
+}
+
+Guard::~Guard() {
+  if (!pipe_) return;  // moved from
+  pipe_ = Fd{};
+  if (const Fd watch{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))}) {
+    pollfd p{watch.get(), POLLIN, 0};
+    ::poll(&p, 1, 1000);
+  }
+  ::waitpid(pid_, nullptr, WNOHANG);
+}
+
+void Guard::forget(pid_t group) const {
+  const std::int32_t letter = -group;
+  [[maybe_unused]] const ssize_t ignored = ::write(pipe_.get(), &letter, sizeof letter);
+}
+
+void register_with_guard(int pipe) noexcept {
+  const std::int32_t letter = ::getpid();
+  [[maybe_unused]] const ssize_t ignored = ::write(pipe, &letter, sizeof letter);
+}
+
+}  // namespace elrun::inline v0::launcher

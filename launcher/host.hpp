@@ -1,0 +1,29 @@
+#pragma once
+/// \file Host: whether an endpoint leads to this machine, and where a coordinator here listens.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/options.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// What is known of the endpoint's name and of this machine.
+struct Surroundings {
+  std::string host_name;                   ///< Of this machine.
+  std::vector<std::string> own_addresses;  ///< As text.
+  std::vector<std::string> leads_to;       ///< What the endpoint's name resolves to; empty: it does not.
+};
+
+/// What this machine would be as the coordinator's host.
+struct HostPlace {
+  std::string listen;   ///< Loopback alone for a loopback endpoint, else all interfaces.
+  std::string address;  ///< Of this node for its peers.
+  friend bool operator==(const HostPlace&, const HostPlace&) = default;
+};
+
+/// Nothing when the coordinator is elsewhere.
+[[nodiscard]] std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const Surroundings& here);
+
+}  // namespace elrun::inline v0::launcher

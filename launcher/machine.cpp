@@ -1,0 +1,121 @@
+#include "launcher/machine.hpp"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "lib/base/fd.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+std::uint32_t count_devices() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder{::opendir("/dev"), ::closedir};
+  std::uint32_t count = 0;
+  while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
+    const std::string_view name{entry->d_name};
+    if (name.size() > 6 && name.starts_with("nvidia") && name.find_first_not_of("0123456789", 6) == std::string_view::npos) ++count;
+  }
+  return count;
+}
+
+std::uint32_t count_cpus() {
+  for (std::size_t cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+    const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set{CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); }};
+    if (::sched_getaffinity(0, bytes, set.get()) == 0) return static_cast<std::uint32_t>(CPU_COUNT_S(bytes, set.get()));
+  }
+  return 1;
+}
+
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  if (address->sa_family == AF_INET6) ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
+  return text;
+}
+
+}  // namespace
+
+Machine this_machine(const Variables& environment) {
+  return {[&environment]() -> std::uint32_t {
+            const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+            if (visible == environment.end()) return count_devices();
+            const std::string& text = visible->second;  // CUDA stops at the first entry that is no device
+            std::uint32_t count = 0;
+            for (std::size_t begin = 0; begin < text.size();) {
+              const std::size_t end = std::min(text.find(',', begin), text.size());
+              const std::string entry = text.substr(begin, end - begin);
+              if (entry.find_first_not_of(" \t") == std::string::npos || entry.find("-1") == entry.find_first_not_of(" \t")) break;
+              ++count;
+              begin = end + 1;
+            }
+            return count;
+          },
+          count_cpus};
+}
+
+FileKind look_up_file(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return FileKind::missing;
+  return S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+std::uint16_t free_port() {
+  const Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t size = sizeof address;
+  if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return 0;
+  return ntohs(address.sin_port);
+}
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return addresses;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner{list, ::freeifaddrs};
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next)
+    if (i->ifa_addr != nullptr)
+      if (std::string text = text_of(i->ifa_addr); !text.empty()) addresses.push_back(std::move(text));
+  return addresses;
+}
+
+std::vector<std::string> resolve(const std::string& host) {
+  if (host == "localhost") return {"127.0.0.1"};
+  in6_addr numeric{};
+  if (::inet_pton(AF_INET, host.c_str(), &numeric) == 1) return {host};
+  if (::inet_pton(AF_INET6, host.c_str(), &numeric) == 1) {
+    char text[INET6_ADDRSTRLEN];
+    return {::inet_ntop(AF_INET6, &numeric, text, sizeof text)};
+  }
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  std::vector<std::string> addresses;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return addresses;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner{list, ::freeaddrinfo};
+  for (const addrinfo* i = list; i != nullptr; i = i->ai_next)
+    if (std::string text = text_of(i->ai_addr); !text.empty()) addresses.push_back(std::move(text));
+  return addresses;
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,25 @@
+#pragma once
+/// \file Machine: what this machine has and is called. Reads the system, decides nothing.
+
+#include <string>
+#include <vector>
+
+#include "launcher/environment.hpp"
+#include "launcher/options.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Devices by CUDA_VISIBLE_DEVICES, else by /dev/nvidia0, 1, ...; CPUs by affinity.
+[[nodiscard]] Machine this_machine(const Variables& environment);
+[[nodiscard]] FileKind look_up_file(const std::string& path);
+[[nodiscard]] std::string host_name();
+/// A TCP port that nobody listens on at this moment; 0 when there is none.
+[[nodiscard]] std::uint16_t free_port();
+
+/// The addresses of this machine's interfaces, as text.
+[[nodiscard]] std::vector<std::string> own_addresses();
+/// The addresses that a name leads to now, as text; empty when it does not resolve. May wait for the resolver, as long as its
+/// own configuration says (/etc/resolv.conf); a numeric address or `localhost` never does.
+[[nodiscard]] std::vector<std::string> resolve(const std::string& host);
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,78 @@
+// Builds clock, log and guard, and hands over; nothing is decided here.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "launcher/agent.hpp"
+#include "launcher/machine.hpp"
+#include "lib/base/failure.hpp"
+
+using namespace elrun;
+using namespace elrun::launcher;
+
+namespace {
+
+launcher::Variables read_environment() {
+  launcher::Variables variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text{*entry};
+    if (const auto equals = text.find('='); equals != std::string_view::npos && equals > 0) variables.try_emplace(std::string{text.substr(0, equals)}, text.substr(equals + 1));
+  }
+  return variables;
+}
+
+// Of mode 0700, and short: the path of a Unix socket has at most 107 bytes.
+Result<Path> make_directory(const launcher::Variables& environment) {
+  std::vector<std::string> places;
+  if (const auto runtime = environment.find("XDG_RUNTIME_DIR"); runtime != environment.end() && runtime->second.size() < 64) places.push_back(runtime->second);
+  places.push_back("/tmp");
+  for (const std::string& place : places) {
+    std::string name = place + "/elrun-XXXXXX";
+    if (::mkdtemp(name.data()) != nullptr) return Path{name};
+  }
+  return from_errno(errno, "make a directory for the agent's socket in /tmp; set XDG_RUNTIME_DIR to a writable one");
+}
+
+int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, const Log& log) {
+  auto command = resolve_command(options.program, environment, look_up_file);
+  if (const auto* none = std::get_if<NoCommand>(&command)) return log.error(none->why), none->exit_code;
+  const auto directory = make_directory(environment);
+  if (!directory) return log.error(message(directory.failure())), exit_code::internal;
+  int code = exit_code::internal;
+  {
+    const auto guard = Guard::start(*directory);  // before any thread
+    if (guard) code = run_agent({std::move(options), std::get<Command>(std::move(command)), std::move(environment), *directory}, *guard, clock, log);
+    else log.error(message(guard.failure()));
+    std::error_code ignored;
+    std::filesystem::remove_all(*directory, ignored);
+  }
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, no more
+  std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
+  const SteadyClock clock;
+  const Log log{clock, "elrun"};
+  launcher::Variables environment = read_environment();
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  auto command = parse_command(arguments, environment, this_machine(environment));
+  if (const auto* usage = std::get_if<Usage>(&command)) {
+    fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
+    return usage->exit_code;
+  }
+  try {
+    if (const auto* store = std::get_if<StoreOptions>(&command)) return run_store(*store, clock, log);
+    return launch(std::get<LaunchOptions>(std::move(command)), std::move(environment), clock, log);
+  } catch (const Error& error) {
+    log.error(error.what());
+    return exit_code::internal;
+  }
+}

@@ -1,0 +1,573 @@
+#include "rendezvous/round.hpp"
+
+#include "rendezvous/assign.hpp"
+#include "tests/support/round_bench.hpp"
+
+namespace elrun::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr RoundOptions two{.nodes_min = 2, .nodes_max = 2};
+constexpr RoundOptions one_to_three{.nodes_min = 1, .nodes_max = 3};
+
+WorkerFailed failure(const Generation& generation, bool is_job = false, std::int32_t code = 3) {
+  return {generation, 1, code, "exit code 3", is_job};
+}
+
+/// A world of "a" and "b" that runs, for rules about what may happen to it.
+struct Pair : RoundBench {
+  StreamNumber a, b;
+  explicit Pair(RoundOptions round_options = two, RoundSetup setup = bench_setup()) : RoundBench{round_options, std::move(setup)}, a{join("a")}, b{join("b")} {
+    pass(options.last_call);
+    REQUIRE(world(a) == "a b");
+    REQUIRE(world(b) == "a b");
+  }
+};
+
+}  // namespace
+
+// --- forming ------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a round closes at once with the maximum", "[round]") {
+  RoundBench bench{one_to_three};
+  const auto a = bench.join("a"), b = bench.join("b");
+  CHECK(bench.world(a).empty());
+  const auto c = bench.join("c");
+  for (const StreamNumber stream : {a, b, c}) CHECK(bench.world(stream) == "a b c");
+  const auto world = bench.last<World>(c);
+  CHECK(world->generation == Generation{1, {{0x1111, 0x2222}}});
+  CHECK(world->group_rank == 2);
+  CHECK(world->members[2] == Member{NodeId{"c"}, "c.local", 2, 4, 4000});
+  CHECK(world->key == bench.last<World>(a)->key);
+}
+
+TEST_CASE("with the minimum a round waits for last call, and no longer", "[round]") {
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 4, .last_call = 30s}};
+  const auto a = bench.join("a");
+  bench.pass(100s);
+  const auto b = bench.join("b");
+  SECTION("not before") {
+    bench.pass(30s - 1ms);
+    CHECK(bench.world(a).empty());
+  }
+  SECTION("but then") {
+    bench.pass(30s);
+    CHECK(bench.world(a) == "a b");
+  }
+  SECTION("last call begins anew when the minimum was lost") {
+    bench.pass(20s);
+    bench.break_stream(b);
+    bench.pass(1s);
+    bench.join("c");
+    bench.pass(29s);
+    CHECK(bench.world(a).empty());
+    bench.pass(1s);
+    CHECK(bench.world(a) == "a c");
+  }
+}
+
+TEST_CASE("more nodes than the maximum wait as spares and take the place of the dead", "[round]") {
+  Pair bench;
+  const auto c = bench.join("c");
+  CHECK_THAT(bench.last<Waiting>(c)->why, Contains("this node is a spare"));
+  bench.pass(10h);
+  CHECK(bench.begun.size() == 1);
+  CHECK(bench.count<Waiting>(c) == 1);
+  bench.break_stream(bench.b);
+  bench.pass(1s);
+  CHECK(bench.last<Revoke>(bench.a)->why.what == "node b is lost: its stream broke and it did not return within 0.25 s");
+  CHECK(bench.count<Revoke>(c) == 0);
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.world(bench.a) == "a c");
+  CHECK(bench.world(c) == "a c");
+}
+
+TEST_CASE("a round that nobody completes ends with the join deadline and says who is missing", "[round]") {
+  RoundBench bench{{.nodes_min = 3, .nodes_max = 3}};
+  const auto a = bench.join("a"), b = bench.join("b");
+  CHECK(bench.last<Waiting>(b)->why == "2 of 3 nodes; missing: at least 1; the round is given up in 600 s");
+  bench.pass(599s);
+  CHECK(bench.count<Waiting>(a) == 2);  // said when it changed, not on every tick
+  CHECK_FALSE(bench.round.verdict());
+  bench.pass(1s);
+  CHECK(bench.last<Verdict>(a)->exit_code == 170);
+  CHECK(bench.last<Verdict>(a)->report == "2 of at least 3 nodes were there within 600 s; missing: at least 1");
+}
+
+TEST_CASE("who waits is told for what, and until when", "[round]") {
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 3, .last_call = 12s}};
+  const auto a = bench.join("a");
+  CHECK(bench.last<Waiting>(a)->why == "1 of 2 nodes; missing: at least 1; the round is given up in 600 s");
+  bench.join("b");
+  CHECK(bench.last<Waiting>(a)->why == "2 of 3 nodes; room for 1 more; last call ends in 12 s");
+}
+
+TEST_CASE("what does not fit is refused, with all contradictions and both values", "[round]") {
+  RoundBench bench{two};
+  bench.join("a");
+  Join join = bench.a_join("b");
+  const auto refusal = [&] {
+    const auto stream = bench.join(join);
+    CHECK_FALSE(bench.open.contains(stream));
+    const auto refused = bench.last<Refused>(stream);
+    REQUIRE(refused);
+    CHECK(refused->failure.remedy == Remedy::fix_config);
+    return refused->failure.what;
+  };
+  SECTION("all at once") {
+    join.run = RunId{"other"};
+    join.version = "2.0.0";
+    join.options.nodes_max = 3;
+    join.options.max_restarts = 7;
+    CHECK(refusal() ==
+          "node b does not fit: run id (--rdzv_id): this node has other, the round has run; "
+          "version: this node runs elrun 2.0.0, the coordinator 1.2.0; the major versions must agree; "
+          "--nnodes MAX: this node has 3, the round has 2; --max_restarts (-1: not given): this node has 7, the round has -1");
+  }
+  SECTION("a version that is none") {
+    join.version = "one";
+    CHECK_THAT(refusal(), Contains("elrun one"));
+  }
+  SECTION("options that make no sense") {
+    join.options.nodes_min = 3;
+    CHECK_THAT(refusal(), Contains("--nnodes 3:2"));
+  }
+  CHECK(bench.begun.empty());
+  bench.join("b");
+  CHECK(bench.begun.size() == 1);
+}
+
+TEST_CASE("while nothing was begun, the first of the nodes that are there sets options and run", "[round]") {
+  RoundSetup setup = bench_setup();
+  setup.run = RunId{};
+  RoundBench bench{two, setup};
+  Join wrong = bench.a_join("a");
+  wrong.options.nodes_max = 9;
+  wrong.run = RunId{"typo"};
+  const auto a = bench.join(wrong);
+  bench.say(a, Leave{"signal 2 (SIGINT)"});
+  const auto b = bench.join("b");
+  bench.join("c");
+  CHECK(bench.world(b) == "b c");
+}
+
+TEST_CASE("numbers of generations are above every number that was heard of", "[round]") {
+  RoundSetup setup = bench_setup();
+  setup.generation_floor = 5;
+  RoundBench bench{two, setup};
+  Join a = bench.a_join("a");
+  a.last = {41, {{9, 9}}};
+  bench.join(a);
+  bench.join("b");
+  CHECK(bench.generation().number == 42);
+}
+
+// --- ranks --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("names are compared as people do", "[round]") {
+  CHECK(natural_less("node2", "node10"));
+  CHECK_FALSE(natural_less("node10", "node2"));
+  CHECK(natural_less("a", "b"));
+  CHECK(natural_less("node", "node1"));
+  CHECK(natural_less("n1-2", "n1-10"));
+  CHECK(natural_less("n01", "n1") != natural_less("n1", "n01"));
+  CHECK_FALSE(natural_less("x", "x"));
+}
+
+TEST_CASE("the first world is ordered by hint, then by name; later, survivors come first as they were", "[round]") {
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 4}};
+  const auto with_hint = [&](const std::string& node, std::int32_t hint) {
+    Join join = bench.a_join(node);
+    join.hint = hint;
+    return bench.join(join);
+  };
+  const auto ten = with_hint("node10", -1), two_ = with_hint("node2", -1), z = with_hint("z", 0), y = with_hint("y", 1);
+  CHECK(bench.world(z) == "z y node2 node10");
+  const auto zero = with_hint("zero", 0);  // a spare that comes after all survivors, whatever its hint
+  bench.break_stream(y);
+  bench.pass(1s);
+  bench.acknowledge(ten, "node10");
+  bench.acknowledge(two_, "node2");
+  bench.acknowledge(z, "z");
+  CHECK(bench.world(zero) == "z node2 node10 zero");
+}
+
+TEST_CASE("a fixed world whose nodes all have hints is as given, always", "[round]") {
+  RoundBench bench{two};
+  const auto with_hint = [&](const std::string& node, std::int32_t hint, std::uint64_t incarnation = 1) {
+    Join join = bench.a_join(node, incarnation);
+    join.hint = hint;
+    return join;
+  };
+  const auto a = bench.join(with_hint("a", 1));
+  const auto b = bench.join(with_hint("b", 0));
+  CHECK(bench.world(a) == "b a");
+  bench.break_stream(b);
+  bench.pass(1s);
+  Join again = with_hint("a", 1);
+  again.last = bench.generation();
+  bench.say(a, again);
+  bench.join(with_hint("b", 0, 2));
+  CHECK(bench.world(a) == "b a");
+}
+
+// --- losses -------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a broken stream may be resumed by the same incarnation for a short while", "[round]") {
+  Pair bench;
+  bench.break_stream(bench.b);
+  Join again = bench.a_join("b");
+  again.last = bench.generation();
+  again.resuming = true;
+  SECTION("in time: the generation goes on") {
+    bench.pass(249ms);
+    const auto b = bench.join(again);
+    CHECK(bench.last<Resumed>(b)->generation == bench.generation());
+    bench.pass(1h);
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+  }
+  SECTION("too late: it is a newcomer whose workers have to end first") {
+    bench.pass(250ms);
+    CHECK(bench.count<Revoke>(bench.a) == 1);
+    bench.acknowledge(bench.a, "a");
+    const auto b = bench.join(again);
+    CHECK(bench.last<Revoke>(b)->generation == bench.generation());
+    CHECK(bench.begun.size() == 1);
+    bench.acknowledge(b, "b");
+    CHECK(bench.begun.size() == 2);
+    CHECK(bench.world(b) == "a b");
+  }
+  SECTION("in time, but the world never arrived: it is sent again") {
+    again.last = {};
+    again.resuming = false;
+    const auto b = bench.join(again);
+    CHECK(bench.world(b) == "a b");
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+  }
+  SECTION("in time, but without workers: the generation is over") {
+    again.resuming = false;
+    bench.join(again);
+    CHECK(bench.last<Revoke>(bench.a)->why.what == "node b gave generation 1@00000000 up");
+  }
+}
+
+TEST_CASE("silence is judged by heartbeats", "[round]") {
+  Pair bench;
+  bench.silent.insert(bench.b);
+  bench.pass(4s);
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+  bench.pass(2s);
+  CHECK(bench.last<Revoke>(bench.a)->why.what == "node b is lost: nothing was heard of it for 5 s");
+  CHECK_FALSE(bench.open.contains(bench.b));
+}
+
+TEST_CASE("a coordinator that was itself asleep blames nobody", "[round]") {
+  Pair bench;
+  bench.now += 1h;
+  bench.feed(RoundTick{});
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+  SECTION("and judges as ever from then on") {
+    bench.pass(1ms);  // the bench says that both live, and catches up
+    bench.silent = {bench.b};
+    bench.pass(7s);
+    CHECK(bench.count<Revoke>(bench.a) == 1);
+  }
+}
+
+TEST_CASE("a stream in this process is never silent", "[round]") {
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 1}};
+  const auto a = bench.open_stream(true);
+  bench.silent.insert(a);
+  bench.say(a, bench.a_join("a"));
+  bench.pass(1h);
+  CHECK(bench.open.contains(a));
+  CHECK(bench.count<Revoke>(a) == 0);
+}
+
+TEST_CASE("a new incarnation replaces the old one, which is refused from then on", "[round]") {
+  Pair bench;
+  const auto b = bench.join("b", 2);
+  CHECK_FALSE(bench.open.contains(bench.b));
+  CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("another process has joined under its name"));
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.world(b) == "a b");
+  const auto old = bench.join("b", 1);
+  CHECK_THAT(bench.last<Refused>(old)->failure.what, Contains("each agent needs a name of its own"));
+  CHECK(bench.begun.size() == 2);
+}
+
+TEST_CASE("the next generation begins when every living member has acknowledged the end of the last", "[round]") {
+  Pair bench{one_to_three};
+  const auto c = bench.join("c");
+  bench.say(bench.b, failure(bench.generation(), true));
+  REQUIRE(bench.count<Revoke>(bench.a) == 1);
+  REQUIRE(bench.count<Revoke>(bench.b) == 1);
+  SECTION("not before, and never after last call") {
+    bench.acknowledge(bench.a, "a");
+    bench.pass(30s);
+    CHECK(bench.begun.size() == 1);
+    CHECK(bench.last<Waiting>(c)->why == "waiting for b to end the workers of generation 1@00000000; they count as lost in 37 s");
+    bench.acknowledge(bench.b, "b");
+    CHECK(bench.world(c) == "a b c");
+  }
+  SECTION("an acknowledgement without a new Join is waited for, too") {
+    bench.acknowledge(bench.a, "a");
+    bench.say(bench.b, Acknowledge{bench.generation()});
+    bench.pass(30s);
+    CHECK(bench.begun.size() == 1);
+  }
+  SECTION("or was lost") {
+    bench.acknowledge(bench.a, "a");
+    bench.break_stream(bench.b);
+    bench.pass(250ms);
+    CHECK(bench.world(c) == "a c");
+  }
+  SECTION("or did not answer for too long, which makes it lost") {
+    bench.acknowledge(bench.a, "a");
+    bench.pass(37s);
+    CHECK_FALSE(bench.open.contains(bench.b));
+    CHECK(bench.world(c) == "a c");
+  }
+}
+
+TEST_CASE("a world that falls below the minimum waits for the join deadline, then ends with who is gone", "[round]") {
+  Pair bench;
+  bench.break_stream(bench.b);
+  bench.pass(1s);
+  bench.acknowledge(bench.a, "a");
+  SECTION("somebody comes") {
+    bench.pass(500s);
+    const auto c = bench.join("c");
+    CHECK(bench.world(c) == "a c");
+  }
+  SECTION("nobody comes") {
+    bench.pass(600s);
+    REQUIRE(bench.last<Verdict>(bench.a));
+    CHECK(bench.last<Verdict>(bench.a)->exit_code == 172);
+    CHECK(bench.last<Verdict>(bench.a)->report ==
+          "1 of at least 2 nodes were there within 600 s; missing: at least 1; gone: b (its stream broke and it did not return within 0.25 s)");
+  }
+}
+
+TEST_CASE("a node that leaves is no failure", "[round]") {
+  Pair bench{one_to_three};
+  bench.say(bench.b, Leave{"signal 15 (SIGTERM)"});
+  CHECK(bench.last<Revoke>(bench.a)->why.what == "node b leaves: signal 15 (SIGTERM)");
+  bench.pass(25s);  // it ends its workers meanwhile, and nobody waits for it
+  CHECK(bench.open.contains(bench.b));
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.world(bench.a) == "a");
+  CHECK(bench.last<World>(bench.a)->restart_count == 0);
+  SECTION("the last one to leave leaves no verdict: others may come") {
+    bench.say(bench.a, Leave{"signal 15 (SIGTERM)"});
+    CHECK_FALSE(bench.round.verdict());
+    bench.pass(1h);
+    const auto c = bench.join("c");
+    bench.pass(30s);
+    CHECK(bench.world(c) == "c");
+  }
+}
+
+// --- failures of workers ------------------------------------------------------------------------------------------
+
+TEST_CASE("without restarts the first failure is the verdict, with its exit code, for all", "[round]") {
+  Pair bench;
+  const auto spare = bench.join("c");
+  bench.say(bench.b, failure(bench.generation()));
+  for (const StreamNumber stream : {bench.a, bench.b, spare}) {
+    REQUIRE(bench.last<Verdict>(stream));
+    CHECK(bench.last<Verdict>(stream)->exit_code == 3);
+    CHECK(bench.last<Verdict>(stream)->report ==
+          "generation 1@00000000: worker 3 (node b, local rank 1) ended by exit code 3; no restart is allowed (--max_restarts)");
+  }
+  bench.say(bench.a, failure(bench.generation(), false, 9));
+  CHECK(bench.round.verdict()->exit_code == 3);
+  CHECK(bench.last<Verdict>(bench.join("late"))->exit_code == 3);
+}
+
+TEST_CASE("a program that is no Job has as many restarts as were given", "[round]") {
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .max_restarts = 2}};
+  for (std::uint32_t restart = 1; restart <= 2; ++restart) {
+    bench.say(bench.a, Progress{bench.generation(), restart});  // counts for Jobs alone
+    bench.say(bench.b, failure(bench.generation()));
+    bench.say(bench.a, failure(bench.generation()));  // a consequence, which costs nothing
+    bench.acknowledge(bench.a, "a");
+    bench.acknowledge(bench.b, "b");
+    CHECK(bench.last<World>(bench.a)->restart_count == restart);
+    CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("worker 3"));
+  }
+  bench.say(bench.b, failure(bench.generation()));
+  CHECK_THAT(bench.round.verdict()->report, Contains("all 2 restarts (--max_restarts) are used"));
+}
+
+TEST_CASE("a Job's loss costs a restart only if no step was decided since the one before", "[round]") {
+  const auto lose = [](Pair& bench) {
+    bench.say(bench.b, failure(bench.generation(), true));
+    bench.acknowledge(bench.a, "a");
+    bench.acknowledge(bench.b, "b");
+  };
+  SECTION("with progress, without end") {
+    Pair bench;
+    for (int i = 0; i < 20; ++i) {
+      bench.say(bench.a, Progress{bench.generation(), 1});
+      lose(bench);
+    }
+    CHECK_FALSE(bench.round.verdict());
+    CHECK(bench.last<World>(bench.a)->restart_count == 20);
+  }
+  SECTION("without, three times") {
+    Pair bench;
+    for (int i = 0; i < 3; ++i) lose(bench);
+    CHECK_FALSE(bench.round.verdict());
+    lose(bench);
+    CHECK(bench.round.verdict());
+  }
+  SECTION("an explicit 0 means none, whatever was decided") {
+    Pair bench{{.nodes_min = 2, .nodes_max = 2, .max_restarts = 0}};
+    bench.say(bench.a, Progress{bench.generation(), 1});
+    lose(bench);
+    CHECK(bench.round.verdict());
+  }
+}
+
+TEST_CASE("losses of nodes cost no restart", "[round]") {
+  Pair bench;
+  StreamNumber b = bench.b;
+  for (std::uint64_t incarnation = 2; incarnation < 12; ++incarnation) {
+    bench.break_stream(b);
+    bench.pass(1s);
+    bench.acknowledge(bench.a, "a");
+    b = bench.join("b", incarnation);
+    CHECK(bench.world(b) == "a b");
+  }
+}
+
+TEST_CASE("what is said for another generation counts for nothing", "[round]") {
+  Pair bench;
+  Generation other = bench.generation();
+  other.lineage.bits[0] += 1;
+  bench.say(bench.a, failure(other));
+  bench.say(bench.a, JobFinished{other});
+  bench.say(bench.a, WorkersDone{other});
+  bench.say(bench.b, WorkersDone{other});
+  CHECK_FALSE(bench.round.verdict());
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+}
+
+// --- ends ---------------------------------------------------------------------------------------------------------
+
+TEST_CASE("the job is done when all workers are", "[round]") {
+  Pair bench{{.nodes_min = 1, .nodes_max = 3, .max_restarts = 1}};
+  const auto done = [&](StreamNumber stream) { bench.say(stream, WorkersDone{bench.generation()}); };
+  done(bench.a);
+  CHECK_FALSE(bench.round.verdict());
+  SECTION("all") {
+    done(bench.b);
+    CHECK(bench.last<Verdict>(bench.a)->exit_code == 0);
+    CHECK(bench.last<Verdict>(bench.b)->exit_code == 0);
+  }
+  SECTION("some are, and another fails: all run again") {
+    bench.say(bench.b, failure(bench.generation()));
+    bench.acknowledge(bench.a, "a");
+    bench.acknowledge(bench.b, "b");
+    CHECK(bench.world(bench.a) == "a b");
+    done(bench.b);
+    CHECK_FALSE(bench.round.verdict());
+    done(bench.a);
+    CHECK(bench.round.verdict()->exit_code == 0);
+  }
+  SECTION("a node that is done may die") {
+    bench.break_stream(bench.a);
+    bench.pass(1s);
+    CHECK(bench.count<Revoke>(bench.b) == 0);
+    done(bench.b);
+    CHECK(bench.round.verdict()->exit_code == 0);
+  }
+  SECTION("nobody is taken in while somebody is done") {
+    bench.join("c");
+    bench.pass(1h);
+    CHECK(bench.count<Revoke>(bench.b) == 0);
+  }
+}
+
+TEST_CASE("a job that its members decided to be over is a success, whatever dies", "[round]") {
+  Pair bench;
+  SECTION("at once") { bench.say(bench.a, JobFinished{bench.generation()}); }
+  SECTION("also when the generation was revoked meanwhile") {
+    bench.break_stream(bench.b);
+    bench.pass(1s);
+    bench.say(bench.a, JobFinished{bench.generation()});
+  }
+  CHECK(bench.last<Verdict>(bench.a)->exit_code == 0);
+  bench.say(bench.a, failure(bench.generation()));
+  bench.break_stream(bench.a);
+  CHECK(bench.round.verdict()->exit_code == 0);
+}
+
+TEST_CASE("the host may go when every node has the verdict, or the linger is over", "[round]") {
+  RoundBench bench{two};
+  const auto host = bench.open_stream(true);
+  bench.say(host, bench.a_join("a"));
+  const auto b = bench.join("b");
+  CHECK_FALSE(bench.round.may_end(bench.now));
+  bench.say(host, JobFinished{bench.generation()});
+  CHECK_FALSE(bench.round.may_end(bench.now));
+  SECTION("its stream ends: it has it") {
+    bench.break_stream(b);
+    CHECK(bench.round.may_end(bench.now));
+  }
+  SECTION("it stays away") {
+    bench.pass(5s);
+    CHECK(bench.round.may_end(bench.now));
+  }
+}
+
+// --- growth -------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a newcomer is taken in while there is room, once the generation has settled", "[round]") {
+  Pair bench{one_to_three};
+  const auto grow = [&](const std::string& node) {
+    const auto stream = bench.join(node);
+    CHECK_THAT(bench.last<Waiting>(stream)->why, Contains("it makes room for newcomers in 1 s"));
+    return stream;
+  };
+  SECTION("a young generation is left alone at first") {
+    grow("c");
+    bench.pass(999ms);
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+    bench.pass(1ms);
+    CHECK(bench.last<Revoke>(bench.a)->why.what == "the world grows by c");
+  }
+  SECTION("an old one takes it in soon") {
+    bench.pass(1min);
+    const auto c = grow("c");
+    bench.pass(250ms);
+    bench.acknowledge(bench.a, "a");
+    bench.acknowledge(bench.b, "b");
+    CHECK(bench.world(c) == "a b c");
+    CHECK(bench.last<World>(c)->restart_count == 0);
+  }
+}
+
+TEST_CASE("a node that comes and goes does not stop the others from working", "[round]") {
+  Pair bench{one_to_three};
+  Duration worked{};
+  const Instant start = bench.now;
+  for (std::uint64_t incarnation = 1; bench.now < start + 10min; ++incarnation) {
+    const auto c = bench.join("c", incarnation);
+    const Instant began = bench.now;
+    while (bench.count<Revoke>(bench.a) < 2 * incarnation - 1) bench.pass(10ms);
+    worked += bench.now - began;
+    bench.acknowledge(bench.a, "a");
+    bench.acknowledge(bench.b, "b");
+    bench.break_stream(c);
+    bench.pass(250ms);
+    bench.acknowledge(bench.a, "a");
+    bench.acknowledge(bench.b, "b");
+  }
+  CHECK(worked > (bench.now - start) * 9 / 10);
+  CHECK_FALSE(bench.round.verdict());
+}
+
+}  // namespace elrun::test

@@ -36,7 +36,7 @@ std::string human(std::uint64_t bytes) {
 
 }  // namespace
 
-Job::Impl::Impl(Surroundings surroundings) : around{std::move(surroundings)}, world{around.session, around.join} {}
+Job::Impl::Impl(JobHost job_host) : host{std::move(job_host)}, world{host.session, host.join} {}
 
 void Job::Impl::require(bool holds, std::string_view what) const {
   if (!holds) throw Error{invalid(std::string{what})};
@@ -58,11 +58,11 @@ void Job::Impl::leave(const Failure& why) {
   Failure f = why;
   if (!f.rank.has_value()) f.rank = world.membership().rank;
   if (!f.generation.has_value()) f.generation = world.membership().generation;
-  if (around.session.place().elastic) {
-    around.log.info(fmt::format("generation {} is over, waiting at most {} s for this node's elrun to end this process: {}",
+  if (host.session.place().elastic) {
+    host.log.info(fmt::format("generation {} is over, waiting at most {} s for this node's elrun to end this process: {}",
                                 to_string(world.membership().generation),
-                                std::chrono::duration_cast<std::chrono::seconds>(around.end_wait).count(), message(f)));
-    std::this_thread::sleep_for(around.end_wait);
+                                std::chrono::duration_cast<std::chrono::seconds>(host.end_wait).count(), message(f)));
+    std::this_thread::sleep_for(host.end_wait);
   } else {
     f.what += "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
     f.remedy = Remedy::exit_process;
@@ -142,7 +142,7 @@ void Job::Impl::show_memory() const {
   std::size_t least = slots_[0].size(), most = least;
   for (const auto& s : slots_) least = std::min(least, s.size()), most = std::max(most, s.size());
   const double efficiency = compute_efficiency(plan->slots(), world.size());
-  around.log.info(fmt::format(
+  host.log.info(fmt::format(
       "{} parameters in {} unit(s), zero({}); bytes per rank: parameters {}, gradients {} ({} buffers: folded here, exchanged once "
       "per step), optimizer {}, exchange {}; {} slots per step on {} rank(s), {} each, {:.0f} % of the compute",
       parameters, units_.size(), whole_optimizer() ? 0 : 1, human(parameters_.span().size_bytes()),
@@ -150,7 +150,7 @@ void Job::Impl::show_memory() const {
       human(gradients_.exchange_bytes()), plan->slots(), world.size(), least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most),
       100 * efficiency));
   if (efficiency < efficiency_warning)
-    around.log.warning(fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep above 90 %)",
+    host.log.warning(fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep above 90 %)",
                                    plan->slots(), world.size(), 100 * (1 - efficiency)));
 }
 
@@ -166,12 +166,12 @@ bool Job::Impl::restore() {
   commit_ = StepCommit{world.membership(), 0};
   if (checkpoint_.directory.empty()) {
     if (generation.number > 1 && world.leads())
-      around.log.warning(fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
+      host.log.warning(fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
                                      "the bits will be the same", to_string(generation)));
     return false;
   }
-  const Place& place = around.session.place();
-  saves_.emplace(around.files, around.clock, around.log, world, checkpoint_,
+  const Place& place = host.session.place();
+  saves_.emplace(host.files, host.clock, host.log, world, checkpoint_,
                  Saver{place.run.value(), generation, world.membership().rank, world.membership().world, identity(*plan), model_table(specs_, layout_)},
                  fragments(true), fragments(false));
   const auto aux = expect(saves_->restore());
@@ -275,7 +275,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
     return std::nullopt;
   }
   if (checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0 && step != saved_step_) save(false);
-  in_ = InStep{.begun = around.clock.now()};
+  in_ = InStep{.begun = host.clock.now()};
   step_open_ = true;
   return step;
 }
@@ -284,7 +284,7 @@ void Job::Impl::save(bool last) {
   const auto still_owner = [this]() -> Result<void> {
     if (world.over()) return world.why_over();
     // Any call of the store is refused once this generation is not the coordinator's current one.
-    const auto asked = around.session.store().num_keys(Deadline::after(around.clock.now(), 10s));
+    const auto asked = host.session.store().num_keys(Deadline::after(host.clock.now(), 10s));
     return asked.ok() ? Result<void>{} : Result<void>{asked.failure()};
   };
   const std::uint64_t step = commit_.knowledge().applied;
@@ -301,7 +301,7 @@ void Job::Impl::save(bool last) {
     throw Error{std::move(why)};
   }
   if (world.leads())
-    around.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}", step, message(why)));
+    host.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}", step, message(why)));
 }
 
 void Job::Impl::finish() {
@@ -315,8 +315,8 @@ void Job::Impl::finish() {
   }
   outcome = Outcome{step, loss_, hash};
   // All members have decided that the job is over: whatever dies now, it has succeeded.
-  if (const auto told = around.session.finished(Deadline::after(around.clock.now(), finish_wait)); !told.ok())
-    around.log.warning("the job is over, but its elrun could not be told: " + message(told.failure()));
+  if (const auto told = host.session.finished(Deadline::after(host.clock.now(), finish_wait)); !told.ok())
+    host.log.warning("the job is over, but its elrun could not be told: " + message(told.failure()));
 }
 
 /// This rank's part of the state hash. Words count in the parameters' space, for all kinds.
@@ -362,14 +362,14 @@ const Outcome& Job::outcome() const {
   return *impl_->outcome;
 }
 void Job::print(std::string_view line) {
-  if (prints()) impl_->around.out(line);
+  if (prints()) impl_->host.out(line);
 }
 bool Job::prints() const { return impl_->world.leads(); }
-std::uint32_t Job::compute_threads() const { return impl_->around.threads; }
+std::uint32_t Job::compute_threads() const { return impl_->host.threads; }
 Device Job::device() const { return {}; }
 
-void JobAccess::drive(Surroundings surroundings, const std::function<void(Job&)>& program) {
-  Job job{std::make_unique<Job::Impl>(std::move(surroundings))};
+void JobAccess::drive(JobHost job_host, const std::function<void(Job&)>& program) {
+  Job job{std::make_unique<Job::Impl>(std::move(job_host))};
   Job::Impl& impl = *job.impl_;
   try {
     program(job);

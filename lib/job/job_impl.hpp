@@ -24,7 +24,7 @@
 namespace elrun::inline v0 {
 
 /// What a job gets from its process; a test brings its own. All outlive the job.
-struct Surroundings {
+struct JobHost {
   const Clock& clock;
   Files& files;
   Session& session;
@@ -51,7 +51,7 @@ struct UnitState {
 
 class Job::Impl {
  public:
-  explicit Impl(Surroundings surroundings);
+  explicit Impl(JobHost job_host);
 
   void configure(const Plan& plan, const CheckpointOptions& checkpoint);
   UnitState& unit(std::string_view name);
@@ -69,7 +69,7 @@ class Job::Impl {
   /// Of a generation that is over: waits for the agent to end this process where one will, then throws.
   [[noreturn]] void leave(const Failure& why);
 
-  Surroundings around;
+  JobHost host;
   World world;
   std::optional<Plan> plan;
   std::optional<Outcome> outcome;
@@ -157,7 +157,7 @@ class Job::Impl {
 struct JobAccess {
   /// Runs `program` with a job of its own. Failures come out as Error; an exception during a revoked step as the reason
   /// of the revocation.
-  static void drive(Surroundings surroundings, const std::function<void(Job&)>& program);
+  static void drive(JobHost job_host, const std::function<void(Job&)>& program);
 };
 
 /// Builds the parts of a Slot and Step that users do not see.

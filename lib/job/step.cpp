@@ -191,8 +191,8 @@ StepResult Job::Impl::apply(const AdamW& optimizer, const ApplyOptions& options)
     if (!whole_optimizer()) (void)world.exchange(gather_parameters_.sends, gather_parameters_.receives);  // a failure ends the generation, not the step
   }
   commit_.applied();
-  around.session.progress(StepNumber{commit_.knowledge().applied});
-  const std::chrono::duration<double> took = around.clock.now() - in_.begun;
+  host.session.progress(StepNumber{commit_.knowledge().applied});
+  const std::chrono::duration<double> took = host.clock.now() - in_.begun;
   result.decided = true;
   result.step = commit_.knowledge().applied;
   result.tokens = tokens_;

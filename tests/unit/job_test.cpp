@@ -1,0 +1,276 @@
+#include <cfenv>
+#include <limits>
+
+#include "lib/job/fp_environment.hpp"
+#include "tests/unit/job_world.hpp"
+
+namespace elrun::test {
+namespace {
+
+/// What a world of one says about a program.
+Failure failure_of(const std::function<void(Job&)>& program) {
+  const auto members = run_world({}, [&](Job& job, Member&) { program(job); });
+  REQUIRE(members[0].failure.has_value());
+  return *members[0].failure;
+}
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a wrong configuration ends with 78 and all problems at once", "[job]") {
+  const Failure f = failure_of([](Job& job) {
+    Plan p = toy_plan(2);
+    p.micro_batch = 5;
+    job.configure(p, {.every = 3});
+  });
+  CHECK(exit_code(f) == 78);
+  CHECK(contains(f.what, "does not divide"));
+  CHECK(contains(f.what, "zero(2)"));
+  CHECK(contains(f.what, "directory"));
+}
+
+TEST_CASE("calls out of order are told, not done", "[job]") {
+  const auto what = [](auto program) { return failure_of(program).what; };
+  CHECK(contains(what([](Job& job) { job.seal(); }), "seal comes after configure"));
+  CHECK(contains(what([](Job& job) { job.configure(toy_plan(0)), job.seal(); }), "no unit is declared"));
+  CHECK(contains(what([](Job& job) { (void)job.outcome(); }), "outcome"));
+  const auto sealed = [](auto rest) {
+    return [rest](Job& job) {
+      job.configure(toy_plan(0));
+      Unit u = job.unit("u");
+      Tensor<float> t = u.tensor<float>("t", {4});
+      job.seal();
+      rest(job, u, t);
+    };
+  };
+  CHECK(contains(what(sealed([](Job& job, Unit&, auto&) { (void)job.next_step(); })), "next_step comes after restore"));
+  CHECK(contains(what(sealed([](Job& job, Unit&, auto&) { (void)job.unit("late"); })), "after seal()"));
+  const auto stepping = [&](auto in_step) {
+    return sealed([in_step](Job& job, Unit& u, auto&) {
+      CHECK_FALSE(job.restore());
+      auto step = job.next_step();
+      in_step(job, *step, u);
+    });
+  };
+  const auto run_slots = [](Step& step) {
+    for (Slot& slot : step.slots()) slot.report(1.0f, 1);
+  };
+  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { for (Slot& s : step.slots()) (void)s; })), "without slot.report"));
+  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { for (Slot& s : step.slots()) s.report(1.0f, 1), s.report(1.0f, 1); })), "reported twice"));
+  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { step.apply({}, {}); })), "before all slots"));
+  CHECK(contains(what(stepping([&](Job& job, Step& step, Unit&) { run_slots(step), (void)job.next_step(); })), "before the step was applied"));
+  CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply({}, {}), step.apply({}, {}); })), "apply was called twice"));
+  CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply({.beta1 = 1}, {.lr = std::numeric_limits<float>::infinity()}); })), "beta1 is 1"));
+  CHECK(contains(what(stepping([](Job&, Step& step, Unit& u) {
+          for (Slot& s : step.slots()) {
+            { auto g = u.use_grad(); }
+            { auto g = u.use_grad(); }
+            s.report(1.0f, 1);
+          }
+        })), "declare {.uses = 2}"));
+}
+
+TEST_CASE("a thread that rounds or flushes in its own way is refused", "[job]") {
+  CHECK_FALSE(fp_environment_problem().has_value());
+  std::fesetround(FE_UPWARD);
+  const auto rounding = fp_environment_problem();
+  std::fesetround(FE_TONEAREST);
+  CHECK(rounding.has_value());
+#ifdef __SSE2__
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8000);  // results flushed
+  const auto flushing = fp_environment_problem();
+  __builtin_ia32_ldmxcsr(before | 0x0040);  // operands taken as zero
+  const auto zeroing = fp_environment_problem();
+  __builtin_ia32_ldmxcsr(before);
+  CHECK(flushing.has_value());
+  CHECK(zeroing.has_value());
+#endif
+}
+
+TEST_CASE("ranks that run another program or other flags are told apart before they train", "[job]") {
+  const auto what = [](const std::function<void(Plan&, CheckpointOptions&, std::uint64_t& size)>& change_on_rank_1) {
+    std::atomic<int> next{0};  // members are alike; whoever comes second is changed
+    const auto members = run_world({.world = 2}, [&](Job& job, Member&) {
+      Plan plan = toy_plan(0);
+      CheckpointOptions checkpoint;
+      std::uint64_t size = 10;
+      if (next++ == 1) change_on_rank_1(plan, checkpoint, size);
+      job.configure(plan, checkpoint);
+      auto t = job.unit("u").tensor<float>("t", {size});
+      job.seal();
+      (void)job.restore();
+      t.data()[0] = static_cast<float>(plan.seed);
+      (void)job.next_step();
+    });
+    REQUIRE(members[0].failure.has_value());
+    CHECK(exit_code(*members[0].failure) == 78);
+    return members[0].failure->what;
+  };
+  CHECK(contains(what([](Plan& p, auto&, auto&) { p.seed = 99; }), "another plan"));
+  CHECK(contains(what([](Plan& p, auto&, auto&) { p.steps = 99; }), "number of steps"));
+  CHECK(contains(what([](auto&, CheckpointOptions& c, auto&) { c.directory = "/nonexistent"; }), "checkpoint options"));
+  CHECK(contains(what([](auto&, auto&, std::uint64_t& size) { size = 11; }), "another model"));
+}
+
+TEST_CASE("parameters that differ between ranks are told before the first step", "[job]") {
+  std::atomic<int> next{0};
+  const auto members = run_world({.world = 3}, [&](Job& job, Member&) {
+    job.configure(toy_plan(1));
+    auto t = job.unit("u").tensor<float>("t", {10});
+    job.seal();
+    (void)job.restore();
+    t.data()[3] = static_cast<float>(next++);
+    (void)job.next_step();
+  });
+  for (const Member& m : members) {
+    REQUIRE(m.failure.has_value());
+    CHECK(contains(m.failure->what, "job.rng(name)"));
+    CHECK(exit_code(*m.failure) == 78);
+  }
+}
+
+TEST_CASE("a gradient that is no number leaves the update out on all ranks, and the step counts", "[job]") {
+  for (const std::uint32_t world : {1u, 3u}) {
+    const auto members = run_world({.world = world}, [](Job& job, Member& me) {
+      Plan plan = toy_plan(1);
+      plan.steps = 3;
+      job.configure(plan);
+      Unit u = job.unit("u");
+      auto t = u.tensor<float>("t", {2000});
+      job.seal();
+      (void)job.restore();
+      while (auto step = job.next_step()) {
+        const float before = t.data()[1999];
+        for (Slot& slot : step->slots()) {
+          auto g = u.use_grad();
+          for (float& x : t.grad_span()) x = 1.0f;
+          if (step->number() == 1 && slot.index() == 5) t.grad()[7] = std::numeric_limits<float>::quiet_NaN();
+          slot.report(1.0f, 1);
+        }
+        me.steps.push_back(step->apply({}, {.lr = 0.1f}));
+        me.host_state += before != t.data()[1999];
+      }
+      me.outcome = job.outcome();
+    });
+    for (const Member& m : members) {
+      REQUIRE(m.outcome.has_value());
+      CHECK(m.outcome->step == 3);
+      CHECK_FALSE(m.steps[0].skipped);
+      CHECK(m.steps[1].skipped);
+      CHECK_FALSE(m.steps[2].skipped);
+      CHECK(m.host_state == 2);
+      CHECK(m.outcome->state_hash == members[0].outcome->state_hash);
+    }
+  }
+}
+
+TEST_CASE("losses, tokens and evaluations are the same in every world", "[job]") {
+  std::vector<Evaluation> evaluations;
+  for (const std::uint32_t world : {1u, 2u, 3u, 7u}) {
+    std::mutex mutex;
+    const auto members = run_world({.world = world}, [&](Job& job, Member& me) {
+      job.configure(toy_plan(0));
+      (void)job.unit("u").tensor<float>("t", {10});
+      job.seal();
+      (void)job.restore();
+      const Evaluation e = job.evaluate(10, [](Slot& slot) {  // four slots, the last with one sample
+        float sum = 0;
+        for (const std::uint64_t s : slot.samples()) sum += static_cast<float>(s) + slot.rng().uniform(s);
+        slot.report(sum, slot.samples().size());
+      });
+      auto step = job.next_step();
+      for (Slot& slot : step->slots()) slot.report(1.0f / static_cast<float>(1 + slot.index()), 10 + slot.index());
+      me.steps.push_back(step->apply({}, {}));
+      const std::lock_guard lock{mutex};
+      evaluations.push_back(e);
+    });
+    for (const Member& m : members) {
+      REQUIRE(m.steps.size() == 1);
+      CHECK(m.steps[0].tokens == 8 * 10 + 28);
+      CHECK(m.steps[0].world == world);
+    }
+  }
+  for (const Evaluation& e : evaluations) {
+    CHECK(e.decided);
+    CHECK(e.loss == evaluations[0].loss);
+    CHECK(e.tokens == 10);
+  }
+}
+
+TEST_CASE("a revoked step ends at once, is not decided, and names the reason", "[job]") {
+  const auto members = run_world({.world = 2, .death = WorldOptions::Death{1, 9}}, [](Job& job, Member& me) {
+    toy({.plan = toy_plan(0)})(job, me);
+  });
+  for (const Member& m : members) {
+    REQUIRE(m.failure.has_value());
+    CHECK(contains(m.failure->what, "rank 1 went away"));
+    CHECK(contains(m.failure->what, "not elastic"));
+    CHECK_FALSE(m.finished);
+  }
+}
+
+TEST_CASE("an exception during a revoked step is told as the revocation", "[job]") {
+  std::atomic<bool> over{false};
+  const auto members = run_world({.world = 2}, [&](Job& job, Member&) {
+    job.configure(toy_plan(0));
+    (void)job.unit("u").tensor<float>("t", {10});
+    job.seal();
+    (void)job.restore();
+    auto step = job.next_step();
+    for (Slot& slot : step->slots()) {
+      if (!over.exchange(true)) throw Error{Failure{Code::internal, Remedy::exit_process, "the first one trips"}};
+      while (!slot.revoked()) std::this_thread::yield();
+      throw std::runtime_error{"views were poisoned"};
+    }
+    step->apply({}, {});
+    (void)job.next_step();
+  });
+  for (const Member& m : members) {
+    REQUIRE(m.failure.has_value());
+    CHECK(contains(m.failure->what, "the first one trips"));
+  }
+}
+
+TEST_CASE("without a checkpoint directory a later generation begins again and says so", "[job]") {
+  const auto members = run_world({.world = 2, .generation = 4}, toy({.plan = toy_plan(0)}));
+  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& l) { return contains(l, "from nothing"); }));
+}
+
+TEST_CASE("a save that fails is told, and training goes on", "[job]") {
+  const TemporaryDirectory root;
+  const auto members = run_world({.world = 2}, toy({.plan = toy_plan(1),
+                                                    .checkpoint = {.directory = root.path(), .every = 2},
+                                                    .in_slot = [&](Job& job, std::uint64_t step, Slot& slot) {
+                                                      const auto ckpt = std::filesystem::path{root.path()} / "ckpt";
+                                                      if (slot.index() != 0) return;
+                                                      if (step == 1) std::filesystem::rename(ckpt, root.path() + "/away");
+                                                      if (step == 2) std::filesystem::rename(root.path() + "/away", ckpt);
+                                                      (void)job;
+                                                    }}));
+  for (const Member& m : members) {
+    INFO((m.failure.has_value() ? message(*m.failure) : ""));
+    REQUIRE(m.outcome.has_value());
+  }
+  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& l) { return contains(l, "could not be saved"); }));
+}
+
+TEST_CASE("a checkpoint of another plan or model is refused with 78, and both sides are named", "[job]") {
+  const TemporaryDirectory root;
+  const CheckpointOptions checkpoint{.directory = root.path()};
+  Plan plan = toy_plan(1);
+  plan.steps = 1;
+  REQUIRE(run_world({.world = 2}, toy({.plan = plan, .checkpoint = checkpoint}))[0].outcome.has_value());
+  plan.seed = 12;
+  const auto other = run_world({.world = 3, .generation = 2}, toy({.plan = plan, .checkpoint = checkpoint}));
+  for (const Member& m : other) {
+    REQUIRE(m.failure.has_value());
+    INFO(message(*m.failure));
+    CHECK(exit_code(*m.failure) == 78);
+    CHECK(contains(m.failure->what, "11"));
+    CHECK(contains(m.failure->what, "12"));
+  }
+}
+
+}  // namespace elrun::test

@@ -1,0 +1,303 @@
+#pragma once
+/// \file A whole world of jobs in threads of this process, over an exchange of memory, and a toy model to train in it.
+
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "lib/job/job_impl.hpp"
+#include "lib/link/request_store.hpp"
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+
+/// Exchanges of one generation, in memory. Every member posts its lists, then copies what it receives; a round has three
+/// gates (posted, copied, left), so that buffers are free when a call returns.
+class MemoryNet {
+ public:
+  explicit MemoryNet(std::uint32_t world) : sends_(world), copied_bytes_(world, 0) {}
+
+  /// `dies` of a member: the number of the exchange in which it goes away, if any.
+  Result<void> exchange(std::uint32_t me, std::span<const SendList> sends, std::span<const ReceiveList> receives, bool dies) {
+    std::unique_lock lock{mutex_};
+    if (dies) over_ = Failure{Code::peer_lost, Remedy::rejoin, fmt::format("rank {} went away", me)}, changed_.notify_all();
+    sends_[me] = sends;
+    ELRUN_TRY(gate(lock));
+    if (over_.has_value()) return *over_;  // a member may have left, and its buffers with it
+    for (std::uint32_t from = 0; from < sends_.size(); ++from) {
+      std::vector<std::byte> bytes;
+      for (const auto& part : sends_[from][me]) bytes.insert(bytes.end(), part.begin(), part.end());
+      std::size_t at = 0;
+      for (const auto& part : receives[from]) {
+        if (at + part.size() > bytes.size()) return Failure{Code::protocol, Remedy::abort_group, "lengths differ"};
+        std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), part.size(), part.begin());
+        at += part.size();
+      }
+      if (at != bytes.size()) return Failure{Code::protocol, Remedy::abort_group, "lengths differ"};
+      if (from != me) copied_bytes_[from] += bytes.size();
+    }
+    return gate(lock);
+  }
+  void revoke(const Failure& why) {
+    const std::lock_guard lock{mutex_};
+    if (!over_.has_value()) over_ = why;
+    changed_.notify_all();
+  }
+  [[nodiscard]] std::uint64_t bytes_sent() const {
+    std::uint64_t all = 0;
+    for (const std::uint64_t b : copied_bytes_) all += b;
+    return all;
+  }
+
+ private:
+  Result<void> gate(std::unique_lock<std::mutex>& lock) {
+    const std::uint64_t mine = round_;
+    if (++arrived_ == sends_.size()) arrived_ = 0, ++round_, changed_.notify_all();
+    if (!changed_.wait_for(lock, 60s, [&] { return round_ != mine || over_.has_value(); }))
+      return Failure{Code::deadline_passed, Remedy::abort_group, "a member of the test's world is missing"};
+    if (round_ == mine) return *over_;
+    return {};
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::span<const SendList>> sends_;
+  std::vector<std::uint64_t> copied_bytes_;
+  std::optional<Failure> over_;
+  std::uint64_t round_ = 0;
+  std::size_t arrived_ = 0;
+};
+
+class MemoryPeers final : public Peers {
+ public:
+  MemoryPeers(MemoryNet& net, std::uint32_t rank, std::optional<std::uint64_t> dies_at) : net_{net}, rank_{rank}, dies_at_{dies_at} {}
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+    return net_.exchange(rank_, sends, receives, dies_at_ == count_++);
+  }
+  void revoke(const Failure& why) override { net_.revoke(why); }
+
+ private:
+  MemoryNet& net_;
+  std::uint32_t rank_;
+  std::optional<std::uint64_t> dies_at_;
+  std::uint64_t count_ = 0;
+};
+
+class TestSession final : public Session {
+ public:
+  TestSession(Place place, std::unique_ptr<Store> store) : place_{std::move(place)}, store_{std::move(store)} {}
+  const Place& place() const override { return place_; }
+  Store& store() override { return *store_; }
+  void on_generation_over(OnOver call) override {
+    const std::lock_guard lock{mutex_};
+    over_ = std::move(call);
+    if (ended_.has_value()) over_(*ended_);
+  }
+  void progress(StepNumber step) override { decided = step.value(); }
+  Result<void> finished(Deadline) override { return has_finished = true, Result<void>{}; }
+
+  void end(const Failure& why) {
+    const std::lock_guard lock{mutex_};
+    if (ended_.has_value()) return;
+    ended_ = why;
+    if (over_) over_(why);
+  }
+
+  std::uint64_t decided = 0;
+  bool has_finished = false;
+
+ private:
+  std::mutex mutex_;
+  OnOver over_;
+  std::optional<Failure> ended_;
+  Place place_;
+  std::unique_ptr<Store> store_;
+};
+
+/// What became of one member.
+struct Member {
+  std::optional<Outcome> outcome;
+  std::optional<Failure> failure;
+  bool finished = false;
+  std::uint64_t decided = 0;
+  std::uint64_t host_state = 0;
+  std::vector<StepResult> steps;
+  std::vector<std::string> lines;
+};
+
+struct WorldOptions {
+  std::uint32_t world = 1;
+  std::uint64_t generation = 1;
+  struct Death {
+    std::uint32_t rank = 0;
+    std::uint64_t exchange = 0;
+  };
+  std::optional<Death> death{};
+  std::uint64_t* bytes_sent = nullptr;
+};
+using Program = std::function<void(Job&, Member&)>;
+
+/// Runs `program` as every member of one generation, and waits for all of them.
+inline std::vector<Member> run_world(const WorldOptions& options, const Program& program) {
+  static const SteadyClock clock;
+  const Generation generation{options.generation, {{0x1234, options.generation}}};
+  SharedStore store{clock, generation};
+  MemoryNet net{options.world};
+  std::vector<Member> members(options.world);
+  std::mutex lines;
+  std::mutex end_mutex;  // what the agents do: tell everybody that a member is gone
+  std::optional<Failure> end;
+  std::vector<TestSession*> sessions;
+  const auto end_generation = [&](const Failure& why) {
+    const std::lock_guard lock{end_mutex};
+    if (!end.has_value()) end = why;
+    for (TestSession* s : sessions) s->end(*end);
+  };
+  const auto one = [&](std::uint32_t rank) {
+    Member& me = members[rank];
+    Place place;
+    place.membership = {generation, Rank{rank}, WorldSize{options.world}};
+    place.run = RunId{"test"};
+    TestSession session{place, store.of(Rank{rank})};
+    {
+      const std::lock_guard lock{end_mutex};
+      sessions.push_back(&session);
+    }
+    const Log log{"test", [&](Level, std::string_view line) {
+                    const std::lock_guard lock{lines};
+                    me.lines.emplace_back(line);
+                  }};
+    PosixFiles files;
+    const bool dies = options.death.has_value() && options.death->rank == rank;
+    const JoinPeers join = [&](Session&) -> Result<std::unique_ptr<Peers>> {
+      return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
+    };
+    try {
+      JobAccess::drive({.clock = clock, .files = files, .session = session, .log = log, .out = [&](std::string_view line) { me.lines.emplace_back(line); }, .join = join, .end_wait = 0s},
+                       [&](Job& job) { program(job, me); });
+    } catch (const Error& e) {
+      me.failure = e.failure();
+      end_generation(e.failure());
+    }
+    {
+      const std::lock_guard lock{end_mutex};
+      std::erase(sessions, &session);
+    }
+    me.finished = session.has_finished;
+    me.decided = session.decided;
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < options.world; ++r) threads.emplace_back(one, r);
+  for (auto& t : threads) t.join();
+  if (options.bytes_sent != nullptr) *options.bytes_sent = net.bytes_sent();
+  return members;
+}
+
+/// A directory of this test that vanishes with it.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "elrun-job-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// ---- the toy: three units, sizes that no world divides, one tensor tied, one frozen, one without decay
+
+struct ToyTensor {
+  const char* unit;
+  const char* name;
+  std::uint64_t size;
+  TensorOptions options;
+};
+inline const std::vector<ToyTensor>& toy_tensors() {
+  static const std::vector<ToyTensor> all{{"embedding", "table", 5003, {.uses = 2}},
+                                          {"block", "bias", 77, {.decay = false}},
+                                          {"block", "fixed", 300, {.frozen = true}},
+                                          {"block", "weight", 2500, {}},
+                                          {"head", "scale", 9, {.decay = false}}};
+  return all;
+}
+
+inline Plan toy_plan(int stage, std::uint64_t slots = 8) {
+  Plan p;
+  p.global_batch = 3 * slots, p.micro_batch = 3, p.samples = 50, p.steps = 7, p.seed = 11;
+  p.placement = zero(stage);
+  return p;
+}
+inline const AdamW toy_adamw{.weight_decay = 0.05f};
+inline ApplyOptions toy_options(std::uint64_t step) { return {.lr = 0.01f / static_cast<float>(1 + step), .clip_norm = 8.0f}; }
+
+/// One gradient element of one use: magnitudes from 2^-8 to 2^8, so that the order of additions shows in the bits.
+inline float toy_gradient(float w, std::uint64_t element, std::span<const std::uint64_t> samples, const RandomStream& rng, std::uint32_t use) {
+  float x = 0;
+  for (const std::uint64_t s : samples) x += static_cast<float>(s % 7) - 3.0f;
+  const float scale = static_cast<float>(1u << (rng.bits(element) % 17)) * 0x1p-8f;
+  return w * x * 0.1f + rng.operation(use).normal(element) * scale;
+}
+inline float toy_loss(std::span<const std::uint64_t> samples, const RandomStream& rng) {
+  return static_cast<float>(samples[0]) * 0.3f + rng.uniform(5);
+}
+
+struct ToyOptions {
+  Plan plan;
+  CheckpointOptions checkpoint{};
+  std::uint64_t stop_after = ~std::uint64_t{0};                ///< Leaves the program after this many steps.
+  std::function<void(Job&, std::uint64_t step, Slot&)> in_slot{};
+};
+
+inline Program toy(const ToyOptions& options) {
+  return [options](Job& job, Member& me) {
+    job.configure(options.plan, options.checkpoint);
+    std::vector<Unit> units;
+    std::vector<Tensor<float>> tensors;
+    std::string last;
+    for (const ToyTensor& t : toy_tensors()) {
+      if (last != t.unit) units.push_back(job.unit(t.unit)), last = t.unit;
+      tensors.push_back(units.back().tensor<float>(t.name, {t.size}, t.options));
+    }
+    std::uint64_t mine = 0;  // host state
+    job.state("steps seen", mine);
+    job.seal();
+    if (!job.restore())
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        const RandomStream rng = job.rng(toy_tensors()[t].name);
+        for (std::uint64_t i = 0; i < tensors[t].size(); ++i) tensors[t].data()[i] = rng.normal(i);
+      }
+    while (auto step = job.next_step()) {
+      if (step->number() == options.stop_after) return;
+      for (Slot& slot : step->slots()) {
+        if (options.in_slot) options.in_slot(job, step->number(), slot);
+        const auto add = [&](std::size_t t, std::uint32_t use) {
+          for (std::uint64_t i = 0; i < tensors[t].size(); ++i)
+            tensors[t].grad()[i] += toy_gradient(tensors[t].data()[i], i, slot.samples(), slot.rng(), use);
+        };
+        { auto g = units[0].use_grad(); add(0, 1); }
+        { auto g = units[1].use_grad(); add(1, 2); add(3, 3); }
+        if (slot.index() != 2) { auto g = units[2].use_grad(); add(4, 4); }  // slot 2 has no use for it
+        { auto g = units[0].use_grad(); add(0, 5); }
+        const float loss = toy_loss(slot.samples(), slot.rng());
+        slot.report(DeviceScalar{&loss}, 3 + slot.index());
+      }
+      const StepResult r = step->apply(toy_adamw, toy_options(step->number()));
+      if (r.decided) me.steps.push_back(r), ++mine;
+    }
+    me.host_state = mine;
+    me.outcome = job.outcome();
+  };
+}
+
+}  // namespace elrun::test

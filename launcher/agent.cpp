@@ -91,7 +91,7 @@ class Agent {
   }
 
   Coordinator& coordinator(std::uint64_t generation_floor) {
-    coordinator_ = Coordinator::create(loop_, clock_, log_, {run_, options_.timeouts, generation_floor});
+    coordinator_ = Coordinator::create(loop_, clock_, options_.endpoint ? coordinator_log_ : quiet_, {run_, options_.timeouts, generation_floor});
     coordinator_->on_may_exit([this] { end_if_allowed(); });
     return *coordinator_;
   }
@@ -169,7 +169,10 @@ class Agent {
     whole.run = run_;
     whole.version = ELRUN_VERSION;
     whole.address = address();
-    whole.master_port = options_.master_port.value_or(free_port());
+    // The same port until a world came of it: a coordinator that has told it to others may send that world again.
+    // A new one for each generation: peers of the old one that are slow to die find nobody there.
+    if (port_ == 0 || port_is_for_ != join->last) port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
+    whole.master_port = port_;
     whole.hint = options_.node_rank;
     link_->send(whole);
   }
@@ -227,6 +230,8 @@ class Agent {
   const Guard& guard_;
   const Clock& clock_;
   const Log& log_;
+  const Log coordinator_log_{clock_, "elrun rendezvous"};
+  const Log quiet_{"", [](Level, std::string_view) {}};  // of a single node all is said by its supervisor
   const Incarnation incarnation_;
   const RunId run_;
   asio::io_context loop_{1};
@@ -236,6 +241,8 @@ class Agent {
   std::deque<Event> events_;
   bool busy_ = false, finished_ = false;
   int exit_code_ = exit_code::internal;
+  std::uint16_t port_ = 0;  // told in Join after the generation port_is_for_
+  Generation port_is_for_{};
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others
   std::map<LocalRank, std::unique_ptr<Child>> children_;
   std::unique_ptr<WorkerServer> server_;

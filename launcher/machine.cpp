@@ -77,7 +77,7 @@ std::string host_name() {
   return name;
 }
 
-std::uint16_t free_port() {
+std::uint16_t free_port(std::uint16_t but_not) {
   const Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -86,7 +86,8 @@ std::uint16_t free_port() {
   if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
     return 0;
-  return ntohs(address.sin_port);
+  const std::uint16_t port = ntohs(address.sin_port);
+  return port == but_not ? free_port(but_not) : port;  // this one is still bound here, so the next is another
 }
 
 std::vector<std::string> own_addresses() {

@@ -13,8 +13,8 @@ namespace elrun::inline v0::launcher {
 [[nodiscard]] Machine this_machine(const Variables& environment);
 [[nodiscard]] FileKind look_up_file(const std::string& path);
 [[nodiscard]] std::string host_name();
-/// A TCP port that nobody listens on at this moment; 0 when there is none.
-[[nodiscard]] std::uint16_t free_port();
+/// A TCP port other than `but_not` that nobody listens on at this moment; 0 when there is none.
+[[nodiscard]] std::uint16_t free_port(std::uint16_t but_not);
 
 /// The addresses of this machine's interfaces, as text.
 [[nodiscard]] std::vector<std::string> own_addresses();

@@ -100,8 +100,8 @@ void Supervisor::on_link_up() {
 
 void Supervisor::on_link_down(const Failure& why) {
   waiting_for_ = fmt::format("the coordinator at {}: {}", options_.coordinator, why.what);
-  const bool had_world = last_.number != 0;
-  if (had_world && !coordinator_by_) coordinator_by_ = now_ + options_.timeouts.coordinator_grace;
+  if (last_.number != 0 && !coordinator_by_) coordinator_by_ = now_ + options_.timeouts.coordinator_grace;
+  if (last_.number == 0 && !join_by_) join_by_ = now_ + options_.timeouts.join;
   const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
   say(Level::warning, fmt::format("waiting for {}; {}tried again for {}", waiting_for_, phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
   link_up_ = false;
@@ -121,6 +121,7 @@ void Supervisor::on_message(const Refused& m) {
 }
 
 void Supervisor::on_message(const Waiting& m) {
+  join_by_.reset();  // somebody answers: from here on it judges how long to wait, without end for a spare
   if (m.why != waiting_for_) say(Level::info, m.why);
   waiting_for_ = m.why;
 }
@@ -293,11 +294,10 @@ void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
-  if (!worker_at(from) || m.generation != world_.generation || (phase_ != Phase::running && !job_over_)) return;
-  if (!job_over_) {
-    job_over_ = true;
-    report_to_coordinator();
-  }
+  // Also while workers are being stopped: all members decided it before any of them was.
+  if (!worker_at(from) || m.generation != world_.generation) return;
+  if (!job_over_) act(Send{JobFinished{m.generation}});
+  job_over_ = true;
   act(Answer{from, JobOver{m.generation}});
 }
 
@@ -361,7 +361,6 @@ void Supervisor::all_ended() {
     return act(after_.finish);
   }
   phase_ = Phase::joining;
-  join_by_ = now_ + options_.timeouts.join;
   if (!link_up_) return;
   act(Send{Acknowledge{last_}});
   join();

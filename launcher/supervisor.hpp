@@ -183,7 +183,7 @@ class Supervisor {
   bool recovering_ = false;        // no step was decided since the loss
   int signals_ = 0;                // that asked to end
   std::optional<Instant> lost_at_;         // when the generation before was lost
-  std::optional<Instant> join_by_;         // joining
+  std::optional<Instant> join_by_;         // no coordinator has spoken yet
   std::optional<Instant> coordinator_by_;  // the coordinator is away
   std::optional<Instant> kill_at_;         // stopping
   std::string waiting_for_;                // last reason, for people

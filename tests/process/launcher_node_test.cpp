@@ -1,0 +1,191 @@
+// One node: real launchers, real workers, real signals.
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun::test;
+using std::chrono_literals::operator""s;
+
+namespace {
+
+std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker"; }
+
+// A launcher whose private directory is one of the test's: what it leaves behind can be seen.
+struct Node {
+  explicit Node(std::vector<std::string> options, std::vector<std::string> mode, std::map<std::string, std::string> environment = {}) : job{setting(std::move(options), std::move(mode), std::move(environment))} {}
+  Job::Setting setting(std::vector<std::string> arguments, std::vector<std::string> mode, std::map<std::string, std::string> environment) const {
+    arguments.insert(arguments.end(), {"--no_python", worker()});
+    arguments.insert(arguments.end(), mode.begin(), mode.end());
+    environment["XDG_RUNTIME_DIR"] = directory.path();
+    return {.arguments = std::move(arguments), .environment = std::move(environment)};
+  }
+  TemporaryDirectory directory;
+  Job job;
+};
+
+}  // namespace
+
+TEST_CASE("workers find their place in the environment", "[launcher][process]") {
+  Node node{{"--nproc_per_node", "2", "--rdzv_id", "job"}, {"environment", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS", "MINE", "RANK_${local_rank}"}, {{"MINE", "kept"}}};
+  CHECK(node.job.wait() == 0);
+  CHECK(node.job.says("rank 0: LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 TORCHELASTIC_RUN_ID=job OMP_NUM_THREADS=1 MINE=kept RANK_0=(unset)"));
+  CHECK(node.job.says("rank 1: LOCAL_RANK=1"));
+  CHECK(node.directory.names().empty());
+}
+
+TEST_CASE("the workers' own store has a fresh port in each generation, or the one that was asked for", "[launcher][process]") {
+  const auto ports = [](std::vector<std::string> options) {
+    options.insert(options.end(), {"--nproc_per_node", "2", "--max_restarts", "1"});
+    Node node{std::move(options), {"die_once", "0"}};
+    const auto first = node.job.line("generation=1"), second = node.job.line("generation=2");
+    REQUIRE(first);
+    REQUIRE(second);
+    CHECK(node.job.wait() == 0);
+    return std::pair{number_after(*first, "port"), number_after(*second, "port")};
+  };
+  const auto [first, second] = ports({});
+  CHECK(first > 0);
+  CHECK(second > 0);
+  CHECK(first != second);
+  CHECK(ports({"--master_port", "29511"}) == std::pair<std::int64_t, std::int64_t>{29511, 29511});
+}
+
+TEST_CASE("exit codes tell what happened", "[launcher][process]") {
+  const auto code = [](std::vector<std::string> arguments) {
+    Job job{{.arguments = std::move(arguments)}};
+    const int got = job.wait();
+    INFO(job.output());
+    CHECK((got == 0 || !job.output().empty()));
+    return got;
+  };
+  CHECK(code({"--help"}) == 0);
+  CHECK(code({"--bogus"}) == 64);
+  CHECK(code({"/no/such/script.py"}) == 66);
+  CHECK(code({"--standalone", "--nnodes", "2", "x"}) == 78);
+  CHECK(code({"--no_python", "/etc/passwd"}) == 126);
+  CHECK(code({"--no_python", "no-such-program"}) == 127);
+  CHECK(code({"--nproc_per_node", "2", "--no_python", worker(), "exit", "1", "3"}) == 3);
+  CHECK(code({"--no_python", "/bin/sh", "-c", "kill -SEGV 0"}) == 128 + SIGSEGV);
+}
+
+TEST_CASE("a file that is no program of this machine is told as such", "[launcher][process]") {
+  TemporaryDirectory directory;
+  const std::string path = directory.path() + "/text";
+  std::ofstream{path} << "no program\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  Job job{{.arguments = {"--no_python", path}}};
+  CHECK(job.wait() == 126);
+  CHECK(job.says(path));
+}
+
+TEST_CASE("a worker that dies is answered by a restart of all, as often as --max_restarts says", "[launcher][process]") {
+  SECTION("once") {
+    Node node{{"--nproc_per_node", "3", "--max_restarts", "1"}, {"die_once", "1"}};
+    CHECK(node.job.wait() == 0);
+    CHECK(node.job.says("rank=1"));
+    CHECK(node.job.says("generation=2 restarts=1 own=1"));
+    CHECK(node.job.says("SIGKILL"));
+    CHECK(node.directory.names().empty());
+  }
+  SECTION("and then the first failure ends the job with its own code") {
+    Node node{{"--nproc_per_node", "2", "--max_restarts", "2"}, {"exit", "1", "5"}};
+    CHECK(node.job.wait() == 5);
+    CHECK(node.job.says("generation 3: 1 node, 2 workers"));
+    CHECK(node.job.says("the job failed, exit code 5"));
+    CHECK(node.job.says("first failure: "));
+  }
+}
+
+TEST_CASE("what a dead worker started is gone as well", "[launcher][process]") {
+  Node node{{"--max_restarts", "1"}, {"parent"}};
+  const auto line = node.job.line("grandchild");
+  REQUIRE(line);
+  const Watch grandchild{static_cast<pid_t>(number_after(*line, "pid"))};
+  CHECK(node.job.wait() == 0);
+  CHECK(grandchild.ended(5s));
+}
+
+TEST_CASE("a signal is forwarded, and the exit code says so", "[launcher][process]") {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    Node node{{"--nproc_per_node", "2"}, {"wait"}};
+    REQUIRE(node.job.line("ready"));
+    REQUIRE(node.job.line("ready"));
+    node.job.signal(number);
+    CHECK(node.job.wait() == 128 + number);
+    CHECK(node.job.says("got " + std::to_string(number)));
+    CHECK(node.directory.names().empty());
+  }
+}
+
+TEST_CASE("workers that do not listen are killed after the grace, or by the second signal", "[launcher][process]") {
+  SECTION("grace") {
+    Node node{{"--shutdown_timeout", "0.3"}, {"deaf"}};
+    REQUIRE(node.job.line("ready"));
+    node.job.signal(SIGTERM);
+    CHECK(node.job.wait(10s) == 143);
+  }
+  SECTION("again") {
+    Node node{{}, {"deaf"}};
+    REQUIRE(node.job.line("ready"));
+    node.job.signal(SIGTERM);
+    REQUIRE(node.job.line("forwarded"));
+    node.job.signal(SIGTERM);
+    CHECK(node.job.wait(10s) == 143);
+  }
+}
+
+TEST_CASE("an agent that is killed takes its workers, their children and its directory along", "[launcher][process]") {
+  Node node{{"--nproc_per_node", "2"}, {"deaf"}};
+  REQUIRE(node.job.line("ready"));
+  REQUIRE(node.job.line("ready"));
+  const std::vector<Watch> children = node.job.children();
+  CHECK(children.size() == 3);  // the guard and two workers
+  CHECK(node.directory.names().size() == 1);
+  node.job.signal(SIGKILL);
+  for (const Watch& child : children) CHECK(child.ended(10s));
+  CHECK(node.directory.names().empty());
+}
+
+TEST_CASE("the guard has the workers of a new generation, and none of the old", "[launcher][process]") {
+  Node node{{"--nproc_per_node", "2", "--max_restarts", "1"}, {"job", "wait"}};
+  const auto line = node.job.line("ready rank=1");
+  REQUIRE(line);
+  ::kill(static_cast<pid_t>(number_after(*line, "pid")), SIGKILL);
+  REQUIRE(node.job.line("generation=2"));
+  REQUIRE(node.job.line("generation=2"));
+  const std::vector<Watch> children = node.job.children();
+  CHECK(children.size() == 3);
+  node.job.signal(SIGKILL);
+  for (const Watch& child : children) CHECK(child.ended(10s));
+}
+
+TEST_CASE("programs that use libelrun's session", "[launcher][process]") {
+  SECTION("meet, finish, and the job is done") {
+    Node node{{"--nproc_per_node", "3"}, {"job"}};
+    CHECK(node.job.wait() == 0);
+    CHECK(node.job.says("finished rank=2 generation=1"));
+  }
+  SECTION("are restarted without being asked for, and the recovery is told") {
+    Node node{{"--nproc_per_node", "3"}, {"job", "die_once"}};
+    CHECK(node.job.wait() == 0);
+    CHECK(node.job.says("finished rank=2 generation=2"));
+    CHECK(node.job.says("recovered: step 1"));
+  }
+  SECTION("but not when none is allowed") {
+    Node node{{"--nproc_per_node", "2", "--max_restarts", "0"}, {"job", "die_once"}};
+    CHECK(node.job.wait() == 137);
+  }
+  SECTION("once the job is over a death changes nothing") {
+    Node node{{"--nproc_per_node", "2"}, {"job", "over_then_die"}};
+    CHECK(node.job.wait() == 0);
+  }
+}
+
+TEST_CASE("an inherited ignored SIGCHLD does not hide the workers' ends", "[launcher][process]") {
+  Job job{{.arguments = {"-c", "trap '' CHLD; exec " + std::string{std::getenv("ELRUN_BIN")} + "/elrun --no_python " + worker() + " exit 0 7"}, .program = "/bin/sh"}};
+  CHECK(job.wait() == 7);
+}

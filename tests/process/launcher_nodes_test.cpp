@@ -1,0 +1,145 @@
+// Several agents on this machine's loopback, as several nodes would be.
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun::test;
+using std::chrono_literals::operator""s;
+
+namespace {
+
+std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker"; }
+
+struct Cluster {
+  TemporaryDirectory directory;
+  std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+
+  [[nodiscard]] Job::Setting agent(const std::string& nodes, std::vector<std::string> mode, std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"--nnodes", nodes, "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.insert(arguments.end(), {"--no_python", worker()});
+    arguments.insert(arguments.end(), mode.begin(), mode.end());
+    return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
+  }
+};
+
+const std::vector<std::string> elastic{"--rdzv_conf", "last_call_timeout=60"};  // the test waits for two, however slow the machine
+
+}  // namespace
+
+TEST_CASE("two agents make one world", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("2", {"environment", "WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})};
+  Job b{cluster.agent("2", {"environment", "WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})};
+  CHECK(a.wait() == 0);
+  CHECK(b.wait() == 0);
+  const std::string all = a.output() + b.output();
+  for (const char* rank : {"rank 0:", "rank 1:", "rank 2:", "rank 3:"}) CHECK(all.find(std::string{rank} + " WORLD_SIZE=4 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1") != std::string::npos);
+  const auto port = [](const std::string& text) { return number_after(text.substr(text.find("MASTER_ADDR")), "MASTER_PORT"); };
+  CHECK(port(a.output()) == port(b.output()));
+  CHECK(port(a.output()) > 0);
+  CHECK(cluster.directory.names().empty());
+}
+
+TEST_CASE("the root cause's code is every node's", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("2", {"exit", "3", "9"})};
+  Job b{cluster.agent("2", {"exit", "3", "9"})};
+  CHECK(a.wait() == 9);
+  CHECK(b.wait() == 9);
+  CHECK(a.says("exit code 9"));
+  CHECK(b.says("exit code 9"));
+}
+
+TEST_CASE("a worker's death restarts the workers of all nodes", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("2", {"job", "die_once"})};
+  Job b{cluster.agent("2", {"job", "die_once"})};
+  CHECK(a.wait() == 0);
+  CHECK(b.wait() == 0);
+  CHECK(a.says("generation=2"));
+  CHECK(b.says("generation=2"));
+}
+
+TEST_CASE("a node that is killed leaves no worker, and the other goes on alone", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", cluster.endpoint.substr(10)}}};
+  REQUIRE(store.line("serving"));
+  Job a{cluster.agent("1:2", {"until_world", "2"}, elastic)};
+  Job b{cluster.agent("1:2", {"until_world", "2"}, elastic)};
+  REQUIRE(a.line("world=4"));
+  REQUIRE(b.line("world=4"));
+  Job& victim = GENERATE(0, 1) == 0 ? a : b;
+  Job& survivor = &victim == &a ? b : a;
+  const std::vector<Watch> children = victim.children();
+  victim.signal(SIGKILL);
+  for (const Watch& child : children) CHECK(child.ended(10s));
+  CHECK(survivor.wait() == 0);
+  CHECK(survivor.says("world=2"));
+  CHECK(store.wait() == 0);
+  CHECK(cluster.directory.names().empty());
+}
+
+TEST_CASE("the host of the rendezvous is killed: another agent of the machine takes over", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("1:2", {"until_world", "2"}, {"--rdzv_conf", "last_call_timeout=3"})};
+  REQUIRE(a.line("serving the rendezvous"));
+  Job b{cluster.agent("1:2", {"until_world", "2"}, {"--rdzv_conf", "last_call_timeout=3"})};
+  REQUIRE(a.line("world=4"));
+  REQUIRE(b.line("world=4"));
+  a.signal(SIGKILL);
+  CHECK(b.wait(60s) == 0);
+  CHECK(b.says("serving the rendezvous"));
+  CHECK(b.says("world=2"));
+}
+
+TEST_CASE("a node that is asked to leave leaves, and the other goes on", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job store{{.arguments = {"store", "--host=127.0.0.1", "--port", cluster.endpoint.substr(10)}}};
+  REQUIRE(store.line("serving"));
+  Job a{cluster.agent("1:2", {"until_world", "2"}, elastic)};
+  Job b{cluster.agent("1:2", {"until_world", "2"}, elastic)};
+  REQUIRE(a.line("world=4"));
+  REQUIRE(b.line("world=4"));
+  a.signal(SIGTERM);
+  CHECK(a.wait() == 143);
+  CHECK(b.wait() == 0);
+}
+
+TEST_CASE("an endpoint that nobody serves: told at once, tried until the join deadline", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("2", {"wait"}, {"--rdzv_conf", "join_timeout=1.5,is_host=0"})};
+  CHECK(a.line("waiting for the coordinator at " + cluster.endpoint));
+  CHECK(a.wait() == 170);
+  CHECK(a.says("first failure: no world formed within 1.5 s"));
+}
+
+TEST_CASE("a partner that never comes: the deadline names how many are missing", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("2", {"wait"}, {"--rdzv_conf", "join_timeout=1.5"})};
+  CHECK(a.wait() == 170);
+  CHECK(a.says("1 of at least 2 nodes"));
+}
+
+TEST_CASE("a node of another job is refused, with both values named", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("2", {"wait"})};
+  REQUIRE(a.line("serving"));
+  REQUIRE(a.line("joined"));
+  Job b{cluster.agent("2", {"wait"}, {"--rdzv_id", "other"})};
+  CHECK(b.wait() == 78);
+  CHECK(b.says("other"));
+  a.signal(SIGTERM);
+  CHECK(a.wait() == 143);
+}
+
+TEST_CASE("a node without workers coordinates, and leaves with the job", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.agent("2", {"wait"}, {"--nproc_per_node", "0"})};
+  Job b{cluster.agent("2", {"environment", "WORLD_SIZE"})};
+  CHECK(b.wait() == 0);
+  CHECK(a.wait() == 0);
+  CHECK(b.says("rank 1: WORLD_SIZE=2"));
+}

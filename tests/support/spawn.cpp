@@ -1,0 +1,158 @@
+#include "tests/support/spawn.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <utility>
+
+namespace elrun::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int milliseconds_until(Clock::time_point until) {
+  const auto left = std::chrono::ceil<Wait>(until - Clock::now()).count();
+  return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
+}
+
+std::string program_path(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* folder = std::getenv("ELRUN_BIN");
+  return std::string{folder != nullptr ? folder : "bin"} + "/" + name;
+}
+
+}  // namespace
+
+Watch::Watch(pid_t pid) : pidfd_{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))} {}
+Watch::Watch(Watch&& other) noexcept : pidfd_{std::exchange(other.pidfd_, -1)} {}
+Watch::~Watch() {
+  if (pidfd_ >= 0) ::close(pidfd_);
+}
+
+bool Watch::ended(Wait wait) const {
+  pollfd p{pidfd_, POLLIN, 0};
+  return pidfd_ < 0 || ::poll(&p, 1, static_cast<int>(wait.count())) == 1;
+}
+
+Job::Job(Setting setting) {
+  setting.environment.try_emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
+  for (const char* name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"})
+    if (const char* value = std::getenv(name)) setting.environment.try_emplace(name, value);
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : setting.environment) variables.push_back(name + "=" + value);
+  std::string path = program_path(setting.program);
+  std::vector<char*> arguments{path.data()}, environment;
+  for (std::string& a : setting.arguments) arguments.push_back(a.data());
+  for (std::string& v : variables) environment.push_back(v.data());
+  arguments.push_back(nullptr);
+  environment.push_back(nullptr);
+
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error{"pipe"};
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
+  const int error = ::posix_spawn(&pid_, path.c_str(), &actions, nullptr, arguments.data(), environment.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  pipe_ = ends[0];
+  if (error != 0) throw std::runtime_error{path + " cannot be started"};
+}
+
+Job::~Job() {
+  if (!ended_) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  ::close(pipe_);
+}
+
+void Job::signal(int number) const { ::kill(pid_, number); }
+
+bool Job::read_some(Clock::time_point until) {
+  pollfd p{pipe_, POLLIN, 0};
+  if (::poll(&p, 1, milliseconds_until(until)) != 1) return false;
+  char buffer[4096];
+  const ssize_t got = ::read(pipe_, buffer, sizeof buffer);
+  if (got <= 0) return false;
+  output_.append(buffer, static_cast<std::size_t>(got));
+  return true;
+}
+
+std::optional<std::string> Job::line(const std::string& text, Wait wait) {
+  const auto until = Clock::now() + wait;
+  do {
+    for (std::size_t end; (end = output_.find('\n', seen_)) != std::string::npos;) {
+      std::string found = output_.substr(seen_, end - seen_);
+      seen_ = end + 1;
+      if (found.find(text) != std::string::npos) return found;
+    }
+  } while (read_some(until));
+  return std::nullopt;
+}
+
+int Job::wait(Wait wait) {
+  const auto until = Clock::now() + wait;
+  while (read_some(until)) {
+  }
+  if (!ended_ && Watch{pid_}.ended(Wait{milliseconds_until(until)})) {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    ended_ = true;
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  return code_;
+}
+
+std::vector<Watch> Job::children() const {
+  std::ifstream file{"/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children"};
+  std::vector<Watch> watches;
+  for (pid_t child; file >> child;) watches.emplace_back(child);
+  return watches;
+}
+
+std::int64_t number_after(const std::string& line, const std::string& name) {
+  const auto at = line.find(name + "=");
+  return at == std::string::npos ? -1 : std::strtoll(line.c_str() + at + name.size() + 1, nullptr, 10);
+}
+
+TemporaryDirectory::TemporaryDirectory() : path_{"/tmp/elrun-test-XXXXXX"} {
+  if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
+}
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+std::vector<std::string> TemporaryDirectory::names() const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator{path_}) names.push_back(entry.path().filename());
+  return names;
+}
+
+std::uint16_t free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (socket < 0 || ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw std::runtime_error{"no free port"};
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace elrun::test

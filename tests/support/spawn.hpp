@@ -1,0 +1,86 @@
+#pragma once
+/// \file Launchers as real processes: their output as it comes, signals, exit codes; every wait has a deadline.
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elrun::test {
+
+using Wait = std::chrono::milliseconds;
+
+/// A number that outlives its process: knows whether that very process still runs.
+class Watch {
+ public:
+  explicit Watch(pid_t pid);
+  Watch(Watch&& other) noexcept;
+  Watch& operator=(Watch&&) = delete;
+  ~Watch();
+  /// True once the process has ended (a zombie has), false when it still runs after `wait`.
+  [[nodiscard]] bool ended(Wait wait) const;
+
+ private:
+  int pidfd_ = -1;  // -1: was gone at once
+};
+
+/// One process with its output and error in one stream. Killed by the destructor if it still runs.
+class Job {
+ public:
+  struct Setting {
+    std::vector<std::string> arguments;
+    std::map<std::string, std::string> environment{};  ///< Over PATH and the sanitizers' variables, which are all it gets.
+    std::string program = "elrun";                     ///< In build/bin, unless it is a path.
+  };
+  explicit Job(Setting setting);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  /// The first line not yet returned that contains `text`; nothing when the output ends or the time is over before.
+  std::optional<std::string> line(const std::string& text, Wait wait = Wait{20000});
+  /// The exit code as a shell tells it, -1 when it still runs after `wait`. Reads the output to its end.
+  int wait(Wait wait = Wait{30000});
+  /// All that has been read so far.
+  [[nodiscard]] const std::string& output() const { return output_; }
+  [[nodiscard]] bool says(const std::string& text) const { return output_.find(text) != std::string::npos; }
+  /// Its child processes, watched from now on.
+  [[nodiscard]] std::vector<Watch> children() const;
+
+ private:
+  bool read_some(std::chrono::steady_clock::time_point until);
+  pid_t pid_ = -1;
+  int pipe_ = -1;
+  bool ended_ = false;
+  int code_ = -1;
+  std::string output_;
+  std::size_t seen_ = 0;
+};
+
+/// The number after `name=` in a line.
+[[nodiscard]] std::int64_t number_after(const std::string& line, const std::string& name);
+
+/// A directory that goes with the test.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::vector<std::string> names() const;
+
+ private:
+  std::string path_;
+};
+
+/// A port of the loopback that was free a moment ago.
+[[nodiscard]] std::uint16_t free_port();
+
+}  // namespace elrun::test

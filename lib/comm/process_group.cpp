@@ -1,0 +1,228 @@
+#include <elrun/process_group.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+#include "lib/comm/fold.hpp"
+#include "lib/comm/frame.hpp"
+#include "lib/comm/schedule.hpp"
+#include "lib/comm/tcp_mesh.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr Bytes scratch_max = 16_MiB;              // for the blocks of all peers together, in a reduction
+constexpr Bytes block_max = 1_MiB;                 // of one peer: large enough to fill a link, small enough to overlap rounds
+constexpr std::uint64_t gather_whole_max = 16384;  // bytes of all ranks: below it one round is worth more than fewer bytes
+constexpr std::uint64_t scatter_first_min = 1 << 20;  // bytes from which a broadcast is cut among the ranks
+
+/// Copies a list of pieces into another one of the same length.
+Result<void> copy_own(const SendList& from, const ReceiveList& to) {
+  Cursor<std::span<const std::byte>> source{from};
+  Cursor<std::span<std::byte>> target{to};
+  if (source.left() != target.left()) {
+    return Failure{Code::protocol, Remedy::abort_group, fmt::format("this rank sends itself {} bytes and receives {} of them", source.left(), target.left())};
+  }
+  while (!target.done()) {
+    std::span<std::byte> into;
+    (void)target.take(~std::uint64_t{0}, std::span{&into, 1});
+    while (!into.empty()) {
+      std::span<const std::byte> piece;
+      (void)source.take(into.size(), std::span{&piece, 1});
+      std::memmove(into.data(), piece.data(), piece.size());
+      into = into.subspan(piece.size());
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+class ProcessGroup::Impl {
+ public:
+  Impl(const Membership& membership, const GroupOptions& options, std::unique_ptr<TcpMesh> mesh)
+      : membership_{membership}, options_{options}, mesh_{std::move(mesh)}, sends_(world()), receives_(world()) {}
+
+  [[nodiscard]] const Membership& membership() const { return membership_; }
+  [[nodiscard]] std::uint32_t me() const { return membership_.rank.value(); }
+  [[nodiscard]] std::uint32_t world() const { return membership_.world.value(); }
+  void revoke(const Failure& why) { mesh_->revoke(why); }
+
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom = {}) {
+    if (sends.size() != world() || receives.size() != world()) {
+      return invalid(fmt::format("an exchange needs one list per rank: {} to send and {} to receive in a world of {}", sends.size(), receives.size(), world()));
+    }
+    ELRUN_TRY(copy_own(sends[me()], receives[me()]));
+    return mesh_->exchange(sends, receives, whom, options_.collective);
+  }
+
+  Result<void> all_gather(std::span<const std::byte> in, std::span<std::byte> out) {
+    if (out.size() != in.size() * world()) {
+      return invalid(fmt::format("all_gather of {} bytes from {} ranks into {} bytes", in.size(), world(), out.size()));
+    }
+    clear();
+    for (std::uint32_t r = 0; r < world(); ++r) {
+      sends_[r].push_back(in);
+      receives_[r].push_back(out.subspan(r * in.size(), in.size()));
+    }
+    return exchange(sends_, receives_);
+  }
+
+  Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out) {
+    if (in.size() != out.size() || in.size() % world() != 0) {
+      return invalid(fmt::format("all_to_all of {} bytes into {} bytes among {} ranks: both are equal, in equal parts", in.size(), out.size(), world()));
+    }
+    const std::size_t part = in.size() / world();
+    clear();
+    for (std::uint32_t r = 0; r < world(); ++r) {
+      sends_[r].push_back(in.subspan(r * part, part));
+      receives_[r].push_back(out.subspan(r * part, part));
+    }
+    return exchange(sends_, receives_);
+  }
+
+  /// Small: from the root to everybody. Large: each rank gets a part from the root, then all give theirs to all, so the
+  /// root sends everything once instead of once per rank.
+  Result<void> broadcast(std::span<std::byte> data, Rank root) {
+    if (root.value() >= world()) return invalid(fmt::format("broadcast from rank {} in a world of {}", root.value(), world()));
+    const bool from_me = root == membership_.rank;
+    clear();
+    if (data.size() < scatter_first_min || world() == 2) {
+      for (std::uint32_t r = 0; r < world() && from_me; ++r) if (r != me()) sends_[r].push_back(data);
+      if (!from_me) receives_[root.value()].push_back(data);
+      return exchange(sends_, receives_);
+    }
+    const auto part = [&](std::uint32_t r) {
+      const Range range = part_of(Rank{r}, membership_.world, data.size());
+      return data.subspan(range.begin, range.size());
+    };
+    for (std::uint32_t r = 0; r < world() && from_me; ++r) if (r != me()) sends_[r].push_back(part(r));
+    if (!from_me) receives_[root.value()].push_back(part(me()));
+    ELRUN_TRY(exchange(sends_, receives_));
+    clear();
+    for (std::uint32_t r = 0; r < world(); ++r) {
+      if (r == me()) continue;
+      if (Rank{r} != root) sends_[r].push_back(part(me()));
+      if (!from_me) receives_[r].push_back(part(r));
+    }
+    return exchange(sends_, receives_);
+  }
+
+  Result<void> between(std::span<const std::byte> out, std::span<std::byte> in, Rank whom) {
+    if (whom.value() >= world()) return invalid(fmt::format("rank {} in a world of {}", whom.value(), world()));
+    if (whom == membership_.rank) return invalid("a rank cannot send to itself, or receive from itself, in a call between two");
+    clear();
+    sends_[whom.value()].push_back(out);
+    receives_[whom.value()].push_back(in);
+    return exchange(sends_, receives_, whom);
+  }
+
+  Result<void> barrier() {
+    const std::byte here{1};
+    std::vector<std::byte> there(world());
+    return all_gather(std::span{&here, 1}, there);
+  }
+
+  Result<void> all_reduce(std::byte* data, std::size_t count, DType type, ReduceOp op) {
+    ELRUN_TRY(check_reduction(type, op));
+    if (count * size_of(type) * world() <= gather_whole_max) return all_reduce_small(data, count, type, op);
+    return reduce(data, data, count, type, op, true);
+  }
+
+  Result<void> reduce_scatter(const std::byte* in, std::size_t in_count, std::byte* out, std::size_t out_count, DType type, ReduceOp op) {
+    ELRUN_TRY(check_reduction(type, op));
+    if (in_count != out_count * world()) {
+      return invalid(fmt::format("reduce_scatter of {} elements to {} per rank in a world of {}", in_count, out_count, world()));
+    }
+    return reduce(in, out, in_count, type, op, false);
+  }
+
+ private:
+  void clear() {
+    for (SendList& list : sends_) list.clear();
+    for (ReceiveList& list : receives_) list.clear();
+  }
+
+  Result<void> all_reduce_small(std::byte* data, std::size_t count, DType type, ReduceOp op) {
+    const std::size_t size = count * size_of(type);
+    scratch_.resize(size * world());
+    ELRUN_TRY(all_gather({data, size}, scratch_));
+    std::vector<const std::byte*> inputs;
+    for (std::uint32_t r = 0; r < world(); ++r) inputs.push_back(scratch_.data() + r * size);
+    fold_ranks(inputs, data, count, type, op);
+    return {};
+  }
+
+  /// By the rounds of ReduceSchedule. `gather`: `out` is `in`, and the folded blocks go to everybody, one round later,
+  /// beside the next blocks to fold. Otherwise `out` gets this rank's part alone.
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather) {
+    const std::size_t width = size_of(type);
+    const std::uint64_t block = std::max<std::uint64_t>(1, std::min(block_max.value(), scratch_max.value() / world()) / width);
+    const ReduceSchedule schedule{membership_.world, count, block};
+    scratch_.resize(block * width * world());
+    const Range mine = part_of(membership_.rank, membership_.world, count);
+    std::vector<const std::byte*> inputs(world());
+    for (std::uint64_t round = 0; round <= schedule.rounds(); ++round) {
+      clear();
+      const Range fold = schedule.folded(membership_.rank, round);
+      for (std::uint32_t r = 0; r < world(); ++r) {
+        if (r == me()) continue;
+        const Range theirs = schedule.folded(Rank{r}, round);
+        std::byte* const room = scratch_.data() + r * block * width;
+        sends_[r].push_back({in + theirs.begin * width, theirs.size() * width});
+        receives_[r].push_back({room, fold.size() * width});
+        inputs[r] = room;
+        if (!gather || round == 0) continue;
+        const Range done = schedule.folded(membership_.rank, round - 1), given = schedule.folded(Rank{r}, round - 1);
+        sends_[r].push_back({out + done.begin * width, done.size() * width});
+        receives_[r].push_back({out + given.begin * width, given.size() * width});
+      }
+      if (round == schedule.rounds() && !gather) break;
+      ELRUN_TRY(exchange(sends_, receives_));
+      if (fold.size() == 0) continue;
+      inputs[me()] = in + fold.begin * width;
+      fold_ranks(inputs, gather ? out + fold.begin * width : out + (fold.begin - mine.begin) * width, fold.size(), type, op);
+    }
+    return {};
+  }
+
+  Membership membership_;
+  GroupOptions options_;
+  std::unique_ptr<TcpMesh> mesh_;
+  // Kept between calls, so that a call allocates nothing once the first of its size was made.
+  std::vector<SendList> sends_;
+  std::vector<ReceiveList> receives_;
+  std::vector<std::byte> scratch_;
+};
+
+Result<ProcessGroup> ProcessGroup::join(Session& session, const GroupOptions& options) {
+  ELRUN_TRY_ASSIGN(auto mesh, TcpMesh::join(session, options.connect));
+  return ProcessGroup{std::make_unique<Impl>(session.place().membership, options, std::move(mesh))};
+}
+
+ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}
+ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
+ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
+ProcessGroup::~ProcessGroup() = default;
+
+const Membership& ProcessGroup::membership() const { return impl_->membership(); }
+Result<void> ProcessGroup::all_gather(std::span<const std::byte> in, std::span<std::byte> out) { return impl_->all_gather(in, out); }
+Result<void> ProcessGroup::broadcast(std::span<std::byte> data, Rank root) { return impl_->broadcast(data, root); }
+Result<void> ProcessGroup::all_to_all(std::span<const std::byte> in, std::span<std::byte> out) { return impl_->all_to_all(in, out); }
+Result<void> ProcessGroup::send(std::span<const std::byte> data, Rank to) { return impl_->between(data, {}, to); }
+Result<void> ProcessGroup::receive(std::span<std::byte> data, Rank from) { return impl_->between({}, data, from); }
+Result<void> ProcessGroup::barrier() { return impl_->barrier(); }
+Result<void> ProcessGroup::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) { return impl_->exchange(sends, receives); }
+void ProcessGroup::revoke(const Failure& why) { impl_->revoke(why); }
+Result<void> ProcessGroup::all_reduce(void* data, std::size_t count, DType type, ReduceOp op) {
+  return impl_->all_reduce(static_cast<std::byte*>(data), count, type, op);
+}
+Result<void> ProcessGroup::reduce_scatter(const void* in, std::size_t in_count, void* out, std::size_t out_count, DType type, ReduceOp op) {
+  return impl_->reduce_scatter(static_cast<const std::byte*>(in), in_count, static_cast<std::byte*>(out), out_count, type, op);
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,7 @@
+elrun_test(frame_test SOURCES unit/frame_test.cpp LINK elrun::comm_core LABELS unit)
+elrun_test(schedule_test SOURCES unit/schedule_test.cpp LINK elrun::comm_core LABELS unit)
+
+elrun_executable(reducing_worker SOURCES process/programs/reducing_worker.cpp LINK elrun::comm)
+set_target_properties(reducing_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+elrun_test(process_group_test SOURCES process/process_group_test.cpp LINK elrun::comm LABELS process)
+add_dependencies(process_group_test reducing_worker)

@@ -1,0 +1,449 @@
+#include <elrun/process_group.hpp>
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <latch>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "kernels/convert.hpp"
+#include "lib/link/socket.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/local_world.hpp"
+#include "tests/support/program.hpp"
+#include "tests/support/property.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+/// Catch2 counts from one thread: ranks leave their complaints here.
+class Complaints {
+ public:
+  void operator()(bool rule, const std::string& text) {
+    if (rule) return;
+    const std::lock_guard lock{mutex_};
+    texts_ += text + "\n";
+  }
+  void must(const Result<void>& result, const std::string& what) { (*this)(result.ok(), what + ": " + (result.ok() ? "" : message(result.failure()))); }
+  [[nodiscard]] std::string all() {
+    const std::lock_guard lock{mutex_};
+    return texts_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string texts_;
+};
+
+constexpr GroupOptions patient{.connect = 30s, .collective = 60s};
+
+/// Every rank joins, and runs its part on a thread of its own.
+template <class Body>
+std::string run_group(std::uint32_t world, Body body, GroupOptions options = patient) {
+  LocalWorld local{world};
+  Complaints complaints;
+  local.run([&](std::uint32_t rank, Session& session) {
+    auto group = ProcessGroup::join(session, options);
+    if (!group.ok()) return complaints(false, message(group.failure()));
+    body(rank, *group, complaints);
+  });
+  return complaints.all();
+}
+
+/// What element i of rank r holds: small integers, so that sums are exact in every type.
+template <class T>
+T element(std::uint64_t seed, std::uint32_t rank, std::size_t i) {
+  const auto value = static_cast<int>(Philox4x32::block({static_cast<std::uint32_t>(i), rank, static_cast<std::uint32_t>(seed), 0}, {1, 2})[0] % 11);
+  if constexpr (std::is_same_v<T, bf16>) return to_bf16(static_cast<float>(value));
+  else return static_cast<T>(value);
+}
+template <class T>
+double number(T x) {
+  if constexpr (std::is_same_v<T, bf16>) return static_cast<double>(to_float(x));
+  else return static_cast<double>(x);
+}
+template <class T>
+double reduced(std::uint64_t seed, std::uint32_t world, std::size_t i, ReduceOp op) {
+  double value = number(element<T>(seed, 0, i));
+  for (std::uint32_t r = 1; r < world; ++r) {
+    const double next = number(element<T>(seed, r, i));
+    value = op == ReduceOp::min ? std::min(value, next) : op == ReduceOp::max ? std::max(value, next) : value + next;
+  }
+  return op == ReduceOp::avg ? value / world : value;
+}
+
+template <class T>
+void check_reductions(std::uint64_t seed, std::uint32_t rank, std::uint32_t world, std::size_t count, ReduceOp op, ProcessGroup& group, Complaints& complaints) {
+  const std::string what = "type " + std::to_string(static_cast<int>(DTypeOf<T>::value)) + " op " + std::to_string(static_cast<int>(op)) + " count " + std::to_string(count);
+  const auto close = [&](T got, double want) { return std::abs(number(got) - want) <= 0.005 * std::abs(want) + (std::is_integral_v<T> ? 0 : 1e-6); };
+  std::vector<T> data(count);
+  for (std::size_t i = 0; i < count; ++i) data[i] = element<T>(seed, rank, i);
+  complaints.must(group.all_reduce(std::span{data}, op), "all_reduce " + what);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!close(data[i], reduced<T>(seed, world, i, op))) return complaints(false, "all_reduce " + what + " is wrong at " + std::to_string(i));
+  }
+  std::vector<T> in(count * world), out(count);
+  for (std::size_t i = 0; i < in.size(); ++i) in[i] = element<T>(seed + 1, rank, i);
+  complaints.must(group.reduce_scatter(std::span<const T>{in}, std::span{out}, op), "reduce_scatter " + what);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!close(out[i], reduced<T>(seed + 1, world, rank * count + i, op))) return complaints(false, "reduce_scatter " + what + " is wrong at " + std::to_string(i));
+  }
+}
+
+std::byte byte_at(std::uint64_t seed, std::uint32_t from, std::uint32_t to, std::size_t i) {
+  return static_cast<std::byte>(seed * 7 + from * 31 + to * 101 + i * 3 + (i >> 8));
+}
+
+}  // namespace
+
+TEST_CASE("every collective does what its obvious version does", "[process_group]") {
+  for_all_seeds(20, [](Rng& rng) {
+    const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(5));
+    const std::uint64_t seed = rng.next();
+    // Some calls are small, some pass the bounds at which the schedule changes (one round, blocks, scattered broadcast).
+    const std::size_t count = rng.chance(0.3) ? rng.below(8) : rng.chance(0.5) ? rng.below(5000) : 300'000 + rng.below(500'000);
+    const auto op = static_cast<ReduceOp>(rng.below(4));
+    const auto type = static_cast<DType>(rng.below(8));
+    const std::uint32_t root = static_cast<std::uint32_t>(rng.below(world));
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            switch (type) {
+              case DType::f32: check_reductions<float>(seed, rank, world, count, op, group, complaints); break;
+              case DType::bf16: check_reductions<bf16>(seed, rank, world, count, op, group, complaints); break;
+              case DType::f64: check_reductions<double>(seed, rank, world, count, op, group, complaints); break;
+              case DType::i32: if (op != ReduceOp::avg) check_reductions<std::int32_t>(seed, rank, world, count, op, group, complaints); break;
+              case DType::i64: if (op != ReduceOp::avg) check_reductions<std::int64_t>(seed, rank, world, count, op, group, complaints); break;
+              case DType::u8: if (op != ReduceOp::avg) check_reductions<std::uint8_t>(seed, rank, world, count, op, group, complaints); break;
+              case DType::u32: if (op != ReduceOp::avg) check_reductions<std::uint32_t>(seed, rank, world, count, op, group, complaints); break;
+              case DType::u64: if (op != ReduceOp::avg) check_reductions<std::uint64_t>(seed, rank, world, count, op, group, complaints); break;
+            }
+            std::vector<std::byte> mine(count), all(count * world);
+            for (std::size_t i = 0; i < count; ++i) mine[i] = byte_at(seed, rank, 0, i);
+            complaints.must(group.all_gather(mine, all), "all_gather");
+            for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) if (all[r * count + i] != byte_at(seed, r, 0, i)) return complaints(false, "all_gather is wrong");
+
+            std::vector<std::byte> one(2 * count + 1);
+            for (std::size_t i = 0; i < one.size(); ++i) one[i] = byte_at(seed, rank, 1, i);
+            complaints.must(group.broadcast(one, Rank{root}), "broadcast");
+            for (std::size_t i = 0; i < one.size(); ++i) if (one[i] != byte_at(seed, root, 1, i)) return complaints(false, "broadcast is wrong");
+
+            std::vector<std::byte> out(count * world), in(count * world);
+            for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) out[r * count + i] = byte_at(seed, rank, r, i);
+            complaints.must(group.all_to_all(out, in), "all_to_all");
+            for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) if (in[r * count + i] != byte_at(seed, r, rank, i)) return complaints(false, "all_to_all is wrong");
+
+            // Around the ring: even ranks send first, odd ones receive first.
+            if (world > 1) {
+              const Rank next{(rank + 1) % world}, before{(rank + world - 1) % world};
+              std::vector<std::byte> got(count);
+              const auto send = [&] { complaints.must(group.send(mine, next), "send"); };
+              const auto receive = [&] { complaints.must(group.receive(got, before), "receive"); };
+              if (rank % 2 == 0) send(), receive();
+              else receive(), send();
+              for (std::size_t i = 0; i < count; ++i) if (got[i] != byte_at(seed, before.value(), 0, i)) return complaints(false, "receive is wrong");
+            }
+            complaints.must(group.barrier(), "barrier");
+          }) == "");
+  });
+}
+
+TEST_CASE("all ranks get the same bits, those of the sum in rank order", "[process_group]") {
+  constexpr std::uint32_t world = 3;
+  for (const std::size_t count : {std::size_t{100}, std::size_t{700'000}}) {
+    std::vector<std::vector<float>> results(world);
+    const auto value = [](std::uint32_t rank, std::size_t i) { return unit_float(Philox4x32::block({static_cast<std::uint32_t>(i), rank, 0, 0}, {9, 9})[0]) * (rank == 1 ? 1e6f : -1.0f); };
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            results[rank].resize(count);
+            for (std::size_t i = 0; i < count; ++i) results[rank][i] = value(rank, i);
+            complaints.must(group.all_reduce(std::span{results[rank]}), "all_reduce");
+          }) == "");
+    std::vector<float> wanted(count);
+    for (std::size_t i = 0; i < count; ++i) wanted[i] = (value(0, i) + value(1, i)) + value(2, i);
+    for (const auto& result : results) CHECK(std::memcmp(result.data(), wanted.data(), count * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("an exchange of lists moves every piece to its place, whatever the cuts", "[process_group]") {
+  for_all_seeds(20, [](Rng& rng) {
+    const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(4));
+    const std::uint64_t seed = rng.next();
+    std::vector<std::vector<std::size_t>> sizes(world, std::vector<std::size_t>(world));
+    for (auto& row : sizes) for (auto& size : row) size = rng.chance(0.3) ? 0 : rng.below(400'000);
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            Rng cuts{seed + rank};
+            std::vector<std::vector<std::byte>> out(world), in(world);
+            std::vector<SendList> sends(world);
+            std::vector<ReceiveList> receives(world);
+            for (std::uint32_t r = 0; r < world; ++r) {
+              out[r].resize(sizes[rank][r]);
+              in[r].resize(sizes[r][rank]);
+              for (std::size_t i = 0; i < out[r].size(); ++i) out[r][i] = byte_at(seed, rank, r, i);
+              const std::size_t piece = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
+              for (std::size_t at = 0; at < out[r].size(); at += piece) sends[r].push_back(std::span{out[r]}.subspan(at, std::min(piece, out[r].size() - at)));
+              const std::size_t other = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
+              for (std::size_t at = 0; at < in[r].size(); at += other) receives[r].push_back(std::span{in[r]}.subspan(at, std::min(other, in[r].size() - at)));
+            }
+            for (int again = 0; again < 2; ++again) {
+              complaints.must(group.exchange(sends, receives), "exchange");
+              for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < in[r].size(); ++i) if (in[r][i] != byte_at(seed, r, rank, i)) return complaints(false, "exchange is wrong");
+              for (auto& part : in) std::ranges::fill(part, std::byte{0});
+            }
+          }) == "");
+  });
+}
+
+TEST_CASE("a call between two does not disturb the others", "[process_group]") {
+  CHECK(run_group(3, [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          std::vector<std::byte> data(100'000, static_cast<std::byte>(rank));
+          for (int i = 0; i < 3 && rank == 0; ++i) complaints.must(group.send(data, Rank{1}), "send");
+          for (int i = 0; i < 3 && rank == 1; ++i) complaints.must(group.receive(data, Rank{0}), "receive");
+          complaints.must(group.barrier(), "barrier");
+          if (rank == 1) complaints(data[99'999] == std::byte{0}, "received something else");
+        }) == "");
+}
+
+TEST_CASE("bad arguments are answered before anything moves, and the group lives on", "[process_group]") {
+  CHECK(run_group(2, [](std::uint32_t, ProcessGroup& group, Complaints& complaints) {
+          std::vector<std::byte> three(3), four(4);
+          std::vector<std::int32_t> integers(4);
+          const auto invalid = [&](const Result<void>& result) { complaints(!result.ok() && result.failure().code == Code::invalid_argument, "not refused"); };
+          invalid(group.all_gather(three, four));
+          invalid(group.all_to_all(three, three));
+          invalid(group.broadcast(three, Rank{2}));
+          invalid(group.send(three, group.membership().rank));
+          invalid(group.all_reduce(std::span{integers}, ReduceOp::avg));
+          invalid(group.exchange({}, {}));
+          complaints.must(group.barrier(), "barrier");
+        }) == "");
+}
+
+TEST_CASE("ranks that make different calls are told so, with both lengths", "[process_group]") {
+  const std::string complaints = run_group(2, [](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
+    std::vector<std::byte> in(rank == 0 ? 10 : 20), out(2 * in.size());
+    const auto result = group.all_gather(in, out);
+    complain(result.ok(), result.ok() ? "" : message(result.failure()));
+    if (!result.ok()) complain(!group.barrier().ok(), "the group lives on");
+  });
+  CHECK_THAT(complaints, Catch::Contains("protocol") && Catch::Contains("different calls") && !Catch::Contains("lives on"));
+}
+
+TEST_CASE("revocation ends a call that waits, and all calls after it", "[process_group]") {
+  const bool by_session = GENERATE(false, true);
+  const std::uint32_t world = GENERATE(1u, 2u);
+  LocalWorld local{world};
+  std::vector<std::optional<ProcessGroup>> groups(world);
+  local.run([&](std::uint32_t rank, Session& session) { groups[rank].emplace(std::move(ProcessGroup::join(session, patient)).value()); });
+  auto waits = std::async(std::launch::async, [&] {
+    while (world == 1 && groups[0]->barrier().ok()) std::this_thread::yield();  // a world of one never waits
+    return groups[0]->barrier();
+  });
+  const Failure why{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "rank 1 was killed", .peer = Rank{1}};
+  if (by_session) local.end_generation(why);
+  else groups[0]->revoke(why);
+  const auto ended = waits.get();
+  REQUIRE(!ended.ok());
+  CHECK(ended.failure().code == Code::generation_over);
+  CHECK(ended.failure().rank == Rank{0});
+  CHECK(ended.failure().peer == Rank{1});
+  CHECK_THAT(ended.failure().what, Catch::Contains("rank 1 was killed"));
+  CHECK(groups[0]->barrier().failure().code == Code::generation_over);
+}
+
+TEST_CASE("revocation in the middle of large calls leaves nobody behind", "[process_group]") {
+  for_all_seeds(10, [](Rng& rng) {
+    LocalWorld local{3};
+    std::atomic<std::uint64_t> calls = 0;
+    const std::uint64_t after = 1 + rng.below(20);
+    std::thread ender{[&] {
+      while (calls < after) std::this_thread::yield();
+      local.end_generation({.code = Code::peer_lost, .what = "one was lost"});
+    }};
+    Complaints complaints;
+    local.run([&](std::uint32_t, Session& session) {
+      auto group = ProcessGroup::join(session, patient);
+      std::vector<float> data(200'000);
+      while (group.ok()) {
+        ++calls;
+        if (const auto result = group->all_reduce(std::span{data}); !result.ok()) {
+          const Code code = result.failure().code;  // who hears of it later may see its peers go first
+          return complaints(code == Code::generation_over || code == Code::peer_lost, message(result.failure()));
+        }
+      }
+      calls += after;
+    });
+    ender.join();
+    CHECK(complaints.all() == "");
+  });
+}
+
+TEST_CASE("a deadline names the ranks that are missing", "[process_group]") {
+  SECTION("in a call") {
+    LocalWorld local{4};
+    std::latch over{4};
+    std::mutex mutex;
+    std::map<std::uint32_t, std::string> said;
+    local.run([&](std::uint32_t rank, Session& session) {
+      auto group = std::move(ProcessGroup::join(session, {.connect = 30s, .collective = 300ms})).value();
+      if (rank != 2) {
+        const auto result = group.barrier();
+        const std::lock_guard lock{mutex};
+        said[rank] = result.ok() ? "ok" : message(result.failure());
+      }
+      over.arrive_and_wait();
+    });
+    // The first to run out of time says who was missing; the others may hear of its leaving instead.
+    const bool named = std::ranges::any_of(said, [](const auto& entry) { return entry.second.find("missing: rank 2") != std::string::npos; });
+    CAPTURE(said[0], said[1], said[3]);
+    CHECK(named);
+  }
+  SECTION("when connecting") {
+    LocalWorld local{3};
+    Complaints complaints;
+    local.run([&](std::uint32_t rank, Session& session) {
+      if (rank == 2) {  // tells an address at which nobody ever answers, as a process would that was stopped
+        const Fd silent = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+        const std::string place = std::to_string(local_address(silent.get()).port()) + " 127.0.0.1";
+        (void)session.store().all_gather("elrun/comm/addresses", Rank{2}, WorldSize{3}, as_bytes(place), Deadline::after(local.clock().now(), 20s));
+        (void)session.store().get("never", Deadline::after(local.clock().now(), 1s));
+        return;
+      }
+      const auto group = ProcessGroup::join(session, {.connect = 500ms});
+      complaints(!group.ok() && group.failure().code == Code::deadline_passed && group.failure().what.find("rank 2") != std::string::npos,
+                 group.ok() ? "joined" : message(group.failure()));
+    });
+    CHECK(complaints.all() == "");
+  }
+}
+
+TEST_CASE("nobody joins without the generation's key, or for another generation", "[process_group]") {
+  LocalWorld local{2};
+  SECTION("another key") { local.place(1).key.fill(std::byte{8}); }
+  SECTION("another lineage") { local.place(1).membership.generation.lineage.bits[1] ^= 1; }
+  SECTION("an earlier generation") { local.place(1).membership.generation.number = 0; }
+  Complaints complaints;
+  local.run([&](std::uint32_t rank, Session& session) {
+    const auto group = ProcessGroup::join(session, {.connect = 700ms});
+    if (group.ok()) return complaints(false, "joined");
+    const Failure& failure = group.failure();
+    complaints(failure.peer == Rank{1 - rank}, "does not name the peer: " + message(failure));
+    complaints(failure.code == Code::refused || failure.code == Code::deadline_passed, message(failure));
+  });
+  CHECK(complaints.all() == "");
+}
+
+TEST_CASE("strangers at the door cost nothing", "[process_group]") {
+  LocalWorld local{2};
+  Complaints complaints;
+  local.run([&](std::uint32_t rank, Session& session) {
+    if (rank == 0) {
+      auto group = ProcessGroup::join(session, patient);
+      if (!group.ok()) return complaints(false, message(group.failure()));
+      return complaints.must(group->barrier(), "barrier");
+    }
+    // Rank 1 learns where rank 0 listens, sends strangers first, and comes late.
+    class Spy final : public Session {
+     public:
+      explicit Spy(Session& real) : real_{real}, store_{*this} {}
+      const Place& place() const override { return real_.place(); }
+      Store& store() override { return store_; }
+      void on_generation_over(OnOver call) override { real_.on_generation_over(std::move(call)); }
+      void progress(StepNumber) override {}
+      Result<void> finished(Deadline) override { return {}; }
+      std::vector<Fd> strangers;
+
+     private:
+      struct SpyStore final : Store {
+        explicit SpyStore(Spy& owner) : spy{owner} {}
+        Store& real() { return spy.real_.store(); }
+        Result<void> set(std::string_view k, ByteSpan v, Deadline d) override { return real().set(k, v, d); }
+        Result<Value> get(std::string_view k, Deadline d) override { return real().get(k, d); }
+        Result<std::int64_t> add(std::string_view k, std::int64_t n, Deadline d) override { return real().add(k, n, d); }
+        Result<Value> compare_set(std::string_view k, ByteSpan e, ByteSpan v, Deadline d) override { return real().compare_set(k, e, v, d); }
+        Result<void> wait(std::span<const std::string> k, Deadline d) override { return real().wait(k, d); }
+        Result<bool> remove(std::string_view k, Deadline d) override { return real().remove(k, d); }
+        Result<std::uint64_t> num_keys(Deadline d) override { return real().num_keys(d); }
+        Result<void> barrier(std::string_view n, WorldSize c, Deadline d) override { return real().barrier(n, c, d); }
+        Result<std::vector<Value>> all_gather(std::string_view n, Rank r, WorldSize c, ByteSpan v, Deadline d) override {
+          auto places = real().all_gather(n, r, c, v, d);
+          if (!places.ok()) return places;
+          const std::uint16_t port = static_cast<std::uint16_t>(std::atoi(std::string{as_text((*places)[0])}.c_str()));
+          const SocketAddress door = resolve("127.0.0.1", port).value().front();
+          for (int i = 0; i < 20; ++i) {
+            Fd stranger = connect_begin(door).value();
+            const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');  // none, some, more than an introduction
+            (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+            if (i % 3 != 0) spy.strangers.push_back(std::move(stranger));  // a third hangs up
+          }
+          return places;
+        }
+        Spy& spy;
+      };
+      Session& real_;
+      SpyStore store_;
+    };
+    Spy spy{session};
+    auto group = ProcessGroup::join(spy, patient);
+    if (!group.ok()) return complaints(false, message(group.failure()));
+    complaints.must(group->barrier(), "barrier");
+  });
+  CHECK(complaints.all() == "");
+}
+
+TEST_CASE("a peer that leaves fails who still needs it, and nobody else", "[process_group]") {
+  SECTION("one that owes data is named") {
+    LocalWorld local{3};
+    Complaints complaints;
+    local.run([&](std::uint32_t rank, Session& session) {
+      auto group = std::move(ProcessGroup::join(session, patient)).value();
+      if (rank == 1) return;  // gone before its first call
+      std::vector<float> data(100'000);
+      const auto result = group.all_reduce(std::span{data});
+      complaints(!result.ok() && result.failure().code == Code::peer_lost && result.failure().peer, result.ok() ? "it succeeded" : message(result.failure()));
+    });
+    CHECK(complaints.all() == "");
+  }
+  SECTION("one that has delivered all may go while others still talk") {
+    CHECK(run_group(3, [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            complaints.must(group.barrier(), "barrier");
+            std::vector<std::byte> data(1'000'000);
+            if (rank == 0) return;  // leaves in order
+            for (int i = 0; i < 5; ++i) complaints.must(rank == 1 ? group.send(data, Rank{2}) : group.receive(data, Rank{1}), "a call between two that are there");
+          }) == "");
+  }
+  SECTION("the last call of a job ends everywhere, whoever goes first") {
+    for (int i = 0; i < 20; ++i) {
+      CHECK(run_group(4, [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+              std::vector<float> data(50'000, static_cast<float>(rank));
+              complaints.must(group.all_reduce(std::span{data}), "the last call");
+            }) == "");
+    }
+  }
+}
+
+TEST_CASE("a killed process is named by its peers at once", "[process_group]") {
+  const Fd probe = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+  const std::string port = std::to_string(local_address(probe.get()).port());
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "reducing_worker";
+  const_cast<Fd&>(probe) = Fd{};
+  std::vector<std::unique_ptr<Program>> workers;
+  for (const std::string rank : {"0", "1", "2"}) {
+    workers.push_back(std::make_unique<Program>(program, std::vector<std::string>{}, std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}));
+  }
+  for (auto& worker : workers) CHECK(worker->line() == "reducing");
+  workers[1]->kill(SIGKILL);
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
+    const std::string said = workers[rank]->line(10s).value_or("nothing");
+    CHECK_THAT(said, Catch::Contains("peer_lost") || Catch::Contains("generation_over"));
+    CHECK_THAT(said, Catch::Contains("rank 1"));
+    CHECK(workers[rank]->wait(10s) == 1);
+  }
+}

@@ -11,36 +11,12 @@
 
 #include <fmt/format.h>
 
-#include <elrun/process_group.hpp>
-
 #include "lib/base/timeouts.hpp"
+#include "lib/job/group_peers.hpp"
 #include "lib/job/job_impl.hpp"
 
 namespace elrun::inline v0 {
 namespace {
-
-#ifndef ELRUN_JOB_ALONE
-class GroupPeers final : public Peers {
- public:
-  explicit GroupPeers(ProcessGroup group) : group_{std::move(group)} {}
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
-    return group_.exchange(sends, receives);
-  }
-  void revoke(const Failure& why) override { group_.revoke(why); }
-
- private:
-  ProcessGroup group_;
-};
-
-Result<std::unique_ptr<Peers>> join_group(Session& session) {
-  ELRUN_TRY_ASSIGN(ProcessGroup group, ProcessGroup::join(session));
-  return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group))};
-}
-#else
-Result<std::unique_ptr<Peers>> join_group(Session&) {
-  return Failure{Code::internal, Remedy::exit_process, "libelrun was built without its process group"};
-}
-#endif
 
 /// OMP_NUM_THREADS, else the CPUs that this process may run on, shared with the other workers of the node.
 std::uint32_t compute_threads(std::uint32_t local_world) {
@@ -73,7 +49,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
     PosixFiles files;
-    JobAccess::drive({.clock = clock, .files = files, .session = *session, .log = log, .out = print_line, .join = join_group,
+    JobAccess::drive({.clock = clock, .files = files, .session = *session, .log = log, .out = print_line, .join = join_process_group,
                       .threads = compute_threads(place.local_world)},
                      program);
     return 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/state_hash.hpp"
+#include "lib/job/group_peers.hpp"
 #include "lib/job/sampler.hpp"
 #include "tests/unit/job_world.hpp"
 
@@ -165,6 +166,15 @@ TEST_CASE("every world and placement ends with the bits of one slow process", "[
         same_run(run_world({.world = world}, toy({.plan = toy_plan(stage, slots)})), slow);
       }
   }
+}
+
+TEST_CASE("over TCP the bits are the same", "[job]") {
+  const Slow slow{toy_plan(0)};
+  for (const int stage : {0, 1})
+    for (const std::uint32_t world : {2u, 3u, 5u}) {
+      INFO(world << " ranks over TCP, zero(" << stage << ")");
+      same_run(run_world({.world = world, .join = join_process_group}, toy({.plan = toy_plan(stage)})), slow);
+    }
 }
 
 TEST_CASE("a checkpoint of four workers goes on under any world with the same bits", "[job]") {

@@ -94,8 +94,8 @@ class TestSession final : public Session {
   Store& store() override { return *store_; }
   void on_generation_over(OnOver call) override {
     const std::lock_guard lock{mutex_};
-    over_ = std::move(call);
-    if (ended_.has_value()) over_(*ended_);
+    if (ended_.has_value()) call(*ended_);
+    over_.push_back(std::move(call));
   }
   void progress(StepNumber step) override { decided = step.value(); }
   Result<void> finished(Deadline) override { return has_finished = true, Result<void>{}; }
@@ -104,7 +104,7 @@ class TestSession final : public Session {
     const std::lock_guard lock{mutex_};
     if (ended_.has_value()) return;
     ended_ = why;
-    if (over_) over_(why);
+    for (const OnOver& call : over_) call(why);
   }
 
   std::uint64_t decided = 0;
@@ -112,7 +112,7 @@ class TestSession final : public Session {
 
  private:
   std::mutex mutex_;
-  OnOver over_;
+  std::vector<OnOver> over_;
   std::optional<Failure> ended_;
   Place place_;
   std::unique_ptr<Store> store_;
@@ -138,6 +138,7 @@ struct WorldOptions {
   };
   std::optional<Death> death{};
   std::uint64_t* bytes_sent = nullptr;
+  JoinPeers join{};  ///< Instead of the exchange of memory.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -162,6 +163,8 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
     Place place;
     place.membership = {generation, Rank{rank}, WorldSize{options.world}};
     place.run = RunId{"test"};
+    place.address = "127.0.0.1";
+    place.key.fill(std::byte{7});
     TestSession session{place, store.of(Rank{rank})};
     {
       const std::lock_guard lock{end_mutex};
@@ -173,11 +176,12 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                   }};
     PosixFiles files;
     const bool dies = options.death.has_value() && options.death->rank == rank;
-    const JoinPeers join = [&](Session&) -> Result<std::unique_ptr<Peers>> {
+    const JoinPeers memory = [&](Session&) -> Result<std::unique_ptr<Peers>> {
       return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
     };
     try {
-      JobAccess::drive({.clock = clock, .files = files, .session = session, .log = log, .out = [&](std::string_view line) { me.lines.emplace_back(line); }, .join = join, .end_wait = 0s},
+      JobAccess::drive({.clock = clock, .files = files, .session = session, .log = log, .out = [&](std::string_view line) { me.lines.emplace_back(line); }, 
+                        .join = options.join ? options.join : memory, .end_wait = 0s},
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {
       me.failure = e.failure();

@@ -1,0 +1,27 @@
+#include "lib/job/group_peers.hpp"
+
+#include <elrun/process_group.hpp>
+
+namespace elrun::inline v0 {
+namespace {
+
+class GroupPeers final : public Peers {
+ public:
+  explicit GroupPeers(ProcessGroup group) : group_{std::move(group)} {}
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+    return group_.exchange(sends, receives);
+  }
+  void revoke(const Failure& why) override { group_.revoke(why); }
+
+ private:
+  ProcessGroup group_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Peers>> join_process_group(Session& session) {
+  ELRUN_TRY_ASSIGN(ProcessGroup group, ProcessGroup::join(session));
+  return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group))};
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,10 @@
+#pragma once
+/// \file The product's Peers: a ProcessGroup.
+
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+[[nodiscard]] Result<std::unique_ptr<Peers>> join_process_group(Session& session);
+
+}  // namespace elrun::inline v0

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "checkpoint/records.hpp"
+#include "checkpoint/storage.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/property.hpp"
 
@@ -23,6 +24,16 @@ std::optional<std::uint64_t> recover(FaultyFiles& files, std::uint64_t seed, std
   if (!start->choice) return std::nullopt;
   REQUIRE(said(job.load(*start)) == "");  // checks every byte
   return start->choice->step;
+}
+
+/// Whatever bears a COMMIT is whole: nothing is removed before that name is, durably.
+void require_committed_are_whole(FaultyFiles& files) {
+  const auto text = files.read_all("/ckpts/RUN.json", 1_MiB);
+  for (const Found& found : find_checkpoints(files, "/ckpts").value()) {
+    if (!found.committed) continue;
+    const std::string root = decode_run(text.value(), "RUN.json")->root;
+    REQUIRE(said(verify_checkpoint(files, Path{"/ckpts/ckpt"} / to_string(found.id), found.id, root)) == "");
+  }
 }
 
 /// Saves 20 and 30 with retention; `acknowledged` is the newest step that was promised.
@@ -80,14 +91,15 @@ TEST_CASE("a block is read once by a rank, and blocks that it does not need not 
   CHECK(files.bytes_read - before_bytes <= 3 * block_bytes);
 }
 
-TEST_CASE("an operation that fails, once or for good, loses nothing that was promised", "[checkpoint]") {
+TEST_CASE("an operation that fails, once or for good, loses nothing that was promised, even if the power goes after it", "[checkpoint]") {
   for (const int error : {ENOSPC, EIO, EACCES})
-    for (const bool sticky : {false, true})
+    for (const int way : {0, 1, 2, 3})
       for (std::uint64_t at = 0;; ++at) {
+        const bool sticky = way % 2 == 1, power_lost = way >= 2;
         FaultyFiles files;
         auto job = job_with_one_checkpoint(files);
         std::uint64_t acknowledged = 10;
-        INFO("operation " << at << " fails with errno " << error << (sticky ? ", for good" : ", once"));
+        INFO("operation " << at << " fails with errno " << error << (sticky ? ", for good" : ", once") << (power_lost ? ", then the power goes" : ""));
         files.arm(FaultyFiles::Fault{.at = at, .error = error, .sticky = sticky, .half_done = at % 2 == 0});
         save_twice(*job, acknowledged);
         const bool reached = files.fired();
@@ -96,6 +108,8 @@ TEST_CASE("an operation that fails, once or for good, loses nothing that was pro
           REQUIRE(said(job->save(40)) == "");
           acknowledged = 40;
         }
+        Rng rng{at};
+        if (power_lost) files.crash(rng);  // a sync that failed and was tried again would show here
         REQUIRE(recover(files, 2, 3) >= acknowledged);
         if (!reached) break;
         REQUIRE(at < 2000);
@@ -144,6 +158,7 @@ TEST_CASE("power lost at any operation, from the first start on, loses nothing t
         killed = true;
       }
       files.crash(rng);
+      require_committed_are_whole(files);
       const auto step = recover(files, 2, 3);
       REQUIRE(step.value_or(0) >= acknowledged);
       files.crash(rng);  // what a start has chosen, it has made durable

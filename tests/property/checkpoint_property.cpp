@@ -29,7 +29,8 @@ std::optional<std::uint64_t> recover(FaultyFiles& files, std::uint64_t seed, std
 /// Whatever bears a COMMIT is whole: nothing is removed before that name is, durably.
 void require_committed_are_whole(FaultyFiles& files) {
   const auto text = files.read_all("/ckpts/RUN.json", 1_MiB);
-  for (const Found& found : find_checkpoints(files, "/ckpts").value()) {
+  const std::vector<Found> all = find_checkpoints(files, "/ckpts").value();
+  for (const Found& found : all) {
     if (!found.committed) continue;
     const std::string root = decode_run(text.value(), "RUN.json")->root;
     REQUIRE(said(verify_checkpoint(files, Path{"/ckpts/ckpt"} / to_string(found.id), found.id, root)) == "");

@@ -1,16 +1,16 @@
-// Everything here runs on one thread. Whatever is seen becomes an event in a queue; the supervisor answers with actions;
-// an action may put the next event in the queue, but never runs it inside itself.
+// Everything here runs on one thread. Whatever is seen becomes an event in a queue; the supervisor answers with
+// actions; an action may put the next event in the queue, but never runs it inside itself.
 #include "launcher/agent.hpp"
 
 #include <csignal>
 #include <deque>
 #include <map>
 
+#include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <fmt/format.h>
 
 #include "launcher/child.hpp"
 #include "launcher/host.hpp"
@@ -34,7 +34,8 @@ std::uint64_t random_number() {
 // As a UUID looks, for programs that expect one.
 RunId random_run() {
   const std::string hex = fmt::format("{:016x}{:016x}", random_number(), random_number());
-  return RunId{fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4), hex.substr(20))};
+  return RunId{fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4),
+                           hex.substr(20))};
 }
 
 // Handles what asks a process to end. A SIGHUP that was ignored from the start (nohup) stays ignored.
@@ -59,13 +60,18 @@ class Agent {
         supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, endpoint_text()}} {}
 
   int run() {
-    auto server = WorkerServer::listen_unix(loop_, socket(), {[this](auto from, const Message& m) { feed(WorkerSaid{from, m}); }, [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
+    auto server = WorkerServer::listen_unix(loop_, socket(),
+                                            {[this](auto from, const Message& m) {
+                                               feed(WorkerSaid{from, m});
+                                             },
+                                             [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
     if (!server) return log_.error(message(server.failure())), exit_code::internal;
     server_ = std::move(*server);
     handle_ending_signals(signals_);
     wait_for_signal();
     feed(Started{});
-    if (auto connected = connect(); !connected) return log_.error(message(connected.failure())), exit_code::contradiction;
+    if (auto connected = connect(); !connected)
+      return log_.error(message(connected.failure())), exit_code::contradiction;
     loop_.run();
     children_.clear();
     return exit_code_;
@@ -91,14 +97,16 @@ class Agent {
   }
 
   Coordinator& coordinator(std::uint64_t generation_floor) {
-    coordinator_ = Coordinator::create(loop_, clock_, options_.endpoint ? coordinator_log_ : quiet_, {run_, options_.timeouts, generation_floor});
+    coordinator_ = Coordinator::create(loop_, clock_, options_.endpoint ? coordinator_log_ : quiet_,
+                                       {run_, options_.timeouts, generation_floor});
     coordinator_->on_may_exit([this] { end_if_allowed(); });
     return *coordinator_;
   }
 
   // True if this process serves the rendezvous now, false if it is somebody else's to do or done already.
   Result<bool> try_to_host() {
-    const auto place = host_place(*options_.endpoint, options_.host_rule, {host_name(), own_addresses(), resolve(options_.endpoint->host)});
+    const auto place = host_place(*options_.endpoint, options_.host_rule,
+                                  {host_name(), own_addresses(), resolve(options_.endpoint->host)});
     if (!place) return false;
     const auto served = coordinator(supervisor_.last_generation().number).serve(place->listen, options_.endpoint->port);
     if (!served) {
@@ -118,7 +126,8 @@ class Agent {
             [this](const Failure& why) {
               feed(LinkDown{why});
               // The host may have been another process of this machine: whoever binds the port first goes on.
-              if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never && supervisor_.last_generation().number != 0)
+              if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never &&
+                  supervisor_.last_generation().number != 0)
                 asio::post(loop_, [this] { take_over(); });
             },
             [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }};
@@ -171,7 +180,8 @@ class Agent {
     whole.address = address();
     // The same port until a world came of it: a coordinator that has told it to others may send that world again.
     // A new one for each generation: peers of the old one that are slow to die find nobody there.
-    if (port_ == 0 || port_is_for_ != join->last) port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
+    if (port_ == 0 || port_is_for_ != join->last)
+      port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
     whole.master_port = port_;
     whole.hint = options_.node_rank;
     link_->send(whole);
@@ -179,14 +189,18 @@ class Agent {
 
   void perform(const Spawn& a) {
     const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket()};
-    const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker), worker_environment(setting_.environment, worker)};
+    const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker),
+                              worker_environment(setting_.environment, worker)};
     const LocalRank rank = a.worker;
-    auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) { feed(WorkerEnded{rank, ending}); });
+    auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
+      feed(WorkerEnded{rank, ending});
+    });
     if (!child) {
       log_.error(message(child.failure()));
       return feed(WorkerEnded{rank, {.exit_code = exit_code::cannot_execute}});
     }
-    if (const int error = (*child)->exec_error(); error != 0) log_.error(message(from_errno(error, fmt::format("execute {}", execution.path))));
+    if (const int error = (*child)->exec_error(); error != 0)
+      log_.error(message(from_errno(error, fmt::format("execute {}", execution.path))));
     feed(WorkerStarted{rank, (*child)->pid()});
     children_.insert_or_assign(rank, std::move(*child));
   }

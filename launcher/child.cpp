@@ -56,8 +56,8 @@ Ending ending_of(const siginfo_t& info) {
 
 }  // namespace
 
-Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const Guard& guard, const Execution& execution,
-                                            std::function<void(Ending)> ended) {
+Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const Guard& guard,
+                                            const Execution& execution, std::function<void(Ending)> ended) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : execution.environment) variables.push_back(fmt::format("{}={}", name, value));
   std::vector<char*> arguments, environment;
@@ -86,7 +86,8 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   return std::unique_ptr<Child>{new Child{loop, guard, pid, pidfd, exec_error, std::move(ended)}};
 }
 
-Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended)
+Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error,
+             std::function<void(Ending)> ended)
     : guard_{guard}, pid_{pid}, exec_error_{exec_error}, watch_{loop, pidfd}, ended_{std::move(ended)} {
   watch();
 }
@@ -95,7 +96,8 @@ void Child::watch() {
   watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
     if (error) return;  // the child is being destroyed
     siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return watch();
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+      return watch();
     ended_(ending_of(info));
   });
 }

@@ -33,7 +33,8 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("TORCHELASTIC_RUN_ID", setting.run.value());
   set("TORCHELASTIC_RESTART_COUNT", setting.node_restarts);
   set("TORCHELASTIC_MAX_RESTARTS", std::max(setting.options.round.max_restarts, 0));
-  set("TORCHELASTIC_USE_AGENT_STORE", "False");  // the worker of rank 0 hosts torch's store, at a port that is new in each generation
+  set("TORCHELASTIC_USE_AGENT_STORE",
+      "False");  // the worker of rank 0 hosts torch's store, at a port that is new in each generation
   set("TORCHELASTIC_ERROR_FILE", "");
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
   set_if_absent("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
@@ -49,7 +50,9 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
 
 std::string substitute_macros(std::string_view text, LocalRank local_rank) {
   constexpr std::string_view name = "local_rank";
-  const auto is_word = [](char c) { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  const auto is_word = [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
   std::string out;
   while (!text.empty()) {
     const std::string_view rest = text.substr(1);
@@ -57,7 +60,8 @@ std::string substitute_macros(std::string_view text, LocalRank local_rank) {
       out += text[0], text.remove_prefix(1);
     } else if (rest.starts_with('$')) {
       out += '$', text.remove_prefix(2);
-    } else if (rest.starts_with('{') && rest.substr(1).starts_with(name) && rest.substr(1 + name.size()).starts_with('}')) {
+    } else if (rest.starts_with('{') && rest.substr(1).starts_with(name) &&
+               rest.substr(1 + name.size()).starts_with('}')) {
       out += std::to_string(local_rank.value()), text.remove_prefix(3 + name.size());
     } else if (rest.starts_with(name) && (rest.size() == name.size() || !is_word(rest[name.size()]))) {
       out += std::to_string(local_rank.value()), text.remove_prefix(1 + name.size());
@@ -70,7 +74,8 @@ std::string substitute_macros(std::string_view text, LocalRank local_rank) {
 
 namespace {
 
-// As a shell searches: a name with a slash is a path; else the first executable on PATH. `not_executable` only if nothing better came.
+// As a shell searches: a name with a slash is a path; else the first executable on PATH. `not_executable` only if
+// nothing better came.
 struct Search {
   std::string path;
   FileKind kind = FileKind::missing;
@@ -94,16 +99,26 @@ Search search(const std::string& name, const Variables& environment, const LookU
 
 }  // namespace
 
-std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment, const LookUp& look_up) {
+std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment,
+                                                 const LookUp& look_up) {
   if (program.kind == Program::Kind::executable) {
     const Search found = search(program.name, environment, look_up);
     if (found.kind == FileKind::executable) return Command{found.path, {program.name}};
     if (found.kind == FileKind::not_executable)
-      return NoCommand{exit_code::cannot_execute, fmt::format("{}: cannot be executed; is it a file with the x bit (chmod +x), for this machine?", found.path)};
-    return NoCommand{exit_code::not_found, fmt::format("{}: not found{}", program.name, program.name.find('/') != std::string::npos ? "" : " on PATH; a program of the current folder is ./" + program.name)};
+      return NoCommand{
+          exit_code::cannot_execute,
+          fmt::format("{}: cannot be executed; is it a file with the x bit (chmod +x), for this machine?", found.path)};
+    return NoCommand{exit_code::not_found,
+                     fmt::format("{}: not found{}", program.name,
+                                 program.name.find('/') != std::string::npos
+                                     ? ""
+                                     : " on PATH; a program of the current folder is ./" + program.name)};
   }
   if (program.kind == Program::Kind::script && look_up(program.name) == FileKind::missing)
-    return NoCommand{exit_code::no_input, fmt::format("{}: no such script; for a program that is not Python give --no_python, for a module -m", program.name)};
+    return NoCommand{
+        exit_code::no_input,
+        fmt::format("{}: no such script; for a program that is not Python give --no_python, for a module -m",
+                    program.name)};
   std::vector<std::string> candidates;
   const auto variable = [&](const char* name) {
     const auto found = environment.find(name);
@@ -123,13 +138,18 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
     command.arguments.push_back(program.name);
     return command;
   }
-  return NoCommand{exit_code::not_found, fmt::format("no Python found (looked for {}); set PYTHON_EXEC, or give --no_python for a program that is not Python", fmt::join(candidates, ", "))};
+  return NoCommand{
+      exit_code::not_found,
+      fmt::format(
+          "no Python found (looked for {}); set PYTHON_EXEC, or give --no_python for a program that is not Python",
+          fmt::join(candidates, ", "))};
 }
 
 std::vector<std::string> worker_arguments(const Command& command, const Program& program, LocalRank local_rank) {
   std::vector<std::string> arguments{command.arguments.front()};
   const bool python = program.kind != Program::Kind::executable;
-  for (std::size_t i = 1; i < command.arguments.size(); ++i) arguments.push_back(python ? substitute_macros(command.arguments[i], local_rank) : command.arguments[i]);
+  for (std::size_t i = 1; i < command.arguments.size(); ++i)
+    arguments.push_back(python ? substitute_macros(command.arguments[i], local_rank) : command.arguments[i]);
   for (const std::string& a : program.arguments) arguments.push_back(substitute_macros(a, local_rank));
   return arguments;
 }

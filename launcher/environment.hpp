@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/files.hpp"
 #include "launcher/options.hpp"
+#include "lib/base/files.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -42,8 +42,10 @@ struct NoCommand {
   std::string why;
 };
 /// Finds the interpreter ($PYTHON_EXEC, $VIRTUAL_ENV/bin/python, python3 or python on PATH) or the executable (PATH).
-[[nodiscard]] std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment, const LookUp& look_up);
+[[nodiscard]] std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment,
+                                                               const LookUp& look_up);
 /// The arguments of one worker.
-[[nodiscard]] std::vector<std::string> worker_arguments(const Command& command, const Program& program, LocalRank local_rank);
+[[nodiscard]] std::vector<std::string> worker_arguments(const Command& command, const Program& program,
+                                                        LocalRank local_rank);
 
 }  // namespace elrun::inline v0::launcher

@@ -25,8 +25,10 @@ namespace {
 [[noreturn]] void be_the_guard(int pipe, const Path& directory) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
   ::prctl(PR_SET_NAME, "elrun-guard");
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP}) std::signal(number, SIG_IGN);
-  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0)  // whoever reads the agent's output does not wait for the guard
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP})
+    std::signal(number, SIG_IGN);
+  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+      null >= 0)  // whoever reads the agent's output does not wait for the guard
     for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   [[maybe_unused]] const int ignored = ::chdir("/");
   std::vector<std::int32_t> groups;
@@ -35,8 +37,10 @@ namespace {
     const ssize_t got = ::read(pipe, &letter, sizeof letter);
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof letter) break;
-    if (letter > 1) groups.push_back(letter);
-    else groups.erase(std::remove(groups.begin(), groups.end(), -letter), groups.end());
+    if (letter > 1)
+      groups.push_back(letter);
+    else
+      groups.erase(std::remove(groups.begin(), groups.end(), -letter), groups.end());
   }
   for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
   std::error_code error;

@@ -10,8 +10,9 @@
 
 namespace elrun::inline v0::launcher {
 
-/// A forked child that holds the reading end of a pipe. It learns which process groups live; when the pipe ends, however
-/// the agent died, it kills those that are left with SIGKILL, removes the agent's directory, and is gone itself.
+/// A forked child that holds the reading end of a pipe. It learns which process groups live; when the pipe ends,
+/// however the agent died, it kills those that are left with SIGKILL, removes the agent's directory, and is gone
+/// itself.
 class Guard {
  public:
   /// Forks. Call before any thread exists and before gRPC is touched. `directory` holds the agent's socket.

@@ -24,7 +24,9 @@ std::uint32_t count_devices() {
   std::uint32_t count = 0;
   while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
     const std::string_view name{entry->d_name};
-    if (name.size() > 6 && name.starts_with("nvidia") && name.find_first_not_of("0123456789", 6) == std::string_view::npos) ++count;
+    if (name.size() > 6 && name.starts_with("nvidia") &&
+        name.find_first_not_of("0123456789", 6) == std::string_view::npos)
+      ++count;
   }
   return count;
 }
@@ -40,29 +42,33 @@ std::uint32_t count_cpus() {
 
 std::string text_of(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
-  if (address->sa_family == AF_INET) ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  if (address->sa_family == AF_INET6) ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
+  if (address->sa_family == AF_INET)
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  if (address->sa_family == AF_INET6)
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
   return text;
 }
 
 }  // namespace
 
 Machine this_machine(const Variables& environment) {
-  return {[&environment]() -> std::uint32_t {
-            const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-            if (visible == environment.end()) return count_devices();
-            const std::string& text = visible->second;  // CUDA stops at the first entry that is no device
-            std::uint32_t count = 0;
-            for (std::size_t begin = 0; begin < text.size();) {
-              const std::size_t end = std::min(text.find(',', begin), text.size());
-              const std::string entry = text.substr(begin, end - begin);
-              if (entry.find_first_not_of(" \t") == std::string::npos || entry.find("-1") == entry.find_first_not_of(" \t")) break;
-              ++count;
-              begin = end + 1;
-            }
-            return count;
-          },
-          count_cpus};
+  return {
+      [&environment]() -> std::uint32_t {
+        const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+        if (visible == environment.end()) return count_devices();
+        const std::string& text = visible->second;  // CUDA stops at the first entry that is no device
+        std::uint32_t count = 0;
+        for (std::size_t begin = 0; begin < text.size();) {
+          const std::size_t end = std::min(text.find(',', begin), text.size());
+          const std::string entry = text.substr(begin, end - begin);
+          if (entry.find_first_not_of(" \t") == std::string::npos || entry.find("-1") == entry.find_first_not_of(" \t"))
+            break;
+          ++count;
+          begin = end + 1;
+        }
+        return count;
+      },
+      count_cpus};
 }
 
 FileKind look_up_file(const std::string& path) {

@@ -21,7 +21,8 @@ launcher::Variables read_environment() {
   launcher::Variables variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text{*entry};
-    if (const auto equals = text.find('='); equals != std::string_view::npos && equals > 0) variables.try_emplace(std::string{text.substr(0, equals)}, text.substr(equals + 1));
+    if (const auto equals = text.find('='); equals != std::string_view::npos && equals > 0)
+      variables.try_emplace(std::string{text.substr(0, equals)}, text.substr(equals + 1));
   }
   return variables;
 }
@@ -29,7 +30,9 @@ launcher::Variables read_environment() {
 // Of mode 0700, and short: the path of a Unix socket has at most 107 bytes.
 Result<Path> make_directory(const launcher::Variables& environment) {
   std::vector<std::string> places;
-  if (const auto runtime = environment.find("XDG_RUNTIME_DIR"); runtime != environment.end() && runtime->second.size() < 64) places.push_back(runtime->second);
+  if (const auto runtime = environment.find("XDG_RUNTIME_DIR");
+      runtime != environment.end() && runtime->second.size() < 64)
+    places.push_back(runtime->second);
   places.push_back("/tmp");
   for (const std::string& place : places) {
     std::string name = place + "/elrun-XXXXXX";
@@ -46,8 +49,11 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
   int code = exit_code::internal;
   {
     const auto guard = Guard::start(*directory);  // before any thread
-    if (guard) code = run_agent({std::move(options), std::get<Command>(std::move(command)), std::move(environment), *directory}, *guard, clock, log);
-    else log.error(message(guard.failure()));
+    if (guard)
+      code = run_agent({std::move(options), std::get<Command>(std::move(command)), std::move(environment), *directory},
+                       *guard, clock, log);
+    else
+      log.error(message(guard.failure()));
     std::error_code ignored;
     std::filesystem::remove_all(*directory, ignored);
   }

@@ -1,5 +1,5 @@
-// One table holds every option; the command line and PET_* both end in the same `set`, so that a value is checked by the
-// same rule wherever it comes from. Values are first collected as text (command line over PET_* over default), and
+// One table holds every option; the command line and PET_* both end in the same `set`, so that a value is checked by
+// the same rule wherever it comes from. Values are first collected as text (command line over PET_* over default), and
 // understood afterwards, so that all problems come out together and rules over several options see all of them.
 #include "launcher/options.hpp"
 
@@ -27,21 +27,28 @@ struct Option {
 
 constexpr std::array table{
     Option{"nnodes", 0, Kind::value, "1", "N|MIN:MAX", "nodes of the job; a range lets nodes come and go"},
-    Option{"nproc_per_node", 0, Kind::value, "1", "N|auto|gpu|cpu", "workers on this node; 0 with several nodes: it only coordinates"},
-    Option{"node_rank", 0, Kind::value, "", "N", "orders the first formation of ranks; with static, node 0 serves the rendezvous"},
-    Option{"rdzv_endpoint", 0, Kind::value, "", "HOST[:PORT]", "where the nodes meet; the node it leads to serves (port 29400)"},
-    Option{"rdzv_backend", 0, Kind::value, "static", "static|c10d", "who serves: node rank 0, or whoever the endpoint leads to"},
+    Option{"nproc_per_node", 0, Kind::value, "1", "N|auto|gpu|cpu",
+           "workers on this node; 0 with several nodes: it only coordinates"},
+    Option{"node_rank", 0, Kind::value, "", "N",
+           "orders the first formation of ranks; with static, node 0 serves the rendezvous"},
+    Option{"rdzv_endpoint", 0, Kind::value, "", "HOST[:PORT]",
+           "where the nodes meet; the node it leads to serves (port 29400)"},
+    Option{"rdzv_backend", 0, Kind::value, "static", "static|c10d",
+           "who serves: node rank 0, or whoever the endpoint leads to"},
     Option{"rdzv_id", 0, Kind::value, "none", "ID", "name of the job; nodes of another job are refused"},
-    Option{"rdzv_conf", 0, Kind::value, "", "K=V,...", "join_timeout, last_call_timeout, keep_alive_interval,\nkeep_alive_max_attempt, is_host (seconds; 1 or 0)"},
+    Option{"rdzv_conf", 0, Kind::value, "", "K=V,...",
+           "join_timeout, last_call_timeout, keep_alive_interval,\nkeep_alive_max_attempt, is_host (seconds; 1 or 0)"},
     Option{"standalone", 0, Kind::flag, "0", "", "one node, nobody to meet; the default when no endpoint is given"},
-    Option{"max_restarts", 0, Kind::value, "", "N", "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},
+    Option{"max_restarts", 0, Kind::value, "", "N",
+           "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},
     Option{"master_addr", 0, Kind::value, "", "HOST", "static without an endpoint: the node of rank 0 (127.0.0.1)"},
     Option{"master_port", 0, Kind::value, "", "PORT", "static without an endpoint: its port (29500)"},
     Option{"local_addr", 0, Kind::value, "", "ADDRESS", "how the other nodes reach this one; otherwise found out"},
     Option{"role", 0, Kind::value, "default", "NAME", "ROLE_NAME of the workers"},
     Option{"module", 'm', Kind::flag, "0", "", "PROGRAM is a Python module: python -u -m PROGRAM"},
     Option{"no_python", 0, Kind::flag, "0", "", "PROGRAM is an executable, searched on PATH"},
-    Option{"monitor_interval", 0, Kind::value, "0.1", "SECONDS", "accepted; a death is seen at once, nothing is polled"},
+    Option{"monitor_interval", 0, Kind::value, "0.1", "SECONDS",
+           "accepted; a death is seen at once, nothing is polled"},
     Option{"shutdown_timeout", 0, Kind::value, "", "SECONDS", "between the signal that ends workers and SIGKILL (30)"},
     Option{"redirects", 'r', Kind::later, "0", "", ""},
     Option{"tee", 't', Kind::later, "0", "", ""},
@@ -79,19 +86,23 @@ std::string help_text() {
   std::string text =
       "usage: elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
       "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n\n"
-      "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`. Each takes its\n"
+      "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`. Each takes "
+      "its\n"
       "default from the environment: PET_NNODES for --nnodes, and so on. What follows PROGRAM belongs to it.\n\n";
   for (const Option& o : table) {
     if (o.kind == Kind::later) continue;
     std::string left = fmt::format("  {}--{}", o.letter ? fmt::format("-{}, ", o.letter) : "", hyphened(o.name));
     if (!o.value.empty()) left += fmt::format(" {}", o.value);
     std::string help{o.help};
-    for (std::size_t at = 0; (at = help.find('\n', at)) != std::string::npos; at += 34) help.replace(at, 1, "\n" + std::string(33, ' '));
+    for (std::size_t at = 0; (at = help.find('\n', at)) != std::string::npos; at += 34)
+      help.replace(at, 1, "\n" + std::string(33, ' '));
     text += fmt::format("{:<32} {}\n", left, help);
   }
   return text +
-         "\nExit codes: 0 the job is done; below 64 the program's own; 64 usage, 66 program file missing, 78 contradictory\n"
-         "options, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the nodes did not meet in time,\n"
+         "\nExit codes: 0 the job is done; below 64 the program's own; 64 usage, 66 program file missing, 78 "
+         "contradictory\n"
+         "options, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the nodes did not meet in "
+         "time,\n"
          "171 the rendezvous was lost. The root cause decides, on every node. See launcher/README.md.\n\n"
          "  elrun --nproc_per_node 4 --no_python ./train              one node, four workers\n"
          "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n";
@@ -118,13 +129,15 @@ std::optional<Duration> to_seconds(std::string_view text) {
   text = trimmed(text);
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || !(number >= 0) || number > seconds_max) return std::nullopt;
+  if (error != std::errc{} || end != text.data() + text.size() || !(number >= 0) || number > seconds_max)
+    return std::nullopt;
   return Duration{static_cast<std::int64_t>(std::llround(number * 1e9))};
 }
 
 bool host_is_plain(std::string_view host) {
   return !host.empty() && host.size() <= 255 && std::all_of(host.begin(), host.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' || c == '-' || c == ':';
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' ||
+           c == '-' || c == ':';
   });
 }
 
@@ -156,11 +169,16 @@ class Parser {
     for (std::size_t i = 1; i < arguments_.size(); ++i) {
       std::string name = arguments_[i], value;
       if (name == "-h" || name == "--help") return Usage{0, help_text()};
-      if (const auto equals = name.find('='); equals != std::string::npos) value = name.substr(equals + 1), name.resize(equals);
-      else if (i + 1 < arguments_.size()) value = arguments_[++i];
-      if (name == "--host" && host_is_plain(value)) options.host = value;
-      else if (const auto port = to_integer(value); name == "--port" && port && *port >= 0 && *port <= 65535) options.port = static_cast<std::uint16_t>(*port);
-      else problem(fmt::format("elrun store: `{} {}` is not --host ADDRESS or --port 0..65535", name, value));
+      if (const auto equals = name.find('='); equals != std::string::npos)
+        value = name.substr(equals + 1), name.resize(equals);
+      else if (i + 1 < arguments_.size())
+        value = arguments_[++i];
+      if (name == "--host" && host_is_plain(value))
+        options.host = value;
+      else if (const auto port = to_integer(value); name == "--port" && port && *port >= 0 && *port <= 65535)
+        options.port = static_cast<std::uint16_t>(*port);
+      else
+        problem(fmt::format("elrun store: `{} {}` is not --host ADDRESS or --port 0..65535", name, value));
     }
     if (usage_.empty()) return options;
     return report();
@@ -186,12 +204,16 @@ class Parser {
             "usage: elrun [options] PROGRAM [arguments...]   (elrun --help explains them)\n" + text};
   }
 
-  void set(const Option& option, std::string text, std::string source) { given_.find(option.name)->second = {std::move(text), std::move(source)}; }
+  void set(const Option& option, std::string text, std::string source) {
+    given_.find(option.name)->second = {std::move(text), std::move(source)};
+  }
 
   void read_environment() {
     for (const Option& o : table) {
       const auto found = environment_.find(pet_name(o));
-      if (found == environment_.end() || o.name == "help" || o.name == "version" || o.name == "logs_specs" || o.name == "numa_binding") continue;
+      if (found == environment_.end() || o.name == "help" || o.name == "version" || o.name == "logs_specs" ||
+          o.name == "numa_binding")
+        continue;
       std::string text = found->second;
       if (is_flag(o)) {
         // Kubernetes operators write an empty PET_STANDALONE and mean it.
@@ -240,7 +262,8 @@ class Parser {
       } else {
         for (const Option& o : table)
           if (o.letter == token[1]) option = &o;
-        if (option == nullptr) problem(fmt::format("{}: no such option; options of the program stand after its name", token));
+        if (option == nullptr)
+          problem(fmt::format("{}: no such option; options of the program stand after its name", token));
         if (token.size() > 2) value = token.substr(token[2] == '=' ? 3 : 2);
       }
       if (option == nullptr) continue;
@@ -255,7 +278,8 @@ class Parser {
         continue;
       }
       if (!value) {
-        problem(fmt::format("{}: needs a value{}", token, option->value.empty() ? "" : fmt::format(", {}", option->value)));
+        problem(
+            fmt::format("{}: needs a value{}", token, option->value.empty() ? "" : fmt::format(", {}", option->value)));
         continue;
       }
       set(*option, std::move(*value), fmt::format("--{}", option->name));
@@ -263,7 +287,8 @@ class Parser {
     if (i < arguments_.size()) {
       out_.program.name = arguments_[i];
       out_.program.arguments.assign(arguments_.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments_.end());
-      if (trimmed(out_.program.name).empty()) problem("the program's name is blank; a backslash followed by blanks, or an unset variable?");
+      if (trimmed(out_.program.name).empty())
+        problem("the program's name is blank; a backslash followed by blanks, or an unset variable?");
     } else {
       program_missing_ = true;
     }
@@ -282,9 +307,12 @@ class Parser {
   void understand() {
     if (program_missing_) problem("no PROGRAM to run; it follows the options");
     for (const Option& o : table) {
-      if (o.kind == Kind::later && is_given(o.name) && get(o.name).text != o.initial && !(o.name == "log_dir" && get(o.name).text == "/dev/null"))
+      if (o.kind == Kind::later && is_given(o.name) && get(o.name).text != o.initial &&
+          !(o.name == "log_dir" && get(o.name).text == "/dev/null"))
         problem(fmt::format("{}: --{} comes with a later release; leave it out{}", shown(o.name), hyphened(o.name),
-                            o.name == "redirects" || o.name == "tee" || o.name == "log_dir" ? " and redirect the output of elrun as a whole" : ""));
+                            o.name == "redirects" || o.name == "tee" || o.name == "log_dir"
+                                ? " and redirect the output of elrun as a whole"
+                                : ""));
     }
     understand_program();
     understand_nodes();
@@ -294,13 +322,18 @@ class Parser {
     out_.role = get("role").text;
     if (is_given("max_restarts"))
       if (const auto n = integer("max_restarts", 0, 1'000'000)) out_.round.max_restarts = static_cast<std::int32_t>(*n);
-    if (const std::string& id = get("rdzv_id").text; id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
+    if (const std::string& id = get("rdzv_id").text; id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) {
+                                                       return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+                                                     }))
       problem("--rdzv_id: at most 256 bytes without control characters");
   }
 
   void understand_program() {
-    if (flag("module") && flag("no_python")) contradiction("--module and --no_python contradict each other: a module needs Python; drop one");
-    out_.program.kind = flag("module") ? Program::Kind::module : flag("no_python") ? Program::Kind::executable : Program::Kind::script;
+    if (flag("module") && flag("no_python"))
+      contradiction("--module and --no_python contradict each other: a module needs Python; drop one");
+    out_.program.kind = flag("module")      ? Program::Kind::module
+                        : flag("no_python") ? Program::Kind::executable
+                                            : Program::Kind::script;
   }
 
   void understand_nodes() {
@@ -310,7 +343,9 @@ class Parser {
     const auto most = colon == std::string::npos ? least : to_integer(text.substr(colon + 1));
     if (!least || !most || *least < 1 || *most < 1 || *least > nodes_limit || *most > nodes_limit)
       return problem(fmt::format("{}: must be N or MIN:MAX with numbers from 1 to {}", shown("nnodes"), nodes_limit));
-    if (*least > *most) return problem(fmt::format("{}: the least number of nodes is above the greatest; did you mean {}:{}?", shown("nnodes"), *most, *least));
+    if (*least > *most)
+      return problem(fmt::format("{}: the least number of nodes is above the greatest; did you mean {}:{}?",
+                                 shown("nnodes"), *most, *least));
     out_.round.nodes_min = static_cast<std::uint32_t>(*least);
     out_.round.nodes_max = static_cast<std::uint32_t>(*most);
   }
@@ -322,17 +357,26 @@ class Parser {
     if (text == "gpu" || text == "auto") {
       count = machine_.gpus();
       if (count == 0 && text == "auto") count = machine_.cpus();
-      if (count == 0 && alone) return problem(fmt::format("{}: this machine shows no GPU (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto", shown("nproc_per_node")));
+      if (count == 0 && alone)
+        return problem(
+            fmt::format("{}: this machine shows no GPU (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto",
+                        shown("nproc_per_node")));
       if (count == 0) out_.notes.push_back("no GPU here: this node coordinates and runs no worker");
     } else if (text == "cpu") {
       count = machine_.cpus();
     } else if (const auto number = to_integer(text); number && *number >= 0) {
       count = *number;
-      if (count == 0 && alone) return problem(fmt::format("{}: a single node without workers has nothing to do; give at least 1 (0 is for the coordinating node of --nnodes above 1)", shown("nproc_per_node")));
+      if (count == 0 && alone)
+        return problem(
+            fmt::format("{}: a single node without workers has nothing to do; give at least 1 (0 is for the "
+                        "coordinating node of --nnodes above 1)",
+                        shown("nproc_per_node")));
     } else {
       return problem(fmt::format("{}: must be a number, cpu, gpu or auto", shown("nproc_per_node")));
     }
-    if (count > workers_per_node_limit) return problem(fmt::format("{}: {} workers are more than the {} that one node may have", shown("nproc_per_node"), count, workers_per_node_limit));
+    if (count > workers_per_node_limit)
+      return problem(fmt::format("{}: {} workers are more than the {} that one node may have", shown("nproc_per_node"),
+                                 count, workers_per_node_limit));
     out_.workers = static_cast<std::uint32_t>(count);
   }
 
@@ -351,31 +395,45 @@ class Parser {
       }
       const std::string value{trimmed(pair.substr(equals + 1))};
       const auto time = [&](Duration& into) {
-        if (const auto seconds = to_seconds(value); seconds && *seconds > 0s) into = *seconds;
-        else problem(fmt::format("--rdzv_conf {}={}: must be seconds above 0", key, value));
+        if (const auto seconds = to_seconds(value); seconds && *seconds > 0s)
+          into = *seconds;
+        else
+          problem(fmt::format("--rdzv_conf {}={}: must be seconds above 0", key, value));
       };
-      if (key == "join_timeout") time(t.join);
-      else if (key == "timeout") time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
-      else if (key == "last_call_timeout") time(t.last_call);
-      else if (key == "keep_alive_interval") time(t.heartbeat);
+      if (key == "join_timeout")
+        time(t.join);
+      else if (key == "timeout")
+        time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
+      else if (key == "last_call_timeout")
+        time(t.last_call);
+      else if (key == "keep_alive_interval")
+        time(t.heartbeat);
       else if (key == "keep_alive_max_attempt") {
-        if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000) attempts = static_cast<int>(*n);
-        else problem(fmt::format("--rdzv_conf keep_alive_max_attempt={}: must be a whole number from 2 to 1000", value));
+        if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000)
+          attempts = static_cast<int>(*n);
+        else
+          problem(fmt::format("--rdzv_conf keep_alive_max_attempt={}: must be a whole number from 2 to 1000", value));
       } else if (key == "is_host") {
-        if (value == "1" || value == "true" || value == "True" || value == "yes") is_host_ = true;
-        else if (value == "0" || value == "false" || value == "False" || value == "no") is_host_ = false;
-        else problem(fmt::format("--rdzv_conf is_host={}: must be 1 or 0", value));
+        if (value == "1" || value == "true" || value == "True" || value == "yes")
+          is_host_ = true;
+        else if (value == "0" || value == "false" || value == "False" || value == "no")
+          is_host_ = false;
+        else
+          problem(fmt::format("--rdzv_conf is_host={}: must be 1 or 0", value));
       } else {
         out_.notes.push_back(fmt::format("--rdzv_conf {} has no effect here", key));
       }
     }
     t.heartbeat_limit = t.heartbeat * attempts;
     std::string grace = get("shutdown_timeout").text, source = shown("shutdown_timeout");
-    if (const auto found = environment_.find("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"); grace.empty() && found != environment_.end())
+    if (const auto found = environment_.find("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+        grace.empty() && found != environment_.end())
       grace = found->second, source = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" + grace;
     if (!grace.empty() || is_given("shutdown_timeout")) {
-      if (const auto seconds = to_seconds(grace); seconds && *seconds > 0s) t.stop_grace = *seconds;
-      else problem(source + ": must be seconds above 0");
+      if (const auto seconds = to_seconds(grace); seconds && *seconds > 0s)
+        t.stop_grace = *seconds;
+      else
+        problem(source + ": must be seconds above 0");
     }
     // What depends on a time that was made short follows it.
     t.drain = std::min(t.drain, t.stop_grace * 5 / 6);
@@ -395,27 +453,35 @@ class Parser {
 
   void understand_meeting() {
     const std::string& backend = get("rdzv_backend").text;
-    if (backend == "etcd" || backend == "etcd-v2") problem(fmt::format("{}: comes with a later release; use c10d with --rdzv_endpoint", shown("rdzv_backend")));
-    else if (backend != "static" && backend != "c10d") problem(fmt::format("{}: must be static or c10d", shown("rdzv_backend")));
+    if (backend == "etcd" || backend == "etcd-v2")
+      problem(fmt::format("{}: comes with a later release; use c10d with --rdzv_endpoint", shown("rdzv_backend")));
+    else if (backend != "static" && backend != "c10d")
+      problem(fmt::format("{}: must be static or c10d", shown("rdzv_backend")));
     if (is_given("node_rank"))
       if (const auto n = integer("node_rank", 0, nodes_limit - 1)) out_.node_rank = static_cast<std::int32_t>(*n);
     std::optional<std::uint16_t> master_port;
     if (is_given("master_port"))
       if (const auto n = integer("master_port", 1, 65535)) master_port = static_cast<std::uint16_t>(*n);
     out_.local_address = get("local_addr").text;
-    if (is_given("local_addr") && !host_is_plain(out_.local_address)) problem(fmt::format("{}: not a host name or address", shown("local_addr")));
-    if (is_given("master_addr") && !host_is_plain(get("master_addr").text)) problem(fmt::format("{}: not a host name or address", shown("master_addr")));
+    if (is_given("local_addr") && !host_is_plain(out_.local_address))
+      problem(fmt::format("{}: not a host name or address", shown("local_addr")));
+    if (is_given("master_addr") && !host_is_plain(get("master_addr").text))
+      problem(fmt::format("{}: not a host name or address", shown("master_addr")));
 
     const bool alone = out_.round.nodes_max == 1;
     if (flag("standalone")) {
-      if (!alone) contradiction(fmt::format("--standalone means one node, but {} asks for more; drop one of them", shown("nnodes")));
+      if (!alone)
+        contradiction(
+            fmt::format("--standalone means one node, but {} asks for more; drop one of them", shown("nnodes")));
       return;  // run, endpoint and backend are replaced, as torchrun does
     }
     const std::string& endpoint = get("rdzv_endpoint").text;
     const bool is_static = backend == "static";
     if (endpoint.empty() && alone) {  // nobody to meet
-      if (is_static && master_port) out_.run = RunId{get("rdzv_id").text}, out_.master_port = master_port;
-      else if (is_given("rdzv_id")) out_.run = RunId{get("rdzv_id").text};
+      if (is_static && master_port)
+        out_.run = RunId{get("rdzv_id").text}, out_.master_port = master_port;
+      else if (is_given("rdzv_id"))
+        out_.run = RunId{get("rdzv_id").text};
       return;
     }
     out_.run = RunId{get("rdzv_id").text.empty() ? "none" : get("rdzv_id").text};
@@ -425,23 +491,36 @@ class Parser {
       out_.endpoint = *parsed;
       if (out_.endpoint->host.empty()) {  // `:29400`, what a shell makes of an unset host
         const auto host = is_given("master_addr") ? std::optional{get("master_addr").text} : variable("MASTER_ADDR");
-        if (!host) return problem(fmt::format("{}: names no host, and neither --master_addr nor MASTER_ADDR does", shown("rdzv_endpoint")));
+        if (!host)
+          return problem(
+              fmt::format("{}: names no host, and neither --master_addr nor MASTER_ADDR does", shown("rdzv_endpoint")));
         out_.endpoint->host = *host;
-        out_.notes.push_back(fmt::format("{} names no host; {} is taken from the master address", shown("rdzv_endpoint"), *host));
+        out_.notes.push_back(
+            fmt::format("{} names no host; {} is taken from the master address", shown("rdzv_endpoint"), *host));
       }
     } else if (is_given("master_addr") || master_port || (is_static && !variable("MASTER_ADDR"))) {
-      out_.endpoint = Endpoint{is_given("master_addr") ? get("master_addr").text : "127.0.0.1", master_port.value_or(is_static ? master_port_default : endpoint_port_default)};
-      if (!is_given("master_addr")) out_.notes.push_back("no --rdzv_endpoint and no --master_addr: only agents on this machine can meet, at 127.0.0.1");
+      out_.endpoint = Endpoint{is_given("master_addr") ? get("master_addr").text : "127.0.0.1",
+                               master_port.value_or(is_static ? master_port_default : endpoint_port_default)};
+      if (!is_given("master_addr"))
+        out_.notes.push_back(
+            "no --rdzv_endpoint and no --master_addr: only agents on this machine can meet, at 127.0.0.1");
     } else if (const auto host = variable("MASTER_ADDR")) {
-      const auto port = to_integer(variable("MASTER_PORT").value_or(std::to_string(is_static ? master_port_default : endpoint_port_default)));
-      if (!host_is_plain(*host) || !port || *port < 1 || *port > 65535) return problem("MASTER_ADDR and MASTER_PORT: not a host and a port; give --rdzv_endpoint HOST:PORT");
+      const auto port = to_integer(
+          variable("MASTER_PORT").value_or(std::to_string(is_static ? master_port_default : endpoint_port_default)));
+      if (!host_is_plain(*host) || !port || *port < 1 || *port > 65535)
+        return problem("MASTER_ADDR and MASTER_PORT: not a host and a port; give --rdzv_endpoint HOST:PORT");
       out_.endpoint = Endpoint{*host, static_cast<std::uint16_t>(*port)};
       out_.notes.push_back(fmt::format("no --rdzv_endpoint: the nodes meet at MASTER_ADDR, {}:{}", *host, *port));
     } else {
-      return contradiction(fmt::format("{} needs a place where the nodes meet, and none was found: --rdzv_endpoint, PET_RDZV_ENDPOINT, --master_addr, PET_MASTER_ADDR and MASTER_ADDR are not set; give --rdzv_endpoint HOST:PORT", shown("nnodes")));
+      return contradiction(
+          fmt::format("{} needs a place where the nodes meet, and none was found: --rdzv_endpoint, PET_RDZV_ENDPOINT, "
+                      "--master_addr, PET_MASTER_ADDR and MASTER_ADDR are not set; give --rdzv_endpoint HOST:PORT",
+                      shown("nnodes")));
     }
-    if (is_host_) out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
-    else if (is_static && out_.node_rank >= 0) out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
+    if (is_host_)
+      out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
+    else if (is_static && out_.node_rank >= 0)
+      out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
   }
 
   std::span<const std::string> arguments_;
@@ -461,31 +540,37 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t port_defaul
   std::string_view host = text, port;
   if (text.starts_with('[')) {
     const auto close = text.find(']');
-    if (close == std::string_view::npos) return Failure{Code::invalid_argument, Remedy::fix_config, "an IPv6 address in brackets must end with ]"};
+    if (close == std::string_view::npos)
+      return Failure{Code::invalid_argument, Remedy::fix_config, "an IPv6 address in brackets must end with ]"};
     host = text.substr(1, close - 1);
     const std::string_view rest = text.substr(close + 1);
-    if (host.empty() || (!rest.empty() && rest[0] != ':')) return Failure{Code::invalid_argument, Remedy::fix_config, "must be HOST or HOST:PORT"};
+    if (host.empty() || (!rest.empty() && rest[0] != ':'))
+      return Failure{Code::invalid_argument, Remedy::fix_config, "must be HOST or HOST:PORT"};
     if (!rest.empty()) port = rest.substr(1);
-    if (!rest.empty() && port.empty()) return Failure{Code::invalid_argument, Remedy::fix_config, "the port after : is missing"};
+    if (!rest.empty() && port.empty())
+      return Failure{Code::invalid_argument, Remedy::fix_config, "the port after : is missing"};
   } else if (std::count(text.begin(), text.end(), ':') == 1) {
     host = text.substr(0, text.find(':'));
     port = text.substr(text.find(':') + 1);
     if (port.empty()) return Failure{Code::invalid_argument, Remedy::fix_config, "the port after : is missing"};
   }
   while (host.size() > 1 && host.ends_with('.')) host.remove_suffix(1);  // a fully qualified name's last dot
-  if (host.empty() && port.empty()) return Failure{Code::invalid_argument, Remedy::fix_config, "must be HOST or HOST:PORT"};
-  if (!host.empty() && !host_is_plain(host)) return Failure{Code::invalid_argument, Remedy::fix_config, "the host may hold letters, digits and _ . - : only"};
+  if (host.empty() && port.empty())
+    return Failure{Code::invalid_argument, Remedy::fix_config, "must be HOST or HOST:PORT"};
+  if (!host.empty() && !host_is_plain(host))
+    return Failure{Code::invalid_argument, Remedy::fix_config, "the host may hold letters, digits and _ . - : only"};
   Endpoint endpoint{std::string{host}, port_default};
   if (!port.empty()) {
     const auto number = to_integer(port);
-    if (!number || *number < 1 || *number > 65535 || port.size() > 5) return Failure{Code::invalid_argument, Remedy::fix_config, "the port must be a number from 1 to 65535"};
+    if (!number || *number < 1 || *number > 65535 || port.size() > 5)
+      return Failure{Code::invalid_argument, Remedy::fix_config, "the port must be a number from 1 to 65535"};
     endpoint.port = static_cast<std::uint16_t>(*number);
   }
   return endpoint;
 }
 
-std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments, const Variables& environment,
-                                                               const Machine& machine) {
+std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments,
+                                                               const Variables& environment, const Machine& machine) {
   Parser parser{arguments, environment, machine};
   return !arguments.empty() && arguments[0] == "store" ? parser.store() : parser.launch();
 }

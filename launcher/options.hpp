@@ -49,15 +49,15 @@ struct LaunchOptions {
   RoundOptions round;
   std::uint32_t workers = 1;  ///< Of this node; 0: it only coordinates.
   Program program;
-  std::optional<Endpoint> endpoint;      ///< None: a single node, served in this process without gRPC.
+  std::optional<Endpoint> endpoint;  ///< None: a single node, served in this process without gRPC.
   HostRule host_rule = HostRule::if_endpoint_is_here;
-  std::int32_t node_rank = -1;           ///< A hint for the first order of ranks; -1: not given.
-  RunId run;                             ///< Empty: the shell draws a random one.
+  std::int32_t node_rank = -1;  ///< A hint for the first order of ranks; -1: not given.
+  RunId run;                    ///< Empty: the shell draws a random one.
   std::string role = "default";
-  std::string local_address;             ///< Empty: found out.
+  std::string local_address;                 ///< Empty: found out.
   std::optional<std::uint16_t> master_port;  ///< For workers of a single node; otherwise a fresh one per generation.
   Timeouts timeouts;
-  std::vector<std::string> notes;        ///< What was understood differently than one might think.
+  std::vector<std::string> notes;  ///< What was understood differently than one might think.
 };
 
 /// `elrun store`: the coordinator alone.
@@ -75,7 +75,8 @@ struct Usage {
 
 /// Parses the arguments after the program's name.
 [[nodiscard]] std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments,
-                                                                             const Variables& environment, const Machine& machine);
+                                                                             const Variables& environment,
+                                                                             const Machine& machine);
 
 /// `host`, `host:port`, `:port`, `[v6]:port` or a bare v6 address; a host without port gets `port_default`.
 [[nodiscard]] Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t port_default);

@@ -49,15 +49,24 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   std::visit(
       [this](const auto& e) {
         using E = std::decay_t<decltype(e)>;
-        if constexpr (std::is_same_v<E, Started>) on_started();
-        else if constexpr (std::is_same_v<E, LinkUp>) on_link_up();
-        else if constexpr (std::is_same_v<E, LinkDown>) on_link_down(e.why);
-        else if constexpr (std::is_same_v<E, CoordinatorSaid>) std::visit([this](const auto& m) { on_message(m); }, e.message);
-        else if constexpr (std::is_same_v<E, WorkerStarted>) workers_.at(e.worker.value()).pid = e.pid;
-        else if constexpr (std::is_same_v<E, WorkerEnded>) on_worker_ended(e);
-        else if constexpr (std::is_same_v<E, WorkerHungUp>) on_hung_up(e.from);
-        else if constexpr (std::is_same_v<E, SignalCame>) on_signal(e.number);
-        else if constexpr (std::is_same_v<E, Tick>) on_tick();
+        if constexpr (std::is_same_v<E, Started>)
+          on_started();
+        else if constexpr (std::is_same_v<E, LinkUp>)
+          on_link_up();
+        else if constexpr (std::is_same_v<E, LinkDown>)
+          on_link_down(e.why);
+        else if constexpr (std::is_same_v<E, CoordinatorSaid>)
+          std::visit([this](const auto& m) { on_message(m); }, e.message);
+        else if constexpr (std::is_same_v<E, WorkerStarted>)
+          workers_.at(e.worker.value()).pid = e.pid;
+        else if constexpr (std::is_same_v<E, WorkerEnded>)
+          on_worker_ended(e);
+        else if constexpr (std::is_same_v<E, WorkerHungUp>)
+          on_hung_up(e.from);
+        else if constexpr (std::is_same_v<E, SignalCame>)
+          on_signal(e.number);
+        else if constexpr (std::is_same_v<E, Tick>)
+          on_tick();
         else if constexpr (std::is_same_v<E, WorkerSaid>)
           std::visit(
               [&](const auto& m) {
@@ -103,21 +112,29 @@ void Supervisor::on_link_down(const Failure& why) {
   if (last_.number != 0 && !coordinator_by_) coordinator_by_ = now_ + options_.timeouts.coordinator_grace;
   if (last_.number == 0 && !join_by_) join_by_ = now_ + options_.timeouts.join;
   const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
-  say(Level::warning, fmt::format("waiting for {}; {}tried again for {}", waiting_for_, phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
+  say(Level::warning, fmt::format("waiting for {}; {}tried again for {}", waiting_for_,
+                                  phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
   link_up_ = false;
   for (auto call = calls_.begin(); call != calls_.end();) {
     if (may_repeat(call->second.op)) {
       ++call;
       continue;
     }
-    act(Answer{call->first.first, refused_call(call->second, Code::unreachable, "the coordinator was lost while this call was under way; whether it was done is not known")});
+    act(Answer{
+        call->first.first,
+        refused_call(call->second, Code::unreachable,
+                     "the coordinator was lost while this call was under way; whether it was done is not known")});
     call = calls_.erase(call);
   }
 }
 
 void Supervisor::on_message(const Refused& m) {
-  const bool config = m.failure.remedy == Remedy::fix_config || m.failure.code == Code::mismatch || m.failure.code == Code::invalid_argument;
-  stop({.rejoin = false, .finish = {config ? exit_code::contradiction : exit_code::internal, "this node was refused: " + message(m.failure), false}}, std::nullopt, m.failure);
+  const bool config = m.failure.remedy == Remedy::fix_config || m.failure.code == Code::mismatch ||
+                      m.failure.code == Code::invalid_argument;
+  stop({.rejoin = false,
+        .finish = {config ? exit_code::contradiction : exit_code::internal,
+                   "this node was refused: " + message(m.failure), false}},
+       std::nullopt, m.failure);
 }
 
 void Supervisor::on_message(const Waiting& m) {
@@ -127,11 +144,13 @@ void Supervisor::on_message(const Waiting& m) {
 }
 
 void Supervisor::on_message(const World& m) {
-  if (phase_ != Phase::joining) return;  // of a round that this node has left since
+  if (phase_ != Phase::joining) return;     // of a round that this node has left since
   if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
-    return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken", to_string(m.generation), to_string(last_)));
+    return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken",
+                                           to_string(m.generation), to_string(last_)));
   if (m.group_rank >= m.members.size() || m.members[m.group_rank].workers != options_.workers) {
-    Failure why{Code::protocol, Remedy::exit_process, "the coordinator sent a world in which this node has no place; versions of elrun that differ?"};
+    Failure why{Code::protocol, Remedy::exit_process,
+                "the coordinator sent a world in which this node has no place; versions of elrun that differ?"};
     return stop({.rejoin = false, .finish = {exit_code::internal, why.what, false}}, std::nullopt, why);
   }
   phase_ = Phase::running;
@@ -140,12 +159,16 @@ void Supervisor::on_message(const World& m) {
   join_by_.reset();
   waiting_for_.clear();
   own_failure_ = false;
+  step_ = 0;  // steps may be done again
   calls_.clear();
-  workers_.assign(job_over_ ? 0 : options_.workers, Worker{});  // over is over: only the coordinator has to hear it (again)
-  std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.members.size(), "node"), count_of(world_size(), "worker"));
-  if (m.members.size() > 1 && options_.workers > 0) text += fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
+  // A job that is over stays over: no worker starts, only the coordinator has to hear it (again).
+  workers_.assign(job_over_ ? 0 : options_.workers, Worker{});
+  std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.members.size(), "node"),
+                                 count_of(world_size(), "worker"));
+  if (m.members.size() > 1 && options_.workers > 0)
+    text += fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
   if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
-  recovering_ = lost_at_.has_value();
+  lost_ = false;
   say(Level::info, text);
   for (std::uint32_t i = 0; i < workers_.size(); ++i) act(Spawn{m, LocalRank{i}, node_restarts_});
   if (workers_.empty()) report_to_coordinator();
@@ -156,7 +179,7 @@ void Supervisor::on_message(const Revoke& m) {
   if (phase_ == Phase::joining) return act(Send{Acknowledge{m.generation}});  // no process of it is left
   if (phase_ != Phase::running) return;
   say(Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what));
-  if (!lost_at_ || !recovering_) lost_at_ = now_;
+  if (m.why.code != Code::generation_over) note_loss();  // that code: the world only grows
   if (own_failure_) ++node_restarts_;
   stop({.rejoin = true}, std::nullopt, m.why);
 }
@@ -195,10 +218,12 @@ void Supervisor::report_to_coordinator() {
   bool done = true;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& w = workers_[i];
-    if (!w.ending) done = false;
+    if (!w.ending)
+      done = false;
     else if (!w.ending->ok() && !job_over_) {
       done = false;
-      act(Send{WorkerFailed{world_.generation, static_cast<std::uint32_t>(i), w.ending->code(), describe(*w.ending), w.is_job}});
+      act(Send{WorkerFailed{world_.generation, static_cast<std::uint32_t>(i), w.ending->code(), describe(*w.ending),
+                            w.is_job}});
     }
   }
   if (done) act(Send{WorkersDone{world_.generation}});
@@ -207,10 +232,13 @@ void Supervisor::report_to_coordinator() {
 // --- workers ------------------------------------------------------------------------------------------------------
 
 std::size_t Supervisor::running() const {
-  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.ending; }));
+  return static_cast<std::size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.ending; }));
 }
 
-std::uint32_t Supervisor::rank_of(std::size_t worker) const { return world_.members[world_.group_rank].base_rank + static_cast<std::uint32_t>(worker); }
+std::uint32_t Supervisor::rank_of(std::size_t worker) const {
+  return world_.members[world_.group_rank].base_rank + static_cast<std::uint32_t>(worker);
+}
 
 std::uint32_t Supervisor::world_size() const {
   std::uint32_t size = 0;
@@ -239,15 +267,23 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     return;
   }
   if (!e.ending.ok() && job_over_) {
-    say(Level::warning, fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
+    say(Level::warning,
+        fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
   } else if (!e.ending.ok()) {
-    say(Level::error, fmt::format("{} ended by {} in generation {}", name_of(i), describe(e.ending), world_.generation.number));
+    say(Level::error,
+        fmt::format("{} ended by {} in generation {}", name_of(i), describe(e.ending), world_.generation.number));
     own_failure_ = true;
-    if (!lost_at_ || !recovering_) lost_at_ = now_, recovering_ = true;
+    note_loss();
     act(Send{WorkerFailed{world_.generation, e.worker.value(), e.ending.code(), describe(e.ending), w.is_job}});
   }
-  const bool all_well = std::all_of(workers_.begin(), workers_.end(), [this](const Worker& x) { return x.ending && (x.ending->ok() || job_over_); });
+  const bool all_well = std::all_of(workers_.begin(), workers_.end(),
+                                    [this](const Worker& x) { return x.ending && (x.ending->ok() || job_over_); });
   if (all_well) act(Send{WorkersDone{world_.generation}});
+}
+
+void Supervisor::note_loss() {
+  if (!lost_) lost_at_ = now_;
+  lost_ = true;
 }
 
 void Supervisor::refuse(ConnectionId connection, Failure why) {
@@ -261,10 +297,18 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   const std::uint32_t base = rank_of(0);
   const std::size_t i = hello.rank - base;  // below base it wraps and is out of range
   if (hello.rank < base || i >= workers_.size() || hello.world != world_size())
-    return refuse(from, {Code::refused, Remedy::fix_config, fmt::format("rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?", hello.rank, hello.world, options_.node.value(), base, base + workers_.size() - 1, world_size())});
+    return refuse(
+        from,
+        {Code::refused, Remedy::fix_config,
+         fmt::format(
+             "rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?",
+             hello.rank, hello.world, options_.node.value(), base, base + workers_.size() - 1, world_size())});
   Worker& w = workers_[i];
   if (w.ending || w.connection)
-    return refuse(from, {Code::already_exists, Remedy::fix_config, fmt::format("rank {} is connected already or has ended: only one process per rank may open a session", hello.rank)});
+    return refuse(
+        from, {Code::already_exists, Remedy::fix_config,
+               fmt::format("rank {} is connected already or has ended: only one process per rank may open a session",
+                           hello.rank)});
   w.connection = from;
   w.is_job = hello.is_job;
   Place place;
@@ -282,11 +326,9 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
 
 void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
   if (phase_ != Phase::running || !worker_at(from) || m.generation != world_.generation) return;
-  if (recovering_ && lost_at_) {
+  if (lost_at_ && !lost_) {
     say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(now_ - *lost_at_)));
-    recovering_ = false;
     lost_at_.reset();
-    step_ = 0;  // steps may be done again
   }
   if (m.step <= step_) return;  // another worker of this node said so already
   step_ = m.step;
@@ -306,12 +348,17 @@ void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
   if (phase_ != Phase::running && !(phase_ == Phase::stopping && job_over_))
     return act(Answer{from, refused_call(m, Code::generation_over, "the generation is over")});
   if (m.generation != world_.generation)
-    return act(Answer{from, refused_call(m, Code::generation_over, fmt::format("the call is for generation {}, this is {}", m.generation.number, world_.generation.number))});
+    return act(Answer{from, refused_call(m, Code::generation_over,
+                                         fmt::format("the call is for generation {}, this is {}", m.generation.number,
+                                                     world_.generation.number))});
   const auto first = calls_.lower_bound({from, 0}), last = calls_.upper_bound({from, ~std::uint64_t{0}});
   if (static_cast<std::size_t>(std::distance(first, last)) >= store_calls_per_worker_max)
-    return act(Answer{from, refused_call(m, Code::exhausted, fmt::format("{} store calls of this worker are under way already", store_calls_per_worker_max))});
+    return act(Answer{from, refused_call(m, Code::exhausted,
+                                         fmt::format("{} store calls of this worker are under way already",
+                                                     store_calls_per_worker_max))});
   if (!calls_.try_emplace({from, m.id}, m).second)
-    return act(Answer{from, refused_call(m, Code::protocol, fmt::format("a store call with the number {} is under way already", m.id))});
+    return act(Answer{from, refused_call(m, Code::protocol,
+                                         fmt::format("a store call with the number {} is under way already", m.id))});
   if (link_up_) act(Send{StoreCall{from, m}});
 }
 
@@ -325,7 +372,8 @@ void Supervisor::on_hung_up(ConnectionId from) {
 
 // --- ends ---------------------------------------------------------------------------------------------------------
 
-// Ends what runs: a Job's worker at once, for its state is revoked and its checkpoints survive a kill; others are asked.
+// Ends what runs: a Job's worker at once, for its state is revoked and its checkpoints survive a kill; others are
+// asked.
 void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure& why) {
   if (phase_ == Phase::stopping && !after_.rejoin) return;  // the first reason to finish stays
   after_ = std::move(after);
@@ -337,8 +385,10 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
     const LocalRank worker{static_cast<std::uint32_t>(i)};
     const Worker& w = workers_[i];
     if (w.connection && !signal) act(Answer{*w.connection, GenerationOver{world_.generation, why}});
-    if (w.ending) act(SignalGroup{worker, SIGKILL});
-    else act(SignalGroup{worker, signal ? *signal : w.is_job ? SIGKILL : SIGTERM});
+    if (w.ending)
+      act(SignalGroup{worker, SIGKILL});
+    else
+      act(SignalGroup{worker, signal ? *signal : w.is_job ? SIGKILL : SIGTERM});
   }
   if (running() == 0) all_ended();
 }
@@ -372,8 +422,11 @@ void Supervisor::on_signal(int number) {
     say(Level::warning, fmt::format("{} again: the workers are killed", signal_name(number)));
     return kill_running();
   }
-  say(Level::warning, fmt::format("{}: {}", signal_name(number),
-                                  running() > 0 ? fmt::format("forwarded to {}; SIGKILL after {}", count_of(running(), "worker"), for_people(options_.timeouts.stop_grace)) : "this node leaves"));
+  say(Level::warning,
+      fmt::format("{}: {}", signal_name(number),
+                  running() > 0 ? fmt::format("forwarded to {}; SIGKILL after {}", count_of(running(), "worker"),
+                                              for_people(options_.timeouts.stop_grace))
+                                : "this node leaves"));
   act(Send{Leave{fmt::format("{} came", signal_name(number))}});
   const AfterStop after{.rejoin = false, .finish = {job_over_ ? 0 : 128 + number, {}, false}};
   const bool stopping = phase_ == Phase::stopping;
@@ -386,19 +439,26 @@ void Supervisor::on_signal(int number) {
 void Supervisor::on_tick() {
   if (kill_at_ && now_ >= *kill_at_) {
     kill_at_.reset();
-    say(Level::warning, fmt::format("{} did not end within {}: killed", count_of(running(), "worker"), for_people(options_.timeouts.stop_grace)));
+    say(Level::warning, fmt::format("{} did not end within {}: killed", count_of(running(), "worker"),
+                                    for_people(options_.timeouts.stop_grace)));
     kill_running();
   }
   if (coordinator_by_ && now_ >= *coordinator_by_) {
     coordinator_by_.reset();
-    const Failure why{Code::unreachable, Remedy::exit_process, fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), waiting_for_)};
-    stop({.rejoin = false, .finish = {job_over_ ? 0 : exit_code::coordinator_lost, job_over_ ? std::string{} : why.what, false}}, std::nullopt, why);
+    const Failure why{
+        Code::unreachable, Remedy::exit_process,
+        fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), waiting_for_)};
+    stop({.rejoin = false,
+          .finish = {job_over_ ? 0 : exit_code::coordinator_lost, job_over_ ? std::string{} : why.what, false}},
+         std::nullopt, why);
   }
   if (join_by_ && now_ >= *join_by_) {
     join_by_.reset();
     if (phase_ != Phase::joining) return;
-    const Failure why{Code::deadline_passed, Remedy::exit_process,
-                      fmt::format("no world formed within {}; node {} waited for {}", for_people(options_.timeouts.join), options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
+    const Failure why{
+        Code::deadline_passed, Remedy::exit_process,
+        fmt::format("no world formed within {}; node {} waited for {}", for_people(options_.timeouts.join),
+                    options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
     act(Send{Leave{"the join deadline passed"}});
     stop({.rejoin = false, .finish = {exit_code::join_deadline, why.what, false}}, std::nullopt, why);
   }

@@ -53,7 +53,8 @@ struct SignalCame {
   int number = 0;
 };
 struct Tick {};
-using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid, WorkerHungUp, SignalCame, Tick>;
+using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid,
+                           WorkerHungUp, SignalCame, Tick>;
 
 // --- what the shell is to do --------------------------------------------------------------------------------------
 
@@ -154,6 +155,7 @@ class Supervisor {
   void report_to_coordinator();
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
   void kill_running();
+  void note_loss();
   void all_ended();
   void refuse(ConnectionId connection, Failure why);
   [[nodiscard]] std::size_t running() const;
@@ -177,12 +179,12 @@ class Supervisor {
 
   bool link_up_ = false;
   bool job_over_ = false;
-  bool own_failure_ = false;       // a worker of this node ended this generation
+  bool own_failure_ = false;  // a worker of this node ended this generation
   std::uint32_t node_restarts_ = 0;
-  std::uint64_t step_ = 0;         // highest decided
-  bool recovering_ = false;        // no step was decided since the loss
-  int signals_ = 0;                // that asked to end
-  std::optional<Instant> lost_at_;         // when the generation before was lost
+  std::uint64_t step_ = 0;                 // highest decided
+  int signals_ = 0;                        // that asked to end
+  bool lost_ = false;                      // this generation: a worker or node of it
+  std::optional<Instant> lost_at_;         // since the last recovery: when
   std::optional<Instant> join_by_;         // no coordinator has spoken yet
   std::optional<Instant> coordinator_by_;  // the coordinator is away
   std::optional<Instant> kill_at_;         // stopping

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lib/base/assert.hpp"
 #include "launcher/options.hpp"
+#include "lib/base/assert.hpp"
 
 using namespace elrun;
 using namespace elrun::launcher;
@@ -13,8 +13,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::string> words(1);
   Variables environment;
   for (std::size_t i = 0; i < size; ++i) {
-    if (data[i] == '\n') words.emplace_back();
-    else words.back() += static_cast<char>(data[i]);
+    if (data[i] == '\n')
+      words.emplace_back();
+    else
+      words.back() += static_cast<char>(data[i]);
   }
   for (std::size_t i = 0; i < words.size();) {
     const auto equals = words[i].find('=');
@@ -27,7 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const auto command = parse_command(words, environment, {[] { return 2u; }, [] { return 3u; }});
   if (const auto* o = std::get_if<LaunchOptions>(&command)) {
-    ELRUN_ASSERT(o->round.nodes_min >= 1 && o->round.nodes_min <= o->round.nodes_max && o->round.nodes_max <= nodes_limit);
+    ELRUN_ASSERT(o->round.nodes_min >= 1 && o->round.nodes_min <= o->round.nodes_max &&
+                 o->round.nodes_max <= nodes_limit);
     ELRUN_ASSERT(o->workers <= workers_per_node_limit && (o->workers > 0 || o->round.nodes_max > 1));
     ELRUN_ASSERT(o->timeouts.consistent());
     ELRUN_ASSERT(o->endpoint.has_value() || o->round.nodes_max == 1);
@@ -44,14 +47,58 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include "tests/support/property.hpp"
 
 TEST_CASE("words of all kinds", "[fuzz]") {
-  static constexpr const char* pieces[] = {"--nnodes", "--nproc_per_node", "--nproc", "--rdzv_endpoint", "--rdzv_conf", "--rdzv-id", "--max-restarts", "--shutdown_timeout", "--standalone", "-m",
-                                           "--no-python", "-r", "-t", "--", "store", "--port", "=", ":", ",", "\n", "\n", "\n", "\n", "1", "2", "1:2", "gpu", "auto", "h:29400", "[::1]:1", "join_timeout=3",
-                                           "keep_alive_interval=1e300", "-1", "99999999999999999999", "nan", "inf", "PET_NNODES=2", "PET_MODULE=", "--master_addr", "--master_port", "--node_rank", "s.py", " ", "\t", "$"};
+  static constexpr const char* pieces[] = {"--nnodes",
+                                           "--nproc_per_node",
+                                           "--nproc",
+                                           "--rdzv_endpoint",
+                                           "--rdzv_conf",
+                                           "--rdzv-id",
+                                           "--max-restarts",
+                                           "--shutdown_timeout",
+                                           "--standalone",
+                                           "-m",
+                                           "--no-python",
+                                           "-r",
+                                           "-t",
+                                           "--",
+                                           "store",
+                                           "--port",
+                                           "=",
+                                           ":",
+                                           ",",
+                                           "\n",
+                                           "\n",
+                                           "\n",
+                                           "\n",
+                                           "1",
+                                           "2",
+                                           "1:2",
+                                           "gpu",
+                                           "auto",
+                                           "h:29400",
+                                           "[::1]:1",
+                                           "join_timeout=3",
+                                           "keep_alive_interval=1e300",
+                                           "-1",
+                                           "99999999999999999999",
+                                           "nan",
+                                           "inf",
+                                           "PET_NNODES=2",
+                                           "PET_MODULE=",
+                                           "--master_addr",
+                                           "--master_port",
+                                           "--node_rank",
+                                           "s.py",
+                                           " ",
+                                           "\t",
+                                           "$"};
   elrun::test::for_all_seeds(20000, [](Rng& rng) {
     std::string input;
     for (auto n = rng.below(24); n > 0; --n) {
-      if (rng.chance(0.05)) input += static_cast<char>(rng.below(256));
-      else input += pieces[rng.below(std::size(pieces))], input += rng.chance(0.6) ? "\n" : "";
+      if (rng.chance(0.05))
+        input += static_cast<char>(rng.below(256));
+      else
+        input += pieces[rng.below(std::size(pieces))], input += rng.chance(0.6) ? "\n" : "";
     }
     CHECK(LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()) == 0);
   });

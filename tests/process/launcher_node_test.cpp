@@ -16,8 +16,11 @@ std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests
 
 // A launcher whose private directory is one of the test's: what it leaves behind can be seen.
 struct Node {
-  explicit Node(std::vector<std::string> options, std::vector<std::string> mode, std::map<std::string, std::string> environment = {}) : job{setting(std::move(options), std::move(mode), std::move(environment))} {}
-  Job::Setting setting(std::vector<std::string> arguments, std::vector<std::string> mode, std::map<std::string, std::string> environment) const {
+  explicit Node(std::vector<std::string> options, std::vector<std::string> mode,
+                std::map<std::string, std::string> environment = {})
+      : job{setting(std::move(options), std::move(mode), std::move(environment))} {}
+  Job::Setting setting(std::vector<std::string> arguments, std::vector<std::string> mode,
+                       std::map<std::string, std::string> environment) const {
     arguments.insert(arguments.end(), {"--no_python", worker()});
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     environment["XDG_RUNTIME_DIR"] = directory.path();
@@ -30,17 +33,23 @@ struct Node {
 }  // namespace
 
 TEST_CASE("workers find their place in the environment", "[launcher][process]") {
-  Node node{{"--nproc_per_node", "2", "--rdzv_id", "job"}, {"environment", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS", "MINE", "RANK_${local_rank}"}, {{"MINE", "kept"}}};
+  Node node{{"--nproc_per_node", "2", "--rdzv_id", "job"},
+            {"environment", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID",
+             "OMP_NUM_THREADS", "MINE", "RANK_${local_rank}"},
+            {{"MINE", "kept"}}};
   CHECK(node.job.wait() == 0);
-  CHECK(node.job.says("rank 0: LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 TORCHELASTIC_RUN_ID=job OMP_NUM_THREADS=1 MINE=kept RANK_0=(unset)"));
+  CHECK(
+      node.job.says("rank 0: LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
+                    "TORCHELASTIC_RUN_ID=job OMP_NUM_THREADS=1 MINE=kept RANK_0=(unset)"));
   CHECK(node.job.says("rank 1: LOCAL_RANK=1"));
   CHECK(node.directory.names().empty());
 }
 
-TEST_CASE("the workers' own store has a fresh port in each generation, or the one that was asked for", "[launcher][process]") {
+TEST_CASE("the workers' own store has a fresh port in each generation, or the one that was asked for",
+          "[launcher][process]") {
   const auto ports = [](std::vector<std::string> options) {
     options.insert(options.end(), {"--nproc_per_node", "2", "--max_restarts", "1"});
-    Node node{std::move(options), {"die_once", "0"}};
+    Node node{std::move(options), {"job", "die_once"}};
     const auto first = node.job.line("generation=1"), second = node.job.line("generation=2");
     REQUIRE(first);
     REQUIRE(second);
@@ -82,7 +91,8 @@ TEST_CASE("a file that is no program of this machine is told as such", "[launche
   CHECK(job.says(path));
 }
 
-TEST_CASE("a worker that dies is answered by a restart of all, as often as --max_restarts says", "[launcher][process]") {
+TEST_CASE("a worker that dies is answered by a restart of all, as often as --max_restarts says",
+          "[launcher][process]") {
   SECTION("once") {
     Node node{{"--nproc_per_node", "3", "--max_restarts", "1"}, {"die_once", "1"}};
     CHECK(node.job.wait() == 0);
@@ -186,6 +196,8 @@ TEST_CASE("programs that use libelrun's session", "[launcher][process]") {
 }
 
 TEST_CASE("an inherited ignored SIGCHLD does not hide the workers' ends", "[launcher][process]") {
-  Job job{{.arguments = {"-c", "trap '' CHLD; exec " + std::string{std::getenv("ELRUN_BIN")} + "/elrun --no_python " + worker() + " exit 0 7"}, .program = "/bin/sh"}};
+  Job job{{.arguments = {"-c", "trap '' CHLD; exec " + std::string{std::getenv("ELRUN_BIN")} + "/elrun --no_python " +
+                                   worker() + " exit 0 7"},
+           .program = "/bin/sh"}};
   CHECK(job.wait() == 7);
 }

@@ -16,8 +16,10 @@ struct Cluster {
   TemporaryDirectory directory;
   std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
 
-  [[nodiscard]] Job::Setting agent(const std::string& nodes, std::vector<std::string> mode, std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments{"--nnodes", nodes, "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job"};
+  [[nodiscard]] Job::Setting agent(const std::string& nodes, std::vector<std::string> mode,
+                                   std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"--nnodes",        nodes,    "--nproc_per_node", "2",  "--rdzv_backend", "c10d",
+                                       "--rdzv_endpoint", endpoint, "--rdzv_id",        "job"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     arguments.insert(arguments.end(), {"--no_python", worker()});
     arguments.insert(arguments.end(), mode.begin(), mode.end());
@@ -25,7 +27,8 @@ struct Cluster {
   }
 };
 
-const std::vector<std::string> elastic{"--rdzv_conf", "last_call_timeout=60"};  // the test waits for two, however slow the machine
+const std::vector<std::string> elastic{"--rdzv_conf",
+                                       "last_call_timeout=60"};  // the test waits for two, however slow the machine
 
 }  // namespace
 
@@ -36,8 +39,11 @@ TEST_CASE("two agents make one world", "[launcher][process][grpc]") {
   CHECK(a.wait() == 0);
   CHECK(b.wait() == 0);
   const std::string all = a.output() + b.output();
-  for (const char* rank : {"rank 0:", "rank 1:", "rank 2:", "rank 3:"}) CHECK(all.find(std::string{rank} + " WORLD_SIZE=4 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1") != std::string::npos);
-  const auto port = [](const std::string& text) { return number_after(text.substr(text.find("MASTER_ADDR")), "MASTER_PORT"); };
+  for (const char* rank : {"rank 0:", "rank 1:", "rank 2:", "rank 3:"})
+    CHECK(all.find(std::string{rank} + " WORLD_SIZE=4 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1") != std::string::npos);
+  const auto port = [](const std::string& text) {
+    return number_after(text.substr(text.find("MASTER_ADDR")), "MASTER_PORT");
+  };
   CHECK(port(a.output()) == port(b.output()));
   CHECK(port(a.output()) > 0);
   CHECK(cluster.directory.names().empty());
@@ -82,7 +88,8 @@ TEST_CASE("a node that is killed leaves no worker, and the other goes on alone",
   CHECK(cluster.directory.names().empty());
 }
 
-TEST_CASE("the host of the rendezvous is killed: another agent of the machine takes over", "[launcher][process][grpc]") {
+TEST_CASE("the host of the rendezvous is killed: another agent of the machine takes over",
+          "[launcher][process][grpc]") {
   Cluster cluster;
   Job a{cluster.agent("1:2", {"until_world", "2"}, {"--rdzv_conf", "last_call_timeout=3"})};
   REQUIRE(a.line("serving the rendezvous"));

@@ -21,18 +21,43 @@ Variables environment_of(std::uint32_t local_rank, Variables own = {}) {
   LaunchOptions options;
   options.round.max_restarts = 5;
   const World world = two_nodes();
-  return worker_environment(std::move(own), {.options = options, .world = world, .run = RunId{"job"}, .node = NodeId{"b"}, .local_rank = LocalRank{local_rank}, .node_restarts = 1, .socket = "/run/x/agent.sock"});
+  return worker_environment(std::move(own), {.options = options,
+                                             .world = world,
+                                             .run = RunId{"job"},
+                                             .node = NodeId{"b"},
+                                             .local_rank = LocalRank{local_rank},
+                                             .node_restarts = 1,
+                                             .socket = "/run/x/agent.sock"});
 }
 
 }  // namespace
 
 TEST_CASE("a worker finds torchrun's variables and ours", "[environment]") {
-  const Variables expected{
-      {"HOME", "/root"}, {"RANK", "4"}, {"LOCAL_RANK", "2"}, {"WORLD_SIZE", "5"}, {"LOCAL_WORLD_SIZE", "3"}, {"GROUP_RANK", "1"}, {"GROUP_WORLD_SIZE", "2"},
-      {"ROLE_NAME", "default"}, {"ROLE_RANK", "4"}, {"ROLE_WORLD_SIZE", "5"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "5001"},
-      {"TORCHELASTIC_RUN_ID", "job"}, {"TORCHELASTIC_RESTART_COUNT", "1"}, {"TORCHELASTIC_MAX_RESTARTS", "5"}, {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-      {"TORCHELASTIC_ERROR_FILE", ""}, {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}, {"OMP_NUM_THREADS", "1"},
-      {"ELRUN_SOCKET", "/run/x/agent.sock"}, {"ELRUN_NODE", "b"}, {"ELRUN_NODE_ADDRESS", "10.0.0.2"}, {"ELRUN_GENERATION", "7"}, {"ELRUN_RESTART_COUNT", "4"}};
+  const Variables expected{{"HOME", "/root"},
+                           {"RANK", "4"},
+                           {"LOCAL_RANK", "2"},
+                           {"WORLD_SIZE", "5"},
+                           {"LOCAL_WORLD_SIZE", "3"},
+                           {"GROUP_RANK", "1"},
+                           {"GROUP_WORLD_SIZE", "2"},
+                           {"ROLE_NAME", "default"},
+                           {"ROLE_RANK", "4"},
+                           {"ROLE_WORLD_SIZE", "5"},
+                           {"MASTER_ADDR", "10.0.0.1"},
+                           {"MASTER_PORT", "5001"},
+                           {"TORCHELASTIC_RUN_ID", "job"},
+                           {"TORCHELASTIC_RESTART_COUNT", "1"},
+                           {"TORCHELASTIC_MAX_RESTARTS", "5"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                           {"TORCHELASTIC_ERROR_FILE", ""},
+                           {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+                           {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                           {"OMP_NUM_THREADS", "1"},
+                           {"ELRUN_SOCKET", "/run/x/agent.sock"},
+                           {"ELRUN_NODE", "b"},
+                           {"ELRUN_NODE_ADDRESS", "10.0.0.2"},
+                           {"ELRUN_GENERATION", "7"},
+                           {"ELRUN_RESTART_COUNT", "4"}};
   CHECK(environment_of(2, {{"HOME", "/root"}, {"RANK", "99"}}) == expected);
 }
 
@@ -46,7 +71,8 @@ TEST_CASE("a lone worker of a node keeps all its threads", "[environment]") {
   LaunchOptions options;
   World world = two_nodes();
   world.members[1].workers = 1;
-  CHECK(worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{0}}).count("OMP_NUM_THREADS") == 0);
+  CHECK(worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{0}})
+            .count("OMP_NUM_THREADS") == 0);
 }
 
 TEST_CASE("macros of arguments", "[environment]") {
@@ -55,7 +81,9 @@ TEST_CASE("macros of arguments", "[environment]") {
   CHECK(at3("a$local_rank.b") == "a3.b");
   CHECK(at3("$$") == "$");
   CHECK(at3("$$local_rank") == "$local_rank");
-  for (const char* stays : {"${other}", "$", "${", "${local_rank", "$local_rank_x", "$LOCAL_RANK", "$ local_rank", "plain", ""}) CHECK(at3(stays) == stays);
+  for (const char* stays :
+       {"${other}", "$", "${", "${local_rank", "$local_rank_x", "$LOCAL_RANK", "$ local_rank", "plain", ""})
+    CHECK(at3(stays) == stays);
 }
 
 TEST_CASE("text without a dollar passes unchanged", "[environment][property]") {
@@ -70,9 +98,16 @@ TEST_CASE("text without a dollar passes unchanged", "[environment][property]") {
 }
 
 TEST_CASE("a program is found before anything starts", "[environment]") {
-  const std::map<std::string, FileKind> files{{"/v/bin/python", FileKind::executable}, {"/b/python3", FileKind::executable}, {"/b/tool", FileKind::not_executable},
-                                              {"/c/tool", FileKind::executable}, {"/b/data", FileKind::not_executable}, {"s.py", FileKind::not_executable}, {"./x", FileKind::executable}};
-  const LookUp look_up = [&](const std::string& path) { return files.count(path) ? files.at(path) : FileKind::missing; };
+  const std::map<std::string, FileKind> files{{"/v/bin/python", FileKind::executable},
+                                              {"/b/python3", FileKind::executable},
+                                              {"/b/tool", FileKind::not_executable},
+                                              {"/c/tool", FileKind::executable},
+                                              {"/b/data", FileKind::not_executable},
+                                              {"s.py", FileKind::not_executable},
+                                              {"./x", FileKind::executable}};
+  const LookUp look_up = [&](const std::string& path) {
+    return files.count(path) ? files.at(path) : FileKind::missing;
+  };
   const auto resolve = [&](Program::Kind kind, const char* name, Variables environment) {
     environment["PATH"] = "/a:/b:/c";
     return resolve_command({kind, name, {}}, environment, look_up);
@@ -82,8 +117,10 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
   using K = Program::Kind;
 
   CHECK(found(resolve(K::script, "s.py", {})) == "/b/python3");
-  CHECK(std::get<Command>(resolve(K::script, "s.py", {})).arguments == std::vector<std::string>{"python3", "-u", "s.py"});
-  CHECK(std::get<Command>(resolve(K::module, "pkg", {})).arguments == std::vector<std::string>{"python3", "-u", "-m", "pkg"});
+  CHECK(std::get<Command>(resolve(K::script, "s.py", {})).arguments ==
+        std::vector<std::string>{"python3", "-u", "s.py"});
+  CHECK(std::get<Command>(resolve(K::module, "pkg", {})).arguments ==
+        std::vector<std::string>{"python3", "-u", "-m", "pkg"});
   CHECK(found(resolve(K::script, "s.py", {{"VIRTUAL_ENV", "/v"}})) == "/v/bin/python");
   CHECK(found(resolve(K::script, "s.py", {{"VIRTUAL_ENV", "/nowhere"}})) == "/b/python3");
   CHECK(found(resolve(K::script, "s.py", {{"PYTHON_EXEC", "tool"}, {"VIRTUAL_ENV", "/v"}})) == "/c/tool");
@@ -97,7 +134,8 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
 
 TEST_CASE("arguments of a worker: macros everywhere but in the name of an executable", "[environment]") {
   const Program program{Program::Kind::executable, "p$local_rank", {"--out", "${local_rank}.txt"}};
-  CHECK(worker_arguments({"/p", {"p$local_rank"}}, program, LocalRank{2}) == std::vector<std::string>{"p$local_rank", "--out", "2.txt"});
+  CHECK(worker_arguments({"/p", {"p$local_rank"}}, program, LocalRank{2}) ==
+        std::vector<std::string>{"p$local_rank", "--out", "2.txt"});
   const Program script{Program::Kind::script, "s$local_rank.py", {}};
   CHECK(worker_arguments({"/py", {"py", "-u", "s$local_rank.py"}}, script, LocalRank{2}).back() == "s2.py");
 }

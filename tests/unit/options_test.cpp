@@ -45,8 +45,11 @@ TEST_CASE("everything after the program belongs to it", "[options]") {
 }
 
 TEST_CASE("an option has both spellings, a value after = or as the next word, and unique abbreviations", "[options]") {
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {"--nproc_per_node", "2", "s"}, {"--nproc-per-node=2", "s"}, {"--nproc_per-node", "2", "s"}, {"--nproc", "2", "s"}, {"--nproc-per=2", "s"}})
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{"--nproc_per_node", "2", "s"},
+                                                                                     {"--nproc-per-node=2", "s"},
+                                                                                     {"--nproc_per-node", "2", "s"},
+                                                                                     {"--nproc", "2", "s"},
+                                                                                     {"--nproc-per=2", "s"}})
     CHECK(launch(words).workers == 2);
   CHECK(launch({"--nnode", "1", "s"}).round.nodes_max == 1);
   CHECK(launch({"-m", "pkg.mod", "x"}).program.kind == Program::Kind::module);
@@ -58,14 +61,19 @@ TEST_CASE("an option has both spellings, a value after = or as the next word, an
 }
 
 TEST_CASE("PET_ variables are defaults that the command line overrides", "[options]") {
-  const Given given{.environment = {{"PET_NPROC_PER_NODE", "2"}, {"PET_NO_PYTHON", "1"}, {"PET_MODULE", "0"}, {"PET_STANDALONE", ""}}};
+  const Given given{
+      .environment = {
+          {"PET_NPROC_PER_NODE", "2"}, {"PET_NO_PYTHON", "1"}, {"PET_MODULE", "0"}, {"PET_STANDALONE", ""}}};
   CHECK(launch({"s"}, given).workers == 2);
   CHECK(launch({"--nproc-per-node", "1", "s"}, given).workers == 1);
   CHECK(launch({"s"}, given).program.kind == Program::Kind::executable);
   CHECK(contains(refused({"s"}, {.environment = {{"PET_NO_PYTHON", "true"}}}).text, "PET_NO_PYTHON=true"));
   CHECK(contains(refused({"s"}, {.environment = {{"PET_MAX_RESTARTS", ""}}}).text, "PET_MAX_RESTARTS="));
 
-  const LaunchOptions pod = launch({"s"}, {.environment = {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "23456"}}});
+  const LaunchOptions pod = launch(
+      {"s"},
+      {.environment = {
+           {"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "23456"}}});
   REQUIRE(pod.endpoint);
   CHECK(pod.endpoint->host == "h");
   CHECK(pod.endpoint->port == 23456);
@@ -74,9 +82,11 @@ TEST_CASE("PET_ variables are defaults that the command line overrides", "[optio
 }
 
 TEST_CASE("all problems come out together, each with option, value and remedy", "[options]") {
-  const Usage all = refused({"--nnodes", "3:2", "--nproc_per_node", "many", "--max-restarts=-1", "--bogus", "--rdzv_conf", "a,join_timeout=x"});
+  const Usage all = refused({"--nnodes", "3:2", "--nproc_per_node", "many", "--max-restarts=-1", "--bogus",
+                             "--rdzv_conf", "a,join_timeout=x"});
   CHECK(all.exit_code == exit_code::usage);
-  for (const char* part : {"--nnodes 3:2", "2:3", "--nproc_per_node many", "auto", "--max_restarts -1", "--bogus", "no PROGRAM", "`a` is not KEY=VALUE", "join_timeout=x"})
+  for (const char* part : {"--nnodes 3:2", "2:3", "--nproc_per_node many", "auto", "--max_restarts -1", "--bogus",
+                           "no PROGRAM", "`a` is not KEY=VALUE", "join_timeout=x"})
     CHECK(contains(all.text, part));
   CHECK(contains(refused({"--nnodes"}).text, "needs a value"));
   CHECK(contains(refused({"--nnodes", "--standalone", "s"}).text, "--nnodes: needs a value"));
@@ -123,7 +133,8 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(fixed.run == RunId{"none"});
   }
   SECTION("c10d: whoever the endpoint leads to serves") {
-    const LaunchOptions o = launch({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_id", "job", "s"});
+    const LaunchOptions o =
+        launch({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_id", "job", "s"});
     REQUIRE(o.endpoint);
     CHECK(o.endpoint->host == "node0");
     CHECK(o.endpoint->port == 29400);
@@ -132,18 +143,22 @@ TEST_CASE("where the nodes meet", "[options]") {
   }
   SECTION("static: node rank 0 serves") {
     CHECK(launch({"--nnodes", "2", "--node_rank", "0", "--master_addr", "h", "s"}).host_rule == HostRule::always);
-    const LaunchOptions second = launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "7", "s"});
+    const LaunchOptions second =
+        launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "7", "s"});
     CHECK(second.host_rule == HostRule::never);
     CHECK(second.endpoint->host == "h");
     CHECK(second.endpoint->port == 7);
     CHECK(launch({"--nnodes", "2", "s"}).endpoint->host == "127.0.0.1");
   }
   SECTION("is_host overrides") {
-    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=1", "s"}).host_rule == HostRule::always);
-    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=0", "s"}).host_rule == HostRule::never);
+    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=1", "s"}).host_rule ==
+          HostRule::always);
+    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=0", "s"}).host_rule ==
+          HostRule::never);
   }
   SECTION("a host that a shell left empty comes from the master address, and a note says so") {
-    const LaunchOptions o = launch({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}, {.environment = {{"MASTER_ADDR", "m"}}});
+    const LaunchOptions o =
+        launch({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}, {.environment = {{"MASTER_ADDR", "m"}}});
     CHECK(o.endpoint->host == "m");
     CHECK(o.notes.size() == 1);
     CHECK(contains(refused({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}).text, "names no host"));
@@ -153,7 +168,9 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(o.program.name == "s");
     CHECK(o.notes.size() == 1);
   }
-  SECTION("other backends come later") { CHECK(contains(refused({"--rdzv_backend", "etcd-v2", "s"}).text, "comes with a later release")); }
+  SECTION("other backends come later") {
+    CHECK(contains(refused({"--rdzv_backend", "etcd-v2", "s"}).text, "comes with a later release"));
+  }
 }
 
 TEST_CASE("endpoints in every writing", "[options]") {
@@ -168,14 +185,18 @@ TEST_CASE("endpoints in every writing", "[options]") {
   CHECK(endpoint("[::1]") == "::1|29400");
   CHECK(endpoint("fe80::1") == "fe80::1|29400");
   CHECK(endpoint(":80") == "|80");
-  for (const char* bad : {"", ":", "h:", "h:0", "h:65536", "h:99999", "h:1x", "h:+1 ,", "[::1", "[]:1", "[::1]x", "h/x:1", "h h"}) {
+  for (const char* bad :
+       {"", ":", "h:", "h:0", "h:65536", "h:99999", "h:1x", "h:+1 ,", "[::1", "[]:1", "[::1]x", "h/x:1", "h h"}) {
     INFO(bad);
     CHECK(endpoint(bad) == "refused");
   }
 }
 
 TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
-  const LaunchOptions o = launch({"--rdzv_conf", "join_timeout=20, last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,close_timeout=1", "--shutdown_timeout", "2", "s"});
+  const LaunchOptions o =
+      launch({"--rdzv_conf",
+              "join_timeout=20, last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,close_timeout=1",
+              "--shutdown_timeout", "2", "s"});
   CHECK(o.timeouts.join == 20s);
   CHECK(o.round.last_call == 3s);
   CHECK(o.timeouts.heartbeat == 2s);
@@ -202,9 +223,12 @@ TEST_CASE("what comes later is refused, never ignored, unless it asks for nothin
 TEST_CASE("help names every option that works, and exits with 0", "[options]") {
   const Usage help = refused({"--help"});
   CHECK(help.exit_code == 0);
-  for (const char* option : {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--standalone", "--no-python", "-m, --module", "--shutdown-timeout", "elrun store"})
+  for (const char* option :
+       {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--standalone",
+        "--no-python", "-m, --module", "--shutdown-timeout", "elrun store"})
     CHECK(contains(help.text, option));
-  for (std::size_t begin = 0, end = 0; (end = help.text.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 125);
+  for (std::size_t begin = 0, end = 0; (end = help.text.find('\n', begin)) != std::string::npos; begin = end + 1)
+    CHECK(end - begin <= 125);
 }
 
 TEST_CASE("elrun store takes a host and a port", "[options]") {

@@ -27,12 +27,15 @@ std::string variable(const char* name) {
   int length = std::vsnprintf(text, sizeof text - 1, format, arguments);
   va_end(arguments);
   text[length++] = '\n';
-  [[maybe_unused]] const ssize_t ignored = ::write(1, text, static_cast<std::size_t>(length));  // at once: lines of workers do not mix
+  [[maybe_unused]] const ssize_t ignored =
+      ::write(1, text, static_cast<std::size_t>(length));  // at once: lines of workers do not mix
 }
 
 void ready() {
-  say("ready rank=%s world=%s pid=%d generation=%s restarts=%s own=%s port=%s", variable("RANK").c_str(), variable("WORLD_SIZE").c_str(), ::getpid(),
-      variable("ELRUN_GENERATION").c_str(), variable("ELRUN_RESTART_COUNT").c_str(), variable("TORCHELASTIC_RESTART_COUNT").c_str(), variable("MASTER_PORT").c_str());
+  say("ready rank=%s world=%s pid=%d generation=%s restarts=%s own=%s port=%s", variable("RANK").c_str(),
+      variable("WORLD_SIZE").c_str(), ::getpid(), variable("ELRUN_GENERATION").c_str(),
+      variable("ELRUN_RESTART_COUNT").c_str(), variable("TORCHELASTIC_RESTART_COUNT").c_str(),
+      variable("MASTER_PORT").c_str());
 }
 
 int wait_for_signal() {
@@ -61,14 +64,16 @@ int be_a_job(const std::string& then) {
   if (!session) return std::fprintf(stderr, "%s\n", elrun::message(session.failure()).c_str()), 20;
   const elrun::Membership me = (*session)->place().membership;
   const bool first = (*session)->place().restart_count == 0;
-  if (const auto met = (*session)->store().barrier("start", me.world, soon()); !met) return std::fprintf(stderr, "%s\n", elrun::message(met.failure()).c_str()), 21;
+  if (const auto met = (*session)->store().barrier("start", me.world, soon()); !met)
+    return std::fprintf(stderr, "%s\n", elrun::message(met.failure()).c_str()), 21;
   (*session)->progress(elrun::StepNumber{1});
   ready();
   if (then == "die_once" && first) {
     if (me.rank.value() == 1) ::raise(SIGKILL);
     for (;;) ::pause();
   }
-  if (then == "wait") for (;;) ::pause();
+  if (then == "wait")
+    for (;;) ::pause();
   if (const auto over = (*session)->finished(soon()); !over) return 22;
   say("finished rank=%u generation=%llu", me.rank.value(), static_cast<unsigned long long>(me.generation.number));
   if (then == "over_then_die") ::raise(SIGKILL);

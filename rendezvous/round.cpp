@@ -122,7 +122,10 @@ void Round::on(const FromNode& event, Instant now) {
   settle(now);
 }
 
-void Round::on(const RoundTick&, Instant now) { settle(now); }
+void Round::on(const RoundTick&, Instant now) {
+  wake_.reset();  // the timer has fired: the next one is announced, even for the same instant
+  settle(now);
+}
 
 std::vector<std::string> Round::contradictions(const Join& join) const {
   std::vector<std::string> all = join.options.problems();

@@ -1,0 +1,352 @@
+// One attempt after the other until the link is destroyed: resolve the name, open a channel of its own to one address,
+// start the stream, wait until the coordinator says that it is there. An attempt owns all that gRPC knows of it and ends
+// as a whole; ending it waits for gRPC's own threads alone, after the call was cancelled, never for the coordinator.
+
+#include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <cstring>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <elrun/philox.hpp>
+
+#include "lib/base/fd.hpp"
+#include "rendezvous.grpc.pb.h"
+#include "rendezvous/grpc.hpp"
+#include "rendezvous/node_link.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+using Loop = boost::asio::io_context;
+
+constexpr Duration backoff_min = 50ms, backoff_max = 2s;
+
+struct Address {
+  std::string text;       // as a person writes it
+  std::string target;     // as gRPC reads it: a literal, which needs no resolver of its own
+  sockaddr_storage socket{};
+  socklen_t length = 0;
+};
+struct Resolved {
+  std::vector<Address> addresses;
+  std::string problem;  // when there are none
+};
+
+// May take as long as the name servers do, unless the host is a literal.
+Resolved resolve(const Endpoint& endpoint, bool literal_only) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = literal_only ? AI_NUMERICHOST : 0;
+  Resolved out;
+  if (const int error = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found); error != 0) {
+    out.problem = fmt::format("the name {} does not resolve: {}", endpoint.host, ::gai_strerror(error));
+    return out;
+  }
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    char host[NI_MAXHOST];
+    if (::getnameinfo(at->ai_addr, at->ai_addrlen, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    Address address;
+    const bool six = at->ai_family == AF_INET6;
+    address.text = six ? fmt::format("[{}]:{}", host, endpoint.port) : fmt::format("{}:{}", host, endpoint.port);
+    address.target = (six ? "ipv6:" : "ipv4:") + address.text;
+    std::memcpy(&address.socket, at->ai_addr, at->ai_addrlen);
+    address.length = at->ai_addrlen;
+    out.addresses.push_back(std::move(address));
+  }
+  ::freeaddrinfo(found);
+  if (out.addresses.empty()) out.problem = fmt::format("the name {} has no address", endpoint.host);
+  return out;
+}
+
+// The address that packets to `peer` leave from. A datagram socket that is connected sends nothing.
+std::string source_address(const Address& peer) {
+  const Fd socket{::socket(peer.socket.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  char host[NI_MAXHOST];
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&peer.socket), peer.length) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  return host;
+}
+
+// What one attempt tells its link; loop thread only.
+class AttemptOwner {
+ public:
+  virtual void up() = 0;
+  virtual void received(const CoordinatorMessage& message) = 0;
+  virtual void down(std::string why) = 0;
+
+ protected:
+  ~AttemptOwner() = default;
+};
+
+// One channel with one stream.
+class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode> {
+ public:
+  Attempt(Loop& loop, AttemptOwner& owner, const Address& address, const Timeouts& timeouts)
+      : loop_{loop}, owner_{std::make_shared<AttemptOwner*>(&owner)}, address_{address.text} {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection, and no back-off, of an attempt before
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+    arguments.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
+    arguments.SetMaxSendMessageSize(static_cast<int>(wire_message_max.value()));
+    // A coordinator whose host vanished without a word is noticed by pings.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    channel_ = grpc::CreateCustomChannel(address.target, grpc::InsecureChannelCredentials(), arguments);
+    stub_ = wire::Rendezvous::NewStub(channel_);
+    stub_->async()->Node(&context_, this);
+    AddHold();  // reads and writes are started from outside gRPC's callbacks
+    StartCall();
+  }
+  ~Attempt() {
+    owner_.reset();
+    context_.TryCancel();
+    release();
+    ended_->get_future().wait();  // a cancelled call ends by itself, in this process
+  }
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  void send(const NodeMessage& message) {
+    if (over_) return;
+    wire::ToCoordinator out;
+    to_wire(message, out);
+    queued_ += out.ByteSizeLong();
+    if (queued_ > stream_queue_max.value()) return cancel("the coordinator does not read what it is sent");
+    queue_.push_back(std::move(out));
+    write();
+  }
+  /// The owner is told that it is down, for this reason.
+  void cancel(std::string why) {
+    if (over_) return;
+    if (why_.empty()) why_ = std::move(why);
+    context_.TryCancel();
+  }
+
+ private:
+  void write() {
+    if (writing_ || queue_.empty() || over_ || !up_) return;
+    writing_ = true;
+    StartWrite(&queue_.front());
+  }
+  void release() {
+    if (!std::exchange(over_, true)) RemoveHold();
+  }
+  void metadata(bool ok) {
+    if (over_) return;
+    if (!ok) return release();  // the status, which says why, comes with OnDone
+    up_ = true;
+    StartRead(&in_);
+    (*owner_)->up();
+  }
+  void read(bool ok) {
+    if (over_) return;
+    if (!ok) return release();
+    const Result<std::optional<CoordinatorMessage>> message = from_wire(in_);
+    if (!message.ok()) {
+      cancel(message.failure().what);
+      return release();
+    }
+    StartRead(&in_);
+    if (*message) (*owner_)->received(**message);  // may destroy this
+  }
+  void written(bool ok) {
+    writing_ = false;
+    queued_ -= queue_.front().ByteSizeLong();
+    queue_.pop_front();
+    if (ok) write();  // else the read fails as well, and says so
+  }
+
+  // gRPC's threads. A letter whose attempt is gone finds `owner_` expired: it is destroyed on the loop, which reads them.
+  void OnReadInitialMetadataDone(bool ok) override {
+    letter([this, ok] { metadata(ok); });
+  }
+  void OnReadDone(bool ok) override {
+    letter([this, ok] { read(ok); });
+  }
+  void OnWriteDone(bool ok) override {
+    letter([this, ok] { written(ok); });
+  }
+  void OnDone(const grpc::Status& status) override {
+    std::string why = status.ok() ? "it ended the stream" : status.error_message();
+    const auto ended = ended_;  // the destructor, which may be waiting, takes the rest away
+    letter([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
+    ended->set_value();
+  }
+  template <class Call>
+  void letter(Call call) {
+    boost::asio::post(loop_, [alive = alive_, call = std::move(call)] {
+      if (!alive.expired()) call();
+    });
+  }
+
+  Loop& loop_;
+  std::shared_ptr<AttemptOwner*> owner_;
+  std::weak_ptr<AttemptOwner*> alive_ = owner_;
+  std::string address_, why_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<wire::Rendezvous::Stub> stub_;
+  grpc::ClientContext context_;
+  wire::ToNode in_;
+  std::deque<wire::ToCoordinator> queue_;
+  std::uint64_t queued_ = 0;
+  bool up_ = false, writing_ = false, over_ = false;
+  std::shared_ptr<std::promise<void>> ended_ = std::make_shared<std::promise<void>>();
+};
+
+class GrpcLink final : public NodeLink, public AttemptOwner {
+ public:
+  GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler)
+      : loop_{loop}, endpoint_{std::move(endpoint)}, timeouts_{timeouts}, rng_{jitter_seed}, handler_{std::make_shared<const Handler>(std::move(handler))}, timer_{loop}, heartbeat_{loop} {
+    quiet_grpc();
+    mailbox_->loop = &loop;
+    post([this] { start(); });
+  }
+  ~GrpcLink() override {
+    const std::lock_guard lock{mailbox_->mutex};
+    mailbox_->loop = nullptr;
+  }
+  void send(const NodeMessage& message) override {
+    if (up_) attempt_->send(message);
+  }
+  [[nodiscard]] std::string local_address() const override { return local_address_; }
+
+ private:
+  // Where the thread that resolves leaves its result; the loop behind it may be gone by then.
+  struct Mailbox {
+    std::mutex mutex;
+    Loop* loop = nullptr;
+  };
+
+  template <class Call>
+  void post(Call call) {
+    boost::asio::post(loop_, [alive = std::weak_ptr{alive_}, call = std::move(call)]() mutable {
+      if (!alive.expired()) call();
+    });
+  }
+  template <class Call>
+  void tell(Call call) {
+    const std::shared_ptr<const Handler> handler = handler_;  // it may destroy this link
+    call(*handler);
+  }
+
+  void start() {
+    if (Resolved literal = resolve(endpoint_, true); !literal.addresses.empty()) return resolved(std::move(literal));
+    // getaddrinfo can neither be cancelled nor bounded: it gets a thread that nobody waits for.
+    std::thread([mailbox = mailbox_, endpoint = endpoint_, this] {
+      Resolved result = resolve(endpoint, false);
+      const std::lock_guard lock{mailbox->mutex};
+      if (mailbox->loop == nullptr) return;  // the link is gone
+      post([this, result = std::move(result)]() mutable { resolved(std::move(result)); });
+    }).detach();
+  }
+  void resolved(Resolved result) {
+    if (result.addresses.empty()) return failed({Code::unreachable, Remedy::retry, std::move(result.problem)});
+    addresses_ = std::move(result.addresses);
+    next_address_ = 0;
+    open();
+  }
+  void open() {
+    attempt_ = std::make_unique<Attempt>(loop_, *this, addresses_[next_address_], timeouts_);
+    arm(timer_, timeouts_.heartbeat_limit, [this] {
+      if (!up_) attempt_->cancel(fmt::format("no answer within {} s", timeouts_.heartbeat_limit / 1s));
+    });
+  }
+
+  void up() override {
+    up_ = true;
+    backoff_ = backoff_min;
+    last_reason_.clear();
+    timer_.cancel();
+    local_address_ = source_address(addresses_[next_address_]);
+    beat();
+    tell([](const Handler& h) { h.connected(); });
+  }
+  void received(const CoordinatorMessage& message) override {
+    const bool last = std::holds_alternative<Verdict>(message) || std::holds_alternative<Refused>(message);
+    if (last) {  // nothing comes after it: ending the stream tells the coordinator that it arrived
+      over_ = true;
+      up_ = false;
+      post([this] { attempt_.reset(); });
+    }
+    tell([&](const Handler& h) { h.message(message); });
+  }
+  void down(std::string why) override {
+    const bool was_up = std::exchange(up_, false);
+    timer_.cancel();
+    heartbeat_.cancel();
+    attempt_.reset();
+    if (over_) return;
+    const Address& address = addresses_[next_address_];
+    // Another address of the same name may answer; only the whole list counts as an attempt.
+    if (!was_up && ++next_address_ < addresses_.size()) return open();
+    failed({Code::unreachable, Remedy::retry, fmt::format("the coordinator at {} ({}): {}", endpoint_.host, address.text, why)});
+  }
+  void failed(Failure why) {
+    if (why.what != last_reason_) {
+      last_reason_ = why.what;
+      post([this, why] { tell([&](const Handler& h) { h.disconnected(why); }); });
+    }
+    // Half of the wait is chance, so that the nodes of a job do not come back all at once.
+    const Duration wait = backoff_ / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((backoff_ / 2).count())))};
+    backoff_ = std::min(backoff_ * 2, backoff_max);
+    arm(timer_, wait, [this] { start(); });
+  }
+  void beat() {
+    arm(heartbeat_, timeouts_.heartbeat, [this] {
+      if (!up_) return;
+      attempt_->send(NodeAlive{});
+      beat();
+    });
+  }
+  template <class Call>
+  void arm(boost::asio::steady_timer& timer, Duration wait, Call call) {
+    timer.expires_after(wait);
+    timer.async_wait([alive = std::weak_ptr{alive_}, call = std::move(call)](const boost::system::error_code& error) mutable {
+      if (!alive.expired() && !error) call();
+    });
+  }
+
+  Loop& loop_;
+  Endpoint endpoint_;
+  Timeouts timeouts_;
+  Rng rng_;
+  std::shared_ptr<const Handler> handler_;
+  boost::asio::steady_timer timer_, heartbeat_;
+  std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
+  std::vector<Address> addresses_;
+  std::size_t next_address_ = 0;
+  Duration backoff_ = backoff_min;
+  std::string last_reason_, local_address_;
+  bool up_ = false;
+  bool over_ = false;  // the last word was heard
+  std::unique_ptr<Attempt> attempt_;  // last: it ends before what it speaks to
+};
+
+}  // namespace
+
+std::unique_ptr<NodeLink> connect_to_coordinator(Loop& loop, const Endpoint& endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed,
+                                                 NodeLink::Handler handler) {
+  return std::make_unique<GrpcLink>(loop, endpoint, timeouts, jitter_seed, std::move(handler));
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,207 @@
+// The shell around the round and the store: letters come in from streams and timers, one after the other on the loop;
+// each goes through a pure core, and what the core answers is performed. Nothing is decided here.
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "lib/base/digest.hpp"
+#include "rendezvous/node_link.hpp"
+#include "rendezvous/stream.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+using Loop = boost::asio::io_context;
+
+RoundSetup setup_of(const Coordinator::Options& options) {
+  RoundSetup setup;
+  setup.run = options.run;
+  setup.version = ELRUN_RELEASE;
+  setup.timeouts = options.timeouts;
+  setup.generation_floor = options.generation_floor;
+  random_bytes(std::as_writable_bytes(std::span{setup.lineage.bits}));
+  random_bytes(setup.secret);
+  return setup;
+}
+
+// An agent's line in the coordinator's own process: two mailboxes on one loop.
+class InProcessLink final : public NodeLink {
+ public:
+  /// The agent's end; shared, because letters hold it weakly.
+  struct Agent {
+    Handler handler;
+  };
+  class End final : public StreamEnd {
+   public:
+    End(Loop& loop, std::weak_ptr<Agent> agent) : loop_{loop}, agent_{std::move(agent)} {}
+    void send(const CoordinatorMessage& message) override {
+      boost::asio::post(loop_, [agent = agent_, message] {
+        if (const auto there = agent.lock()) there->handler.message(message);  // held: it may destroy the link
+      });
+    }
+    void close() override {
+      boost::asio::post(loop_, [agent = agent_] {
+        if (const auto there = agent.lock())
+          there->handler.disconnected({Code::refused, Remedy::exit_process, "the coordinator in this process ended the line"});
+      });
+    }
+
+   private:
+    Loop& loop_;
+    std::weak_ptr<Agent> agent_;
+  };
+
+  InProcessLink(Loop& loop, std::weak_ptr<StreamOwner*> owner, Handler handler)
+      : loop_{loop}, owner_{std::move(owner)}, agent_{std::make_shared<Agent>(Agent{std::move(handler)})} {
+    if (const auto owner_now = owner_.lock()) number_ = (*owner_now)->opened(std::make_shared<End>(loop_, agent_), true);
+    boost::asio::post(loop_, [agent = std::weak_ptr{agent_}] {
+      if (const auto there = agent.lock()) there->handler.connected();
+    });
+  }
+  ~InProcessLink() override {
+    boost::asio::post(loop_, [owner = owner_, number = number_] {
+      if (const auto there = owner.lock()) (*there)->broken(number);
+    });
+  }
+  void send(const NodeMessage& message) override {
+    boost::asio::post(loop_, [owner = owner_, number = number_, message] {
+      if (const auto there = owner.lock()) (*there)->received(number, message);
+    });
+  }
+  [[nodiscard]] std::string local_address() const override { return "127.0.0.1"; }
+
+ private:
+  Loop& loop_;
+  std::weak_ptr<StreamOwner*> owner_;
+  StreamNumber number_{};
+  std::shared_ptr<Agent> agent_;
+};
+
+class CoordinatorShell final : public Coordinator, public StreamOwner {
+ public:
+  CoordinatorShell(Loop& loop, const Clock& clock, const Log& log, const Options& options)
+      : loop_{loop}, clock_{clock}, log_{log}, round_{setup_of(options)}, round_timer_{loop}, store_timer_{loop} {}
+
+  Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
+    ELRUN_TRY_ASSIGN(server_, start_stream_server(loop_, *this, address, port));
+    return server_->port();
+  }
+  [[nodiscard]] std::unique_ptr<NodeLink> connect_in_process(NodeLink::Handler handler) override {
+    return std::make_unique<InProcessLink>(loop_, self_, std::move(handler));
+  }
+  [[nodiscard]] bool may_exit() const override { return round_.may_end(clock_.now()); }
+  void on_may_exit(std::function<void()> call) override { on_may_exit_ = std::move(call); }
+
+ private:
+  using Caller = std::pair<StreamNumber, std::uint64_t>;  // a stream and the worker on it
+
+  StreamNumber opened(std::shared_ptr<StreamEnd> end, bool in_process) override {
+    const StreamNumber number{++streams_made_};
+    streams_.emplace(number, std::move(end));
+    feed(StreamOpened{number, in_process});
+    return number;
+  }
+  void received(StreamNumber stream, const NodeMessage& message) override {
+    if (const auto* call = std::get_if<StoreCall>(&message)) {
+      if (!round_.joined(stream)) return;
+      const auto [caller, fresh] = callers_.try_emplace({stream, call->worker}, StoreCaller{callers_made_ + 1});
+      if (fresh) caller_of_.emplace(StoreCaller{++callers_made_}, caller->first);
+      return deliver(store_.call(caller->second, call->request, clock_.now()));
+    }
+    if (const auto* gone = std::get_if<StoreCallerGone>(&message)) return forget({stream, gone->worker});
+    feed(FromNode{stream, message});
+  }
+  void broken(StreamNumber stream) override {
+    drop(stream);
+    feed(StreamBroken{stream});
+  }
+
+  void feed(const RoundEvent& event) {
+    for (const RoundAction& action : round_.step(event, clock_.now())) std::visit([&](const auto& a) { perform(a); }, action);
+    if (!told_may_exit_ && on_may_exit_ && round_.verdict() && may_exit()) {
+      told_may_exit_ = true;
+      boost::asio::post(loop_, [this, self = std::weak_ptr{self_}] {
+        if (!self.expired()) on_may_exit_();
+      });
+    }
+  }
+  void perform(const SendTo& send) {
+    if (const auto stream = streams_.find(send.stream); stream != streams_.end()) stream->second->send(send.message);
+  }
+  void perform(const CloseStream& close) {
+    const auto stream = streams_.find(close.stream);
+    if (stream == streams_.end()) return;
+    stream->second->close();
+    drop(close.stream);
+  }
+  void perform(const WakeAt& wake) {
+    round_timer_.expires_after(wake.at - clock_.now());
+    round_timer_.async_wait([this, self = std::weak_ptr{self_}](const boost::system::error_code& error) {
+      if (!error && !self.expired()) feed(RoundTick{});
+    });
+  }
+  void perform(const BeginGeneration& begin) { deliver(store_.begin_generation(begin.generation)); }
+  void perform(const EndGeneration& end) { deliver(store_.end_generation(end.why)); }
+  void perform(const Say& say) { log_(say.level, say.text); }
+
+  void deliver(const std::vector<StoreAnswer>& answers) {
+    for (const StoreAnswer& answer : answers) {
+      const Caller& caller = caller_of_.at(answer.to);  // who is forgotten gets no answers
+      if (const auto stream = streams_.find(caller.first); stream != streams_.end()) stream->second->send(StoreResult{caller.second, answer.reply});
+    }
+    const std::optional<Instant> next = store_.next_expiry();
+    if (next == store_wake_) return;
+    store_wake_ = next;
+    store_timer_.cancel();
+    if (!next) return;
+    store_timer_.expires_after(*next - clock_.now());
+    store_timer_.async_wait([this, self = std::weak_ptr{self_}](const boost::system::error_code& error) {
+      if (error || self.expired()) return;
+      store_wake_.reset();
+      deliver(store_.expire(clock_.now()));
+    });
+  }
+  void forget(const Caller& who) {
+    const auto caller = callers_.find(who);
+    if (caller == callers_.end()) return;
+    store_.forget(caller->second);
+    caller_of_.erase(caller->second);
+    callers_.erase(caller);
+  }
+  void drop(StreamNumber stream) {
+    streams_.erase(stream);
+    while (true) {
+      const auto caller = callers_.lower_bound({stream, 0});
+      if (caller == callers_.end() || caller->first.first != stream) return;
+      forget(Caller{caller->first});
+    }
+  }
+
+  Loop& loop_;
+  const Clock& clock_;
+  const Log& log_;
+  Round round_;
+  StoreCore store_;
+  boost::asio::steady_timer round_timer_, store_timer_;
+  std::optional<Instant> store_wake_;
+  std::map<StreamNumber, std::shared_ptr<StreamEnd>> streams_;
+  std::map<Caller, StoreCaller> callers_;
+  std::map<StoreCaller, Caller> caller_of_;
+  std::uint64_t streams_made_ = 0, callers_made_ = 0;
+  std::function<void()> on_may_exit_;
+  bool told_may_exit_ = false;
+  std::shared_ptr<StreamOwner*> self_ = std::make_shared<StreamOwner*>(this);  // letters hold it weakly
+  std::unique_ptr<StreamServer> server_;  // last: its streams speak to all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<Coordinator> Coordinator::create(Loop& loop, const Clock& clock, const Log& log, Options options) {
+  return std::make_unique<CoordinatorShell>(loop, clock, log, options);
+}
+
+}  // namespace elrun::inline v0

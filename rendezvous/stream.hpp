@@ -1,0 +1,49 @@
+#pragma once
+/// \file The seam between the coordinator's loop and what carries its streams (gRPC, or this process).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+
+#include <elrun/result.hpp>
+
+#include "rendezvous/messages.hpp"
+#include "rendezvous/round.hpp"
+
+namespace elrun::inline v0 {
+
+/// The coordinator's end of one stream. Loop thread only; neither call runs anything of the node's in the caller's stack.
+class StreamEnd {
+ public:
+  virtual ~StreamEnd() = default;
+  virtual void send(const CoordinatorMessage& message) = 0;
+  /// After what was sent. Nothing is heard of the stream afterwards.
+  virtual void close() = 0;
+};
+
+/// What streams tell the coordinator; loop thread only.
+class StreamOwner {
+ public:
+  virtual StreamNumber opened(std::shared_ptr<StreamEnd> end, bool in_process) = 0;
+  virtual void received(StreamNumber stream, const NodeMessage& message) = 0;
+  virtual void broken(StreamNumber stream) = 0;
+
+ protected:
+  ~StreamOwner() = default;
+};
+
+/// The gRPC service. Its destructor ends every stream at once and waits for gRPC's own threads alone, never for a peer.
+class StreamServer {
+ public:
+  virtual ~StreamServer() = default;
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
+};
+
+/// `owner` outlives the server. The first use of gRPC in this process.
+[[nodiscard]] Result<std::unique_ptr<StreamServer>> start_stream_server(boost::asio::io_context& loop, StreamOwner& owner,
+                                                                        const std::string& address, std::uint16_t port);
+
+}  // namespace elrun::inline v0

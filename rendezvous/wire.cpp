@@ -1,0 +1,315 @@
+// Every field of a message that comes in passes through a Checker, which keeps the first rule that was broken: a reader
+// below reads like the list of fields, and cannot forget to check one without reading it raw.
+
+#include "rendezvous/wire.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "lib/link/message.hpp"
+#include "rendezvous.pb.h"
+#include "rendezvous/round.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+static_assert(wire_message_max > message_max + 1_MiB, "a store call fits a message");
+
+class Checker {
+ public:
+  explicit Checker(std::string_view kind) : kind_{kind} {}
+  template <class T>
+  T number(std::string_view field, T value, T least, T most) {
+    if (value < least || value > most) fail(fmt::format("{} is {}, out of {} to {}", field, value, least, most));
+    return value;
+  }
+  std::string text(std::string_view field, const std::string& value, std::size_t max) {
+    if (value.size() <= max) return value;
+    fail(fmt::format("{} has {} bytes, more than {}", field, value.size(), max));
+    return {};
+  }
+  Generation generation(const wire::Generation& in) {
+    return {number<std::uint64_t>("generation", in.number(), 0, generation_number_max), {{in.lineage_high(), in.lineage_low()}}};
+  }
+  Failure failure(const wire::Failure& in) {
+    Failure out;
+    out.code = static_cast<Code>(number<std::uint32_t>("code", in.code(), 0, static_cast<std::uint32_t>(Code::internal)));
+    out.remedy = static_cast<Remedy>(number<std::uint32_t>("remedy", in.remedy(), 0, static_cast<std::uint32_t>(Remedy::exit_process)));
+    out.what = text("what", in.what(), wire_text_max);
+    if (in.has_rank()) out.rank = Rank{in.rank()};
+    if (in.has_peer()) out.peer = Rank{in.peer()};
+    if (in.has_generation()) out.generation = generation(in.generation());
+    out.node = text("node", in.node(), wire_name_max);
+    return out;
+  }
+  void fail(std::string why) {
+    if (problem_.empty()) problem_ = std::move(why);
+  }
+  template <class Variant, class Message>
+  Result<std::optional<Variant>> finish(Message message) {
+    if (problem_.empty()) return std::optional<Variant>{std::move(message)};
+    return Failure{Code::protocol, Remedy::abort_group, fmt::format("{}: {}", kind_, problem_)};
+  }
+
+ private:
+  std::string_view kind_;
+  std::string problem_;
+};
+
+std::string cut(const std::string& text) { return text.substr(0, wire_text_max); }
+
+void put(const Generation& generation, wire::Generation& out) {
+  out.set_number(generation.number);
+  out.set_lineage_high(generation.lineage.bits[0]);
+  out.set_lineage_low(generation.lineage.bits[1]);
+}
+
+void put(const Failure& failure, wire::Failure& out) {
+  out.set_code(static_cast<std::uint32_t>(failure.code));
+  out.set_remedy(static_cast<std::uint32_t>(failure.remedy));
+  out.set_what(cut(failure.what));
+  if (failure.rank) out.set_rank(failure.rank->value());
+  if (failure.peer) out.set_peer(failure.peer->value());
+  if (failure.generation) put(*failure.generation, *out.mutable_generation());
+  out.set_node(failure.node);
+}
+
+ByteSpan bytes_of(const std::string& text) { return as_bytes(text); }
+
+struct PutNodeMessage {
+  wire::ToCoordinator& out;
+  void operator()(const Join& m) const {
+    wire::Join& join = *out.mutable_join();
+    join.set_node(m.who.node.value());
+    join.set_incarnation(m.who.number);
+    join.set_run(m.run.value());
+    join.set_version(m.version);
+    wire::RoundOptions& options = *join.mutable_options();
+    options.set_nodes_min(m.options.nodes_min);
+    options.set_nodes_max(m.options.nodes_max);
+    options.set_last_call_ns(m.options.last_call.count());
+    options.set_max_restarts(m.options.max_restarts);
+    join.set_workers(m.workers);
+    join.set_address(m.address);
+    join.set_master_port(m.master_port);
+    join.set_hint(m.hint);
+    put(m.last, *join.mutable_last());
+    join.set_resuming(m.resuming);
+  }
+  void operator()(const NodeAlive&) const { out.mutable_alive(); }
+  void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
+  void operator()(const WorkerFailed& m) const {
+    wire::WorkerFailed& failed = *out.mutable_worker_failed();
+    put(m.generation, *failed.mutable_generation());
+    failed.set_local_rank(m.local_rank);
+    failed.set_exit_code(m.exit_code);
+    failed.set_what(cut(m.what));
+    failed.set_is_job(m.is_job);
+  }
+  void operator()(const WorkersDone& m) const { put(m.generation, *out.mutable_workers_done()->mutable_generation()); }
+  void operator()(const JobFinished& m) const { put(m.generation, *out.mutable_job_finished()->mutable_generation()); }
+  void operator()(const Progress& m) const {
+    put(m.generation, *out.mutable_progress()->mutable_generation());
+    out.mutable_progress()->set_step(m.step);
+  }
+  void operator()(const Leave& m) const { out.mutable_leave()->set_why(cut(m.why)); }
+  void operator()(const StoreCall& m) const {
+    const ByteVector request = encode_payload(m.request);
+    out.mutable_store_call()->set_worker(m.worker);
+    out.mutable_store_call()->set_request(request.data(), request.size());
+  }
+  void operator()(const StoreCallerGone& m) const { out.mutable_store_caller_gone()->set_worker(m.worker); }
+};
+
+struct PutCoordinatorMessage {
+  wire::ToNode& out;
+  void operator()(const Refused& m) const { put(m.failure, *out.mutable_refused()->mutable_failure()); }
+  void operator()(const Waiting& m) const { out.mutable_waiting()->set_why(cut(m.why)); }
+  void operator()(const World& m) const {
+    wire::World& world = *out.mutable_world();
+    put(m.generation, *world.mutable_generation());
+    world.set_key(m.key.data(), m.key.size());
+    world.set_group_rank(m.group_rank);
+    for (const Member& member : m.members) {
+      wire::Member& to = *world.add_members();
+      to.set_node(member.node.value());
+      to.set_address(member.address);
+      to.set_workers(member.workers);
+      to.set_base_rank(member.base_rank);
+      to.set_master_port(member.master_port);
+    }
+    world.set_restart_count(m.restart_count);
+    world.set_cause(cut(m.cause));
+  }
+  void operator()(const Revoke& m) const {
+    put(m.generation, *out.mutable_revoke()->mutable_generation());
+    put(m.why, *out.mutable_revoke()->mutable_why());
+  }
+  void operator()(const Resumed& m) const { put(m.generation, *out.mutable_resumed()->mutable_generation()); }
+  void operator()(const Verdict& m) const {
+    out.mutable_verdict()->set_exit_code(m.exit_code);
+    out.mutable_verdict()->set_report(cut(m.report));
+  }
+  void operator()(const StoreResult& m) const {
+    const ByteVector reply = encode_payload(m.reply);
+    out.mutable_store_result()->set_worker(m.worker);
+    out.mutable_store_result()->set_reply(reply.data(), reply.size());
+  }
+};
+
+Result<std::optional<NodeMessage>> read(const wire::Join& in) {
+  Checker check{"Join"};
+  Join out;
+  out.who.node = NodeId{check.text("node", in.node(), wire_name_max)};
+  out.who.number = in.incarnation();
+  out.run = RunId{check.text("run", in.run(), wire_name_max)};
+  out.version = check.text("version", in.version(), wire_name_max);
+  out.options.nodes_min = check.number<std::uint32_t>("nodes_min", in.options().nodes_min(), 0, nodes_limit);
+  out.options.nodes_max = check.number<std::uint32_t>("nodes_max", in.options().nodes_max(), 0, nodes_limit);
+  out.options.last_call = Duration{check.number<std::int64_t>("last_call", in.options().last_call_ns(), 0, Duration{24h}.count())};
+  out.options.max_restarts = check.number<std::int32_t>("max_restarts", in.options().max_restarts(), -1, INT32_MAX);
+  out.workers = check.number<std::uint32_t>("workers", in.workers(), 0, workers_per_node_limit);
+  out.address = check.text("address", in.address(), wire_name_max);
+  out.master_port = static_cast<std::uint16_t>(check.number<std::uint32_t>("master_port", in.master_port(), 0, UINT16_MAX));
+  out.hint = check.number<std::int32_t>("hint", in.hint(), -1, INT32_MAX);
+  out.last = check.generation(in.last());
+  out.resuming = in.resuming();
+  return check.finish<NodeMessage>(std::move(out));
+}
+
+Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
+  Checker check{"WorkerFailed"};
+  WorkerFailed out;
+  out.generation = check.generation(in.generation());
+  out.local_rank = check.number<std::uint32_t>("local_rank", in.local_rank(), 0, workers_per_node_limit - 1);
+  out.exit_code = check.number<std::int32_t>("exit_code", in.exit_code(), 0, 255);
+  out.what = check.text("what", in.what(), wire_text_max);
+  out.is_job = in.is_job();
+  return check.finish<NodeMessage>(std::move(out));
+}
+
+Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
+  Checker check{"World"};
+  World out;
+  out.generation = check.generation(in.generation());
+  if (in.key().size() == out.key.size()) std::memcpy(out.key.data(), in.key().data(), out.key.size());
+  else check.fail(fmt::format("the key has {} bytes, not {}", in.key().size(), out.key.size()));
+  if (in.members_size() < 1 || in.members_size() > static_cast<int>(nodes_limit)) {
+    check.fail(fmt::format("{} members, out of 1 to {}", in.members_size(), nodes_limit));
+    return check.finish<CoordinatorMessage>(std::move(out));
+  }
+  out.group_rank = check.number<std::uint32_t>("group_rank", in.group_rank(), 0, static_cast<std::uint32_t>(in.members_size()) - 1);
+  std::uint64_t base_rank = 0;
+  for (const wire::Member& from : in.members()) {
+    Member member;
+    member.node = NodeId{check.text("member", from.node(), wire_name_max)};
+    member.address = check.text("address", from.address(), wire_name_max);
+    member.workers = check.number<std::uint32_t>("workers", from.workers(), 0, workers_per_node_limit);
+    member.base_rank = from.base_rank();
+    member.master_port = static_cast<std::uint16_t>(check.number<std::uint32_t>("master_port", from.master_port(), 0, UINT16_MAX));
+    if (member.base_rank != base_rank) check.fail(fmt::format("base rank {} of node {}, not {}", member.base_rank, member.node.value(), base_rank));
+    base_rank += member.workers;
+    out.members.push_back(std::move(member));
+  }
+  out.restart_count = in.restart_count();
+  out.cause = check.text("cause", in.cause(), wire_text_max);
+  return check.finish<CoordinatorMessage>(std::move(out));
+}
+
+template <class Message>
+Result<std::optional<NodeMessage>> read_generation(std::string_view kind, const wire::Generation& in) {
+  Checker check{kind};
+  return check.finish<NodeMessage>(Message{check.generation(in)});
+}
+
+template <class Wire, class Value>
+Result<std::optional<Value>> parse(ByteSpan bytes) {
+  Wire in;
+  if (bytes.size() > wire_message_max.value() || !in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return Failure{Code::protocol, Remedy::abort_group, "not a message of elrun's rendezvous"};
+  return from_wire(in);
+}
+
+template <class Wire, class Value>
+ByteVector serialize(const Value& message) {
+  Wire out;
+  to_wire(message, out);
+  ByteVector bytes(out.ByteSizeLong());
+  out.SerializeToArray(bytes.data(), static_cast<int>(bytes.size()));
+  return bytes;
+}
+
+}  // namespace
+
+void to_wire(const NodeMessage& message, wire::ToCoordinator& out) { std::visit(PutNodeMessage{out}, message); }
+void to_wire(const CoordinatorMessage& message, wire::ToNode& out) { std::visit(PutCoordinatorMessage{out}, message); }
+
+Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
+  switch (in.content_case()) {
+    case wire::ToCoordinator::kJoin: return read(in.join());
+    case wire::ToCoordinator::kAlive: return std::optional<NodeMessage>{NodeAlive{}};
+    case wire::ToCoordinator::kAcknowledge: return read_generation<Acknowledge>("Acknowledge", in.acknowledge().generation());
+    case wire::ToCoordinator::kWorkerFailed: return read(in.worker_failed());
+    case wire::ToCoordinator::kWorkersDone: return read_generation<WorkersDone>("WorkersDone", in.workers_done().generation());
+    case wire::ToCoordinator::kJobFinished: return read_generation<JobFinished>("JobFinished", in.job_finished().generation());
+    case wire::ToCoordinator::kProgress: {
+      Checker check{"Progress"};
+      return check.finish<NodeMessage>(Progress{check.generation(in.progress().generation()), in.progress().step()});
+    }
+    case wire::ToCoordinator::kLeave: {
+      Checker check{"Leave"};
+      return check.finish<NodeMessage>(Leave{check.text("why", in.leave().why(), wire_text_max)});
+    }
+    case wire::ToCoordinator::kStoreCall: {
+      ELRUN_TRY_ASSIGN(StoreRequest request, decode_store_request(bytes_of(in.store_call().request())));
+      return std::optional<NodeMessage>{StoreCall{in.store_call().worker(), std::move(request)}};
+    }
+    case wire::ToCoordinator::kStoreCallerGone: return std::optional<NodeMessage>{StoreCallerGone{in.store_caller_gone().worker()}};
+    case wire::ToCoordinator::CONTENT_NOT_SET: break;
+  }
+  return std::optional<NodeMessage>{};
+}
+
+Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
+  switch (in.content_case()) {
+    case wire::ToNode::kRefused: {
+      Checker check{"Refused"};
+      return check.finish<CoordinatorMessage>(Refused{check.failure(in.refused().failure())});
+    }
+    case wire::ToNode::kWaiting: {
+      Checker check{"Waiting"};
+      return check.finish<CoordinatorMessage>(Waiting{check.text("why", in.waiting().why(), wire_text_max)});
+    }
+    case wire::ToNode::kWorld: return read(in.world());
+    case wire::ToNode::kRevoke: {
+      Checker check{"Revoke"};
+      const Generation generation = check.generation(in.revoke().generation());
+      return check.finish<CoordinatorMessage>(Revoke{generation, check.failure(in.revoke().why())});
+    }
+    case wire::ToNode::kResumed: {
+      Checker check{"Resumed"};
+      return check.finish<CoordinatorMessage>(Resumed{check.generation(in.resumed().generation())});
+    }
+    case wire::ToNode::kVerdict: {
+      Checker check{"Verdict"};
+      const std::int32_t exit_code = check.number<std::int32_t>("exit_code", in.verdict().exit_code(), 0, 255);
+      return check.finish<CoordinatorMessage>(Verdict{exit_code, check.text("report", in.verdict().report(), wire_text_max)});
+    }
+    case wire::ToNode::kStoreResult: {
+      ELRUN_TRY_ASSIGN(StoreReply reply, decode_store_reply(bytes_of(in.store_result().reply())));
+      return std::optional<CoordinatorMessage>{StoreResult{in.store_result().worker(), std::move(reply)}};
+    }
+    case wire::ToNode::CONTENT_NOT_SET: break;
+  }
+  return std::optional<CoordinatorMessage>{};
+}
+
+Result<std::optional<NodeMessage>> node_message_from_bytes(ByteSpan bytes) { return parse<wire::ToCoordinator, NodeMessage>(bytes); }
+Result<std::optional<CoordinatorMessage>> coordinator_message_from_bytes(ByteSpan bytes) { return parse<wire::ToNode, CoordinatorMessage>(bytes); }
+ByteVector to_wire_bytes(const NodeMessage& message) { return serialize<wire::ToCoordinator>(message); }
+ByteVector to_wire_bytes(const CoordinatorMessage& message) { return serialize<wire::ToNode>(message); }
+
+}  // namespace elrun::inline v0

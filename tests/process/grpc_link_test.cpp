@@ -1,0 +1,306 @@
+// The coordinator and its links for real: gRPC on loopback, port 0, one loop for all.
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "lib/base/fd.hpp"
+#include "rendezvous/node_link.hpp"
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+constexpr Duration patience = 20s;  // only a failing test waits for so long
+
+/// A loop that runs until something is so.
+struct Stage {
+  boost::asio::io_context loop;
+  SteadyClock clock;
+  Log log{"coordinator", [](Level, std::string_view) {}};
+  Timeouts timeouts;
+  std::unique_ptr<Coordinator> coordinator;
+  std::uint16_t port = 0;
+
+  Stage() { make(0); }
+  void make(std::uint64_t floor) {
+    coordinator = Coordinator::create(loop, clock, log, {.run = RunId{"run"}, .timeouts = timeouts, .generation_floor = floor});
+  }
+  void serve() {
+    const auto bound = coordinator->serve("127.0.0.1", port);
+    REQUIRE(bound.ok());
+    port = bound.value();
+  }
+  bool until(const std::function<bool()>& so) {
+    const Instant end = clock.now() + patience;
+    while (!so()) {
+      if (clock.now() > end) return false;
+      loop.restart();
+      loop.run_one_for(100ms);
+    }
+    return true;
+  }
+};
+
+/// An agent of few words: joins when it is connected, and keeps what it is told.
+struct Agent {
+  Stage& world;
+  std::string name;
+  std::uint64_t incarnation = 1;
+  RoundOptions options{.nodes_min = 2, .nodes_max = 2};
+  bool running = false;
+  Generation last{};
+  std::vector<CoordinatorMessage> heard{};
+  std::vector<Failure> down{};
+  std::unique_ptr<NodeLink> link{};
+
+  NodeLink::Handler handler() {
+    return {.connected = [this] { join(running); },
+            .disconnected = [this](const Failure& why) { down.push_back(why); },
+            .message = [this](const CoordinatorMessage& message) {
+              heard.push_back(message);
+              if (const auto* began = std::get_if<World>(&message)) last = began->generation, running = true;
+              if (std::holds_alternative<Revoke>(message)) {
+                running = false;
+                link->send(Acknowledge{last});
+                join(false);
+              }
+            }};
+  }
+  void connect() { link = connect_to_coordinator(world.loop, {"127.0.0.1", world.port}, world.timeouts, incarnation, handler()); }
+  void connect_to(const std::string& host) { link = connect_to_coordinator(world.loop, {host, world.port}, world.timeouts, incarnation, handler()); }
+  void join(bool resuming) {
+    Join message;
+    message.who = {NodeId{name}, incarnation};
+    message.run = RunId{"run"};
+    message.version = "0.1.0";
+    message.options = options;
+    message.address = link->local_address();
+    message.last = last;
+    message.resuming = resuming;
+    link->send(message);
+  }
+  template <class T>
+  [[nodiscard]] std::size_t count() const {
+    return static_cast<std::size_t>(std::count_if(heard.begin(), heard.end(), [](const auto& m) { return std::holds_alternative<T>(m); }));
+  }
+  template <class T>
+  [[nodiscard]] const T& last_heard() const {
+    for (auto m = heard.rbegin(); m != heard.rend(); ++m)
+      if (const T* found = std::get_if<T>(&*m)) return *found;
+    FAIL("not heard");
+    std::abort();
+  }
+};
+
+StoreRequest request(const Agent& agent, StoreOp op, std::uint64_t id, std::string key, std::string_view value = {}) {
+  StoreRequest out;
+  out.id = id;
+  out.op = op;
+  out.generation = agent.last;
+  out.wait = 10s;
+  out.keys = {std::move(key)};
+  out.value = {as_bytes(value).begin(), as_bytes(value).end()};
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("two nodes form a world over gRPC; one is killed; it comes back, and they form the next", "[grpc]") {
+  Stage world;
+  world.serve();
+  Agent a{world, "a"}, b{world, "b"};
+  a.connect();
+  b.connect();
+  REQUIRE(world.until([&] { return a.running && b.running; }));
+  CHECK(a.last_heard<World>().members == b.last_heard<World>().members);
+  CHECK(a.last_heard<World>().key == b.last_heard<World>().key);
+  CHECK(a.last_heard<World>().members[0].address == "127.0.0.1");
+
+  b.link.reset();
+  REQUIRE(world.until([&] { return a.count<Revoke>() == 1; }));
+  CHECK(a.last_heard<Revoke>().why.node == "b");
+  Agent again{world, "b", 2};
+  again.connect();
+  REQUIRE(world.until([&] { return a.count<World>() == 2 && again.running; }));
+  CHECK(again.last.number == 2);
+
+  a.link->send(JobFinished{a.last});
+  REQUIRE(world.until([&] { return a.count<Verdict>() == 1 && again.count<Verdict>() == 1; }));
+  REQUIRE(world.until([&] { return world.coordinator->may_exit(); }));  // both have ended their streams by themselves
+}
+
+TEST_CASE("an agent in the coordinator's process and one outside are equal", "[grpc]") {
+  Stage world;
+  world.serve();
+  Agent a{world, "a"}, b{world, "b"};
+  a.link = world.coordinator->connect_in_process(a.handler());
+  CHECK(a.heard.empty());  // never in the caller's stack
+  b.connect_to("localhost");
+  REQUIRE(world.until([&] { return a.running && b.running; }));
+  bool may_exit = false;
+  world.coordinator->on_may_exit([&] { may_exit = true; });
+  b.link->send(WorkersDone{b.last});
+  a.link->send(WorkersDone{a.last});
+  REQUIRE(world.until([&] { return may_exit; }));
+  CHECK(a.last_heard<Verdict>().exit_code == 0);
+  CHECK(b.last_heard<Verdict>().exit_code == 0);
+}
+
+TEST_CASE("store calls go through, wait, and are fenced", "[grpc]") {
+  Stage world;
+  world.serve();
+  Agent a{world, "a"}, b{world, "b"};
+  a.link = world.coordinator->connect_in_process(a.handler());
+  b.connect();
+  REQUIRE(world.until([&] { return a.running && b.running; }));
+  a.link->send(StoreCall{7, request(a, StoreOp::get, 1, "k")});
+  b.link->send(StoreCall{9, request(b, StoreOp::set, 5, "k", "value")});
+  REQUIRE(world.until([&] { return a.count<StoreResult>() == 1 && b.count<StoreResult>() == 1; }));
+  CHECK(a.last_heard<StoreResult>().worker == 7);
+  CHECK(a.last_heard<StoreResult>().reply.id == 1);
+  CHECK(as_text(a.last_heard<StoreResult>().reply.values.at(0)) == "value");
+  CHECK(b.last_heard<StoreResult>().worker == 9);
+  StoreRequest stale = request(b, StoreOp::get, 6, "k");
+  stale.generation.lineage.bits[0] ^= 1;
+  b.link->send(StoreCall{9, stale});
+  REQUIRE(world.until([&] { return b.count<StoreResult>() == 2; }));
+  CHECK(b.last_heard<StoreResult>().reply.code == Code::refused);
+  SECTION("a large value") {
+    const std::string large(store_value_max.value(), 'x');
+    b.link->send(StoreCall{9, request(b, StoreOp::set, 7, "large", large)});
+    a.link->send(StoreCall{7, request(a, StoreOp::get, 2, "large")});
+    b.link->send(StoreCall{9, request(b, StoreOp::get, 8, "large")});
+    REQUIRE(world.until([&] { return a.count<StoreResult>() == 2 && b.count<StoreResult>() == 4; }));
+    CHECK(as_text(b.last_heard<StoreResult>().reply.values.at(0)) == large);
+  }
+  SECTION("a wait ends by its time") {
+    StoreRequest wait = request(b, StoreOp::get, 7, "never");
+    wait.wait = 50ms;
+    b.link->send(StoreCall{9, wait});
+    REQUIRE(world.until([&] { return b.count<StoreResult>() == 3; }));
+    CHECK(b.last_heard<StoreResult>().reply.code == Code::deadline_passed);
+  }
+}
+
+TEST_CASE("a node outlives its coordinator: it is told of the new one's generation and joins it", "[grpc]") {
+  Stage world;
+  world.serve();
+  Agent a{world, "a"}, b{world, "b"};
+  a.connect();
+  b.connect();
+  REQUIRE(world.until([&] { return a.running && b.running; }));
+  world.coordinator.reset();
+  REQUIRE(world.until([&] { return !a.down.empty() && !b.down.empty(); }));
+  CHECK(a.down[0].code == Code::unreachable);
+  CHECK(a.running);
+  world.make(0);
+  world.serve();
+  REQUIRE(world.until([&] { return a.count<World>() == 2 && b.count<World>() == 2; }));
+  CHECK(a.last.number == 2);
+  CHECK(a.last.lineage != a.last_heard<Revoke>().generation.lineage);
+}
+
+TEST_CASE("a link tries until somebody serves, and says so once", "[grpc]") {
+  Stage world;
+  world.serve();
+  world.coordinator.reset();  // the port is free now
+  Agent a{world, "a", 1, {.nodes_min = 1, .nodes_max = 1}};
+  a.connect();
+  REQUIRE(world.until([&] { return !a.down.empty(); }));
+  const Instant later = world.clock.now() + 300ms;
+  REQUIRE(world.until([&] { return world.clock.now() > later; }));
+  CHECK(a.down.size() <= 2);
+  world.make(0);
+  world.serve();
+  REQUIRE(world.until([&] { return a.running; }));
+}
+
+TEST_CASE("what cannot be is said with its reason", "[grpc]") {
+  Stage world;
+  world.serve();
+  SECTION("a port that is taken") {
+    const auto second = Coordinator::create(world.loop, world.clock, world.log, {.timeouts = world.timeouts});
+    const auto bound = second->serve("127.0.0.1", world.port);
+    REQUIRE_FALSE(bound.ok());
+    CHECK(bound.failure().code == Code::already_exists);
+  }
+  SECTION("an address of another machine") {
+    const auto second = Coordinator::create(world.loop, world.clock, world.log, {.timeouts = world.timeouts});
+    CHECK_FALSE(second->serve("192.0.2.1", 0).ok());
+  }
+  SECTION("a name that does not resolve") {
+    Agent a{world, "a"};
+    a.connect_to("no-such-host.invalid");
+    REQUIRE(world.until([&] { return !a.down.empty(); }));
+    CHECK(a.down[0].what.find("no-such-host.invalid") != std::string::npos);
+  }
+  SECTION("options that differ") {
+    Agent a{world, "a"}, b{world, "b", 1, {.nodes_min = 2, .nodes_max = 3}};
+    a.connect();
+    REQUIRE(world.until([&] { return a.count<Waiting>() == 1; }));
+    b.connect();
+    REQUIRE(world.until([&] { return b.count<Refused>() == 1; }));
+    CHECK(b.last_heard<Refused>().failure.what.find("--nnodes MAX: this node has 3, the round has 2") != std::string::npos);
+  }
+}
+
+TEST_CASE("garbage on the port costs nothing", "[grpc]") {
+  Stage world;
+  world.serve();
+  Agent a{world, "a"}, b{world, "b"};
+  a.connect();
+  std::vector<Fd> strangers;
+  for (int i = 0; i < 20; ++i) {
+    Fd stranger{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(world.port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    const std::string garbage = i % 2 == 0 ? std::string(1000, static_cast<char>(i)) : "GET / HTTP/1.1\r\n\r\n";
+    REQUIRE(::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0);
+    strangers.push_back(std::move(stranger));
+  }
+  b.connect();
+  REQUIRE(world.until([&] { return a.running && b.running; }));
+}
+
+TEST_CASE("links and coordinators end at once, whatever they are doing", "[grpc]") {
+  Stage world;
+  world.serve();
+  const Instant start = world.clock.now();
+  for (int i = 0; i < 10; ++i) {
+    Agent a{world, "a"}, b{world, "b", static_cast<std::uint64_t>(i)};
+    a.connect();
+    for (int turns = 0; turns < i; ++turns) world.loop.run_one_for(1ms), world.loop.restart();
+    b.connect_to("localhost");
+  }
+  world.coordinator.reset();
+  CHECK(world.clock.now() - start < patience);
+}
+
+TEST_CASE("a link may be destroyed by what it says", "[grpc]") {
+  Stage world;
+  world.serve();
+  Agent a{world, "a", 1, {.nodes_min = 1, .nodes_max = 1}};
+  NodeLink::Handler handler = a.handler();
+  handler.message = [&a](const CoordinatorMessage& message) {
+    a.heard.push_back(message);
+    a.link.reset();
+  };
+  SECTION("over gRPC") { a.link = connect_to_coordinator(world.loop, {"127.0.0.1", world.port}, world.timeouts, 1, handler); }
+  SECTION("in process") { a.link = world.coordinator->connect_in_process(handler); }
+  REQUIRE(world.until([&] { return a.heard.size() == 1; }));
+  CHECK_FALSE(a.link);
+  world.loop.restart();
+  world.loop.poll();
+}
+
+}  // namespace elrun::test

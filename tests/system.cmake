@@ -25,3 +25,18 @@ if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
 endif()
 
 elrun_bench(launch_bench SOURCES bench/launch_bench.cpp LINK elrun::base fmt::fmt)
+
+# The gpt sample for real: golden hash, kills, resizes.
+if(TARGET gpt)
+  elrun_test(gpt_golden_test SOURCES process/gpt_golden_test.cpp LABELS process golden TIMEOUT 600)
+  add_dependencies(gpt_golden_test gpt)
+  elrun_test(gpt_bad_input_test SOURCES process/gpt_bad_input_test.cpp LABELS process TIMEOUT 600)
+  add_dependencies(gpt_bad_input_test gpt)
+  if(TARGET elrun_launcher)
+    set_tests_properties(gpt_bad_input_test PROPERTIES LABELS "process;grpc")
+    target_compile_definitions(gpt_bad_input_test PRIVATE ELRUN_TEST_LAUNCHER)
+    add_dependencies(gpt_bad_input_test elrun_launcher)
+    elrun_test(gpt_elrun_test SOURCES process/gpt_elrun_test.cpp LABELS process golden grpc TIMEOUT 900)
+    add_dependencies(gpt_elrun_test gpt elrun_launcher)
+  endif()
+endif()

@@ -1,0 +1,188 @@
+// Bad input: a clear error that names the thing and the remedy, and nothing is lost.
+
+#include <sys/mount.h>
+
+#include <memory>
+
+#include "tests/support/gpt_job.hpp"
+
+using namespace elrun::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+Ended gpt(const std::vector<std::string>& arguments) { return run(binary("gpt"), arguments); }
+
+std::vector<std::string> with_checkpoints(const Folder& folder, unsigned steps, std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments{"--every", "4", "--checkpoint", folder / "ck"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return gpt_arguments(folder / "text", steps, arguments);
+}
+
+/// The shard files of the newest checkpoint.
+std::vector<fs::path> newest_shards(const std::string& root) {
+  std::set<fs::path> checkpoints;
+  for (const auto& entry : fs::directory_iterator{fs::path{root} / "ckpt"}) checkpoints.insert(entry.path());
+  REQUIRE_FALSE(checkpoints.empty());
+  std::vector<fs::path> shards;
+  for (const auto& entry : fs::directory_iterator{*checkpoints.rbegin()})
+    if (entry.path().extension() == ".safetensors") shards.push_back(entry.path());
+  REQUIRE_FALSE(shards.empty());
+  return shards;
+}
+
+}  // namespace
+
+TEST_CASE("a missing or empty text is named, with what it must be", "[bad-input]") {
+  const Folder folder;
+  const Ended missing = gpt(gpt_arguments(folder / "nothing", 3));
+  INFO(missing.output);
+  CHECK(missing.code == 66);
+  CHECK(missing.says(folder / "nothing"));
+  std::ofstream{folder / "empty"};
+  const Ended empty = gpt(gpt_arguments(folder / "empty", 3));
+  INFO(empty.output);
+  CHECK(empty.code == 66);
+  CHECK(empty.says(folder / "empty"));
+  CHECK(empty.says("33"));  // context + 1 bytes
+}
+
+TEST_CASE("all contradictions of the sample's options are named at once", "[bad-input]") {
+  const Folder folder;
+  write_text(folder / "text", 1);
+  const Ended ended = gpt({"--data", folder / "text", "--channels", "30", "--heads", "4", "--global-batch", "8", "--micro-batch", "3"});
+  INFO(ended.output);
+  CHECK(ended.code == 78);
+  CHECK(ended.says("--channels"));
+  CHECK(ended.says("--micro-batch"));
+}
+
+TEST_CASE("a checkpoint directory that cannot be made is named before the first step", "[bad-input]") {
+  const Folder folder;
+  write_text(folder / "text", 1);
+  const Ended ended = gpt(gpt_arguments(folder / "text", 3, {"--checkpoint", folder / "text/below-a-file"}));
+  INFO(ended.output);
+  CHECK(ended.code != 0);
+  CHECK(ended.says("below-a-file"));
+  CHECK_FALSE(ended.says("step=1 "));
+}
+
+TEST_CASE("a full disk costs the save, not the job and not the checkpoint before", "[bad-input]") {
+  const Folder folder;
+  write_text(folder / "text", 1);
+  const std::string disk = folder / "disk";
+  fs::create_directory(disk);
+  // Room for two checkpoints of 270 kB beside the reserve that a save leaves free, not for three.
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=4800k") != 0) {
+    WARN("SKIPPED: mounting a small file system needs more rights than this user has");
+    return;
+  }
+  const auto arguments = gpt_arguments(folder / "text", 12, {"--every", "2", "--checkpoint", disk + "/ck"});
+  const Ended full = gpt(arguments);
+  std::ofstream{disk + "/filler"} << std::string(8 << 20, 'x');
+  const Ended fuller = gpt(arguments);
+  fs::remove(disk + "/filler");
+  const bool grown = ::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=32m") == 0;
+  const Ended again = gpt(arguments);
+  ::umount2(disk.c_str(), MNT_DETACH);
+  INFO(full.output << "\n-- full:\n" << fuller.output << "\n-- with room:\n" << again.output);
+  CHECK(grown);
+  CHECK(full.says("step=12 "));  // training went on
+  CHECK(full.says("no_space"));
+  CHECK(full.code != 0);  // but its end is not on the disk
+  CHECK(fuller.code != 0);
+  CHECK(fuller.says("no_space"));
+  CHECK(again.code == 0);
+  CHECK_FALSE(again.says("step=1 "));
+  CHECK(again.state == gpt(gpt_arguments(folder / "text", 12)).state);
+}
+
+TEST_CASE("a checkpoint of another model or another plan is refused with both sides", "[bad-input]") {
+  const Folder folder;
+  write_text(folder / "text", 1);
+  write_text(folder / "other", 2);
+  REQUIRE(gpt(with_checkpoints(folder, 8)).code == 0);
+  for (const auto& [option, was, is] : std::vector<std::array<std::string, 3>>{{"--seed", "7", "8"}, {"--micro-batch", "1", "2"}, {"--channels", "32", "64"}, {"--data", "", folder / "other"}}) {
+    const Ended ended = gpt(with_checkpoints(folder, 16, {option, is}));
+    INFO(option << "\n" << ended.output);
+    CHECK(ended.code == 78);
+    if (option != "--data") {
+      CHECK(ended.says(was));
+      CHECK(ended.says(is));
+    }
+    CHECK(ended.says(folder / "ck"));
+  }
+  const Ended right = gpt(with_checkpoints(folder, 8));
+  CHECK(right.code == 0);  // nothing was lost
+}
+
+TEST_CASE("a truncated or flipped shard is passed over for the checkpoint before, aloud, with the same state", "[bad-input]") {
+  const Folder folder;
+  write_text(folder / "text", 1);
+  Talking job{binary("gpt"), with_checkpoints(folder, 500)};
+  REQUIRE(job.until("step=14 "));
+  job.kill(SIGKILL);
+  job.finish();
+  const std::string damage = GENERATE("truncated", "flipped", "gone");
+  INFO(damage);
+  const fs::path shard = newest_shards(folder / "ck").front();
+  if (damage == "truncated") fs::resize_file(shard, fs::file_size(shard) / 2);
+  if (damage == "gone") fs::remove(shard);
+  if (damage == "flipped") {
+    std::fstream file{shard, std::ios::in | std::ios::out | std::ios::binary};
+    file.seekg(static_cast<std::streamoff>(fs::file_size(shard) / 2));
+    const char byte = static_cast<char>(file.get() ^ 16);
+    file.seekp(static_cast<std::streamoff>(fs::file_size(shard) / 2));
+    file.put(byte);
+  }
+  const Ended ended = gpt(with_checkpoints(folder, 500));
+  INFO(ended.output.substr(0, 4000));
+  CHECK(ended.code == 0);
+  CHECK(ended.says(shard.parent_path().filename().string()));
+  CHECK_FALSE(ended.says("step=1 "));
+  CHECK(ended.state == gpt(gpt_arguments(folder / "text", 500)).state);
+}
+
+TEST_CASE("of two jobs on one checkpoint root the older stops and names both", "[bad-input]") {
+  const Folder folder;
+  write_text(folder / "text", 1);
+  const auto arguments = with_checkpoints(folder, 1000000);
+  Talking older{binary("gpt"), arguments};
+  REQUIRE(older.until("step=6 "));
+  Talking newer{binary("gpt"), arguments};
+  REQUIRE(newer.until("step="));
+  const Ended ended = older.finish();
+  INFO(ended.output.substr(ended.output.size() > 3000 ? ended.output.size() - 3000 : 0));
+  CHECK(ended.code != 0);
+  CHECK(ended.says("fence"));
+  CHECK(newer.until("step="));  // the newer one goes on
+}
+
+#ifdef ELRUN_TEST_LAUNCHER
+TEST_CASE("the launcher's contradictions are named, with the remedy", "[bad-input]") {
+  const Ended none = run(binary("elrun"), {"--nproc_per_node", "0", "--no_python", "/bin/true"});
+  INFO(none.output);
+  CHECK((none.code == 64 || none.code == 78));
+  CHECK(none.says("nproc_per_node"));
+  const Ended range = run(binary("elrun"), {"--nnodes", "3:2", "--no_python", "/bin/true"});
+  INFO(range.output);
+  CHECK((range.code == 64 || range.code == 78));
+  CHECK(range.says("3:2"));
+}
+
+TEST_CASE("an endpoint that nobody serves is tried until the join deadline, and elrun says for whom it waits", "[bad-input]") {
+  const std::string endpoint = "127.0.0.1:" + free_port();
+  const Ended ended = run(binary("elrun"), {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf", "is_host=0,join_timeout=3", "--no_python", "/bin/true"});
+  INFO(ended.output);
+  CHECK(ended.code == 170);
+  CHECK(ended.says(endpoint));
+}
+
+TEST_CASE("a node that waits for the others says how many are missing, and gives up at the join deadline", "[bad-input]") {
+  const std::string endpoint = "127.0.0.1:" + free_port();
+  const Ended ended = run(binary("elrun"), {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf", "join_timeout=3", "--no_python", "/bin/true"});
+  INFO(ended.output);
+  CHECK(ended.code == 170);
+  CHECK(ended.says("1 of 2"));
+}
+#endif

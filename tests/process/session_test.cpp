@@ -173,8 +173,10 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
   SECTION("store calls of many threads are under way at one time") {
     auto waits = std::async(std::launch::async, [&] { return first->store().get("later", within(20s)); });
     std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t) threads.emplace_back([&] { for (int i = 0; i < 50; ++i) CHECK(second->store().add("n", 1, within(20s)).ok()); });
+    std::atomic<int> added = 0;  // checked here: Catch's assertions belong to one thread
+    for (int t = 0; t < 4; ++t) threads.emplace_back([&] { for (int i = 0; i < 50; ++i) added += second->store().add("n", 1, within(20s)).ok(); });
     for (auto& thread : threads) thread.join();
+    CHECK(added == 200);
     CHECK(as_text(second->store().get("n", within(20s)).value()) == "200");
     CHECK(second->store().set("later", as_bytes("now"), within(20s)).ok());
     CHECK(as_text(waits.get().value()) == "now");

@@ -58,6 +58,7 @@ Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
       dx_(largest_.rows() * options.channels) {}
 
 void Model::initialise(const elrun::RandomStream& random) {
+  const float root = std::sqrt(static_cast<float>(largest_.channels));
   std::uint32_t operation = 0;
   const auto normal = [&](const Tensor<float>& tensor, float deviation) {
     const elrun::RandomStream numbers = random.operation(operation++);
@@ -67,18 +68,18 @@ void Model::initialise(const elrun::RandomStream& random) {
   const auto use = [](elrun::Unit unit) { return unit.use(); };
   {
     const auto tokens = use(embedding_), positions = use(place_), last = use(last_);
-    normal(tokens_, 0.02f);
-    normal(positions_, 0.02f);
+    normal(tokens_, 1.0f / root);
+    normal(positions_, 1.0f / root);
     fill(norm_weight_, 1);
     fill(norm_bias_, 0);
   }
   // Each block adds to the residual stream twice; this keeps the stream's size as it was, however many blocks there are.
-  const float to_residual = 0.02f / std::sqrt(2.0f * static_cast<float>(blocks_.size()));
+  const float inside = 0.7f / root, to_residual = inside / std::sqrt(2.0f * static_cast<float>(blocks_.size()));
   for (const Block& block : blocks_) {
     const auto scope = use(block.unit);
     for (const Tensor<float>& weight : {block.norm1_weight, block.norm2_weight}) fill(weight, 1);
     for (const Tensor<float>& bias : {block.norm1_bias, block.norm2_bias}) fill(bias, 0);
-    for (const Tensor<float>& matrix : {block.qkv, block.expand}) normal(matrix, 0.02f);
+    for (const Tensor<float>& matrix : {block.qkv, block.expand}) normal(matrix, inside);
     for (const Tensor<float>& matrix : {block.mix, block.contract}) normal(matrix, to_residual);
   }
 }

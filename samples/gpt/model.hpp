@@ -19,7 +19,8 @@ class Model {
   /// Declares the units and allocates all activations, for slots of `options.micro_batch` samples.
   Model(elrun::Job& job, nn::Engine& engine, const Options& options);
 
-  /// After `seal()`: normal numbers of deviation 0.02, smaller where a block writes to the residual stream.
+  /// After `seal()`: normal numbers of a deviation that falls with the width, smaller still where a block writes to the
+  /// residual stream. (The usual 0.02 is for wide models: a narrow one learns pairs of bytes and then nothing for long.)
   void initialise(const elrun::RandomStream& random);
 
   /// The mean loss over `batch` samples of `context` bytes. Keeps what `backward` needs.

@@ -12,5 +12,7 @@ elrun_test(launcher_node_test SOURCES process/launcher_node_test.cpp support/spa
 elrun_test(launcher_nodes_test SOURCES process/launcher_nodes_test.cpp support/spawn.cpp LABELS process grpc)
 if(TARGET elrun_launcher)
 add_dependencies(launcher_node_test elrun_launcher launcher_worker)
+if(TARGET launcher_nodes_test)  # not under the thread sanitizer
 add_dependencies(launcher_nodes_test elrun_launcher launcher_worker)
+endif()
 endif()

@@ -1,5 +1,6 @@
 /// \file The order of writes is the protocol: data synced, directory synced, manifest synced, directory synced, COMMIT
-/// synced, linked, directory synced, ownership asked again, acknowledged. README.md says what a crash at each line leaves.
+/// synced, linked, directory synced, ownership asked again, acknowledged. README.md says what a crash at each line
+/// leaves.
 
 #include "checkpoint/checkpointer.hpp"
 
@@ -34,10 +35,11 @@ Failure superseded(const Path& root, const Author& mine, FenceNumber my_fence, c
   const bool own = newer.author.generation.lineage == mine.generation.lineage && newer.author.run_id == mine.run_id;
   return {.code = own ? Code::generation_over : Code::refused,
           .remedy = own ? Remedy::rejoin : Remedy::exit_process,
-          .what = fmt::format("checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}", root.string(),
-                              newer.number, to_string(newer.author), my_fence, to_string(mine),
-                              own ? "A later generation of this job saves from here on"
-                                  : "Only one job may save to a root: stop one of them, or give them different directories"),
+          .what = fmt::format(
+              "checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}",
+              root.string(), newer.number, to_string(newer.author), my_fence, to_string(mine),
+              own ? "A later generation of this job saves from here on"
+                  : "Only one job may save to a root: stop one of them, or give them different directories"),
           .generation = mine.generation};
 }
 
@@ -104,12 +106,17 @@ Failure Checkpointer::explained(Failure failure) const {
   failure.rank = saver_.rank;
   failure.generation = saver_.generation;
   if (failure.code == Code::not_permitted)
-    failure.what = fmt::format("checkpoints cannot be kept under {} ({}): let this user write there, or choose another directory; "
-                               "the file system must support hard links", root_.string(), failure.what);
+    failure.what = fmt::format(
+        "checkpoints cannot be kept under {} ({}): let this user write there, or choose another directory; "
+        "the file system must support hard links",
+        root_.string(), failure.what);
   if (failure.code == Code::no_space && failure.what.find(" are free") == std::string::npos) {
     const auto left = files_.space_left(root_);
-    failure.what = fmt::format("a checkpoint needs {} bytes of state, {} bytes are free under {} ({}): free some space, keep fewer checkpoints, or choose another directory",
-                               state_bytes(saver_.model), left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(), failure.what);
+    failure.what = fmt::format(
+        "a checkpoint needs {} bytes of state, {} bytes are free under {} ({}): free some space, keep fewer "
+        "checkpoints, or choose another directory",
+        state_bytes(saver_.model), left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(),
+        failure.what);
   }
   return failure;
 }
@@ -130,8 +137,10 @@ Result<std::optional<RunRecord>> Checkpointer::read_run() {
   std::vector<std::string> differ = differences(record->plan, saver_.plan);
   for (std::string& line : differences(record->model, saver_.model)) differ.push_back(std::move(line));
   if (!differ.empty())
-    return Failure{.code = Code::mismatch, .remedy = Remedy::fix_config,
-                   .what = fmt::format("checkpoint root {} was made by {} with another plan or model; go on with that one, or use another directory:{}",
+    return Failure{.code = Code::mismatch,
+                   .remedy = Remedy::fix_config,
+                   .what = fmt::format("checkpoint root {} was made by {} with another plan or model; go on with that "
+                                       "one, or use another directory:{}",
                                        root_.string(), to_string(record->author), lines(differ))};
   return std::optional{std::move(*record)};
 }
@@ -150,7 +159,8 @@ Result<RunRecord> Checkpointer::read_or_make_run() {
     if (run) return std::move(*run);
     // The lineage is random, so the digest is an identity that no other root has.
     RunRecord mine{.root = {}, .author = author(), .plan = saver_.plan, .model = saver_.model};
-    mine.root = to_hex(sha256(as_bytes(fmt::format("{} {} {}", to_string(mine.author), fence_, mine.author.wall_ns)))).substr(0, 32);
+    mine.root = to_hex(sha256(as_bytes(fmt::format("{} {} {}", to_string(mine.author), fence_, mine.author.wall_ns))))
+                    .substr(0, 32);
     auto made = publish_once(files_, root_, run_file, unique(), encode(mine));
     if (made.ok()) return mine;
     if (made.failure().code != Code::already_exists) return std::move(made).failure();
@@ -164,13 +174,17 @@ Result<void> Checkpointer::claim() {
   fence_ = 0;
   for (int tries = 0; tries < claim_tries_max; ++tries) {
     ELRUN_TRY_ASSIGN(const FenceNumber highest, highest_fence(files_, root_));
-    if (highest >= fence_max) return Failure{Code::exhausted, Remedy::fix_config, fmt::format("{} has used up its fence numbers; use another directory", root_.string())};
+    if (highest >= fence_max)
+      return Failure{Code::exhausted, Remedy::fix_config,
+                     fmt::format("{} has used up its fence numbers; use another directory", root_.string())};
     const ClaimRecord record{highest + 1, author()};
     auto claimed = publish_once(files_, root_ / fences_directory, claim_name(record.number), unique(), encode(record));
     if (claimed.ok()) return fence_ = record.number, Result<void>{};
     if (claimed.failure().code != Code::already_exists) return claimed;
   }
-  return Failure{Code::exhausted, Remedy::retry, fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root_.string())};
+  return Failure{
+      Code::exhausted, Remedy::retry,
+      fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root_.string())};
 }
 
 Result<std::optional<FenceRecord>> Checkpointer::highest_published(std::vector<std::string>& notes) {
@@ -186,15 +200,47 @@ Result<std::optional<FenceRecord>> Checkpointer::highest_published(std::vector<s
     if (!record.ok() && record.failure().code != Code::corrupt) return std::move(record).failure();
     // What was committed under this number and above stays on the timeline; only what it inherited is judged by the
     // record below.
-    note(notes, fmt::format("fence {} is passed over: {}", *number, record.ok() ? "it holds another number" : record.failure().what));
+    note(notes, fmt::format("fence {} is passed over: {}", *number,
+                            record.ok() ? "it holds another number" : record.failure().what));
   }
   return std::optional<FenceRecord>{};
+}
+
+/// Walks back from the newest until one passes all checks; `line` then ends with it, or is empty.
+Result<void> Checkpointer::choose(std::vector<Found>& line, const std::string& root_identity, Start& start) {
+  for (; !line.empty(); line.pop_back()) {
+    const auto& [id, committed, quarantined] = line.back();
+    if (quarantined || std::find(rejected_.begin(), rejected_.end(), id) != rejected_.end()) {
+      note(start.notes, fmt::format("checkpoint {} is passed over: it was found damaged before", to_string(id)));
+      continue;
+    }
+    auto verified = verify_checkpoint(files_, path_of(id), id, root_identity);
+    if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
+      verified = verify_checkpoint(files_, path_of(id), id, root_identity);
+    if (verified.ok()) {
+      start.choice = id;
+      start.manifest_crc = verified->crc;
+      return {};
+    }
+    const Failure why = std::move(verified).failure();
+    if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
+      const auto names = files_.list(path_of(id));
+      if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) continue;
+    }
+    const bool damaged = why.code == Code::corrupt || why.code == Code::not_found;
+    if (!damaged && why.code != Code::io) return why;
+    note(start.notes,
+         fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", to_string(id), why.what));
+    if (damaged) (void)quarantine(id, why);
+  }
+  return {};
 }
 
 Result<Start> Checkpointer::start() {
   auto started = [&]() -> Result<Start> {
     ELRUN_TRY(open_root());
-    for (const Path& directory : {root_, root_ / fences_directory, root_ / checkpoints_directory}) ELRUN_TRY(files_.make_directories(directory));
+    for (const Path& directory : {root_, root_ / fences_directory, root_ / checkpoints_directory})
+      ELRUN_TRY(files_.make_directories(directory));
     ELRUN_TRY(claim());  // before the listing: whatever was acknowledged until now is in it
 
     Start start{.fence = fence_};
@@ -204,46 +250,35 @@ Result<Start> Checkpointer::start() {
     const std::size_t had = line.size();
     ELRUN_TRY_ASSIGN(const auto run, read_run());
     if (had != 0 && !run)
-      return Failure{Code::corrupt, Remedy::fix_config, fmt::format("{} has checkpoints, but no {}: put the file back from a copy, or use another directory", root_.string(), run_file)};
+      return Failure{
+          Code::corrupt, Remedy::fix_config,
+          fmt::format("{} has checkpoints, but no {}: put the file back from a copy, or use another directory",
+                      root_.string(), run_file)};
 
-    for (; !line.empty() && !start.choice; line.pop_back()) {
-      const auto& [id, committed, quarantined] = line.back();
-      if (quarantined || std::find(rejected_.begin(), rejected_.end(), id) != rejected_.end()) {
-        note(start.notes, fmt::format("checkpoint {} is passed over: it was found damaged before", to_string(id)));
-        continue;
-      }
-      auto verified = verify_checkpoint(files_, path_of(id), id, run->root);
-      if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
-        verified = verify_checkpoint(files_, path_of(id), id, run->root);
-      if (verified.ok()) {
-        start.choice = id;
-        start.manifest_crc = verified->crc;
-        break;
-      }
-      const Failure why = std::move(verified).failure();
-      if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
-        const auto names = files_.list(path_of(id));
-        if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) continue;
-      }
-      const bool damaged = why.code == Code::corrupt || why.code == Code::not_found;
-      if (!damaged && why.code != Code::io) return why;
-      note(start.notes, fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", to_string(id), why.what));
-      if (damaged) (void)quarantine(id, why);
-    }
+    if (had != 0) ELRUN_TRY(choose(line, run->root, start));
     if (had != 0 && !start.choice)
-      return Failure{Code::corrupt, Remedy::fix_config,
-                     fmt::format("none of the {} checkpoints under {} can be used, and the job is not begun again silently; "
-                                 "repair one, or use another directory:{}", had, root_.string(), lines(start.notes))};
+      return Failure{
+          Code::corrupt, Remedy::fix_config,
+          fmt::format("none of the {} checkpoints under {} can be used, and the job is not begun again silently; "
+                      "repair one, or use another directory:{}",
+                      had, root_.string(), lines(start.notes))};
     if (had == 0 && std::any_of(found.begin(), found.end(), [](const Found& f) { return f.committed; }))
-      note(start.notes, fmt::format("checkpoints under {} were committed by jobs that had lost the root; they are ignored", root_.string()));
+      note(start.notes,
+           fmt::format("checkpoints under {} were committed by jobs that had lost the root; they are ignored",
+                       root_.string()));
 
     timeline_.clear();
     for (const Found& f : line)
       if (!f.quarantined) timeline_.push_back(f.id);
-    const FenceRecord fence{.number = fence_, .author = author(), .world = saver_.world.value(), .inherits = timeline_, .resumed_from = start.choice};
+    const FenceRecord fence{.number = fence_,
+                            .author = author(),
+                            .world = saver_.world.value(),
+                            .inherits = timeline_,
+                            .resumed_from = start.choice};
     ELRUN_TRY(publish_once(files_, root_ / fences_directory, fence_name(fence_), unique(), encode(fence)));
-    log_.info(start.choice ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
-                           : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));
+    log_.info(start.choice
+                  ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
+                  : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));
     return start;
   }();
   if (started.ok()) return started;
@@ -258,10 +293,12 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
     ELRUN_TRY_ASSIGN(const auto read, read_manifest(files_, directory));
     const Manifest& manifest = read.manifest;
     if (read.crc != start.manifest_crc || manifest.id != *start.choice)
-      return Failure{Code::corrupt, Remedy::retry, fmt::format("{} has CRC-32C {:08x}, the leader saw {:08x}: do all nodes see the same storage?",
-                                                              (directory / manifest_file).string(), read.crc, start.manifest_crc)};
+      return Failure{Code::corrupt, Remedy::retry,
+                     fmt::format("{} has CRC-32C {:08x}, the leader saw {:08x}: do all nodes see the same storage?",
+                                 (directory / manifest_file).string(), read.crc, start.manifest_crc)};
     if (const auto differ = differences(manifest.model, saver_.model); !differ.empty())
-      return Failure{Code::mismatch, Remedy::fix_config, fmt::format("checkpoint {} is of another model:{}", to_string(manifest.id), lines(differ))};
+      return Failure{Code::mismatch, Remedy::fix_config,
+                     fmt::format("checkpoint {} is of another model:{}", to_string(manifest.id), lines(differ))};
 
     // Host state is small and everybody's; it rides along as fragments behind those of the caller.
     ELRUN_TRY_ASSIGN(std::vector<ReadExtent> reads, plan_reads(manifest, fragments));
@@ -274,7 +311,9 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
       reads.push_back({a.file, a.offset, a.bytes, targets.size(), 0});
       targets.emplace_back(aux[i].bytes);
     }
-    std::stable_sort(reads.begin(), reads.end(), [](const ReadExtent& a, const ReadExtent& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });
+    std::stable_sort(reads.begin(), reads.end(), [](const ReadExtent& a, const ReadExtent& b) {
+      return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
+    });
 
     // Readers begin at different files, so that they do not all queue at the first one.
     std::vector<std::pair<std::size_t, std::size_t>> runs;
@@ -298,7 +337,8 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
 bool Checkpointer::quarantine(const CheckpointId& id, const Failure& why) {
   const auto marked = publish_once(files_, path_of(id), quarantine_file, unique(), fmt::format("{}\n", message(why)));
   if (marked.ok() || marked.failure().code == Code::already_exists) return true;
-  log_.warning(fmt::format("checkpoint {} could not be marked as damaged: {}", to_string(id), message(marked.failure())));
+  log_.warning(
+      fmt::format("checkpoint {} could not be marked as damaged: {}", to_string(id), message(marked.failure())));
   return false;
 }
 
@@ -313,35 +353,42 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
 // --- a save ---
 
 Result<void> Checkpointer::no_newer_fence() {
-  if (fence_ == 0) return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
+  if (fence_ == 0)
+    return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
   ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files_, root_));
   if (numbers.empty() || numbers.back() < fence_)
-    return Failure{Code::not_found, Remedy::fix_config, fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", fence_, root_.string())};
+    return Failure{Code::not_found, Remedy::fix_config,
+                   fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", fence_,
+                               root_.string())};
   if (numbers.back() == fence_) return {};
   const Path path = root_ / fences_directory / claim_name(numbers.back());
   const auto text = files_.read_all(path, record_bytes_max);
   auto newer = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
-  if (!newer.ok()) newer = ClaimRecord{numbers.back(), {.run_id = "unknown", .generation = {}}};  // refused all the same
+  if (!newer.ok())
+    newer = ClaimRecord{numbers.back(), {.run_id = "unknown", .generation = {}}};  // refused all the same
   return superseded(root_, author(), fence_, *newer);
 }
 
 Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes) {
   auto begun = [&]() -> Result<SaveTicket> {
-    if (step > step_max) return Failure{Code::invalid_argument, Remedy::fix_config, fmt::format("step {} is beyond {}", step, step_max)};
+    if (step > step_max)
+      return Failure{Code::invalid_argument, Remedy::fix_config, fmt::format("step {} is beyond {}", step, step_max)};
     ELRUN_TRY(no_newer_fence());
     ELRUN_TRY_ASSIGN(const Bytes left, files_.space_left(root_));
     const std::uint64_t state = state_bytes(saver_.model) + aux_bytes;
     const Bytes needed = Bytes{state + state / 50} + Bytes{saver_.world.value() * std::uint64_t{16384}} + space_reserve;
     if (left < needed)
       return Failure{Code::no_space, Remedy::fix_config,
-                     fmt::format("a checkpoint of step {} needs {} bytes under {}, {} bytes are free: free some space, keep fewer checkpoints, or choose another directory",
+                     fmt::format("a checkpoint of step {} needs {} bytes under {}, {} bytes are free: free some space, "
+                                 "keep fewer checkpoints, or choose another directory",
                                  step, needed.value(), root_.string(), left.value())};
     ELRUN_TRY_ASSIGN(const RunRecord run, read_or_make_run());
     CheckpointId id{step, fence_, 1};
     ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files_, root_));
     for (const Found& f : found)
       if (f.id.step == step && f.id.fence == fence_) id.attempt = std::max(id.attempt, f.id.attempt + 1);
-    if (id.attempt > attempt_max) return Failure{Code::exhausted, Remedy::fix_config, fmt::format("step {} was tried {} times", step, attempt_max)};
+    if (id.attempt > attempt_max)
+      return Failure{Code::exhausted, Remedy::fix_config, fmt::format("step {} was tried {} times", step, attempt_max)};
     ELRUN_TRY(files_.make_directory(path_of(id)));
     ELRUN_TRY(files_.sync_directory(root_ / checkpoints_directory));
     return SaveTicket{id, run.root};
@@ -350,23 +397,30 @@ Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t au
   return begun;
 }
 
-PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux) {
+PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments,
+                                  std::span<const Aux> aux) {
   PartVote vote{.id = ticket.id, .rank = saver_.rank.value(), .refusal = {}};
-  if (auto written = write_part_files(ticket, fragments, aux, vote); !written.ok()) vote.refusal = explained(std::move(written).failure());
+  if (auto written = write_part_files(ticket, fragments, aux, vote); !written.ok())
+    vote.refusal = explained(std::move(written).failure());
   return vote;
 }
 
-Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote) {
+Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments,
+                                            std::span<const Aux> aux, PartVote& vote) {
   const std::uint32_t rank = saver_.rank.value(), world = saver_.world.value();
   const Path directory = path_of(ticket.id);
-  ELRUN_TRY_ASSIGN(const ShardLayout layout, lay_out_shard(saver_.model, ticket.id, ticket.root, author(), rank, world, fragments, aux));
+  ELRUN_TRY_ASSIGN(const ShardLayout layout,
+                   lay_out_shard(saver_.model, ticket.id, ticket.root, author(), rank, world, fragments, aux));
   auto part = write_shard(files_, directory, layout);
   if (!part.ok()) {
     Failure why = std::move(part).failure();
     if (why.code == Code::no_space) {
       const auto left = files_.space_left(root_);
-      why.what = fmt::format("{} needs {} bytes, {} bytes are free under {} ({}): free some space, keep fewer checkpoints, or choose another directory",
-                             layout.part.file.name, layout.part.file.bytes, left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(), why.what);
+      why.what = fmt::format(
+          "{} needs {} bytes, {} bytes are free under {} ({}): free some space, keep fewer checkpoints, or choose "
+          "another directory",
+          layout.part.file.name, layout.part.file.bytes,
+          left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(), why.what);
     }
     return why;
   }
@@ -382,7 +436,8 @@ Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<
   return {};
 }
 
-Result<void> Checkpointer::commit(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner) {
+Result<void> Checkpointer::commit(const SaveTicket& ticket, std::span<const PartVote> votes,
+                                  const std::function<Result<void>()>& still_owner) {
   bool published = false;
   auto done = commit_prepared(ticket, votes, still_owner, published);
   if (done.ok()) return done;
@@ -395,8 +450,8 @@ Result<void> Checkpointer::commit(const SaveTicket& ticket, std::span<const Part
   return why;
 }
 
-Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
-                                           bool& published) {
+Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes,
+                                           const std::function<Result<void>()>& still_owner, bool& published) {
   SaveRound round = begin_round(ticket.id, saver_.world.value(), Deadline{});
   for (const PartVote& vote : votes) round = with_vote(std::move(round), vote);
   const SaveVerdict decided = verdict(round, Instant{});
@@ -409,31 +464,53 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
     const Path path = directory / part_name(vote.rank, saver_.world.value());
     ELRUN_TRY_ASSIGN(const ByteVector text, files_.read_all(path, record_bytes_max));
     if (text.size() != vote.part_bytes || crc32c(text) != vote.part_crc)
-      return Failure{.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()), .rank = Rank{vote.rank}};
+      return Failure{
+          .code = Code::corrupt,
+          .remedy = Remedy::fix_config,
+          .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()),
+          .rank = Rank{vote.rank}};
     ELRUN_TRY_ASSIGN(PartRecord part, decode_part(text, path.string()));
     ELRUN_TRY(ShardReader::open(files_, directory, part.file));
     total += part.file.bytes;
     parts.push_back(std::move(part));
   }
-  Manifest head{.id = ticket.id, .root = ticket.root, .author = author(), .parent = {}, .world = saver_.world.value(),
-                .plan = saver_.plan, .model = saver_.model, .files = {}, .fragments = {}, .aux = {}};
+  Manifest head{.id = ticket.id,
+                .root = ticket.root,
+                .author = author(),
+                .parent = {},
+                .world = saver_.world.value(),
+                .plan = saver_.plan,
+                .model = saver_.model,
+                .files = {},
+                .fragments = {},
+                .aux = {}};
   if (!timeline_.empty()) head.parent = timeline_.back();
   ELRUN_TRY_ASSIGN(const Manifest manifest, merge(std::move(head), std::move(parts)));
   const std::string text = encode(manifest);
-  if (text.size() > manifest_bytes_max.value()) return Failure{Code::exhausted, Remedy::fix_config, fmt::format("the manifest would have {} bytes; use fewer units", text.size())};
+  if (text.size() > manifest_bytes_max.value())
+    return Failure{Code::exhausted, Remedy::fix_config,
+                   fmt::format("the manifest would have {} bytes; use fewer units", text.size())};
   ELRUN_TRY(files_.write_durably(directory / manifest_file, as_bytes(text)));
   ELRUN_TRY(files_.sync_directory(directory));
 
   ELRUN_TRY(still_owner());
   ELRUN_TRY(no_newer_fence());
-  const CommitRecord record{ticket.id, ticket.root, author(), text.size(), crc32c(as_bytes(text)), to_hex(sha256(as_bytes(text))), manifest.files.size(), total};
+  const CommitRecord record{ticket.id,
+                            ticket.root,
+                            author(),
+                            text.size(),
+                            crc32c(as_bytes(text)),
+                            to_hex(sha256(as_bytes(text))),
+                            manifest.files.size(),
+                            total};
   published = true;
   ELRUN_TRY(publish_once(files_, directory, commit_file, unique(), encode(record)));
   timeline_.push_back(ticket.id);
   // Whoever took over since then may have looked before COMMIT appeared: such a commit must not be promised to anybody.
   ELRUN_TRY(still_owner());
   ELRUN_TRY(no_newer_fence());
-  log_.info(fmt::format("checkpoint {} committed: {} bytes in {} files", to_string(ticket.id), total, manifest.files.size()));
+  log_.info(
+      fmt::format("checkpoint {} committed: {} bytes in {} files", to_string(ticket.id), total, manifest.files.size()));
   return {};
 }
 
@@ -442,15 +519,16 @@ void Checkpointer::abandon(const SaveTicket& ticket) {
   const auto names = files_.list(directory);
   if (!names.ok() || std::find(names->begin(), names->end(), commit_file) != names->end()) return;
   if (const auto removed = remove_tree(files_, directory); !removed.ok())
-    log_.warning(fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id), message(removed.failure())));
+    log_.warning(fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id),
+                             message(removed.failure())));
 }
 
 // --- retention ---
 
 Result<void> Checkpointer::remove_committed(const CheckpointId& id, const std::string& root_identity) {
   const auto commit = read_commit(files_, path_of(id));
-  if (!commit.ok()) return {};                           // damaged: kept for the person who looks into it
-  if (commit->root != root_identity) return {};          // not ours, however it came here
+  if (!commit.ok()) return {};                   // damaged: kept for the person who looks into it
+  if (commit->root != root_identity) return {};  // not ours, however it came here
   // The mirror of a commit: first it stops to exist, durably; then its bytes go.
   ELRUN_TRY(files_.remove_file(path_of(id) / commit_file));
   ELRUN_TRY(files_.sync_directory(path_of(id)));

@@ -33,11 +33,12 @@ namespace elrun::inline v0 {
 
 struct Author;
 struct FenceRecord;
+struct Found;
 struct RunRecord;
 
 /// Who saves: fixed for one generation.
 struct Saver {
-  std::string run_id;        ///< `--rdzv_id`, for people.
+  std::string run_id;  ///< `--rdzv_id`, for people.
   Generation generation;
   Rank rank;
   WorldSize world{1};
@@ -106,12 +107,14 @@ class Checkpointer {
  private:
   Result<void> claim();
   Result<std::optional<FenceRecord>> highest_published(std::vector<std::string>& notes);
+  Result<void> choose(std::vector<Found>& line, const std::string& root_identity, Start& start);
   Result<std::optional<RunRecord>> read_run();
   Result<RunRecord> read_or_make_run();
   Result<void> no_newer_fence();
-  Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
-                               bool& published);
-  Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
+  Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes,
+                               const std::function<Result<void>()>& still_owner, bool& published);
+  Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
+                                PartVote& vote);
   Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
   bool quarantine(const CheckpointId& id, const Failure& why);
   void note(std::vector<std::string>& notes, std::string line);
@@ -125,9 +128,9 @@ class Checkpointer {
   const Log& log_;
   Path root_;
   Saver saver_;
-  FenceNumber fence_ = 0;                  // ours, once start() has claimed it
-  std::vector<CheckpointId> timeline_{};   // inherited by our fence, then committed by it, oldest first
-  std::vector<CheckpointId> rejected_{};   // passed over even where a quarantine could not be written
+  FenceNumber fence_ = 0;                 // ours, once start() has claimed it
+  std::vector<CheckpointId> timeline_{};  // inherited by our fence, then committed by it, oldest first
+  std::vector<CheckpointId> rejected_{};  // passed over even where a quarantine could not be written
 };
 
 /// The highest fence found under `root`; 0 when there is none. The floor of a fresh coordinator's generation numbers.

@@ -15,16 +15,20 @@ std::vector<Found> timeline(const std::vector<Found>& found, const std::optional
   return line;
 }
 
-Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line, FenceNumber mine, std::uint32_t keep) {
+Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line, FenceNumber mine,
+                    std::uint32_t keep) {
   keep = std::max(keep, 2u);
   std::vector<CheckpointId> good, beside;
   Retention result;
   for (const Found& f : found) {
     if (f.quarantined || f.id.fence > mine) continue;  // kept for the person who looks into it; not ours to judge
     const bool on_line = std::find(line.begin(), line.end(), f.id) != line.end();
-    if (!f.committed) result.sweep.push_back(f.id);
-    else if (on_line) good.push_back(f.id);
-    else if (f.id.fence < mine) beside.push_back(f.id);
+    if (!f.committed)
+      result.sweep.push_back(f.id);
+    else if (on_line)
+      good.push_back(f.id);
+    else if (f.id.fence < mine)
+      beside.push_back(f.id);
   }
   std::sort(good.begin(), good.end());
   if (good.size() >= keep) {

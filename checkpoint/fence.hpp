@@ -15,7 +15,7 @@ namespace elrun::inline v0 {
 /// One directory under ckpt/, as its listing shows it.
 struct Found {
   CheckpointId id;
-  bool committed = false;    ///< Has a COMMIT, valid or not.
+  bool committed = false;  ///< Has a COMMIT, valid or not.
   bool quarantined = false;
   friend bool operator==(const Found&, const Found&) = default;
 };
@@ -30,7 +30,7 @@ struct Retention {
 /// What may go after a commit under fence `mine`. `line` holds the ids of the timeline. Never the newest `keep` of the
 /// timeline (at least 2), never a quarantined one, never anything of a newer fence; and what lies beside the timeline
 /// goes only once the timeline itself has `keep`.
-[[nodiscard]] Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line, FenceNumber mine,
-                                  std::uint32_t keep);
+[[nodiscard]] Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line,
+                                  FenceNumber mine, std::uint32_t keep);
 
 }  // namespace elrun::inline v0

@@ -22,7 +22,8 @@ struct TensorInfo {
 
 struct UnitInfo {
   std::string name;
-  std::uint64_t elements = 0;  ///< Of the flat space, alignment between tensors included, granule padding at its end not.
+  std::uint64_t elements =
+      0;  ///< Of the flat space, alignment between tensors included, granule padding at its end not.
   std::vector<TensorInfo> tensors;
   friend bool operator==(const UnitInfo&, const UnitInfo&) = default;
 };
@@ -40,7 +41,8 @@ struct ModelTable {
   friend bool operator==(const ModelTable&, const ModelTable&) = default;
 };
 
-/// The plan as far as checkpoints care: equal hashes are the same plan; the description is for the person who reads why not.
+/// The plan as far as checkpoints care: equal hashes are the same plan; the description is for the person who reads why
+/// not.
 struct PlanIdentity {
   std::string hash;         ///< Hexadecimal, over all that must not change.
   std::string description;  ///< One `name: value` per line, so that a mismatch can say what differs.
@@ -50,10 +52,10 @@ struct PlanIdentity {
 /// A run of one kind of one unit, and where this rank has its bytes: read by a save, written by a load.
 struct Fragment {
   std::string kind;
-  std::uint64_t unit = 0;                ///< Index in ModelTable::units.
-  std::uint64_t begin = 0, end = 0;      ///< Elements of the unit's flat space.
-  std::span<std::byte> bytes;            ///< Host memory, (end - begin) elements of the kind's dtype. Borrowed during the call.
-  bool replicated = false;               ///< Save only: every rank holds the same; each writes its part of it.
+  std::uint64_t unit = 0;            ///< Index in ModelTable::units.
+  std::uint64_t begin = 0, end = 0;  ///< Elements of the unit's flat space.
+  std::span<std::byte> bytes;  ///< Host memory, (end - begin) elements of the kind's dtype. Borrowed during the call.
+  bool replicated = false;     ///< Save only: every rank holds the same; each writes its part of it.
 };
 
 /// Small state of the host (a schedule, the loader's position), the same on every rank; rank 0 writes it.
@@ -68,8 +70,10 @@ struct Aux {
 [[nodiscard]] std::vector<std::string> problems(const PlanIdentity& plan);
 
 /// What differs between a saved model and this one, a line each, at most `limit`; empty when they are equal.
-[[nodiscard]] std::vector<std::string> differences(const ModelTable& saved, const ModelTable& mine, std::size_t limit = 12);
-[[nodiscard]] std::vector<std::string> differences(const PlanIdentity& saved, const PlanIdentity& mine, std::size_t limit = 12);
+[[nodiscard]] std::vector<std::string> differences(const ModelTable& saved, const ModelTable& mine,
+                                                   std::size_t limit = 12);
+[[nodiscard]] std::vector<std::string> differences(const PlanIdentity& saved, const PlanIdentity& mine,
+                                                   std::size_t limit = 12);
 
 /// Bytes that a checkpoint of this model holds, without headers and host state.
 [[nodiscard]] std::uint64_t state_bytes(const ModelTable& table);

@@ -11,12 +11,15 @@
 namespace elrun::inline v0 {
 namespace {
 
-Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
+Failure corrupt(std::string what) {
+  return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)};
+}
 
 // --- values to JSON ---
 
 Json json_of(const Author& author) {
-  return {{"run", as_plain_text(author.run_id)}, {"generation", author.generation.number},
+  return {{"run", as_plain_text(author.run_id)},
+          {"generation", author.generation.number},
           {"lineage", hex64(author.generation.lineage.bits[0]) + hex64(author.generation.lineage.bits[1])},
           {"wall_ns", hex64(static_cast<std::uint64_t>(author.wall_ns))}};  // nanoseconds need more than 53 bits
 }
@@ -38,20 +41,27 @@ Json json_of(const ModelTable& model) {
 }
 
 Json json_of(const FileRecord& file) {
-  return {{"name", file.name}, {"bytes", file.bytes}, {"header_bytes", file.header_bytes}, {"table_offset", file.table_offset},
-          {"header_crc", hex32(file.header_crc)}, {"table_crc", hex32(file.table_crc)}, {"file_crc", hex32(file.file_crc)}};
+  return {{"name", file.name},
+          {"bytes", file.bytes},
+          {"header_bytes", file.header_bytes},
+          {"table_offset", file.table_offset},
+          {"header_crc", hex32(file.header_crc)},
+          {"table_crc", hex32(file.table_crc)},
+          {"file_crc", hex32(file.file_crc)}};
 }
 
 /// Columns, so that a large manifest does not repeat the names of its fields.
 Json json_of(const std::vector<FragmentRecord>& fragments) {
   Json rows = Json::array();
-  for (const FragmentRecord& f : fragments) rows.push_back(Json::array({f.kind, f.unit, f.begin, f.end, f.file, f.offset}));
+  for (const FragmentRecord& f : fragments)
+    rows.push_back(Json::array({f.kind, f.unit, f.begin, f.end, f.file, f.offset}));
   return rows;
 }
 
 Json json_of(const std::vector<AuxRecord>& aux) {
   Json rows = Json::array();
-  for (const AuxRecord& a : aux) rows.push_back({{"name", a.name}, {"file", a.file}, {"offset", a.offset}, {"bytes", a.bytes}});
+  for (const AuxRecord& a : aux)
+    rows.push_back({{"name", a.name}, {"file", a.file}, {"offset", a.offset}, {"bytes", a.bytes}});
   return rows;
 }
 
@@ -73,9 +83,10 @@ Result<void> check_format(const Json& body, std::string_view what) {
   const Json& needs = fields.list("requires", 64);
   if (!problem.empty()) return corrupt(problem);
   if (format == checkpoint_format && needs.empty()) return {};
-  return Failure{Code::mismatch, Remedy::fix_config,
-                 fmt::format("{} has format {} and requires {}; this elrun reads format {} without extensions: use a newer elrun",
-                             what, format, canonical(needs), checkpoint_format)};
+  return Failure{
+      Code::mismatch, Remedy::fix_config,
+      fmt::format("{} has format {} and requires {}; this elrun reads format {} without extensions: use a newer elrun",
+                  what, format, canonical(needs), checkpoint_format)};
 }
 
 Author author_of(const Fields& in) {
@@ -148,7 +159,8 @@ FileRecord file_of(const Fields& in) {
                   small(in.hex("header_crc", 8)),
                   small(in.hex("table_crc", 8)),
                   small(in.hex("file_crc", 8))};
-  const bool sound = file.header_bytes >= 10 && file.header_bytes <= 100'000'008 && file.header_bytes <= file.table_offset &&
+  const bool sound = file.header_bytes >= 10 && file.header_bytes <= 100'000'008 &&
+                     file.header_bytes <= file.table_offset &&
                      file.bytes == file.table_offset + 4 * (block_count(file.table_offset) + 1);
   if (!sound) in.complain("has lengths that contradict each other");
   return file;
@@ -176,7 +188,8 @@ std::vector<AuxRecord> aux_of(const Fields& in, std::uint32_t files, std::string
   std::vector<AuxRecord> aux;
   for (const Json& row : in.list("aux", aux_max)) {
     const Fields entry{row, in.where() + ".aux", problem};
-    aux.push_back({entry.text("name", 256), small(entry.number("file", files - 1)), entry.number("offset"), entry.number("bytes", aux_bytes_max)});
+    aux.push_back({entry.text("name", 256), small(entry.number("file", files - 1)), entry.number("offset"),
+                   entry.number("bytes", aux_bytes_max)});
     for (std::size_t i = 0; i + 1 < aux.size(); ++i)
       if (aux[i].name == aux.back().name) entry.complain("has a name that occurs twice");
   }
@@ -193,7 +206,8 @@ std::uint32_t world_of(const Fields& in) {
 std::string whole(const Manifest& m) {
   if (m.files.size() != m.world) return fmt::format("lists {} files for a world of {}", m.files.size(), m.world);
   for (std::uint32_t rank = 0; rank < m.world; ++rank)
-    if (m.files[rank].name != shard_name(rank, m.world)) return fmt::format("names file {} {}", rank, m.files[rank].name);
+    if (m.files[rank].name != shard_name(rank, m.world))
+      return fmt::format("names file {} {}", rank, m.files[rank].name);
   const auto inside = [&](std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) {
     if (file >= m.files.size()) return false;
     const FileRecord& f = m.files[file];
@@ -218,7 +232,8 @@ std::string whole(const Manifest& m) {
     }
   if (next != m.fragments.size()) return "has fragments out of order, or of a kind or unit that it does not list";
   for (const AuxRecord& a : m.aux)
-    if (!inside(a.file, a.offset, a.bytes)) return fmt::format("places aux/{} outside the data of file {}", a.name, a.file);
+    if (!inside(a.file, a.offset, a.bytes))
+      return fmt::format("places aux/{} outside the data of file {}", a.name, a.file);
   return {};
 }
 
@@ -226,11 +241,13 @@ std::string whole(const Manifest& m) {
 
 std::string to_string(const Author& author) {
   return fmt::format("run \"{}\", lineage {}, generation {}", author.run_id,
-                     hex64(author.generation.lineage.bits[0]) + hex64(author.generation.lineage.bits[1]), author.generation.number);
+                     hex64(author.generation.lineage.bits[0]) + hex64(author.generation.lineage.bits[1]),
+                     author.generation.number);
 }
 
 std::string encode(const RunRecord& r) {
-  return seal(with_format({{"root", r.root}, {"author", json_of(r.author)}, {"plan", json_of(r.plan)}, {"model", json_of(r.model)}}));
+  return seal(with_format(
+      {{"root", r.root}, {"author", json_of(r.author)}, {"plan", json_of(r.plan)}, {"model", json_of(r.model)}}));
 }
 
 Result<RunRecord> decode_run(ByteSpan text, std::string_view what) {
@@ -238,12 +255,15 @@ Result<RunRecord> decode_run(ByteSpan text, std::string_view what) {
   ELRUN_TRY(check_format(body, what));
   std::string problem;
   const Fields in{body, std::string{what}, problem};
-  RunRecord record{root_of(in), author_of(in.object("author")), plan_of(in.object("plan")), model_of(in.object("model"), problem)};
+  RunRecord record{root_of(in), author_of(in.object("author")), plan_of(in.object("plan")),
+                   model_of(in.object("model"), problem)};
   if (!problem.empty()) return corrupt(problem);
   return record;
 }
 
-std::string encode(const ClaimRecord& r) { return seal(with_format({{"number", r.number}, {"author", json_of(r.author)}})); }
+std::string encode(const ClaimRecord& r) {
+  return seal(with_format({{"number", r.number}, {"author", json_of(r.author)}}));
+}
 
 Result<ClaimRecord> decode_claim(ByteSpan text, std::string_view what) {
   ELRUN_TRY_ASSIGN(const Json body, unseal(text, what));
@@ -258,8 +278,11 @@ Result<ClaimRecord> decode_claim(ByteSpan text, std::string_view what) {
 std::string encode(const FenceRecord& r) {
   Json inherits = Json::array();
   for (const CheckpointId& id : r.inherits) inherits.push_back(to_string(id));
-  return seal(with_format({{"number", r.number}, {"author", json_of(r.author)}, {"world", r.world},
-                           {"inherits", std::move(inherits)}, {"resumed_from", json_of(r.resumed_from)}}));
+  return seal(with_format({{"number", r.number},
+                           {"author", json_of(r.author)},
+                           {"world", r.world},
+                           {"inherits", std::move(inherits)},
+                           {"resumed_from", json_of(r.resumed_from)}}));
 }
 
 Result<FenceRecord> decode_fence(ByteSpan text, std::string_view what) {
@@ -270,14 +293,20 @@ Result<FenceRecord> decode_fence(ByteSpan text, std::string_view what) {
   FenceRecord record{in.number("number", fence_max), author_of(in.object("author")), world_of(in), {}, {}};
   for (const Json& id : in.list("inherits", 1 << 20)) record.inherits.push_back(id_of(id, in));
   if (!std::is_sorted(record.inherits.begin(), record.inherits.end())) in.complain("inherits in no order");
-  if (!body.contains("resumed_from") || !body["resumed_from"].is_null()) record.resumed_from = id_of(in, "resumed_from");
+  if (!body.contains("resumed_from") || !body["resumed_from"].is_null())
+    record.resumed_from = id_of(in, "resumed_from");
   if (!problem.empty()) return corrupt(problem);
   return record;
 }
 
 std::string encode(const PartRecord& r) {
-  return seal(with_format({{"checkpoint", to_string(r.id)}, {"root", r.root}, {"rank", r.rank}, {"world", r.world},
-                           {"file", json_of(r.file)}, {"fragments", json_of(r.fragments)}, {"aux", json_of(r.aux)}}));
+  return seal(with_format({{"checkpoint", to_string(r.id)},
+                           {"root", r.root},
+                           {"rank", r.rank},
+                           {"world", r.world},
+                           {"file", json_of(r.file)},
+                           {"fragments", json_of(r.fragments)},
+                           {"aux", json_of(r.aux)}}));
 }
 
 Result<PartRecord> decode_part(ByteSpan text, std::string_view what) {
@@ -312,20 +341,31 @@ Result<Manifest> merge(Manifest head, std::vector<PartRecord> parts) {
     head.aux.insert(head.aux.end(), part.aux.begin(), part.aux.end());
   }
   const auto order = [](const FragmentRecord& f) { return std::tuple{f.kind, f.unit, f.begin}; };
-  std::sort(head.fragments.begin(), head.fragments.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  std::sort(head.fragments.begin(), head.fragments.end(),
+            [&](const auto& a, const auto& b) { return order(a) < order(b); });
   // A program that saves the wrong ranges is a bug of the job, found before the commit and not at the restore.
   if (const std::string problem = whole(head); !problem.empty())
-    return Failure{Code::invalid_argument, Remedy::exit_process, fmt::format("the ranks' parts of {} make no checkpoint: it {}", to_string(head.id), problem)};
+    return Failure{Code::invalid_argument, Remedy::exit_process,
+                   fmt::format("the ranks' parts of {} make no checkpoint: it {}", to_string(head.id), problem)};
   return head;
 }
 
 std::string encode(const Manifest& m) {
   Json files = Json::array();
   for (const FileRecord& file : m.files) files.push_back(json_of(file));
-  return canonical(with_format({{"checkpoint", to_string(m.id)}, {"step", m.id.step}, {"root", m.root}, {"author", json_of(m.author)},
-                                {"parent", json_of(m.parent)}, {"world", m.world}, {"plan", json_of(m.plan)}, {"model", json_of(m.model)},
-                                {"files", std::move(files)}, {"fragments", json_of(m.fragments)}, {"aux", json_of(m.aux)},
-                                {"writer", "elrun 0.1"}})) + "\n";
+  return canonical(with_format({{"checkpoint", to_string(m.id)},
+                                {"step", m.id.step},
+                                {"root", m.root},
+                                {"author", json_of(m.author)},
+                                {"parent", json_of(m.parent)},
+                                {"world", m.world},
+                                {"plan", json_of(m.plan)},
+                                {"model", json_of(m.model)},
+                                {"files", std::move(files)},
+                                {"fragments", json_of(m.fragments)},
+                                {"aux", json_of(m.aux)},
+                                {"writer", "elrun 0.1"}})) +
+         "\n";
 }
 
 Result<Manifest> decode_manifest(ByteSpan text, std::string_view what) {
@@ -342,7 +382,8 @@ Result<Manifest> decode_manifest(ByteSpan text, std::string_view what) {
   m.world = world_of(in);
   m.plan = plan_of(in.object("plan"));
   m.model = model_of(in.object("model"), problem);
-  for (const Json& row : in.list("files", world_max)) m.files.push_back(file_of(Fields{row, in.where() + ".files", problem}));
+  for (const Json& row : in.list("files", world_max))
+    m.files.push_back(file_of(Fields{row, in.where() + ".files", problem}));
   m.fragments = fragments_of(in, m.world);
   m.aux = aux_of(in, m.world, problem);
   if (problem.empty())
@@ -352,9 +393,15 @@ Result<Manifest> decode_manifest(ByteSpan text, std::string_view what) {
 }
 
 std::string encode(const CommitRecord& r) {
-  const std::string line = canonical(with_format({{"checkpoint", to_string(r.id)}, {"root", r.root}, {"author", json_of(r.author)},
-                                                  {"manifest_bytes", r.manifest_bytes}, {"manifest_crc", hex32(r.manifest_crc)},
-                                                  {"manifest_sha256", r.manifest_sha256}, {"files", r.files}, {"total_bytes", r.total_bytes}})) + "\n";
+  const std::string line = canonical(with_format({{"checkpoint", to_string(r.id)},
+                                                  {"root", r.root},
+                                                  {"author", json_of(r.author)},
+                                                  {"manifest_bytes", r.manifest_bytes},
+                                                  {"manifest_crc", hex32(r.manifest_crc)},
+                                                  {"manifest_sha256", r.manifest_sha256},
+                                                  {"files", r.files},
+                                                  {"total_bytes", r.total_bytes}})) +
+                           "\n";
   return line + hex32(crc32c(as_bytes(line))) + "\n";
 }
 
@@ -367,10 +414,10 @@ Result<CommitRecord> decode_commit(ByteSpan text, std::string_view what) {
   ELRUN_TRY(check_format(body, what));
   std::string problem;
   const Fields in{body, std::string{what}, problem};
-  CommitRecord record{id_of(in, "checkpoint"),           root_of(in),
-                      author_of(in.object("author")),    in.number("manifest_bytes", manifest_bytes_max.value()),
-                      small(in.hex("manifest_crc", 8)),  in.text("manifest_sha256", 64),
-                      in.number("files", world_max),     in.number("total_bytes")};
+  CommitRecord record{id_of(in, "checkpoint"),          root_of(in),
+                      author_of(in.object("author")),   in.number("manifest_bytes", manifest_bytes_max.value()),
+                      small(in.hex("manifest_crc", 8)), in.text("manifest_sha256", 64),
+                      in.number("files", world_max),    in.number("total_bytes")};
   if (!problem.empty()) return corrupt(problem);
   return record;
 }

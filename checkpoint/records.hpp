@@ -21,14 +21,14 @@
 namespace elrun::inline v0 {
 
 constexpr std::uint64_t checkpoint_format = 1;
-constexpr std::uint64_t block_bytes = 1 << 20;        ///< One checksum each, counted from the start of the file.
+constexpr std::uint64_t block_bytes = 1 << 20;  ///< One checksum each, counted from the start of the file.
 constexpr std::uint64_t data_alignment = 4096;
 constexpr Bytes manifest_bytes_max{1u << 28};
-constexpr Bytes record_bytes_max{1u << 26};           ///< RUN.json, fences and parts.
+constexpr Bytes record_bytes_max{1u << 26};  ///< RUN.json, fences and parts.
 constexpr Bytes commit_bytes_max{4096};
 constexpr std::size_t fragments_max = 1u << 22;
 constexpr std::size_t aux_max = 1024;
-constexpr std::uint64_t aux_bytes_max = 1u << 26;     ///< Of one entry.
+constexpr std::uint64_t aux_bytes_max = 1u << 26;  ///< Of one entry.
 
 /// Who wrote a record. Wall time is for people: nothing is decided by it.
 struct Author {
@@ -60,12 +60,13 @@ struct ClaimRecord {
 [[nodiscard]] std::string encode(const ClaimRecord& record);
 [[nodiscard]] Result<ClaimRecord> decode_claim(ByteSpan text, std::string_view what);
 
-/// gens/g00000007.json: what the number's owner goes on from. Published after the claim and the choice, before any save.
+/// gens/g00000007.json: what the number's owner goes on from. Published after the claim and the choice, before any
+/// save.
 struct FenceRecord {
   FenceNumber number = 0;
   Author author{};
   std::uint32_t world = 1;
-  std::vector<CheckpointId> inherits{};       ///< Ascending.
+  std::vector<CheckpointId> inherits{};  ///< Ascending.
   std::optional<CheckpointId> resumed_from{};
   friend bool operator==(const FenceRecord&, const FenceRecord&) = default;
 };
@@ -83,7 +84,9 @@ struct FileRecord {
   std::uint32_t file_crc = 0;
   friend bool operator==(const FileRecord&, const FileRecord&) = default;
 };
-[[nodiscard]] constexpr std::uint64_t block_count(std::uint64_t table_offset) { return (table_offset + block_bytes - 1) / block_bytes; }
+[[nodiscard]] constexpr std::uint64_t block_count(std::uint64_t table_offset) {
+  return (table_offset + block_bytes - 1) / block_bytes;
+}
 
 /// A run of elements and where its bytes are.
 struct FragmentRecord {

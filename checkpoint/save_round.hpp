@@ -19,7 +19,7 @@ namespace elrun::inline v0 {
 struct PartVote {
   CheckpointId id;
   std::uint32_t rank = 0;
-  std::uint64_t part_bytes = 0;    ///< Length of the rank's part file, which lists the shard's ranges and checksums.
+  std::uint64_t part_bytes = 0;  ///< Length of the rank's part file, which lists the shard's ranges and checksums.
   std::uint32_t part_crc = 0;
   std::optional<Failure> refusal;  ///< Set: no.
 };
@@ -42,9 +42,16 @@ struct SaveRound {
 [[nodiscard]] SaveRound with_vote(SaveRound round, PartVote vote);
 [[nodiscard]] SaveRound with_owner_lost(SaveRound round, Failure why);
 
-struct WaitForVotes { Instant until; std::string why; };
-struct CommitSave { std::vector<PartVote> votes; };
-struct AbandonSave { Failure why; };
+struct WaitForVotes {
+  Instant until;
+  std::string why;
+};
+struct CommitSave {
+  std::vector<PartVote> votes;
+};
+struct AbandonSave {
+  Failure why;
+};
 using SaveVerdict = std::variant<WaitForVotes, CommitSave, AbandonSave>;
 [[nodiscard]] SaveVerdict verdict(const SaveRound& round, Instant now);
 

@@ -36,7 +36,8 @@ struct ShardHeader {
 };
 
 /// Length of the header with its 8 bytes of length, from those 8 bytes.
-[[nodiscard]] Result<std::uint64_t> shard_header_length(std::span<const std::byte, 8> start, std::uint64_t file_bytes, std::string_view what);
+[[nodiscard]] Result<std::uint64_t> shard_header_length(std::span<const std::byte, 8> start, std::uint64_t file_bytes,
+                                                        std::string_view what);
 /// `header` begins with the 8 bytes of the length.
 [[nodiscard]] Result<ShardHeader> decode_shard_header(ByteSpan header, std::uint64_t file_bytes, std::string_view what);
 /// Padded so that its length is a multiple of 4096.
@@ -56,9 +57,9 @@ struct ShardLayout {
 };
 
 /// What `rank` writes of `fragments`: its slice of the replicated ones, all of the others. Fails with all problems.
-[[nodiscard]] Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root, const Author& author,
-                                                std::uint32_t rank, std::uint32_t world, std::span<const Fragment> fragments,
-                                                std::span<const Aux> aux);
+[[nodiscard]] Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root,
+                                                const Author& author, std::uint32_t rank, std::uint32_t world,
+                                                std::span<const Fragment> fragments, std::span<const Aux> aux);
 
 /// The checksums of a file's blocks while the file goes by.
 class BlockTable {

@@ -26,15 +26,16 @@ class ShardReader {
   [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  ShardReader(std::unique_ptr<ReadableFile> file, Path path, FileRecord record) : file_{std::move(file)}, path_{std::move(path)}, record_{std::move(record)} {}
+  ShardReader(std::unique_ptr<ReadableFile> file, Path path, FileRecord record)
+      : file_{std::move(file)}, path_{std::move(path)}, record_{std::move(record)} {}
   Result<void> load_window(std::uint64_t from, std::uint64_t until);
 
   std::unique_ptr<ReadableFile> file_;
   Path path_;
   FileRecord record_;
   std::vector<std::uint32_t> table_;
-  ByteVector window_;                // checked blocks
-  std::uint64_t window_begin_ = 0;   // in the file
+  ByteVector window_;               // checked blocks
+  std::uint64_t window_begin_ = 0;  // in the file
   std::uint64_t bytes_read_ = 0;
 };
 

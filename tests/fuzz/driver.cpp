@@ -17,15 +17,32 @@ std::vector<std::string> fuzz_examples();
 namespace {
 
 std::string mutated(std::string text, const std::vector<std::string>& examples, elrun::Rng& rng) {
-  constexpr const char* tokens[] = {"18446744073709551615", "9007199254740992", "-1", "1e999", "null", "[", "{", "]", "}", "\"", ":", ",", "0", "\\u0000"};
+  constexpr const char* tokens[] = {"18446744073709551615",
+                                    "9007199254740992",
+                                    "-1",
+                                    "1e999",
+                                    "null",
+                                    "[",
+                                    "{",
+                                    "]",
+                                    "}",
+                                    "\"",
+                                    ":",
+                                    ",",
+                                    "0",
+                                    "\\u0000"};
   for (std::uint64_t edits = 1 + rng.below(4); edits != 0; --edits) {
     const std::size_t at = rng.below(text.size() + 1);
     switch (rng.below(6)) {
-      case 0: if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << rng.below(8))); break;
+      case 0:
+        if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << rng.below(8)));
+        break;
       case 1: text.insert(at, tokens[rng.below(std::size(tokens))]); break;
       case 2: text.erase(at, rng.below(16)); break;
       case 3: text.resize(at); break;
-      case 4: if (at < text.size()) text[at] = static_cast<char>(rng.next()); break;
+      case 4:
+        if (at < text.size()) text[at] = static_cast<char>(rng.next());
+        break;
       default: {
         const std::string& other = examples[rng.below(examples.size())];
         text.insert(at, other, rng.below(other.size() + 1), rng.below(64));
@@ -50,6 +67,7 @@ int main(int argc, char** argv) {
     elrun::Rng rng{seed};
     run(mutated(examples[rng.below(examples.size())], examples, rng));
   }
-  std::printf("%llu inputs, seeds %llu and on: none of them did harm\n", static_cast<unsigned long long>(count), static_cast<unsigned long long>(first));
+  std::printf("%llu inputs, seeds %llu and on: none of them did harm\n", static_cast<unsigned long long>(count),
+              static_cast<unsigned long long>(first));
   return 0;
 }

@@ -11,8 +11,10 @@ using namespace elrun;
 std::vector<std::string> fuzz_examples() {
   ShardHeader header;
   header.metadata = {{"elrun.step", "10"}, {"elrun.crc", "crc32c;1048576"}};
-  header.tensors = {{"param/embed@0", DType::f32, {50, 60}, 0, 12000}, {"__elrun_pad_1", DType::u8, {288}, 12000, 12288},
-                    {"exp_avg/embed@0", DType::bf16, {3000}, 12288, 18288}, {"__elrun_crc32c", DType::u8, {8}, 18288, 18296}};
+  header.tensors = {{"param/embed@0", DType::f32, {50, 60}, 0, 12000},
+                    {"__elrun_pad_1", DType::u8, {288}, 12000, 12288},
+                    {"exp_avg/embed@0", DType::bf16, {3000}, 12288, 18288},
+                    {"__elrun_crc32c", DType::u8, {8}, 18288, 18296}};
   std::string text{as_text(encode_shard_header(header))};
   text.resize(text.find_last_not_of(' ') + 1);  // short, so that mutations meet something
   const std::uint64_t length = text.size() - 8;

@@ -55,11 +55,13 @@ std::unique_ptr<TestJob> job_with_one_checkpoint(FaultyFiles& files) {
 
 }  // namespace
 
-TEST_CASE("what was saved by W ranks is loaded by W' ranks, bit for bit, reading little more than it needs", "[checkpoint]") {
+TEST_CASE("what was saved by W ranks is loaded by W' ranks, bit for bit, reading little more than it needs",
+          "[checkpoint]") {
   for_all_seeds(150, [](Rng& rng) {
     FaultyFiles files;
     const ModelTable model = random_model(rng);
-    const auto writers = static_cast<std::uint32_t>(1 + rng.below(6)), readers = static_cast<std::uint32_t>(1 + rng.below(6));
+    const auto writers = static_cast<std::uint32_t>(1 + rng.below(6)),
+               readers = static_cast<std::uint32_t>(1 + rng.below(6));
     TestJob before{files, writers, rng.next(), model, rng.next()}, after{files, readers, rng.next(), model, 0};
     REQUIRE(said(before.start()) == "");
     REQUIRE(said(before.save(42)) == "");
@@ -72,8 +74,10 @@ TEST_CASE("what was saved by W ranks is loaded by W' ranks, bit for bit, reading
       REQUIRE(said(after.ranks[rank].load(start, after.held[rank].fragments)) == "");
       CHECK(holds(model, after.held[rank], 42));
       // Whole blocks at both ends of each extent, plus headers, tables and the manifest.
-      const std::uint64_t files_bytes = files.content(Path{"/ckpts/ckpt"} / to_string(*start.choice) / manifest_file).size() + writers * 16384ull;
-      CHECK(files.bytes_read - before_bytes <= wanted + 2 * block_bytes * (extents + writers * (model.kinds.size() * model.units.size())) + files_bytes);
+      const std::uint64_t files_bytes =
+          files.content(Path{"/ckpts/ckpt"} / to_string(*start.choice) / manifest_file).size() + writers * 16384ull;
+      CHECK(files.bytes_read - before_bytes <=
+            wanted + 2 * block_bytes * (extents + writers * (model.kinds.size() * model.units.size())) + files_bytes);
     }
   });
 }
@@ -92,7 +96,8 @@ TEST_CASE("a block is read once by a rank, and blocks that it does not need not 
   CHECK(files.bytes_read - before_bytes <= 3 * block_bytes);
 }
 
-TEST_CASE("an operation that fails, once or for good, loses nothing that was promised, even if the power goes after it", "[checkpoint]") {
+TEST_CASE("an operation that fails, once or for good, loses nothing that was promised, even if the power goes after it",
+          "[checkpoint]") {
   for (const int error : {ENOSPC, EIO, EACCES})
     for (const int way : {0, 1, 2, 3})
       for (std::uint64_t at = 0;; ++at) {
@@ -100,7 +105,8 @@ TEST_CASE("an operation that fails, once or for good, loses nothing that was pro
         FaultyFiles files;
         auto job = job_with_one_checkpoint(files);
         std::uint64_t acknowledged = 10;
-        INFO("operation " << at << " fails with errno " << error << (sticky ? ", for good" : ", once") << (power_lost ? ", then the power goes" : ""));
+        INFO("operation " << at << " fails with errno " << error << (sticky ? ", for good" : ", once")
+                          << (power_lost ? ", then the power goes" : ""));
         files.arm(FaultyFiles::Fault{.at = at, .error = error, .sticky = sticky, .half_done = at % 2 == 0});
         save_twice(*job, acknowledged);
         const bool reached = files.fired();
@@ -192,23 +198,31 @@ TEST_CASE("a start that fails or is killed at any operation leaves the next one 
       }
 }
 
-TEST_CASE("one flipped bit or a cut in any byte is never accepted: the checkpoint before is used, and it is said why", "[checkpoint]") {
+TEST_CASE("one flipped bit or a cut in any byte is never accepted: the checkpoint before is used, and it is said why",
+          "[checkpoint]") {
   FaultyFiles clean;
   auto job = job_with_one_checkpoint(clean);
   REQUIRE(said(job->save(20)) == "");
   Rng rng{99};
   const Path victim = "/ckpts/ckpt/s000000000020.g00000001.a01";
   for (const Path& path : clean.all_files()) {
-    if (path.parent_path() != victim || path.string().ends_with(".part.json")) continue;  // parts are read by the commit alone
+    if (path.parent_path() != victim || path.string().ends_with(".part.json"))
+      continue;  // parts are read by the commit alone
     const ByteVector good = clean.content(path);
     // Every byte of the small files; of shards every class of byte, at random places.
     const bool small = good.size() < 8192;
     for (std::size_t trial = 0; trial < (small ? good.size() : 400); ++trial) {
       const bool cut = trial % 16 == 15;
-      const std::size_t byte = small ? trial : trial % 5 == 0 ? rng.below(8) : trial % 5 == 1 ? good.size() - 1 - rng.below(12) : trial % 5 == 2 ? rng.below(4096) : rng.below(good.size());
+      const std::size_t byte = small            ? trial
+                               : trial % 5 == 0 ? rng.below(8)
+                               : trial % 5 == 1 ? good.size() - 1 - rng.below(12)
+                               : trial % 5 == 2 ? rng.below(4096)
+                                                : rng.below(good.size());
       ByteVector bad = good;
-      if (cut) bad.resize(byte);
-      else bad[byte] ^= std::byte(1 << rng.below(8));
+      if (cut)
+        bad.resize(byte);
+      else
+        bad[byte] ^= std::byte(1 << rng.below(8));
       FaultyFiles files;
       auto other = job_with_one_checkpoint(files);
       REQUIRE(said(other->save(20)) == "");
@@ -270,7 +284,8 @@ TEST_CASE("a damaged RUN.json stops a start by name, and touches nothing", "[che
   CHECK(recover(files, 3, 1) == 10u);
 }
 
-TEST_CASE("a job that starts between any two operations of another's save inherits what that one promised", "[checkpoint]") {
+TEST_CASE("a job that starts between any two operations of another's save inherits what that one promised",
+          "[checkpoint]") {
   bool refused = false, promised = false;
   for (std::uint64_t at = 0;; ++at) {
     FaultyFiles files;

@@ -46,13 +46,15 @@ inline std::byte expected_byte(std::uint64_t step, std::uint64_t kind, std::uint
 struct Held {
   std::vector<Fragment> fragments;
   std::vector<std::unique_ptr<ByteVector>> memory;
-  void add(const ModelTable& model, std::uint64_t kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, bool replicated) {
+  void add(const ModelTable& model, std::uint64_t kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end,
+           bool replicated) {
     memory.push_back(std::make_unique<ByteVector>((end - begin) * size_of(model.kinds[kind].dtype)));
     fragments.push_back({model.kinds[kind].name, unit, begin, end, *memory.back(), replicated});
   }
 };
 
-/// Cuts every kind of every unit at random over `world` ranks; the kinds whose bit is set in `replicated` are whole everywhere.
+/// Cuts every kind of every unit at random over `world` ranks; the kinds whose bit is set in `replicated` are whole
+/// everywhere.
 inline std::vector<Held> random_cut(const ModelTable& model, std::uint32_t world, std::uint32_t replicated, Rng& rng) {
   std::vector<Held> ranks(world);
   for (std::uint64_t kind = 0; kind < model.kinds.size(); ++kind)
@@ -62,8 +64,10 @@ inline std::vector<Held> random_cut(const ModelTable& model, std::uint32_t world
       for (std::uint32_t rank = 0; rank < world; ++rank) {
         const bool whole = replicated >> kind & 1;
         const std::uint64_t end = whole || rank + 1 == world ? elements : begin + rng.below(elements - begin + 1);
-        if (whole) ranks[rank].add(model, kind, unit, 0, elements, true);
-        else if (begin != end || rng.chance(0.3)) ranks[rank].add(model, kind, unit, begin, end, false);
+        if (whole)
+          ranks[rank].add(model, kind, unit, 0, elements, true);
+        else if (begin != end || rng.chance(0.3))
+          ranks[rank].add(model, kind, unit, begin, end, false);
         begin = end;
       }
     }
@@ -97,23 +101,30 @@ inline std::vector<Aux> aux_of_step(std::uint64_t step) {
 }
 
 struct TestJob {
-  TestJob(Files& files, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1,
-          std::string run_id = "run", Path root = "/ckpts", PlanIdentity plan = {"abc123", "global_batch: 64\nseed: 7"})
-      : log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }}, rng{seed}, table{std::move(model)} {
+  TestJob(Files& files, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(),
+          std::uint32_t replicated = 1, std::string run_id = "run", Path root = "/ckpts",
+          PlanIdentity plan = {"abc123", "global_batch: 64\nseed: 7"})
+      : log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }},
+        rng{seed},
+        table{std::move(model)} {
     for (std::uint32_t rank = 0; rank < world; ++rank)
-      ranks.emplace_back(files, clock, log, root, Saver{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{rank}, WorldSize{world}, plan, table});
+      ranks.emplace_back(
+          files, clock, log, root,
+          Saver{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{rank}, WorldSize{world}, plan, table});
     held = random_cut(table, world, replicated, rng);
   }
 
   Result<Start> start() { return ranks[0].start(); }
 
-  Result<void> save(std::uint64_t step, std::function<Result<void>()> still_owner = [] { return Result<void>{}; }) {
+  Result<void> save(
+      std::uint64_t step, std::function<Result<void>()> still_owner = [] { return Result<void>{}; }) {
     ELRUN_TRY_ASSIGN(const SaveTicket ticket, ranks[0].begin_save(step));
     const SaveTicket carried = decode_save_ticket(encode(ticket)).value();
     std::vector<PartVote> votes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       fill(table, held[rank], step);
-      votes.push_back(decode_part_vote(encode(ranks[rank].write_part(carried, held[rank].fragments, aux_of_step(step)))).value());
+      votes.push_back(
+          decode_part_vote(encode(ranks[rank].write_part(carried, held[rank].fragments, aux_of_step(step)))).value());
     }
     return ranks[0].commit(ticket, votes, still_owner);
   }

@@ -17,7 +17,8 @@ struct FaultyFiles::Node {
 
 class FaultyWritable final : public WritableFile {
  public:
-  FaultyWritable(FaultyFiles& files, std::shared_ptr<FaultyFiles::Node> node, Path path) : files_{files}, node_{std::move(node)}, path_{std::move(path)} {}
+  FaultyWritable(FaultyFiles& files, std::shared_ptr<FaultyFiles::Node> node, Path path)
+      : files_{files}, node_{std::move(node)}, path_{std::move(path)} {}
 
   Result<void> write_at(std::uint64_t offset, ByteSpan data) override {
     return files_.operation("write", path_, true, [&](bool half) -> Result<void> {
@@ -50,7 +51,8 @@ class FaultyWritable final : public WritableFile {
 
 class FaultyReadable final : public ReadableFile {
  public:
-  FaultyReadable(FaultyFiles& files, std::shared_ptr<FaultyFiles::Node> node, Path path) : files_{files}, node_{std::move(node)}, path_{std::move(path)} {}
+  FaultyReadable(FaultyFiles& files, std::shared_ptr<FaultyFiles::Node> node, Path path)
+      : files_{files}, node_{std::move(node)}, path_{std::move(path)} {}
 
   Result<std::uint64_t> size() override {
     ELRUN_TRY(files_.operation("size", path_, false, [](bool) { return Result<void>{}; }));
@@ -80,14 +82,16 @@ void FaultyFiles::arm(std::optional<Fault> fault) {
   fired_ = false;
 }
 
-Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool)>& effect) {
+Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool takes_space,
+                                    const std::function<Result<void>(bool)>& effect) {
   const std::uint64_t number = operations_++;
   if (before && !inside_) {
     inside_ = true;
     before(number);
     inside_ = false;
   }
-  const bool hit = fault_ && (number == fault_->at || (fault_->sticky && number > fault_->at && (takes_space || fault_->error != ENOSPC)));
+  const bool hit = fault_ && (number == fault_->at ||
+                              (fault_->sticky && number > fault_->at && (takes_space || fault_->error != ENOSPC)));
   if (!hit) return effect(false);
   fired_ = true;
   if (fault_->error == 0) {
@@ -220,7 +224,8 @@ void FaultyFiles::crash(Rng& rng) {
       ByteVector left = rng.chance(0.5) ? node.now : node.durable;
       for (std::size_t at = 0; at < left.size(); at += page) {
         const ByteVector& from = rng.chance(0.5) ? node.now : node.durable;
-        for (std::size_t i = at; i < std::min(at + page, left.size()); ++i) left[i] = i < from.size() ? from[i] : std::byte{0};
+        for (std::size_t i = at; i < std::min(at + page, left.size()); ++i)
+          left[i] = i < from.size() ? from[i] : std::byte{0};
       }
       if (node.now == node.durable) left = node.durable;
       node.now = node.durable = std::move(left);
@@ -231,8 +236,10 @@ void FaultyFiles::crash(Rng& rng) {
     for (const auto& [name, child] : node.durable_names) {
       const auto at = node.names.find(name);
       const bool same = at != node.names.end() && at->second == child;
-      if (same || rng.chance(0.5)) left[name] = child;
-      else if (at != node.names.end()) left[name] = at->second;
+      if (same || rng.chance(0.5))
+        left[name] = child;
+      else if (at != node.names.end())
+        left[name] = at->second;
     }
     for (const auto& [name, child] : node.names)
       if (!node.durable_names.contains(name) && rng.chance(0.5)) left[name] = child;
@@ -245,7 +252,9 @@ void FaultyFiles::crash(Rng& rng) {
 
 ByteVector FaultyFiles::content(const Path& path) const { return find(path)->now; }
 
-void FaultyFiles::overwrite(const Path& path, ByteVector content) { find(path)->now = find(path)->durable = std::move(content); }
+void FaultyFiles::overwrite(const Path& path, ByteVector content) {
+  find(path)->now = find(path)->durable = std::move(content);
+}
 
 std::vector<Path> FaultyFiles::all_files() const {
   std::vector<Path> all;

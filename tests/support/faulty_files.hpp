@@ -25,9 +25,9 @@ class FaultyFiles final : public Files {
   /// What happens at one operation, counted from the last `arm`.
   struct Fault {
     std::uint64_t at = 0;
-    int error = 0;              ///< An errno; 0: the process dies.
-    bool sticky = false;        ///< The error stays for all that could meet it (ENOSPC: whatever takes space).
-    bool half_done = false;     ///< A kill: the operation took effect before it. A failed write: half of it did.
+    int error = 0;           ///< An errno; 0: the process dies.
+    bool sticky = false;     ///< The error stays for all that could meet it (ENOSPC: whatever takes space).
+    bool half_done = false;  ///< A kill: the operation took effect before it. A failed write: half of it did.
   };
   void arm(std::optional<Fault> fault);
   [[nodiscard]] std::uint64_t operations() const { return operations_; }  ///< Since the last `arm`.
@@ -65,7 +65,8 @@ class FaultyFiles final : public Files {
   using Names = std::map<std::string, std::shared_ptr<Node>>;
 
   /// Counts an operation, then runs `effect` unless a fault says otherwise.
-  Result<void> operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool half)>& effect);
+  Result<void> operation(const char* verb, const Path& path, bool takes_space,
+                         const std::function<Result<void>(bool half)>& effect);
   [[nodiscard]] std::shared_ptr<Node> find(const Path& path) const;
   [[nodiscard]] std::shared_ptr<Node> parent(const Path& path) const;
 

@@ -23,7 +23,10 @@ class TemporaryDirectory {
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     path_ = name;
   }
-  ~TemporaryDirectory() { std::error_code ignored; std::filesystem::remove_all(path_, ignored); }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
   [[nodiscard]] const Path& path() const { return path_; }
 
  private:
@@ -44,7 +47,8 @@ TEST_CASE("a real directory holds what was saved, for any world, and keeps the l
     REQUIRE(said(first.save(step)) == "");
     REQUIRE(said(first.ranks[0].retain(2)) == "");
   }
-  CHECK(files.list(root / "ckpt").value() == std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01"});
+  CHECK(files.list(root / "ckpt").value() ==
+        std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01"});
   for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
     TestJob next{files, world, 10 + world, model, 0, "run", root};
     const Start start = next.start().value();
@@ -67,7 +71,8 @@ TEST_CASE("a directory that cannot be written is a failure that says what to do"
   const auto start = job.start();
   REQUIRE_FALSE(start.ok());
   CHECK(start.failure().code == Code::not_permitted);
-  CHECK_THAT(message(start.failure()), Contains("/ckpts") && Contains("Permission denied") && Contains("let this user write there") && Contains("rank 0"));
+  CHECK_THAT(message(start.failure()), Contains("/ckpts") && Contains("Permission denied") &&
+                                           Contains("let this user write there") && Contains("rank 0"));
   PosixFiles real;
   TestJob elsewhere{real, 1, 1, small_model(), 1, "run", "/dev/null/checkpoints"};
   CHECK_THAT(said(elsewhere.start()), Contains("/dev/null"));
@@ -84,7 +89,8 @@ TEST_CASE("a disk that fills up during a save is a failure that says how much wa
     if (!files.fired()) break;
     if (saved.ok()) continue;  // met after the commit, in the removal of the prepared name
     INFO("disk full from operation " << at);
-    CHECK_THAT(message(saved.failure()), Contains("/ckpts") && Contains("bytes are free") && Contains("needs") && Contains("another directory"));
+    CHECK_THAT(message(saved.failure()),
+               Contains("/ckpts") && Contains("bytes are free") && Contains("needs") && Contains("another directory"));
   }
 }
 
@@ -105,6 +111,7 @@ TEST_CASE("Python's safetensors opens every shard", "[checkpoint]") {
       "files = glob.glob('{}/ckpt/*/*.safetensors')\n"
       "assert len(files) == 2\n"
       "names = [n for f in files for n in s.load_file(f)]\n"
-      "assert any(n.startswith('param/embed@') for n in names), names\n", directory.path().string());
+      "assert any(n.startswith('param/embed@') for n in names), names\n",
+      directory.path().string());
   CHECK(std::system(fmt::format("python3 -c \"{}\"", script).c_str()) == 0);
 }

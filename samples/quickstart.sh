@@ -37,9 +37,9 @@ while (($#)); do
   esac
   shift
 done
-[[ $steps =~ ^[0-9]{1,9}$ ]] && ((10#$steps >= 8)) || fail "--steps '$steps' is not a whole number of at least 8" 64
-[[ $workers =~ ^[0-9]{1,4}$ ]] && ((10#$workers >= 1)) || fail "--workers '$workers' is not a whole number of at least 1" 64
-steps=$((10#$steps)) workers=$((10#$workers))
+whole_number() { [[ $2 =~ ^[1-9][0-9]{0,8}$ ]] && (($2 >= $3)) || fail "$1 '$2' is not a whole number of at least $3" 64; }
+whole_number --steps "$steps" 10
+whole_number --workers "$workers" 1
 [[ -z $data || -r $data ]] || fail "--data '$data' cannot be read: name a text file" 66
 [[ -z $data ]] || data=$(realpath -- "$data")
 
@@ -90,8 +90,9 @@ trap '[[ -z $launcher ]] || kill "$launcher" 2>/dev/null || true' EXIT
 # train NAME KILL_AT SHOW_EVERY [more options of gpt]: runs the training, shows a line per step, kills a worker when step
 # KILL_AT is done (0: none), and leaves the final hash in `state`, the text in `sample`.
 train() {
-  local name=$1 kill_at=$2 show_every=$3 log=build/quickstart/$1.log line key value begin=0 killed=0 now left
+  local name=$1 kill_at=$2 show_every=$3 log=build/quickstart/$1.log line key value begin=0 first=0 killed=0 lost again=0 now left
   local -A field
+  local -a numbers=()   # of each step, for when it comes again
   shift 3
   local command=(build/bin/elrun --standalone --nproc_per_node "$workers" --max_restarts 3 --no_python build/bin/gpt
     --data "$data" --steps "$steps" --global-batch 32 --micro-batch 4 --layers 3 --channels 128 --heads 4 --context 64
@@ -119,14 +120,23 @@ train() {
         if ((field[step] > first)); then
           left=$(((now - begin) * (steps - field[step]) / (field[step] - first) / 1000000))
         fi
-        if ((killed)); then
-          printf '   Training goes on: generation %s begins with step %s, %d.%01d s after the kill.\n' "${field[generation]}" "${field[step]}" \
+        if ((killed && field[generation] != lost)); then
+          printf '\n   >>> Training goes on: generation %s begins with step %s, %d.%d s after the kill.\n' "${field[generation]}" "${field[step]}" \
             $(((now - killed) / 1000000)) $(((now - killed) / 100000 % 10))
+          [[ -z ${numbers[field[step]]-} ]] || again=${#numbers[@]}
+          ((again == 0)) || printf '   >>> Steps %d to %d are done again, from the newest checkpoint.\n\n' "${field[step]}" "$again"
           killed=0
         fi
+        if ((field[step] == again + 1 && again)); then
+          printf '\n   >>> All that was lost is made up for, with the same losses and norms as before.\n\n'
+          again=0
+        fi
+        value="loss ${field[loss]}  norm ${field[norm]}"
+        [[ ${numbers[field[step]]-$value} == "$value" ]] || fail "step ${field[step]} came again with other numbers: $value, not ${numbers[field[step]]}"
+        numbers[field[step]]=$value
         if ((field[step] % show_every == 0 || field[step] == 1)); then
-          printf '   step %*d/%d  loss %s  norm %s  world %s  generation %s  %6s tokens/s  %3s s left\n' ${#steps} "${field[step]}" "$steps" \
-            "${field[loss]}" "${field[norm]}" "${field[world]}" "${field[generation]}" "${field[tokens_per_s]}" "$left"
+          printf '   step %*d/%d  %s  world %s  generation %s  %6s tokens/s  %3s s left\n' ${#steps} "${field[step]}" "$steps" "$value" \
+            "${field[world]}" "${field[generation]}" "${field[tokens_per_s]}" "$left"
         fi
         if ((kill_at && field[step] >= kill_at)); then
           local victims
@@ -135,7 +145,7 @@ train() {
           local victim=${victims[RANDOM % ${#victims[@]}]}
           printf '\n   >>> kill -9 %s: one of the workers %s is gone, without a word. What elrun says about it:\n\n' "$victim" "${victims[*]}"
           kill -KILL "$victim"
-          killed=${EPOCHREALTIME/[.,]/} kill_at=0
+          killed=${EPOCHREALTIME/[.,]/} kill_at=0 lost=${field[generation]}
         fi
         ;;
       done*) state=${line##*state=} ;;
@@ -155,7 +165,7 @@ train() {
 
 heading "3. Train on $workers workers, and kill one half-way"
 rm -rf build/quickstart/checkpoint
-train disturbed $((steps / 2)) 1 --checkpoint build/quickstart/checkpoint --every $(((steps + 7) / 8))
+train disturbed $((steps / 2)) 1 --checkpoint build/quickstart/checkpoint --every $(((steps + 4) / 5))
 disturbed=$state written=$sample
 
 heading "4. The same training, undisturbed (every tenth step is shown)"

@@ -1,6 +1,6 @@
 // A sum over all workers, and what to do when one of them dies. With --crash the last rank leaves without a word in the
-// first generation: the others learn it from the failure of their call and end too, elrun starts all of them again, and in
-// the next generation the sum succeeds:
+// first generation: the call of the others fails, or elrun ends them first, whichever is faster; elrun starts all of them
+// again, and in the next generation the sum succeeds:
 //
 //   elrun --nproc_per_node 3 --max_restarts 1 --no_python all_reduce --crash
 

@@ -6,7 +6,7 @@ elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp
 elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp
   LINK elrun_checkpoint_test_support LABELS unit)
 elrun_test(checkpoint_property SOURCES property/checkpoint_property.cpp
-  LINK elrun_checkpoint_test_support LABELS property)
+  LINK elrun_checkpoint_test_support LABELS property TIMEOUT 600)
 
 # With clang and -DELRUN_LIBFUZZER=ON the targets are fuzzers; otherwise a driver feeds them mutations by seed.
 foreach(target manifest_fuzz safetensors_fuzz)

@@ -1,5 +1,16 @@
 elrun_test(store_core_test SOURCES unit/store_core_test.cpp LINK elrun::link_core LABELS unit)
-elrun_test(store_property_test SOURCES property/store_property_test.cpp LINK elrun::link_core LABELS property)
 elrun_test(round_test SOURCES unit/round_test.cpp LINK elrun::rendezvous_core LABELS unit)
-elrun_test(grpc_link_test SOURCES process/grpc_link_test.cpp LINK elrun::rendezvous_net LABELS "process;grpc")
+elrun_test(wire_test SOURCES unit/wire_test.cpp LINK elrun::rendezvous_net LABELS unit)
+elrun_test(store_property_test SOURCES property/store_property_test.cpp LINK elrun::link_core LABELS property)
 elrun_test(round_property_test SOURCES property/round_property_test.cpp LINK elrun::rendezvous_core LABELS property)
+elrun_test(grpc_link_test SOURCES process/grpc_link_test.cpp LINK elrun::rendezvous_net LABELS "process;grpc")
+
+# With clang and -DELRUN_LIBFUZZER=ON a fuzzer; otherwise messages by seed.
+if(ELRUN_LIBFUZZER)
+  elrun_executable(rendezvous_fuzz SOURCES fuzz/rendezvous_fuzz.cpp LINK elrun::rendezvous_net)
+  target_compile_definitions(rendezvous_fuzz PRIVATE ELRUN_LIBFUZZER)
+  target_compile_options(rendezvous_fuzz PRIVATE -fsanitize=fuzzer)
+  target_link_options(rendezvous_fuzz PRIVATE -fsanitize=fuzzer)
+else()
+  elrun_test(rendezvous_fuzz SOURCES fuzz/rendezvous_fuzz.cpp LINK elrun::rendezvous_net LABELS fuzz)
+endif()

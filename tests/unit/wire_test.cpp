@@ -1,0 +1,178 @@
+#include "rendezvous/wire.hpp"
+
+#include "rendezvous/round.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/property.hpp"
+
+namespace elrun::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const Generation twelve{12, {{0x0123456789abcdef, 0xfedcba9876543210}}};
+
+Join a_join() {
+  Join join;
+  join.who = {NodeId{"node-a"}, 0xffffffffffffffff};
+  join.run = RunId{"run"};
+  join.version = "0.1.0";
+  join.options = {.nodes_min = 2, .nodes_max = 5, .last_call = 1500ms, .max_restarts = -1};
+  join.workers = 8;
+  join.address = "fe80::1";
+  join.master_port = 65535;
+  join.hint = -1;
+  join.last = twelve;
+  join.resuming = true;
+  return join;
+}
+
+World a_world() {
+  World world;
+  world.generation = twelve;
+  world.key.fill(std::byte{0xa5});
+  world.group_rank = 1;
+  world.members = {{NodeId{"a"}, "10.0.0.1", 3, 0, 1}, {NodeId{"b"}, "10.0.0.2", 2, 3, 2}};
+  world.restart_count = 4;
+  world.cause = "node c is lost";
+  return world;
+}
+
+NodeMessage there_and_back(const NodeMessage& message) {
+  const auto back = node_message_from_bytes(to_wire_bytes(message));
+  REQUIRE(back.ok());
+  REQUIRE(back.value());
+  CHECK(to_wire_bytes(**back) == to_wire_bytes(message));
+  return **back;
+}
+CoordinatorMessage there_and_back(const CoordinatorMessage& message) {
+  const auto back = coordinator_message_from_bytes(to_wire_bytes(message));
+  REQUIRE(back.ok());
+  REQUIRE(back.value());
+  CHECK(to_wire_bytes(**back) == to_wire_bytes(message));
+  return **back;
+}
+
+template <class Message>
+std::string refusal(Message message) {
+  const auto back = [&] {
+    if constexpr (std::is_constructible_v<NodeMessage, Message>) return node_message_from_bytes(to_wire_bytes(NodeMessage{message}));
+    else return coordinator_message_from_bytes(to_wire_bytes(CoordinatorMessage{message}));
+  }();
+  REQUIRE_FALSE(back.ok());
+  CHECK(back.failure().code == Code::protocol);
+  return back.failure().what;
+}
+
+}  // namespace
+
+TEST_CASE("every message arrives as it was sent", "[wire]") {
+  const auto join = std::get<Join>(there_and_back(NodeMessage{a_join()}));
+  CHECK(join.who == a_join().who);
+  CHECK(join.run == a_join().run);
+  CHECK(join.version == "0.1.0");
+  CHECK(join.options == a_join().options);
+  CHECK(join.workers == 8);
+  CHECK(join.address == "fe80::1");
+  CHECK(join.master_port == 65535);
+  CHECK(join.hint == -1);
+  CHECK(join.last == twelve);
+  CHECK(join.resuming);
+  CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
+
+  there_and_back(NodeMessage{NodeAlive{}});
+  CHECK(std::get<Acknowledge>(there_and_back(NodeMessage{Acknowledge{twelve}})).generation == twelve);
+  const auto failed = std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 137, "signal 9 (SIGKILL) \xff\xfe", true}}));
+  CHECK(failed.local_rank == 3);
+  CHECK(failed.exit_code == 137);
+  CHECK(failed.what == "signal 9 (SIGKILL) \xff\xfe");  // what a worker printed need not be UTF-8
+  CHECK(failed.is_job);
+  CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
+  CHECK(std::get<JobFinished>(there_and_back(NodeMessage{JobFinished{twelve}})).generation == twelve);
+  CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
+  CHECK(std::get<Leave>(there_and_back(NodeMessage{Leave{"why"}})).why == "why");
+  CHECK(std::get<StoreCallerGone>(there_and_back(NodeMessage{StoreCallerGone{5}})).worker == 5);
+  StoreRequest request{.id = 4, .op = StoreOp::all_gather, .generation = twelve, .wait = 3s, .keys = {"k"}, .value = ByteVector(5), .rank = 1, .count = 2};
+  const auto call = std::get<StoreCall>(there_and_back(NodeMessage{StoreCall{6, request}}));
+  CHECK(call.worker == 6);
+  CHECK(call.request.id == 4);
+  CHECK(call.request.keys == request.keys);
+  CHECK(call.request.generation == twelve);
+
+  const Failure why{Code::peer_lost, Remedy::rejoin, "gone", Rank{3}, Rank{0}, twelve, "node-b"};
+  CHECK(message(std::get<Refused>(there_and_back(CoordinatorMessage{Refused{why}})).failure) == message(why));
+  CHECK(message(std::get<Revoke>(there_and_back(CoordinatorMessage{Revoke{twelve, why}})).why) == message(why));
+  CHECK(std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for you"}})).why == "for you");
+  CHECK(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).generation == twelve);
+  CHECK(std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{3, "report"}})).exit_code == 3);
+  StoreReply reply;
+  reply.id = 8;
+  reply.values = {ByteVector(3), {}};
+  CHECK(std::get<StoreResult>(there_and_back(CoordinatorMessage{StoreResult{1, reply}})).reply.values == reply.values);
+}
+
+TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
+  Join join = a_join();
+  SECTION("a long name") {
+    join.who.node = NodeId{std::string(wire_name_max + 1, 'n')};
+    CHECK_THAT(refusal(join), Contains("node has 1025 bytes"));
+  }
+  SECTION("too many nodes") {
+    join.options.nodes_max = nodes_limit + 1;
+    CHECK_THAT(refusal(join), Contains("nodes_max is 65537"));
+  }
+  SECTION("too many workers") {
+    join.workers = workers_per_node_limit + 1;
+    CHECK_THAT(refusal(join), Contains("workers"));
+  }
+  SECTION("a generation that leaves no room above it") {
+    join.last.number = generation_number_max + 1;
+    CHECK_THAT(refusal(join), Contains("generation"));
+  }
+  SECTION("a last call of a year") {
+    join.options.last_call = 24h * 365;
+    CHECK_THAT(refusal(join), Contains("last_call"));
+  }
+  SECTION("a world in which the receiver has no place") {
+    World world = a_world();
+    world.group_rank = 2;
+    CHECK_THAT(refusal(world), Contains("group_rank is 2"));
+  }
+  SECTION("a world whose ranks overlap") {
+    World world = a_world();
+    world.members[1].base_rank = 2;
+    CHECK_THAT(refusal(world), Contains("base rank 2 of node b, not 3"));
+  }
+  SECTION("a world of nobody") {
+    World world = a_world();
+    world.members.clear();
+    CHECK_THAT(refusal(world), Contains("0 members"));
+  }
+  SECTION("an exit code that no process has") { CHECK_THAT(refusal(Verdict{256, ""}), Contains("exit_code is 256")); }
+  SECTION("a code that is none") { CHECK_THAT(refusal(Refused{{static_cast<Code>(99), Remedy::retry, ""}}), Contains("code is 99")); }
+}
+
+TEST_CASE("a message of a kind that is not known is nothing, and garbage is refused", "[wire]") {
+  const ByteVector newer{std::byte{0xba}, std::byte{0x06}, std::byte{0x00}};  // field 103, empty
+  const auto message = node_message_from_bytes(newer);
+  REQUIRE(message.ok());
+  CHECK_FALSE(message.value());
+  CHECK_FALSE(node_message_from_bytes(ByteVector(7, std::byte{0xff})).ok());
+  CHECK_FALSE(coordinator_message_from_bytes(ByteVector(7, std::byte{0xff})).ok());
+}
+
+TEST_CASE("a long report is cut to what the other side takes", "[wire]") {
+  const auto verdict = std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{1, std::string(10 * wire_text_max, 'x')}}));
+  CHECK(verdict.report.size() == wire_text_max);
+}
+
+TEST_CASE("bytes that were damaged on the way are a message, nothing, or refused; never more", "[wire][property]") {
+  for_all_seeds(2000, [](Rng& rng) {
+    ByteVector bytes = rng.chance(0.5) ? to_wire_bytes(NodeMessage{a_join()}) : to_wire_bytes(CoordinatorMessage{a_world()});
+    for (std::uint64_t flips = 1 + rng.below(4); flips > 0; --flips) bytes[rng.below(bytes.size())] ^= std::byte{1} << static_cast<int>(rng.below(8));
+    if (rng.chance(0.3)) bytes.resize(rng.below(bytes.size()));
+    if (const auto in = node_message_from_bytes(bytes); in.ok() && in.value()) there_and_back(**in);
+    if (const auto in = coordinator_message_from_bytes(bytes); in.ok() && in.value()) there_and_back(**in);
+  });
+}
+
+}  // namespace elrun::test

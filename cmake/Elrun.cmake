@@ -38,6 +38,9 @@ endfunction()
 # elrun_test(name SOURCES ... LINK ... LABELS unit [TIMEOUT seconds]): a Catch2 program under build/tests, one ctest entry.
 function(elrun_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  if("elrun::rendezvous_net" IN_LIST ARG_LINK)
+    list(APPEND ARG_LABELS grpc)
+  endif()
   if(ELRUN_SANITIZE STREQUAL "thread" AND "grpc" IN_LIST ARG_LABELS)
     return()  # the system's gRPC is not compiled for it: every report would be about that
   endif()

@@ -21,7 +21,7 @@ inline const std::vector<Layer>& layers() {
       {"include/elrun/", {}, {}},
       {"lib/base/", {}, {"openssl/"}},
       {"lib/link/", {"lib/base/"}, {"boost/"}},
-      {"lib/comm/", {"lib/base/", "kernels/"}, {"boost/", "cuda", "nccl", "cublas"}},
+      {"lib/comm/", {"lib/base/", "lib/link/", "kernels/"}, {"boost/", "cuda", "nccl", "cublas"}},
       {"lib/job/", {"lib/base/", "lib/link/", "lib/comm/", "kernels/", "checkpoint/"}, {"boost/", "cuda"}},
       {"kernels/", {"lib/base/"}, {"cuda"}},
       {"checkpoint/", {"lib/base/", "kernels/"}, {"nlohmann/", "cuda"}},

@@ -47,6 +47,9 @@ constexpr Duration handshake_max = 10s;      // for a whole handshake, so that a
 constexpr std::size_t strangers_max = 4096;  // accepted connections that have proved nothing yet
 constexpr Duration redial_most = 500ms;
 constexpr Duration accept_pause = 50ms;
+/// Between seeing a peer go and failing for it. Whoever fails closes its connections, and its peers would name it instead
+/// of the one that went first; and the session, which knows the cause, mostly ends the generation within this.
+constexpr Duration loss_grace = 100ms;
 
 /// Asio's own `transfer_all` goes to the system in steps of 64 KiB.
 constexpr auto everything = [](const ErrorCode& error, std::size_t) -> std::size_t { return error ? 0 : frame_payload_max.value() + frame_header_size; };
@@ -59,7 +62,7 @@ using ReceivePiece = std::span<std::byte>;
 class TcpMesh::State : public std::enable_shared_from_this<State> {
  public:
   State(const Place& place, Duration connect)
-      : me_{place.membership}, key_{place.key}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, listen_pause_{loop_} {
+      : me_{place.membership}, key_{place.key}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, listen_pause_{loop_}, loss_timer_{loop_} {
     std::uint64_t seed = 0;
     random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
     jitter_ = Rng{seed};
@@ -350,9 +353,12 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
       peer.out = Cursor<SendPiece>{sends[peer.rank.value()]};
       peer.in_total = peer.in.left();
       peer.out_total = peer.out.left();
-      if (peer.lost && (peer.in_total > 0 || peer.out_total > 0)) return fail(*peer.lost);
       if (peer.in_total > 0) ++sides_open_;
       if (peer.out_total > 0) ++sides_open_;
+      if (peer.lost) {
+        if (peer.in_total > 0 || peer.out_total > 0) miss(peer);
+        continue;
+      }
       if (peer.frame) match(peer);
       if (peer.out_total > 0 && !over_) write_frame(peer);
       if (over_) return;
@@ -455,8 +461,8 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
     std::ranges::transform(pieces, buffers.begin() + 1, [](SendPiece piece) { return asio::buffer(piece.data(), piece.size()); });
     asio::async_write(*peer.socket, Buffers<asio::const_buffer>{buffers, pieces.size() + 1}, everything, [this, &peer](const ErrorCode& error, std::size_t) {
       if (over_) return;
-      peer.sending = false;
       if (error) return lose(peer, error);
+      peer.sending = false;
       if (peer.out.done()) close_side();
       else write_frame(peer);
     });
@@ -488,7 +494,16 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
                           .what = fmt::format("rank {} is gone: {}", peer.rank.value(), in_order ? "it closed the connection" : error.message()),
                           .peer = peer.rank};
     }
-    if (calling_ && (!peer.in.done() || peer.reading || !peer.out.done() || peer.sending)) fail(*peer.lost);
+    if (calling_ && (!peer.in.done() || peer.reading || !peer.out.done() || peer.sending)) miss(peer);
+  }
+
+  /// The call cannot be completed any more: its sides with this peer stay open until it fails.
+  void miss(const Peer& peer) {
+    if (std::exchange(missing_, true)) return;  // the first to go is the one to name
+    loss_timer_.expires_after(loss_grace);
+    loss_timer_.async_wait([this, &peer](const ErrorCode& error) {
+      if (!error && !over_) fail(*peer.lost);
+    });
   }
 
   Failure of_peer(const Peer& peer, Failure failure) const {
@@ -515,6 +530,7 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   void close_all() {
     over_ = true;
     timer_.cancel();
+    loss_timer_.cancel();
     listener_.reset();
     for (const StrangerHandle& stranger : std::exchange(strangers_, {})) dismiss(stranger);
     for (Peer& peer : peers_) {
@@ -535,11 +551,11 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
 
   // The communication thread's own.
   std::vector<Peer> peers_;
-  asio::steady_timer timer_, listen_pause_;
+  asio::steady_timer timer_, listen_pause_, loss_timer_;
   std::optional<asio::posix::stream_descriptor> listener_;
   std::set<StrangerHandle> strangers_;
   Rng jitter_{0};
-  bool over_ = false, calling_ = false;
+  bool over_ = false, calling_ = false, missing_ = false;
   std::size_t sides_open_ = 0;
 
   std::mutex mutex_;

@@ -7,8 +7,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-/// How many slots fewer than `most` each rank gets, so that `missing` are saved in all and the sum of popcounts is least:
-/// a knapsack over deficits, filled to the brim. Ties go to small deficits, for balance.
+/// How many slots fewer than `most` each rank gets, so that `missing` are saved in all and the sum of popcounts is
+/// least: a knapsack over deficits, filled to the brim. Ties go to small deficits, for balance.
 std::vector<std::uint32_t> deficits(std::uint32_t most, std::uint32_t missing, std::uint32_t deficit_max) {
   constexpr int unreachable = std::numeric_limits<int>::min();
   std::vector<int> gain(missing + 1, unreachable);

@@ -2,9 +2,9 @@
 /// \file Which rank runs which slots of a step: balanced first, then so that the traffic of the gradients is least.
 ///
 /// No rank gets more than ceil(V/W) slots, for the slowest one sets the pace; none gets none while W <= V. Among such
-/// sizes those with the smallest sum of one-bits are taken: slots are packed as aligned blocks of a power of two, each of
-/// which is one node of the canonical tree, so a rank with s slots sends popcount(s) pieces. With W > V the surplus ranks
-/// own no slots; they hold shards and vote like all others.
+/// sizes those with the smallest sum of one-bits are taken: slots are packed as aligned blocks of a power of two, each
+/// of which is one node of the canonical tree, so a rank with s slots sends popcount(s) pieces. With W > V the surplus
+/// ranks own no slots; they hold shards and vote like all others.
 
 #include <cstdint>
 #include <vector>

@@ -45,9 +45,9 @@ Recovered recover(std::span<const Knowledge> members) {
   Recovered out;
   for (const Knowledge& m : members) out.next_step = std::max(out.next_step, m.decided);
   for (const Knowledge& m : members)
-    out.members.push_back(m.applied == out.next_step                                     ? Recovery::go_on
+    out.members.push_back(m.applied == out.next_step                                   ? Recovery::go_on
                           : m.applied + 1 == out.next_step && m.voted == out.next_step ? Recovery::apply
-                                                                                         : Recovery::fetch);
+                                                                                       : Recovery::fetch);
   return out;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 /// \file When a step is decided, who may apply it, and what a change of the world leaves.
 ///
-/// A member votes for a step once it holds, locally and final, every byte that its own part of `apply` reads. Whoever has
-/// heard the votes of all members of one generation knows that the step is decided, and applies it whatever happens
+/// A member votes for a step once it holds, locally and final, every byte that its own part of `apply` reads. Whoever
+/// has heard the votes of all members of one generation knows that the step is decided, and applies it whatever happens
 /// then. A new generation first collects what its members know: if one of them knows that the step is decided, all who
 /// voted for it still hold their bytes and apply it; if none does, nobody alive has applied it and it is done again.
 

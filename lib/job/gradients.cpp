@@ -10,13 +10,17 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t fold_chunk = 16 * granule;  // a chunk of each operand stays in the second-level cache; no bit depends on it
+constexpr std::uint64_t fold_chunk =
+    16 * granule;  // a chunk of each operand stays in the second-level cache; no bit depends on it
 
 }  // namespace
 
-Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank, std::span<float> memory, Space space) {
+Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank, std::span<float> memory,
+                     Space space) {
   Gather out{std::vector<SendList>(world), std::vector<ReceiveList>(world)};
-  const auto part = [&](const Piece& p) { return memory.subspan(space == Space::parameters ? p.parameter : p.gradient, p.size()); };
+  const auto part = [&](const Piece& p) {
+    return memory.subspan(space == Space::parameters ? p.parameter : p.gradient, p.size());
+  };
   const auto mine = pieces(layout, world, rank);
   for (std::uint32_t r = 0; r < world; ++r) {
     if (r == rank) continue;
@@ -26,8 +30,8 @@ Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t ra
   return out;
 }
 
-Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, std::uint32_t rank,
-                     bool replicate)
+Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank,
+                     std::uint32_t rank, bool replicate)
     : space_{layout.gradients}, replicate_{replicate} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   std::uint64_t slots = 0;
@@ -58,18 +62,21 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
         operands_.push_back({buffer(n), true});
       } else {
         operands_.push_back({next, false});
-        for (const Piece& p : shard_) receives_[r].push_back(std::as_writable_bytes(std::span{next + p.place, p.size()}));
+        for (const Piece& p : shard_)
+          receives_[r].push_back(std::as_writable_bytes(std::span{next + p.place, p.size()}));
         next += shard_elements;
       }
     }
     if (r == rank) continue;
     const auto theirs = pieces(layout, world, r);
     for (std::size_t n = 0; n < schedule_.nodes.size(); ++n)
-      for (const Piece& p : theirs) sends_[r].push_back(std::as_bytes(std::span<const float>{buffer(n) + p.gradient, p.size()}));
+      for (const Piece& p : theirs)
+        sends_[r].push_back(std::as_bytes(std::span<const float>{buffer(n) + p.gradient, p.size()}));
   }
   std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) { return a.node.begin < b.node.begin; });
   const auto given = [&](TreeNode node) -> std::optional<std::uint32_t> {
-    const auto at = std::lower_bound(held.begin(), held.end(), node.begin, [](const Held& h, std::uint64_t b) { return h.node.begin < b; });
+    const auto at = std::lower_bound(held.begin(), held.end(), node.begin,
+                                     [](const Held& h, std::uint64_t b) { return h.node.begin < b; });
     if (at != held.end() && at->node == node) return at->operand;
     return std::nullopt;
   };
@@ -103,10 +110,14 @@ Result<void> Gradients::reduce(World& world) {
 }
 
 NormTree::NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank)
-    : rank_{rank}, granules_{layout.granules()}, shard_{pieces(layout, world, rank)}, sums_{elements(shard_) / granule} {
+    : rank_{rank},
+      granules_{layout.granules()},
+      shard_{pieces(layout, world, rank)},
+      sums_{elements(shard_) / granule} {
   for (std::uint32_t r = 0; r < world; ++r) {
     std::vector<LeafRange> runs;
-    for (const Piece& p : pieces(layout, world, r)) runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
+    for (const Piece& p : pieces(layout, world, r))
+      runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
     nodes_.push_back(maximal_nodes(runs, granules_));
     for (std::uint32_t i = 0; i < nodes_[r].size(); ++i) places_.push_back({nodes_[r][i], r, i});
   }
@@ -128,7 +139,8 @@ void NormTree::fold_shard(const float* gradient, std::span<float> out) {
 float NormTree::root(const std::vector<std::span<const float>>& by_rank) const {
   if (granules_ == 0) return 0.0f;
   const auto given = [&](TreeNode node) -> std::optional<float> {
-    const auto at = std::lower_bound(places_.begin(), places_.end(), node.begin, [](const Place& p, std::uint64_t b) { return p.node.begin < b; });
+    const auto at = std::lower_bound(places_.begin(), places_.end(), node.begin,
+                                     [](const Place& p, std::uint64_t b) { return p.node.begin < b; });
     if (at != places_.end() && at->node == node) return by_rank[at->rank][at->index];
     return std::nullopt;
   };

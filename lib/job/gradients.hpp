@@ -22,13 +22,15 @@ struct Gather {
   std::vector<ReceiveList> receives;
 };
 enum class Space : std::uint8_t { parameters, gradients };
-[[nodiscard]] Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank, std::span<float> memory, Space space);
+[[nodiscard]] Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank,
+                                   std::span<float> memory, Space space);
 
 class Gradients {
  public:
   Gradients() = default;
   /// `slots_by_rank`: see assign_slots. `replicate`: reduced gradients are brought to all ranks.
-  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, std::uint32_t rank, bool replicate);
+  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, std::uint32_t rank,
+            bool replicate);
 
   /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
   [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "kernels/state_hash.hpp"
-#include "lib/base/failure.hpp"
 #include "lib/base/digest.hpp"
+#include "lib/base/failure.hpp"
 #include "lib/job/assign.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
@@ -17,7 +17,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr Duration finish_wait = 30s;     // for the agent to hear that the job is over
+constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
 constexpr double efficiency_warning = 0.9;
 constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", user_state = "state.";
 
@@ -59,12 +59,14 @@ void Job::Impl::leave(const Failure& why) {
   if (!f.rank.has_value()) f.rank = world.membership().rank;
   if (!f.generation.has_value()) f.generation = world.membership().generation;
   if (host.session.place().elastic) {
-    host.log.info(fmt::format("generation {} is over, waiting at most {} s for this node's elrun to end this process: {}",
-                                to_string(world.membership().generation),
-                                std::chrono::duration_cast<std::chrono::seconds>(host.end_wait).count(), message(f)));
+    host.log.info(
+        fmt::format("generation {} is over, waiting at most {} s for this node's elrun to end this process: {}",
+                    to_string(world.membership().generation),
+                    std::chrono::duration_cast<std::chrono::seconds>(host.end_wait).count(), message(f)));
     std::this_thread::sleep_for(host.end_wait);
   } else {
-    f.what += "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
+    f.what +=
+        "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
     f.remedy = Remedy::exit_process;
   }
   throw Error{std::move(f)};
@@ -117,7 +119,8 @@ void Job::Impl::allocate() {
   exp_avg_sq_ = Arena<float>{elements(states)};
   gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
   norm_ = NormTree{layout_, size, rank};
-  if (!whole_optimizer()) gather_parameters_ = gather_shards(layout_, size, rank, parameters_.span(), Space::parameters);
+  if (!whole_optimizer())
+    gather_parameters_ = gather_shards(layout_, size, rank, parameters_.span(), Space::parameters);
   for (const Piece& p : states)
     for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
       const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
@@ -128,7 +131,8 @@ void Job::Impl::allocate() {
   std::uint64_t frozen = 0;
   for (UnitState& unit : units_) {
     const UnitLayout& layout = layout_.units[unit.index];
-    for (std::size_t t = 0; t < unit.tensors.size(); ++t) unit.tensors[t].data = parameters_.data() + layout.begin + layout.offsets[t];
+    for (std::size_t t = 0; t < unit.tensors.size(); ++t)
+      unit.tensors[t].data = parameters_.data() + layout.begin + layout.offsets[t];
     frozen = std::max(frozen, layout.used - std::min(layout.used, layout.trainable));
   }
   frozen_zeros_.assign(frozen, 0.0f);
@@ -143,15 +147,18 @@ void Job::Impl::show_memory() const {
   for (const auto& s : slots_) least = std::min(least, s.size()), most = std::max(most, s.size());
   const double efficiency = compute_efficiency(plan->slots(), world.size());
   host.log.info(fmt::format(
-      "{} parameters in {} unit(s), zero({}); bytes per rank: parameters {}, gradients {} ({} buffers: folded here, exchanged once "
+      "{} parameters in {} unit(s), zero({}); bytes per rank: parameters {}, gradients {} ({} buffers: folded here, "
+      "exchanged once "
       "per step), optimizer {}, exchange {}; {} slots per step on {} rank(s), {} each, {:.0f} % of the compute",
       parameters, units_.size(), whole_optimizer() ? 0 : 1, human(parameters_.span().size_bytes()),
-      human(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers(), human(2 * exp_avg_.span().size_bytes()),
-      human(gradients_.exchange_bytes()), plan->slots(), world.size(), least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most),
-      100 * efficiency));
+      human(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers(),
+      human(2 * exp_avg_.span().size_bytes()), human(gradients_.exchange_bytes()), plan->slots(), world.size(),
+      least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most), 100 * efficiency));
   if (efficiency < efficiency_warning)
-    host.log.warning(fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep above 90 %)",
-                                   plan->slots(), world.size(), 100 * (1 - efficiency)));
+    host.log.warning(
+        fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per "
+                    "rank keep above 90 %)",
+                    plan->slots(), world.size(), 100 * (1 - efficiency)));
 }
 
 // ---- restore
@@ -166,13 +173,16 @@ bool Job::Impl::restore() {
   commit_ = StepCommit{world.membership(), 0};
   if (checkpoint_.directory.empty()) {
     if (generation.number > 1 && world.leads())
-      host.log.warning(fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
-                                     "the bits will be the same", to_string(generation)));
+      host.log.warning(
+          fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
+                      "the bits will be the same",
+                      to_string(generation)));
     return false;
   }
   const Place& place = host.session.place();
   saves_.emplace(host.files, host.clock, host.log, world, checkpoint_,
-                 Saver{place.run.value(), generation, world.membership().rank, world.membership().world, identity(*plan), model_table(specs_, layout_)},
+                 Saver{place.run.value(), generation, world.membership().rank, world.membership().world,
+                       identity(*plan), model_table(specs_, layout_)},
                  fragments(true), fragments(false));
   const auto aux = expect(saves_->restore());
   if (!aux.has_value()) return false;
@@ -191,17 +201,22 @@ void Job::Impl::same_job_everywhere() {
   for (const UnitSpec& unit : specs_) {
     model += fmt::format("unit {}\n", unit.name);
     for (const TensorSpec& t : unit.tensors)
-      model += fmt::format("{} {} {} {} {}\n", t.name, fmt::join(t.shape, "x"), t.options.decay, t.options.frozen, t.options.uses);
+      model += fmt::format("{} {} {} {} {}\n", t.name, fmt::join(t.shape, "x"), t.options.decay, t.options.frozen,
+                           t.options.uses);
   }
   add(model);
   constexpr const char* names[] = {"plan", "placement or number of steps", "checkpoint options", "model"};
   const auto parts = expect(world.all_gather(w.bytes()));
   for (std::uint32_t r = 1; r < world.size(); ++r)
     for (std::size_t i = 0; i < std::size(names); ++i) {
-      const auto digest = [&](std::uint32_t rank) { return parts[rank].size() == w.bytes().size() ? ByteSpan{parts[rank]}.subspan(i * 32, 32) : ByteSpan{}; };
+      const auto digest = [&](std::uint32_t rank) {
+        return parts[rank].size() == w.bytes().size() ? ByteSpan{parts[rank]}.subspan(i * 32, 32) : ByteSpan{};
+      };
       if (!std::ranges::equal(digest(r), digest(0)))
-        throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                            fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags", r, names[i])}};
+        throw Error{
+            Failure{Code::mismatch, Remedy::fix_config,
+                    fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags",
+                                r, names[i])}};
     }
 }
 
@@ -212,13 +227,17 @@ void Job::Impl::same_parameters_everywhere() {
   for (std::uint32_t r = 1; r < world.size(); ++r)
     if (parts[r] != parts[0])
       throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                          fmt::format("the parameters of rank {} differ from those of rank 0 before step {}: initialise them from job.rng(name) "
-                                      "alone, on every rank", r, commit_.knowledge().applied)}};
+                          fmt::format("the parameters of rank {} differ from those of rank 0 before step {}: "
+                                      "initialise them from job.rng(name) "
+                                      "alone, on every rank",
+                                      r, commit_.knowledge().applied)}};
 }
 
 std::vector<Aux> Job::Impl::host_state() const {
-  std::vector<Aux> out{{std::string{step_state}, bytes_of(commit_.knowledge().applied)}, {std::string{loss_state}, bytes_of(loss_)}};
-  for (const HostState& s : host_states_) out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
+  std::vector<Aux> out{{std::string{step_state}, bytes_of(commit_.knowledge().applied)},
+                       {std::string{loss_state}, bytes_of(loss_)}};
+  for (const HostState& s : host_states_)
+    out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
   return out;
 }
 
@@ -227,8 +246,10 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
     const auto at = std::find_if(aux.begin(), aux.end(), [&](const Aux& a) { return a.name == name; });
     if (at == aux.end() || at->bytes.size() != into.size())
       throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                          fmt::format("the checkpoint has {} bytes of host state '{}', this program registers {}; use the program that wrote it, "
-                                      "or another checkpoint directory", at == aux.end() ? 0 : at->bytes.size(), name, into.size())}};
+                          fmt::format("the checkpoint has {} bytes of host state '{}', this program registers {}; use "
+                                      "the program that wrote it, "
+                                      "or another checkpoint directory",
+                                      at == aux.end() ? 0 : at->bytes.size(), name, into.size())}};
     std::copy(at->bytes.begin(), at->bytes.end(), into.begin());
   };
   std::uint64_t step = 0;
@@ -243,8 +264,11 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
 /// tensors are zeros there; they are not read back.
 std::vector<Fragment> Job::Impl::fragments(bool to_save) {
   std::vector<Fragment> out;
-  const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at, bool replicated) {
-    if (begin < end) out.push_back({std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
+  const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at,
+                       bool replicated) {
+    if (begin < end)
+      out.push_back(
+          {std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
   };
   for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
     const UnitLayout& unit = layout_.units[u];
@@ -301,7 +325,9 @@ void Job::Impl::save(bool last) {
     throw Error{std::move(why)};
   }
   if (world.leads())
-    host.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}", step, message(why)));
+    host.log.warning(fmt::format(
+        "the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}", step,
+        message(why)));
 }
 
 void Job::Impl::finish() {
@@ -356,7 +382,9 @@ std::optional<Step> Job::next_step() {
   if (const auto number = impl_->next_step()) return Step{impl_.get(), *number};
   return std::nullopt;
 }
-Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) { return impl_->evaluate(count, forward); }
+Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
+  return impl_->evaluate(count, forward);
+}
 const Outcome& Job::outcome() const {
   if (!impl_->outcome.has_value()) throw Error{invalid("outcome() comes after next_step() returned nothing")};
   return *impl_->outcome;
@@ -376,14 +404,16 @@ void JobAccess::drive(JobHost job_host, const std::function<void(Job&)>& program
   } catch (const Error&) {
     throw;
   } catch (...) {
-    if (impl.world.over()) impl.leave(impl.world.why_over());  // whatever it tripped over was a step that does not count
+    if (impl.world.over())
+      impl.leave(impl.world.why_over());  // whatever it tripped over was a step that does not count
     throw;
   }
 }
 
 int exit_code(const Failure& failure) {
   const bool wrong_input = failure.code == Code::invalid_argument || failure.code == Code::mismatch ||
-                           (failure.remedy == Remedy::fix_config && (failure.code == Code::not_permitted || failure.code == Code::not_found));
+                           (failure.remedy == Remedy::fix_config &&
+                            (failure.code == Code::not_permitted || failure.code == Code::not_found));
   return wrong_input ? 78 : 1;
 }
 

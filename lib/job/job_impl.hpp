@@ -28,11 +28,11 @@ struct JobHost {
   const Clock& clock;
   Files& files;
   Session& session;
-  const Log& log;                              ///< Standard error.
-  std::function<void(std::string_view)> out;   ///< One line to standard output.
+  const Log& log;                             ///< Standard error.
+  std::function<void(std::string_view)> out;  ///< One line to standard output.
   JoinPeers join;
-  std::uint32_t threads = 1;                   ///< See Job::compute_threads.
-  Duration end_wait = 30s;                     ///< How long a worker under elrun waits to be ended by its agent.
+  std::uint32_t threads = 1;  ///< See Job::compute_threads.
+  Duration end_wait = 30s;    ///< How long a worker under elrun waits to be ended by its agent.
 };
 
 /// A declared tensor, and what its views point at.
@@ -49,7 +49,7 @@ struct UnitState {
   std::uint32_t scopes = 0;         // use_grad scopes begun in this slot
 };
 
-class Job::Impl {
+class [[gnu::visibility("hidden")]] Job::Impl {
  public:
   explicit Impl(JobHost job_host);
 
@@ -86,8 +86,8 @@ class Job::Impl {
   };
   /// Everything of the step under way.
   struct InStep {
-    std::size_t slot = 0;      // index into my slots of the one to hand out next
-    bool open = false;         // a slot is handed out
+    std::size_t slot = 0;  // index into my slots of the one to hand out next
+    bool open = false;     // a slot is handed out
     bool reported = false;
     bool evaluating = false;
     Instant begun{};
@@ -124,7 +124,7 @@ class Job::Impl {
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
   Arena<float> parameters_, exp_avg_, exp_avg_sq_;
-  std::vector<float> frozen_zeros_;                // what a checkpoint's moments of frozen tensors are
+  std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
   std::vector<UpdateRun> updates_;
   Gather gather_parameters_;
   Gradients gradients_;
@@ -135,22 +135,22 @@ class Job::Impl {
   std::vector<ByteVector> votes_;
   std::vector<SendList> vote_sends_;
   std::vector<ReceiveList> vote_receives_;
-  std::vector<float> my_losses_;                    // of my slots
+  std::vector<float> my_losses_;  // of my slots
   std::vector<std::uint64_t> my_tokens_;
-  std::vector<float> losses_;                       // of all slots, by number
-  std::uint64_t tokens_ = 0;                        // of the whole step
-  std::vector<std::vector<float>> norm_nodes_;      // by rank
+  std::vector<float> losses_;                   // of all slots, by number
+  std::uint64_t tokens_ = 0;                    // of the whole step
+  std::vector<std::vector<float>> norm_nodes_;  // by rank
   std::vector<std::span<const float>> norm_views_;
 
   StepCommit commit_;
   InStep in_;
-  bool step_open_ = false;                          // handed out and neither applied nor revoked
+  bool step_open_ = false;  // handed out and neither applied nor revoked
   Slot slot_;
   std::vector<std::uint64_t> samples_;
-  float reported_loss_ = 0;                         // of the open slot
+  float reported_loss_ = 0;  // of the open slot
   std::uint64_t reported_tokens_ = 0;
-  float loss_ = 0;                                  // of the last decided step
-  std::uint64_t saved_step_ = ~std::uint64_t{0};    // newest step that is on storage
+  float loss_ = 0;                                // of the last decided step
+  std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage
 };
 
 /// The door that tests and `run` use.
@@ -162,7 +162,8 @@ struct JobAccess {
 
 /// Builds the parts of a Slot and Step that users do not see.
 struct SlotAccess {
-  static void fill(Slot& slot, Job::Impl* job, std::uint32_t index, std::span<const std::uint64_t> samples, RandomStream rng) {
+  static void fill(Slot& slot, Job::Impl* job, std::uint32_t index, std::span<const std::uint64_t> samples,
+                   RandomStream rng) {
     slot.impl_ = job;
     slot.index_ = index;
     slot.samples_ = samples;

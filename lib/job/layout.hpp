@@ -3,8 +3,8 @@
 ///
 /// In a unit the tensors that train come first, each on a border of 256 bytes, filled up to whole granules; the frozen
 /// ones follow. Offsets depend on the declarations alone, so views stay valid over every resize. Parameters, the state
-/// hash and checkpoints count elements of the whole model's flat space; gradients and optimizer states have one of their
-/// own, without what is frozen. A rank's shard is one run of granules of each unit.
+/// hash and checkpoints count elements of the whole model's flat space; gradients and optimizer states have one of
+/// their own, without what is frozen. A rank's shard is one run of granules of each unit.
 
 #include <cstdint>
 #include <string>
@@ -34,13 +34,13 @@ struct UnitSpec {
 };
 
 struct UnitLayout {
-  std::uint64_t begin = 0;            ///< In the parameters' space.
-  std::uint64_t gradient_begin = 0;   ///< In the gradients' space.
-  std::uint64_t trainable = 0;        ///< Elements that train, whole granules.
-  std::uint64_t used = 0;             ///< Elements up to the end of the last tensor.
-  std::uint64_t size = 0;             ///< Elements, whole granules.
-  std::uint32_t uses = 1;             ///< `use_grad` scopes per slot.
-  std::vector<std::uint64_t> offsets; ///< Of each tensor, in the order of declaration.
+  std::uint64_t begin = 0;             ///< In the parameters' space.
+  std::uint64_t gradient_begin = 0;    ///< In the gradients' space.
+  std::uint64_t trainable = 0;         ///< Elements that train, whole granules.
+  std::uint64_t used = 0;              ///< Elements up to the end of the last tensor.
+  std::uint64_t size = 0;              ///< Elements, whole granules.
+  std::uint32_t uses = 1;              ///< `use_grad` scopes per slot.
+  std::vector<std::uint64_t> offsets;  ///< Of each tensor, in the order of declaration.
   /// Runs of [0, trainable) in which weight decay is on or off for all elements.
   struct DecayRun {
     std::uint64_t begin = 0, end = 0;
@@ -61,7 +61,8 @@ struct Layout {
 [[nodiscard]] std::vector<std::string> problems(const std::vector<UnitSpec>& units);
 [[nodiscard]] Layout lay_out(const std::vector<UnitSpec>& units);
 
-/// Elements [begin, end) of the shard of `rank`, of a flat space of whole granules: k = ceil(granules / W) granules each.
+/// Elements [begin, end) of the shard of `rank`, of a flat space of whole granules: k = ceil(granules / W) granules
+/// each.
 [[nodiscard]] LeafRange shard(std::uint64_t elements, std::uint32_t world, std::uint32_t rank);
 
 /// One run of one unit's trainable elements.

@@ -10,8 +10,8 @@
 
 namespace elrun::inline v0 {
 
-constexpr std::uint64_t slots_max = 1 << 16;        ///< Slots per step; also a bound on what is kept per slot.
-constexpr std::uint32_t numeric_version = 1;        ///< Raised when libelrun's own arithmetic gives other bits.
+constexpr std::uint64_t slots_max = 1 << 16;  ///< Slots per step; also a bound on what is kept per slot.
+constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own arithmetic gives other bits.
 
 /// Everything that fixes the bits, one `name: value` per line; `placement` and `steps` do not.
 [[nodiscard]] PlanIdentity identity(const Plan& plan);

@@ -26,7 +26,8 @@ std::uint32_t compute_threads(std::uint32_t local_world) {
   }
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
+                                                                 : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   return std::max(1u, static_cast<std::uint32_t>(std::max(cpus, 1)) / std::max(local_world, 1u));
 }
 
@@ -49,7 +50,12 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
     PosixFiles files;
-    JobAccess::drive({.clock = clock, .files = files, .session = *session, .log = log, .out = print_line, .join = join_process_group,
+    JobAccess::drive({.clock = clock,
+                      .files = files,
+                      .session = *session,
+                      .log = log,
+                      .out = print_line,
+                      .join = join_process_group,
                       .threads = compute_threads(place.local_world)},
                      program);
     return 0;

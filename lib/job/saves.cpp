@@ -11,8 +11,12 @@ constexpr int damaged_max = 8;  // checkpoints that are tried, newest first, bef
 
 Saves::Saves(Files& files, const Clock& clock, const Log& log, World& world, CheckpointOptions options, Saver saver,
              std::vector<Fragment> saved, std::vector<Fragment> loaded)
-    : log_{log}, world_{world}, options_{std::move(options)},
-      checkpointer_{files, clock, log, options_.directory, std::move(saver)}, saved_{std::move(saved)}, loaded_{std::move(loaded)} {}
+    : log_{log},
+      world_{world},
+      options_{std::move(options)},
+      checkpointer_{files, clock, log, options_.directory, std::move(saver)},
+      saved_{std::move(saved)},
+      loaded_{std::move(loaded)} {}
 
 /// What the leader's call gave, success or failure, on all ranks.
 template <class T>
@@ -43,13 +47,15 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
     last = everywhere.failure();
     if (world_.over() || (last.code != Code::corrupt && last.code != Code::not_found)) return last;
     if (world_.leads())
-      log_.warning(fmt::format("checkpoint {} cannot be used, the one before it is tried: {}", to_string(*start.choice), message(last)));
+      log_.warning(fmt::format("checkpoint {} cannot be used, the one before it is tried: {}", to_string(*start.choice),
+                               message(last)));
     ELRUN_TRY(world_.agree(world_.leads() ? checkpointer_.reject(start, last) : Result<void>{}));
   }
   return last;
 }
 
-Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner) {
+Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux,
+                         const std::function<Result<void>()>& still_owner) {
   std::uint64_t aux_bytes = 0;
   for (const Aux& a : aux) aux_bytes += a.bytes.size();
   ELRUN_TRY_ASSIGN(const SaveTicket ticket,

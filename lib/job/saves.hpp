@@ -15,7 +15,8 @@ namespace elrun::inline v0 {
 /// All calls on all ranks, in the same order. Results are the same on all ranks. The leader is rank 0.
 class Saves {
  public:
-  /// `files`, `clock`, `log` and `world` outlive it. `saved` and `loaded`: this rank's part of the state, as Fragment says.
+  /// `files`, `clock`, `log` and `world` outlive it. `saved` and `loaded`: this rank's part of the state, as Fragment
+  /// says.
   Saves(Files& files, const Clock& clock, const Log& log, World& world, CheckpointOptions options, Saver saver,
         std::vector<Fragment> saved, std::vector<Fragment> loaded);
 

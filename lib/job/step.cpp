@@ -47,7 +47,9 @@ std::size_t get(const ByteVector& bytes, std::size_t at, std::span<T> values) {
 
 void check(const AdamW& adamw, const ApplyOptions& options) {
   std::vector<std::string> wrong;
-  const auto say = [&wrong](const char* name, float value, const char* rule) { wrong.push_back(fmt::format("{} is {}: {}", name, value, rule)); };
+  const auto say = [&wrong](const char* name, float value, const char* rule) {
+    wrong.push_back(fmt::format("{} is {}: {}", name, value, rule));
+  };
   if (!(adamw.beta1 >= 0 && adamw.beta1 < 1)) say("beta1", adamw.beta1, "at least 0 and below 1");
   if (!(adamw.beta2 >= 0 && adamw.beta2 < 1)) say("beta2", adamw.beta2, "at least 0 and below 1");
   if (!(adamw.epsilon > 0)) say("epsilon", adamw.epsilon, "above 0");
@@ -73,7 +75,8 @@ Slot* Job::Impl::next_slot() {
     unit.scopes = 0;
     const UnitLayout& layout = layout_.units[unit.index];
     for (std::size_t t = 0; t < unit.tensors.size(); ++t)
-      if (!specs_[unit.index].tensors[t].options.frozen) unit.tensors[t].grad = leaf + layout.gradient_begin + layout.offsets[t];
+      if (!specs_[unit.index].tensors[t].options.frozen)
+        unit.tensors[t].grad = leaf + layout.gradient_begin + layout.offsets[t];
   }
   in_.open = true, in_.reported = false;
   return &slot_;
@@ -123,7 +126,10 @@ void Job::Impl::prepare_votes() {
 
 void Job::Impl::write_vote(const Vote& vote) {
   ByteVector& blob = votes_[world.rank()];
-  const VoteHeader header{vote.generation.number, {vote.generation.lineage.bits[0], vote.generation.lineage.bits[1]}, vote.step, vote.finite};
+  const VoteHeader header{vote.generation.number,
+                          {vote.generation.lineage.bits[0], vote.generation.lineage.bits[1]},
+                          vote.step,
+                          vote.finite};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
   at = put(blob, at, std::span<const float>{my_losses_});
@@ -143,8 +149,8 @@ Result<void> Job::Impl::exchange_votes() {
     const Vote vote{{header.number, {{header.lineage[0], header.lineage[1]}}}, header.step, header.finite != 0};
     if (!commit_.hear(Rank{r}, vote)) {
       Failure f{Code::protocol, Remedy::abort_group,
-                fmt::format("a vote for step {} of generation {} came in step {}", vote.step, to_string(vote.generation),
-                            commit_.knowledge().applied)};
+                fmt::format("a vote for step {} of generation {} came in step {}", vote.step,
+                            to_string(vote.generation), commit_.knowledge().applied)};
       f.peer = Rank{r};
       f.generation = world.membership().generation;
       world.end(f);
@@ -169,7 +175,8 @@ StepResult Job::Impl::apply(const AdamW& optimizer, const ApplyOptions& options)
   require(step_open_ || world.over(), "apply was called twice, or without a step from next_step()");
   if (in_.open) close_slot();
   step_open_ = false;
-  StepResult result{.step = commit_.knowledge().applied, .world = world.size(), .generation = world.membership().generation.number};
+  StepResult result{
+      .step = commit_.knowledge().applied, .world = world.size(), .generation = world.membership().generation.number};
   if (world.over()) return result;
   require(in_.slot == my_slots().size(), "apply was called before all slots of the step were run");
 
@@ -188,7 +195,9 @@ StepResult Job::Impl::apply(const AdamW& optimizer, const ApplyOptions& options)
   if (!result.skipped) {
     const bool clipped = options.clip_norm > 0 && result.norm > options.clip_norm;
     update(optimizer, options.lr, clipped ? per_slot * (options.clip_norm / result.norm) : per_slot);
-    if (!whole_optimizer()) (void)world.exchange(gather_parameters_.sends, gather_parameters_.receives);  // a failure ends the generation, not the step
+    if (!whole_optimizer())
+      (void)world.exchange(gather_parameters_.sends,
+                           gather_parameters_.receives);  // a failure ends the generation, not the step
   }
   commit_.applied();
   host.session.progress(StepNumber{commit_.knowledge().applied});
@@ -202,13 +211,17 @@ StepResult Job::Impl::apply(const AdamW& optimizer, const ApplyOptions& options)
 
 void Job::Impl::update(const AdamW& optimizer, float lr, float scale) {
   const std::uint64_t t = commit_.knowledge().applied + 1;
-  AdamWStep step{.lr = lr, .beta1 = optimizer.beta1, .beta2 = optimizer.beta2, .epsilon = optimizer.epsilon,
+  AdamWStep step{.lr = lr,
+                 .beta1 = optimizer.beta1,
+                 .beta2 = optimizer.beta2,
+                 .epsilon = optimizer.epsilon,
                  .bias1 = static_cast<float>(1.0 - power(optimizer.beta1, t)),
-                 .bias2 = static_cast<float>(1.0 - power(optimizer.beta2, t)), .scale = scale};
+                 .bias2 = static_cast<float>(1.0 - power(optimizer.beta2, t)),
+                 .scale = scale};
   for (const UpdateRun& run : updates_) {
     step.weight_decay = run.decay ? optimizer.weight_decay : 0.0f;
-    adamw(parameters_.span(run.parameter, run.size), exp_avg_.span(run.state, run.size), exp_avg_sq_.span(run.state, run.size),
-          {gradients_.reduced() + run.gradient, run.size}, step);
+    adamw(parameters_.span(run.parameter, run.size), exp_avg_.span(run.state, run.size),
+          exp_avg_sq_.span(run.state, run.size), {gradients_.reduced() + run.gradient, run.size}, step);
   }
 }
 
@@ -219,7 +232,8 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
   require(!in_.open, "evaluate is called inside a slot; call it between steps");
   if (count == 0) return {.decided = !world.over()};
   const std::uint64_t slots = (count + plan->micro_batch - 1) / plan->micro_batch;
-  if (slots > slots_max) throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
+  if (slots > slots_max)
+    throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
   const auto by_rank = assign_slots(static_cast<std::uint32_t>(slots), world.size());
   ByteWriter mine;
   in_.evaluating = true;
@@ -260,7 +274,9 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
 // ---- what users hold
 
 void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(loss, tokens); }
-void Slot::report(DeviceScalar loss, std::uint64_t tokens) { report(*loss.pointer, tokens); }  // on the host it has arrived
+void Slot::report(DeviceScalar loss, std::uint64_t tokens) {
+  report(*loss.pointer, tokens);
+}  // on the host it has arrived
 bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->world.over(); }
 
 Step::Slots Step::slots() { return Slots{this}; }

@@ -1,10 +1,10 @@
 #pragma once
 /// \file The canonical tree: one way to add up V values, whoever holds them.
 ///
-/// T(begin, n) is the leaf for n = 1, else T(left part) + T(right part), cut at the largest power of two below n. A node's
-/// value depends on its two children alone, so whoever obtains the children obtains the node, bit for bit. A rank folds
-/// what it holds up to the maximal nodes (those that lie wholly in its leaves, and whose parents do not), sends them, and
-/// the owner makes the very additions that one process with all leaves would have made.
+/// T(begin, n) is the leaf for n = 1, else T(left part) + T(right part), cut at the largest power of two below n. A
+/// node's value depends on its two children alone, so whoever obtains the children obtains the node, bit for bit. A
+/// rank folds what it holds up to the maximal nodes (those that lie wholly in its leaves, and whose parents do not),
+/// sends them, and the owner makes the very additions that one process with all leaves would have made.
 
 #include <bit>
 #include <cstdint>
@@ -35,8 +35,8 @@ struct LeafRange {
 /// The same for single leaves in ascending order.
 [[nodiscard]] std::vector<TreeNode> maximal_nodes(std::span<const std::uint32_t> ascending, std::uint64_t leaves);
 
-/// The value of `node`: `given(node)` returns what is there (an optional, or a pointer), `add(left, right)` one inner node.
-/// Descends until something is given; a leaf always is.
+/// The value of `node`: `given(node)` returns what is there (an optional, or a pointer), `add(left, right)` one inner
+/// node. Descends until something is given; a leaf always is.
 template <class Given, class Add>
 auto fold(TreeNode node, const Given& given, const Add& add) -> std::remove_cvref_t<decltype(*given(node))> {
   if (auto value = given(node)) return *value;
@@ -56,8 +56,9 @@ template <class T, class Add>
   return fold_leaves(leaves, add, TreeNode{0, leaves.size()});
 }
 
-/// How one rank folds its slots while they are computed: a stack of buffers. The leaf of slot i is made in the buffer on
-/// top, then the `merges[i]` topmost pairs are added, left = left + right. What is left at the end are the maximal nodes.
+/// How one rank folds its slots while they are computed: a stack of buffers. The leaf of slot i is made in the buffer
+/// on top, then the `merges[i]` topmost pairs are added, left = left + right. What is left at the end are the maximal
+/// nodes.
 struct FoldSchedule {
   std::vector<std::uint32_t> buffer;  ///< Buffer in which the leaf of the i-th slot is made.
   std::vector<std::uint32_t> merges;  ///< Additions after it.

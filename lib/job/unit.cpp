@@ -28,7 +28,8 @@ UseScope::UseScope(UseScope&& other) noexcept
 // their slot ends.
 UseScope::~UseScope() = default;
 
-TensorState& Job::Impl::declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options) {
+TensorState& Job::Impl::declare(UnitState& unit, std::string_view name, DType type, Shape shape,
+                                TensorOptions options) {
   require(!sealed_, "a tensor is declared after seal(); declare all of them before");
   specs_[unit.index].tensors.push_back({std::string{name}, type, shape, options});
   unit.tensors.push_back({nullptr, nullptr, std::move(shape)});
@@ -39,8 +40,9 @@ void Job::Impl::begin_gradient(UnitState& unit) {
   require(in_.open && !in_.evaluating, "use_grad is for the slots of a step; an evaluation has no gradients");
   const UnitLayout& layout = layout_.units[unit.index];
   if (++unit.scopes > layout.uses)
-    throw Error{invalid(fmt::format("unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",
-                                    specs_[unit.index].name, unit.scopes, slot_.index(), layout.uses, unit.scopes))};
+    throw Error{invalid(fmt::format(
+        "unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",
+        specs_[unit.index].name, unit.scopes, slot_.index(), layout.uses, unit.scopes))};
   if (unit.scopes == 1) zero_gradient(unit);
 }
 

@@ -7,7 +7,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t gather_bytes_max = std::uint64_t{64} << 20;  // of one rank's part: host state and votes, no tensors
+constexpr std::uint64_t gather_bytes_max = std::uint64_t{64}
+                                           << 20;  // of one rank's part: host state and votes, no tensors
 constexpr std::size_t status_text_max = 64 << 10;
 
 }  // namespace
@@ -21,7 +22,10 @@ void World::End::set(const Failure& failure) {
 }
 
 World::World(Session& session, JoinPeers join)
-    : session_{session}, join_{std::move(join)}, membership_{session.place().membership}, end_{std::make_shared<End>()} {
+    : session_{session},
+      join_{std::move(join)},
+      membership_{session.place().membership},
+      end_{std::make_shared<End>()} {
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
@@ -74,7 +78,8 @@ Result<std::vector<ByteVector>> World::all_gather(ByteSpan mine) {
   for (std::uint32_t r = 0; r < size(); ++r) {
     if (r == rank()) continue;
     if (lengths[r] > gather_bytes_max) {
-      Failure f{Code::protocol, Remedy::abort_group, fmt::format("a part of {} bytes was announced, at most {} are allowed", lengths[r], gather_bytes_max)};
+      Failure f{Code::protocol, Remedy::abort_group,
+                fmt::format("a part of {} bytes was announced, at most {} are allowed", lengths[r], gather_bytes_max)};
       f.peer = Rank{r};
       end_->set(f);
       return f;
@@ -123,7 +128,8 @@ Result<void> decode_status(ByteSpan bytes) {
   if (number == 0) return r.finish("a peer's status");
   const std::uint32_t code = (number - 1) % 256, remedy = (number - 1) / 256;
   std::string what = r.get_text(status_text_max);
-  if (code > static_cast<std::uint32_t>(Code::internal) || remedy > static_cast<std::uint32_t>(Remedy::exit_process)) r.mark_broken();
+  if (code > static_cast<std::uint32_t>(Code::internal) || remedy > static_cast<std::uint32_t>(Remedy::exit_process))
+    r.mark_broken();
   ELRUN_TRY(r.finish("a peer's status"));
   return Failure{static_cast<Code>(code), static_cast<Remedy>(remedy), std::move(what)};
 }

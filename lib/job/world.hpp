@@ -15,8 +15,8 @@
 
 namespace elrun::inline v0 {
 
-/// The one collective that a job needs, over the members of one generation. The product's is a ProcessGroup; tests bring
-/// one of memory.
+/// The one collective that a job needs, over the members of one generation. The product's is a ProcessGroup; tests
+/// bring one of memory.
 class Peers {
  public:
   virtual ~Peers() = default;

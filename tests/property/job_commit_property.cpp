@@ -1,5 +1,5 @@
-// Small worlds, exhaustively: every order of voting, hearing, applying, crashing and of new generations. The checkers stand
-// outside the code: they see the state of each member as the list of steps that were put into it.
+// Small worlds, exhaustively: every order of voting, hearing, applying, crashing and of new generations. The checkers
+// stand outside the code: they see the state of each member as the list of steps that were put into it.
 
 #include <algorithm>
 #include <map>
@@ -22,7 +22,7 @@ struct Member {
 struct World {
   std::uint64_t generation = 1;
   std::vector<Member> members;
-  std::vector<std::vector<Vote>> sent;  // sent[from]: votes in order
+  std::vector<std::vector<Vote>> sent;         // sent[from]: votes in order
   std::vector<std::vector<std::size_t>> read;  // read[to][from]: how many were heard
   int crashes_left = 0;
 
@@ -138,7 +138,8 @@ struct Explorer {
       }
       m.newcomer = false;
       m.commit = StepCommit{{number(w.generation), Rank{static_cast<std::uint32_t>(i)},
-                             WorldSize{static_cast<std::uint32_t>(members.size())}}, r.next_step};
+                             WorldSize{static_cast<std::uint32_t>(members.size())}},
+                            r.next_step};
       REQUIRE(m.state == r.next_step);  // all begin the same step, each sample in one decided step
     }
     begin_generation(w, std::move(members));

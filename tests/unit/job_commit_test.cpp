@@ -6,7 +6,9 @@ namespace elrun::test {
 namespace {
 
 const Generation seven{7, {{1, 2}}};
-Membership member(std::uint32_t rank, std::uint32_t world, Generation g = seven) { return {g, Rank{rank}, WorldSize{world}}; }
+Membership member(std::uint32_t rank, std::uint32_t world, Generation g = seven) {
+  return {g, Rank{rank}, WorldSize{world}};
+}
 
 }  // namespace
 

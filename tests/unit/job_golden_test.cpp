@@ -21,8 +21,8 @@ struct Slow {
     std::uint64_t begin = 0;
     bool trains = true, decays = true;
   };
-  std::vector<Place> place;                // of each toy tensor in the flat space
-  std::vector<std::uint64_t> granules;     // first element of each granule that trains
+  std::vector<Place> place;             // of each toy tensor in the flat space
+  std::vector<std::uint64_t> granules;  // first element of each granule that trains
   Floats w, m, v;
   std::vector<StepResult> steps;
   std::uint64_t hash = 0;
@@ -54,10 +54,10 @@ struct Slow {
       whole_granules();
       for (; begin < at; begin += 1024) granules.push_back(begin);
     };
-    put(0);                       // embedding: table
+    put(0);  // embedding: table
     trains_from(0);
     const std::uint64_t block = at;
-    put(1), put(3);               // block: bias, weight, then what is frozen
+    put(1), put(3);  // block: bias, weight, then what is frozen
     trains_from(block);
     put(2);
     whole_granules();
@@ -73,7 +73,8 @@ struct Slow {
     const RandomStream rng = slot_stream(plan.seed, step, slot);
     Floats g(w.size(), 0.0f);
     const auto add = [&](std::size_t t, std::uint32_t use) {
-      for (std::uint64_t i = 0; i < toy_tensors()[t].size; ++i) g[place[t].begin + i] += toy_gradient(w[place[t].begin + i], i, samples, rng, use);
+      for (std::uint64_t i = 0; i < toy_tensors()[t].size; ++i)
+        g[place[t].begin + i] += toy_gradient(w[place[t].begin + i], i, samples, rng, use);
     };
     add(0, 1), add(1, 2), add(3, 3);
     if (slot != 2) add(4, 4);
@@ -92,29 +93,39 @@ struct Slow {
 
   void step(const Plan& plan, std::uint64_t s) {
     const float slots = static_cast<float>(plan.slots());
-    const Floats g = tree<Floats>(0, plan.slots(), [&](std::uint64_t i) { return leaf(plan, s, static_cast<std::uint32_t>(i)); },
-                                  [](Floats a, const Floats& b) {
-                                    for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-                                    return a;
-                                  });
+    const Floats g = tree<Floats>(
+        0, plan.slots(), [&](std::uint64_t i) { return leaf(plan, s, static_cast<std::uint32_t>(i)); },
+        [](Floats a, const Floats& b) {
+          for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+          return a;
+        });
     const auto plus = [](float a, float b) { return a + b; };
-    const float squares = tree<float>(0, granules.size(), [&](std::uint64_t i) {
-      float lane[32] = {};
-      for (std::size_t k = 0; k < 1024; ++k) lane[k % 32] = std::fma(g[granules[i] + k], g[granules[i] + k], lane[k % 32]);
-      for (std::size_t apart = 16; apart > 0; apart /= 2)
-        for (std::size_t k = 0; k < apart; ++k) lane[k] += lane[k + apart];
-      return lane[0];
-    }, plus);
-    const float loss = tree<float>(0, plan.slots(), [&](std::uint64_t i) {
-      std::vector<std::uint64_t> samples(plan.micro_batch);
-      samples_of_slot(plan, s, static_cast<std::uint32_t>(i), samples);
-      return toy_loss(samples, slot_stream(plan.seed, s, static_cast<std::uint32_t>(i)));
-    }, plus) * (1.0f / slots);
+    const float squares = tree<float>(
+        0, granules.size(),
+        [&](std::uint64_t i) {
+          float lane[32] = {};
+          for (std::size_t k = 0; k < 1024; ++k)
+            lane[k % 32] = std::fma(g[granules[i] + k], g[granules[i] + k], lane[k % 32]);
+          for (std::size_t apart = 16; apart > 0; apart /= 2)
+            for (std::size_t k = 0; k < apart; ++k) lane[k] += lane[k + apart];
+          return lane[0];
+        },
+        plus);
+    const float loss = tree<float>(
+                           0, plan.slots(),
+                           [&](std::uint64_t i) {
+                             std::vector<std::uint64_t> samples(plan.micro_batch);
+                             samples_of_slot(plan, s, static_cast<std::uint32_t>(i), samples);
+                             return toy_loss(samples, slot_stream(plan.seed, s, static_cast<std::uint32_t>(i)));
+                           },
+                           plus) *
+                       (1.0f / slots);
     const float norm = std::sqrt(squares) * (1.0f / slots);
     const ApplyOptions o = toy_options(s);
     const float scale = norm > o.clip_norm ? (1.0f / slots) * (o.clip_norm / norm) : 1.0f / slots;
     double b1 = 1, b2 = 1;
-    for (std::uint64_t i = 0; i <= s; ++i) b1 *= static_cast<double>(toy_adamw.beta1), b2 *= static_cast<double>(toy_adamw.beta2);
+    for (std::uint64_t i = 0; i <= s; ++i)
+      b1 *= static_cast<double>(toy_adamw.beta1), b2 *= static_cast<double>(toy_adamw.beta2);
     const float rate = -(o.lr / static_cast<float>(1 - b1)), correction2 = static_cast<float>(1 - b2);
     for (std::size_t t = 0; t < place.size(); ++t) {
       if (!place[t].trains) continue;
@@ -132,7 +143,8 @@ struct Slow {
 
   void add_words(const char* kind, const Floats& x, std::uint64_t begin, std::uint64_t end) {
     for (std::uint64_t i = begin; i < end; i += 2)
-      hash += Mix{}(std::bit_cast<std::uint32_t>(x[i]) | std::uint64_t{std::bit_cast<std::uint32_t>(x[i + 1])} << 32, salt_of(kind) + i / 2);
+      hash += Mix{}(std::bit_cast<std::uint32_t>(x[i]) | std::uint64_t{std::bit_cast<std::uint32_t>(x[i + 1])} << 32,
+                    salt_of(kind) + i / 2);
   }
 };
 
@@ -184,11 +196,14 @@ TEST_CASE("a checkpoint of four workers goes on under any world with the same bi
       INFO("zero(" << stage << ") on 4 ranks, then on " << world);
       const TemporaryDirectory root;
       const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
-      const auto before = run_world({.world = 4}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint, .stop_after = 5}));
+      const auto before =
+          run_world({.world = 4}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint, .stop_after = 5}));
       for (const Member& m : before) REQUIRE_FALSE(m.failure.has_value());
-      const auto after = run_world({.world = world, .generation = 2}, toy({.plan = toy_plan(1 - stage), .checkpoint = checkpoint}));
+      const auto after =
+          run_world({.world = world, .generation = 2}, toy({.plan = toy_plan(1 - stage), .checkpoint = checkpoint}));
       same_run(after, slow, 4);
-      const auto again = run_world({.world = 2, .generation = 3}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint}));
+      const auto again =
+          run_world({.world = 2, .generation = 3}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint}));
       same_run(again, slow, 7);  // over already: the same report, nothing is trained
     }
 }
@@ -199,7 +214,8 @@ TEST_CASE("members that die at any exchange, again and again, change no bit", "[
     Rng rng{seed};
     const TemporaryDirectory root;
     const bool saves = seed % 4 != 3;  // without checkpoints the job begins again
-    const CheckpointOptions checkpoint = saves ? CheckpointOptions{.directory = root.path(), .every = 1 + rng.below(3)} : CheckpointOptions{};
+    const CheckpointOptions checkpoint =
+        saves ? CheckpointOptions{.directory = root.path(), .every = 1 + rng.below(3)} : CheckpointOptions{};
     std::vector<Member> members;
     std::uint64_t generation = 1;
     for (; generation <= 20; ++generation) {
@@ -207,7 +223,8 @@ TEST_CASE("members that die at any exchange, again and again, change no bit", "[
       if (generation < 6) options.death = {static_cast<std::uint32_t>(rng.below(options.world)), rng.below(60)};
       INFO("seed " << seed << ", generation " << generation << ", world " << options.world);
       members = run_world(options, toy({.plan = toy_plan(static_cast<int>(rng.below(2))), .checkpoint = checkpoint}));
-      const auto ended = static_cast<std::size_t>(std::count_if(members.begin(), members.end(), [](const Member& m) { return m.outcome.has_value(); }));
+      const auto ended = static_cast<std::size_t>(
+          std::count_if(members.begin(), members.end(), [](const Member& m) { return m.outcome.has_value(); }));
       for (const Member& m : members)
         if (m.failure.has_value()) {
           INFO(message(*m.failure));
@@ -230,10 +247,10 @@ TEST_CASE("the exchange of gradients has a ring's volume when slots per rank are
     return sent;
   };
   const std::uint64_t per_step = bytes(5) - bytes(4);
-  const std::uint64_t elements = 9 * 1024;                        // what trains, in whole granules
-  const std::uint64_t ring = 2 * 3 * elements * sizeof(float);    // reduce-scatter and all-gather, all ranks together
+  const std::uint64_t elements = 9 * 1024;                      // what trains, in whole granules
+  const std::uint64_t ring = 2 * 3 * elements * sizeof(float);  // reduce-scatter and all-gather, all ranks together
   CHECK(per_step >= ring);
-  CHECK(per_step < ring + 4096);                                  // and the votes
+  CHECK(per_step < ring + 4096);  // and the votes
 }
 
 }  // namespace elrun::test

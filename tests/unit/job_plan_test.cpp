@@ -21,7 +21,8 @@ TEST_CASE("a plan that holds has no problems", "[job]") {
 TEST_CASE("all problems of plan and options are told at once", "[job]") {
   Plan p;
   p.global_batch = 7, p.micro_batch = 2, p.placement = zero(3);
-  CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() == 6);  // divisor, samples, steps, zero(3), keep, every
+  CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() ==
+        6);  // divisor, samples, steps, zero(3), keep, every
 }
 
 TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {

@@ -56,19 +56,32 @@ TEST_CASE("calls out of order are told, not done", "[job]") {
   const auto run_slots = [](Step& step) {
     for (Slot& slot : step.slots()) slot.report(1.0f, 1);
   };
-  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { for (Slot& s : step.slots()) (void)s; })), "without slot.report"));
-  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { for (Slot& s : step.slots()) s.report(1.0f, 1), s.report(1.0f, 1); })), "reported twice"));
+  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) {
+                   for (Slot& s : step.slots()) (void)s;
+                 })),
+                 "without slot.report"));
+  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) {
+                   for (Slot& s : step.slots()) s.report(1.0f, 1), s.report(1.0f, 1);
+                 })),
+                 "reported twice"));
   CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { step.apply({}, {}); })), "before all slots"));
-  CHECK(contains(what(stepping([&](Job& job, Step& step, Unit&) { run_slots(step), (void)job.next_step(); })), "before the step was applied"));
-  CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply({}, {}), step.apply({}, {}); })), "apply was called twice"));
-  CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply({.beta1 = 1}, {.lr = std::numeric_limits<float>::infinity()}); })), "beta1 is 1"));
+  CHECK(contains(what(stepping([&](Job& job, Step& step, Unit&) { run_slots(step), (void)job.next_step(); })),
+                 "before the step was applied"));
+  CHECK(contains(
+      what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply({}, {}), step.apply({}, {}); })),
+      "apply was called twice"));
+  CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) {
+                   run_slots(step), step.apply({.beta1 = 1}, {.lr = std::numeric_limits<float>::infinity()});
+                 })),
+                 "beta1 is 1"));
   CHECK(contains(what(stepping([](Job&, Step& step, Unit& u) {
-          for (Slot& s : step.slots()) {
-            { auto g = u.use_grad(); }
-            { auto g = u.use_grad(); }
-            s.report(1.0f, 1);
-          }
-        })), "declare {.uses = 2}"));
+                   for (Slot& s : step.slots()) {
+                     { auto g = u.use_grad(); }
+                     { auto g = u.use_grad(); }
+                     s.report(1.0f, 1);
+                   }
+                 })),
+                 "declare {.uses = 2}"));
 }
 
 TEST_CASE("a thread that rounds or flushes in its own way is refused", "[job]") {
@@ -90,7 +103,7 @@ TEST_CASE("a thread that rounds or flushes in its own way is refused", "[job]") 
 }
 
 TEST_CASE("ranks that run another program or other flags are told apart before they train", "[job]") {
-  const auto what = [](const std::function<void(Plan&, CheckpointOptions&, std::uint64_t& size)>& change_on_rank_1) {
+  const auto what = [](const std::function<void(Plan&, CheckpointOptions&, std::uint64_t & size)>& change_on_rank_1) {
     std::atomic<int> next{0};  // members are alike; whoever comes second is changed
     const auto members = run_world({.world = 2}, [&](Job& job, Member&) {
       Plan plan = toy_plan(0);
@@ -200,9 +213,8 @@ TEST_CASE("losses, tokens and evaluations are the same in every world", "[job]")
 }
 
 TEST_CASE("a revoked step ends at once, is not decided, and names the reason", "[job]") {
-  const auto members = run_world({.world = 2, .death = WorldOptions::Death{1, 9}}, [](Job& job, Member& me) {
-    toy({.plan = toy_plan(0)})(job, me);
-  });
+  const auto members = run_world({.world = 2, .death = WorldOptions::Death{1, 9}},
+                                 [](Job& job, Member& me) { toy({.plan = toy_plan(0)})(job, me); });
   for (const Member& m : members) {
     REQUIRE(m.failure.has_value());
     CHECK(contains(m.failure->what, "rank 1 went away"));
@@ -235,7 +247,8 @@ TEST_CASE("an exception during a revoked step is told as the revocation", "[job]
 
 TEST_CASE("without a checkpoint directory a later generation begins again and says so", "[job]") {
   const auto members = run_world({.world = 2, .generation = 4}, toy({.plan = toy_plan(0)}));
-  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& l) { return contains(l, "from nothing"); }));
+  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(),
+                    [](const std::string& l) { return contains(l, "from nothing"); }));
 }
 
 TEST_CASE("a save that fails is told, and training goes on", "[job]") {
@@ -245,15 +258,18 @@ TEST_CASE("a save that fails is told, and training goes on", "[job]") {
                                                     .in_slot = [&](Job& job, std::uint64_t step, Slot& slot) {
                                                       const auto ckpt = std::filesystem::path{root.path()} / "ckpt";
                                                       if (slot.index() != 0) return;
-                                                      if (step == 1) std::filesystem::rename(ckpt, root.path() + "/away");
-                                                      if (step == 2) std::filesystem::rename(root.path() + "/away", ckpt);
+                                                      if (step == 1)
+                                                        std::filesystem::rename(ckpt, root.path() + "/away");
+                                                      if (step == 2)
+                                                        std::filesystem::rename(root.path() + "/away", ckpt);
                                                       (void)job;
                                                     }}));
   for (const Member& m : members) {
     INFO((m.failure.has_value() ? message(*m.failure) : ""));
     REQUIRE(m.outcome.has_value());
   }
-  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& l) { return contains(l, "could not be saved"); }));
+  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(),
+                    [](const std::string& l) { return contains(l, "could not be saved"); }));
 }
 
 TEST_CASE("a checkpoint of another plan or model is refused with 78, and both sides are named", "[job]") {

@@ -16,16 +16,18 @@
 
 namespace elrun::test {
 
-/// Exchanges of one generation, in memory. Every member posts its lists, then copies what it receives; a round has three
-/// gates (posted, copied, left), so that buffers are free when a call returns.
+/// Exchanges of one generation, in memory. Every member posts its lists, then copies what it receives; a round has
+/// three gates (posted, copied, left), so that buffers are free when a call returns.
 class MemoryNet {
  public:
   explicit MemoryNet(std::uint32_t world) : sends_(world), copied_bytes_(world, 0) {}
 
   /// `dies` of a member: the number of the exchange in which it goes away, if any.
-  Result<void> exchange(std::uint32_t me, std::span<const SendList> sends, std::span<const ReceiveList> receives, bool dies) {
+  Result<void> exchange(std::uint32_t me, std::span<const SendList> sends, std::span<const ReceiveList> receives,
+                        bool dies) {
     std::unique_lock lock{mutex_};
-    if (dies) over_ = Failure{Code::peer_lost, Remedy::rejoin, fmt::format("rank {} went away", me)}, changed_.notify_all();
+    if (dies)
+      over_ = Failure{Code::peer_lost, Remedy::rejoin, fmt::format("rank {} went away", me)}, changed_.notify_all();
     sends_[me] = sends;
     ELRUN_TRY(gate(lock));
     if (over_.has_value()) return *over_;  // a member may have left, and its buffers with it
@@ -74,7 +76,8 @@ class MemoryNet {
 
 class MemoryPeers final : public Peers {
  public:
-  MemoryPeers(MemoryNet& net, std::uint32_t rank, std::optional<std::uint64_t> dies_at) : net_{net}, rank_{rank}, dies_at_{dies_at} {}
+  MemoryPeers(MemoryNet& net, std::uint32_t rank, std::optional<std::uint64_t> dies_at)
+      : net_{net}, rank_{rank}, dies_at_{dies_at} {}
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
     return net_.exchange(rank_, sends, receives, dies_at_ == count_++);
   }
@@ -177,11 +180,17 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
     PosixFiles files;
     const bool dies = options.death.has_value() && options.death->rank == rank;
     const JoinPeers memory = [&](Session&) -> Result<std::unique_ptr<Peers>> {
-      return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
+      return std::unique_ptr<Peers>{
+          std::make_unique<MemoryPeers>(net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
     };
     try {
-      JobAccess::drive({.clock = clock, .files = files, .session = session, .log = log, .out = [&](std::string_view line) { me.lines.emplace_back(line); }, 
-                        .join = options.join ? options.join : memory, .end_wait = 0s},
+      JobAccess::drive({.clock = clock,
+                        .files = files,
+                        .session = session,
+                        .log = log,
+                        .out = [&](std::string_view line) { me.lines.emplace_back(line); },
+                        .join = options.join ? options.join : memory,
+                        .end_wait = 0s},
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {
       me.failure = e.failure();
@@ -243,10 +252,13 @@ inline Plan toy_plan(int stage, std::uint64_t slots = 8) {
   return p;
 }
 inline const AdamW toy_adamw{.weight_decay = 0.05f};
-inline ApplyOptions toy_options(std::uint64_t step) { return {.lr = 0.01f / static_cast<float>(1 + step), .clip_norm = 8.0f}; }
+inline ApplyOptions toy_options(std::uint64_t step) {
+  return {.lr = 0.01f / static_cast<float>(1 + step), .clip_norm = 8.0f};
+}
 
 /// One gradient element of one use: magnitudes from 2^-8 to 2^8, so that the order of additions shows in the bits.
-inline float toy_gradient(float w, std::uint64_t element, std::span<const std::uint64_t> samples, const RandomStream& rng, std::uint32_t use) {
+inline float toy_gradient(float w, std::uint64_t element, std::span<const std::uint64_t> samples,
+                          const RandomStream& rng, std::uint32_t use) {
   float x = 0;
   for (const std::uint64_t s : samples) x += static_cast<float>(s % 7) - 3.0f;
   const float scale = static_cast<float>(1u << (rng.bits(element) % 17)) * 0x1p-8f;
@@ -259,7 +271,7 @@ inline float toy_loss(std::span<const std::uint64_t> samples, const RandomStream
 struct ToyOptions {
   Plan plan;
   CheckpointOptions checkpoint{};
-  std::uint64_t stop_after = ~std::uint64_t{0};                ///< Leaves the program after this many steps.
+  std::uint64_t stop_after = ~std::uint64_t{0};  ///< Leaves the program after this many steps.
   std::function<void(Job&, std::uint64_t step, Slot&)> in_slot{};
 };
 
@@ -289,10 +301,23 @@ inline Program toy(const ToyOptions& options) {
           for (std::uint64_t i = 0; i < tensors[t].size(); ++i)
             tensors[t].grad()[i] += toy_gradient(tensors[t].data()[i], i, slot.samples(), slot.rng(), use);
         };
-        { auto g = units[0].use_grad(); add(0, 1); }
-        { auto g = units[1].use_grad(); add(1, 2); add(3, 3); }
-        if (slot.index() != 2) { auto g = units[2].use_grad(); add(4, 4); }  // slot 2 has no use for it
-        { auto g = units[0].use_grad(); add(0, 5); }
+        {
+          auto g = units[0].use_grad();
+          add(0, 1);
+        }
+        {
+          auto g = units[1].use_grad();
+          add(1, 2);
+          add(3, 3);
+        }
+        if (slot.index() != 2) {
+          auto g = units[2].use_grad();
+          add(4, 4);
+        }  // slot 2 has no use for it
+        {
+          auto g = units[0].use_grad();
+          add(0, 5);
+        }
         const float loss = toy_loss(slot.samples(), slot.rng());
         slot.report(DeviceScalar{&loss}, 3 + slot.index());
       }

@@ -1,6 +1,6 @@
 // A sum over all workers, and what to do when one of them dies. With --crash the last rank leaves without a word in the
-// first generation: the call of the others fails, or elrun ends them first, whichever is faster; elrun starts all of them
-// again, and in the next generation the sum succeeds:
+// first generation: the call of the others fails, or elrun ends them first, whichever is faster; elrun starts all of
+// them again, and in the next generation the sum succeeds:
 //
 //   elrun --nproc_per_node 3 --max_restarts 1 --no_python all_reduce --crash
 
@@ -29,7 +29,8 @@ elrun::Result<void> program(bool crash) {
   // Everybody's rank + 1, added up.
   const float expected = static_cast<float>(world.value()) * static_cast<float>(world.value() + 1) / 2;
   std::printf("rank %u of %u, generation %llu: sum %.0f, expected %.0f\n", rank.value(), world.value(),
-              static_cast<unsigned long long>(generation.number), static_cast<double>(data.front()), static_cast<double>(expected));
+              static_cast<unsigned long long>(generation.number), static_cast<double>(data.front()),
+              static_cast<double>(expected));
   return {};
 }
 
@@ -38,8 +39,8 @@ elrun::Result<void> program(bool crash) {
 int main(int argc, char** argv) {
   const elrun::Result<void> result = program(argc == 2 && std::strcmp(argv[1], "--crash") == 0);
   if (result.ok()) return 0;
-  // The message names who was lost and in which generation. There is nothing to repair in this process: it ends, and what
-  // comes next is up to the launcher.
+  // The message names who was lost and in which generation. There is nothing to repair in this process: it ends, and
+  // what comes next is up to the launcher.
   std::fprintf(stderr, "all_reduce: %s\n", elrun::message(result.failure()).c_str());
   return 1;
 }

@@ -44,7 +44,9 @@ void print_sample(elrun::Job& job, gpt::Model& model, std::size_t count) {
 }
 
 void train(elrun::Job& job, const gpt::Options& options, const gpt::Text& text) {
-  job.configure(plan_of(options, text), {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep)});
+  job.configure(
+      plan_of(options, text),
+      {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep)});
   nn::Engine engine{job.compute_threads()};
   gpt::Model model{job, engine, options};
   job.seal();
@@ -59,16 +61,19 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Text& text) 
       model.backward(inputs.data());
       slot.report(loss, slot.samples().size() * options.context);
     }
-    const elrun::StepResult r = step->apply(adamw, {.lr = gpt::learning_rate(step->number(), options.steps, options.lr), .clip_norm = 1.0f});
+    const elrun::StepResult r =
+        step->apply(adamw, {.lr = gpt::learning_rate(step->number(), options.steps, options.lr), .clip_norm = 1.0f});
     if (r.decided)  // otherwise the world has changed, and the same step comes again
-      job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f", static_cast<unsigned long long>(r.step),
-                       static_cast<double>(r.loss), static_cast<double>(r.norm), r.world, static_cast<unsigned long long>(r.generation), r.tokens_per_s));
+      job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f",
+                       static_cast<unsigned long long>(r.step), static_cast<double>(r.loss),
+                       static_cast<double>(r.norm), r.world, static_cast<unsigned long long>(r.generation),
+                       r.tokens_per_s));
   }
 
   if (options.sample > 0 && job.prints()) print_sample(job, model, options.sample);
   const elrun::Outcome& end = job.outcome();
-  job.print(format("done step=%llu loss=%.5f state=%016llx", static_cast<unsigned long long>(end.step), static_cast<double>(end.loss),
-                   static_cast<unsigned long long>(end.state_hash)));
+  job.print(format("done step=%llu loss=%.5f state=%016llx", static_cast<unsigned long long>(end.step),
+                   static_cast<double>(end.loss), static_cast<unsigned long long>(end.state_hash)));
 }
 
 int refuse(const std::vector<std::string>& problems, int exit_code) {

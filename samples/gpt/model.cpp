@@ -24,15 +24,20 @@ Model::Block::Block(elrun::Unit u, std::size_t c)
       contract{unit.tensor<float>("contract", {c, 4 * c})} {}
 
 nn::BlockTensors<const float> Model::Block::weights() const {
-  return {norm1_weight.data(), norm1_bias.data(), qkv.data(), mix.data(), norm2_weight.data(), norm2_bias.data(), expand.data(), contract.data()};
+  return {norm1_weight.data(), norm1_bias.data(), qkv.data(),    mix.data(),
+          norm2_weight.data(), norm2_bias.data(), expand.data(), contract.data()};
 }
 nn::BlockTensors<float> Model::Block::gradients() const {
-  return {norm1_weight.grad(), norm1_bias.grad(), qkv.grad(), mix.grad(), norm2_weight.grad(), norm2_bias.grad(), expand.grad(), contract.grad()};
+  return {norm1_weight.grad(), norm1_bias.grad(), qkv.grad(),    mix.grad(),
+          norm2_weight.grad(), norm2_bias.grad(), expand.grad(), contract.grad()};
 }
 
 Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
     : engine_{engine},
-      largest_{.batch = options.micro_batch, .context = options.context, .channels = options.channels, .heads = options.heads},
+      largest_{.batch = options.micro_batch,
+               .context = options.context,
+               .channels = options.channels,
+               .heads = options.heads},
       embedding_{job.unit("embedding")},
       // The head is the embedding transposed: a slot adds to this gradient twice, at the end and at the beginning.
       tokens_{embedding_.tensor<float>("tokens", {vocabulary, options.channels}, {.uses = 2})},
@@ -40,7 +45,8 @@ Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
       positions_{place_.tensor<float>("positions", {options.context, options.channels})},
       blocks_{[&] {
         std::vector<Block> blocks;
-        for (std::uint64_t i = 0; i < options.layers; ++i) blocks.emplace_back(job.unit("block." + std::to_string(i)), options.channels);
+        for (std::uint64_t i = 0; i < options.layers; ++i)
+          blocks.emplace_back(job.unit("block." + std::to_string(i)), options.channels);
         return blocks;
       }()},
       last_{job.unit("last")},
@@ -73,7 +79,8 @@ void Model::initialise(const elrun::RandomStream& random) {
     fill(norm_weight_, 1);
     fill(norm_bias_, 0);
   }
-  // Each block adds to the residual stream twice; this keeps the stream's size as it was, however many blocks there are.
+  // Each block adds to the residual stream twice; this keeps the stream's size as it was, however many blocks there
+  // are.
   const float inside = 0.7f / root, to_residual = inside / std::sqrt(2.0f * static_cast<float>(blocks_.size()));
   for (const Block& block : blocks_) {
     const auto scope = use(block.unit);
@@ -96,7 +103,8 @@ void Model::predict(const nn::BlockShape& shape, const std::int32_t* inputs) {
     nn::block_forward(engine_, shape, blocks_[i].weights(), x_[i].data(), kept_[i], scratch_, x_[i + 1].data());
   }
   const auto last = last_.use(), tokens = embedding_.use();
-  nn::LayerNorm{c}.forward(engine_, rows, x_.back().data(), norm_weight_.data(), norm_bias_.data(), norm_.data(), mean_.data(), scale_.data());
+  nn::LayerNorm{c}.forward(engine_, rows, x_.back().data(), norm_weight_.data(), norm_bias_.data(), norm_.data(),
+                           mean_.data(), scale_.data());
   nn::Linear{c, vocabulary}.forward(engine_, rows, norm_.data(), tokens_.data(), logits_.data());
 }
 
@@ -119,12 +127,13 @@ void Model::backward(const std::int32_t* inputs) {
   {
     const auto last = last_.use_grad();
     std::ranges::fill(dx_, 0.0f);
-    nn::LayerNorm{c}.backward(engine_, rows, dnorm, x_.back().data(), norm_weight_.data(), mean_.data(), scale_.data(), dx_.data(),
-                              norm_weight_.grad(), norm_bias_.grad());
+    nn::LayerNorm{c}.backward(engine_, rows, dnorm, x_.back().data(), norm_weight_.data(), mean_.data(), scale_.data(),
+                              dx_.data(), norm_weight_.grad(), norm_bias_.grad());
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const auto scope = blocks_[i].unit.use_grad();
-    nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_[i], scratch_, dx_.data());
+    nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_[i], scratch_,
+                       dx_.data());
   }
   const auto tokens = embedding_.use_grad(), positions = place_.use_grad();
   nn::Embedding{c}.backward(engine_, rows, shape_.context, inputs, dx_.data(), tokens_.grad(), positions_.grad());

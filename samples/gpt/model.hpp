@@ -20,7 +20,8 @@ class Model {
   Model(elrun::Job& job, nn::Engine& engine, const Options& options);
 
   /// After `seal()`: normal numbers of a deviation that falls with the width, smaller still where a block writes to the
-  /// residual stream. (The usual 0.02 is for wide models: a narrow one learns pairs of bytes and then nothing for long.)
+  /// residual stream. (The usual 0.02 is for wide models: a narrow one learns pairs of bytes and then nothing for
+  /// long.)
   void initialise(const elrun::RandomStream& random);
 
   /// The mean loss over `batch` samples of `context` bytes. Keeps what `backward` needs.
@@ -53,8 +54,8 @@ class Model {
   elrun::Unit last_;
   elrun::Tensor<float> norm_weight_, norm_bias_;
 
-  nn::BlockShape shape_;                                // of the last forward pass
-  std::vector<std::vector<float>> x_;                   // what enters each block, and what leaves the last
+  nn::BlockShape shape_;               // of the last forward pass
+  std::vector<std::vector<float>> x_;  // what enters each block, and what leaves the last
   std::vector<nn::BlockActivations> kept_;
   nn::BlockScratch scratch_;
   std::vector<float> norm_, mean_, scale_, logits_, losses_, dx_;

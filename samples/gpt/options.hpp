@@ -8,21 +8,21 @@
 namespace gpt {
 
 struct Options {
-  std::string data;                ///< A text file; every byte is a token.
+  std::string data;  ///< A text file; every byte is a token.
   std::uint64_t steps = 60;
   std::uint64_t global_batch = 16;  ///< Samples per step.
   std::uint64_t micro_batch = 2;    ///< Samples per slot.
   std::uint64_t layers = 4;
   std::uint64_t channels = 128;
   std::uint64_t heads = 4;
-  std::uint64_t context = 64;      ///< Bytes that a prediction looks back on; also the length of a sample.
-  std::uint64_t zero = 1;          ///< ZeRO stage.
+  std::uint64_t context = 64;  ///< Bytes that a prediction looks back on; also the length of a sample.
+  std::uint64_t zero = 1;      ///< ZeRO stage.
   std::uint64_t seed = 1;
-  double lr = 2e-3;                ///< The highest of the schedule.
-  std::string checkpoint;          ///< Directory; empty: none.
-  std::uint64_t every = 0;         ///< Steps between checkpoints.
+  double lr = 2e-3;         ///< The highest of the schedule.
+  std::string checkpoint;   ///< Directory; empty: none.
+  std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
-  std::uint64_t sample = 0;        ///< Bytes of text to generate at the end.
+  std::uint64_t sample = 0;  ///< Bytes of text to generate at the end.
   bool help = false;
 };
 
@@ -39,8 +39,8 @@ struct Parsed {
 [[nodiscard]] Parsed parse(const std::vector<std::string>& arguments);
 [[nodiscard]] std::string help();
 
-/// The learning rate of a step: a linear warm-up over a tenth of the steps, then half a cosine down to a tenth. It has the
-/// same bits on every machine.
+/// The learning rate of a step: a linear warm-up over a tenth of the steps, then half a cosine down to a tenth. It has
+/// the same bits on every machine.
 [[nodiscard]] float learning_rate(std::uint64_t step, std::uint64_t steps, double highest);
 
 }  // namespace gpt

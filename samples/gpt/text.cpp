@@ -21,12 +21,14 @@ elrun::Result<Text> Text::open(const std::string& path, std::uint64_t context) {
   };
   const auto from_system = [&](const std::string& what) {
     const int error = errno;
-    const Code code = error == ENOENT || error == ENOTDIR ? Code::not_found : error == EACCES || error == EPERM ? Code::not_permitted : Code::io;
+    const Code code = error == ENOENT || error == ENOTDIR ? Code::not_found
+                      : error == EACCES || error == EPERM ? Code::not_permitted
+                                                          : Code::io;
     return failed(code, what + ": " + std::strerror(error) + "; name a text that this user can read, on every node");
   };
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return from_system("cannot be opened");
-  struct stat status{};
+  struct stat status {};
   const bool known = fstat(file, &status) == 0, regular = known && S_ISREG(status.st_mode);
   const auto size = regular ? static_cast<std::uint64_t>(status.st_size) : 0;
   const bool enough = regular && size > context;
@@ -39,7 +41,8 @@ elrun::Result<Text> Text::open(const std::string& path, std::uint64_t context) {
   close(file);
   if (!regular) return failed(Code::invalid_argument, "is not a regular file; name a text");
   if (!enough)
-    return failed(Code::invalid_argument, "has " + std::to_string(size) + " bytes: one sample of --context " + std::to_string(context) + " needs at least " +
+    return failed(Code::invalid_argument, "has " + std::to_string(size) + " bytes: one sample of --context " +
+                                              std::to_string(context) + " needs at least " +
                                               std::to_string(context + 1) + "; name a longer text or lower --context");
   return Text{{static_cast<const unsigned char*>(memory), size}, context};
 }
@@ -65,7 +68,8 @@ std::uint64_t Text::hash() const {
   return sum;
 }
 
-void Text::fetch(std::span<const std::uint64_t> samples, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
+void Text::fetch(std::span<const std::uint64_t> samples, std::span<std::int32_t> inputs,
+                 std::span<std::int32_t> targets) const {
   for (std::size_t s = 0; s < samples.size(); ++s)
     for (std::size_t t = 0; t < context_; ++t) {
       const std::size_t at = samples[s] * context_ + t;

@@ -10,8 +10,8 @@
 
 namespace gpt {
 
-/// Sample k is bytes [k · context, k · context + context], both ends included: all but its last byte are inputs, all but its
-/// first are what to predict. Move-only; the file is mapped, and must not change while it is.
+/// Sample k is bytes [k · context, k · context + context], both ends included: all but its last byte are inputs, all
+/// but its first are what to predict. Move-only; the file is mapped, and must not change while it is.
 class Text {
  public:
   /// Fails with `not_found`, `not_permitted`, `io`, or `invalid_argument` when not even one sample fits.
@@ -25,7 +25,8 @@ class Text {
   /// Of the content and its length; another text has another one, but for chance.
   [[nodiscard]] std::uint64_t hash() const;
   /// Both have samples.size() · context elements.
-  void fetch(std::span<const std::uint64_t> samples, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
+  void fetch(std::span<const std::uint64_t> samples, std::span<std::int32_t> inputs,
+             std::span<std::int32_t> targets) const;
 
  private:
   Text(std::span<const unsigned char> bytes, std::uint64_t context) : bytes_{bytes}, context_{context} {}

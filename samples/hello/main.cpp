@@ -1,5 +1,5 @@
-// The smallest worker: where am I? Try it bare, under `elrun --nproc_per_node 3 --no_python hello`, or with RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT set.
+// The smallest worker: where am I? Try it bare, under `elrun --nproc_per_node 3 --no_python hello`, or with RANK,
+// WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
 
 #include <chrono>
 #include <cstdio>
@@ -15,8 +15,10 @@ int main() {
     return 1;
   }
   const elrun::Place& place = (*session)->place();
-  std::printf("hello from rank %u of %u, generation %llu, %s\n", place.membership.rank.value(), place.membership.world.value(),
-              static_cast<unsigned long long>(place.membership.generation.number),
-              place.elastic ? "under elrun" : place.membership.world.value() > 1 ? "started by somebody else" : "alone");
+  std::printf("hello from rank %u of %u, generation %llu, %s\n", place.membership.rank.value(),
+              place.membership.world.value(), static_cast<unsigned long long>(place.membership.generation.number),
+              place.elastic                        ? "under elrun"
+              : place.membership.world.value() > 1 ? "started by somebody else"
+                                                   : "alone");
   return 0;
 }

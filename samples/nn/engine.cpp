@@ -51,7 +51,8 @@ class Engine::Pool {
 
  private:
   void take(std::size_t worker) {
-    for (std::size_t index; (index = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(task_, index, worker);
+    for (std::size_t index; (index = next_.fetch_add(1, std::memory_order_relaxed)) < count_;)
+      call_(task_, index, worker);
   }
   void help(std::size_t worker) {
     std::unique_lock lock{mutex_};
@@ -107,7 +108,8 @@ void pack(View m, std::size_t count, std::size_t k, std::size_t panel, float* ou
     }
     const std::size_t quads_i = m.column == 1 ? n / 4 * 4 : 0, quads_p = k / 4 * 4;
     for (std::size_t r = 0; r < quads_i; r += 4)
-      for (std::size_t p = 0; p < quads_p; p += 4) transpose_quad(in + r * m.row + p, m.row, out + p * panel + r, panel);
+      for (std::size_t p = 0; p < quads_p; p += 4)
+        transpose_quad(in + r * m.row + p, m.row, out + p * panel + r, panel);
     for (std::size_t r = 0; r < n; ++r)
       for (std::size_t p = r < quads_i ? quads_p : 0; p < k; ++p) out[p * panel + r] = in[r * m.row + p * m.column];
   }
@@ -124,7 +126,9 @@ struct Cut {
 
 const Kernels& checked(Isa isa) {
   const Kernels* found = nn::kernels(isa);
-  if (found == nullptr) throw std::runtime_error{std::string{"this processor or this build has no "} + to_string(isa) + "; use one of nn::available()"};
+  if (found == nullptr)
+    throw std::runtime_error{std::string{"this processor or this build has no "} + to_string(isa) +
+                             "; use one of nn::available()"};
   return *found;
 }
 
@@ -150,8 +154,8 @@ void Engine::product(Extent e, View a, View b, Target c, Into into) {
   });
 }
 
-// Packs a block of a and of b, multiplies, and goes on along k. Between blocks the sums rest in c: an fp32 number that is
-// stored and loaded again is the same number, so each element stays one chain.
+// Packs a block of a and of b, multiplies, and goes on along k. Between blocks the sums rest in c: an fp32 number that
+// is stored and loaded again is the same number, so each element stays one chain.
 void Engine::product_here(std::size_t worker, Extent e, View a, View b, Target c, Into into) {
   float* const panels_a = scratch_[worker].data();
   float* const panels_b = panels_a + (tile_max + panel_max) * tile_max;

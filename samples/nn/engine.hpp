@@ -41,7 +41,8 @@ class Engine {
   template <class Task>
   void parallel_for(std::size_t count, Task&& task) {
     using Plain = std::remove_reference_t<Task>;
-    run(count, [](void* t, std::size_t index, std::size_t worker) { (*static_cast<Plain*>(t))(index, worker); },
+    run(
+        count, [](void* t, std::size_t index, std::size_t worker) { (*static_cast<Plain*>(t))(index, worker); },
         const_cast<std::remove_const_t<Plain>*>(&task));
   }
   /// The same in chunks: `task(first, last)` over [0, count).

@@ -16,16 +16,20 @@ enum class Isa { baseline, avx2, avx512 };
 /// sequence per element. Sixteen lanes are one, two or four registers; that is the whole difference between the tables.
 struct Kernels {
   std::size_t tile_rows, tile_columns;  ///< The product's register tile, and the widths of its packed panels.
-  /// c[i][j] = (accumulate ? c[i][j] : 0) + sum over p of a(i, p) · b(p, j), p ascending. `a` holds panels of `tile_rows` rows,
-  /// `b` panels of `tile_columns` columns, each panel p after p, padded to full width with anything finite.
+  /// c[i][j] = (accumulate ? c[i][j] : 0) + sum over p of a(i, p) · b(p, j), p ascending. `a` holds panels of
+  /// `tile_rows` rows, `b` panels of `tile_columns` columns, each panel p after p, padded to full width with anything
+  /// finite.
   void (*product)(const float* a, const float* b, std::size_t rows, std::size_t columns, std::size_t k, float* c,
                   std::size_t stride, bool accumulate);
   /// y = (x - mean) / sqrt(variance + epsilon) · weight + bias over one row; keeps mean and 1/sqrt for the way back.
-  void (*norm_forward)(const float* x, const float* weight, const float* bias, std::size_t n, float* y, float* mean, float* scale);
+  void (*norm_forward)(const float* x, const float* weight, const float* bias, std::size_t n, float* y, float* mean,
+                       float* scale);
   /// dx += the row's gradient.
-  void (*norm_backward)(const float* dy, const float* x, const float* weight, float mean, float scale, std::size_t n, float* dx);
+  void (*norm_backward)(const float* dy, const float* x, const float* weight, float mean, float scale, std::size_t n,
+                        float* dx);
   /// dweight[j] += dy · (x - mean) · scale, dbias[j] += dy, for one row and `n` columns.
-  void (*norm_backward_weights)(const float* dy, const float* x, float mean, float scale, std::size_t n, float* dweight, float* dbias);
+  void (*norm_backward_weights)(const float* dy, const float* x, float mean, float scale, std::size_t n, float* dweight,
+                                float* dbias);
   /// x[0, n) = softmax(scale · x[0, n)), in place.
   void (*softmax)(float* x, std::size_t n, float scale);
   /// dp[0, n) = scale · p · (dp - sum(p · dp)), in place.

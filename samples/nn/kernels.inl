@@ -25,9 +25,9 @@ constexpr std::size_t width = 4, rows_max = 2, blocks = 1;
 #endif
 constexpr std::size_t lanes = 16, parts = lanes / width;
 
-typedef float V __attribute__((vector_size(4 * width)));         // NOLINT: `using` drops the attribute in g++
-typedef std::int32_t I __attribute__((vector_size(4 * width)));  // NOLINT
-typedef std::uint32_t U __attribute__((vector_size(4 * width))); // NOLINT
+typedef float V __attribute__((vector_size(4 * width)));          // NOLINT: `using` drops the attribute in g++
+typedef std::int32_t I __attribute__((vector_size(4 * width)));   // NOLINT
+typedef std::uint32_t U __attribute__((vector_size(4 * width)));  // NOLINT
 
 template <class To, class From>
 NN_INLINE To as(From x) {
@@ -46,8 +46,8 @@ NN_INLINE V fma(V a, V b, V c) {
 #endif
 }
 
-// e^x, at most 1 ulp off, subnormal results included: x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor series of e^r up to
-// r^7 (the next term is below a tenth of an ulp). 2^n is multiplied in as two factors, for n reaches -150.
+// e^x, at most 1 ulp off, subnormal results included: x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor series of e^r up
+// to r^7 (the next term is below a tenth of an ulp). 2^n is multiplied in as two factors, for n reaches -150.
 NN_INLINE V exp(V x) {
   x = x < all(-104.0f) ? all(-104.0f) : x;
   x = x > all(89.0f) ? all(89.0f) : x;
@@ -69,7 +69,8 @@ NN_INLINE V exp(V x) {
 }
 
 // ln x of a normal x > 0, at most 1 ulp off: x = 2^n (1 + f) with 1 + f in [sqrt 1/2, sqrt 2), s = f / (2 + f), and
-// ln(1 + f) = 2 atanh s = f - (f²/2 - s (f²/2 + R)) with R = 2/3 s² + 2/5 s⁴ + 2/7 s⁶ + 2/9 s⁸, as in FreeBSD's e_log.c.
+// ln(1 + f) = 2 atanh s = f - (f²/2 - s (f²/2 + R)) with R = 2/3 s² + 2/5 s⁴ + 2/7 s⁶ + 2/9 s⁸, as in FreeBSD's
+// e_log.c.
 NN_INLINE V log(V x) {
   const U bits = as<U>(x) - 0x3f3504f3u;  // sqrt 1/2
   const I exponent = as<I>(bits) >> 23;
@@ -84,7 +85,8 @@ NN_INLINE V log(V x) {
   return fma(n, all(0x1.62e4p-1f), f - (h - fma(s, h + r, n * all(0x1.7f7d1cp-20f))));
 }
 
-// The tanh form of GELU, 0.5 x (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x³), is x / (1 + e^(-2u)): no tanh needed.
+// The tanh form of GELU, 0.5 x (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x³), is x / (1 + e^(-2u)): no tanh
+// needed.
 constexpr float gelu_a = 0x1.988454p-1f, gelu_b = 0.044715f;  // sqrt(2/pi)
 NN_INLINE V sigmoid_2u(V x) {
   const V u = all(gelu_a) * x * fma(all(gelu_b) * x, x, all(1.0f));
@@ -115,9 +117,15 @@ NN_INLINE Lanes map(F f, Lanes a, Lanes b) {
   for (std::size_t i = 0; i < parts; ++i) r.part[i] = f(a.part[i], b.part[i]);
   return r;
 }
-NN_INLINE Lanes operator+(Lanes a, Lanes b) { return map([](V x, V y) { return x + y; }, a, b); }
-NN_INLINE Lanes operator-(Lanes a, Lanes b) { return map([](V x, V y) { return x - y; }, a, b); }
-NN_INLINE Lanes operator*(Lanes a, Lanes b) { return map([](V x, V y) { return x * y; }, a, b); }
+NN_INLINE Lanes operator+(Lanes a, Lanes b) {
+  return map([](V x, V y) { return x + y; }, a, b);
+}
+NN_INLINE Lanes operator-(Lanes a, Lanes b) {
+  return map([](V x, V y) { return x - y; }, a, b);
+}
+NN_INLINE Lanes operator*(Lanes a, Lanes b) {
+  return map([](V x, V y) { return x * y; }, a, b);
+}
 NN_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
 #pragma GCC unroll 4
   for (std::size_t i = 0; i < parts; ++i) c.part[i] = fma(a.part[i], b.part[i], c.part[i]);
@@ -154,8 +162,12 @@ NN_INLINE float fold(Lanes x, F f) {
     for (std::size_t i = 0; i < h; ++i) v[i] = f(v[i], v[i + h]);
   return v[0];
 }
-NN_INLINE float fold_sum(Lanes x) { return fold(x, [](float a, float b) { return a + b; }); }
-NN_INLINE Lanes larger(Lanes a, Lanes b) { return map([](V x, V y) { return x > y ? x : y; }, a, b); }
+NN_INLINE float fold_sum(Lanes x) {
+  return fold(x, [](float a, float b) { return a + b; });
+}
+NN_INLINE Lanes larger(Lanes a, Lanes b) {
+  return map([](V x, V y) { return x > y ? x : y; }, a, b);
+}
 
 // A lane that has nothing to add gets +0, which changes no sum: a lane starts at +0 and so is never -0.
 float sum(const float* x, std::size_t n) {
@@ -207,28 +219,31 @@ NN_INLINE void tile(const float* a, const float* b, std::size_t k, float* c, std
     for (std::size_t j = 0; j < registers; ++j) __builtin_memcpy(c + i * stride + j * width, &sum[i][j], sizeof(V));
 }
 
-void product(const float* a, const float* b, std::size_t rows, std::size_t columns, std::size_t k, float* c, std::size_t stride,
-             bool accumulate) {
+void product(const float* a, const float* b, std::size_t rows, std::size_t columns, std::size_t k, float* c,
+             std::size_t stride, bool accumulate) {
   constexpr std::size_t columns_max = blocks * lanes;
   for (std::size_t j = 0; j < columns; j += columns_max)
     for (std::size_t i = 0; i < rows; i += rows_max) {
       const float* pa = a + i * k;
       const float* pb = b + j * k;
       float* pc = c + i * stride + j;
-      const std::size_t m = rows - i < rows_max ? rows - i : rows_max, n = columns - j < columns_max ? columns - j : columns_max;
+      const std::size_t m = rows - i < rows_max ? rows - i : rows_max,
+                        n = columns - j < columns_max ? columns - j : columns_max;
       if (m == rows_max && n == columns_max) {
         accumulate ? tile<true>(pa, pb, k, pc, stride) : tile<false>(pa, pb, k, pc, stride);
         continue;
       }
       float edge[rows_max * columns_max] = {};  // a tile over the rim is computed whole, beside c
       if (accumulate)
-        for (std::size_t r = 0; r < m; ++r) __builtin_memcpy(edge + r * columns_max, pc + r * stride, n * sizeof(float));
+        for (std::size_t r = 0; r < m; ++r)
+          __builtin_memcpy(edge + r * columns_max, pc + r * stride, n * sizeof(float));
       tile<true>(pa, pb, k, edge, columns_max);
       for (std::size_t r = 0; r < m; ++r) __builtin_memcpy(pc + r * stride, edge + r * columns_max, n * sizeof(float));
     }
 }
 
-void norm_forward(const float* x, const float* weight, const float* bias, std::size_t n, float* y, float* mean, float* scale) {
+void norm_forward(const float* x, const float* weight, const float* bias, std::size_t n, float* y, float* mean,
+                  float* scale) {
   const float count = static_cast<float>(n), m = sum(x, n) / count;
   Lanes squares = all_lanes(0);
   for (std::size_t i = 0; i < n; i += lanes) {
@@ -245,7 +260,8 @@ void norm_forward(const float* x, const float* weight, const float* bias, std::s
 }
 
 // With g = dy · weight and h = (x - mean) · scale: dx = scale · (g - mean(g) - h · mean(g · h)).
-void norm_backward(const float* dy, const float* x, const float* weight, float mean, float scale, std::size_t n, float* dx) {
+void norm_backward(const float* dy, const float* x, const float* weight, float mean, float scale, std::size_t n,
+                   float* dx) {
   Lanes sum_g = all_lanes(0), sum_gh = all_lanes(0);
   for (std::size_t i = 0; i < n; i += lanes) {
     const Lanes g = load(dy + i, n - i) * load(weight + i, n - i);
@@ -261,7 +277,8 @@ void norm_backward(const float* dy, const float* x, const float* weight, float m
   }
 }
 
-void norm_backward_weights(const float* dy, const float* x, float mean, float scale, std::size_t n, float* dweight, float* dbias) {
+void norm_backward_weights(const float* dy, const float* x, float mean, float scale, std::size_t n, float* dweight,
+                           float* dbias) {
   for (std::size_t i = 0; i < n; i += lanes) {
     const Lanes g = load(dy + i, n - i), h = (load(x + i, n - i) - all_lanes(mean)) * all_lanes(scale);
     store(dweight + i, fma(g, h, load(dweight + i, n - i)), n - i);

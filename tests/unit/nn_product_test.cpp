@@ -21,7 +21,8 @@ std::vector<float> product(Engine& engine, const Problem& p) {
   const std::vector<float> a = test::random(m * k, 1), b = test::random(k * n, 2);
   std::vector<float> c = test::random(m * n, 3);
   engine.product(p.extent, p.transpose_a ? View{a.data(), m}.transposed() : View{a.data(), k},
-                 p.transpose_b ? View{b.data(), k}.transposed() : View{b.data(), n}, {c.data(), n}, p.sum ? Into::sum : Into::fresh);
+                 p.transpose_b ? View{b.data(), k}.transposed() : View{b.data(), n}, {c.data(), n},
+                 p.sum ? Into::sum : Into::fresh);
   return c;
 }
 

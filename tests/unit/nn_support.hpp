@@ -22,7 +22,8 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-/// Runs `f(engine)` on 1, 2 and 3 threads and on each instruction set that is here; true when all give the bits of the first.
+/// Runs `f(engine)` on 1, 2 and 3 threads and on each instruction set that is here; true when all give the bits of the
+/// first.
 template <class F>
 bool same_bits_everywhere(F f) {
   std::vector<float> first;
@@ -30,8 +31,10 @@ bool same_bits_everywhere(F f) {
     for (const std::size_t threads : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
       Engine engine{threads, isa};
       std::vector<float> got = f(engine);
-      if (first.empty()) first = std::move(got);
-      else if (!same_bits(first, got)) return false;
+      if (first.empty())
+        first = std::move(got);
+      else if (!same_bits(first, got))
+        return false;
     }
   return true;
 }

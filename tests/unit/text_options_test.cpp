@@ -8,7 +8,8 @@ using Catch::Matchers::Contains;
 using gpt::parse;
 
 TEST_CASE("options are read as --name value and --name=value", "[gpt]") {
-  const auto parsed = parse({"--data", "a.txt", "--steps=7", "--zero", "0", "--lr=1e-4", "--checkpoint", "c", "--every", "3", "--seed=18446744073709551615"});
+  const auto parsed = parse({"--data", "a.txt", "--steps=7", "--zero", "0", "--lr=1e-4", "--checkpoint", "c", "--every",
+                             "3", "--seed=18446744073709551615"});
   CHECK(parsed.problems.empty());
   CHECK(parsed.options.data == "a.txt");
   CHECK(parsed.options.steps == 7);
@@ -20,7 +21,8 @@ TEST_CASE("options are read as --name value and --name=value", "[gpt]") {
 }
 
 TEST_CASE("all problems are told at once, each with option, value and remedy", "[gpt]") {
-  const auto parsed = parse({"--data", "a", "--steps", "0", "--bogus", "3", "--heads=x", "extra", "--global-batch", "10", "--micro-batch", "4", "--lr", "-1", "--every"});
+  const auto parsed = parse({"--data", "a", "--steps", "0", "--bogus", "3", "--heads=x", "extra", "--global-batch",
+                             "10", "--micro-batch", "4", "--lr", "-1", "--every"});
   CHECK(parsed.exit_code == gpt::ExitCode::usage);
   REQUIRE(parsed.problems.size() == 7);
   CHECK_THAT(parsed.problems[0], Contains("--steps '0'") && Contains("at least 1"));
@@ -30,6 +32,13 @@ TEST_CASE("all problems are told at once, each with option, value and remedy", "
   CHECK_THAT(parsed.problems[4], Contains("--lr '-1'"));
   CHECK_THAT(parsed.problems[5], Contains("--every needs a value"));
   CHECK_THAT(parsed.problems[6], Contains("--micro-batch 4") && Contains("--global-batch 10"));
+}
+
+TEST_CASE("a missing text is told beside other problems, and only once", "[gpt]") {
+  CHECK(parse({"--bogus"}).problems.size() == 2);
+  CHECK(parse({"--steps", "0"}).problems.size() == 2);
+  CHECK(parse({"--data"}).problems.size() == 1);
+  CHECK(parse({"--data="}).problems.size() == 1);
 }
 
 TEST_CASE("contradictions have an exit code of their own", "[gpt]") {
@@ -45,7 +54,8 @@ TEST_CASE("numbers are bounded and read whole", "[gpt]") {
     CAPTURE(bad);
     CHECK(parse({"--data", "a", "--layers", bad}).exit_code == gpt::ExitCode::usage);
   }
-  for (const char* bad : {"0", "nan", "inf", "-0.1", "1x", "1000"}) CHECK(parse({"--data", "a", "--lr", bad}).exit_code == gpt::ExitCode::usage);
+  for (const char* bad : {"0", "nan", "inf", "-0.1", "1x", "1000"})
+    CHECK(parse({"--data", "a", "--lr", bad}).exit_code == gpt::ExitCode::usage);
   CHECK(parse({"--data", "a", "--zero", "2"}).exit_code == gpt::ExitCode::usage);
   CHECK(parse({"--data", "a", "--keep", "1"}).exit_code == gpt::ExitCode::usage);
   CHECK(parse({}).exit_code == gpt::ExitCode::usage);
@@ -56,8 +66,8 @@ TEST_CASE("help names every option with its default, and wins over problems", "[
   const auto parsed = parse({"--help"});
   CHECK(parsed.options.help);
   CHECK(parsed.problems.empty());
-  for (const char* name : {"--data", "--steps", "--global-batch", "--micro-batch", "--layers", "--channels", "--heads", "--context", "--zero", "--seed", "--lr",
-                           "--checkpoint", "--every", "--keep", "--sample"})
+  for (const char* name : {"--data", "--steps", "--global-batch", "--micro-batch", "--layers", "--channels", "--heads",
+                           "--context", "--zero", "--seed", "--lr", "--checkpoint", "--every", "--keep", "--sample"})
     CHECK_THAT(gpt::help(), Contains(name));
   CHECK_THAT(gpt::help(), Contains("(60)"));
 }

@@ -73,7 +73,8 @@ TEST_CASE("a text that cannot be used is refused by name, with the size that it 
   CHECK_THAT(refusal("/nonexistent/text", 8), Contains("'/nonexistent/text'") && Contains("No such file"));
   CHECK_THAT(refusal("/tmp", 8), Contains("not a regular file"));
   const TemporaryFile empty{""}, eight{"12345678"};
-  CHECK_THAT(refusal(empty.path, 8), Contains("has 0 bytes") && Contains("at least 9") && Contains(empty.path.string()));
+  CHECK_THAT(refusal(empty.path, 8),
+             Contains("has 0 bytes") && Contains("at least 9") && Contains(empty.path.string()));
   CHECK_THAT(refusal(eight.path, 8), Contains("has 8 bytes") && Contains("at least 9"));
   CHECK(Text::open(eight.path, 7).ok());
 }

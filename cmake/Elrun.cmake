@@ -50,9 +50,6 @@ function(elrun_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  if(ELRUN_SANITIZE)
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # a test that hangs is still ended; one that is slowed down is not
-  endif()
   add_test(NAME ${name} COMMAND ${name})
   # Skipped is only what said why and checked nothing: a failure beside a skipped case stays a failure.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}

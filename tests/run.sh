@@ -10,7 +10,8 @@ bash tests/run.sh [--sanitize address|thread] [--full] [--help] [-- CTEST-OPTION
   (nothing)            release build in build/, all tests
   --sanitize address   address and undefined behaviour, in build/asan
   --sanitize thread    data races, in build/tsan; without the tests that link gRPC
-  --full               the long campaigns too (ELRUN_FULL=1), and once more with clang 16, in build/clang
+  --full               the long campaigns too: more seeds and kills (ELRUN_FULL=1), everything once more with clang 16
+                       (build/clang), and each fuzzer for a minute (build/fuzz)
   -- OPTIONS           go to ctest, such as:  -- -R kernels -V
 
 A failing property prints ELRUN_SEED=N, which replays it:  ELRUN_SEED=N bash tests/run.sh -- -R NAME -V
@@ -55,7 +56,7 @@ case "$sanitize" in
 esac
 
 more=(python3)
-[[ -n "$full" ]] && more+=(clang-16)
+[[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev)
 ensure_packages "${more[@]}"
 
 # build PRESET FOLDER [cmake options]: configures quietly, builds with one line per step.
@@ -73,12 +74,21 @@ build() {
   cmake --build "$folder" -j "$jobs"
 }
 
-build "$preset" "$folder"
+factor=1  # of the tests' time-outs
+[[ -n "$sanitize" ]] && factor=5
+[[ -n "$full" ]] && factor=$((factor * 10))
+patience=(-DELRUN_TEST_TIME_FACTOR=$factor)
+build "$preset" "$folder" "${patience[@]}"
 if [[ -n "$full" ]]; then
   export ELRUN_FULL=1
   if [[ -z "$sanitize" ]]; then
-    build no-cuda build/clang -DCMAKE_CXX_COMPILER=clang++-16
+    build no-cuda build/clang -DCMAKE_CXX_COMPILER=clang++-16 "${patience[@]}"
     ctest --test-dir build/clang -j "$jobs" "$@"
+    build asan build/fuzz -DCMAKE_CXX_COMPILER=clang++-16 -DELRUN_LIBFUZZER=ON
+    find build/fuzz -name '*_fuzz' -type f -perm -u+x | sort | while read -r fuzzer; do
+      echo "fuzzing for a minute: $fuzzer"
+      "$fuzzer" -max_total_time=60 -max_len=65536 >"$fuzzer.log" 2>&1 || { tail -n 40 "$fuzzer.log" >&2; exit 1; }
+    done
   fi
 fi
 exec "${prefix[@]}" ctest --test-dir "$folder" -j "$jobs" "$@"

@@ -61,8 +61,8 @@ TEST_CASE("within an epoch every sample is in exactly one slot, and batches may 
 
 TEST_CASE("random numbers follow from seed, step, slot, operation and element", "[job]") {
   std::set<std::uint32_t> numbers;
-  for (std::uint64_t seed : {1, 2})
-    for (std::uint64_t step : {0, 1})
+  for (const std::uint64_t seed : {1u, 2u})
+    for (const std::uint64_t step : {0u, 1u})
       for (std::uint32_t slot : {0u, 1u})
         for (std::uint32_t op : {0u, 1u})
           for (std::uint64_t i = 0; i < 4; ++i) numbers.insert(slot_stream(seed, step, slot).operation(op).bits(i));

@@ -344,9 +344,30 @@ bool Checkpointer::quarantine(const CheckpointId& id, const Failure& why) {
 
 Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
   if (!start.choice) return explained(invalid("there was no checkpoint to reject"));
+  // A rank that sees another storage than the leader must not condemn what is whole: the leader looks for itself.
+  const auto seen = [&]() -> Result<void> {
+    const auto run = read_run();
+    if (!run.ok()) return run.failure();
+    if (!*run) return Failure{Code::not_found, Remedy::fix_config, "RUN.json is gone"};
+    ELRUN_TRY_ASSIGN(const auto read, verify_checkpoint(files_, path_of(*start.choice), *start.choice, (*run)->root));
+    for (const FileRecord& file : read.manifest.files) {
+      ELRUN_TRY_ASSIGN(ShardReader shard, ShardReader::open(files_, path_of(*start.choice), file));
+      ELRUN_TRY(shard.check());
+    }
+    return {};
+  }();
+  if (seen.ok()) {
+    Failure other = why;
+    other.remedy = Remedy::fix_config;
+    other.what =
+        fmt::format("{}; the leader reads all of checkpoint {} without an error: do all nodes see the same {}?",
+                    why.what, to_string(*start.choice), root_.string());
+    return other;
+  }
   rejected_.push_back(*start.choice);
   log_.warning(fmt::format("checkpoint {} is given up: {}", to_string(*start.choice), message(why)));
-  if (why.code == Code::corrupt || why.code == Code::not_found) (void)quarantine(*start.choice, why);
+  const Code code = seen.failure().code;
+  if (code == Code::corrupt || code == Code::not_found) (void)quarantine(*start.choice, seen.failure());
   return {};
 }
 

@@ -81,8 +81,9 @@ class Checkpointer {
   /// it uses, and returns the host state. After a failure the fragments' contents are unspecified.
   Result<std::vector<Aux>> load(const Start& start, std::span<const Fragment> fragments);
 
-  /// Leader, after a load of this choice failed with `corrupt` or `not_found` somewhere: marks it, so that the next
-  /// `start()` passes it over.
+  /// Leader, after a load of this choice failed with `corrupt`, `not_found` or `io` somewhere: reads all of it itself.
+  /// Where it finds damage too, the checkpoint is marked, and the next `start()` passes it over. Where it finds none,
+  /// this fails: that rank does not see what the leader sees, and the checkpoint is whole.
   Result<void> reject(const Start& start, const Failure& why);
 
   /// Leader, after start(). Refused when a newer fence is on the storage; the failure names both jobs.

@@ -104,6 +104,12 @@ Result<void> ShardReader::load_window(std::uint64_t from, std::uint64_t until) {
   return {};
 }
 
+Result<void> ShardReader::check() {
+  for (std::uint64_t at = 0; at < record_.table_offset; at = window_begin_ + window_.size())
+    ELRUN_TRY(load_window(at, record_.table_offset));
+  return {};
+}
+
 Result<void> ShardReader::read(std::span<const ReadExtent> reads, std::span<const std::span<std::byte>> targets) {
   for (const ReadExtent& extent : reads) {
     for (std::uint64_t done = 0; done < extent.bytes;) {

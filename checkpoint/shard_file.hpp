@@ -23,6 +23,8 @@ class ShardReader {
   /// Fills the fragments from `reads`, all of this file and ascending in offset. Whole blocks are read and checked;
   /// none of them is read twice.
   Result<void> read(std::span<const ReadExtent> reads, std::span<const std::span<std::byte>> targets);
+  /// Checks every block.
+  Result<void> check();
   [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:

@@ -178,6 +178,7 @@ TEST_CASE("replicated state is cut into slices that cover it once", "[checkpoint
         const auto [begin, end] = slice_of(5, 5 + elements, rank, world);
         CHECK(begin == next);
         CHECK(begin <= end);
+        CHECK(((begin - 5) % slice_granule == 0 || begin == 5 + elements));
         next = end;
       }
       CHECK(next == 5 + elements);
@@ -459,4 +460,19 @@ TEST_CASE("a checkpoint copied from elsewhere is neither used nor removed", "[ch
   }
   const auto names = files.list("/ckpts/ckpt").value();
   CHECK(std::find(names.begin(), names.end(), "s000000000005.g00000001.a01") != names.end());
+}
+
+TEST_CASE("a rank that sees another storage than the leader does not condemn a whole checkpoint", "[checkpoint]") {
+  FaultyFiles shared, elsewhere;
+  TestJob job{shared, 1, 1}, lost{elsewhere, 1, 1};
+  REQUIRE(job.start().ok());
+  REQUIRE(said(job.save(10)) == "");
+  TestJob next{shared, 1, 2};
+  const Start start = next.start().value();
+  const auto loaded = lost.load(start);
+  REQUIRE(loaded.failure().code == Code::not_found);
+  const auto rejected = next.ranks[0].reject(start, loaded.failure());
+  REQUIRE_FALSE(rejected.ok());
+  CHECK_THAT(message(rejected.failure()), Contains("do all nodes see the same /ckpts?") && Contains("rank 0"));
+  CHECK(next.start()->choice == CheckpointId{10, 1, 1});
 }

@@ -17,3 +17,6 @@ else()
   set_tests_properties(frame_fuzz PROPERTIES LABELS fuzz TIMEOUT 120)
 endif()
 set_target_properties(frame_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+
+elrun_executable(all_reduce_bench SOURCES bench/all_reduce_bench.cpp LINK elrun::comm)
+set_target_properties(all_reduce_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests EXCLUDE_FROM_ALL TRUE)

@@ -223,6 +223,35 @@ TEST_CASE("a revoked step ends at once, is not decided, and names the reason", "
   }
 }
 
+TEST_CASE("under elrun a worker of an ended generation waits for its agent, and says so", "[job]") {
+  const auto members =
+      run_world({.world = 2, .death = WorldOptions::Death{1, 9}, .elastic = true}, toy({.plan = toy_plan(0)}));
+  for (const Member& m : members) {
+    REQUIRE(m.failure.has_value());
+    CHECK_FALSE(contains(m.failure->what, "not elastic"));
+    CHECK(std::any_of(m.lines.begin(), m.lines.end(),
+                      [](const std::string& l) { return contains(l, "for this node's elrun to end this process"); }));
+  }
+}
+
+TEST_CASE("of two jobs on one checkpoint root the older stops at its next save, with 1, and names both", "[job]") {
+  const TemporaryDirectory root;
+  const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
+  std::vector<Member> newer;
+  const auto older = run_world(
+      {}, toy({.plan = toy_plan(1), .checkpoint = checkpoint, .in_slot = [&](Job&, std::uint64_t step, Slot& slot) {
+                 if (step == 3 && slot.index() == 0)
+                   newer =
+                       run_world({.world = 2, .generation = 2}, toy({.plan = toy_plan(1), .checkpoint = checkpoint}));
+               }}));
+  for (const Member& m : newer) CHECK(m.outcome.has_value());
+  REQUIRE(older[0].failure.has_value());
+  INFO(message(*older[0].failure));
+  CHECK(older[0].failure->code == Code::refused);
+  CHECK(exit_code(*older[0].failure) == 1);
+  CHECK(older[0].steps.size() == 4);
+}
+
 TEST_CASE("an exception during a revoked step is told as the revocation", "[job]") {
   std::atomic<bool> over{false};
   const auto members = run_world({.world = 2}, [&](Job& job, Member&) {

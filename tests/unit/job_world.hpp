@@ -141,6 +141,7 @@ struct WorldOptions {
   };
   std::optional<Death> death{};
   std::uint64_t* bytes_sent = nullptr;
+  bool elastic = false;
   JoinPeers join{};  ///< Instead of the exchange of memory.
 };
 using Program = std::function<void(Job&, Member&)>;
@@ -166,6 +167,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
     Place place;
     place.membership = {generation, Rank{rank}, WorldSize{options.world}};
     place.run = RunId{"test"};
+    place.elastic = options.elastic;
     place.address = "127.0.0.1";
     place.key.fill(std::byte{7});
     TestSession session{place, store.of(Rank{rank})};

@@ -45,6 +45,13 @@ void handle_ending_signals(asio::signal_set& signals) {
   if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) signals.add(SIGHUP);
 }
 
+void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen) {
+  log.info(fmt::format("serving the rendezvous at {}", endpoint));
+  if (!is_loopback(listen))
+    log.warning(
+        fmt::format("whoever reaches {} can join or end this job: keep it inside a network that you trust", endpoint));
+}
+
 class Agent {
  public:
   Agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log)
@@ -115,7 +122,7 @@ class Agent {
       if (served.failure().code == Code::already_exists) return false;
       return served.failure();
     }
-    log_.info(fmt::format("serving the rendezvous at {}", endpoint_text()));
+    tell_of_service(log_, endpoint_text(), place->listen);
     hosted_address_ = place->address;
     link_ = coordinator_->connect_in_process(handler());
     return true;
@@ -276,7 +283,8 @@ int run_store(const StoreOptions& options, const Clock& clock, const Log& log) {
   const auto coordinator = Coordinator::create(loop, clock, log, {.timeouts = options.timeouts});
   const auto port = coordinator->serve(options.host, options.port);
   if (!port) return log.error(message(port.failure())), exit_code::contradiction;
-  log.info(fmt::format("serving the rendezvous at {}:{}", options.host, *port));
+  for (const std::string& note : options.notes) log.warning(note);
+  tell_of_service(log, fmt::format("{}:{}", options.host, *port), options.host);
   int code = 0;
   asio::signal_set signals{loop};
   handle_ending_signals(signals);

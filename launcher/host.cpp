@@ -5,11 +5,11 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
 
 }  // namespace
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
 std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const Surroundings& here) {
   if (rule == HostRule::never) return std::nullopt;

@@ -23,6 +23,8 @@ struct HostPlace {
   friend bool operator==(const HostPlace&, const HostPlace&) = default;
 };
 
+[[nodiscard]] bool is_loopback(const std::string& address);
+
 /// Nothing when the coordinator is elsewhere.
 [[nodiscard]] std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const Surroundings& here);
 

@@ -85,7 +85,8 @@ std::string hyphened(std::string_view name) {
 std::string help_text() {
   std::string text =
       "usage: elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
-      "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n\n"
+      "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n"
+      "                   (--rdzv_conf and --shutdown_timeout as the job's agents have them)\n\n"
       "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`. Each takes "
       "its\n"
       "default from the environment: PET_NNODES for --nnodes, and so on. What follows PROGRAM belongs to it.\n\n";
@@ -173,14 +174,24 @@ class Parser {
         value = name.substr(equals + 1), name.resize(equals);
       else if (i + 1 < arguments_.size())
         value = arguments_[++i];
-      if (name == "--host" && host_is_plain(value))
+      std::replace(name.begin(), name.end(), '-', '_');
+      const auto port = to_integer(value);
+      if (name == "__host" && host_is_plain(value))
         options.host = value;
-      else if (const auto port = to_integer(value); name == "--port" && port && *port >= 0 && *port <= 65535)
+      else if (name == "__port" && port && *port >= 0 && *port <= 65535)
         options.port = static_cast<std::uint16_t>(*port);
+      else if (name == "__rdzv_conf" || name == "__shutdown_timeout")
+        given_.find(name.substr(2))->second = {value, "--" + name.substr(2)};
       else
-        problem(fmt::format("elrun store: `{} {}` is not --host ADDRESS or --port 0..65535", name, value));
+        problem(
+            fmt::format("elrun store: `{}{}{}` is not --host ADDRESS, --port 0..65535, --rdzv_conf K=V,... or "
+                        "--shutdown_timeout SECONDS",
+                        hyphened(name), value.empty() ? "" : " ", value));
     }
-    if (usage_.empty()) return options;
+    understand_times();
+    options.timeouts = out_.timeouts;
+    options.notes = out_.notes;
+    if (usage_.empty() && contradictions_.empty()) return options;
     return report();
   }
 

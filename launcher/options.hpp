@@ -65,6 +65,7 @@ struct StoreOptions {
   std::string host = "0.0.0.0";
   std::uint16_t port = endpoint_port_default;
   Timeouts timeouts;
+  std::vector<std::string> notes;
 };
 
 /// Nothing is to be started: help (0), or everything that is wrong with the command line.

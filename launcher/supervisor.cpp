@@ -166,7 +166,8 @@ void Supervisor::on_message(const World& m) {
   std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.members.size(), "node"),
                                  count_of(world_size(), "worker"));
   if (m.members.size() > 1 && options_.workers > 0)
-    text += fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
+    text += options_.workers == 1 ? fmt::format(", rank {} here", rank_of(0))
+                                  : fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
   if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
   lost_ = false;
   say(Level::info, text);

@@ -237,6 +237,10 @@ TEST_CASE("elrun store takes a host and a port", "[options]") {
   CHECK(std::get<StoreOptions>(store).host == "127.0.0.1");
   CHECK(std::get<StoreOptions>(store).port == 0);
   CHECK(std::get<StoreOptions>(parse({"store"})).port == 29400);
+  const auto timed = parse({"store", "--rdzv_conf=keep_alive_interval=3", "--shutdown-timeout", "60"});
+  REQUIRE(std::holds_alternative<StoreOptions>(timed));
+  CHECK(std::get<StoreOptions>(timed).timeouts.heartbeat == 3s);
+  CHECK(std::get<StoreOptions>(timed).timeouts.stop_grace == 60s);
   CHECK(refused({"store", "--port", "x"}).exit_code == exit_code::usage);
   CHECK(refused({"store", "x"}).exit_code == exit_code::usage);
 }

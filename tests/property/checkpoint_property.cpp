@@ -216,7 +216,7 @@ TEST_CASE("one flipped bit or a cut in any byte is never accepted: the checkpoin
       const std::size_t byte = small            ? trial
                                : trial % 5 == 0 ? rng.below(8)
                                : trial % 5 == 1 ? good.size() - 1 - rng.below(12)
-                               : trial % 5 == 2 ? rng.below(4096)
+                               : trial % 5 == 2 ? rng.below(std::min<std::size_t>(4096, good.size()))
                                                 : rng.below(good.size());
       ByteVector bad = good;
       if (cut)

@@ -6,6 +6,7 @@ target_include_directories(elrun_build_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(elrun_build_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers -ffp-contract=off -fvisibility=hidden -fvisibility-inlines-hidden>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wno-sign-conversion>  # not in g++'s -Wconversion
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ELRUN_WERROR}>>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false -Xcompiler=-fvisibility=hidden,-ffp-contract=off>)
 if(ELRUN_SANITIZE STREQUAL "address")

@@ -56,7 +56,7 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
         else if constexpr (std::is_same_v<E, LinkDown>)
           on_link_down(e.why);
         else if constexpr (std::is_same_v<E, CoordinatorSaid>)
-          std::visit([this](const auto& m) { on_message(m); }, e.message);
+          std::visit([this](const auto& m) { this->on_message(m); }, e.message);
         else if constexpr (std::is_same_v<E, WorkerStarted>)
           workers_.at(e.worker.value()).pid = e.pid;
         else if constexpr (std::is_same_v<E, WorkerEnded>)

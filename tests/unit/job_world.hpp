@@ -146,44 +146,44 @@ struct WorldOptions {
 };
 using Program = std::function<void(Job&, Member&)>;
 
+/// What the members of one generation share. On the heap: the thread sanitizer tells mutexes apart by address, and only
+/// freed memory begins anew.
+struct TestGeneration {
+  TestGeneration(const Clock& clock, const Generation& generation, std::uint32_t world)
+      : store{clock, generation}, net{world} {}
+  SharedStore store;
+  MemoryNet net;
+  std::mutex lines;
+  std::vector<std::unique_ptr<TestSession>> sessions;
+};
+
 /// Runs `program` as every member of one generation, and waits for all of them.
 inline std::vector<Member> run_world(const WorldOptions& options, const Program& program) {
   static const SteadyClock clock;
   const Generation generation{options.generation, {{0x1234, options.generation}}};
-  SharedStore store{clock, generation};
-  MemoryNet net{options.world};
+  const auto shared = std::make_unique<TestGeneration>(clock, generation, options.world);
   std::vector<Member> members(options.world);
-  std::mutex lines;
-  std::mutex end_mutex;  // what the agents do: tell everybody that a member is gone
-  std::optional<Failure> end;
-  std::vector<TestSession*> sessions;
-  const auto end_generation = [&](const Failure& why) {
-    const std::lock_guard lock{end_mutex};
-    if (!end.has_value()) end = why;
-    for (TestSession* s : sessions) s->end(*end);
-  };
-  const auto one = [&](std::uint32_t rank) {
-    Member& me = members[rank];
+  for (std::uint32_t r = 0; r < options.world; ++r) {
     Place place;
-    place.membership = {generation, Rank{rank}, WorldSize{options.world}};
+    place.membership = {generation, Rank{r}, WorldSize{options.world}};
     place.run = RunId{"test"};
     place.elastic = options.elastic;
     place.address = "127.0.0.1";
     place.key.fill(std::byte{7});
-    TestSession session{place, store.of(Rank{rank})};
-    {
-      const std::lock_guard lock{end_mutex};
-      sessions.push_back(&session);
-    }
+    shared->sessions.push_back(std::make_unique<TestSession>(place, shared->store.of(Rank{r})));
+  }
+  const auto one = [&](std::uint32_t rank) {
+    Member& me = members[rank];
+    TestSession& session = *shared->sessions[rank];
     const Log log{"test", [&](Level, std::string_view line) {
-                    const std::lock_guard lock{lines};
+                    const std::lock_guard lock{shared->lines};
                     me.lines.emplace_back(line);
                   }};
     PosixFiles files;
     const bool dies = options.death.has_value() && options.death->rank == rank;
     const JoinPeers memory = [&](Session&) -> Result<std::unique_ptr<Peers>> {
-      return std::unique_ptr<Peers>{
-          std::make_unique<MemoryPeers>(net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
+      return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(
+          shared->net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
     };
     try {
       JobAccess::drive({.clock = clock,
@@ -196,11 +196,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {
       me.failure = e.failure();
-      end_generation(e.failure());
-    }
-    {
-      const std::lock_guard lock{end_mutex};
-      std::erase(sessions, &session);
+      for (const auto& s : shared->sessions) s->end(e.failure());  // what agents do: everybody hears of it
     }
     me.finished = session.has_finished;
     me.decided = session.decided;
@@ -208,7 +204,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < options.world; ++r) threads.emplace_back(one, r);
   for (auto& t : threads) t.join();
-  if (options.bytes_sent != nullptr) *options.bytes_sent = net.bytes_sent();
+  if (options.bytes_sent != nullptr) *options.bytes_sent = shared->net.bytes_sent();
   return members;
 }
 

@@ -2,12 +2,16 @@
 // actions; an action may put the next event in the queue, but never runs it inside itself.
 #include "launcher/agent.hpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <deque>
 #include <map>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -76,6 +80,7 @@ class Agent {
     server_ = std::move(*server);
     handle_ending_signals(signals_);
     wait_for_signal();
+    watch_guard();
     feed(Started{});
     if (auto connected = connect(); !connected)
       return log_.error(message(connected.failure())), exit_code::contradiction;
@@ -237,6 +242,18 @@ class Agent {
     if (finished_ && (!coordinator_ || coordinator_->may_exit())) asio::post(loop_, [this] { loop_.stop(); });
   }
 
+  // The job does not need its guard, until this process is killed too.
+  void watch_guard() {
+    const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, guard_.pid(), 0));
+    if (pidfd < 0) return;
+    guard_watch_.assign(pidfd);
+    guard_watch_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+      if (!error)
+        log_.warning(
+            "the guard process was killed: the job goes on, but if this elrun is killed too, its workers stay behind");
+    });
+  }
+
   void wait_for_signal() {
     signals_.async_wait([this](const boost::system::error_code& error, int number) {
       if (error) return;
@@ -257,6 +274,7 @@ class Agent {
   const RunId run_;
   asio::io_context loop_{1};
   asio::signal_set signals_;
+  asio::posix::stream_descriptor guard_watch_{loop_};
   asio::steady_timer timer_;
   Supervisor supervisor_;
   std::deque<Event> events_;

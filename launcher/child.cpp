@@ -23,7 +23,7 @@ struct Prepared {
   const char* path;
   char* const* arguments;
   char* const* environment;
-  int guard_pipe;
+  int guard_line;
 };
 
 // Not inlined: what vfork's child changes on the stack belongs to a frame that nobody else uses.
@@ -31,7 +31,7 @@ struct Prepared {
   const pid_t pid = ::vfork();
   if (pid != 0) return pid;
   ::setsid();
-  register_with_guard(what.guard_pipe);
+  register_with_guard(what.guard_line);
   struct sigaction plain {};
   plain.sa_handler = SIG_DFL;
   for (int number = 1; number < NSIG; ++number) {
@@ -71,7 +71,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   volatile int exec_error = 0;
-  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.pipe()}, exec_error);
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line()}, exec_error);
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) return from_errno(error, fmt::format("start a process for {}", execution.path));

@@ -1,11 +1,14 @@
-// A group's number goes over the pipe as a positive pid when it is born and as a negative one when it was killed and
-// collected. Four bytes are written at once or not at all, so letters of several processes do not mix. The agent keeps
-// dead workers as zombies until it has killed their groups: a number that the guard knows is never another's.
+// A group's number goes over the line as a positive pid when it is born and as a negative one when it was killed and
+// collected. The line is a pair of packet sockets: letters of several processes do not mix, and none is answered by
+// SIGPIPE when the guard itself was killed (a blocked one would stay pending, however ignored, and end the worker). The
+// agent keeps dead workers as zombies until it has killed their groups: a number that the guard knows is never
+// another's.
 #include "launcher/guard.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +25,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-[[noreturn]] void be_the_guard(int pipe, const Path& directory) {
+[[noreturn]] void be_the_guard(int line, const Path& directory) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
   ::prctl(PR_SET_NAME, "elrun-guard");
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP})
@@ -34,7 +37,7 @@ namespace {
   std::vector<std::int32_t> groups;
   std::int32_t letter = 0;
   while (true) {
-    const ssize_t got = ::read(pipe, &letter, sizeof letter);
+    const ssize_t got = ::read(line, &letter, sizeof letter);
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof letter) break;
     if (letter > 1)
@@ -52,7 +55,8 @@ namespace {
 
 Result<Guard> Guard::start(const Path& directory) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return from_errno(errno, "make the guard's pipe");
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    return from_errno(errno, "make the line to the guard");
   Fd reading{ends[0]}, writing{ends[1]};
   const pid_t pid = ::fork();
   if (pid < 0) return from_errno(errno, "start the guard");
@@ -64,8 +68,8 @@ Result<Guard> Guard::start(const Path& directory) {
 }
 
 Guard::~Guard() {
-  if (!pipe_) return;  // moved from
-  pipe_ = Fd{};
+  if (!line_) return;  // moved from
+  line_ = Fd{};
   if (const Fd watch{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))}) {
     pollfd p{watch.get(), POLLIN, 0};
     ::poll(&p, 1, 1000);
@@ -75,12 +79,12 @@ Guard::~Guard() {
 
 void Guard::forget(pid_t group) const {
   const std::int32_t letter = -group;
-  [[maybe_unused]] const ssize_t ignored = ::write(pipe_.get(), &letter, sizeof letter);
+  [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), &letter, sizeof letter, MSG_NOSIGNAL);
 }
 
-void register_with_guard(int pipe) noexcept {
+void register_with_guard(int line) noexcept {
   const std::int32_t letter = ::getpid();
-  [[maybe_unused]] const ssize_t ignored = ::write(pipe, &letter, sizeof letter);
+  [[maybe_unused]] const ssize_t ignored = ::send(line, &letter, sizeof letter, MSG_NOSIGNAL);
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -2,7 +2,10 @@
 
 #include <sys/mount.h>
 
-#include <memory>
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <set>
 
 #include "tests/support/gpt_job.hpp"
 
@@ -11,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Ended gpt(const std::vector<std::string>& arguments) { return run(binary("gpt"), arguments); }
+Ended gpt(const std::vector<std::string>& arguments) { return run("gpt", arguments); }
 
 std::vector<std::string> with_checkpoints(const Folder& folder, unsigned steps, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments{"--every", "4", "--checkpoint", folder / "ck"};
@@ -49,8 +52,8 @@ TEST_CASE("a missing or empty text is named, with what it must be", "[bad-input]
 
 TEST_CASE("all contradictions of the sample's options are named at once", "[bad-input]") {
   const Folder folder;
-  write_text(folder / "text", 1);
-  const Ended ended = gpt({"--data", folder / "text", "--channels", "30", "--heads", "4", "--global-batch", "8", "--micro-batch", "3"});
+  const Ended ended =
+      gpt({"--data", folder / "text", "--channels", "30", "--heads", "4", "--global-batch", "8", "--micro-batch", "3"});
   INFO(ended.output);
   CHECK(ended.code == 78);
   CHECK(ended.says("--channels"));
@@ -59,7 +62,6 @@ TEST_CASE("all contradictions of the sample's options are named at once", "[bad-
 
 TEST_CASE("a checkpoint directory that cannot be made is named before the first step", "[bad-input]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   const Ended ended = gpt(gpt_arguments(folder / "text", 3, {"--checkpoint", folder / "text/below-a-file"}));
   INFO(ended.output);
   CHECK(ended.code != 0);
@@ -69,7 +71,6 @@ TEST_CASE("a checkpoint directory that cannot be made is named before the first 
 
 TEST_CASE("a full disk costs the save, not the job and not the checkpoint before", "[bad-input]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   const std::string disk = folder / "disk";
   fs::create_directory(disk);
   // Room for two checkpoints of 270 kB beside the reserve that a save leaves free, not for three.
@@ -99,10 +100,11 @@ TEST_CASE("a full disk costs the save, not the job and not the checkpoint before
 
 TEST_CASE("a checkpoint of another model or another plan is refused with both sides", "[bad-input]") {
   const Folder folder;
-  write_text(folder / "text", 1);
-  write_text(folder / "other", 2);
   REQUIRE(gpt(with_checkpoints(folder, 8)).code == 0);
-  for (const auto& [option, was, is] : std::vector<std::array<std::string, 3>>{{"--seed", "7", "8"}, {"--micro-batch", "1", "2"}, {"--channels", "32", "64"}, {"--data", "", folder / "other"}}) {
+  for (const auto& [option, was, is] : std::vector<std::array<std::string, 3>>{{"--seed", "7", "8"},
+                                                                               {"--micro-batch", "1", "2"},
+                                                                               {"--channels", "32", "64"},
+                                                                               {"--data", "", folder / "other"}}) {
     const Ended ended = gpt(with_checkpoints(folder, 16, {option, is}));
     INFO(option << "\n" << ended.output);
     CHECK(ended.code == 78);
@@ -116,13 +118,13 @@ TEST_CASE("a checkpoint of another model or another plan is refused with both si
   CHECK(right.code == 0);  // nothing was lost
 }
 
-TEST_CASE("a truncated or flipped shard is passed over for the checkpoint before, aloud, with the same state", "[bad-input]") {
+TEST_CASE("a truncated or flipped shard is passed over for the checkpoint before, aloud, with the same state",
+          "[bad-input]") {
   const Folder folder;
-  write_text(folder / "text", 1);
-  Talking job{binary("gpt"), with_checkpoints(folder, 500)};
-  REQUIRE(job.until("step=14 "));
-  job.kill(SIGKILL);
-  job.finish();
+  const auto job = start("gpt", with_checkpoints(folder, 500));
+  REQUIRE(until(*job, "step=14 "));
+  job->signal(SIGKILL);
+  CHECK(finish(*job).code == 137);
   const std::string damage = GENERATE("truncated", "flipped", "gone");
   INFO(damage);
   const fs::path shard = newest_shards(folder / "ck").front();
@@ -145,42 +147,45 @@ TEST_CASE("a truncated or flipped shard is passed over for the checkpoint before
 
 TEST_CASE("of two jobs on one checkpoint root the older stops and names both", "[bad-input]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   const auto arguments = with_checkpoints(folder, 1000000);
-  Talking older{binary("gpt"), arguments};
-  REQUIRE(older.until("step=6 "));
-  Talking newer{binary("gpt"), arguments};
-  REQUIRE(newer.until("step="));
-  const Ended ended = older.finish();
+  const auto older = start("gpt", arguments);
+  REQUIRE(until(*older, "step=6 "));
+  const auto newer = start("gpt", arguments);
+  REQUIRE(until(*newer, "step="));
+  const Ended ended = finish(*older);
   INFO(ended.output.substr(ended.output.size() > 3000 ? ended.output.size() - 3000 : 0));
   CHECK(ended.code != 0);
   CHECK(ended.says("fence"));
-  CHECK(newer.until("step="));  // the newer one goes on
+  CHECK(until(*newer, "step="));  // the newer one goes on
 }
 
 #ifdef ELRUN_TEST_LAUNCHER
 TEST_CASE("the launcher's contradictions are named, with the remedy", "[bad-input]") {
-  const Ended none = run(binary("elrun"), {"--nproc_per_node", "0", "--no_python", "/bin/true"});
+  const Ended none = run("elrun", {"--nproc_per_node", "0", "--no_python", "/bin/true"});
   INFO(none.output);
   CHECK((none.code == 64 || none.code == 78));
   CHECK(none.says("nproc_per_node"));
-  const Ended range = run(binary("elrun"), {"--nnodes", "3:2", "--no_python", "/bin/true"});
+  const Ended range = run("elrun", {"--nnodes", "3:2", "--no_python", "/bin/true"});
   INFO(range.output);
   CHECK((range.code == 64 || range.code == 78));
   CHECK(range.says("3:2"));
 }
 
-TEST_CASE("an endpoint that nobody serves is tried until the join deadline, and elrun says for whom it waits", "[bad-input]") {
-  const std::string endpoint = "127.0.0.1:" + free_port();
-  const Ended ended = run(binary("elrun"), {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf", "is_host=0,join_timeout=3", "--no_python", "/bin/true"});
+TEST_CASE("an endpoint that nobody serves is tried until the join deadline, and elrun says for whom it waits",
+          "[bad-input]") {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  const Ended ended = run("elrun", {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint,
+                                    "--rdzv_conf", "is_host=0,join_timeout=3", "--no_python", "/bin/true"});
   INFO(ended.output);
   CHECK(ended.code == 170);
   CHECK(ended.says(endpoint));
 }
 
-TEST_CASE("a node that waits for the others says how many are missing, and gives up at the join deadline", "[bad-input]") {
-  const std::string endpoint = "127.0.0.1:" + free_port();
-  const Ended ended = run(binary("elrun"), {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf", "join_timeout=3", "--no_python", "/bin/true"});
+TEST_CASE("a node that waits for the others says how many are missing, and gives up at the join deadline",
+          "[bad-input]") {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  const Ended ended = run("elrun", {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint,
+                                    "--rdzv_conf", "join_timeout=3", "--no_python", "/bin/true"});
   INFO(ended.output);
   CHECK(ended.code == 170);
   CHECK(ended.says("1 of 2"));

@@ -1,6 +1,8 @@
 // The promise of the project, with real processes: whatever happens to the world, the job ends with exit code 0 and in
 // the state of a run to which nothing happened.
 
+#include <csignal>
+#include <filesystem>
 #include <memory>
 
 #include "tests/support/gpt_job.hpp"
@@ -12,7 +14,7 @@ using elrun::Rng;
 namespace {
 
 std::string undisturbed(const Folder& folder, unsigned steps) {
-  const Ended ended = run(binary("gpt"), gpt_arguments(folder / "text", steps));
+  const Ended ended = run("gpt", gpt_arguments(folder / "text", steps));
   INFO(ended.output);
   REQUIRE(ended.code == 0);
   REQUIRE(ended.state.size() == 16);
@@ -21,19 +23,19 @@ std::string undisturbed(const Folder& folder, unsigned steps) {
 
 std::string tail(const std::string& text) { return text.substr(text.size() > 6000 ? text.size() - 6000 : 0); }
 
-std::chrono::milliseconds up_to(Rng& rng, unsigned ms) { return std::chrono::milliseconds{rng.below(ms + 1)}; }
+Wait up_to(Rng& rng, unsigned ms) { return Wait{rng.below(ms + 1)}; }
 
 }  // namespace
 
 TEST_CASE("every world size and placement under elrun ends in the state of a bare run", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   const std::string state = undisturbed(folder, 12);
   for (const char* workers : {"1", "2", "3", "4"})
     for (const char* zero : {"0", "1"}) {
       const char* threads = *zero == '0' ? "1" : "2";
-      const Ended ended = run(binary("elrun"), under_elrun({"--nproc_per_node", workers}, gpt_arguments(folder / "text", 12, {"--zero", zero})),
-                              {std::string{"OMP_NUM_THREADS="} + threads});
+      const Ended ended =
+          run("elrun", under_elrun({"--nproc_per_node", workers}, gpt_arguments(folder / "text", 12, {"--zero", zero})),
+              {{"OMP_NUM_THREADS", threads}});
       INFO(workers << " workers, zero " << zero << "\n" << ended.output);
       CHECK(ended.code == 0);
       CHECK(ended.says("world=" + std::string{workers} + " "));
@@ -43,9 +45,8 @@ TEST_CASE("every world size and placement under elrun ends in the state of a bar
 
 TEST_CASE("workers beyond the slots of a step keep shards and change nothing", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   const std::string state = undisturbed(folder, 3);
-  const Ended ended = run(binary("elrun"), under_elrun({"--nproc_per_node", "10"}, gpt_arguments(folder / "text", 3)));
+  const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "10"}, gpt_arguments(folder / "text", 3)));
   INFO(ended.output);
   CHECK(ended.code == 0);
   CHECK(ended.state == state);
@@ -53,22 +54,23 @@ TEST_CASE("workers beyond the slots of a step keep shards and change nothing", "
 
 TEST_CASE("any worker killed at any time, twice in one run: the same state", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   constexpr unsigned steps = 400;
   const std::string state = undisturbed(folder, steps);
-  for_all_seeds(full_campaign() ? 40 : 4, [&](Rng& rng) {
+  for_all_seeds(4, [&](Rng& rng) {
     const Folder checkpoints;
     const std::string workers = std::to_string(2 + rng.below(3)), zero = std::to_string(rng.below(2));
-    Talking job{binary("elrun"), under_elrun({"--nproc_per_node", workers, "--max_restarts", "5"},
-                                             gpt_arguments(folder / "text", steps, {"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"}))};
+    const auto job = start(
+        "elrun", under_elrun({"--nproc_per_node", workers, "--max_restarts", "5"},
+                             gpt_arguments(folder / "text", steps,
+                                           {"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"})));
     unsigned killed = 0;
     for (const std::string& sign : {"step=" + std::to_string(1 + rng.below(180)) + " ", std::string{"generation=2"}}) {
-      REQUIRE(job.until(sign));
-      job.listen(up_to(rng, 150));  // any time: within a step, a save, a restart
-      const auto living = children(job.pid(), "gpt");
+      REQUIRE(until(*job, sign));
+      listen(*job, up_to(rng, 150));  // any time: within a step, a save, a restart
+      const auto living = job->children_named("gpt");
       if (!living.empty()) killed += ::kill(living[rng.below(living.size())], SIGKILL) == 0;
     }
-    const Ended ended = job.finish();
+    const Ended ended = finish(*job);
     INFO(workers << " workers, zero " << zero << "\n" << tail(ended.output));
     CHECK(killed >= 1);  // a worker may be between two lives when its turn comes
     CHECK(ended.code == 0);
@@ -79,12 +81,11 @@ TEST_CASE("any worker killed at any time, twice in one run: the same state", "[g
 
 TEST_CASE("without checkpoints a killed worker begins the job again, with the same bits", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   const std::string state = undisturbed(folder, 200);
-  Talking job{binary("elrun"), under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 200))};
-  REQUIRE(job.until("step=50 "));
-  REQUIRE(::kill(children(job.pid(), "gpt").back(), SIGKILL) == 0);
-  const Ended ended = job.finish();
+  const auto job = start("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 200)));
+  REQUIRE(until(*job, "step=50 "));
+  REQUIRE(::kill(job->children_named("gpt").back(), SIGKILL) == 0);
+  const Ended ended = finish(*job);
   INFO(tail(ended.output));
   CHECK(ended.code == 0);
   CHECK(ended.state == state);
@@ -93,19 +94,20 @@ TEST_CASE("without checkpoints a killed worker begins the job again, with the sa
 
 TEST_CASE("a checkpoint of four workers continues under any number with the same state", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   constexpr unsigned steps = 300;
   const std::string state = undisturbed(folder, steps);
-  Talking four{binary("elrun"), under_elrun({"--nproc_per_node", "4"},
-                                            gpt_arguments(folder / "text", steps, {"--every", "30", "--checkpoint", folder / "ck"}))};
-  REQUIRE(four.until("step=100 "));
-  four.kill(SIGKILL);  // the whole job: its guard ends the workers
-  CHECK(four.finish().code == 137);
+  const auto four = start(
+      "elrun", under_elrun({"--nproc_per_node", "4"},
+                           gpt_arguments(folder / "text", steps, {"--every", "30", "--checkpoint", folder / "ck"})));
+  REQUIRE(until(*four, "step=100 "));
+  four->signal(SIGKILL);  // the whole job: its guard ends the workers
+  CHECK(finish(*four).code == 137);
   for (const char* workers : {"1", "2", "3", "5"}) {
     const std::string copy = folder / (std::string{"ck"} + workers);
     std::filesystem::copy(folder / "ck", copy, std::filesystem::copy_options::recursive);
-    const Ended ended = run(binary("elrun"), under_elrun({"--nproc_per_node", workers},
-                                                         gpt_arguments(folder / "text", steps, {"--every", "100", "--checkpoint", copy})));
+    const Ended ended =
+        run("elrun", under_elrun({"--nproc_per_node", workers},
+                                 gpt_arguments(folder / "text", steps, {"--every", "100", "--checkpoint", copy})));
     INFO(workers << " workers\n" << tail(ended.output));
     CHECK(ended.code == 0);
     CHECK_FALSE(ended.says("step=1 "));
@@ -115,32 +117,32 @@ TEST_CASE("a checkpoint of four workers continues under any number with the same
 
 TEST_CASE("two agents, one killed with its workers: the other goes on to the same state", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   constexpr unsigned steps = 400;
   const std::string state = undisturbed(folder, steps);
-  for_all_seeds(full_campaign() ? 20 : 4, [&](Rng& rng) {
+  for_all_seeds(4, [&](Rng& rng) {
     const Folder checkpoints;
-    const std::string endpoint = "127.0.0.1:" + free_port();
+    const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
     const bool apart = rng.below(2) == 1;  // `elrun store` apart: then either agent may go
-    std::unique_ptr<Talking> store;
+    std::unique_ptr<Job> store;
     if (apart) {
-      store = std::make_unique<Talking>(binary("elrun"), std::vector<std::string>{"store", "--host", "127.0.0.1", "--port", endpoint.substr(10)});
+      store = start("elrun", {"store", "--host", "127.0.0.1", "--port", endpoint.substr(10)});
     }
     const auto agent = [&](const char* rank) {
-      return std::make_unique<Talking>(
-          binary("elrun"), under_elrun({"--nnodes", "1:2", "--nproc_per_node", "2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint,
-                                        "--rdzv_conf", "last_call_timeout=20"},
-                                       gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", checkpoints / "ck"})));
+      return start(
+          "elrun",
+          under_elrun({"--nnodes", "1:2", "--nproc_per_node", "2", "--node_rank", rank, "--rdzv_backend", "c10d",
+                       "--rdzv_endpoint", endpoint, "--rdzv_conf", "last_call_timeout=20"},
+                      gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", checkpoints / "ck"})));
     };
     auto first = agent("0");
     auto second = agent("1");
-    REQUIRE(first->until("world=4 "));
+    REQUIRE(until(*first, "world=4 "));
     const bool kill_first = apart && rng.below(2) == 1;
-    Talking& survivor = kill_first ? *second : *first;
-    first->listen(up_to(rng, 150));
-    (kill_first ? first : second)->kill(SIGKILL);
-    (void)(kill_first ? first : second)->finish();
-    const Ended ended = survivor.finish();
+    Job& survivor = kill_first ? *second : *first;
+    listen(*first, up_to(rng, 150));
+    (kill_first ? first : second)->signal(SIGKILL);
+    (void)finish(kill_first ? *first : *second);
+    const Ended ended = finish(survivor);
     INFO((apart ? "store apart, " : "") << (kill_first ? "first" : "second") << " killed\n" << tail(ended.output));
     CHECK(ended.code == 0);
     CHECK(ended.state == state);

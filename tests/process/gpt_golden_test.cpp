@@ -1,6 +1,8 @@
 // One training, one hash: bare, with other placements and thread counts, and as an operator's three processes.
 
+#include <csignal>
 #include <memory>
+#include <set>
 
 #include "tests/support/gpt_job.hpp"
 
@@ -14,10 +16,10 @@ constexpr const char* golden = "f8f0dc1fde1b3a71";
 
 TEST_CASE("a bare run ends in the golden state, whatever the placement and the threads", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   for (const char* zero : {"0", "1"})
     for (const char* threads : {"1", "2", "3"}) {
-      const Ended ended = run(binary("gpt"), gpt_arguments(folder / "text", 12, {"--zero", zero}), {std::string{"OMP_NUM_THREADS="} + threads});
+      const Ended ended =
+          run("gpt", gpt_arguments(folder / "text", 12, {"--zero", zero}), {{"OMP_NUM_THREADS", threads}});
       INFO("zero " << zero << ", " << threads << " threads\n" << ended.output);
       CHECK(ended.code == 0);
       CHECK(ended.state == golden);
@@ -26,10 +28,8 @@ TEST_CASE("a bare run ends in the golden state, whatever the placement and the t
 
 TEST_CASE("another seed and another text end in other states", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
-  write_text(folder / "other", 2);
-  const Ended seed = run(binary("gpt"), gpt_arguments(folder / "text", 12, {"--seed", "8"}));
-  const Ended text = run(binary("gpt"), gpt_arguments(folder / "other", 12));
+  const Ended seed = run("gpt", gpt_arguments(folder / "text", 12, {"--seed", "8"}));
+  const Ended text = run("gpt", gpt_arguments(folder / "other", 12));
   CHECK(seed.state.size() == 16);
   CHECK(text.state.size() == 16);
   CHECK(std::set<std::string>{golden, seed.state, text.state}.size() == 3);
@@ -37,17 +37,15 @@ TEST_CASE("another seed and another text end in other states", "[golden]") {
 
 TEST_CASE("three processes with an operator's environment alone end in the golden state", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
   const char* zero = GENERATE("0", "1");
-  const std::string port = free_port();
-  std::vector<std::unique_ptr<Talking>> ranks;
+  const std::string port = std::to_string(free_port());
+  std::vector<std::unique_ptr<Job>> ranks;
   for (const char* rank : {"2", "1", "0"})  // rank 0, who hosts the store, comes last
-    ranks.push_back(std::make_unique<Talking>(binary("gpt"), gpt_arguments(folder / "text", 12, {"--zero", zero}),
-                                              std::vector<std::string>{std::string{"RANK="} + rank, "WORLD_SIZE=3",
-                                                                       "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}));
+    ranks.push_back(start("gpt", gpt_arguments(folder / "text", 12, {"--zero", zero}),
+                          {{"RANK", rank}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
   std::string state;
   for (auto& rank : ranks) {
-    const Ended ended = rank->finish();
+    const Ended ended = finish(*rank);
     INFO(ended.output);
     CHECK(ended.code == 0);
     if (!ended.state.empty()) state = ended.state;
@@ -57,17 +55,15 @@ TEST_CASE("three processes with an operator's environment alone end in the golde
 
 TEST_CASE("without elrun a lost peer ends the others, and they say whom they lost", "[golden]") {
   const Folder folder;
-  write_text(folder / "text", 1);
-  const std::string port = free_port();
-  std::vector<std::unique_ptr<Talking>> ranks;
+  const std::string port = std::to_string(free_port());
+  std::vector<std::unique_ptr<Job>> ranks;
   for (const char* rank : {"0", "1", "2"})
-    ranks.push_back(std::make_unique<Talking>(binary("gpt"), gpt_arguments(folder / "text", 100000),
-                                              std::vector<std::string>{std::string{"RANK="} + rank, "WORLD_SIZE=3",
-                                                                       "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}));
-  REQUIRE(ranks[0]->until("step=3 "));
-  ranks[1]->kill(SIGKILL);
+    ranks.push_back(start("gpt", gpt_arguments(folder / "text", 100000),
+                          {{"RANK", rank}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
+  REQUIRE(until(*ranks[0], "step=3 "));
+  ranks[1]->signal(SIGKILL);
   for (const std::size_t survivor : {std::size_t{0}, std::size_t{2}}) {
-    const Ended ended = ranks[survivor]->finish();
+    const Ended ended = finish(*ranks[survivor]);
     INFO(ended.output.substr(ended.output.size() > 2000 ? ended.output.size() - 2000 : 0));
     CHECK(ended.code == 1);
     CHECK(ended.says("rank 1"));

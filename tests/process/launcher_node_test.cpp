@@ -173,6 +173,21 @@ TEST_CASE("the guard has the workers of a new generation, and none of the old", 
   for (const Watch& child : children) CHECK(child.ended(10s));
 }
 
+TEST_CASE("a job whose guard was killed goes on, restarts included, and says so", "[launcher][process]") {
+  Node node{{"--nproc_per_node", "2", "--max_restarts", "1"}, {"job", "wait"}};
+  const auto line = node.job.line("ready rank=1");
+  REQUIRE(line);
+  const auto worker = static_cast<pid_t>(number_after(*line, "pid"));
+  const std::vector<pid_t> guard = node.job.children_named("elrun-guard");
+  REQUIRE(guard.size() == 1);
+  ::kill(guard.front(), SIGKILL);
+  REQUIRE(node.job.line("guard process was killed"));
+  ::kill(worker, SIGKILL);
+  REQUIRE(node.job.line("ready rank=1"));
+  node.job.signal(SIGTERM);
+  CHECK(node.job.wait() == 143);
+}
+
 TEST_CASE("programs that use libelrun's session", "[launcher][process]") {
   SECTION("meet, finish, and the job is done") {
     Node node{{"--nproc_per_node", "3"}, {"job"}};

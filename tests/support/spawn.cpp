@@ -124,6 +124,20 @@ std::vector<Watch> Job::children() const {
   return watches;
 }
 
+std::vector<pid_t> Job::children_named(const std::string& name) const {
+  std::ifstream file{"/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children"};
+  std::vector<pid_t> named;
+  for (pid_t child; file >> child;) {
+    std::ifstream stat{"/proc/" + std::to_string(child) + "/stat"};  // "pid (name) state ..."
+    std::string text;
+    std::getline(stat, text);
+    if (text.find(" (" + name + ") ") != std::string::npos && text.find(") Z ") == std::string::npos)
+      named.push_back(child);
+  }
+  std::sort(named.begin(), named.end());
+  return named;
+}
+
 std::int64_t number_after(const std::string& line, const std::string& name) {
   const auto at = line.find(name + "=");
   return at == std::string::npos ? -1 : std::strtoll(line.c_str() + at + name.size() + 1, nullptr, 10);

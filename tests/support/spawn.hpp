@@ -53,6 +53,8 @@ class Job {
   [[nodiscard]] bool says(const std::string& text) const { return output_.find(text) != std::string::npos; }
   /// Its child processes, watched from now on.
   [[nodiscard]] std::vector<Watch> children() const;
+  /// Its living child processes of this name, in the order of their numbers.
+  [[nodiscard]] std::vector<pid_t> children_named(const std::string& name) const;
 
  private:
   bool read_some(std::chrono::steady_clock::time_point until);

@@ -65,6 +65,8 @@ struct WorkerFailed {
   std::string what;            ///< "exit code 3", "signal 9 (SIGKILL)"
   bool is_job = false;
 };
+/// EX_CONFIG: a Job program that ends so was told something that no restart changes.
+constexpr std::int32_t exit_code_configuration = 78;
 /// All workers of this node exited with 0.
 struct WorkersDone {
   Generation generation;

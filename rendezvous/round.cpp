@@ -251,6 +251,9 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
               fmt::format("worker {} (node {}, local rank {}) ended by {}", rank.value(), me->node.value(), failed.local_rank, failed.what),
               rank, {}, generation_, me->node.value()};
   const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : failed.is_job ? job_restarts : 0;
+  if (failed.is_job && failed.exit_code == exit_code_configuration)
+    return decide(failed.exit_code,
+                  fmt::format("generation {}: {}; a wrong configuration is not restarted", to_string(generation_), why.what), now);
   const bool free_of_charge = failed.is_job && progressed_ && budget > 0;
   progressed_ = false;
   if (!free_of_charge && ++restarts_used_ > budget) {

@@ -114,6 +114,12 @@ TEST_CASE("a checkpoint of another model or another plan is refused with both si
     }
     CHECK(ended.says(folder / "ck"));
   }
+#ifdef ELRUN_TEST_LAUNCHER
+  const Ended launched = run("elrun", under_elrun({"--nproc_per_node", "2"}, with_checkpoints(folder, 16, {"--seed", "8"})));
+  INFO(launched.output);
+  CHECK(launched.code == 78);
+  CHECK_FALSE(launched.says("generation 2"));  // no restart would change it
+#endif
   const Ended right = gpt(with_checkpoints(folder, 8));
   CHECK(right.code == 0);  // nothing was lost
 }

@@ -423,6 +423,15 @@ TEST_CASE("a Job's loss costs a restart only if no step was decided since the on
     lose(bench);
     CHECK(bench.round.verdict());
   }
+  SECTION("a wrong configuration is not tried again") {
+    Pair bench;
+    WorkerFailed wrong = failure(bench.generation(), true);
+    wrong.exit_code = exit_code_configuration;
+    bench.say(bench.b, wrong);
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->exit_code == exit_code_configuration);
+    CHECK_THAT(bench.round.verdict()->report, Contains("a wrong configuration is not restarted"));
+  }
   SECTION("an explicit 0 means none, whatever was decided") {
     Pair bench{{.nodes_min = 2, .nodes_max = 2, .max_restarts = 0}};
     bench.say(bench.a, Progress{bench.generation(), 1});

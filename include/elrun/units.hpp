@@ -5,6 +5,8 @@
 #include <compare>
 #include <cstdint>
 
+#include <elrun/export.hpp>
+
 namespace elrun::inline v0 {
 
 using namespace std::chrono_literals;  // NOLINT: `30s` reads better than any wrapper of ours
@@ -30,6 +32,9 @@ struct Deadline {
   [[nodiscard]] constexpr Duration left(Instant now) const { return now >= at ? Duration{0} : at - now; }
   friend constexpr auto operator<=>(const Deadline&, const Deadline&) = default;
 };
+
+/// `wait` from now by this process's monotonic clock, for programs that keep no clock of their own.
+[[nodiscard]] ELRUN_API Deadline deadline_in(Duration wait);
 
 /// A number of bytes.
 class Bytes {

@@ -16,6 +16,8 @@ std::int64_t read(clockid_t id) {
 Instant SteadyClock::now() const { return Instant{Duration{read(CLOCK_MONOTONIC)}}; }
 std::int64_t SteadyClock::wall_ns() const { return read(CLOCK_REALTIME); }
 
+Deadline deadline_in(Duration wait) { return Deadline::after(SteadyClock{}.now(), wait); }
+
 std::vector<std::string> Timeouts::problems() const {
   std::vector<std::string> found;
   const auto rule = [&](bool holds, const char* sentence) {

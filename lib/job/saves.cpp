@@ -45,7 +45,9 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
     const auto everywhere = world_.agree(loaded.ok() ? Result<void>{} : Result<void>{loaded.failure()});
     if (everywhere.ok()) return std::optional{std::move(loaded).value()};
     last = everywhere.failure();
-    if (world_.over() || (last.code != Code::corrupt && last.code != Code::not_found)) return last;
+    // `io`: a bad sector is damage too; the leader finds out whether it is the checkpoint or one rank's way to it.
+    const bool damaged = last.code == Code::corrupt || last.code == Code::not_found || last.code == Code::io;
+    if (world_.over() || !damaged) return last;
     if (world_.leads())
       log_.warning(fmt::format("checkpoint {} cannot be used, the one before it is tried: {}", to_string(*start.choice),
                                message(last)));

@@ -4,7 +4,6 @@
 //
 //   elrun --nproc_per_node 3 --max_restarts 1 --no_python all_reduce --crash
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,7 +15,7 @@ namespace {
 
 elrun::Result<void> program(bool crash) {
   using namespace std::chrono_literals;
-  const elrun::Deadline deadline{elrun::Instant{std::chrono::steady_clock::now().time_since_epoch()} + 60s};
+  const elrun::Deadline deadline = elrun::deadline_in(60s);
   ELRUN_TRY_ASSIGN(const auto session, elrun::Session::open(/*is_job=*/false, deadline));
   const elrun::Place& place = session->place();
   const auto [generation, rank, world] = place.membership;

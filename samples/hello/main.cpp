@@ -1,14 +1,13 @@
 // The smallest worker: where am I? Try it bare, under `elrun --nproc_per_node 3 --no_python hello`, or with RANK,
 // WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
 
-#include <chrono>
 #include <cstdio>
 
 #include <elrun/elrun.hpp>
 
 int main() {
   using namespace std::chrono_literals;
-  const elrun::Deadline deadline{elrun::Instant{std::chrono::steady_clock::now().time_since_epoch()} + 60s};
+  const elrun::Deadline deadline = elrun::deadline_in(60s);
   const auto session = elrun::Session::open(/*is_job=*/false, deadline);
   if (!session.ok()) {
     std::fprintf(stderr, "hello: %s\n", elrun::message(session.failure()).c_str());

@@ -34,7 +34,7 @@ std::string lines(const std::vector<std::string>& all) {
 Failure superseded(const Path& root, const Author& mine, FenceNumber my_fence, const ClaimRecord& newer) {
   const bool own = newer.author.generation.lineage == mine.generation.lineage && newer.author.run_id == mine.run_id;
   return {.code = own ? Code::generation_over : Code::refused,
-          .remedy = own ? Remedy::rejoin : Remedy::exit_process,
+          .remedy = own ? Remedy::rejoin : Remedy::fix_config,
           .what = fmt::format(
               "checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}",
               root.string(), newer.number, to_string(newer.author), my_fence, to_string(mine),

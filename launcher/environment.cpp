@@ -78,10 +78,14 @@ namespace {
 // nothing better came.
 struct Search {
   std::string path;
-  FileKind kind = FileKind::missing;
+  FileKind kind = FileKind::missing;  // never `binary`: whoever executes a file does not care
 };
 Search search(const std::string& name, const Variables& environment, const LookUp& look_up) {
-  if (name.find('/') != std::string::npos) return {name, look_up(name)};
+  const auto kind_of = [&](const std::string& file) {
+    const FileKind kind = look_up(file);
+    return kind == FileKind::binary ? FileKind::executable : kind;
+  };
+  if (name.find('/') != std::string::npos) return {name, kind_of(name)};
   const auto path = environment.find("PATH");
   std::string_view rest = path != environment.end() ? std::string_view{path->second} : "/usr/local/bin:/usr/bin:/bin";
   Search best;
@@ -89,7 +93,7 @@ Search search(const std::string& name, const Variables& environment, const LookU
     const auto colon = rest.find(':');
     const std::string_view folder = rest.substr(0, colon);
     const std::string candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
-    const FileKind kind = look_up(candidate);
+    const FileKind kind = kind_of(candidate);
     if (kind == FileKind::executable) return {candidate, kind};
     if (kind == FileKind::not_executable && best.kind == FileKind::missing) best = {candidate, kind};
     if (colon == std::string_view::npos) return best;
@@ -114,7 +118,11 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
                                      ? ""
                                      : " on PATH; a program of the current folder is ./" + program.name)};
   }
-  if (program.kind == Program::Kind::script && look_up(program.name) == FileKind::missing)
+  const FileKind script = program.kind == Program::Kind::script ? look_up(program.name) : FileKind::executable;
+  if (script == FileKind::binary)
+    return NoCommand{exit_code::cannot_execute,
+                     fmt::format("{}: is a program, not a Python script; put --no_python before it", program.name)};
+  if (script == FileKind::missing)
     return NoCommand{
         exit_code::no_input,
         fmt::format("{}: no such script; for a program that is not Python give --no_python, for a module -m",

@@ -28,7 +28,7 @@ struct WorkerSetting {
 /// `${local_rank}` and `$local_rank` become the number, `$$` becomes `$`; any other `$` stays.
 [[nodiscard]] std::string substitute_macros(std::string_view text, LocalRank local_rank);
 
-enum class FileKind { missing, not_executable, executable };
+enum class FileKind { missing, not_executable, executable, binary };  // binary: executable machine code
 using LookUp = std::function<FileKind(const std::string& path)>;
 
 /// What a worker is executed with: an absolute or relative path, and the arguments in front of the program's own.

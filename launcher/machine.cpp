@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -74,7 +76,11 @@ Machine this_machine(const Variables& environment) {
 FileKind look_up_file(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return FileKind::missing;
-  return S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable;
+  if (!S_ISREG(info.st_mode) || ::access(path.c_str(), X_OK) != 0) return FileKind::not_executable;
+  char magic[4] = {};
+  const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const bool elf = file && ::read(file.get(), magic, sizeof magic) == sizeof magic && std::memcmp(magic, "\177ELF", 4) == 0;
+  return elf ? FileKind::binary : FileKind::executable;
 }
 
 std::string host_name() {

@@ -21,12 +21,9 @@ std::string describe(const Ending& ending) {
 
 std::string meaning_of(int code) {
   switch (code) {
-    case exit_code::no_input: return "a file that the program needs is missing";
     case exit_code::cannot_execute:
       return "the program cannot be executed: is it a binary of this machine, or a script with #! and the x bit?";
     case exit_code::not_found: return "the program was not found: check its path, and PATH on this node";
-    case exit_code::join_deadline: return "the nodes did not meet in time; starting again may help";
-    case exit_code::coordinator_lost: return "the rendezvous was lost and nobody took it over; starting again may help";
     case 128 + SIGILL: return "an instruction that this CPU does not have: was the program built for another machine?";
     case 128 + SIGABRT:
       return "the program gave itself up (abort, a failed assertion, an uncaught exception); see its last lines";
@@ -43,7 +40,7 @@ std::string meaning_of(int code) {
 
 std::string final_report(int code, const std::string& first_failure) {
   std::string text = fmt::format("the job failed, exit code {}", code);
-  if (!first_failure.empty()) text += fmt::format("\n  first failure: {}", first_failure);
+  if (!first_failure.empty()) text += fmt::format("\n  cause: {}", first_failure);
   if (const std::string meaning = meaning_of(code); !meaning.empty()) text += fmt::format("\n  meaning: {}", meaning);
   return text;
 }

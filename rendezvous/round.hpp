@@ -188,7 +188,8 @@ class Round {
 
   std::uint32_t restart_count_ = 0;
   std::int32_t restarts_used_ = 0;
-  bool progressed_ = false;       // a step was decided since the last failure of a worker
+  bool progressed_ = false;       // a step that was never decided before was, since the last failure of a worker
+  std::uint64_t newest_step_ = 0;  // of the whole job
   std::uint32_t growths_ = 0;     // since a step was decided
   std::string cause_;             // why the generation before ended
   std::optional<Verdict> verdict_;

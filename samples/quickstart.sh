@@ -56,7 +56,7 @@ if [[ ! -f build/build.ninja ]]; then
   cmake -C cmake/presets/release.cmake -S . -B build -G Ninja >build/configure.log 2>&1 ||
     { cat build/configure.log >&2; fail "the build could not be configured"; }
 fi
-NINJA_STATUS='   [%f/%t, %es] ' cmake --build build --target bin/elrun bin/gpt
+NINJA_STATUS='   [%f/%t, %es] ' cmake --build build --target bin/elrun bin/gpt bin/hello bin/all_reduce
 echo "   build/bin/elrun is the launcher, build/bin/gpt the program that trains; ready after $((SECONDS - began)) s."
 
 heading "2. Find a text"
@@ -67,6 +67,7 @@ if [[ -z $data ]]; then
   (($(stat -c %s -- "$data") >= 100000)) || fail "the system has no licence texts to learn from; name a text of 100 kB or more: --data FILE" 66
   echo "   The licence texts of this system, $(stat -c %s -- "$data") bytes. Your own: --data FILE"
 else
+  (($(stat -c %s -- "$data") >= 10000)) || fail "--data '$data' has $(stat -c %s -- "$data") bytes: name a text of 10 kB or more" 66
   echo "   $data, $(stat -c %s -- "$data") bytes."
 fi
 
@@ -124,6 +125,7 @@ train() {
           printf '\n   >>> Training goes on: generation %s begins with step %s, %d.%d s after the kill.\n' "${field[generation]}" "${field[step]}" \
             $(((now - killed) / 1000000)) $(((now - killed) / 100000 % 10))
           [[ -z ${numbers[field[step]]-} ]] || again=${#numbers[@]}
+          begin=$now first=${field[step]}
           ((again == 0)) || printf '   >>> Steps %d to %d are done again, from the newest checkpoint.\n\n' "${field[step]}" "$again"
           killed=0
         fi

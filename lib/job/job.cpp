@@ -108,7 +108,7 @@ void Job::Impl::seal() {
   allocate();
   prepare_votes();
   sealed_ = true;
-  if (world.leads()) show_memory();
+  if (world.leads() && host.session.place().restart_count == 0) show_memory();  // it was said before
 }
 
 void Job::Impl::allocate() {
@@ -187,6 +187,9 @@ bool Job::Impl::restore() {
   const auto aux = expect(saves_->restore());
   if (!aux.has_value()) return false;
   take_host_state(*aux);
+  if (commit_.knowledge().applied > plan->steps && world.leads())
+    host.log.warning(fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do",
+                                 commit_.knowledge().applied, plan->steps));
   return true;
 }
 
@@ -319,7 +322,8 @@ void Job::Impl::save(bool last) {
   }
   if (world.over()) leave(world.why_over());
   Failure why = saved.failure();
-  if (why.code == Code::refused) throw Error{std::move(why)};  // another job owns the root now
+  if (why.code == Code::refused && why.remedy == Remedy::fix_config)
+    throw Error{std::move(why)};  // another job owns the root now, and a restart would only take it back
   if (last) {
     why.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved: {}", step, why.what);
     throw Error{std::move(why)};
@@ -413,7 +417,8 @@ void JobAccess::drive(JobHost job_host, const std::function<void(Job&)>& program
 int exit_code(const Failure& failure) {
   const bool wrong_input = failure.code == Code::invalid_argument || failure.code == Code::mismatch ||
                            (failure.remedy == Remedy::fix_config &&
-                            (failure.code == Code::not_permitted || failure.code == Code::not_found));
+                            (failure.code == Code::not_permitted || failure.code == Code::not_found ||
+                             failure.code == Code::no_space || failure.code == Code::refused));
   return wrong_input ? 78 : 1;
 }
 

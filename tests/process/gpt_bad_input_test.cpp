@@ -166,6 +166,36 @@ TEST_CASE("of two jobs on one checkpoint root the older stops and names both", "
 }
 
 #ifdef ELRUN_TEST_LAUNCHER
+TEST_CASE("under elrun, too, the older of two jobs on one root stops, and does not take it back", "[bad-input]") {
+  const Folder folder;
+  const auto arguments = under_elrun({"--nproc_per_node", "2"}, with_checkpoints(folder, 1000000));
+  const auto older = start("elrun", arguments);
+  REQUIRE(until(*older, "step=6 "));
+  const auto newer = start("elrun", arguments);
+  const Ended ended = finish(*older);
+  INFO(ended.output.substr(ended.output.size() > 3000 ? ended.output.size() - 3000 : 0));
+  CHECK(ended.code == 78);
+  CHECK(ended.says("was taken over"));
+  CHECK_FALSE(ended.says("generation 2"));
+  CHECK(until(*newer, "step="));
+}
+
+TEST_CASE("under elrun, too, a disk that is full at the end is told once", "[bad-input]") {
+  const Folder folder;
+  const std::string disk = folder / "disk";
+  fs::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0) {
+    WARN("SKIPPED: mounting a small file system needs more rights than this user has");
+    return;
+  }
+  const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 4, {"--checkpoint", disk + "/ck"})));
+  ::umount2(disk.c_str(), MNT_DETACH);
+  INFO(ended.output);
+  CHECK(ended.code == 78);
+  CHECK(ended.says("no_space"));
+  CHECK_FALSE(ended.says("generation 2"));
+}
+
 TEST_CASE("the launcher's contradictions are named, with the remedy", "[bad-input]") {
   const Ended none = run("elrun", {"--nproc_per_node", "0", "--no_python", "/bin/true"});
   INFO(none.output);

@@ -106,7 +106,7 @@ TEST_CASE("a worker that dies is answered by a restart of all, as often as --max
     CHECK(node.job.wait() == 5);
     CHECK(node.job.says("generation 3: 1 node, 2 workers"));
     CHECK(node.job.says("the job failed, exit code 5"));
-    CHECK(node.job.says("first failure: "));
+    CHECK(node.job.says("cause: "));
   }
 }
 

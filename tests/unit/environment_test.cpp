@@ -104,7 +104,8 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
                                               {"/c/tool", FileKind::executable},
                                               {"/b/data", FileKind::not_executable},
                                               {"s.py", FileKind::not_executable},
-                                              {"./x", FileKind::executable}};
+                                              {"./x", FileKind::executable},
+                                              {"./elf", FileKind::binary}};
   const LookUp look_up = [&](const std::string& path) {
     return files.count(path) ? files.at(path) : FileKind::missing;
   };
@@ -128,6 +129,8 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
   CHECK(code(resolve(K::script, "missing.py", {})) == 66);
   CHECK(found(resolve(K::executable, "tool", {})) == "/c/tool");  // one that cannot be executed does not hide the next
   CHECK(found(resolve(K::executable, "./x", {})) == "./x");
+  CHECK(found(resolve(K::executable, "./elf", {})) == "./elf");
+  CHECK(code(resolve(K::script, "./elf", {})) == 126);  // Python would only say that it is no text
   CHECK(code(resolve(K::executable, "data", {})) == 126);
   CHECK(code(resolve(K::executable, "nothing", {})) == 127);
 }

@@ -15,7 +15,7 @@ TEST_CASE("an ending is told as a shell tells it", "[report]") {
   CHECK(signal_name(40) == "signal 40");
 }
 
-TEST_CASE("a report gives the first failure before what its code means", "[report]") {
+TEST_CASE("a report gives the cause before what its code means", "[report]") {
   const std::string report = final_report(137, "rank 2 of generation 1 on node a: signal 9 (SIGKILL)");
   CHECK(report.find("exit code 137") < report.find("rank 2"));
   CHECK(report.find("rank 2") < report.find("memory"));

@@ -410,11 +410,22 @@ TEST_CASE("a Job's loss costs a restart only if no step was decided since the on
   SECTION("with progress, without end") {
     Pair bench;
     for (int i = 0; i < 20; ++i) {
-      bench.say(bench.a, Progress{bench.generation(), 1});
+      bench.say(bench.a, Progress{bench.generation(), static_cast<std::uint64_t>(i + 1)});
       lose(bench);
     }
     CHECK_FALSE(bench.round.verdict());
     CHECK(bench.last<World>(bench.a)->restart_count == 20);
+  }
+  SECTION("the same steps again are no progress: a job that always fails at one place ends") {
+    Pair bench;
+    for (int i = 0; i < 4; ++i) {
+      CHECK_FALSE(bench.round.verdict());
+      for (std::uint64_t step = 1; step <= 5; ++step) bench.say(bench.a, Progress{bench.generation(), step});
+      lose(bench);
+    }
+    CHECK_FALSE(bench.round.verdict());  // the first of the four was free
+    lose(bench);
+    CHECK(bench.round.verdict());
   }
   SECTION("without, three times") {
     Pair bench;

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +32,8 @@ struct Prepared {
   const pid_t pid = ::vfork();
   if (pid != 0) return pid;
   ::setsid();
+  // A second line behind the guard, for the worker alone: who kills all that is called elrun kills the guard, too.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   register_with_guard(what.guard_line);
   struct sigaction plain {};
   plain.sa_handler = SIG_DFL;

@@ -126,6 +126,7 @@ void Supervisor::on_link_down(const Failure& why) {
                      "the coordinator was lost while this call was under way; whether it was done is not known")});
     call = calls_.erase(call);
   }
+  end_without_coordinator();
 }
 
 void Supervisor::on_message(const Refused& m) {
@@ -192,24 +193,34 @@ void Supervisor::on_message(const Resumed& m) {
 }
 
 void Supervisor::on_message(const Verdict& m) {
-  if (m.exit_code == 0) {
+  // What this node's workers decided with all others stands, whatever a coordinator thinks that was not there.
+  const bool success = m.exit_code == 0 || job_over_;
+  if (success) {
     say(Level::info, "the job is done");
-    // Workers end by themselves, for they decided it; only who overstays the grace is killed.
+    // Workers end by themselves, for they decided it, and have much time for work of their own: a program that exports
+    // its model after the job is not to be cut short and called a success.
     if (phase_ == Phase::running && running() > 0) {
       phase_ = Phase::stopping;
       job_over_ = true;
       after_ = {.rejoin = false, .finish = {0, {}, true}};
-      kill_at_ = now_ + options_.timeouts.stop_grace;
+      kill_at_ = now_ + options_.timeouts.last_work;
       coordinator_by_.reset();
       return;
     }
   }
   const Failure why{Code::generation_over, Remedy::exit_process, m.report.empty() ? "the job is over" : m.report};
-  stop({.rejoin = false, .finish = {m.exit_code, m.report, true}}, std::nullopt, why);
+  stop({.rejoin = false, .finish = {success ? 0 : m.exit_code, success ? std::string{} : m.report, true}}, std::nullopt, why);
 }
 
 void Supervisor::on_message(const StoreResult& m) {
   if (calls_.erase({m.worker, m.reply.id}) > 0) act(Answer{m.worker, m.reply});
+}
+
+// A job that is over and whose workers are gone needs no coordinator to say so.
+void Supervisor::end_without_coordinator() {
+  if (!job_over_ || link_up_ || phase_ != Phase::running || running() > 0) return;
+  say(Level::info, "the job is done; its coordinator is gone");
+  stop({.rejoin = false, .finish = {0, {}, false}}, std::nullopt, {});
 }
 
 // What the coordinator must know of this node's workers, derived from their states.
@@ -280,6 +291,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   const bool all_well = std::all_of(workers_.begin(), workers_.end(),
                                     [this](const Worker& x) { return x.ending && (x.ending->ok() || job_over_); });
   if (all_well) act(Send{WorkersDone{world_.generation}});
+  end_without_coordinator();
 }
 
 void Supervisor::note_loss() {
@@ -431,6 +443,7 @@ void Supervisor::on_signal(int number) {
   act(Send{Leave{fmt::format("{} came", signal_name(number))}});
   const AfterStop after{.rejoin = false, .finish = {job_over_ ? 0 : 128 + number, {}, false}};
   const bool stopping = phase_ == Phase::stopping;
+  if (stopping && kill_at_) kill_at_ = std::min(*kill_at_, now_ + options_.timeouts.stop_grace);
   stop(after, number, {});
   if (stopping)  // they were asked by another signal, or are about to end by themselves
     for (std::size_t i = 0; i < workers_.size(); ++i)
@@ -440,8 +453,7 @@ void Supervisor::on_signal(int number) {
 void Supervisor::on_tick() {
   if (kill_at_ && now_ >= *kill_at_) {
     kill_at_.reset();
-    say(Level::warning, fmt::format("{} did not end within {}: killed", count_of(running(), "worker"),
-                                    for_people(options_.timeouts.stop_grace)));
+    say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(), "worker")));
     kill_running();
   }
   if (coordinator_by_ && now_ >= *coordinator_by_) {

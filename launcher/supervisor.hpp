@@ -153,6 +153,7 @@ class Supervisor {
 
   void join();
   void report_to_coordinator();
+  void end_without_coordinator();
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
   void kill_running();
   void note_loss();

@@ -238,10 +238,10 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (current(finished->generation)) decide(0, {}, now);
   } else if (const auto* progress = std::get_if<Progress>(&message)) {
     if (!current(progress->generation)) return;
-    growths_ = 0;
     if (progress->step <= newest_step_) return;  // done before, and again since: no further than at the last failure
     newest_step_ = progress->step;
     progressed_ = true;
+    growths_ = 0;
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
   }

@@ -1,7 +1,9 @@
 #include "lib/base/log.hpp"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <ctime>
 
 #include <fmt/format.h>
@@ -29,7 +31,18 @@ void Log::operator()(Level level, std::string_view text) const {
   localtime_r(&seconds, &local);
   const std::string line = fmt::format("[{} {:02}:{:02}:{:02}.{:03}] {}{}\n", who_, local.tm_hour, local.tm_min, local.tm_sec,
                                        wall / 1'000'000 % 1000, mark, text);
-  [[maybe_unused]] const ssize_t ignored = ::write(2, line.data(), line.size());
+  // A reader that stops reading (a pager, a stuck collector) must not stop the loop that supervises: what finds no room
+  // is lost, and the next line that does says how many were.
+  static std::atomic<unsigned> lost = 0;
+  pollfd room{2, POLLOUT, 0};
+  if (::poll(&room, 1, 0) == 0) {
+    ++lost;
+    return;
+  }
+  std::string out;
+  if (const unsigned count = lost.exchange(0); count > 0) out = fmt::format("[{}] {} lines before this one were not read by anybody in time\n", who_, count);
+  out += line;
+  [[maybe_unused]] const ssize_t ignored = ::write(2, out.data(), out.size());
 }
 
 }  // namespace elrun::inline v0

@@ -17,6 +17,7 @@
 namespace elrun::inline v0 {
 namespace {
 
+constexpr Duration owner_wait = 5s;    // for the store to say that this generation is the current one
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
 constexpr double efficiency_warning = 0.9;
 constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", user_state = "state.";
@@ -311,8 +312,11 @@ void Job::Impl::save(bool last) {
   const auto still_owner = [this]() -> Result<void> {
     if (world.over()) return world.why_over();
     // Any call of the store is refused once this generation is not the coordinator's current one.
-    const auto asked = host.session.store().num_keys(Deadline::after(host.clock.now(), 10s));
-    return asked.ok() ? Result<void>{} : Result<void>{asked.failure()};
+    // A coordinator that is away for a moment forbids nothing: the fence on the storage decides, and is asked again.
+    const auto asked = host.session.store().num_keys(Deadline::after(host.clock.now(), owner_wait));
+    const bool away = !asked.ok() && (asked.failure().code == Code::deadline_passed ||
+                                      asked.failure().code == Code::unreachable);
+    return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
   };
   const std::uint64_t step = commit_.knowledge().applied;
   const auto saved = saves_->save(step, host_state(), still_owner);

@@ -293,16 +293,29 @@ TEST_CASE("once the workers decided that the job is over, nothing that dies chan
     CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"signal 0 9"});
     CHECK(node.ended(1).back() == "finish 0");
   }
-  SECTION("within the grace") {
+  SECTION("and have an hour for their last work") {
     node.hear(Verdict{});
+    CHECK(node.wait(3599s).empty());
+    CHECK(node.wait(1s) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("or the grace, when a signal comes") {
+    node.hear(Verdict{});
+    CHECK(node.wait(60s).empty());
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15"});
     CHECK(node.wait(30s) == Words{"signal 0 9", "signal 1 9"});
   }
-  SECTION("a fresh coordinator is told again, and no worker starts") {
+  SECTION("a coordinator that was not there cannot make it a failure") {
     node.ended(0), node.ended(1);
-    node.on(LinkDown{});
-    node.on(LinkUp{});
-    CHECK(node.hear(Revoke{generation(1), revoked}).back() == "join last 1");
-    CHECK(node.hear(world(2, 2)) == Words{"job finished", "done"});
+    CHECK(node.hear(Verdict{.exit_code = 170, .report = "nobody came"}).back() == "finish 0");
+  }
+  SECTION("without a coordinator the node ends when its workers have") {
+    node.ended(0);
+    CHECK(node.on(LinkDown{}).empty());
+    CHECK(node.ended(1).back() == "finish 0");
+  }
+  SECTION("or when the coordinator goes after them") {
+    node.ended(0), node.ended(1);
+    CHECK(node.on(LinkDown{}).back() == "finish 0");
   }
 }
 

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/fd.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -25,10 +26,11 @@ struct Prepared {
   char* const* arguments;
   char* const* environment;
   int guard_line;
+  int error_pipe;  // closed by a successful exec, else it carries the errno
 };
 
 // Not inlined: what vfork's child changes on the stack belongs to a frame that nobody else uses.
-[[gnu::noinline]] pid_t spawn(const Prepared& what, volatile int& exec_error) {
+[[gnu::noinline]] pid_t spawn(const Prepared& what) {
   const pid_t pid = ::vfork();
   if (pid != 0) return pid;
   ::setsid();
@@ -48,8 +50,9 @@ struct Prepared {
   if (::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0)
     for (int fd = 3; fd < 65536; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // before Linux 5.11
   ::execve(what.path, what.arguments, what.environment);
-  exec_error = errno;
-  ::_exit(exec_error == ENOENT || exec_error == ENOTDIR ? exit_code::not_found : exit_code::cannot_execute);
+  const int error = errno;
+  [[maybe_unused]] const ssize_t ignored = ::write(what.error_pipe, &error, sizeof error);
+  ::_exit(error == ENOENT || error == ENOTDIR ? exit_code::not_found : exit_code::cannot_execute);
 }
 
 Ending ending_of(const siginfo_t& info) {
@@ -69,14 +72,20 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   arguments.push_back(nullptr);
   environment.push_back(nullptr);
 
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return from_errno(errno, fmt::format("start a process for {}", execution.path));
+  const Fd reading{ends[0]};
+  Fd writing{ends[1]};
   // A signal that came to the child before its exec would run this process's handlers in this process's memory.
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  volatile int exec_error = 0;
-  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line()}, exec_error);
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), writing.get()});
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  writing = Fd{};
+  int exec_error = 0;
+  if (::read(reading.get(), &exec_error, sizeof exec_error) != sizeof exec_error) exec_error = 0;
   if (pid < 0) return from_errno(error, fmt::format("start a process for {}", execution.path));
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (pidfd < 0) {

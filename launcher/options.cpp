@@ -100,7 +100,7 @@ std::string help_text() {
     text += fmt::format("{:<32} {}\n", left, help);
   }
   return text +
-         "\nExit codes: 0 the job is done; below 64 the program's own; 64 usage, 66 program file missing, 78 "
+         "\nExit codes: 0 the job is done; 1 to 125 the program's own (78 of a Job: never restarted); elrun's: 64 usage, 66 program file missing, 78 "
          "contradictory\n"
          "options, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the nodes did not meet in "
          "time,\n"

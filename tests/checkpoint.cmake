@@ -5,8 +5,10 @@ elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
 elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp
   LINK elrun_checkpoint_test_support LABELS unit)
+if(NOT ELRUN_SANITIZE STREQUAL "thread")  # one thread, and minutes of work: nothing that this sanitizer could see
 elrun_test(checkpoint_property SOURCES property/checkpoint_property.cpp
   LINK elrun_checkpoint_test_support LABELS property TIMEOUT 600)
+endif()
 
 # With clang and -DELRUN_LIBFUZZER=ON the targets are fuzzers; otherwise a driver feeds them mutations by seed.
 foreach(target manifest_fuzz safetensors_fuzz)

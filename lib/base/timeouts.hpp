@@ -8,7 +8,7 @@
 
 namespace elrun::inline v0 {
 
-/// See DESIGN.md, section 5. A wait without a row here is a bug.
+/// A wait without a row here is a bug.
 struct Timeouts {
   Duration heartbeat = 1s;             ///< A node says that it lives this often (`keep_alive_interval`).
   Duration heartbeat_limit = 5s;       ///< A node that was silent for this long is lost (interval x `keep_alive_max_attempt`).

@@ -1,5 +1,5 @@
 #pragma once
-/// \file Which folder may include which. The arrows point one way (DESIGN.md 4), so a decision never learns of a socket,
+/// \file Which folder may include which. The arrows point one way, so a decision never learns of a socket,
 /// the launcher never of a driver, and a training program never of gRPC.
 
 #include <algorithm>

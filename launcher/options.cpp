@@ -100,11 +100,10 @@ std::string help_text() {
     text += fmt::format("{:<32} {}\n", left, help);
   }
   return text +
-         "\nExit codes: 0 the job is done; 1 to 125 the program's own (78 of a Job: never restarted); elrun's: 64 usage, 66 program file missing, 78 "
-         "contradictory\n"
-         "options, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the nodes did not meet in "
-         "time,\n"
-         "171 the rendezvous was lost. The root cause decides, on every node. See launcher/README.md.\n\n"
+         "\nExit codes: 0 the job is done; 1 to 125 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
+         "66 script missing, 78 contradictory options, 126/127 program cannot be executed/found, 128+n ended by signal n,\n"
+         "170 the nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left. The root cause\n"
+         "decides, on every node. See launcher/README.md.\n\n"
          "  elrun --nproc_per_node 4 --no_python ./train              one node, four workers\n"
          "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n";
 }

@@ -173,6 +173,15 @@ TEST_CASE("the guard has the workers of a new generation, and none of the old", 
   for (const Watch& child : children) CHECK(child.ended(10s));
 }
 
+TEST_CASE("a reader that stopped reading does not stop the launcher", "[launcher][process]") {
+  Job job{{.arguments = {"--no_python", "/bin/sh", "-c", "head -c 60000 /dev/zero >&2; echo ready; exec head -c 300000 /dev/zero >&2"}}};
+  REQUIRE(job.line("ready"));
+  const Watch launcher{job.pid()};
+  CHECK_FALSE(launcher.ended(Wait{300}));  // its worker fills the pipe and waits
+  job.signal(SIGTERM);                     // from here on nobody reads
+  CHECK(launcher.ended(10s));
+}
+
 TEST_CASE("a job whose guard was killed goes on, restarts included, and says so", "[launcher][process]") {
   Node node{{"--nproc_per_node", "2", "--max_restarts", "1"}, {"job", "wait"}};
   const auto line = node.job.line("ready rank=1");

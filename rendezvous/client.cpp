@@ -2,28 +2,22 @@
 // start the stream, wait until the coordinator says that it is there. An attempt owns all that gRPC knows of it and ends
 // as a whole; ending it waits for gRPC's own threads alone, after the call was cancelled, never for the coordinator.
 
-#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
-#include <netdb.h>
-#include <sys/socket.h>
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <cstring>
 #include <deque>
 #include <future>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <elrun/philox.hpp>
 
-#include "lib/base/fd.hpp"
 #include "rendezvous.grpc.pb.h"
 #include "rendezvous/grpc.hpp"
+#include "rendezvous/lookup.hpp"
 #include "rendezvous/node_link.hpp"
 
 namespace elrun::inline v0 {
@@ -32,56 +26,6 @@ namespace {
 using Loop = boost::asio::io_context;
 
 constexpr Duration backoff_min = 50ms, backoff_max = 2s;
-
-struct Address {
-  std::string text;       // as a person writes it
-  std::string target;     // as gRPC reads it: a literal, which needs no resolver of its own
-  sockaddr_storage socket{};
-  socklen_t length = 0;
-};
-struct Resolved {
-  std::vector<Address> addresses;
-  std::string problem;  // when there are none
-};
-
-// May take as long as the name servers do, unless the host is a literal.
-Resolved resolve(const Endpoint& endpoint, bool literal_only) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = literal_only ? AI_NUMERICHOST : 0;
-  Resolved out;
-  if (const int error = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found); error != 0) {
-    out.problem = fmt::format("the name {} does not resolve: {}", endpoint.host, ::gai_strerror(error));
-    return out;
-  }
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    char host[NI_MAXHOST];
-    if (::getnameinfo(at->ai_addr, at->ai_addrlen, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) continue;
-    Address address;
-    const bool six = at->ai_family == AF_INET6;
-    address.text = six ? fmt::format("[{}]:{}", host, endpoint.port) : fmt::format("{}:{}", host, endpoint.port);
-    address.target = (six ? "ipv6:" : "ipv4:") + address.text;
-    std::memcpy(&address.socket, at->ai_addr, at->ai_addrlen);
-    address.length = at->ai_addrlen;
-    out.addresses.push_back(std::move(address));
-  }
-  ::freeaddrinfo(found);
-  if (out.addresses.empty()) out.problem = fmt::format("the name {} has no address", endpoint.host);
-  return out;
-}
-
-// The address that packets to `peer` leave from. A datagram socket that is connected sends nothing.
-std::string source_address(const Address& peer) {
-  const Fd socket{::socket(peer.socket.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  char host[NI_MAXHOST];
-  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&peer.socket), peer.length) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
-      ::getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0)
-    return {};
-  return host;
-}
 
 // What one attempt tells its link; loop thread only.
 class AttemptOwner {
@@ -217,12 +161,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler)
       : loop_{loop}, endpoint_{std::move(endpoint)}, timeouts_{timeouts}, rng_{jitter_seed}, handler_{std::make_shared<const Handler>(std::move(handler))}, timer_{loop}, heartbeat_{loop} {
     quiet_grpc();
-    mailbox_->loop = &loop;
     post([this] { start(); });
-  }
-  ~GrpcLink() override {
-    const std::lock_guard lock{mailbox_->mutex};
-    mailbox_->loop = nullptr;
   }
   void send(const NodeMessage& message) override {
     if (up_) attempt_->send(message);
@@ -230,12 +169,6 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   [[nodiscard]] std::string local_address() const override { return local_address_; }
 
  private:
-  // Where the thread that resolves leaves its result; the loop behind it may be gone by then.
-  struct Mailbox {
-    std::mutex mutex;
-    Loop* loop = nullptr;
-  };
-
   template <class Call>
   void post(Call call) {
     boost::asio::post(loop_, [alive = std::weak_ptr{alive_}, call = std::move(call)]() mutable {
@@ -249,14 +182,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   }
 
   void start() {
-    if (Resolved literal = resolve(endpoint_, true); !literal.addresses.empty()) return resolved(std::move(literal));
-    // getaddrinfo can neither be cancelled nor bounded: it gets a thread that nobody waits for.
-    std::thread([mailbox = mailbox_, endpoint = endpoint_, this] {
-      Resolved result = resolve(endpoint, false);
-      const std::lock_guard lock{mailbox->mutex};
-      if (mailbox->loop == nullptr) return;  // the link is gone
-      post([this, result = std::move(result)]() mutable { resolved(std::move(result)); });
-    }).detach();
+    lookup_.start(endpoint_, [this](Resolved result) { resolved(std::move(result)); });
   }
   void resolved(Resolved result) {
     if (result.addresses.empty()) return failed({Code::unreachable, Remedy::retry, std::move(result.problem)});
@@ -331,7 +257,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   Rng rng_;
   std::shared_ptr<const Handler> handler_;
   boost::asio::steady_timer timer_, heartbeat_;
-  std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  NameLookup lookup_{loop_};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
   std::vector<Address> addresses_;
   std::size_t next_address_ = 0;

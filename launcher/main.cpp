@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   }
   try {
     if (const auto* store = std::get_if<StoreOptions>(&command)) return run_store(*store, clock, log);
-    return launch(std::get<LaunchOptions>(std::move(command)), std::move(environment), clock, log);
+    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, log);
   } catch (const Error& error) {
     log.error(error.what());
     return exit_code::internal;

@@ -37,7 +37,7 @@ constexpr std::array table{
            "who serves: node rank 0, or whoever the endpoint leads to"},
     Option{"rdzv_id", 0, Kind::value, "none", "ID", "name of the job; nodes of another job are refused"},
     Option{"rdzv_conf", 0, Kind::value, "", "K=V,...",
-           "join_timeout, last_call_timeout, keep_alive_interval,\nkeep_alive_max_attempt, is_host (seconds; 1 or 0)"},
+           "join_timeout, last_call_timeout, keep_alive_interval,\nkeep_alive_max_attempt, is_host (seconds; 1 or 0);\ncacert, cert, key, token_file, token (see Access below)"},
     Option{"standalone", 0, Kind::flag, "0", "", "one node, nobody to meet; the default when no endpoint is given"},
     Option{"max_restarts", 0, Kind::value, "", "N",
            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},
@@ -100,6 +100,10 @@ std::string help_text() {
     text += fmt::format("{:<32} {}\n", left, help);
   }
   return text +
+         "\nAccess to the rendezvous, the same on every node and for `elrun store`: mutual TLS by cacert, cert and key (PEM\n"
+         "files), a shared token by token_file, or both; as keys of --rdzv_conf, or as ELRUN_RDZV_CACERT, ELRUN_RDZV_CERT,\n"
+         "ELRUN_RDZV_KEY, ELRUN_RDZV_TOKEN_FILE. The token itself (token=, ELRUN_RDZV_TOKEN) is better kept off a command\n"
+         "line, where ps shows it. Workers never see the token.\n"
          "\nExit codes: 0 the job is done; 1 to 125 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
          "66 script missing, 78 contradictory options, 126/127 program cannot be executed/found, 128+n ended by signal n,\n"
          "170 the nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left. The root cause\n"
@@ -175,6 +179,7 @@ class Parser {
         value = arguments_[++i];
       std::replace(name.begin(), name.end(), '-', '_');
       const auto port = to_integer(value);
+      const bool known = name == "__host" || name == "__port";  // what stands behind another name may be a secret
       if (name == "__host" && host_is_plain(value))
         options.host = value;
       else if (name == "__port" && port && *port >= 0 && *port <= 65535)
@@ -182,13 +187,13 @@ class Parser {
       else if (name == "__rdzv_conf" || name == "__shutdown_timeout")
         given_.find(name.substr(2))->second = {value, "--" + name.substr(2)};
       else
-        problem(
-            fmt::format("elrun store: `{}{}{}` is not --host ADDRESS, --port 0..65535, --rdzv_conf K=V,... or "
-                        "--shutdown_timeout SECONDS",
-                        hyphened(name), value.empty() ? "" : " ", value));
+        problem(fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_conf K=V,... or --shutdown_timeout "
+                            "SECONDS",
+                            known ? fmt::format("{} {}", hyphened(name), value) : hyphened(name)));
     }
     understand_times();
     options.timeouts = out_.timeouts;
+    options.access = out_.access;
     options.notes = out_.notes;
     if (usage_.empty() && contradictions_.empty()) return options;
     return report();
@@ -200,9 +205,10 @@ class Parser {
   const Given& get(std::string_view name) const { return given_.find(name)->second; }
   bool flag(std::string_view name) const { return get(name).text == "1"; }
   bool is_given(std::string_view name) const { return !get(name).source.empty(); }
-  // "--nnodes 3:2" or "PET_NNODES=3:2"
+  // "--nnodes 3:2" or "PET_NNODES=3:2"; of --rdzv_conf, which may hold a token, never the text
   std::string shown(std::string_view name) const {
     const Given& g = get(name);
+    if (name == "rdzv_conf") return g.source.empty() ? "--rdzv_conf" : g.source;
     return g.source.starts_with("PET_") ? fmt::format("{}={}", g.source, g.text) : fmt::format("--{} {}", name, g.text);
   }
 
@@ -273,12 +279,12 @@ class Parser {
         for (const Option& o : table)
           if (o.letter == token[1]) option = &o;
         if (option == nullptr)
-          problem(fmt::format("{}: no such option; options of the program stand after its name", token));
+          problem(fmt::format("{}: no such option; options of the program stand after its name", token.substr(0, 2)));
         if (token.size() > 2) value = token.substr(token[2] == '=' ? 3 : 2);
       }
       if (option == nullptr) continue;
       if (is_flag(*option)) {
-        if (value) problem(fmt::format("{}: a flag takes no value", token));
+        if (value) problem(fmt::format("{}: a flag takes no value", token.substr(0, token.find('='))));
         set(*option, "1", fmt::format("--{}", option->name));
         continue;
       }
@@ -392,15 +398,17 @@ class Parser {
 
   void understand_times() {
     Timeouts& t = out_.timeouts;
-    int attempts = 5;
+    int attempts = 5, entry = 0;
     std::string_view rest = get("rdzv_conf").text;
     while (!trimmed(rest).empty()) {
       const std::string_view pair = trimmed(rest.substr(0, rest.find(',')));
       rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
       const auto equals = pair.find('=');
       const std::string key{trimmed(pair.substr(0, equals))};
+      ++entry;
       if (equals == std::string_view::npos || key.empty()) {
-        problem(fmt::format("{}: `{}` is not KEY=VALUE", shown("rdzv_conf"), pair));
+        // What it says may be the rest of a token that has a comma inside.
+        problem(fmt::format("{}: entry {} is not KEY=VALUE", shown("rdzv_conf"), entry));
         continue;
       }
       const std::string value{trimmed(pair.substr(equals + 1))};
@@ -430,10 +438,19 @@ class Parser {
           is_host_ = false;
         else
           problem(fmt::format("--rdzv_conf is_host={}: must be 1 or 0", value));
+      } else if (std::string* path = access_path(key)) {
+        *path = value;
+        if (value.empty()) problem(fmt::format("--rdzv_conf {}=: the path of a file is missing", key));
+      } else if (key == "token") {
+        out_.access.token = Secret{value};
+        if (value.empty()) problem("--rdzv_conf token=: the token is missing");
+      } else if (!out_.access.token.empty()) {
+        out_.notes.push_back(fmt::format("entry {} of --rdzv_conf has no effect here", entry));
       } else {
         out_.notes.push_back(fmt::format("--rdzv_conf {} has no effect here", key));
       }
     }
+    understand_access();
     t.heartbeat_limit = t.heartbeat * attempts;
     std::string grace = get("shutdown_timeout").text, source = shown("shutdown_timeout");
     if (const auto found = environment_.find("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
@@ -454,6 +471,31 @@ class Parser {
     out_.round.last_call = t.last_call;
     if (const auto interval = to_seconds(get("monitor_interval").text); !interval || *interval <= 0s)
       problem(fmt::format("{}: must be seconds above 0", shown("monitor_interval")));
+  }
+
+  // Where the file of a key of --rdzv_conf goes; none for other keys. torchrun's names for etcd, and token_file.
+  std::string* access_path(std::string_view key) {
+    Access& access = out_.access;
+    return key == "cacert"       ? &access.ca_file
+           : key == "cert"       ? &access.certificate_file
+           : key == "key"        ? &access.key_file
+           : key == "token_file" ? &access.token_file
+                                 : nullptr;
+  }
+
+  // --rdzv_conf, where it says something, over the environment: key by key, and token and token_file as one.
+  void understand_access() {
+    Access& access = out_.access;
+    if (!access.token.empty() && get("rdzv_conf").source.starts_with("--"))
+      out_.notes.push_back("a token on the command line is seen by everybody who may run ps here; prefer token_file, or ELRUN_RDZV_TOKEN");
+    if (!access.has_token()) {
+      access.token = Secret{variable("ELRUN_RDZV_TOKEN").value_or("")};
+      access.token_file = variable("ELRUN_RDZV_TOKEN_FILE").value_or("");
+    }
+    for (const auto& [path, name] : {std::pair{&access.ca_file, "ELRUN_RDZV_CACERT"},
+                                     std::pair{&access.certificate_file, "ELRUN_RDZV_CERT"},
+                                     std::pair{&access.key_file, "ELRUN_RDZV_KEY"}})
+      if (path->empty()) *path = variable(name).value_or("");
   }
 
   std::optional<std::string> variable(const char* name) const {
@@ -577,6 +619,21 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t port_defaul
     endpoint.port = static_cast<std::uint16_t>(*number);
   }
   return endpoint;
+}
+
+Variables without_secrets(Variables environment) {
+  environment.erase("ELRUN_RDZV_TOKEN");
+  const auto conf = environment.find("PET_RDZV_CONF");
+  if (conf == environment.end()) return environment;
+  // As a whole: a worker has no use for the rest either.
+  for (std::string_view rest = conf->second; !rest.empty();) {
+    const std::string_view pair = rest.substr(0, rest.find(','));
+    rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
+    if (trimmed(pair.substr(0, pair.find('='))) != "token") continue;
+    environment.erase(conf);
+    break;
+  }
+  return environment;
 }
 
 std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments,

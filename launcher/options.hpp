@@ -13,6 +13,7 @@
 #include <elrun/ids.hpp>
 
 #include "lib/base/timeouts.hpp"
+#include "rendezvous/access.hpp"
 #include "rendezvous/node_link.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -57,6 +58,7 @@ struct LaunchOptions {
   std::string local_address;                 ///< Empty: found out.
   std::optional<std::uint16_t> master_port;  ///< For workers of a single node; otherwise a fresh one per generation.
   Timeouts timeouts;
+  Access access;                   ///< To the rendezvous; of a single node, which has none, without effect.
   std::vector<std::string> notes;  ///< What was understood differently than one might think.
 };
 
@@ -65,6 +67,7 @@ struct StoreOptions {
   std::string host = "0.0.0.0";
   std::uint16_t port = endpoint_port_default;
   Timeouts timeouts;
+  Access access;
   std::vector<std::string> notes;
 };
 
@@ -78,6 +81,10 @@ struct Usage {
 [[nodiscard]] std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments,
                                                                              const Variables& environment,
                                                                              const Machine& machine);
+
+/// An environment without what is secret in it, for processes that are not elrun: no ELRUN_RDZV_TOKEN, and no token in
+/// PET_RDZV_CONF.
+[[nodiscard]] Variables without_secrets(Variables environment);
 
 /// `host`, `host:port`, `:port`, `[v6]:port` or a bare v6 address; a host without port gets `port_default`.
 [[nodiscard]] Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t port_default);

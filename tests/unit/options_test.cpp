@@ -86,7 +86,7 @@ TEST_CASE("all problems come out together, each with option, value and remedy", 
                              "--rdzv_conf", "a,join_timeout=x"});
   CHECK(all.exit_code == exit_code::usage);
   for (const char* part : {"--nnodes 3:2", "2:3", "--nproc_per_node many", "auto", "--max_restarts -1", "--bogus",
-                           "no PROGRAM", "`a` is not KEY=VALUE", "join_timeout=x"})
+                           "no PROGRAM", "entry 1 is not KEY=VALUE", "join_timeout=x"})
     CHECK(contains(all.text, part));
   CHECK(contains(refused({"--nnodes"}).text, "needs a value"));
   CHECK(contains(refused({"--nnodes", "--standalone", "s"}).text, "--nnodes: needs a value"));
@@ -210,6 +210,64 @@ TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
   CHECK(contains(refused({"--monitor_interval", "0", "s"}).text, "--monitor_interval 0"));
   CHECK(contains(refused({"--rdzv_conf", "keep_alive_max_attempt=1", "s"}).text, "from 2 to"));
   CHECK(launch({"--rdzv_conf", "join_timeout=0.2", "s"}).timeouts.consistent());
+}
+
+TEST_CASE("access comes from --rdzv_conf, and where that says nothing from the environment", "[options]") {
+  const Variables environment{{"ELRUN_RDZV_CACERT", "/e/ca"},
+                              {"ELRUN_RDZV_CERT", "/e/cert"},
+                              {"ELRUN_RDZV_KEY", "/e/key"},
+                              {"ELRUN_RDZV_TOKEN_FILE", "/e/token"}};
+  const Access from_environment = launch({"s"}, {.environment = environment}).access;
+  CHECK(from_environment.ca_file == "/e/ca");
+  CHECK(from_environment.certificate_file == "/e/cert");
+  CHECK(from_environment.key_file == "/e/key");
+  CHECK(from_environment.token_file == "/e/token");
+  const Access mixed =
+      launch({"--rdzv_conf", "cert=/c/cert, key=/c/key,token=abc", "s"}, {.environment = environment}).access;
+  CHECK(mixed.ca_file == "/e/ca");
+  CHECK(mixed.certificate_file == "/c/cert");
+  CHECK(mixed.key_file == "/c/key");
+  CHECK(mixed.token.reveal() == "abc");
+  CHECK(mixed.token_file.empty());  // token and token_file are one thing: what is nearer counts
+  CHECK(launch({"s"}, {.environment = {{"ELRUN_RDZV_TOKEN", "abc"}}}).access.token.reveal() == "abc");
+  CHECK(launch({"s"}, {.environment = {{"ELRUN_RDZV_TOKEN", ""}}}).access.is_open());
+  const auto store = parse({"store", "--rdzv_conf=cacert=/c/ca"}, {.environment = environment});
+  REQUIRE(std::holds_alternative<StoreOptions>(store));
+  CHECK(std::get<StoreOptions>(store).access.ca_file == "/c/ca");
+  CHECK(std::get<StoreOptions>(store).access.key_file == "/e/key");
+  CHECK(contains(refused({"--rdzv_conf", "cacert=,token=", "s"}).text, "cacert=: the path of a file is missing"));
+  CHECK(contains(refused({"--rdzv_conf", "cacert=,token=", "s"}).text, "the token is missing"));
+}
+
+TEST_CASE("no message shows a token, whatever is wrong with the line it stands in", "[options]") {
+  const auto text_of = [](const std::vector<std::string>& words, const Variables& environment = {}) {
+    const auto command = parse(words, {.environment = environment});
+    if (const auto* usage = std::get_if<Usage>(&command)) return usage->text;
+    std::string text;
+    const auto* options = std::get_if<LaunchOptions>(&command);
+    for (const auto& note : options != nullptr ? options->notes : std::get<StoreOptions>(command).notes) text += note;
+    return text;
+  };
+  const std::string conf = "token=s3cret,s3cret2,s3cret3=x,join_timeout=bad";
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--rdzv_conf", conf, "s"}, {"--rdzv-conf=" + conf, "--bogus"}, {"--rdzv=" + conf, "s"},
+        {"--token=s3cret", "s"}, {"--standalone=s3cret", "s"}, {"-qs3cret", "s"}, {"store", "--rdzv_conf", conf},
+        {"store", "--token", "s3cret"}, {"store", "--rdzv-conf=token=s3cret", "--token=s3cret"},
+        {"--rdzv_conf", "token=s3cret", "s"}, {"--rdzv_conf", "tokne:s3cret", "s"}})
+    CHECK_FALSE(contains(text_of(words), "s3cret"));
+  CHECK_FALSE(contains(text_of({"s"}, {{"PET_RDZV_CONF", conf}, {"ELRUN_RDZV_TOKEN", "s3cret"}}), "s3cret"));
+  CHECK(contains(text_of({"--rdzv_conf", "token=s3cret", "s"}), "ps"));  // the advice instead
+  CHECK_FALSE(contains(text_of({"s"}, {{"PET_RDZV_CONF", "token=s3cret"}}), "ps"));
+}
+
+TEST_CASE("an environment for workers holds no token", "[options]") {
+  const Variables kept{{"A", "token=a"}, {"ELRUN_RDZV_TOKEN_FILE", "/t"}, {"PET_RDZV_CONF", "token_file=/t,timeout=3"}};
+  CHECK(without_secrets(kept) == kept);
+  Variables with = kept;
+  with["ELRUN_RDZV_TOKEN"] = "s3cret";
+  CHECK(without_secrets(with) == kept);
+  with["PET_RDZV_CONF"] = "timeout=3, token = s3cret";
+  CHECK(without_secrets(with) == Variables{{"A", "token=a"}, {"ELRUN_RDZV_TOKEN_FILE", "/t"}});
 }
 
 TEST_CASE("what comes later is refused, never ignored, unless it asks for nothing", "[options]") {

@@ -27,13 +27,13 @@ int milliseconds_until(Clock::time_point until) {
   return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
 }
 
+}  // namespace
+
 std::string program_path(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const char* folder = std::getenv("ELRUN_BIN");
   return std::string{folder != nullptr ? folder : "bin"} + "/" + name;
 }
-
-}  // namespace
 
 Watch::Watch(pid_t pid) : pidfd_{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))} {}
 Watch::Watch(Watch&& other) noexcept : pidfd_{std::exchange(other.pidfd_, -1)} {}

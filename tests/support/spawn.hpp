@@ -83,6 +83,9 @@ class TemporaryDirectory {
   std::string path_;
 };
 
+/// The path of a program in build/bin; what is a path already stays as it is.
+[[nodiscard]] std::string program_path(const std::string& name);
+
 /// A port of the loopback that was free a moment ago.
 [[nodiscard]] std::uint16_t free_port();
 

@@ -195,13 +195,15 @@ TEST_CASE("endpoints in every writing", "[options]") {
 TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
   const LaunchOptions o =
       launch({"--rdzv_conf",
-              "join_timeout=20, last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,close_timeout=1",
+              "join_timeout=20, last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,"
+              "coordinator_grace=60,close_timeout=1",
               "--shutdown_timeout", "2", "s"});
   CHECK(o.timeouts.join == 20s);
   CHECK(o.round.last_call == 3s);
   CHECK(o.timeouts.heartbeat == 2s);
   CHECK(o.timeouts.heartbeat_limit == 8s);
   CHECK(o.timeouts.stop_grace == 2s);
+  CHECK(o.timeouts.coordinator_grace == 60s);
   CHECK(o.timeouts.consistent());
   CHECK(o.notes.size() == 1);  // close_timeout
   CHECK(launch({"s"}, {.environment = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "4"}}}).timeouts.stop_grace == 4s);

@@ -115,6 +115,11 @@ int main(int argc, char** argv) {
     if (variable("WORLD_SIZE") == argv[2]) return ready(), 0;
     return wait_for_signal();
   }
+  if (mode == "until_file") {  // until_file PATH: done when it is there
+    ready();
+    while (::access(argv[2], F_OK) != 0) ::usleep(20'000);
+    return 0;
+  }
   if (mode == "job") return be_a_job(argc > 2 ? argv[2] : "");
   std::fprintf(stderr, "launcher_worker: unknown mode `%s`\n", mode.c_str());
   return 99;

@@ -37,10 +37,7 @@ constexpr std::array table{
            "who serves: node rank 0, or whoever the endpoint leads to"},
     Option{"rdzv_id", 0, Kind::value, "none", "ID", "name of the job; nodes of another job are refused"},
     Option{"rdzv_conf", 0, Kind::value, "", "K=V,...",
-           "join_timeout, last_call_timeout, coordinator_grace,
-keep_alive_interval, keep_alive_max_attempt, is_host
-(seconds; 1 or 0); cacert, cert, key, token_file, token
-(see Access below)"},
+           "join_timeout, last_call_timeout, coordinator_grace,\nkeep_alive_interval, keep_alive_max_attempt, is_host\n(seconds; 1 or 0); cacert, cert, key, token_file, token\n(see Access below)"},
     Option{"standalone", 0, Kind::flag, "0", "", "one node, nobody to meet; the default when no endpoint is given"},
     Option{"max_restarts", 0, Kind::value, "", "N",
            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},

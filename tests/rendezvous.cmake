@@ -18,3 +18,5 @@ if(ELRUN_LIBFUZZER)
 else()
   elrun_test(rendezvous_fuzz SOURCES fuzz/rendezvous_fuzz.cpp LINK elrun::rendezvous_net LABELS fuzz)
 endif()
+
+elrun_bench(scale_bench SOURCES bench/scale_bench.cpp support/spawn.cpp LINK elrun::rendezvous_net elrun_rendezvous_proto fmt::fmt)

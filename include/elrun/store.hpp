@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,12 +37,24 @@ class ELRUN_API Store {
   virtual Result<void> wait(std::span<const std::string> keys, Deadline deadline) = 0;
   /// True if the key existed.
   virtual Result<bool> remove(std::string_view key, Deadline deadline) = 0;
-  virtual Result<std::uint64_t> num_keys(Deadline deadline) = 0;
-  /// Returns when `count` callers with this name have arrived; the name can be used again after that.
+  /// Returns what the key holds as soon as that differs from `known`; nothing stands for an absent key, both ways. Of
+  /// several changes between two calls it may see only the last, which it never misses: who passes on what it was last
+  /// told is told at once if that is not how it is.
+  virtual Result<std::optional<Value>> watch(std::string_view key, std::optional<std::span<const std::byte>> known,
+                                             Deadline deadline) = 0;
+  /// Keys that begin with `prefix`.
+  virtual Result<std::uint64_t> num_keys(std::string_view prefix, Deadline deadline) = 0;
+  Result<std::uint64_t> num_keys(Deadline deadline) { return num_keys({}, deadline); }
+  /// Returns when `count` callers with this name have arrived; the name can be used again after that. Who failed with
+  /// the remedy `retry` and calls again makes the same call: it never falls one barrier behind the others.
   virtual Result<void> barrier(std::string_view name, WorldSize count, Deadline deadline) = 0;
-  /// Everybody's values in rank order, once all `count` ranks have called; the name can be used again after that.
+  /// Everybody's values in rank order, once all `count` ranks have called; the name can be used again after that. Who
+  /// calls again as above gets what the others got, even if its value is another one now.
   virtual Result<std::vector<Value>> all_gather(std::string_view name, Rank rank, WorldSize count,
                                                 std::span<const std::byte> value, Deadline deadline) = 0;
 };
+
+/// `store` with `prefix` before every key and every name of a barrier or all_gather. `store` has to outlive it.
+[[nodiscard]] ELRUN_API std::unique_ptr<Store> prefixed(Store& store, std::string prefix);
 
 }  // namespace elrun::inline v0

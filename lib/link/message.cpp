@@ -47,6 +47,7 @@ struct Put {
     if (value) each(*value);
   }
   void require(bool) {}
+  template <class Each> void appended(Each each) { each(); }
 };
 
 /// Reads fields. What is out of bounds marks the reader as broken before anything is allocated for it.
@@ -79,6 +80,10 @@ struct Get {
   }
   void require(bool rule) {
     if (!rule) in.mark_broken();
+  }
+  /// Fields that an earlier version does not send: they keep what they were.
+  template <class Each> void appended(Each each) {
+    if (in.left() > 0) each();
   }
 };
 
@@ -173,8 +178,7 @@ void fields(C& c, M& m) {
 template <class C, Is<StoreRequest> M>
 void fields(C& c, M& m) {
   c.number(m.id);
-  c.choice(m.op, StoreOp::all_gather, StoreOp{0});
-  c.require(m.op != StoreOp{0});
+  c.choice(m.op, StoreOp::relearned, StoreOp{0});  // a later version's: the store refuses it, and the connection lives
   fields(c, m.generation);
   duration(c, m.wait);
   c.list(m.keys, store_keys_per_call_max, [&](auto& key) { c.text(key, store_key_max.value()); });
@@ -183,6 +187,13 @@ void fields(C& c, M& m) {
   c.number(m.amount);
   c.number(m.rank);
   c.number(m.count);
+  c.appended([&] {
+    c.number(m.caller);
+    c.number(m.turn);
+    c.flag(m.absent);
+    c.flag(m.replay);
+    c.number(m.version);
+  });
 }
 template <class C, Is<StoreReply> M>
 void fields(C& c, M& m) {
@@ -192,6 +203,7 @@ void fields(C& c, M& m) {
   c.text(m.what, text_max);
   c.list(m.values, values_max, [&](auto& value) { c.blob(value, store_value_max); });
   c.number(m.number);
+  c.appended([&] { c.number(m.version); });
 }
 
 template <class M>

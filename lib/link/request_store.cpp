@@ -4,10 +4,13 @@
 
 #include <algorithm>
 
+#include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {
 namespace {
+
+constexpr std::size_t unanswered_max = 4096;  // names whose last answer is missing; beyond it one more is not remembered
 
 ByteVector copy(ByteSpan bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -43,6 +46,33 @@ Result<Store::Value> only_value(StoreReply reply) {
 }
 
 }  // namespace
+
+RequestStore::RequestStore(const Clock& clock, const Generation& generation)
+    : clock_{clock}, generation_{generation}, caller_{[] {
+        std::uint64_t drawn = 0;
+        random_bytes(std::as_writable_bytes(std::span{&drawn, 1}));
+        return drawn | 1;  // 0 is who has no number
+      }()} {}
+
+// A call whose answer did not come in time may have been answered: the next one of that name asks for the same answer,
+// so that no caller is ever one gathering behind the others.
+Result<StoreReply> RequestStore::gather(StoreRequest request, Deadline deadline) {
+  const GatheringName name{request.op, request.keys.front(), request.count, request.rank};
+  request.caller = caller_;
+  {
+    const std::lock_guard lock{mutex_};
+    const auto unanswered = unanswered_.find(name);
+    request.turn = unanswered != unanswered_.end() ? unanswered->second : ++turns_;
+    if (unanswered != unanswered_.end()) unanswered_.erase(unanswered);  // another thread's call is a call of its own
+  }
+  const std::uint64_t turn = request.turn;
+  auto reply = call(std::move(request), deadline);
+  if (!reply.ok() && reply.failure().remedy == Remedy::retry) {
+    const std::lock_guard lock{mutex_};
+    if (unanswered_.size() < unanswered_max) unanswered_.emplace(name, turn);
+  }
+  return reply;
+}
 
 Result<StoreReply> RequestStore::call(StoreRequest request, Deadline deadline) {
   if (const auto problems = problems_of(request); !problems.empty()) return invalid(problems);
@@ -85,18 +115,27 @@ Result<bool> RequestStore::remove(std::string_view key, Deadline deadline) {
   return reply.number != 0;
 }
 
-Result<std::uint64_t> RequestStore::num_keys(Deadline deadline) {
-  ELRUN_TRY_ASSIGN(const StoreReply reply, call({.op = StoreOp::num_keys}, deadline));
+Result<std::optional<Store::Value>> RequestStore::watch(std::string_view key, std::optional<ByteSpan> known, Deadline deadline) {
+  ELRUN_TRY_ASSIGN(StoreReply reply, call({.op = StoreOp::watch, .keys = {std::string{key}}, .expected = copy(known.value_or(ByteSpan{})), .absent = !known}, deadline));
+  if (reply.values.empty()) return std::optional<Value>{};
+  ELRUN_TRY_ASSIGN(Value value, only_value(std::move(reply)));
+  return std::optional{std::move(value)};
+}
+
+Result<std::uint64_t> RequestStore::num_keys(std::string_view prefix, Deadline deadline) {
+  StoreRequest request{.op = StoreOp::num_keys};
+  if (!prefix.empty()) request.keys.emplace_back(prefix);
+  ELRUN_TRY_ASSIGN(const StoreReply reply, call(std::move(request), deadline));
   return static_cast<std::uint64_t>(reply.number);
 }
 
 Result<void> RequestStore::barrier(std::string_view name, WorldSize count, Deadline deadline) {
-  ELRUN_TRY(call({.op = StoreOp::barrier, .keys = {std::string{name}}, .rank = rank(), .count = count.value()}, deadline));
+  ELRUN_TRY(gather({.op = StoreOp::barrier, .keys = {std::string{name}}, .rank = rank(), .count = count.value()}, deadline));
   return {};
 }
 
 Result<std::vector<Store::Value>> RequestStore::all_gather(std::string_view name, Rank from, WorldSize count, ByteSpan value, Deadline deadline) {
-  ELRUN_TRY_ASSIGN(StoreReply reply, call({.op = StoreOp::all_gather, .keys = {std::string{name}}, .value = copy(value), .rank = from.value(), .count = count.value()}, deadline));
+  ELRUN_TRY_ASSIGN(StoreReply reply, gather({.op = StoreOp::all_gather, .keys = {std::string{name}}, .value = copy(value), .rank = from.value(), .count = count.value()}, deadline));
   if (reply.values.size() == count.value()) return std::move(reply.values);
   return Failure{Code::protocol, Remedy::abort_group, fmt::format("the store gathered {} values where {} belong", reply.values.size(), count.value())};
 }

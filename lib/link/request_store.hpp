@@ -5,6 +5,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
 
 #include <elrun/store.hpp>
 
@@ -16,14 +19,15 @@ namespace elrun::inline v0 {
 /// Turns calls into requests and replies into results. Checks bounds before anything is sent.
 class RequestStore : public Store {
  public:
-  RequestStore(const Clock& clock, const Generation& generation) : clock_{clock}, generation_{generation} {}
+  RequestStore(const Clock& clock, const Generation& generation);
   Result<void> set(std::string_view key, ByteSpan value, Deadline deadline) override;
   Result<Value> get(std::string_view key, Deadline deadline) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t amount, Deadline deadline) override;
   Result<Value> compare_set(std::string_view key, ByteSpan expected, ByteSpan desired, Deadline deadline) override;
   Result<void> wait(std::span<const std::string> keys, Deadline deadline) override;
   Result<bool> remove(std::string_view key, Deadline deadline) override;
-  Result<std::uint64_t> num_keys(Deadline deadline) override;
+  Result<std::optional<Value>> watch(std::string_view key, std::optional<ByteSpan> known, Deadline deadline) override;
+  Result<std::uint64_t> num_keys(std::string_view prefix, Deadline deadline) override;
   Result<void> barrier(std::string_view name, WorldSize count, Deadline deadline) override;
   Result<std::vector<Value>> all_gather(std::string_view name, Rank rank, WorldSize count, ByteSpan value, Deadline deadline) override;
 
@@ -36,7 +40,14 @@ class RequestStore : public Store {
   const Generation generation_;
 
  private:
+  using GatheringName = std::tuple<StoreOp, std::string, std::uint32_t, std::uint32_t>;  // with count and rank
   Result<StoreReply> call(StoreRequest request, Deadline deadline);
+  Result<StoreReply> gather(StoreRequest request, Deadline deadline);
+
+  const std::uint64_t caller_;  // random: who this is, on whatever stream
+  std::mutex mutex_;
+  std::uint64_t turns_ = 0;
+  std::map<GatheringName, std::uint64_t> unanswered_;  // turns whose answer did not come: the next call of the name asks for it
 };
 
 /// A store in this process: a StoreCore behind a lock. For a world of one, and for tests of several ranks in one process.

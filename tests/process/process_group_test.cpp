@@ -370,7 +370,8 @@ TEST_CASE("strangers at the door cost nothing", "[process_group]") {
         Result<Value> compare_set(std::string_view k, ByteSpan e, ByteSpan v, Deadline d) override { return real().compare_set(k, e, v, d); }
         Result<void> wait(std::span<const std::string> k, Deadline d) override { return real().wait(k, d); }
         Result<bool> remove(std::string_view k, Deadline d) override { return real().remove(k, d); }
-        Result<std::uint64_t> num_keys(Deadline d) override { return real().num_keys(d); }
+        Result<std::optional<Value>> watch(std::string_view key, std::optional<ByteSpan> known, Deadline d) override { return real().watch(key, known, d); }
+        Result<std::uint64_t> num_keys(std::string_view prefix, Deadline d) override { return real().num_keys(prefix, d); }
         Result<void> barrier(std::string_view n, WorldSize c, Deadline d) override { return real().barrier(n, c, d); }
         Result<std::vector<Value>> all_gather(std::string_view n, Rank r, WorldSize c, ByteSpan v, Deadline d) override {
           auto places = real().all_gather(n, r, c, v, d);

@@ -54,7 +54,9 @@ class Model {
         else yes.values = {keys_[key] = r.value};
         break;
       case StoreOp::remove: yes.number = static_cast<std::int64_t>(keys_.erase(key)); break;
-      case StoreOp::num_keys: yes.number = static_cast<std::int64_t>(keys_.size()); break;
+      case StoreOp::num_keys:
+        yes.number = std::count_if(keys_.begin(), keys_.end(), [&](const auto& entry) { return entry.first.starts_with(key); });
+        break;
       default:
         for (const Waiting& w : waiting_)
           if (w.request.op == r.op && gathers(r) && w.request.keys == r.keys) {
@@ -115,6 +117,10 @@ class Model {
         free[i] = there.size() == r.count;
         if (r.op == StoreOp::all_gather)
           for (const auto& [rank, value] : there) reply.values.push_back(value);
+      } else if (r.op == StoreOp::watch) {
+        const bool there = keys_.contains(r.keys[0]);
+        free[i] = r.absent ? there : !there || keys_[r.keys[0]] != r.expected;
+        if (there) reply.values = {keys_[r.keys[0]]};
       } else {
         free[i] = std::all_of(r.keys.begin(), r.keys.end(), [&](const std::string& k) { return keys_.contains(k); });
         if (free[i] && r.op == StoreOp::get) reply.values = {keys_[r.keys[0]]};
@@ -133,7 +139,7 @@ class Model {
 
 StoreRequest any_request(Rng& rng, const Generation& generation) {
   StoreRequest r;
-  r.op = static_cast<StoreOp>(1 + rng.below(9));
+  r.op = static_cast<StoreOp>(1 + rng.below(10));
   r.generation = generation;
   if (rng.chance(0.03)) r.generation.number -= 1;
   if (rng.chance(0.03)) r.generation.lineage.bits[1] = 9;
@@ -145,7 +151,9 @@ StoreRequest any_request(Rng& rng, const Generation& generation) {
   };
   for (std::uint64_t keys = r.op == StoreOp::wait ? rng.below(4) : 1; keys > 0; --keys) r.keys.push_back(any_key());
   if (r.op == StoreOp::set || r.op == StoreOp::compare_set || r.op == StoreOp::all_gather) r.value = any_number();
-  if (r.op == StoreOp::compare_set && rng.chance(0.7)) r.expected = any_number();
+  if ((r.op == StoreOp::compare_set || r.op == StoreOp::watch) && rng.chance(0.7)) r.expected = any_number();
+  r.absent = r.op == StoreOp::watch && rng.chance(0.3);
+  if (r.op == StoreOp::num_keys && rng.chance(0.5)) r.keys.clear();
   r.amount = static_cast<std::int64_t>(rng.below(5)) - 2;
   r.count = rng.chance(0.05) ? 3 : 2;
   r.rank = static_cast<std::uint32_t>(rng.below(r.count));
@@ -190,6 +198,89 @@ TEST_CASE("the store answers what the obvious store answers", "[store][property]
       REQUIRE(sorted(got) == sorted(expected));
       REQUIRE(store.next_expiry().has_value() == (model.waiting() > 0));
     }
+  });
+}
+
+// A few ranks gather under a few names, again and again. Requests and answers are lost, and stores die: a fresh one then
+// relearns the generation from what each rank remembers, which is the last gathering of each name and the changes it made.
+TEST_CASE("whatever is lost, every rank gets the same values of each gathering, and no change is forgotten", "[store][property]") {
+  for_all_seeds(300, [](Rng& rng) {
+    constexpr std::uint32_t ranks = 3, names = 2;
+    constexpr int rounds = 6;
+    const Generation generation{3, {{1, 2}}};
+    struct Worker {
+      std::vector<std::uint32_t> plan{};                              // the name of each of its gatherings: all the same
+      std::size_t done = 0;
+      std::optional<StoreRequest> under_way{};
+      std::vector<std::vector<ByteVector>> got{};
+      std::map<std::pair<StoreOp, std::string>, StoreRequest> memory{};  // as its node would replay it
+    };
+    std::vector<std::uint32_t> plan;
+    for (int i = 0; i < rounds; ++i) plan.push_back(static_cast<std::uint32_t>(rng.below(names)));
+    std::vector<Worker> workers(ranks, Worker{plan});
+    StoreCore store;
+    (void)store.begin_generation(generation);
+    std::uint64_t streams = 0, ids = 0, sum = 0;
+    std::map<StoreCaller, std::uint32_t> stream_of;
+    std::vector<StoreCaller> current(ranks);
+    for (std::uint32_t r = 0; r < ranks; ++r) stream_of[current[r] = StoreCaller{++streams}] = r;
+    const auto hear = [&](const std::vector<StoreAnswer>& answers, double loss) {
+      for (const StoreAnswer& a : answers) {
+        Worker& w = workers[stream_of.at(a.to)];
+        if (rng.chance(loss) || current[stream_of.at(a.to)] != a.to || !w.under_way || w.under_way->id != a.reply.id || !a.reply.ok) continue;
+        REQUIRE(a.reply.values.size() == ranks);
+        w.got.push_back(a.reply.values);
+        StoreRequest memory = *w.under_way;
+        memory.replay = true, memory.version = a.reply.version;
+        w.memory.insert_or_assign({memory.op, memory.keys[0]}, memory);
+        w.under_way.reset();
+        ++w.done;
+      }
+    };
+    const auto all_done = [&] { return std::all_of(workers.begin(), workers.end(), [](const Worker& w) { return w.done == rounds; }); };
+    int turns = 0;
+    for (; turns < 5000 && !all_done(); ++turns) {
+      const double loss = turns < 400 ? 0.3 : 0;
+      const auto rank = static_cast<std::uint32_t>(rng.below(ranks));
+      Worker& w = workers[rank];
+      if (loss > 0 && rng.chance(0.02)) {  // another store, and all nodes come to it
+        store = StoreCore{};
+        hear(store.adopt_generation(generation, ranks), 0);
+        for (std::uint32_t r = 0; r < ranks; ++r) stream_of[current[r] = StoreCaller{++streams}] = r;
+        for (std::uint32_t r = 0; r < ranks; ++r) {
+          for (auto& [name, memory] : workers[r].memory) {
+            memory.id = ++ids;
+            hear(store.call(current[r], memory, Instant{}), 0);
+          }
+          if (workers[r].under_way) hear(store.call(current[r], *workers[r].under_way, Instant{}), loss);
+          hear(store.call(current[r], {.id = ++ids, .op = StoreOp::relearned, .generation = generation, .rank = r, .replay = true}, Instant{}), loss);
+        }
+      } else if (rng.chance(0.1)) {  // the stream breaks; the call under way is sent again
+        store.forget(current[rank]);
+        stream_of[current[rank] = StoreCaller{++streams}] = rank;
+        if (w.under_way) hear(store.call(current[rank], *w.under_way, Instant{}), loss);
+      } else if (rng.chance(0.2)) {  // a change, whose answer always comes
+        const auto answers = store.call(current[rank], {.id = ++ids, .op = StoreOp::add, .generation = generation, .keys = {"sum"}, .amount = 1}, Instant{});
+        REQUIRE(answers.size() == 1);
+        REQUIRE(answers[0].reply.number == static_cast<std::int64_t>(++sum));
+        const std::string text = std::to_string(sum);
+        w.memory.insert_or_assign({StoreOp::set, "sum"}, StoreRequest{.op = StoreOp::set, .generation = generation, .keys = {"sum"},
+                                  .value = {as_bytes(text).begin(), as_bytes(text).end()}, .replay = true, .version = answers[0].reply.version});
+      } else if (!w.under_way && w.done < rounds) {
+        const std::string value = fmt::format("{} of {}", w.done, rank);
+        w.under_way = StoreRequest{.id = ++ids, .op = StoreOp::all_gather, .generation = generation, .wait = 1h, .keys = {fmt::format("g{}", w.plan[w.done])},
+                                   .value = {as_bytes(value).begin(), as_bytes(value).end()}, .rank = rank, .count = ranks, .caller = 100 + rank, .turn = w.done + 1};
+        hear(store.call(current[rank], *w.under_way, Instant{}), loss);
+      }
+    }
+    REQUIRE(all_done());
+    for (std::size_t i = 0; i < rounds; ++i) {
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        REQUIRE(workers[r].got[i] == workers[0].got[i]);
+        REQUIRE(as_text(workers[0].got[i][r]) == fmt::format("{} of {}", i, r));
+      }
+    }
+    REQUIRE(store.held() <= Bytes{3 + 20});  // the sum alone
   });
 }
 

@@ -215,4 +215,197 @@ TEST_CASE("what is out of bounds is refused, and nothing is kept of it", "[store
   }
 }
 
+TEST_CASE("watch is answered when the key differs from what the caller knows", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  const auto watch = [&](std::string_view known) { return StoreRequest{.op = StoreOp::watch, .wait = 10s, .keys = {"k"}, .expected = bytes(known)}; };
+  const StoreRequest watch_absent{.op = StoreOp::watch, .wait = 10s, .keys = {"k"}, .absent = true};
+  SECTION("at once when it does already") {
+    CHECK(only(call(ann, watch("x"))).values.empty());  // absent
+    CHECK(call(ann, set("k", "")).size() == 1);
+    CHECK(only(call(ann, watch_absent)).values == std::vector<ByteVector>{bytes("")});  // empty is not absent
+    CHECK(only(call(ann, watch("x"))).values == std::vector<ByteVector>{bytes("")});
+  }
+  SECTION("when it appears, changes or vanishes, and not when the same is set again") {
+    CHECK(call(ann, watch_absent).empty());
+    CHECK(call(bob, set("other", "x")).size() == 1);
+    CHECK(call(bob, set("k", "x")).at(1).reply.values == std::vector<ByteVector>{bytes("x")});
+    CHECK(call(ann, watch("x")).empty());
+    CHECK(call(cid, watch("x")).empty());
+    CHECK(call(bob, set("k", "x")).size() == 1);
+    CHECK(call(bob, add("n", 1)).size() == 1);
+    CHECK(call(bob, {.op = StoreOp::compare_set, .keys = {"k"}, .value = bytes("y"), .expected = bytes("x")}).size() == 3);
+    CHECK(call(ann, watch("y")).empty());
+    const auto gone = call(bob, {.op = StoreOp::remove, .keys = {"k"}});
+    REQUIRE(gone.size() == 2);
+    CHECK(gone[1].reply.ok);
+    CHECK(gone[1].reply.values.empty());
+  }
+  SECTION("the last state is never missed, whatever happened between two calls") {
+    CHECK(call(bob, set("k", "a")).size() == 1);
+    CHECK(call(bob, set("k", "b")).size() == 1);
+    CHECK(only(call(ann, watch("a"))).values == std::vector<ByteVector>{bytes("b")});
+  }
+  SECTION("in vain") {
+    CHECK(call(ann, watch_absent).empty());
+    CHECK(only(store.expire(start + 10s)).what == "waited 10.0 s for key \"k\" to change");
+    CHECK(store.held() == 0_B);
+  }
+}
+
+TEST_CASE("num_keys counts what begins with a prefix", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  for (const char* key : {"a", "a/", "a/1", "a/2", "a0", "b"}) CHECK(only(call(ann, set(key, ""))).ok);
+  CHECK(only(call(ann, {.op = StoreOp::num_keys})).number == 6);
+  CHECK(only(call(ann, {.op = StoreOp::num_keys, .keys = {"a/"}})).number == 3);
+  CHECK(only(call(ann, {.op = StoreOp::num_keys, .keys = {"c"}})).number == 0);
+}
+
+TEST_CASE("who lost the answer of a barrier or all_gather asks again and gets it", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  const auto as = [](StoreRequest request, std::uint64_t caller, std::uint64_t turn) {
+    request.caller = caller, request.turn = turn;
+    return request;
+  };
+  const StoreCaller ann_again{11};
+  CHECK(call(ann, as(gather("g", 0, 2, "a"), 100, 1)).empty());
+  CHECK(call(bob, as(gather("g", 1, 2, "b"), 200, 1)).size() == 2);
+  const std::vector both{bytes("a"), bytes("b")};
+  SECTION("by the same number, from another stream") {
+    store.forget(ann);
+    CHECK(only(call(ann_again, as(gather("g", 0, 2, "a"), 100, 1))).values == both);
+    CHECK(only(call(ann_again, as(gather("g", 0, 2, "other"), 100, 1))).values == both);  // what the others got
+  }
+  SECTION("also while the others are at the next one") {
+    CHECK(call(bob, as(gather("g", 1, 2, "B"), 200, 2)).empty());
+    CHECK(only(call(ann_again, as(gather("g", 0, 2, "a"), 100, 1))).values == both);
+    CHECK(call(ann_again, as(gather("g", 0, 2, "A"), 100, 2)).size() == 2);
+  }
+  SECTION("another number is a new call, and so is another process with that rank") {
+    CHECK(call(ann, as(gather("g", 0, 2, "A"), 100, 2)).empty());
+    store.forget(ann);
+    CHECK(call(ann, as(gather("g", 0, 2, "A"), 300, 1)).empty());
+  }
+  SECTION("who asks again while it waits is heard once, at its new place") {
+    CHECK(call(ann, as(barrier("b", 0, 2), 100, 7)).empty());
+    const StoreAnswer before = call(ann_again, as(barrier("b", 0, 2), 100, 7)).at(0);
+    CHECK(before.to == ann);
+    CHECK(before.reply.code == Code::deadline_passed);
+    CHECK(only(call(cid, as(barrier("b", 0, 2), 400, 1))).code == Code::already_exists);
+    store.forget(ann);
+    const auto open = call(bob, as(barrier("b", 1, 2), 200, 7));
+    REQUIRE(open.size() == 2);
+    CHECK(open[0].to == ann_again);
+  }
+  SECTION("until the generation ends") {
+    CHECK(store.kept() > 0_B);
+    CHECK(store.end_generation("over").empty());
+    CHECK(store.kept() == 0_B);
+    CHECK(store.begin_generation(second).empty());
+    call.generation = second;
+    CHECK(call(ann_again, as(gather("g", 0, 2, "a"), 100, 1)).empty());
+  }
+}
+
+TEST_CASE("answers are kept within a bound, the oldest go first", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  const std::string large((16_MiB).value() - 1000, 'x');
+  const auto alone = [&](int name) {
+    StoreRequest request = gather(std::to_string(name), 0, 1, large);
+    request.caller = 1, request.turn = static_cast<std::uint64_t>(name);
+    return request;
+  };
+  for (int name = 1; name <= 6; ++name) CHECK(call(ann, alone(name)).size() == 1);
+  CHECK(store.kept() <= store_kept_max);
+  CHECK(store.held() == 0_B);
+  const auto changed = [&](int name) {  // whether it is a new call, which takes the new value
+    StoreRequest request = alone(name);
+    request.value = bytes("new");
+    return only(call(ann, request)).values.at(0) == bytes("new");
+  };
+  CHECK_FALSE(changed(6));
+  CHECK_FALSE(changed(4));
+  CHECK(changed(1));
+}
+
+TEST_CASE("clients outside have the job's keys, and no generation", "[store]") {
+  StoreCore store;
+  std::uint64_t id = 0;
+  const auto outside = [&](StoreCaller from, StoreRequest request, std::uint64_t caller = 0) {
+    request.id = ++id;
+    request.caller = caller, request.turn = id;
+    return store.call(from, request, start, StoreScope::job);
+  };
+  CHECK(only(outside(ann, set("k", "x"))).ok);  // no generation ever began
+  CHECK(only(outside(ann, get("k"))).values == std::vector<ByteVector>{bytes("x")});
+  CHECK(store.begin_generation(first).empty());
+  Caller call{store};
+  CHECK(only(call(bob, get("job/k"))).values == std::vector<ByteVector>{bytes("x")});
+  CHECK(only(call(bob, set("k", "y"))).ok);
+  CHECK(only(outside(ann, {.op = StoreOp::num_keys})).number == 1);
+  SECTION("the end of a generation ends nothing of theirs") {
+    CHECK(outside(ann, get("later")).empty());
+    CHECK(outside(ann, barrier("b", 0, 2), 1).empty());
+    CHECK(call(bob, get("later")).empty());
+    CHECK(store.end_generation("over").size() == 1);
+    CHECK(store.begin_generation(second).empty());
+    CHECK(outside(ann, set("later", "")).size() == 2);
+    CHECK(outside(ann, barrier("b", 0, 2), 2).size() == 2);
+  }
+  SECTION("a barrier counts them by who they are, and is none of the workers'") {
+    CHECK(call(bob, barrier("job/b", 0, 2)).empty());
+    CHECK(outside(ann, barrier("b", 0, 3, 5s), 1).empty());
+    CHECK(outside(ann, barrier("b", 0, 3, 6s), 2).empty());
+    CHECK(only(store.expire(start + 5s)).what == "waited 5.0 s at barrier \"job/b\": 2 of 3 callers are there");
+    CHECK(outside(cid, barrier("b", 0, 3), 3).empty());
+    CHECK(outside(ann, barrier("b", 0, 3), 1).size() == 3);
+  }
+}
+
+TEST_CASE("a fresh store goes on with a generation when its nodes have said what they remember", "[store]") {
+  StoreCore store;
+  CHECK(store.adopt_generation(first, 2).empty());
+  Caller call{store};
+  const auto replay = [&](StoreRequest request, std::uint64_t version, std::uint64_t caller = 0, std::uint64_t turn = 0) {
+    request.replay = true, request.version = version, request.caller = caller, request.turn = turn;
+    return call(cid, request);
+  };
+  const auto as = [](StoreRequest request, std::uint64_t caller, std::uint64_t turn) {
+    request.caller = caller, request.turn = turn;
+    return request;
+  };
+  CHECK(call(ann, add("n", 1)).empty());  // put off: what n was is not known yet
+  CHECK(replay(set("n", "7"), 12).empty());
+  CHECK(replay(set("n", "5"), 9).empty());  // another node did this before
+  CHECK(replay({.op = StoreOp::remove, .keys = {"gone"}}, 15).empty());
+  CHECK(replay(set("gone", "x"), 14).empty());
+  CHECK(replay(gather("g", 0, 2, "a"), 20, 100, 1).empty());
+  CHECK(call(ann, as(gather("g", 0, 2, "A"), 100, 2)).empty());  // rank 0 has that answer, and is at the next one
+  CHECK(call(bob, as(gather("g", 1, 2, "b"), 200, 1)).empty());  // rank 1 lost it
+  CHECK(replay({.op = StoreOp::relearned, .rank = 0}, 0).empty());
+  CHECK(replay({.op = StoreOp::relearned, .rank = 0}, 0).empty());  // twice the same node
+  SECTION("and not before") {
+    const auto answers = replay({.op = StoreOp::relearned, .rank = 1}, 0);
+    REQUIRE(answers.size() == 2);
+    CHECK(answers[0].reply.number == 8);
+    CHECK(answers[0].reply.version > 20);
+    CHECK(answers[1].to == bob);
+    CHECK(answers[1].reply.values == std::vector{bytes("a"), bytes("b")});
+    CHECK(only(call(ann, {.op = StoreOp::num_keys})).number == 1);
+    const auto next = call(bob, as(gather("g", 1, 2, "B"), 200, 2));
+    REQUIRE(next.size() == 2);
+    CHECK(next[0].reply.values == std::vector{bytes("A"), bytes("B")});
+    CHECK(replay(set("n", "1"), 99).empty());  // too late
+    CHECK(only(call(ann, get("n"))).values == std::vector<ByteVector>{bytes("8")});
+  }
+  SECTION("unless the generation ends") {
+    CHECK(store.end_generation("a node was lost").size() == 3);
+    CHECK(store.begin_generation(second).empty());
+    CHECK(store.held() == 0_B);
+  }
+}
+
 }  // namespace elrun::test

@@ -196,6 +196,7 @@ class Agent {
       port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
     whole.master_port = port_;
     whole.hint = options_.node_rank;
+    whole.topology = options_.topology;
     link_->send(whole);
   }
 

@@ -4,32 +4,26 @@
 
 #include <fmt/format.h>
 
-#include "lib/base/assert.hpp"
-
 namespace elrun::inline v0::launcher {
 
 Variables worker_environment(Variables variables, const WorkerSetting& setting) {
   const World& world = setting.world;
-  ELRUN_ASSERT(world.group_rank < world.members.size());
-  const Member& node = world.members[world.group_rank];
-  const Member& first = world.members.front();
-  std::uint64_t world_size = 0;
-  for (const Member& m : world.members) world_size += m.workers;
+  const Seat& seat = world.seat;
   const std::uint32_t local = setting.local_rank.value();
   const auto set = [&](const char* name, auto value) { variables.insert_or_assign(name, fmt::format("{}", value)); };
   const auto set_if_absent = [&](const char* name, const char* value) { variables.try_emplace(name, value); };
 
   set("LOCAL_RANK", local);
-  set("RANK", node.base_rank + local);
-  set("LOCAL_WORLD_SIZE", node.workers);
-  set("WORLD_SIZE", world_size);
-  set("GROUP_RANK", world.group_rank);
-  set("GROUP_WORLD_SIZE", world.members.size());
+  set("RANK", seat.base_rank + local);
+  set("LOCAL_WORLD_SIZE", setting.options.workers);
+  set("WORLD_SIZE", seat.world_size);
+  set("GROUP_RANK", seat.group_rank);
+  set("GROUP_WORLD_SIZE", seat.nodes);
   set("ROLE_NAME", setting.options.role);
-  set("ROLE_RANK", node.base_rank + local);  // one role for all: nodes do not tell each other theirs yet
-  set("ROLE_WORLD_SIZE", world_size);
-  set("MASTER_ADDR", first.address);
-  set("MASTER_PORT", first.master_port);
+  set("ROLE_RANK", seat.base_rank + local);  // one role for all: nodes do not tell each other theirs yet
+  set("ROLE_WORLD_SIZE", seat.world_size);
+  set("MASTER_ADDR", world.master_address);
+  set("MASTER_PORT", world.master_port);
   set("TORCHELASTIC_RUN_ID", setting.run.value());
   set("TORCHELASTIC_RESTART_COUNT", setting.node_restarts);
   set("TORCHELASTIC_MAX_RESTARTS", std::max(setting.options.round.max_restarts, 0));
@@ -38,13 +32,13 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("TORCHELASTIC_ERROR_FILE", "");
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
   set_if_absent("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (node.workers > 1) set_if_absent("OMP_NUM_THREADS", "1");
+  if (setting.options.workers > 1) set_if_absent("OMP_NUM_THREADS", "1");
 
   set("ELRUN_SOCKET", setting.socket.native());
   set("ELRUN_NODE", setting.node.value());
-  set("ELRUN_NODE_ADDRESS", node.address);
+  set("ELRUN_NODE_ADDRESS", world.address);
   set("ELRUN_GENERATION", world.generation.number);
-  set("ELRUN_RESTART_COUNT", world.restart_count);
+  set("ELRUN_RESTART_COUNT", world.restarts.generations);
   return variables;
 }
 

@@ -43,6 +43,7 @@ constexpr std::array table{
            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},
     Option{"master_addr", 0, Kind::value, "", "HOST", "static without an endpoint: the node of rank 0 (127.0.0.1)"},
     Option{"master_port", 0, Kind::value, "", "PORT", "static without an endpoint: its port (29500)"},
+    Option{"topology", 0, Kind::value, "", "ZONE/RACK/HOST", "labels of this node, outermost first: nodes that share them get\nneighbouring ranks"},
     Option{"local_addr", 0, Kind::value, "", "ADDRESS", "how the other nodes reach this one; otherwise found out"},
     Option{"role", 0, Kind::value, "default", "NAME", "ROLE_NAME of the workers"},
     Option{"module", 'm', Kind::flag, "0", "", "PROGRAM is a Python module: python -u -m PROGRAM"},
@@ -468,6 +469,7 @@ class Parser {
     t.drain = std::min(t.drain, t.stop_grace * 5 / 6);
     t.revocation = std::min(t.revocation, t.join / 2);
     t.reconnect_grace = std::min({t.reconnect_grace, t.join / 2, t.heartbeat_limit / 2});
+    t.recovery = std::min(t.recovery, t.join / 2);
     t.coordinator_grace = std::max(t.coordinator_grace, 2 * t.heartbeat_limit);
     for (const std::string& p : t.problems()) contradiction("--rdzv_conf: " + p);
     out_.round.last_call = t.last_call;
@@ -511,6 +513,9 @@ class Parser {
       problem(fmt::format("{}: comes with a later release; use c10d with --rdzv_endpoint", shown("rdzv_backend")));
     else if (backend != "static" && backend != "c10d")
       problem(fmt::format("{}: must be static or c10d", shown("rdzv_backend")));
+    out_.topology = get("topology").text;
+    if (out_.topology.size() > topology_max)
+      problem(fmt::format("{}: {} characters, more than {}", shown("topology"), out_.topology.size(), topology_max));
     if (is_given("node_rank"))
       if (const auto n = integer("node_rank", 0, nodes_limit - 1)) out_.node_rank = static_cast<std::int32_t>(*n);
     std::optional<std::uint16_t> master_port;

@@ -23,6 +23,8 @@ using Variables = std::map<std::string, std::string, std::less<>>;  ///< An envi
 constexpr std::uint16_t endpoint_port_default = 29400;
 constexpr std::uint16_t master_port_default = 29500;
 
+constexpr std::size_t topology_max = 1024;
+
 /// Exit codes of elrun itself, see launcher/README.md.
 namespace exit_code {
 constexpr int usage = 64, no_input = 66, internal = 70, contradiction = 78, cannot_execute = 126, not_found = 127;
@@ -52,6 +54,7 @@ struct LaunchOptions {
   Program program;
   std::optional<Endpoint> endpoint;  ///< None: a single node, served in this process without gRPC.
   HostRule host_rule = HostRule::if_endpoint_is_here;
+  std::string topology;         ///< "zone/rack/host"; empty: not given
   std::int32_t node_rank = -1;  ///< A hint for the first order of ranks; -1: not given.
   RunId run;                    ///< Empty: the shell draws a random one.
   std::string role = "default";

@@ -94,7 +94,9 @@ void Supervisor::join() {
   join.options = options_.round;
   join.workers = options_.workers;
   join.last = last_;
-  join.resuming = phase_ == Phase::running;
+  join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
+  if (phase_ == Phase::running) join.seat = world_.seat;
+  join.restarts = world_.restarts;
   act(Send{join});
 }
 
@@ -103,8 +105,10 @@ void Supervisor::on_link_up() {
   link_up_ = true;
   coordinator_by_.reset();
   waiting_for_.clear();
-  // While workers are being stopped there is nothing to say: the Join follows when they are gone.
-  if (phase_ == Phase::joining || phase_ == Phase::running) join();
+  served_ = false;
+  // Also while workers are being stopped: whoever decides about the next generation has to wait for that. A node that goes
+  // for good does not join again.
+  if (phase_ != Phase::stopping || after_.rejoin) join();
 }
 
 void Supervisor::on_link_down(const Failure& why) {
@@ -114,7 +118,7 @@ void Supervisor::on_link_down(const Failure& why) {
   const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
   say(Level::warning, fmt::format("waiting for {}; {}tried again for {}", waiting_for_,
                                   phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
-  link_up_ = false;
+  link_up_ = served_ = false;
   for (auto call = calls_.begin(); call != calls_.end();) {
     if (may_repeat(call->second.op)) {
       ++call;
@@ -149,12 +153,13 @@ void Supervisor::on_message(const World& m) {
   if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
     return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken",
                                            to_string(m.generation), to_string(last_)));
-  if (m.group_rank >= m.members.size() || m.members[m.group_rank].workers != options_.workers) {
+  if (m.seat.base_rank + options_.workers > m.seat.world_size) {
     Failure why{Code::protocol, Remedy::exit_process,
                 "the coordinator sent a world in which this node has no place; versions of elrun that differ?"};
     return stop({.rejoin = false, .finish = {exit_code::internal, why.what, false}}, std::nullopt, why);
   }
   phase_ = Phase::running;
+  served_ = true;
   world_ = m;
   last_ = m.generation;
   join_by_.reset();
@@ -164,9 +169,9 @@ void Supervisor::on_message(const World& m) {
   calls_.clear();
   // A job that is over stays over: no worker starts, only the coordinator has to hear it (again).
   workers_.assign(job_over_ ? 0 : options_.workers, Worker{});
-  std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.members.size(), "node"),
-                                 count_of(world_size(), "worker"));
-  if (m.members.size() > 1 && options_.workers > 0)
+  std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"),
+                                 count_of(world_.seat.world_size, "worker"));
+  if (m.seat.nodes > 1 && options_.workers > 0)
     text += options_.workers == 1 ? fmt::format(", rank {} here", rank_of(0))
                                   : fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
   if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
@@ -188,6 +193,7 @@ void Supervisor::on_message(const Revoke& m) {
 
 void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
+  served_ = true;
   report_to_coordinator();
   for (const auto& [caller, request] : calls_) act(Send{StoreCall{caller.first, request}});
 }
@@ -249,13 +255,7 @@ std::size_t Supervisor::running() const {
 }
 
 std::uint32_t Supervisor::rank_of(std::size_t worker) const {
-  return world_.members[world_.group_rank].base_rank + static_cast<std::uint32_t>(worker);
-}
-
-std::uint32_t Supervisor::world_size() const {
-  std::uint32_t size = 0;
-  for (const Member& m : world_.members) size += m.workers;
-  return size;
+  return world_.seat.base_rank + static_cast<std::uint32_t>(worker);
 }
 
 std::string Supervisor::name_of(std::size_t worker) const {
@@ -309,13 +309,13 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
     return refuse(from, {Code::generation_over, Remedy::exit_process, "this node's generation is over"});
   const std::uint32_t base = rank_of(0);
   const std::size_t i = hello.rank - base;  // below base it wraps and is out of range
-  if (hello.rank < base || i >= workers_.size() || hello.world != world_size())
+  if (hello.rank < base || i >= workers_.size() || hello.world != world_.seat.world_size)
     return refuse(
         from,
         {Code::refused, Remedy::fix_config,
          fmt::format(
              "rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?",
-             hello.rank, hello.world, options_.node.value(), base, base + workers_.size() - 1, world_size())});
+             hello.rank, hello.world, options_.node.value(), base, base + workers_.size() - 1, world_.seat.world_size)});
   Worker& w = workers_[i];
   if (w.ending || w.connection)
     return refuse(
@@ -325,14 +325,14 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   w.connection = from;
   w.is_job = hello.is_job;
   Place place;
-  place.membership = {world_.generation, Rank{hello.rank}, WorldSize{world_size()}};
+  place.membership = {world_.generation, Rank{hello.rank}, WorldSize{world_.seat.world_size}};
   place.local_rank = LocalRank{static_cast<std::uint32_t>(i)};
   place.local_world = options_.workers;
   place.run = options_.run;
   place.node = options_.node;
-  place.address = world_.members[world_.group_rank].address;
+  place.address = world_.address;
   place.key = world_.key;
-  place.restart_count = world_.restart_count;
+  place.restart_count = world_.restarts.generations;
   place.elastic = true;
   act(Answer{from, Welcome{std::move(place)}});
 }
@@ -372,7 +372,7 @@ void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
   if (!calls_.try_emplace({from, m.id}, m).second)
     return act(Answer{from, refused_call(m, Code::protocol,
                                          fmt::format("a store call with the number {} is under way already", m.id))});
-  if (link_up_) act(Send{StoreCall{from, m}});
+  if (served_) act(Send{StoreCall{from, m}});
 }
 
 void Supervisor::on_hung_up(ConnectionId from) {
@@ -425,8 +425,7 @@ void Supervisor::all_ended() {
   }
   phase_ = Phase::joining;
   if (!link_up_) return;
-  act(Send{Acknowledge{last_}});
-  join();
+  join();  // which says as well that no process of the old generation is left
 }
 
 void Supervisor::on_signal(int number) {

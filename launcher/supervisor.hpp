@@ -163,7 +163,6 @@ class Supervisor {
   [[nodiscard]] std::uint32_t rank_of(std::size_t worker) const;
   [[nodiscard]] std::string name_of(std::size_t worker) const;
   [[nodiscard]] std::optional<std::size_t> worker_at(ConnectionId connection) const;
-  [[nodiscard]] std::uint32_t world_size() const;
   void act(Action action) { actions_.push_back(std::move(action)); }
   void say(Level level, std::string text) { act(Say{level, std::move(text)}); }
 
@@ -179,6 +178,7 @@ class Supervisor {
   std::map<std::pair<ConnectionId, std::uint64_t>, StoreRequest> calls_;  // under way; by caller and its number
 
   bool link_up_ = false;
+  bool served_ = false;  // a coordinator has confirmed world_ on this link: its store answers
   bool job_over_ = false;
   bool own_failure_ = false;  // a worker of this node ended this generation
   std::uint32_t node_restarts_ = 0;

@@ -18,6 +18,21 @@ std::string_view take_number(std::string_view& text) {
   return digits;
 }
 
+// Puts the nodes of one zone side by side, in each zone those of one rack, and so on; what came first stays first.
+void group_by_topology(std::vector<Candidate>& candidates) {
+  std::map<std::string, std::size_t> first_seen;  // of "zone", "zone/rack", ...
+  std::map<NodeId, std::vector<std::size_t>> place;
+  for (const Candidate& c : candidates) {
+    std::vector<std::size_t>& path = place[c.node];
+    for (std::size_t end = c.topology.find('/');; end = c.topology.find('/', end + 1)) {
+      path.push_back(first_seen.try_emplace(c.topology.substr(0, end), first_seen.size()).first->second);
+      if (end == std::string::npos) break;
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const Candidate& a, const Candidate& b) { return place.at(a.node) < place.at(b.node); });
+}
+
 }  // namespace
 
 bool natural_less(std::string_view a, std::string_view b) {
@@ -55,13 +70,38 @@ std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<
     return natural_less(a.node.value(), b.node.value());
   });
 
+  const bool as_given = fixed && hints.size() == candidates.size();
+  const bool any_label = std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return !c.topology.empty(); });
+  if (any_label && !as_given) group_by_topology(candidates);
+
   std::vector<Member> members;
+  members.reserve(candidates.size());
   std::uint32_t base_rank = 0;
   for (Candidate& c : candidates) {
     members.push_back({std::move(c.node), std::move(c.address), c.workers, base_rank, c.master_port});
     base_rank += c.workers;
   }
   return members;
+}
+
+std::uint64_t roster_hash(const std::vector<Member>& members) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits: an agreement check among members, not a proof
+  const auto add = [&](const void* bytes, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) hash = (hash ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001b3u;
+  };
+  const auto add_number = [&](std::uint32_t number) {
+    const unsigned char bytes[] = {static_cast<unsigned char>(number), static_cast<unsigned char>(number >> 8),
+                                   static_cast<unsigned char>(number >> 16), static_cast<unsigned char>(number >> 24)};
+    add(bytes, sizeof bytes);
+  };
+  for (const Member& m : members) {
+    for (const std::string* text : {&m.node.value(), &m.address}) {
+      add_number(static_cast<std::uint32_t>(text->size()));
+      add(text->data(), text->size());
+    }
+    for (const std::uint32_t number : {m.workers, m.base_rank, std::uint32_t{m.master_port}}) add_number(number);
+  }
+  return hash;
 }
 
 }  // namespace elrun::inline v0

@@ -18,10 +18,15 @@ struct Candidate {
   std::uint32_t workers = 1;
   std::uint16_t master_port = 0;
   std::int32_t hint = -1;
+  std::string topology;  ///< "zone/rack/host"
 };
 
 /// In group-rank order with base ranks. Survivors of `before` keep their relative order and come first; newcomers follow
-/// by hint, then by natural name. A fixed world (`fixed`) whose nodes all gave different hints is as given instead.
+/// by hint, then by natural name. Nodes that share topology labels are then put side by side, each group where the first of
+/// it stood. A fixed world (`fixed`) whose nodes all gave different hints is as given instead.
 [[nodiscard]] std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<Member>& before, bool fixed);
+
+/// A hash of the members in their order. Stable between versions of elrun of one major version.
+[[nodiscard]] std::uint64_t roster_hash(const std::vector<Member>& members);
 
 }  // namespace elrun::inline v0

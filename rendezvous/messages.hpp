@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,7 +18,7 @@
 
 namespace elrun::inline v0 {
 
-constexpr std::uint32_t nodes_limit = 65536;
+constexpr std::uint32_t nodes_limit = 131072;
 constexpr std::uint32_t workers_per_node_limit = 4096;
 
 /// What all nodes must agree on. The coordinator takes the first node's; another node's are compared field by field.
@@ -37,6 +38,24 @@ struct Incarnation {
   friend auto operator<=>(const Incarnation&, const Incarnation&) = default;
 };
 
+/// The place of one node in one generation. All seats of a generation together tell a coordinator that did not see it
+/// begin who its members are, so no node needs the whole list.
+struct Seat {
+  std::uint32_t group_rank = 0;  ///< Place among the nodes
+  std::uint32_t base_rank = 0;   ///< Rank of the node's first worker
+  std::uint32_t nodes = 1;       ///< Of the generation
+  std::uint32_t world_size = 1;  ///< Of the generation: workers of all nodes
+  std::uint64_t roster = 0;      ///< Hash of all members: whoever agrees on it is in the same world.
+  friend bool operator==(const Seat&, const Seat&) = default;
+};
+
+/// How often the job began again; a fresh coordinator counts on from here.
+struct RestartCounts {
+  std::uint32_t generations = 0;  ///< That ended by a failure, in the whole job
+  std::uint32_t used = 0;         ///< Of the budget (`--max_restarts`)
+  friend bool operator==(const RestartCounts&, const RestartCounts&) = default;
+};
+
 // --- agent to coordinator ---------------------------------------------------------------------------------------
 
 /// I am here. Sent when the stream opens, and again for each new generation once the workers of the old one are gone.
@@ -45,12 +64,15 @@ struct Join {
   RunId run;
   std::string version;            ///< elrun's; same major or refused
   RoundOptions options;
-  std::uint32_t workers = 1;
+  std::uint32_t workers = 1;      ///< 0: it counts as a node, has no place in a world, and hears the verdict.
   std::string address;            ///< How peers reach this node.
   std::uint16_t master_port = 0;  ///< A free port on this node for this generation, in case it becomes node 0.
   std::int32_t hint = -1;         ///< `--node_rank`; orders the first formation, never an identity
   Generation last{};              ///< Newest generation this agent has seen; number 0: none
-  bool resuming = false;          ///< The stream broke, the workers of `last` still run: carry on with it.
+  bool resuming = false;          ///< The stream broke, and workers of `last` still run here.
+  std::optional<Seat> seat;       ///< Resuming: the place in `last`, to carry on with it. None: they are being ended.
+  RestartCounts restarts;         ///< As told with `last`
+  std::string topology;           ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
 };
 struct NodeAlive {};
 /// The workers of this node that belonged to the generation are gone; it may be followed by Join.
@@ -103,6 +125,7 @@ struct Refused {
 struct Waiting {
   std::string why;
 };
+/// One node of a generation, as the coordinator knows it.
 struct Member {
   NodeId node;
   std::string address;
@@ -111,13 +134,15 @@ struct Member {
   std::uint16_t master_port = 0;
   friend bool operator==(const Member&, const Member&) = default;
 };
-/// The round is complete: start these workers.
+/// The round is complete: start this node's workers. Its size does not depend on the number of nodes.
 struct World {
   Generation generation;
   std::array<std::byte, 32> key{};  ///< The generation's secret
-  std::uint32_t group_rank = 0;     ///< Of the receiver: its place in `members`
-  std::vector<Member> members;      ///< In group-rank order
-  std::uint32_t restart_count = 0;  ///< Job-wide: generations that ended by a failure
+  Seat seat;                        ///< The receiver's
+  std::string address;              ///< The receiver's, as its peers were told
+  std::string master_address;       ///< Of the node with group rank 0
+  std::uint16_t master_port = 0;
+  RestartCounts restarts;
   std::string cause;                ///< Why the generation before ended; empty at first
   friend bool operator==(const World&, const World&) = default;
 };
@@ -129,6 +154,7 @@ struct Revoke {
 /// The resumed node's generation still runs.
 struct Resumed {
   Generation generation;
+  bool fresh = false;  ///< This coordinator did not see it begin: its store knows nothing of what was put there before.
 };
 /// The job is over: end what runs, exit with this code.
 struct Verdict {

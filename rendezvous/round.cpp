@@ -43,6 +43,16 @@ Key256 key_of(const Key256& secret, const Generation& generation) {
   return hmac_sha256(secret, text.bytes());
 }
 
+constexpr std::size_t names_max = 8;
+
+// The first few of many names.
+std::string some_of(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), names_max);
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
 std::string count_of(std::size_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
 
 }  // namespace
@@ -62,8 +72,9 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   // A coordinator that was itself stopped (paused, swapped out) heard nobody: that is nobody's silence but its own.
   if (wake_ && now > *wake_ + setup_.timeouts.heartbeat) {
     for (auto& [number, stream] : streams_) stream.heard = now;
-    for (auto& [id, node] : nodes_)
-      if (!node.stream) node.broken = now;
+    std::set<std::pair<Instant, NodeId>> broken;
+    for (const auto& [at, id] : broken_) nodes_.at(id).broken = now, broken.emplace(now, id);
+    broken_ = std::move(broken);
   }
   std::visit([&](const auto& e) { on(e, now); }, event);
   return std::exchange(actions_, {});
@@ -91,7 +102,9 @@ std::optional<Generation> Round::running() const {
 // --- events -------------------------------------------------------------------------------------------------------
 
 void Round::on(const StreamOpened& event, Instant now) {
-  streams_[event.stream] = {.node = {}, .in_process = event.in_process, .heard = now};
+  Stream& stream = streams_[event.stream];
+  stream = {.node = {}, .in_process = event.in_process, .heard = now};
+  if (!event.in_process) listen(event.stream, stream, now + setup_.timeouts.heartbeat_limit);
   settle(now);
 }
 
@@ -100,12 +113,18 @@ void Round::on(const StreamBroken& event, Instant now) {
   if (stream == streams_.end()) return;
   if (stream->second.node) {
     const auto node = nodes_.find(*stream->second.node);
-    node->second.stream.reset();
-    node->second.broken = now;
-    node->second.told.clear();
-    if (verdict_) nodes_.erase(node);  // it has heard all there is to hear
+    if (verdict_) {
+      remove(node, false);  // it has heard all there is to hear
+    } else {
+      change(node->second, [&](Node& n) {
+        n.stream.reset();
+        n.broken = now;
+      });
+      // Nobody is left: that was this coordinator's own line. Its members have as long as with a fresh one.
+      if (runs() && connected_ == 0) deserted_until_ = now + setup_.timeouts.recovery;
+    }
   }
-  streams_.erase(stream);
+  forget(event.stream);
   settle(now);
 }
 
@@ -163,7 +182,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
       std::set<std::uint64_t>& replaced = replaced_[id];
       if (replaced.size() >= replaced_max) replaced.erase(replaced.begin());
       replaced.insert(known->second.join.who.number);
-      if (known->second.stream == stream) streams_.at(stream).node.reset(), known->second.stream.reset();
+      if (known->second.stream == stream) {
+        streams_.at(stream).node.reset();
+        change(known->second, [](Node& n) { n.stream.reset(); });
+      }
       lose(id, "another process has joined under its name", now);
     }
     if (!nodes_.contains(id) && nodes_.size() >= nodes_limit)
@@ -173,9 +195,15 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (!options_) options_ = join.options;
   if (run_.value().empty()) run_ = join.run;
   floor_ = std::max(floor_, join.last.number);
+  if (generation_.number == 0) {
+    restarts_.generations = std::max(restarts_.generations, join.restarts.generations);
+    restarts_.used = std::max(restarts_.used, join.restarts.used);
+  }
   const auto [node, fresh] = nodes_.try_emplace(id);
   if (fresh) {
+    node->second.join = join;
     node->second.arrived = now;
+    count(node->second, true);
     say(Level::info, fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),
                                  lost_.contains(id) ? " again" : ""));
   }
@@ -187,46 +215,145 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
 void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now) {
   if (node.stream && *node.stream != stream) {
     actions_.push_back(CloseStream{*node.stream});
-    streams_.erase(*node.stream);
+    forget(*node.stream);
   }
-  node.stream = stream;
+  change(node, [&](Node& n) { n.stream = stream; });
   streams_.at(stream).node = join.who.node;
   if (verdict_) return send(node, *verdict_);
 
   const bool knows_it = join.last == generation_;
   if (node.member && runs()) {
-    const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == join.who.node; });
-    if (knows_it && join.resuming) {
-      node.join = join;
+    if (knows_it && join.resuming && join.seat) {
+      change(node, [&](Node& n) { n.join = join; });
       return send(node, Resumed{generation_});
     }
+    const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == join.who.node; });
     // The world and this Join crossed, or the stream broke before the world arrived: here it is again, if the node still
-    // is what the others were told.
-    if (!knows_it && !join.resuming && me->address == join.address && me->master_port == join.master_port && me->workers == join.workers) {
-      const auto rank = static_cast<std::uint32_t>(me - members_.begin());
-      return send(node, World{generation_, key_of(setup_.secret, generation_), rank, members_, restart_count_, cause_});
-    }
-    node.join = join;
+    // is what the others were told, and the key is this coordinator's.
+    if (!knows_it && !join.resuming && generation_.lineage == setup_.lineage && me->address == join.address &&
+        me->master_port == join.master_port && me->workers == join.workers)
+      return send(node, world_of(static_cast<std::uint32_t>(me - members_.begin())));
+    change(node, [&](Node& n) { n.join = join; });
     lost_[join.who.node] = "it gave the generation up";
     revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} gave generation {} up", join.who.node.value(), to_string(generation_)), {}, {}, generation_, join.who.node.value()},
            true, now);
   }
-  node.join = join;
-  if (join.resuming) {  // its workers still run for a generation that is over, or of which nothing is known here
-    node.ready = false;
-    return send(node, Revoke{join.last, {Code::generation_over, Remedy::rejoin,
-                                         fmt::format("generation {} is over; this coordinator's newest is {}", to_string(join.last), to_string(generation_)), {}, {}, join.last}});
+  change(node, [&](Node& n) {
+    n.join = join;
+    n.ready = !join.resuming;
+    if (!join.resuming) n.owes = false;  // it joins only when the workers of the old generation are gone
+    n.told = 0;
+  });
+  if (join.resuming) return claim(node, now);
+  if (recovery_ && join.last == recovery_->generation)
+    end_recovery(fmt::format("node {} has ended it", join.who.node.value()), now);
+}
+
+// The node's workers still run for a generation that is over, or that another coordinator began.
+void Round::claim(Node& node, Instant now) {
+  const Join& join = node.join;
+  const bool nothing_begun = generation_.number == 0;
+  if (nothing_begun && join.seat && (!recovery_ || recovery_->generation.number < join.last.number)) {
+    const std::optional<Recovery> older = std::exchange(recovery_, {});
+    if (older)
+      for (const auto& [rank, id] : older->seats) is_over(nodes_.at(id), join.last);
+    recovery_ = Recovery{join.last, *join.seat, {}, now + setup_.timeouts.recovery};
+    say(Level::info, fmt::format("generation {} was begun by another coordinator; waiting for its {}", to_string(join.last), count_of(join.seat->nodes, "node")));
   }
-  node.owes = false;  // it joins only when the workers of the old generation are gone
-  node.ready = true;
-  node.told.clear();
+  if (recovery_ && recovery_->generation == join.last) {
+    if (!join.seat) {
+      end_recovery(fmt::format("node {} is ending it", join.who.node.value()), now);
+    } else {
+      Seat expected = recovery_->shape;
+      expected.group_rank = join.seat->group_rank;
+      expected.base_rank = join.seat->base_rank;
+      const auto seat = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node).first : recovery_->seats.end();
+      if (seat != recovery_->seats.end() && seat->second == join.who.node) {
+        if (recovery_->seats.size() == recovery_->shape.nodes) adopt(now);
+        return;
+      }
+    }
+  }
+  is_over(node, generation_);
+}
+
+void Round::is_over(const Node& node, const Generation& newest) {
+  const Generation& held = node.join.last;
+  send(node, Revoke{held, {Code::generation_over, Remedy::rejoin,
+                           fmt::format("generation {} is over; this coordinator's newest is {}", to_string(held), to_string(newest)), {}, {}, held}});
+}
+
+// Every member of the generation is there: it goes on, as if nothing had happened.
+void Round::adopt(Instant now) {
+  const Recovery recovery = *std::exchange(recovery_, {});
+  std::vector<Member> members;
+  std::uint32_t base_rank = 0;
+  bool fits = true;
+  for (const auto& [rank, id] : recovery.seats) {
+    const Join& join = nodes_.at(id).join;
+    fits = fits && join.seat->base_rank == base_rank;
+    members.push_back({id, join.address, join.workers, base_rank, join.master_port});
+    base_rank += join.workers;
+  }
+  if (!fits || base_rank != recovery.shape.world_size || roster_hash(members) != recovery.shape.roster) {
+    recovery_ = recovery;
+    return end_recovery("its members do not agree on who they are", now);
+  }
+  generation_ = recovery.generation;
+  members_ = std::move(members);
+  roster_ = recovery.shape.roster;
+  revoked_ = false;
+  began_ = now;
+  enough_since_.reset();
+  forming_since_.reset();
+  actions_.push_back(BeginGeneration{generation_, members_, true});
+  say(Level::info, fmt::format("generation {} goes on: all of its {} are here", to_string(generation_), count_of(members_.size(), "node")));
+  for (const Member& m : members_) {
+    Node& node = nodes_.at(m.node);
+    change(node, [](Node& n) { n.member = true; });
+    send(node, Resumed{generation_, true});
+  }
+}
+
+// The generation will not be whole again: those of its members that are here end it, and come first in the next one.
+void Round::end_recovery(const std::string& why, Instant now) {
+  const Recovery recovery = *std::exchange(recovery_, {});
+  generation_ = recovery.generation;
+  for (const auto& [rank, id] : recovery.seats) {
+    Node& node = nodes_.at(id);
+    members_.push_back({id, node.join.address, node.join.workers, 0, node.join.master_port});
+    change(node, [](Node& n) { n.member = true; });
+  }
+  if (members_.empty()) return;
+  revoke({Code::peer_lost, Remedy::rejoin,
+          fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}", recovery.shape.nodes - recovery.seats.size(), count_of(recovery.shape.nodes, "node"), why),
+          {}, {}, generation_}, true, now);
+}
+
+// Every change of a node that the counts depend on goes through here.
+template <class Change>
+void Round::change(Node& node, Change change) {
+  count(node, false);
+  change(node);
+  count(node, true);
+}
+
+void Round::count(const Node& node, bool in) {
+  const NodeId& id = node.join.who.node;
+  const std::size_t one = in ? 1 : static_cast<std::size_t>(-1);
+  if (is_waiting(node)) waiting_ += one;
+  if (is_late(node)) late_ += one;
+  if (node.stream) (node.join.workers > 0 ? connected_ : observers_) += one;
+  const auto put = [&](auto& index, Instant at) { in ? void(index.emplace(at, id)) : void(index.erase({at, id})); };
+  if (is_newcomer(node)) put(newcomers_, node.arrived);
+  if (!node.stream) put(broken_, node.broken);
 }
 
 void Round::said(Node& node, const NodeMessage& message, Instant now) {
   const NodeId id = node.join.who.node;
   const auto current = [&](const Generation& g) { return node.member && g == generation_ && !verdict_; };
   if (const auto* m = std::get_if<Acknowledge>(&message)) {
-    if (current(m->generation) && revoked_) node.owes = false;
+    if (current(m->generation) && revoked_) change(node, [](Node& n) { n.owes = false; });
   } else if (const auto* failed = std::get_if<WorkerFailed>(&message)) {
     if (current(failed->generation) && runs()) worker_failed(node, *failed, now);  // else: a consequence of what ended it
   } else if (const auto* done = std::get_if<WorkersDone>(&message)) {
@@ -260,7 +387,7 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
                   fmt::format("generation {}: {}; a wrong configuration is not restarted", to_string(generation_), why.what), now);
   const bool free_of_charge = failed.is_job && progressed_ && budget > 0;
   progressed_ = false;
-  if (!free_of_charge && ++restarts_used_ > budget) {
+  if (!free_of_charge && static_cast<std::int64_t>(++restarts_.used) > budget) {
     const std::string used = budget == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget);
     return decide(failed.exit_code == 0 ? 1 : failed.exit_code, fmt::format("generation {}: {}; {}", to_string(generation_), why.what, used), now);
   }
@@ -284,6 +411,8 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
 void Round::settle(Instant now) {
   lose_the_silent(now);
   if (!verdict_ && options_) {
+    if (recovery_ && now >= recovery_->until)
+      end_recovery(fmt::format("the others had {:.3g} s", seconds(setup_.timeouts.recovery)), now);
     grow(now);
     form(now);
     give_up(now);
@@ -292,31 +421,43 @@ void Round::settle(Instant now) {
   wake(now);
 }
 
-// When the node is lost if nothing is heard of it; never for a stream of this process.
-std::optional<Instant> Round::gone_at(const Node& node) const {
-  if (!node.stream) return node.broken + setup_.timeouts.reconnect_grace;
-  const Stream& stream = streams_.at(*node.stream);
-  if (stream.in_process) return {};
-  return stream.heard + setup_.timeouts.heartbeat_limit;
-}
-
 void Round::lose_the_silent(Instant now) {
-  for (auto at = streams_.begin(); at != streams_.end();) {  // streams that no node speaks on
-    const auto stream = at++;
-    if (stream->second.node || stream->second.in_process || now < stream->second.heard + setup_.timeouts.heartbeat_limit) continue;
-    actions_.push_back(CloseStream{stream->first});
-    streams_.erase(stream);
-  }
   std::vector<std::pair<NodeId, std::string>> gone;
-  for (const auto& [id, node] : nodes_) {
-    if (const auto at = gone_at(node); at && now >= *at) {
-      gone.emplace_back(id, node.stream ? fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit))
-                                        : fmt::format("its stream broke and it did not return within {:.3g} s", seconds(setup_.timeouts.reconnect_grace)));
-    } else if (revoked_ && !verdict_ && node.member && !node.ready && now >= return_by_) {
-      gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
+  while (!silences_.empty() && silences_.begin()->first <= now) {
+    const StreamNumber number = silences_.begin()->second;
+    Stream& stream = streams_.at(number);
+    if (const Instant limit = stream.heard + setup_.timeouts.heartbeat_limit; limit > now) {
+      listen(number, stream, limit);  // it was heard since
+    } else if (stream.node) {
+      silences_.erase(silences_.begin());
+      gone.emplace_back(*stream.node, fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit)));
+    } else {  // nobody speaks on it
+      actions_.push_back(CloseStream{number});
+      forget(number);
     }
   }
-  for (const auto& [id, why] : gone) lose(id, why, now);
+  if (!deserted(now))
+    for (const auto& [at, id] : broken_) {
+      if (at + setup_.timeouts.reconnect_grace > now) break;
+      gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(setup_.timeouts.reconnect_grace)));
+    }
+  if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_)
+    for (const auto& [id, node] : nodes_)
+      if (is_late(node)) gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
+  for (const auto& [id, why] : gone)
+    if (nodes_.contains(id)) lose(id, why, now);
+}
+
+void Round::listen(StreamNumber number, Stream& stream, Instant until) {
+  silences_.erase({stream.look_again, number});
+  stream.look_again = until;
+  silences_.emplace(until, number);
+}
+
+void Round::forget(StreamNumber number) {
+  const auto stream = streams_.find(number);
+  silences_.erase({stream->second.look_again, number});
+  streams_.erase(stream);
 }
 
 void Round::lose(const NodeId& id, const std::string& why, Instant now) {
@@ -334,11 +475,14 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
 void Round::remove(Nodes::iterator node, bool close) {
   if (const auto stream = node->second.stream; stream && close) {
     actions_.push_back(CloseStream{*stream});
-    streams_.erase(*stream);
+    forget(*stream);
   }
+  if (recovery_) std::erase_if(recovery_->seats, [&](const auto& seat) { return seat.second == node->first; });
+  count(node->second, false);
   nodes_.erase(node);
   if (!nodes_.empty()) return;
   forming_since_.reset();
+  recovery_.reset();
   if (generation_.number == 0) {  // nothing was begun: the next node sets the options
     options_.reset();
     run_ = setup_.run;
@@ -349,7 +493,7 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   ELRUN_ASSERT(runs());
   revoked_ = true;
   cause_ = why.what;
-  restart_count_ += failed ? 1 : 0;
+  restarts_.generations += failed ? 1 : 0;
   forming_since_ = now;
   if (nodes_.empty()) forming_since_.reset();
   enough_since_.reset();
@@ -359,7 +503,7 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   actions_.push_back(EndGeneration{why.what});
   for (auto& [id, node] : nodes_) {
     if (!node.member) continue;
-    node.owes = true;
+    change(node, [](Node& n) { n.owes = true; });
     send(node, Revoke{generation_, why});
   }
 }
@@ -367,93 +511,98 @@ void Round::revoke(Failure why, bool failed, Instant now) {
 // A newcomer and room for it: the generation ends, free of charge, to begin again with it. Not while a member is done,
 // for its work would be done twice.
 std::optional<Instant> Round::growth_at() const {
-  if (!runs() || members_.size() >= options().nodes_max || !done_.empty()) return {};
-  std::optional<Instant> first;
-  for (const auto& [id, node] : nodes_)
-    if (!node.member && node.ready && node.stream) first = first ? std::min(*first, node.arrived) : node.arrived;
-  if (!first) return {};
-  return std::max(*first + growth_gather, began_ + growth_settle * (1 << std::min(growths_, growth_doublings_max)));
+  if (!runs() || members_.size() >= room() || !done_.empty()) return {};
+  if (newcomers_.empty()) return {};
+  return std::max(newcomers_.begin()->first + growth_gather, began_ + growth_settle * (1 << std::min(growths_, growth_doublings_max)));
 }
 
 void Round::grow(Instant now) {
   const auto at = growth_at();
   if (!at || now < *at) return;
   std::vector<std::string> names;
-  for (const auto& [id, node] : nodes_)
-    if (!node.member && node.ready && node.stream) names.push_back(id.value());
+  for (const auto& [arrived, id] : newcomers_) names.push_back(id.value());
   ++growths_;
-  revoke({Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", fmt::join(names, ", ")), {}, {}, generation_}, false, now);
-}
-
-bool Round::living_members_all_ready() const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [](const auto& entry) {
-    const Node& node = entry.second;
-    return !node.member || (node.ready && !node.owes && node.stream);
-  });
-}
-
-std::size_t Round::ready_count() const {
-  return static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), [](const auto& entry) { return entry.second.ready && entry.second.stream; }));
-}
-
-bool Round::all_done() const {
-  return std::all_of(members_.begin(), members_.end(), [&](const Member& m) { return done_.contains(m.node); });
+  revoke({Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, false, now);
 }
 
 void Round::form(Instant now) {
-  if (runs()) return;
-  const std::size_t count = ready_count();
-  if (count < options().nodes_min) return enough_since_.reset();
+  if (runs() || recovery_) return;
+  if (waiting_ < needed()) return enough_since_.reset();
   if (!enough_since_) enough_since_ = now;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
   // for the last one.
   if (!living_members_all_ready()) return;
-  std::vector<NodeId> chosen, newcomers;
+  const bool first_formation = newcomers_.size() == waiting_;
+  if (first_formation && waiting_ < room() && now < *enough_since_ + options().last_call) return;
+  std::vector<NodeId> chosen;
+  std::set<std::int32_t> hints;
   for (const auto& [id, node] : nodes_)
-    if (node.ready && node.stream) (node.member ? chosen : newcomers).push_back(id);
-  const bool last_call = chosen.empty() && count < options().nodes_max;
-  if (last_call && now < *enough_since_ + options().last_call) return;
-  std::stable_sort(newcomers.begin(), newcomers.end(), [&](const NodeId& a, const NodeId& b) { return nodes_.at(a).arrived < nodes_.at(b).arrived; });
-  for (const NodeId& id : newcomers)
-    if (chosen.size() < options().nodes_max) chosen.push_back(id);
+    if (node.member && is_waiting(node)) chosen.push_back(id), hints.insert(node.join.hint);
+  // Of two incarnations of one place the later comes first: the earlier one is probably on its way out.
+  std::vector<NodeId> others, twins;
+  std::map<std::int32_t, NodeId> latest;
+  for (const auto& [arrived, id] : newcomers_) latest.insert_or_assign(nodes_.at(id).join.hint, id);
+  for (const auto& [arrived, id] : newcomers_) {
+    const std::int32_t hint = nodes_.at(id).join.hint;
+    const bool twin = hint >= 0 && (hints.contains(hint) || latest.at(hint) != id);
+    (twin ? twins : others).push_back(id);
+  }
+  for (const auto* more : {&others, &twins})
+    for (const NodeId& id : *more)
+      if (chosen.size() < room()) chosen.push_back(id);
   begin(std::move(chosen), now);
 }
 
 void Round::begin(std::vector<NodeId> chosen, Instant now) {
   std::vector<Candidate> candidates;
+  candidates.reserve(chosen.size());
   for (const NodeId& id : chosen) {
     const Join& join = nodes_.at(id).join;
-    candidates.push_back({id, join.address, join.workers, join.master_port, join.hint});
+    candidates.push_back({id, join.address, join.workers, join.master_port, join.hint, join.topology});
   }
   // Only survivors keep their place: a node that was lost and has returned is a newcomer.
   std::erase_if(members_, [&](const Member& m) { return !nodes_.contains(m.node) || !nodes_.at(m.node).member; });
+  for (auto& [id, node] : nodes_)
+    if (node.member) change(node, [](Node& n) { n.member = false; });
   members_ = assign(std::move(candidates), members_, options().nodes_min == options().nodes_max);
+  roster_ = roster_hash(members_);
   generation_ = {++floor_, setup_.lineage};
   revoked_ = false;
   began_ = now;
+  deserted_until_ = {};
   done_.clear();
   lost_.clear();
   enough_since_.reset();
   forming_since_.reset();
-  actions_.push_back(BeginGeneration{generation_});
-  for (auto& [id, node] : nodes_) node.member = false;
-  std::size_t workers = 0;
+  actions_.push_back(BeginGeneration{generation_, members_});
   for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
     Node& node = nodes_.at(members_[rank].node);
-    node.member = true;
-    node.ready = node.owes = false;
-    node.told.clear();
-    workers += members_[rank].workers;
-    send(node, World{generation_, key_of(setup_.secret, generation_), rank, members_, restart_count_, cause_});
+    change(node, [](Node& n) {
+      n.member = true;
+      n.ready = n.owes = false;
+      n.told = 0;
+    });
+    send(node, world_of(rank));
   }
-  say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"), count_of(workers, "worker")));
+  say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"), count_of(seat_of(0).world_size, "worker")));
+}
+
+Seat Round::seat_of(std::uint32_t group_rank) const {
+  return {group_rank, members_[group_rank].base_rank, static_cast<std::uint32_t>(members_.size()),
+          members_.back().base_rank + members_.back().workers, roster_};
+}
+
+World Round::world_of(std::uint32_t group_rank) const {
+  return {generation_, key_of(setup_.secret, generation_), seat_of(group_rank), members_[group_rank].address,
+          members_[0].address, members_[0].master_port, restarts_, cause_};
 }
 
 void Round::give_up(Instant now) {
-  if (runs() || !forming_since_ || ready_count() >= options().nodes_min) return;
+  if (runs() || recovery_ || !forming_since_ || waiting_ >= needed()) return;
   if (now < *forming_since_ + setup_.timeouts.join) return;
-  decide(generation_.number == 0 ? exit_never_formed : exit_too_few,
-         fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", ready_count(), options().nodes_min, seconds(setup_.timeouts.join), missing()), now);
+  const bool never = generation_.number == 0 && floor_ == setup_.generation_floor;
+  decide(never ? exit_never_formed : exit_too_few,
+         fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", waiting_, needed(), seconds(setup_.timeouts.join), missing()), now);
 }
 
 void Round::decide(std::int32_t exit_code, std::string report, Instant now) {
@@ -466,17 +615,30 @@ void Round::decide(std::int32_t exit_code, std::string report, Instant now) {
 // --- what the waiting are told ------------------------------------------------------------------------------------
 
 std::string Round::missing() const {
-  const std::size_t count = ready_count();
-  std::string text = count < options().nodes_min ? fmt::format("missing: at least {}", options().nodes_min - count)
-                                                 : fmt::format("room for {} more", options().nodes_max - count);
+  std::string text = waiting_ < needed() ? fmt::format("missing: at least {}", needed() - waiting_)
+                                                    : fmt::format("room for {} more", room() - waiting_);
+  // Where every node says which one it is, the absent have names.
+  std::set<std::int32_t> hints;
+  for (const auto& [id, node] : nodes_)
+    if (node.ready && node.stream) hints.insert(node.join.hint);
+  const auto places = static_cast<std::int32_t>(options().nodes_max);
+  if (!hints.empty() && *hints.begin() >= 0 && *hints.rbegin() < places && hints.size() == waiting_ + observers_) {
+    std::vector<std::string> absent;
+    for (std::int32_t rank = 0; rank < places && absent.size() <= names_max; ++rank)
+      if (!hints.contains(rank)) absent.push_back(std::to_string(rank));
+    if (!absent.empty()) text += fmt::format(" (node rank {})", some_of(absent));
+  }
   std::vector<std::string> lost;
   for (const auto& [id, why] : lost_)
     if (!nodes_.contains(id)) lost.push_back(fmt::format("{} ({})", id.value(), why));
-  if (!lost.empty()) text += fmt::format("; gone: {}", fmt::join(lost, ", "));
+  if (!lost.empty()) text += fmt::format("; gone: {}", some_of(lost));
   return text;
 }
 
 Round::Reason Round::reason() const {
+  if (recovery_)
+    return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation), recovery_->seats.size(), recovery_->shape.nodes),
+            recovery_->until, "it ends unless all come"};
   if (runs()) {
     if (const auto at = growth_at()) return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
     return {fmt::format("generation {} runs with {}; this node is a spare", to_string(generation_), count_of(members_.size(), "node")), {}, {}};
@@ -484,28 +646,33 @@ Round::Reason Round::reason() const {
   if (revoked_ && !living_members_all_ready()) {
     std::vector<std::string> late;
     for (const auto& [id, node] : nodes_)
-      if (node.member && !(node.ready && node.stream)) late.push_back(id.value());
-    return {fmt::format("waiting for {} to end the workers of generation {}", fmt::join(late, ", "), to_string(generation_)), return_by_, "they count as lost"};
+      if (is_late(node)) late.push_back(id.value());
+    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation_)), return_by_, "they count as lost"};
   }
-  const std::size_t count = ready_count();
-  if (count < options().nodes_min)
-    return {fmt::format("{} of {} nodes; {}", count, options().nodes_min, missing()),
+  if (waiting_ < needed())
+    return {fmt::format("{} of {} nodes; {}", waiting_, needed(), missing()),
             forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the round is given up"};
-  return {fmt::format("{} of {} nodes; {}", count, options().nodes_max, missing()), *enough_since_ + options().last_call, "last call ends"};
+  return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), *enough_since_ + options().last_call, "last call ends"};
 }
 
 void Round::explain(Instant now) {
-  const bool anybody = std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) { return entry.second.ready && entry.second.stream; });
-  if (!anybody) return;
+  if (!explain_at_) explain_at_ = now + explain_after;
+  if (now < *explain_at_) return;
+  explain_at_.reset();
   const Reason why = reason();
   const std::string key = fmt::format("{} {} {}", why.why, why.until ? why.until->time_since_epoch().count() : 0, why.then);
+  if (explained_ != key) explained_ = key, ++explanation_;
   std::string text = why.why;
   if (why.until) text += fmt::format("; {} in {:.0f} s", why.then, std::ceil(seconds(*why.until - now)));
+  std::size_t told = 0;
   for (auto& [id, node] : nodes_) {
-    if (!node.ready || !node.stream || node.told == key) continue;
-    node.told = key;
-    send(node, Waiting{text});
+    const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
+    if (!waits || node.told == explanation_) continue;
+    node.told = explanation_;
+    send(node, Waiting{node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node")) : text});
+    ++told;
   }
+  if (told > 0) explain_at_ = now + explain_after + explain_per_node * static_cast<Duration::rep>(told);
 }
 
 void Round::wake(Instant now) {
@@ -513,16 +680,17 @@ void Round::wake(Instant now) {
   const auto at = [&](std::optional<Instant> when) {
     if (when && *when > now && (!next || *when < *next)) next = when;  // what was due before, settle has seen to
   };
-  for (const auto& [number, stream] : streams_)
-    if (!stream.node && !stream.in_process) at(stream.heard + setup_.timeouts.heartbeat_limit);
-  for (const auto& [id, node] : nodes_) at(gone_at(node));
+  if (!silences_.empty()) at(silences_.begin()->first);
+  if (!broken_.empty()) at(deserted(now) ? deserted_until_ : broken_.begin()->first + setup_.timeouts.reconnect_grace);
   if (verdict_) {
     if (const Instant end = verdict_at_ + setup_.timeouts.verdict_linger; now < end) at(end);
   } else if (options_) {
+    at(explain_at_);
     at(growth_at());
+    if (recovery_) at(recovery_->until);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
     if (!runs() && enough_since_ && living_members_all_ready()) at(*enough_since_ + options().last_call);
-    if (!runs() && forming_since_ && ready_count() < options().nodes_min) at(*forming_since_ + setup_.timeouts.join);
+    if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);
   }
   if (next == wake_) return;
   wake_ = next;
@@ -535,12 +703,13 @@ void Round::refuse(StreamNumber stream, Failure why) {
   say(Level::warning, "refused: " + why.what);
   send(stream, Refused{std::move(why)});
   actions_.push_back(CloseStream{stream});
-  const auto at = streams_.find(stream);
-  const std::optional<NodeId> node = at->second.node;
-  streams_.erase(at);
+  const std::optional<NodeId> node = streams_.at(stream).node;
+  forget(stream);
   if (!node) return;
-  nodes_.at(*node).stream.reset();
-  nodes_.at(*node).broken = Instant{};  // no grace: it is not welcome back as it is
+  change(nodes_.at(*node), [](Node& n) {
+    n.stream.reset();
+    n.broken = Instant{};  // no grace: it is not welcome back as it is
+  });
 }
 
 void Round::send(const Node& node, CoordinatorMessage message) {

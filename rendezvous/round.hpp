@@ -31,6 +31,10 @@ constexpr Duration growth_settle = 1s;
 constexpr std::uint32_t growth_doublings_max = 5;
 /// Newcomers of this long are taken in together.
 constexpr Duration growth_gather = 250ms;
+/// The waiting are told for what this long after it changed, and again after as much for each of them: in a world of
+/// thousands, words must not cost more than the work.
+constexpr Duration explain_after = 100ms;
+constexpr Duration explain_per_node = 1ms;
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 
 /// Limits of what one may say; a generation's number leaves room above it for ever.
@@ -77,9 +81,12 @@ struct CloseStream {
 struct WakeAt {
   Instant at;
 };
-/// The store serves this generation from now on.
+/// The store serves this generation from now on. Nothing of it may be told to anyone before it is on record, where there
+/// is one.
 struct BeginGeneration {
   Generation generation;
+  std::vector<Member> members;
+  bool adopted = false;  ///< It ran before this coordinator did.
 };
 /// The store serves nobody until the next one.
 struct EndGeneration {
@@ -110,6 +117,7 @@ class Round {
     std::optional<NodeId> node;  // none before Join and after Leave
     bool in_process = false;
     Instant heard;
+    Instant look_again{};  // its place in silences_
   };
   struct Node {
     Join join;
@@ -119,7 +127,14 @@ class Round {
     bool member = false;                 // of generation_
     bool owes = false;                   // has to acknowledge the end of generation_
     bool ready = false;                  // waits for a world
-    std::string told;                    // what it waits for, as told last
+    std::uint64_t told = 0;              // the explanation it has
+  };
+  /// A generation that another coordinator began and whose members come one after the other, with their seats.
+  struct Recovery {
+    Generation generation;
+    Seat shape;                            // of one of them; all agree but for their own place
+    std::map<std::uint32_t, NodeId> seats;  // by group rank
+    Instant until;
   };
   /// What a waiting node is told: `until` is an instant, so that the text changes only when the reason does.
   struct Reason {
@@ -135,6 +150,13 @@ class Round {
   void on(const RoundTick& event, Instant now);
   void join(StreamNumber stream, const Join& join, Instant now);
   void admit(StreamNumber stream, Node& node, const Join& join, Instant now);
+  void claim(Node& node, Instant now);
+  void is_over(const Node& node, const Generation& newest);
+  void adopt(Instant now);
+  void end_recovery(const std::string& why, Instant now);
+  template <class Change>
+  void change(Node& node, Change change);
+  void count(const Node& node, bool in);
   void said(Node& node, const NodeMessage& message, Instant now);
   void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
   void leave(const NodeId& id, const std::string& why, Instant now);
@@ -151,14 +173,24 @@ class Round {
   void decide(std::int32_t exit_code, std::string report, Instant now);
   void explain(Instant now);
   void wake(Instant now);
+  void listen(StreamNumber number, Stream& stream, Instant until);
+  void forget(StreamNumber number);
+  [[nodiscard]] World world_of(std::uint32_t group_rank) const;
+  [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
 
   [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;
   [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
-  [[nodiscard]] bool living_members_all_ready() const;
-  [[nodiscard]] std::size_t ready_count() const;
-  [[nodiscard]] bool all_done() const;
+  // Nodes without workers count as nodes, as they do for the schedulers that number them, but have no place in a world.
+  [[nodiscard]] std::uint32_t less_observers(std::uint32_t nodes) const { return nodes > observers_ ? nodes - static_cast<std::uint32_t>(observers_) : 1; }
+  [[nodiscard]] std::uint32_t needed() const { return less_observers(options().nodes_min); }
+  [[nodiscard]] std::uint32_t room() const { return less_observers(options().nodes_max); }
+  [[nodiscard]] bool living_members_all_ready() const { return late_ == 0; }
+  [[nodiscard]] bool is_newcomer(const Node& node) const { return !node.member && is_waiting(node); }
+  [[nodiscard]] static bool is_waiting(const Node& node) { return node.ready && node.stream && node.join.workers > 0; }
+  [[nodiscard]] static bool is_late(const Node& node) { return node.member && !(node.ready && !node.owes && node.stream); }
+  [[nodiscard]] bool all_done() const { return !members_.empty() && done_.size() == members_.size(); }
   [[nodiscard]] std::optional<Instant> growth_at() const;
-  [[nodiscard]] std::optional<Instant> gone_at(const Node& node) const;
+  [[nodiscard]] bool deserted(Instant now) const { return runs() && now < deserted_until_; }
   [[nodiscard]] Reason reason() const;
   [[nodiscard]] std::string missing() const;
   [[nodiscard]] const RoundOptions& options() const { return *options_; }
@@ -173,11 +205,22 @@ class Round {
   RunId run_;
   std::map<StreamNumber, Stream> streams_;
   Nodes nodes_;
+  // What follows from nodes_ and streams_, kept so that an event among many thousand nodes costs no walk over them all.
+  std::size_t waiting_ = 0;    // nodes that wait for a world
+  std::size_t late_ = 0;       // living members that do not
+  std::size_t connected_ = 0;  // nodes with workers and a stream
+  std::size_t observers_ = 0;  // nodes without workers, with a stream
+  std::set<std::pair<Instant, NodeId>> newcomers_;      // of the waiting, by arrival
+  std::set<std::pair<Instant, NodeId>> broken_;         // nodes without a stream
+  std::set<std::pair<Instant, StreamNumber>> silences_;  // when to look whether a stream is silent; never too late
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
 
   Generation generation_{};       // the newest; number 0: none yet
   std::uint64_t floor_ = 0;
   std::vector<Member> members_;   // of generation_
+  std::uint64_t roster_ = 0;      // hash of members_
+  std::optional<Recovery> recovery_;
+  Instant deserted_until_{};      // every node's stream broke: members have this long to come back
   std::set<NodeId> done_;         // members whose workers all ended well
   std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
   bool revoked_ = false;
@@ -186,14 +229,16 @@ class Round {
   std::optional<Instant> enough_since_;   // forming: when the minimum was reached
   std::optional<Instant> forming_since_;  // since when nodes wait for a generation
 
-  std::uint32_t restart_count_ = 0;
-  std::int32_t restarts_used_ = 0;
+  RestartCounts restarts_;
   bool progressed_ = false;       // a step that was never decided before was, since the last failure of a worker
   std::uint64_t newest_step_ = 0;  // of the whole job
   std::uint32_t growths_ = 0;     // since a step was decided
   std::string cause_;             // why the generation before ended
   std::optional<Verdict> verdict_;
   Instant verdict_at_{};
+  std::optional<Instant> explain_at_;
+  std::string explained_;         // told last to those who wait
+  std::uint64_t explanation_ = 0;  // its number
   std::optional<Instant> wake_;
 
   std::vector<RoundAction> actions_;  // of the step under way

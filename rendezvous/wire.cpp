@@ -45,6 +45,18 @@ class Checker {
     out.node = text("node", in.node(), wire_name_max);
     return out;
   }
+  Seat seat(const wire::Seat& in) {
+    Seat out;
+    out.nodes = number<std::uint32_t>("seat.nodes", in.nodes(), 1, nodes_limit);
+    out.group_rank = number<std::uint32_t>("seat.group_rank", in.group_rank(), 0, out.nodes - 1);
+    out.world_size = number<std::uint32_t>("seat.world_size", in.world_size(), 1, nodes_limit * workers_per_node_limit);
+    out.base_rank = number<std::uint32_t>("seat.base_rank", in.base_rank(), 0, out.world_size - 1);
+    out.roster = in.roster();
+    return out;
+  }
+  std::uint16_t port(std::string_view field, std::uint32_t value) {
+    return static_cast<std::uint16_t>(number<std::uint32_t>(field, value, 0, UINT16_MAX));
+  }
   void fail(std::string why) {
     if (problem_.empty()) problem_ = std::move(why);
   }
@@ -77,6 +89,21 @@ void put(const Failure& failure, wire::Failure& out) {
   out.set_node(failure.node);
 }
 
+void put(const Seat& seat, wire::Seat& out) {
+  out.set_group_rank(seat.group_rank);
+  out.set_base_rank(seat.base_rank);
+  out.set_nodes(seat.nodes);
+  out.set_world_size(seat.world_size);
+  out.set_roster(seat.roster);
+}
+
+void put(const RestartCounts& counts, wire::RestartCounts& out) {
+  out.set_generations(counts.generations);
+  out.set_used(counts.used);
+}
+
+RestartCounts read(const wire::RestartCounts& in) { return {in.generations(), in.used()}; }
+
 ByteSpan bytes_of(const std::string& text) { return as_bytes(text); }
 
 struct PutNodeMessage {
@@ -98,6 +125,9 @@ struct PutNodeMessage {
     join.set_hint(m.hint);
     put(m.last, *join.mutable_last());
     join.set_resuming(m.resuming);
+    if (m.seat) put(*m.seat, *join.mutable_seat());
+    put(m.restarts, *join.mutable_restarts());
+    join.set_topology(m.topology);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -132,23 +162,21 @@ struct PutCoordinatorMessage {
     wire::World& world = *out.mutable_world();
     put(m.generation, *world.mutable_generation());
     world.set_key(m.key.data(), m.key.size());
-    world.set_group_rank(m.group_rank);
-    for (const Member& member : m.members) {
-      wire::Member& to = *world.add_members();
-      to.set_node(member.node.value());
-      to.set_address(member.address);
-      to.set_workers(member.workers);
-      to.set_base_rank(member.base_rank);
-      to.set_master_port(member.master_port);
-    }
-    world.set_restart_count(m.restart_count);
+    put(m.seat, *world.mutable_seat());
+    world.set_address(m.address);
+    world.set_master_address(m.master_address);
+    world.set_master_port(m.master_port);
+    put(m.restarts, *world.mutable_restarts());
     world.set_cause(cut(m.cause));
   }
   void operator()(const Revoke& m) const {
     put(m.generation, *out.mutable_revoke()->mutable_generation());
     put(m.why, *out.mutable_revoke()->mutable_why());
   }
-  void operator()(const Resumed& m) const { put(m.generation, *out.mutable_resumed()->mutable_generation()); }
+  void operator()(const Resumed& m) const {
+    put(m.generation, *out.mutable_resumed()->mutable_generation());
+    out.mutable_resumed()->set_fresh(m.fresh);
+  }
   void operator()(const Verdict& m) const {
     out.mutable_verdict()->set_exit_code(m.exit_code);
     out.mutable_verdict()->set_report(cut(m.report));
@@ -173,10 +201,13 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.options.max_restarts = check.number<std::int32_t>("max_restarts", in.options().max_restarts(), -1, INT32_MAX);
   out.workers = check.number<std::uint32_t>("workers", in.workers(), 0, workers_per_node_limit);
   out.address = check.text("address", in.address(), wire_name_max);
-  out.master_port = static_cast<std::uint16_t>(check.number<std::uint32_t>("master_port", in.master_port(), 0, UINT16_MAX));
+  out.master_port = check.port("master_port", in.master_port());
   out.hint = check.number<std::int32_t>("hint", in.hint(), -1, INT32_MAX);
   out.last = check.generation(in.last());
   out.resuming = in.resuming();
+  if (in.has_seat()) out.seat = check.seat(in.seat());
+  out.restarts = read(in.restarts());
+  out.topology = check.text("topology", in.topology(), wire_name_max);
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -197,24 +228,11 @@ Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   out.generation = check.generation(in.generation());
   if (in.key().size() == out.key.size()) std::memcpy(out.key.data(), in.key().data(), out.key.size());
   else check.fail(fmt::format("the key has {} bytes, not {}", in.key().size(), out.key.size()));
-  if (in.members_size() < 1 || in.members_size() > static_cast<int>(nodes_limit)) {
-    check.fail(fmt::format("{} members, out of 1 to {}", in.members_size(), nodes_limit));
-    return check.finish<CoordinatorMessage>(std::move(out));
-  }
-  out.group_rank = check.number<std::uint32_t>("group_rank", in.group_rank(), 0, static_cast<std::uint32_t>(in.members_size()) - 1);
-  std::uint64_t base_rank = 0;
-  for (const wire::Member& from : in.members()) {
-    Member member;
-    member.node = NodeId{check.text("member", from.node(), wire_name_max)};
-    member.address = check.text("address", from.address(), wire_name_max);
-    member.workers = check.number<std::uint32_t>("workers", from.workers(), 0, workers_per_node_limit);
-    member.base_rank = from.base_rank();
-    member.master_port = static_cast<std::uint16_t>(check.number<std::uint32_t>("master_port", from.master_port(), 0, UINT16_MAX));
-    if (member.base_rank != base_rank) check.fail(fmt::format("base rank {} of node {}, not {}", member.base_rank, member.node.value(), base_rank));
-    base_rank += member.workers;
-    out.members.push_back(std::move(member));
-  }
-  out.restart_count = in.restart_count();
+  out.seat = check.seat(in.seat());
+  out.address = check.text("address", in.address(), wire_name_max);
+  out.master_address = check.text("master_address", in.master_address(), wire_name_max);
+  out.master_port = check.port("master_port", in.master_port());
+  out.restarts = read(in.restarts());
   out.cause = check.text("cause", in.cause(), wire_text_max);
   return check.finish<CoordinatorMessage>(std::move(out));
 }
@@ -291,7 +309,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     }
     case wire::ToNode::kResumed: {
       Checker check{"Resumed"};
-      return check.finish<CoordinatorMessage>(Resumed{check.generation(in.resumed().generation())});
+      return check.finish<CoordinatorMessage>(Resumed{check.generation(in.resumed().generation()), in.resumed().fresh()});
     }
     case wire::ToNode::kVerdict: {
       Checker check{"Verdict"};

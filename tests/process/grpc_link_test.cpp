@@ -84,6 +84,7 @@ struct Agent {
     message.address = link->local_address();
     message.last = last;
     message.resuming = resuming;
+    if (resuming) message.seat = last_heard<World>().seat;
     link->send(message);
   }
   template <class T>
@@ -119,9 +120,9 @@ TEST_CASE("two nodes form a world over gRPC; one is killed; it comes back, and t
   a.connect();
   b.connect();
   REQUIRE(world.until([&] { return a.running && b.running; }));
-  CHECK(a.last_heard<World>().members == b.last_heard<World>().members);
+  CHECK(a.last_heard<World>().seat.roster == b.last_heard<World>().seat.roster);
   CHECK(a.last_heard<World>().key == b.last_heard<World>().key);
-  CHECK(a.last_heard<World>().members[0].address == "127.0.0.1");
+  CHECK(a.last_heard<World>().master_address == "127.0.0.1");
 
   b.link.reset();
   REQUIRE(world.until([&] { return a.count<Revoke>() == 1; }));
@@ -189,7 +190,7 @@ TEST_CASE("store calls go through, wait, and are fenced", "[grpc]") {
   }
 }
 
-TEST_CASE("a node outlives its coordinator: it is told of the new one's generation and joins it", "[grpc]") {
+TEST_CASE("nodes outlive their coordinator: a fresh one goes on with their generation", "[grpc]") {
   Stage world;
   world.serve();
   Agent a{world, "a"}, b{world, "b"};
@@ -202,7 +203,15 @@ TEST_CASE("a node outlives its coordinator: it is told of the new one's generati
   CHECK(a.running);
   world.make(0);
   world.serve();
-  REQUIRE(world.until([&] { return a.count<World>() == 2 && b.count<World>() == 2; }));
+  REQUIRE(world.until([&] { return a.count<Resumed>() == 1 && b.count<Resumed>() == 1; }));
+  CHECK(a.last_heard<Resumed>().fresh);
+  CHECK(a.last_heard<Resumed>().generation == a.last_heard<World>().generation);
+  CHECK(a.running);
+  b.link.reset();
+  REQUIRE(world.until([&] { return a.count<Revoke>() == 1; }));
+  Agent again{world, "b", 2};
+  again.connect();
+  REQUIRE(world.until([&] { return a.count<World>() == 2 && again.count<World>() == 1; }));
   CHECK(a.last.number == 2);
   CHECK(a.last.lineage != a.last_heard<Revoke>().generation.lineage);
 }

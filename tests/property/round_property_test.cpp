@@ -22,6 +22,7 @@ struct Agent {
   bool frozen = false;                   // lives, but says nothing (a pause, a cut line)
   std::optional<StreamNumber> stream;    // as it sees it
   Generation last{};
+  Seat seat;                             // in `last`
   bool running = false;                  // workers of `last` run
   std::optional<Instant> workers_gone;   // revoked: when the last of them has ended
   Instant next_beat{}, next_connect{};
@@ -115,8 +116,9 @@ class Simulation {
   }
   void feed(const RoundEvent& event) {
     for (RoundAction& action : round_.step(event, now_)) {
+      if (const auto* begin = std::get_if<BeginGeneration>(&action)) began(*begin);
       if (auto* send = std::get_if<SendTo>(&action)) {
-        if (const auto* world = std::get_if<World>(&send->message)) began(*world);
+        if (const auto* world = std::get_if<World>(&send->message)) REQUIRE(worlds_.at(world->generation.number).generation == world->generation);
         post(to_agents_, send->stream, std::move(send->message));
       }
       if (const auto* close = std::get_if<CloseStream>(&action)) post(to_agents_, close->stream, *close);
@@ -137,6 +139,7 @@ class Simulation {
     message.address = agent.name;
     message.last = agent.last;
     message.resuming = agent.running;
+    if (agent.running && !agent.workers_gone) message.seat = agent.seat;
     say(agent, message);
   }
   void start(Agent& agent) {
@@ -175,7 +178,8 @@ class Simulation {
   void hear(Agent& agent, const CoordinatorMessage& message) {
     if (const auto* world = std::get_if<World>(&message)) {
       if (agent.running || world->generation.number <= agent.last.number) return;
-      REQUIRE(world->members.at(world->group_rank).node.value() == agent.name);
+      REQUIRE(worlds_.at(world->generation.number).members.at(world->seat.group_rank).node.value() == agent.name);
+      agent.seat = world->seat;
       agent.last = world->generation;
       agent.running = true;
     }
@@ -210,14 +214,10 @@ class Simulation {
   }
 
   // --- checkers ---
-  // A world was sent: generations only grow, and one generation has one membership.
-  void began(const World& world) {
+  // Generations only grow, and one generation has one membership.
+  void began(const BeginGeneration& world) {
     const std::uint64_t number = world.generation.number;
-    if (const auto known = worlds_.find(number); known != worlds_.end()) {
-      REQUIRE(known->second.members == world.members);
-      REQUIRE(known->second.generation == world.generation);
-      return;
-    }
+    REQUIRE_FALSE(worlds_.contains(number));
     if (!worlds_.empty()) REQUIRE(number > worlds_.rbegin()->first);
     REQUIRE(world.members.size() >= options_.nodes_min);
     REQUIRE(world.members.size() <= options_.nodes_max);
@@ -236,7 +236,7 @@ class Simulation {
     // Two agents that run the same number run the same generation, each with a place of its own in it.
     for (const Agent& agent : agents_) {
       if (!agent.running) continue;
-      const World& world = worlds_.at(agent.last.number);
+      const BeginGeneration& world = worlds_.at(agent.last.number);
       REQUIRE(world.generation == agent.last);
       REQUIRE(std::count_if(world.members.begin(), world.members.end(), [&](const Member& m) { return m.node.value() == agent.name; }) == 1);
     }
@@ -249,7 +249,7 @@ class Simulation {
   std::optional<Instant> wake_;
   std::vector<Agent> agents_;
   std::deque<Letter> to_round_, to_agents_;
-  std::map<std::uint64_t, World> worlds_;
+  std::map<std::uint64_t, BeginGeneration> worlds_;
   std::uint64_t streams_ = 0;
 };
 

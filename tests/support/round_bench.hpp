@@ -32,6 +32,7 @@ class RoundBench {
   std::set<StreamNumber> silent;  ///< Of these, the ones that do not.
   std::vector<std::string> said;
   std::vector<Generation> begun;
+  std::vector<Member> members;    ///< Of the newest generation.
   RoundOptions options;
   Round round;
   Instant now{};
@@ -82,6 +83,15 @@ class RoundBench {
     return stream;
   }
   StreamNumber join(const std::string& node, std::uint64_t incarnation = 1) { return join(a_join(node, incarnation)); }
+  /// The agent came back after its stream broke; its workers still run in that world.
+  StreamNumber resume(const std::string& node, const World& held, std::uint64_t incarnation = 1) {
+    Join join = a_join(node, incarnation);
+    join.last = held.generation;
+    join.resuming = true;
+    join.seat = held.seat;
+    join.restarts = held.restarts;
+    return this->join(join);
+  }
   void say(StreamNumber stream, NodeMessage message) { feed(FromNode{stream, std::move(message)}); }
   void break_stream(StreamNumber stream) {
     open.erase(stream);
@@ -117,7 +127,7 @@ class RoundBench {
     const auto world = last<World>(stream);
     if (!world || world->generation != generation()) return {};
     std::string names;
-    for (const Member& member : world->members) names += (names.empty() ? "" : " ") + member.node.value();
+    for (const Member& member : members) names += (names.empty() ? "" : " ") + member.node.value();
     return names;
   }
 
@@ -126,7 +136,7 @@ class RoundBench {
     if (auto* to = std::get_if<SendTo>(&action)) sent[to->stream].push_back(std::move(to->message));
     if (const auto* close = std::get_if<CloseStream>(&action)) open.erase(close->stream);
     if (const auto* wake = std::get_if<WakeAt>(&action)) wake_ = wake->at;
-    if (const auto* begin = std::get_if<BeginGeneration>(&action)) begun.push_back(begin->generation);
+    if (const auto* begin = std::get_if<BeginGeneration>(&action)) begun.push_back(begin->generation), members = begin->members;
     if (const auto* say = std::get_if<Say>(&action)) said.push_back(say->text);
   }
   std::uint64_t next_stream_ = 1;

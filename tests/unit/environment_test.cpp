@@ -11,15 +11,18 @@ namespace {
 World two_nodes() {
   World w;
   w.generation = {7, {{1, 2}}};
-  w.group_rank = 1;
-  w.restart_count = 4;
-  w.members = {{NodeId{"a"}, "10.0.0.1", 2, 0, 5001}, {NodeId{"b"}, "10.0.0.2", 3, 2, 5002}};
+  w.seat = {.group_rank = 1, .base_rank = 2, .nodes = 2, .world_size = 5};
+  w.restarts.generations = 4;
+  w.address = "10.0.0.2";
+  w.master_address = "10.0.0.1";
+  w.master_port = 5001;
   return w;
 }
 
 Variables environment_of(std::uint32_t local_rank, Variables own = {}) {
   LaunchOptions options;
   options.round.max_restarts = 5;
+  options.workers = 3;
   const World world = two_nodes();
   return worker_environment(std::move(own), {.options = options,
                                              .world = world,
@@ -69,8 +72,8 @@ TEST_CASE("what a person has set for threads and NCCL stays", "[environment]") {
 
 TEST_CASE("a lone worker of a node keeps all its threads", "[environment]") {
   LaunchOptions options;
-  World world = two_nodes();
-  world.members[1].workers = 1;
+  options.workers = 1;
+  const World world = two_nodes();
   CHECK(worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{0}})
             .count("OMP_NUM_THREADS") == 0);
 }

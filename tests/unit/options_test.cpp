@@ -94,7 +94,7 @@ TEST_CASE("all problems come out together, each with option, value and remedy", 
 }
 
 TEST_CASE("bad numbers of nodes are refused", "[options]") {
-  for (const char* n : {"3:2", "1:2:3", "x", "", "0", "-1", "0:1", "1:", ":2", "99999999999999999999", "65537"}) {
+  for (const char* n : {"3:2", "1:2:3", "x", "", "0", "-1", "0:1", "1:", ":2", "99999999999999999999", "131073"}) {
     INFO(n);
     CHECK(contains(refused({std::string{"--nnodes="} + n, "s"}).text, "nnodes"));
   }

@@ -1,5 +1,7 @@
 #include "rendezvous/round.hpp"
 
+#include <fmt/format.h>
+
 #include "rendezvous/assign.hpp"
 #include "tests/support/round_bench.hpp"
 
@@ -9,6 +11,7 @@ namespace {
 using Catch::Matchers::Contains;
 
 constexpr RoundOptions two{.nodes_min = 2, .nodes_max = 2};
+constexpr Duration options_last_call = RoundOptions{}.last_call;
 constexpr RoundOptions one_to_three{.nodes_min = 1, .nodes_max = 3};
 
 WorkerFailed failure(const Generation& generation, bool is_job = false, std::int32_t code = 3) {
@@ -37,8 +40,8 @@ TEST_CASE("a round closes at once with the maximum", "[round]") {
   for (const StreamNumber stream : {a, b, c}) CHECK(bench.world(stream) == "a b c");
   const auto world = bench.last<World>(c);
   CHECK(world->generation == Generation{1, {{0x1111, 0x2222}}});
-  CHECK(world->group_rank == 2);
-  CHECK(world->members[2] == Member{NodeId{"c"}, "c.local", 2, 4, 4000});
+  CHECK(world->seat.group_rank == 2);
+  CHECK(bench.members[2] == Member{NodeId{"c"}, "c.local", 2, 4, 4000});
   CHECK(world->key == bench.last<World>(a)->key);
 }
 
@@ -70,6 +73,8 @@ TEST_CASE("with the minimum a round waits for last call, and no longer", "[round
 TEST_CASE("more nodes than the maximum wait as spares and take the place of the dead", "[round]") {
   Pair bench;
   const auto c = bench.join("c");
+  bench.pass(explain_after);
+  REQUIRE(bench.count<Waiting>(c) == 1);
   CHECK_THAT(bench.last<Waiting>(c)->why, Contains("this node is a spare"));
   bench.pass(10h);
   CHECK(bench.begun.size() == 1);
@@ -86,9 +91,9 @@ TEST_CASE("more nodes than the maximum wait as spares and take the place of the 
 TEST_CASE("a round that nobody completes ends with the join deadline and says who is missing", "[round]") {
   RoundBench bench{{.nodes_min = 3, .nodes_max = 3}};
   const auto a = bench.join("a"), b = bench.join("b");
-  CHECK(bench.last<Waiting>(b)->why == "2 of 3 nodes; missing: at least 1; the round is given up in 600 s");
   bench.pass(599s);
-  CHECK(bench.count<Waiting>(a) == 2);  // said when it changed, not on every tick
+  REQUIRE(bench.count<Waiting>(b) == 1);  // said when it changed, not on every tick
+  CHECK(bench.last<Waiting>(b)->why == "2 of 3 nodes; missing: at least 1; the round is given up in 600 s");
   CHECK_FALSE(bench.round.verdict());
   bench.pass(1s);
   CHECK(bench.last<Verdict>(a)->exit_code == 170);
@@ -98,9 +103,107 @@ TEST_CASE("a round that nobody completes ends with the join deadline and says wh
 TEST_CASE("who waits is told for what, and until when", "[round]") {
   RoundBench bench{{.nodes_min = 2, .nodes_max = 3, .last_call = 12s}};
   const auto a = bench.join("a");
+  CHECK(bench.count<Waiting>(a) == 0);  // a moment later it may be another reason
+  bench.pass(explain_after);
+  REQUIRE(bench.count<Waiting>(a) == 1);
   CHECK(bench.last<Waiting>(a)->why == "1 of 2 nodes; missing: at least 1; the round is given up in 600 s");
+  bench.pass(1s);
   bench.join("b");
+  bench.pass(explain_after);
   CHECK(bench.last<Waiting>(a)->why == "2 of 3 nodes; room for 1 more; last call ends in 12 s");
+}
+
+TEST_CASE("words do not cost more than the work: a crowd is told once in a while", "[round]") {
+  RoundBench bench{{.nodes_min = 1001, .nodes_max = 1001}};
+  std::vector<StreamNumber> streams;
+  for (int i = 0; i < 1000; ++i) {
+    streams.push_back(bench.join(fmt::format("n{}", i)));
+    bench.pass(1ms);
+  }
+  std::size_t told = 0;
+  for (const StreamNumber stream : streams) told += bench.count<Waiting>(stream);
+  CHECK(told < 3000);
+  bench.pass(5s);
+  CHECK_THAT(bench.last<Waiting>(streams.front())->why, Contains("1000 of 1001 nodes"));
+}
+
+TEST_CASE("where every node says which one it is, the absent have names", "[round]") {
+  RoundBench bench{{.nodes_min = 4, .nodes_max = 4}};
+  StreamNumber stream;
+  for (const std::int32_t hint : {0, 2}) {
+    Join join = bench.a_join(fmt::format("node{}", hint));
+    join.hint = hint;
+    stream = bench.join(join);
+  }
+  bench.pass(600s);
+  CHECK(bench.last<Verdict>(stream)->report == "2 of at least 4 nodes were there within 600 s; missing: at least 2 (node rank 1, 3)");
+}
+
+TEST_CASE("a node without workers counts as a node, but has no place in a world; it hears the verdict", "[round]") {
+  RoundBench bench{{.nodes_min = 3, .nodes_max = 3}};
+  Join observer = bench.a_join("watch");
+  observer.workers = 0;
+  const auto watch = bench.join(observer);
+  const auto a = bench.join("a");
+  bench.pass(options_last_call);
+  CHECK(bench.begun.empty());
+  const auto b = bench.join("b");
+  CHECK(bench.world(a) == "a b");
+  bench.pass(1min);
+  CHECK(bench.begun.size() == 1);  // it is no newcomer to grow by
+  CHECK_THAT(bench.last<Waiting>(watch)->why, Contains("it only coordinates"));
+  CHECK(bench.count<World>(watch) == 0);
+  bench.break_stream(b);
+  bench.pass(1s);
+  CHECK(bench.last<Revoke>(a));
+  CHECK(bench.count<Revoke>(watch) == 0);
+  bench.acknowledge(a, "a");
+  bench.pass(1min);
+  CHECK(bench.begun.size() == 1);  // it replaces nobody
+  bench.say(a, JobFinished{bench.generation()});
+  CHECK(bench.last<Verdict>(watch)->exit_code == 0);
+}
+
+TEST_CASE("nodes that share labels get neighbouring ranks", "[round]") {
+  RoundBench bench{{.nodes_min = 5, .nodes_max = 6, .last_call = 0s}};
+  std::vector<StreamNumber> streams;
+  const auto come = [&](const char* node, const char* topology) {
+    Join join = bench.a_join(node);
+    join.topology = topology;
+    streams.push_back(bench.join(join));
+  };
+  come("a", "east/1"), come("b", "west/1"), come("c", "east/2"), come("d", "west/1"), come("e", "east/1");
+  bench.pass(1s);
+  REQUIRE(bench.world(streams[0]) == "a e c b d");
+  come("f", "east/2");
+  bench.pass(5s);
+  for (std::size_t i = 0; i < 5; ++i) {
+    Join again = bench.a_join(std::string(1, static_cast<char>('a' + i)));
+    again.topology = std::vector{"east/1", "west/1", "east/2", "west/1", "east/1"}[i];
+    again.last = bench.generation();
+    bench.say(streams[i], again);
+  }
+  CHECK(bench.world(streams[0]) == "a e c f b d");
+}
+
+TEST_CASE("of two that claim one place the one that came later is taken first", "[round]") {
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 2}};
+  const auto come = [&](const char* node, std::int32_t hint) {
+    Join join = bench.a_join(node);
+    join.hint = hint;
+    return bench.join(join);
+  };
+  const auto a = come("a", 0);
+  const auto b = come("b", 1);
+  REQUIRE(bench.world(a) == "a b");
+  const auto older = come("a-1", 1);
+  bench.pass(1ms);
+  const auto newer = come("b-1", 1);
+  bench.break_stream(b);
+  bench.pass(1s);
+  bench.acknowledge(a, "a");
+  CHECK(bench.world(newer) == "a b-1");
+  CHECK(bench.count<World>(older) == 0);
 }
 
 TEST_CASE("what does not fit is refused, with all contradictions and both values", "[round]") {
@@ -220,6 +323,7 @@ TEST_CASE("a broken stream may be resumed by the same incarnation for a short wh
   Join again = bench.a_join("b");
   again.last = bench.generation();
   again.resuming = true;
+  again.seat = bench.last<World>(bench.b)->seat;
   SECTION("in time: the generation goes on") {
     bench.pass(249ms);
     const auto b = bench.join(again);
@@ -358,7 +462,7 @@ TEST_CASE("a node that leaves is no failure", "[round]") {
   CHECK(bench.open.contains(bench.b));
   bench.acknowledge(bench.a, "a");
   CHECK(bench.world(bench.a) == "a");
-  CHECK(bench.last<World>(bench.a)->restart_count == 0);
+  CHECK(bench.last<World>(bench.a)->restarts.generations == 0);
   SECTION("the last one to leave leaves no verdict: others may come") {
     bench.say(bench.a, Leave{"signal 15 (SIGTERM)"});
     CHECK_FALSE(bench.round.verdict());
@@ -394,7 +498,7 @@ TEST_CASE("a program that is no Job has as many restarts as were given", "[round
     bench.say(bench.a, failure(bench.generation()));  // a consequence, which costs nothing
     bench.acknowledge(bench.a, "a");
     bench.acknowledge(bench.b, "b");
-    CHECK(bench.last<World>(bench.a)->restart_count == restart);
+    CHECK(bench.last<World>(bench.a)->restarts.generations == restart);
     CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("worker 3"));
   }
   bench.say(bench.b, failure(bench.generation()));
@@ -414,7 +518,7 @@ TEST_CASE("a Job's loss costs a restart only if no step was decided since the on
       lose(bench);
     }
     CHECK_FALSE(bench.round.verdict());
-    CHECK(bench.last<World>(bench.a)->restart_count == 20);
+    CHECK(bench.last<World>(bench.a)->restarts.generations == 20);
   }
   SECTION("the same steps again are no progress: a job that always fails at one place ends") {
     Pair bench;
@@ -543,18 +647,186 @@ TEST_CASE("the host may go when every node has the verdict, or the linger is ove
   }
 }
 
+// --- loss of the coordinator --------------------------------------------------------------------------------------
+
+namespace {
+
+/// A fresh coordinator, as it comes up while the world of another one still runs.
+RoundSetup fresh_setup() {
+  RoundSetup setup = bench_setup();
+  setup.lineage = {{0x3333, 0x4444}};
+  return setup;
+}
+
+}  // namespace
+
+TEST_CASE("a fresh coordinator goes on with a generation when it has heard all of its members", "[round]") {
+  Pair old{one_to_three};
+  const World held_a = *old.last<World>(old.a), held_b = *old.last<World>(old.b);
+  RoundBench bench{one_to_three, fresh_setup()};
+  const auto b = bench.resume("b", held_b);
+  bench.pass(1s);
+  CHECK(bench.count<Resumed>(b) == 0);
+  CHECK_THAT(bench.last<Waiting>(b)->why, Contains("1 of 2 nodes are here"));
+  SECTION("all come: nobody notices") {
+    const auto a = bench.resume("a", held_a);
+    for (const auto stream : {a, b}) {
+      REQUIRE(bench.last<Resumed>(stream));
+      CHECK(bench.last<Resumed>(stream)->generation == held_a.generation);
+      CHECK(bench.last<Resumed>(stream)->fresh);
+      CHECK(bench.count<Revoke>(stream) == 0);
+    }
+    CHECK(bench.begun == std::vector{held_a.generation});
+    CHECK(roster_hash(bench.members) == held_a.seat.roster);
+    SECTION("the next one is above it, and of this coordinator") {
+      bench.break_stream(a);
+      bench.pass(1s);
+      bench.acknowledge(b, "b");
+      CHECK(bench.generation() == Generation{2, fresh_setup().lineage});
+      CHECK(bench.world(b) == "b");
+    }
+    SECTION("it is this coordinator's as any other: done is done") {
+      bench.say(a, WorkersDone{held_a.generation});
+      bench.say(b, WorkersDone{held_a.generation});
+      CHECK(bench.last<Verdict>(a)->exit_code == 0);
+    }
+    SECTION("its key is not known here: whoever has lost its world has lost the generation") {
+      bench.break_stream(a);
+      bench.join("a");
+      CHECK(bench.last<Revoke>(b));
+    }
+  }
+  SECTION("one does not: the others end it, and come first in the next") {
+    const auto c = bench.join("c");
+    bench.pass(3s);
+    CHECK(bench.begun.empty());
+    bench.pass(1s);
+    CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: the others had 5 s");
+    bench.acknowledge(b, "b");
+    // acknowledged as `bench.generation()`, which this coordinator did not begin: say it as the agent would
+    Join again = bench.a_join("b");
+    again.last = held_b.generation;
+    bench.say(b, again);
+    CHECK(bench.world(b) == "b c");
+    CHECK(bench.world(c) == "b c");
+    CHECK(bench.generation().number == 2);
+    CHECK(bench.last<World>(b)->restarts.generations == 1);
+    SECTION("and a member that comes too late is a newcomer that ends its workers first") {
+      const auto a = bench.resume("a", held_a);
+      CHECK(bench.last<Revoke>(a)->generation == held_a.generation);
+      CHECK(bench.count<World>(a) == 0);
+    }
+  }
+  SECTION("one has ended it already: no use in waiting") {
+    Join ended = bench.a_join("a");
+    ended.last = held_a.generation;
+    bench.join(ended);
+    CHECK_THAT(bench.last<Revoke>(b)->why.what, Contains("node a has ended it"));
+  }
+  SECTION("one is ending it") {
+    Join ending = bench.a_join("a");
+    ending.last = held_a.generation;
+    ending.resuming = true;
+    bench.join(ending);
+    CHECK_THAT(bench.last<Revoke>(b)->why.what, Contains("node a is ending it"));
+  }
+  SECTION("one that came is lost again before the others came") {
+    bench.break_stream(b);
+    bench.pass(1s);
+    const auto a = bench.resume("a", held_a);
+    bench.pass(1s);
+    CHECK(bench.count<Resumed>(a) == 0);
+    bench.resume("b", held_b);
+    CHECK(bench.count<Resumed>(a) == 1);
+  }
+  SECTION("somebody takes the seat of another: only it is sent away") {
+    const auto thief = bench.resume("thief", held_b);
+    CHECK(bench.last<Revoke>(thief));
+    const auto a = bench.resume("a", held_a);
+    CHECK(bench.last<Resumed>(a));
+  }
+  SECTION("they do not agree on who they are") {
+    World other = held_a;
+    other.address = "elsewhere";
+    Join join = bench.a_join("a");
+    join.last = held_a.generation;
+    join.resuming = true;
+    join.seat = held_a.seat;
+    join.workers = 3;
+    const auto a = bench.join(join);
+    CHECK(bench.count<Resumed>(a) == 0);
+    CHECK_THAT(bench.last<Revoke>(a)->why.what, Contains("do not agree"));
+  }
+  SECTION("a newer generation is heard of: that one is waited for") {
+    World newer = held_a;
+    newer.generation = {7, {{5, 6}}};
+    newer.seat = {0, 0, 1, 2, roster_hash({{NodeId{"a"}, "a.local", 2, 0, 4000}})};
+    const auto a = bench.resume("a", newer);
+    CHECK(bench.last<Resumed>(a)->generation == newer.generation);
+    CHECK(bench.last<Revoke>(b)->generation == held_b.generation);
+  }
+}
+
+TEST_CASE("a coordinator that has begun a generation itself adopts none", "[round]") {
+  Pair old;
+  const World held = *old.last<World>(old.a);
+  RoundBench bench{two, fresh_setup()};
+  bench.join("c"), bench.join("d");
+  REQUIRE(bench.begun.size() == 1);
+  const auto a = bench.resume("a", held);
+  CHECK(bench.last<Revoke>(a)->generation == held.generation);
+  bench.pass(1min);
+  CHECK(bench.count<Resumed>(a) == 0);
+  CHECK(bench.begun.size() == 1);
+}
+
+TEST_CASE("restarts are counted on by a fresh coordinator", "[round]") {
+  RoundOptions options = one_to_three;
+  options.max_restarts = 1;
+  Pair old{options};
+  old.say(old.a, failure(old.generation()));
+  old.acknowledge(old.a, "a"), old.acknowledge(old.b, "b");
+  REQUIRE(old.world(old.a) == "a b");
+  RoundBench bench{options, fresh_setup()};
+  const auto a = bench.resume("a", *old.last<World>(old.a));
+  bench.resume("b", *old.last<World>(old.b));
+  REQUIRE(bench.last<Resumed>(a));
+  bench.say(a, failure(bench.generation()));
+  CHECK(bench.last<Verdict>(a)->exit_code == 3);
+}
+
+TEST_CASE("a coordinator that hears nobody any more blames its own line, and waits for all as a fresh one does", "[round]") {
+  Pair bench;
+  const World held_a = *bench.last<World>(bench.a), held_b = *bench.last<World>(bench.b);
+  bench.break_stream(bench.a), bench.break_stream(bench.b);
+  bench.pass(3s);
+  const auto a = bench.resume("a", held_a);
+  CHECK(bench.last<Resumed>(a));
+  CHECK_FALSE(bench.last<Resumed>(a)->fresh);  // its store has all that was put there
+  SECTION("all return") {
+    const auto b = bench.resume("b", held_b);
+    CHECK(bench.last<Resumed>(b));
+    bench.pass(1min);
+    CHECK(bench.count<Revoke>(a) + bench.count<Revoke>(b) == 0);
+  }
+  SECTION("one does not") {
+    bench.pass(2s);
+    CHECK_THAT(bench.last<Revoke>(a)->why.what, Contains("node b is lost"));
+  }
+}
+
 // --- growth -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a newcomer is taken in while there is room, once the generation has settled", "[round]") {
   Pair bench{one_to_three};
   const auto grow = [&](const std::string& node) {
     const auto stream = bench.join(node);
-    CHECK_THAT(bench.last<Waiting>(stream)->why, Contains("it makes room for newcomers in 1 s"));
     return stream;
   };
   SECTION("a young generation is left alone at first") {
-    grow("c");
+    const auto c = grow("c");
     bench.pass(999ms);
+    CHECK_THAT(bench.last<Waiting>(c)->why, Contains("it makes room for newcomers in 1 s"));
     CHECK(bench.count<Revoke>(bench.a) == 0);
     bench.pass(1ms);
     CHECK(bench.last<Revoke>(bench.a)->why.what == "the world grows by c");
@@ -566,7 +838,7 @@ TEST_CASE("a newcomer is taken in while there is room, once the generation has s
     bench.acknowledge(bench.a, "a");
     bench.acknowledge(bench.b, "b");
     CHECK(bench.world(c) == "a b c");
-    CHECK(bench.last<World>(c)->restart_count == 0);
+    CHECK(bench.last<World>(c)->restarts.generations == 0);
   }
 }
 

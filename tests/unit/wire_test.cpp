@@ -23,6 +23,9 @@ Join a_join() {
   join.hint = -1;
   join.last = twelve;
   join.resuming = true;
+  join.seat = Seat{2, 9, 5, 21, 0xfedcba9876543210};
+  join.restarts = {3, 2};
+  join.topology = "zone-1/rack 7/host";
   return join;
 }
 
@@ -30,9 +33,11 @@ World a_world() {
   World world;
   world.generation = twelve;
   world.key.fill(std::byte{0xa5});
-  world.group_rank = 1;
-  world.members = {{NodeId{"a"}, "10.0.0.1", 3, 0, 1}, {NodeId{"b"}, "10.0.0.2", 2, 3, 2}};
-  world.restart_count = 4;
+  world.seat = {1, 3, 2, 5, 77};
+  world.address = "10.0.0.2";
+  world.master_address = "10.0.0.1";
+  world.master_port = 2;
+  world.restarts = {4, 1};
   world.cause = "node c is lost";
   return world;
 }
@@ -118,7 +123,7 @@ TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
   }
   SECTION("too many nodes") {
     join.options.nodes_max = nodes_limit + 1;
-    CHECK_THAT(refusal(join), Contains("nodes_max is 65537"));
+    CHECK_THAT(refusal(join), Contains("nodes_max is 131073"));
   }
   SECTION("too many workers") {
     join.workers = workers_per_node_limit + 1;
@@ -134,18 +139,22 @@ TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
   }
   SECTION("a world in which the receiver has no place") {
     World world = a_world();
-    world.group_rank = 2;
+    world.seat.group_rank = 2;
     CHECK_THAT(refusal(world), Contains("group_rank is 2"));
   }
-  SECTION("a world whose ranks overlap") {
+  SECTION("a world whose ranks end before the receiver's") {
     World world = a_world();
-    world.members[1].base_rank = 2;
-    CHECK_THAT(refusal(world), Contains("base rank 2 of node b, not 3"));
+    world.seat.base_rank = 5;
+    CHECK_THAT(refusal(world), Contains("base_rank is 5"));
+  }
+  SECTION("a seat among more nodes than there may be") {
+    join.seat->nodes = nodes_limit + 1;
+    CHECK_THAT(refusal(join), Contains("seat.nodes is 131073"));
   }
   SECTION("a world of nobody") {
     World world = a_world();
-    world.members.clear();
-    CHECK_THAT(refusal(world), Contains("0 members"));
+    world.seat.nodes = 0;
+    CHECK_THAT(refusal(world), Contains("seat.nodes is 0"));
   }
   SECTION("an exit code that no process has") { CHECK_THAT(refusal(Verdict{256, ""}), Contains("exit_code is 256")); }
   SECTION("a code that is none") { CHECK_THAT(refusal(Refused{{static_cast<Code>(99), Remedy::retry, ""}}), Contains("code is 99")); }

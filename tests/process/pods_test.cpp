@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
 #include "tests/support/pods.hpp"
 
 using namespace elrun::test;
@@ -24,10 +25,16 @@ struct Cluster {
 
   /// The workers of every generation wait until `end` is called.
   [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& times, std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments{"--nnodes", nodes, "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--rdzv_conf", times};
+    std::vector<std::string> arguments = options(nodes, times);
     arguments.insert(arguments.end(), more.begin(), more.end());
     arguments.insert(arguments.end(), {"--no_python", std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker", "until_file", end_file()});
     return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
+  }
+  /// The gpt sample, which has a result.
+  [[nodiscard]] Job::Setting trainer(const std::string& nodes, const std::string& times, int rank, const std::vector<std::string>& gpt) const {
+    std::vector<std::string> arguments = options(nodes, times);
+    arguments.insert(arguments.end(), {"--node_rank", std::to_string(rank)});
+    return {.arguments = under_elrun(std::move(arguments), gpt), .environment = {{"XDG_RUNTIME_DIR", directory.path()}, {"OMP_NUM_THREADS", "1"}}};
   }
   [[nodiscard]] static Job::Setting store(const std::string& times) {
     return {.arguments = {"store", "--host", "0.0.0.0", "--port", "29400", "--rdzv_conf", times}};
@@ -35,12 +42,29 @@ struct Cluster {
   void end() const { std::ofstream{end_file()}; }
 
  private:
+  [[nodiscard]] static std::vector<std::string> options(const std::string& nodes, const std::string& times) {
+    return {"--nnodes", nodes, "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--rdzv_conf", times};
+  }
   [[nodiscard]] std::string end_file() const { return directory.path() + "/end"; }
 };
 
 // Last call is long, so that a slow machine forms the same worlds; a full round does not wait for it.
 const std::string patient = "last_call_timeout=120";
 const std::string quick = patient + ",keep_alive_interval=0.1,keep_alive_max_attempt=5";
+
+std::string undisturbed(const Folder& folder, unsigned steps) {
+  const Ended ended = run("gpt", gpt_arguments(folder / "text", steps));
+  INFO(ended.output);
+  REQUIRE(ended.code == 0);
+  REQUIRE(ended.state.size() == 16);
+  return ended.state;
+}
+
+std::size_t times_said(const Job& job, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = job.output().find(text, at)) != std::string::npos; at += text.size()) ++count;
+  return count;
+}
 
 }  // namespace
 
@@ -124,4 +148,152 @@ TEST_CASE("a node that falls silent is lost by the heartbeat limit, and comes ba
   for (Pod* pod : {&a, &b}) CHECK(pod->job().line("world=2", 30s));
   cluster.end();
   for (Pod* pod : {&a, &b, &store}) CHECK(pod->job().wait() == 0);
+}
+
+TEST_CASE("packets that are lost in one direction only: the node is lost, and comes back when it is heard again", "[pods][process]") {
+  A_FABRIC();
+  Cluster cluster;
+  Pod store{fabric, "coordinator", 10}, a{fabric, "a", 11}, b{fabric, "b", 12};
+  REQUIRE(store.run(Cluster::store(quick)).line("serving"));
+  fabric.publish("coordinator", {store.address()});
+  for (Pod* pod : {&a, &b}) pod->run(cluster.agent("1:2", quick));
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("world=2"));
+  const bool heard = GENERATE(false, true);  // the node is heard, but hears nothing; or hears and is not heard
+  INFO((heard ? "it is heard" : "it hears"));
+  Pod& mute = heard ? store : b;
+  mute.lose_packets_to(heard ? b : store);
+  CHECK(a.job().line("world=1", 30s));
+  mute.mend();
+  for (Pod* pod : {&a, &b}) CHECK(pod->job().line("world=2", 60s));
+  cluster.end();
+  for (Pod* pod : {&a, &b, &store}) CHECK(pod->job().wait() == 0);
+}
+
+TEST_CASE("a network in two halves: the half without the coordinator decides nothing and says so", "[pods][process]") {
+  A_FABRIC();
+  Cluster cluster;
+  const bool enough = GENERATE(true, false);  // for the minimum, on the coordinator's side
+  const std::string nodes = enough ? "2:4" : "3:4", times = quick + ",coordinator_grace=2,join_timeout=8";
+  Pod store{fabric, "coordinator", 10}, a{fabric, "a", 11}, b{fabric, "b", 12}, c{fabric, "c", 13}, d{fabric, "d", 14};
+  REQUIRE(store.run(Cluster::store(times)).line("serving"));
+  fabric.publish("coordinator", {store.address()});
+  for (Pod* pod : {&a, &b, &c, &d}) pod->run(cluster.agent(nodes, times));
+  for (Pod* pod : {&a, &b, &c, &d}) REQUIRE(pod->job().line("world=4"));
+
+  for (Pod* here : {&store, &a, &b})
+    for (Pod* there : {&c, &d}) {
+      here->lose_packets_to(*there);
+      there->lose_packets_to(*here);
+    }
+  for (Pod* pod : {&c, &d}) {
+    CHECK(pod->job().wait() == 171);
+    CHECK(pod->job().says("no coordinator for 2.0 s"));
+    CHECK(times_said(pod->job(), "ready ") == 1);  // no world after the first
+    CHECK(pod->runs("launcher_worker", 0));
+  }
+  if (enough) {
+    for (Pod* pod : {&a, &b}) CHECK(pod->job().line("world=2"));
+    cluster.end();
+  }
+  for (Pod* pod : {&a, &b}) CHECK(pod->job().wait() == (enough ? 0 : 172));
+}
+
+TEST_CASE("a pod that is frozen, replaced and thawed: it is out, and the result is that of an undisturbed run", "[pods][process][golden]") {
+  A_FABRIC();
+  Cluster cluster;
+  const Folder folder;
+  constexpr unsigned steps = 1500;
+  const std::string state = undisturbed(folder, steps);
+  const auto gpt = gpt_arguments(folder / "text", steps, {"--every", "50", "--checkpoint", folder / "ck"});
+  Pod store{fabric, "coordinator", 10}, a{fabric, "a", 11}, b{fabric, "b", 12}, spare{fabric, "spare", 13};
+  REQUIRE(store.run(Cluster::store(quick)).line("serving"));
+  fabric.publish("coordinator", {store.address()});
+  a.run(cluster.trainer("2", quick, 0, gpt));
+  b.run(cluster.trainer("2", quick, 1, gpt));
+  REQUIRE(until(a.job(), "step=20 "));
+  spare.run(cluster.trainer("2", quick, 2, gpt));
+  REQUIRE(until(spare.job(), "this node is a spare"));
+  const std::vector<pid_t> old = b.processes("gpt");
+  REQUIRE(old.size() == 1);
+  const Watch worker{old.front()};
+
+  b.freeze();
+  REQUIRE(until(a.job(), "world=2 generation=2"));
+  CHECK_FALSE(worker.ended(0ms));
+  b.thaw();
+  CHECK(worker.ended(30s));
+  const Ended ended = finish(a.job());
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.state == state);
+  for (Pod* pod : {&b, &spare}) CHECK(pod->job().wait() == 0);
+  CHECK_FALSE(b.job().says("done "));
+}
+
+TEST_CASE("a coordinator that is frozen, replaced and thawed decides nothing any more", "[pods][process]") {
+  A_FABRIC();
+  Cluster cluster;
+  Pod old{fabric, "coordinator", 10}, a{fabric, "a", 11}, b{fabric, "b", 12};
+  REQUIRE(old.run(Cluster::store(quick)).line("serving"));
+  fabric.publish("coordinator", {old.address()});
+  for (Pod* pod : {&a, &b}) pod->run(cluster.agent("2", quick));
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("world=2"));
+  old.freeze();
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 30s));
+  Pod fresh{fabric, "coordinator", 20};
+  REQUIRE(fresh.run(Cluster::store(quick)).line("serving"));
+  fabric.publish("coordinator", {fresh.address()});
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("is back", 30s));
+  old.thaw();
+  CHECK(old.job().line("is lost"));
+  cluster.end();
+  for (Pod* pod : {&a, &b, &fresh}) CHECK(pod->job().wait() == 0);
+  CHECK_FALSE(old.job().says("generation 2"));
+}
+
+TEST_CASE("two pods of one index at once: both are let in, and the second replaces the first", "[pods][process]") {
+  A_FABRIC();
+  Cluster cluster;
+  Pod store{fabric, "coordinator", 10}, zero{fabric, "job-0", 11}, one{fabric, "job-1", 12}, again{fabric, "job-1", 13};
+  REQUIRE(store.run(Cluster::store(patient)).line("serving"));
+  fabric.publish("coordinator", {store.address()});
+  zero.run(cluster.agent("2", patient, {"--node_rank", "0"}));
+  one.run(cluster.agent("2", patient, {"--node_rank", "1"}));
+  for (Pod* pod : {&zero, &one}) REQUIRE(pod->job().line("world=2"));
+  again.run(cluster.agent("2", patient, {"--node_rank", "1"}));
+  REQUIRE(again.job().line("this node is a spare"));
+  CHECK(times_said(one.job(), "is over") == 0);  // the new one pushed nobody out
+  one.kill();
+  CHECK(zero.job().line("ready rank=0 world=2"));
+  CHECK(again.job().line("ready rank=1 world=2"));
+  cluster.end();
+  for (Pod* pod : {&zero, &again, &store}) CHECK(pod->job().wait() == 0);
+}
+
+TEST_CASE("all pods recreated at once: the job goes on from its checkpoint to the same result", "[pods][process][golden]") {
+  A_FABRIC();
+  Cluster cluster;
+  const Folder folder;
+  constexpr unsigned steps = 400;
+  const std::string state = undisturbed(folder, steps);
+  const auto gpt = gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", folder / "ck"});
+  for (int life = 0; life < 2; ++life) {
+    const int host = 10 + 10 * life;  // new pods have new addresses
+    fabric.publish("coordinator", {});
+    Pod coordinator{fabric, "coordinator", host}, other{fabric, "other", host + 1};
+    coordinator.run(cluster.trainer("2", patient, 0, gpt));
+    other.run(cluster.trainer("2", patient, 1, gpt));
+    REQUIRE(coordinator.job().line("serving the rendezvous"));
+    fabric.publish("coordinator", {coordinator.address()});
+    if (life == 0) {
+      REQUIRE(until(coordinator.job(), "step=100 "));
+      continue;  // killed where they are
+    }
+    const Ended ended = finish(coordinator.job());
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.state == state);
+    CHECK_FALSE(ended.says("step=1 "));
+    CHECK(other.job().wait() == 0);
+  }
 }

@@ -131,7 +131,8 @@ Fabric::Fabric() {
     const std::string space = name_space(), in_it = "ip -n " + space;
     command("ip netns add " + space);
     command(in_it + " link set lo up");
-    command(in_it + " link add bridge type bridge");
+    // With an address of its own: else it has its first cable's, and changes it when that one is cut.
+    command(in_it + " link add bridge address 02:00:00:00:00:01 type bridge");
     command(in_it + " addr add " + name_server_address + "/24 dev bridge");
     command(in_it + " link set bridge up");
     command("ip netns exec " + space + " unshare --uts --ipc --pid --fork --kill-child=KILL --mount-proc hostname probe");

@@ -191,8 +191,9 @@ class Agent {
     whole.version = ELRUN_VERSION;
     whole.address = address();
     // The same port until a world came of it: a coordinator that has told it to others may send that world again.
-    // A new one for each generation: peers of the old one that are slow to die find nobody there.
-    if (port_ == 0 || port_is_for_ != join->last)
+    // A new one for each generation: peers of the old one that are slow to die find nobody there. While the old one is
+    // still held its port is part of what its members agree on.
+    if (port_ == 0 || (!join->resuming && port_is_for_ != join->last))
       port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
     whole.master_port = port_;
     whole.hint = options_.node_rank;

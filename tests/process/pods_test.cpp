@@ -108,6 +108,44 @@ TEST_CASE("a name that moved: the coordinator's pod is replaced, and the others 
   cluster.end();
   for (Pod* pod : {&a, &b}) CHECK(pod->job().wait() == 0);
   CHECK(fresh.job().wait() == 0);
+  for (Pod* pod : {&a, &b}) CHECK(times_said(pod->job(), "ready ") == 1);  // no worker was started again
+}
+
+TEST_CASE("a coordinator's pod without workers comes back 5 s later elsewhere: no worker restarts",
+          "[pods][process][golden]") {
+  A_FABRIC();
+  Cluster cluster;
+  const Folder folder;
+  constexpr unsigned steps = 100000;
+  const auto gpt = gpt_arguments(folder / "text", steps);
+  Pod a{fabric, "a", 11}, b{fabric, "b", 12};
+  const auto coordinate = [&](Pod& pod) {
+    Job::Setting setting = cluster.agent("3", patient, {"--nproc_per_node", "0"});
+    REQUIRE(pod.run(std::move(setting)).line("serving the rendezvous"));
+    fabric.publish("coordinator", {pod.address()});
+  };
+  auto coordinator = std::make_unique<Pod>(fabric, "coordinator", 10);
+  coordinate(*coordinator);
+  a.run(cluster.trainer("3", patient, 1, gpt));
+  b.run(cluster.trainer("3", patient, 2, gpt));
+  REQUIRE(until(a.job(), "world=2 "));
+  const std::vector<pid_t> worker_a = a.processes("gpt"), worker_b = b.processes("gpt");
+
+  coordinator->kill();
+  fabric.publish("coordinator", {});
+  const auto gone = std::chrono::steady_clock::now();
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 30s));
+  REQUIRE(until(a.job(), "step="));  // and it trains on
+  coordinator.reset();
+  listen(a.job(), std::chrono::duration_cast<Wait>(gone + 5s - std::chrono::steady_clock::now()));
+  Pod fresh{fabric, "coordinator", 20};
+  coordinate(fresh);
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("is back", 60s));
+  REQUIRE(until(a.job(), "step="));
+  listen(a.job(), 2s);  // the recovery window of the fresh one is over
+  CHECK(a.processes("gpt") == worker_a);
+  CHECK(b.processes("gpt") == worker_b);
+  CHECK_FALSE(a.job().says("generation=2"));
 }
 
 TEST_CASE("a name with two addresses, the first of them dead", "[pods][process]") {

@@ -23,6 +23,7 @@
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/link/server.hpp"
+#include "rendezvous/elected_link.hpp"
 #include "rendezvous/node_link.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -92,12 +93,22 @@ class Agent {
  private:
   [[nodiscard]] Path socket() const { return setting_.directory / "agent.sock"; }
   [[nodiscard]] std::string endpoint_text() const {
+    if (!options_.etcd.empty()) return fmt::format("etcd ({}:{})", options_.etcd.front().host, options_.etcd.front().port);
     return options_.endpoint ? fmt::format("{}:{}", options_.endpoint->host, options_.endpoint->port) : "this process";
   }
 
   // --- the line to the coordinator ---
 
   Result<void> connect() {
+    if (!options_.etcd.empty()) {
+      auto elected = connect_through_etcd(loop_, clock_, coordinator_log_,
+                                          {options_.etcd, run_, options_.host_rule != HostRule::never, options_.local_address,
+                                           options_.timeouts, options_.access, random_number()},
+                                          handler(), [this] { end_if_allowed(); });
+      elected_ = elected.get();
+      link_ = std::move(elected);
+      return {};
+    }
     if (!options_.endpoint) {
       link_ = coordinator(0).connect_in_process(handler());
       return {};
@@ -233,15 +244,23 @@ class Agent {
     if (a.exit_code != 0 && !a.first_failure.empty()) log_.error(final_report(a.exit_code, a.first_failure));
     server_.reset();
     // The host of the rendezvous stays until the others have the verdict, a bounded time.
-    timer_.expires_after(a.by_verdict && coordinator_ ? options_.timeouts.verdict_linger + 1s : Duration{0});
+    timer_.expires_after(a.by_verdict && hosted() != nullptr ? options_.timeouts.verdict_linger + 1s : Duration{0});
     timer_.async_wait([this](const boost::system::error_code& error) {
-      if (!error) loop_.stop();
+      if (!error) end();
     });
     end_if_allowed();
   }
 
+  // The coordinator, when it is here.
+  [[nodiscard]] const Coordinator* hosted() const { return elected_ != nullptr ? elected_->coordinator() : coordinator_.get(); }
+
   void end_if_allowed() {
-    if (finished_ && (!coordinator_ || coordinator_->may_exit())) asio::post(loop_, [this] { loop_.stop(); });
+    if (finished_ && (hosted() == nullptr || hosted()->may_exit())) end();
+  }
+
+  void end() {
+    if (elected_ != nullptr) elected_->resign([this] { loop_.stop(); });
+    else asio::post(loop_, [this] { loop_.stop(); });
   }
 
   // The job does not need its guard, until this process is killed too.
@@ -288,6 +307,7 @@ class Agent {
   std::map<LocalRank, std::unique_ptr<Child>> children_;
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<Coordinator> coordinator_;
+  ElectedLink* elected_ = nullptr;  // link_, when etcd elects
   std::unique_ptr<NodeLink> link_;  // goes before the coordinator that it may belong to
 };
 

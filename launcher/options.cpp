@@ -32,12 +32,12 @@ constexpr std::array table{
     Option{"node_rank", 0, Kind::value, "", "N",
            "orders the first formation of ranks; with static, node 0 serves the rendezvous"},
     Option{"rdzv_endpoint", 0, Kind::value, "", "HOST[:PORT]",
-           "where the nodes meet; the node it leads to serves (port 29400)"},
-    Option{"rdzv_backend", 0, Kind::value, "static", "static|c10d",
-           "who serves: node rank 0, or whoever the endpoint leads to"},
+           "where the nodes meet; the node it leads to serves (port 29400);\nwith etcd its servers, separated by commas (port 2379)"},
+    Option{"rdzv_backend", 0, Kind::value, "static", "static|c10d|etcd",
+           "who serves: node rank 0, whoever the endpoint leads to, or\nwhoever the agents elect through etcd (3.3 or later)"},
     Option{"rdzv_id", 0, Kind::value, "none", "ID", "name of the job; nodes of another job are refused"},
     Option{"rdzv_conf", 0, Kind::value, "", "K=V,...",
-           "join_timeout, last_call_timeout, coordinator_grace,\nkeep_alive_interval, keep_alive_max_attempt, is_host\n(seconds; 1 or 0); cacert, cert, key, token_file, token\n(see Access below)"},
+           "join_timeout, last_call_timeout, coordinator_grace,\nkeep_alive_interval, keep_alive_max_attempt, is_host,\nlease_ttl (seconds; 1 or 0); cacert, cert, key, token_file, token\n(see Access below)"},
     Option{"standalone", 0, Kind::flag, "0", "", "one node, nobody to meet; the default when no endpoint is given"},
     Option{"max_restarts", 0, Kind::value, "", "N",
            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},
@@ -429,6 +429,8 @@ class Parser {
         time(t.heartbeat);
       else if (key == "coordinator_grace")
         time(t.coordinator_grace);
+      else if (key == "lease_ttl")
+        time(t.lease);
       else if (key == "keep_alive_max_attempt") {
         if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000)
           attempts = static_cast<int>(*n);
@@ -509,13 +511,12 @@ class Parser {
 
   void understand_meeting() {
     const std::string& backend = get("rdzv_backend").text;
-    if (backend == "etcd" || backend == "etcd-v2")
-      problem(fmt::format("{}: comes with a later release; use c10d with --rdzv_endpoint", shown("rdzv_backend")));
-    else if (backend != "static" && backend != "c10d")
-      problem(fmt::format("{}: must be static or c10d", shown("rdzv_backend")));
     out_.topology = get("topology").text;
     if (out_.topology.size() > topology_max)
       problem(fmt::format("{}: {} characters, more than {}", shown("topology"), out_.topology.size(), topology_max));
+    const bool by_etcd = backend == "etcd" || backend == "etcd-v2";
+    if (!by_etcd && backend != "static" && backend != "c10d")
+      problem(fmt::format("{}: must be static, c10d or etcd", shown("rdzv_backend")));
     if (is_given("node_rank"))
       if (const auto n = integer("node_rank", 0, nodes_limit - 1)) out_.node_rank = static_cast<std::int32_t>(*n);
     std::optional<std::uint16_t> master_port;
@@ -535,6 +536,7 @@ class Parser {
       return;  // run, endpoint and backend are replaced, as torchrun does
     }
     const std::string& endpoint = get("rdzv_endpoint").text;
+    if (by_etcd) return understand_etcd(endpoint);
     const bool is_static = backend == "static";
     if (endpoint.empty() && alone) {  // nobody to meet
       if (is_static && master_port)
@@ -580,6 +582,29 @@ class Parser {
       out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
     else if (is_static && out_.node_rank >= 0)
       out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
+  }
+
+  void understand_etcd(std::string_view servers) {
+    if (trimmed(servers).empty())
+      contradiction(fmt::format("{} needs the addresses of etcd's servers: give --rdzv_endpoint HOST:PORT[,HOST:PORT...]",
+                                shown("rdzv_backend")));
+    const std::string_view run = trimmed(get("rdzv_id").text);
+    if (!is_given("rdzv_id") || run.empty() || run == "none")
+      contradiction(fmt::format("{} keeps a job's coordinator and its newest generation under the job's name: give each job "
+                                "an --rdzv_id of its own",
+                                shown("rdzv_backend")));
+    out_.run = RunId{get("rdzv_id").text};
+    for (std::string_view rest = servers; !trimmed(rest).empty();) {
+      const std::string_view server = rest.substr(0, rest.find(','));
+      rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
+      const auto parsed = parse_endpoint(server, etcd_port_default);
+      if (!parsed || parsed->host.empty())
+        return problem(fmt::format("{}: `{}` {}", shown("rdzv_endpoint"), server, parsed ? "names no host" : parsed.failure().what));
+      out_.etcd.push_back(*parsed);
+    }
+    if (out_.etcd.size() > etcd_servers_max)
+      problem(fmt::format("{}: more than {} servers", shown("rdzv_endpoint"), etcd_servers_max));
+    if (is_host_) out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
   }
 
   std::span<const std::string> arguments_;

@@ -21,6 +21,8 @@ namespace elrun::inline v0::launcher {
 using Variables = std::map<std::string, std::string, std::less<>>;  ///< An environment.
 
 constexpr std::uint16_t endpoint_port_default = 29400;
+constexpr std::size_t etcd_servers_max = 32;
+constexpr std::uint16_t etcd_port_default = 2379;
 constexpr std::uint16_t master_port_default = 29500;
 
 constexpr std::size_t topology_max = 1024;
@@ -53,8 +55,9 @@ struct LaunchOptions {
   std::uint32_t workers = 1;  ///< Of this node; 0: it only coordinates.
   Program program;
   std::optional<Endpoint> endpoint;  ///< None: a single node, served in this process without gRPC.
-  HostRule host_rule = HostRule::if_endpoint_is_here;
   std::string topology;         ///< "zone/rack/host"; empty: not given
+  std::vector<Endpoint> etcd;        ///< Servers that elect the coordinator among the agents; then there is no endpoint.
+  HostRule host_rule = HostRule::if_endpoint_is_here;  ///< With etcd: any agent may be elected, unless `never`.
   std::int32_t node_rank = -1;  ///< A hint for the first order of ranks; -1: not given.
   RunId run;                    ///< Empty: the shell draws a random one.
   std::string role = "default";

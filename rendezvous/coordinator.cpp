@@ -2,7 +2,9 @@
 // each goes through a pure core, and what the core answers is performed. Nothing is decided here.
 
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <boost/asio/post.hpp>
@@ -84,7 +86,7 @@ class InProcessLink final : public NodeLink {
 class CoordinatorShell final : public Coordinator, public StreamOwner {
  public:
   CoordinatorShell(Loop& loop, const Clock& clock, const Log& log, const Options& options)
-      : loop_{loop}, clock_{clock}, log_{log}, round_{setup_of(options)}, round_timer_{loop}, store_timer_{loop} {}
+      : loop_{loop}, clock_{clock}, log_{log}, ledger_{options.ledger}, round_{setup_of(options)}, round_timer_{loop}, store_timer_{loop} {}
 
   Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
     ELRUN_TRY_ASSIGN(server_, start_stream_server(loop_, *this, address, port));
@@ -93,7 +95,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   [[nodiscard]] std::unique_ptr<NodeLink> connect_in_process(NodeLink::Handler handler) override {
     return std::make_unique<InProcessLink>(loop_, self_, std::move(handler));
   }
-  [[nodiscard]] bool may_exit() const override { return round_.may_end(clock_.now()); }
+  [[nodiscard]] bool may_exit() const override { return held_.empty() && round_.may_end(clock_.now()); }
   void on_may_exit(std::function<void()> call) override { on_may_exit_ = std::move(call); }
 
  private:
@@ -121,7 +123,51 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   }
 
   void feed(const RoundEvent& event) {
-    for (const RoundAction& action : round_.step(event, clock_.now())) std::visit([&](const auto& a) { perform(a); }, action);
+    for (RoundAction& action : round_.step(event, clock_.now())) {
+      if (const auto* wake = std::get_if<WakeAt>(&action)) perform(*wake);  // tells nobody anything
+      else held_.push_back(std::move(action));
+    }
+    announce();
+  }
+  // In the order of the round's decisions. What lasts, and all that follows it, waits until the ledger has it.
+  void announce() {
+    while (!held_.empty() && !clearing_) {
+      if (ledger_ != nullptr && !cleared_ && lasts(held_.front())) {
+        const auto* begin = std::get_if<BeginGeneration>(&held_.front());
+        clearing_ = true;
+        ledger_->clear(begin != nullptr ? std::optional{begin->generation} : std::nullopt,
+                       [this, self = std::weak_ptr{self_}] {
+                         if (self.expired()) return;
+                         clearing_ = false;
+                         cleared_ = true;
+                         announce();
+                       },
+                       [this, self = std::weak_ptr{self_}](const std::string& why) {
+                         if (!self.expired()) delayed(why);
+                       });
+        return;
+      }
+      const RoundAction action = std::move(held_.front());
+      held_.pop_front();
+      if (says_verdict(action)) verdict_said_ = true;
+      cleared_ = false;
+      std::visit([&](const auto& a) { perform(a); }, action);
+    }
+    tell_if_may_exit();
+  }
+  static bool says_verdict(const RoundAction& action) {
+    const auto* send = std::get_if<SendTo>(&action);
+    return send != nullptr && std::holds_alternative<Verdict>(send->message);
+  }
+  [[nodiscard]] bool lasts(const RoundAction& action) const {
+    return std::holds_alternative<BeginGeneration>(action) || (!verdict_said_ && says_verdict(action));
+  }
+  void delayed(const std::string& why) {
+    const std::string text = "the next step of the job cannot be written down yet, and waits: " + why;
+    log_.warning(text);
+    for (const auto& [number, stream] : streams_) stream->send(Waiting{text});
+  }
+  void tell_if_may_exit() {
     if (!told_may_exit_ && on_may_exit_ && round_.verdict() && may_exit()) {
       told_may_exit_ = true;
       boost::asio::post(loop_, [this, self = std::weak_ptr{self_}] {
@@ -184,6 +230,11 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   Loop& loop_;
   const Clock& clock_;
   const Log& log_;
+  Ledger* const ledger_;
+  std::deque<RoundAction> held_;  // decided, not yet announced
+  bool clearing_ = false;         // the ledger is asked about the first of them
+  bool cleared_ = false;          // and has agreed
+  bool verdict_said_ = false;
   Round round_;
   StoreCore store_;
   boost::asio::steady_timer round_timer_, store_timer_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -42,6 +43,17 @@ struct Endpoint {
 std::unique_ptr<NodeLink> connect_to_coordinator(boost::asio::io_context& loop, const Endpoint& endpoint, const Timeouts& timeouts,
                                                  std::uint64_t jitter_seed, NodeLink::Handler handler);
 
+/// What an elected coordinator asks before it announces anything that lasts: whether it still is the one.
+class Ledger {
+ public:
+  virtual ~Ledger() = default;
+  /// A generation is about to begin, and is written down where the next coordinator finds it; none: a verdict is about
+  /// to be given. One at a time. `cleared` runs later, on the loop; never if another coordinator was elected, and then
+  /// whoever owns both ends this one. `delayed` says why it takes long, whenever the reason changes.
+  virtual void clear(std::optional<Generation> generation, std::function<void()> cleared,
+                     std::function<void(const std::string& why)> delayed) = 0;
+};
+
 /// The coordinator with its shell: feeds the pure cores (round, store) on `loop`, keeps their timers, and answers.
 class Coordinator {
  public:
@@ -49,6 +61,7 @@ class Coordinator {
     RunId run;                 ///< Empty: taken from the first node (`elrun store`)
     Timeouts timeouts;
     std::uint64_t generation_floor = 0;  ///< The first generation's number is above it.
+    Ledger* ledger = nullptr;            ///< Of an elected coordinator, which it outlives.
   };
   static std::unique_ptr<Coordinator> create(boost::asio::io_context& loop, const Clock& clock, const Log& log, Options options);
   virtual ~Coordinator() = default;

@@ -32,6 +32,8 @@ std::vector<std::string> Timeouts::problems() const {
   rule(reconnect_grace <= recovery && recovery < join, "the recovery window must be at least the reconnect grace and below the join deadline");
   rule(reconnect_grace < join, "the reconnect grace must be below the join deadline");
   rule(heartbeat_limit < coordinator_grace, "the coordinator grace must be above the heartbeat limit");
+  rule(lease > Duration{0}, "the lease must be above 0");
+  rule(lease < coordinator_grace, "the lease must be below the coordinator grace");
   return found;
 }
 

@@ -24,6 +24,8 @@ struct Timeouts {
   Duration last_work = 3600s;          ///< What a program still does once its job is over (an export) is done within this.
   Duration save = 600s;                ///< A checkpoint is committed within this, or given up.
   Duration coordinator_grace = 600s;   ///< Without a coordinator for this long, an agent gives up (exit code 171).
+  Duration lease = 5s;                 ///< An elected coordinator of which etcd heard nothing for this long has lost its office (`lease_ttl`).
+  Duration etcd_call = 2s;             ///< One server of etcd answers within this (a third of the lease at most), or the next one is asked.
   Duration verdict_linger = 5s;        ///< The coordinator stays this long at most for agents that have not heard the verdict.
   Duration store_wait = 600s;          ///< A store call that waits for a key.
 
@@ -31,7 +33,8 @@ struct Timeouts {
   [[nodiscard]] constexpr bool consistent() const {
     return heartbeat > Duration{0} && heartbeat_limit >= 2 * heartbeat && reconnect_grace < heartbeat_limit &&
            revocation < join && drain < stop_grace && connect <= collective && reconnect_grace < join &&
-           heartbeat_limit < coordinator_grace && reconnect_grace <= recovery && recovery < join;
+           heartbeat_limit < coordinator_grace && reconnect_grace <= recovery && recovery < join &&
+           lease > Duration{0} && lease < coordinator_grace;
   }
   [[nodiscard]] std::vector<std::string> problems() const;
 };

@@ -168,8 +168,24 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(o.program.name == "s");
     CHECK(o.notes.size() == 1);
   }
-  SECTION("other backends come later") {
-    CHECK(contains(refused({"--rdzv_backend", "etcd-v2", "s"}).text, "comes with a later release"));
+  SECTION("etcd elects: its servers, the job's name, and who may not be elected") {
+    const char* backend = GENERATE("--rdzv_backend=etcd", "--rdzv_backend=etcd-v2");
+    const LaunchOptions o = launch({backend, "--rdzv_endpoint", "e1,e2:4001, [fd00::3]:5", "--rdzv_id=job", "--rdzv_conf",
+                                    "lease_ttl=3,is_host=0", "s"});
+    CHECK_FALSE(o.endpoint);
+    REQUIRE(o.etcd.size() == 3);
+    CHECK(fmt::format("{}|{} {}|{} {}|{}", o.etcd[0].host, o.etcd[0].port, o.etcd[1].host, o.etcd[1].port, o.etcd[2].host, o.etcd[2].port) ==
+          "e1|2379 e2|4001 fd00::3|5");
+    CHECK(o.run.value() == "job");
+    CHECK(o.timeouts.lease == 3s);
+    CHECK(o.host_rule == HostRule::never);
+    CHECK(launch({backend, "--rdzv_endpoint", "e", "--rdzv_id=job", "s"}).host_rule != HostRule::never);
+    CHECK(contains(refused({backend, "--rdzv_endpoint", "e", "s"}).text, "give each job an --rdzv_id"));
+    CHECK(contains(refused({backend, "--rdzv_endpoint", "e", "--rdzv_id=none", "s"}).text, "give each job an --rdzv_id"));
+    CHECK(contains(refused({backend, "--rdzv_id=job", "s"}).text, "--rdzv_endpoint HOST:PORT[,HOST:PORT...]"));
+    CHECK(contains(refused({backend, "--rdzv_endpoint", "e,http://x", "--rdzv_id=job", "s"}).text, "`http://x`"));
+    CHECK(contains(refused({backend, "--rdzv_endpoint", ":2379", "--rdzv_id=job", "s"}).text, "names no host"));
+    CHECK(contains(refused({backend, "--rdzv_endpoint", "e", "--rdzv_id=job", "--rdzv_conf", "lease_ttl=900", "s"}).text, "the lease must be below"));
   }
 }
 

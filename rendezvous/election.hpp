@@ -1,0 +1,242 @@
+#pragma once
+/// \file Election: which agent of a job coordinates, decided through etcd. One agent's part in it, a pure state machine:
+/// events and time in, actions out.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <elrun/ids.hpp>
+#include <elrun/philox.hpp>
+#include <elrun/result.hpp>
+#include <elrun/units.hpp>
+
+#include "lib/base/log.hpp"
+
+namespace elrun::inline v0 {
+
+using Revision = Strong<struct RevisionTag, std::int64_t>;  ///< etcd's count of writes
+using LeaseId = Strong<struct LeaseIdTag, std::int64_t>;    ///< 0: none
+
+struct Lease {
+  LeaseId id;
+  Duration length;
+};
+
+/// The leader key, as etcd has it.
+struct Leader {
+  Revision created;     ///< Tells leaders apart: no two keys are created at one revision.
+  LeaseId lease;        ///< The key goes when this ends.
+  std::string address;  ///< HOST:PORT of the coordinator; empty: elected, but not serving yet
+  friend bool operator==(const Leader&, const Leader&) = default;
+};
+
+/// `leader` is there while an agent coordinates; `state` is the newest generation that was ever begun.
+struct ElectionKeys {
+  explicit ElectionKeys(const RunId& run) : leader{"/elrun/" + run.value() + "/leader"}, state{"/elrun/" + run.value() + "/state"} {}
+  std::string leader, state;
+};
+
+/// Larger numbers in etcd are nobody's: there must be room above them.
+constexpr std::uint64_t state_number_max = std::uint64_t{1} << 62;
+
+/// The value of `state`: `12 89ab0123...`, the number and the lineage.
+[[nodiscard]] std::string state_text(const Generation& generation);
+[[nodiscard]] Result<Generation> generation_from_state(std::string_view text);
+
+/// An agent that finds no leader waits for up to this before it stands, so that not all of a large job stand at once.
+constexpr Duration campaign_jitter = 200ms;
+/// An agent without a coordinator looks at the leader key this often, half of it by chance.
+constexpr Duration look_interval = 500ms;
+/// When etcd does not answer: doubled at each failure, half of it by chance.
+constexpr Duration etcd_backoff_min = 50ms, etcd_backoff_max = 2s;
+/// An agent that won and could not serve leaves it to the others for so long.
+constexpr Duration campaign_pause = 10s;
+
+struct ElectionOptions {
+  bool campaigns = true;  ///< It may coordinate.
+  Duration lease = 5s;
+  std::uint64_t seed = 0;  ///< Of all that is left to chance.
+};
+
+namespace election {
+
+// --- events: exactly one of those marked * answers each call, an action marked * -----------------------------------
+
+struct Begin {};
+/// The line to the coordinator that is followed.
+struct LineUp {};
+struct LineDown {};
+struct Found {  // *
+  std::optional<Leader> leader;
+};
+struct Granted {  // *
+  Lease lease;
+};
+/// How the campaign ended: the leader key and the state as they are now.
+struct Counted {  // *
+  std::optional<Leader> leader;
+  std::optional<std::string> state;
+};
+struct Published {  // *
+  bool still_leader = false;
+};
+struct Kept {  // *
+  Duration left;  ///< 0: the lease is gone
+};
+struct Unanswered {  // *
+  std::string why;
+};
+/// In answer to Lead.
+struct Serving {
+  std::string address;
+};
+struct CannotServe {
+  std::string why;
+};
+/// The coordinator has something to write down / it is written.
+struct WriteBegan {};
+struct WriteDone {};
+/// etcd refused to write for this leader: there is another one, or was.
+struct WriteRefused {};
+struct Tick {};
+/// The agent is about to end.
+struct Resign {};
+using Event = std::variant<Begin, LineUp, LineDown, Found, Granted, Counted, Published, Kept, Unanswered, Serving, CannotServe,
+                           WriteBegan, WriteDone, WriteRefused, Tick, Resign>;
+
+// --- actions --------------------------------------------------------------------------------------------------------
+
+struct Look {};               // *
+struct Grant {                // *
+  Duration lease;
+};
+/// Makes the leader key, without an address, if there is none; reads it and the state.
+struct Stand {                // *
+  LeaseId lease;
+};
+/// Writes the address into the leader key if it is still the one of `created`.
+struct Publish {              // *
+  Revision created;
+  LeaseId lease;
+  std::string address;
+};
+struct KeepAlive {            // *
+  LeaseId lease;
+};
+/// Best effort: nothing depends on its answer.
+struct Revoke {
+  LeaseId lease;
+};
+/// The coordinator is there, whoever it is.
+struct Follow {
+  std::string address;
+};
+/// This agent coordinates: open the service, and begin no generation up to `generation_floor`.
+struct Lead {
+  Revision created;
+  std::uint64_t generation_floor = 0;
+};
+/// This agent coordinates no longer: end all streams at once, without a verdict.
+struct StepDown {
+  std::string why;
+};
+/// Why there is no coordinator, for people; once per change.
+struct Explain {
+  std::string why;
+};
+struct Say {
+  Level level = Level::info;
+  std::string text;
+};
+using Action = std::variant<Look, Grant, Stand, Publish, KeepAlive, Revoke, Follow, Lead, StepDown, Explain, Say>;
+
+}  // namespace election
+
+class Election {
+ public:
+  explicit Election(const ElectionOptions& options) : options_{options}, rng_{options.seed} {}
+
+  [[nodiscard]] std::vector<election::Action> on(const election::Event& event, Instant now);
+  /// When a Tick has something to do; nothing when only events can help.
+  [[nodiscard]] std::optional<Instant> wake_at() const;
+  /// This agent coordinates.
+  [[nodiscard]] bool leads() const { return phase_ == Phase::leading; }
+  /// It coordinates, and etcd has vouched for that: nobody else can have been elected.
+  [[nodiscard]] bool certain(Instant now) const { return leads() && now < lease_until_; }
+
+ private:
+  enum class Phase {
+    looking,    // no coordinator is at hand: looks at the leader key now and then
+    following,  // the line to the coordinator is up; nothing is asked of etcd
+    standing,   // the lease is asked for, then the key
+    leading,
+    resigned,
+  };
+
+  void on(const election::Begin&) { look(); }
+  void on(const election::LineUp&);
+  void on(const election::LineDown&);
+  void on(const election::Found& found);
+  void on(const election::Granted& granted);
+  void on(const election::Counted& counted);
+  void on(const election::Published& published);
+  void on(const election::Kept& kept);
+  void on(const election::Unanswered& unanswered);
+  void on(const election::Serving& serving);
+  void on(const election::CannotServe& cannot);
+  void on(const election::WriteBegan&) { writing_since_ = now_; }
+  void on(const election::WriteDone&) { writing_since_.reset(); }
+  void on(const election::WriteRefused&);
+  void on(const election::Tick&);
+  void on(const election::Resign&);
+
+  void look();
+  void look_after(Duration wait) { next_at_ = now_ + wait; }
+  void consider(const std::optional<Leader>& leader);
+  void keep_or_publish();
+  void step_down(std::string why);
+  void give_the_lease_back();
+  void explain(std::string why);
+  template <class Action>
+  void call(Action action) {
+    calling_ = true;
+    called_at_ = now_;
+    next_at_.reset();
+    act(std::move(action));
+  }
+  [[nodiscard]] Duration half_by_chance(Duration most);
+  [[nodiscard]] Duration after_failure();
+  [[nodiscard]] std::optional<Instant> give_up_at() const;
+  template <class Action>
+  void act(Action action) {
+    actions_.emplace_back(std::move(action));
+  }
+
+  ElectionOptions options_;
+  Rng rng_;
+  Instant now_{};
+  std::vector<election::Action> actions_;  // of the event at hand
+
+  Phase phase_ = Phase::looking;
+  bool calling_ = false;              // a call is under way; its answer decides what comes next
+  Instant called_at_{};               // when it was made
+  std::optional<Instant> next_at_;    // looking, leading: the next call
+  Duration backoff_ = etcd_backoff_min;
+  Lease lease_{};                     // ours, or the last that was
+  Instant lease_until_{};             // at the least
+  Revision created_{};                // of our leader key; looking, following: of the leader that is followed
+  bool was_absent_ = false;           // looking: when it was looked at last, there was no leader
+  Instant campaign_not_before_{};
+  std::string address_;               // leading: ours
+  bool published_ = false;            // leading: the others can see it
+  bool doubtful_ = false;             // leading: the lease may be over; nobody has said so
+  std::optional<Instant> writing_since_;  // leading
+  std::string explained_;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,275 @@
+// One agent's part in an election: what it asks etcd for, and what it makes of the answers.
+
+#include "rendezvous/election.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+using namespace elrun::election;
+
+namespace {
+
+constexpr Instant start{1000s};
+const Leader other{Revision{7}, LeaseId{70}, "10.0.0.7:4711"};
+
+/// An agent and its clock. It keeps the actions of the last event.
+struct Agent {
+  Election election;
+  Instant now = start;
+  std::vector<Action> actions{};
+
+  explicit Agent(const ElectionOptions& options = {.lease = 5s, .seed = 1}) : election{options} {}
+  Agent& on(const Event& event) {
+    actions = election.on(event, now);
+    return *this;
+  }
+  Agent& tick() {
+    REQUIRE(election.wake_at());
+    now = *election.wake_at();
+    return on(Tick{});
+  }
+  Agent& later(Duration wait) {
+    now += wait;
+    return on(Tick{});
+  }
+  template <class A>
+  [[nodiscard]] const A* did() const {
+    for (const Action& action : actions)
+      if (const auto* found = std::get_if<A>(&action)) return found;
+    return nullptr;
+  }
+  /// Elected with lease 50 at revision 9.
+  Agent& win(std::optional<std::string> state = {}) {
+    on(Begin{}).on(Found{}).tick().on(Found{}).on(Granted{{LeaseId{50}, 5s}});
+    REQUIRE(did<Stand>());
+    return on(Counted{Leader{Revision{9}, LeaseId{50}, ""}, std::move(state)});
+  }
+  Agent& lead() {
+    win().on(Serving{"10.0.0.1:1"});
+    REQUIRE(did<Publish>());
+    return on(Published{true});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an agent follows the leader that is there", "[election]") {
+  Agent agent;
+  agent.on(Begin{});
+  REQUIRE(agent.did<Look>());
+  agent.on(Found{other});
+  REQUIRE(agent.did<Follow>());
+  CHECK(agent.did<Follow>()->address == other.address);
+
+  SECTION("and asks nothing once the line is up") {
+    agent.on(LineUp{});
+    CHECK_FALSE(agent.election.wake_at());
+  }
+  SECTION("and looks again until it is") {
+    agent.tick();
+    CHECK(agent.did<Look>());
+    agent.on(Found{other});
+    CHECK_FALSE(agent.did<Follow>());  // the line tries by itself
+  }
+  SECTION("and looks at once when the line breaks, and follows the next one") {
+    agent.on(LineUp{}).on(LineDown{});
+    CHECK(agent.did<Look>());
+    agent.on(Found{Leader{Revision{8}, LeaseId{80}, other.address}});
+    CHECK(agent.did<Follow>());
+  }
+  SECTION("but not one that has no address yet") {
+    agent.on(LineUp{}).on(LineDown{}).on(Found{Leader{Revision{8}, LeaseId{80}, ""}});
+    CHECK_FALSE(agent.did<Follow>());
+    CHECK(agent.did<Explain>());
+  }
+}
+
+TEST_CASE("an agent stands for election when there is no leader, twice", "[election]") {
+  Agent agent;
+  agent.on(Begin{}).on(Found{});
+  CHECK(agent.actions.empty());
+  agent.tick();
+  CHECK(agent.now - start <= campaign_jitter);
+  REQUIRE(agent.did<Look>());
+
+  SECTION("and asks for a lease, then for the key") {
+    agent.on(Found{});
+    REQUIRE(agent.did<Grant>());
+    CHECK(agent.did<Grant>()->lease == 5s);
+    agent.on(Granted{{LeaseId{50}, 6s}});
+    REQUIRE(agent.did<Stand>());
+    CHECK(agent.did<Stand>()->lease == LeaseId{50});
+  }
+  SECTION("but not when one came meanwhile") {
+    agent.on(Found{other});
+    CHECK(agent.did<Follow>());
+    CHECK_FALSE(agent.did<Grant>());
+  }
+}
+
+TEST_CASE("an agent that may not coordinate waits, and says for what", "[election]") {
+  Agent agent{{.campaigns = false}};
+  agent.on(Begin{}).on(Found{});
+  CHECK(agent.did<Explain>());
+  for (int i = 0; i < 20; ++i) {
+    agent.tick();
+    REQUIRE(agent.did<Look>());
+    agent.on(Found{});
+    CHECK(agent.actions.empty());
+  }
+}
+
+TEST_CASE("who made the key coordinates", "[election]") {
+  Agent agent;
+  SECTION("above the state's generation") {
+    agent.win("12 00000000000000010000000000000002");
+    REQUIRE(agent.did<Lead>());
+    CHECK(agent.did<Lead>()->generation_floor == 12);
+    CHECK(agent.did<Lead>()->created == Revision{9});
+    CHECK_FALSE(agent.did<Publish>());  // nobody is sent to it before it serves
+    agent.on(Serving{"10.0.0.1:1"});
+    REQUIRE(agent.did<Publish>());
+    CHECK(agent.did<Publish>()->address == "10.0.0.1:1");
+    CHECK(agent.did<Publish>()->created == Revision{9});
+  }
+  SECTION("but not above a state that nobody can read") {
+    agent.win("twelve");
+    CHECK_FALSE(agent.did<Lead>());
+    CHECK(agent.did<Revoke>());
+    REQUIRE(agent.did<Explain>());
+    CHECK(agent.did<Explain>()->why.find("twelve") != std::string::npos);
+  }
+  SECTION("and who did not gives its lease back and follows") {
+    agent.on(Begin{}).on(Found{}).tick().on(Found{}).on(Granted{{LeaseId{50}, 5s}}).on(Counted{other, {}});
+    CHECK_FALSE(agent.did<Lead>());
+    REQUIRE(agent.did<Revoke>());
+    CHECK(agent.did<Revoke>()->lease == LeaseId{50});
+    CHECK(agent.did<Follow>());
+  }
+  SECTION("and who cannot serve leaves it to others for a while") {
+    agent.win().on(CannotServe{"no port"});
+    CHECK(agent.did<Revoke>());
+    CHECK(agent.did<StepDown>());
+    const Instant then = agent.now;
+    agent.on(Found{});
+    while (agent.now < then + campaign_pause) {
+      CHECK_FALSE(agent.did<Grant>());
+      agent.tick().on(Found{});
+    }
+    agent.tick().on(Found{});
+    CHECK(agent.did<Grant>());
+  }
+}
+
+TEST_CASE("a campaign whose outcome was not heard is given up, and nobody waits for it", "[election]") {
+  Agent agent;
+  agent.on(Begin{}).on(Found{}).tick().on(Found{}).on(Granted{{LeaseId{50}, 5s}}).on(Unanswered{"etcd is away"});
+  CHECK(agent.did<Revoke>());
+  CHECK(agent.did<Explain>());
+  agent.tick();
+  CHECK(agent.did<Look>());
+  agent.on(Found{Leader{Revision{9}, LeaseId{50}, ""}});  // it had won
+  REQUIRE(agent.did<Revoke>());
+  CHECK(agent.did<Revoke>()->lease == LeaseId{50});
+}
+
+TEST_CASE("a leader keeps its lease", "[election]") {
+  Agent agent;
+  agent.lead();
+  const Instant elected = agent.now;
+  CHECK(agent.election.certain(agent.now));
+  agent.tick();
+  REQUIRE(agent.did<KeepAlive>());
+  CHECK(agent.now - elected < 5s / 2);
+
+  SECTION("which counts from the asking, not from the answer") {
+    const Instant asked = agent.now;
+    agent.now += 2s;
+    agent.on(Kept{5s});
+    CHECK(agent.election.certain(asked + 5s - 1ns));
+    CHECK_FALSE(agent.election.certain(asked + 5s));
+  }
+  SECTION("and steps down at once when etcd has ended it") {
+    agent.on(Kept{0s});
+    CHECK(agent.did<StepDown>());
+    CHECK(agent.did<Look>());
+    CHECK_FALSE(agent.election.leads());
+  }
+  SECTION("and steps down at once when a write is refused, whatever is under way") {
+    agent.on(WriteRefused{});
+    CHECK(agent.did<StepDown>());
+    CHECK_FALSE(agent.election.leads());
+    agent.on(Kept{5s});
+    CHECK_FALSE(agent.election.leads());
+    CHECK(agent.did<Look>());
+  }
+  SECTION("and steps down when its address is refused") {
+    Agent late;
+    late.win().on(Serving{"10.0.0.1:1"}).on(Published{false});
+    CHECK(late.did<StepDown>());
+  }
+}
+
+TEST_CASE("a leader without etcd goes on with what runs", "[election]") {
+  Agent agent;
+  agent.lead();
+  agent.tick();
+  bool said = false;
+  const auto without_etcd = [&](Duration time) {
+    const Instant end = agent.now + time;
+    while (agent.now < end) {
+      agent.on(Unanswered{"etcd is away"});
+      do {
+        agent.tick();
+        said = said || agent.did<Say>();
+        if (agent.did<StepDown>()) return false;
+      } while (!agent.did<KeepAlive>());
+    }
+    return true;
+  };
+
+  SECTION("for as long as nothing new is to be written, and says so") {
+    CHECK(without_etcd(300s));
+    CHECK(said);
+    CHECK_FALSE(agent.election.certain(agent.now));
+    agent.on(Kept{5s});
+    CHECK(agent.did<Say>());
+    CHECK(agent.election.certain(agent.now));
+  }
+  SECTION("and gives way when it could not write for a lease more") {
+    CHECK(without_etcd(20s));
+    const Instant began = agent.now;
+    agent.on(WriteBegan{});
+    CHECK_FALSE(without_etcd(60s));
+    CHECK(agent.now - began == 5s);
+    CHECK_FALSE(agent.election.leads());
+    agent.on(Unanswered{"etcd is away"}).tick().on(Found{Leader{Revision{9}, LeaseId{50}, "10.0.0.1:1"}});
+    CHECK(agent.did<Revoke>());  // nobody is to wait for its lease to end
+    CHECK_FALSE(agent.did<Follow>());
+  }
+  SECTION("and keeps its office when the write was done in time") {
+    CHECK(without_etcd(20s));
+    agent.on(WriteBegan{});
+    CHECK(without_etcd(4s));
+    agent.on(WriteDone{});
+    CHECK(without_etcd(60s));
+  }
+}
+
+TEST_CASE("an agent that ends gives its office up, and does nothing more", "[election]") {
+  Agent agent;
+  agent.lead().on(Resign{});
+  REQUIRE(agent.did<Revoke>());
+  CHECK(agent.did<Revoke>()->lease == LeaseId{50});
+  CHECK_FALSE(agent.election.wake_at());
+  CHECK(agent.on(Kept{5s}).actions.empty());
+}
+
+TEST_CASE("the state is read as it was written, and nothing else is", "[election]") {
+  const Generation generation{12, {{0x89ab012345678901, 0x1}}};
+  CHECK(state_text(generation) == "12 89ab0123456789010000000000000001");
+  CHECK(generation_from_state(state_text(generation)).value() == generation);
+  for (const char* text : {"", "12", "12 ", "12 89ab", " 12 89ab0123456789010000000000000001", "12 89ab0123456789010000000000000001 ",
+                           "12 89ab012345678901000000000000000g", "99999999999999999999 89ab0123456789010000000000000001",
+                           "4611686018427387905 89ab0123456789010000000000000001", "-1 89ab0123456789010000000000000001"})
+    CHECK_FALSE(generation_from_state(text).ok());
+}

@@ -3,6 +3,7 @@
 
 #include "rendezvous/elected_link.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <deque>
 #include <optional>
@@ -66,8 +67,9 @@ class Link final : public ElectedLink, public Ledger {
   void send(const NodeMessage& message) override {
     if (line_) line_->send(message);
   }
+  // Whoever coordinates: a node that seemed to move would be another one to a new coordinator.
   [[nodiscard]] std::string local_address() const override {
-    return coordinator_ ? own_address() : line_ ? line_->local_address() : std::string{};
+    return setting_.local_address.empty() ? etcd_->local_address() : setting_.local_address;
   }
   [[nodiscard]] const Coordinator* coordinator() const override { return coordinator_.get(); }
   void resign(std::function<void()> done) override {
@@ -97,11 +99,6 @@ class Link final : public ElectedLink, public Ledger {
     std::string told;
     Duration backoff;
   };
-
-  [[nodiscard]] std::string own_address() const {
-    if (!setting_.local_address.empty()) return setting_.local_address;
-    return etcd_->local_address();
-  }
 
   template <class Call>
   void post(Call call) {
@@ -187,7 +184,8 @@ class Link final : public ElectedLink, public Ledger {
   }
   void perform(const election::Lead& a) {
     created_ = a.created;
-    const std::string address = own_address();
+    written_ = a.generation_floor;
+    const std::string address = local_address();
     const bool loopback = address.starts_with("127.") || address == "::1" || address == "localhost";
     const std::string listen = address.find(':') != std::string::npos ? (loopback ? "::1" : "::") : loopback ? "127.0.0.1" : "0.0.0.0";
     line_.reset();
@@ -231,11 +229,14 @@ class Link final : public ElectedLink, public Ledger {
 
   void write() {
     std::vector<EtcdTransaction::Write> writes;
-    if (write_->generation) writes.push_back({keys_.state, state_text(*write_->generation)});
+    // A generation that goes on under this coordinator may be older than what is written: the number never falls.
+    const bool newer = write_->generation && write_->generation->number > written_;
+    if (newer) writes.push_back({keys_.state, state_text(*write_->generation)});
     etcd_->transact({.guard = keys_.leader, .created = created_, .writes = std::move(writes)}, [this, created = created_](const Result<EtcdOutcome>& outcome) {
       if (!write_ || created != created_) return;  // of an office that is over
       if (!outcome.ok()) return write_later(outcome.failure().what);
       if (!outcome->written) return feed(election::WriteRefused{});
+      if (write_->generation) written_ = std::max(written_, write_->generation->number);
       const auto cleared = std::move(write_->cleared);
       write_.reset();
       feed(election::WriteDone{});
@@ -264,7 +265,8 @@ class Link final : public ElectedLink, public Ledger {
   Rng rng_;
   boost::asio::steady_timer timer_, write_timer_, resign_timer_;
   std::function<void()> resigned_;
-  Revision created_{};  // of our leader key
+  Revision created_{};          // of our leader key
+  std::uint64_t written_ = 0;  // the generation in `state`
   std::optional<Write> write_;
   bool up_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly

@@ -1,0 +1,307 @@
+// Election against a real etcd server: the line to whoever is elected, and whole launchers.
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <list>
+
+#include "rendezvous/elected_link.hpp"
+#include "rendezvous/etcd_client.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/etcd.hpp"
+#include "tests/support/spawn.hpp"
+
+namespace elrun::test {
+namespace {
+
+bool without_etcd() {
+  if (Etcd::installed()) return false;
+  WARN("SKIPPED: no etcd here (Debian: etcd-server, etcd-client)");
+  return true;
+}
+
+constexpr Duration patience = 20s;  // only a failing test waits for so long
+
+/// A server, and a loop that runs until something is so.
+struct Stage {
+  Etcd etcd;
+  boost::asio::io_context loop;
+  SteadyClock clock;
+  Log log{"coordinator", [](Level, std::string_view) {}};
+  Stage() { etcd.start(); }
+  bool until(const std::function<bool()>& so) {
+    const Instant end = clock.now() + patience;
+    while (!so()) {
+      if (clock.now() > end) return false;
+      loop.restart();
+      loop.run_one_for(100ms);
+    }
+    return true;
+  }
+  [[nodiscard]] Endpoint server() const { return {"127.0.0.1", etcd.port()}; }
+};
+
+/// An agent of few words: joins when it is told to, and keeps what it hears.
+struct Agent {
+  Stage& stage;
+  std::string name;
+  std::vector<Generation> worlds{};
+  std::vector<std::string> down{};
+  bool up = false;
+  std::unique_ptr<ElectedLink> link{};
+
+  void stand(std::vector<Endpoint> servers, std::uint64_t seed) {
+    ElectionSetting setting{.etcd = std::move(servers), .run = RunId{"run"}, .seed = seed};
+    setting.timeouts.lease = 1s;
+    link = connect_through_etcd(stage.loop, stage.clock, stage.log, std::move(setting),
+                                {.connected = [this] { up = true; },
+                                 .disconnected = [this](const Failure& why) { up = false, down.push_back(why.what); },
+                                 .message =
+                                     [this](const CoordinatorMessage& message) {
+                                       if (const auto* world = std::get_if<World>(&message)) worlds.push_back(world->generation);
+                                     }},
+                                [] {});
+  }
+  void join() {
+    Join message;
+    message.who = {NodeId{name}, 1};
+    message.run = RunId{"run"};
+    message.version = "0.1.0";
+    message.address = "127.0.0.1";
+    message.master_port = 1;
+    if (!worlds.empty()) message.last = worlds.back();
+    link->send(message);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("etcd writes only for whom the guard holds", "[etcd]") {
+  if (without_etcd()) return;
+  Stage stage;
+  // The first server does not answer: the second one is asked.
+  const auto client = EtcdClient::create(stage.loop, {{"127.0.0.1", free_port()}, stage.server()}, 2s, {});
+  std::optional<Lease> lease;
+  REQUIRE(stage.until([&] {
+    bool answered = false;
+    client->grant(1s, [&](const Result<Lease>& granted) {
+      answered = true;
+      if (granted.ok()) lease = *granted;
+    });
+    REQUIRE(stage.until([&] { return answered; }));
+    return lease.has_value();  // the server may be starting
+  }));
+  const auto transact = [&](const EtcdTransaction& transaction) {
+    std::optional<EtcdOutcome> outcome;
+    client->transact(transaction, [&](const Result<EtcdOutcome>& done) { outcome = done.value(); });
+    REQUIRE(stage.until([&] { return outcome.has_value(); }));
+    return *outcome;
+  };
+  const EtcdOutcome first = transact({.guard = "k", .writes = {{"k", "mine", lease->id}}, .reads = {"k", "other"}});
+  CHECK(first.written);
+  REQUIRE(first.read[0]);
+  CHECK_FALSE(first.read[1]);
+  CHECK(first.read[0]->lease == lease->id);
+  const Revision created = first.read[0]->created;
+
+  CHECK_FALSE(transact({.guard = "k", .writes = {{"k", "yours"}}}).written);  // it exists
+  CHECK_FALSE(transact({.guard = "k", .created = Revision{created.value() + 1}, .writes = {{"k", "yours"}}}).written);
+  const EtcdOutcome again = transact({.guard = "k", .created = created, .writes = {{"k", "still mine", lease->id}}, .reads = {"k"}});
+  CHECK(again.written);
+  CHECK(again.read[0]->value == "still mine");
+  CHECK(again.read[0]->created == created);
+
+  std::optional<Duration> left;
+  client->keep_alive(lease->id, [&](const Result<Duration>& kept) { left = kept.value(); });
+  REQUIRE(stage.until([&] { return left.has_value(); }));
+  CHECK(*left >= 1s);
+  bool revoked = false;
+  client->revoke(lease->id, [&](const Result<Lease>& done) { revoked = done.ok(); });
+  REQUIRE(stage.until([&] { return revoked; }));
+  left.reset();
+  client->keep_alive(lease->id, [&](const Result<Duration>& kept) { left = kept.value(); });
+  REQUIRE(stage.until([&] { return left.has_value(); }));
+  CHECK(*left == 0s);
+  bool gone = false;
+  client->read("k", [&](const Result<std::optional<EtcdValue>>& found) { gone = found.ok() && !*found; });
+  CHECK(stage.until([&] { return gone; }));
+}
+
+TEST_CASE("one of three is elected, and the next one when it resigns", "[etcd]") {
+  if (without_etcd()) return;
+  Stage stage;
+  std::list<Agent> agents;  // its links know where an agent is
+  for (std::uint64_t seed = 0; seed < 3; ++seed) agents.emplace_back(Agent{stage, "agent"}).stand({stage.server()}, seed);
+  const auto all_up = [&] { return std::all_of(agents.begin(), agents.end(), [](const Agent& a) { return a.up; }); };
+  const auto leaders = [&] { return std::count_if(agents.begin(), agents.end(), [](const Agent& a) { return a.link && a.link->coordinator() != nullptr; }); };
+  REQUIRE(stage.until(all_up));
+  CHECK(leaders() == 1);
+  const auto leader = std::find_if(agents.begin(), agents.end(), [](const Agent& a) { return a.link->coordinator() != nullptr; });
+  bool resigned = false;
+  leader->link->resign([&] { resigned = true; });
+  REQUIRE(stage.until([&] { return resigned; }));
+  agents.erase(leader);
+  for (Agent& agent : agents) agent.up = false;
+  REQUIRE(stage.until(all_up));
+  CHECK(leaders() == 1);
+}
+
+TEST_CASE("a coordinator whose office is another's begins no generation", "[etcd]") {
+  if (without_etcd()) return;
+  Stage stage;
+  Agent agent{stage, "a"};
+  agent.stand({stage.server()}, 1);
+  REQUIRE(stage.until([&] { return agent.up; }));
+  agent.join();
+  REQUIRE(stage.until([&] { return agent.worlds.size() == 1; }));
+  CHECK(stage.etcd.value("/elrun/run/state").starts_with("1 "));
+
+  // As if its lease had ended while it was paused: its key is gone, another could be there.
+  const auto client = EtcdClient::create(stage.loop, {stage.server()}, 2s, {});
+  std::optional<LeaseId> lease;
+  client->read("/elrun/run/leader", [&](const Result<std::optional<EtcdValue>>& found) { lease = found.value()->lease; });
+  REQUIRE(stage.until([&] { return lease.has_value(); }));
+  bool revoked = false;
+  client->revoke(*lease, [&](const Result<Lease>&) { revoked = true; });
+  REQUIRE(stage.until([&] { return revoked; }));
+  agent.join();  // the generation is given up: the next one is due at once
+  REQUIRE(stage.until([&] { return !agent.up; }));
+  CHECK(agent.down.back().find("no longer") != std::string::npos);
+  CHECK(agent.worlds.size() == 1);
+  CHECK(stage.etcd.value("/elrun/run/state").starts_with("1 "));
+
+  REQUIRE(stage.until([&] { return agent.up; }));
+  agent.join();
+  REQUIRE(stage.until([&] { return agent.worlds.size() == 2; }));
+  CHECK(agent.worlds[1].number > 1);
+  CHECK(agent.worlds[1].lineage != agent.worlds[0].lineage);
+}
+
+// --- launchers -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker"; }
+
+struct Cluster {
+  TemporaryDirectory directory;
+  Etcd etcd;
+  Cluster() { etcd.start(); }
+
+  [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& workers, const std::vector<std::string>& mode) const {
+    std::vector<std::string> arguments{"--nnodes", nodes, "--nproc_per_node", workers, "--rdzv_backend", "etcd", "--rdzv_endpoint", etcd.endpoint(),
+                                       "--rdzv_id", "job", "--max_restarts", "5", "--rdzv_conf",
+                                       "lease_ttl=2,last_call_timeout=60,keep_alive_interval=0.3", "--no_python", worker()};
+    arguments.insert(arguments.end(), mode.begin(), mode.end());
+    return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
+  }
+  [[nodiscard]] std::string state() const { return etcd.value("/elrun/job/state"); }
+  [[nodiscard]] std::string leader() const { return etcd.value("/elrun/job/leader"); }
+};
+
+std::size_t count_in(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+/// The one worker of an agent.
+pid_t worker_of(const Job& agent) {
+  const std::vector<pid_t> workers = agent.children_named("launcher_worker");
+  REQUIRE(workers.size() == 1);
+  return workers.front();
+}
+
+/// Reads what both say until one of them says it.
+bool either_says(Job& a, Job& b, const std::string& text) {
+  for (int i = 0; i < 200; ++i)
+    if (a.line(text, Wait{100}) || b.line(text, Wait{100})) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("launchers elect a coordinator through etcd, and leave nothing there but the generation", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  Job a{cluster.agent("3", "1", {"environment", "WORLD_SIZE"})};
+  Job b{cluster.agent("3", "1", {"environment", "WORLD_SIZE"})};
+  Job c{cluster.agent("3", "1", {"environment", "WORLD_SIZE"})};
+  CHECK(a.wait() == 0);
+  CHECK(b.wait() == 0);
+  CHECK(c.wait() == 0);
+  const std::string all = a.output() + b.output() + c.output();
+  CHECK(count_in(all, "elected to coordinate") == 1);
+  CHECK(count_in(all, "WORLD_SIZE=3") == 3);
+  CHECK(cluster.state().starts_with("1 "));
+  CHECK(cluster.leader().empty());
+}
+
+TEST_CASE("the coordinator's node dies, or is frozen: another agent coordinates, and no worker restarts", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  Job first{cluster.agent("2:3", "0", {"wait"})};
+  REQUIRE(first.line("elected to coordinate"));
+  Job a{cluster.agent("2:3", "1", {"wait"})};
+  Job b{cluster.agent("2:3", "1", {"wait"})};
+  REQUIRE(a.line("ready"));
+  REQUIRE(b.line("ready"));
+  const pid_t worker_a = worker_of(a), worker_b = worker_of(b);
+  const bool frozen = GENERATE(false, true);
+  first.signal(frozen ? SIGSTOP : SIGKILL);
+  REQUIRE(either_says(a, b, "elected to coordinate"));
+  REQUIRE(either_says(a, b, "generation 1"));  // goes on
+  if (frozen) {
+    first.signal(SIGCONT);
+    CHECK(first.line("this agent coordinates no longer"));
+  }
+  CHECK(worker_of(a) == worker_a);
+  CHECK(worker_of(b) == worker_b);
+  CHECK(cluster.state().starts_with("1 "));
+
+  ::kill(worker_a, SIGKILL);  // the new coordinator is a whole one: the next generation is above
+  CHECK(a.line("ready"));
+  CHECK(b.line("ready"));
+  CHECK(cluster.state().starts_with("2 "));
+}
+
+TEST_CASE("etcd is killed and started again: what runs goes on, what is new waits for it", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  Job a{cluster.agent("2", "1", {"wait"})};
+  REQUIRE(a.line("elected to coordinate"));
+  Job b{cluster.agent("2", "1", {"wait"})};
+  REQUIRE(a.line("ready"));
+  REQUIRE(b.line("ready"));
+  const pid_t worker_a = worker_of(a), worker_b = worker_of(b);
+
+  cluster.etcd.kill();
+  REQUIRE(a.line("etcd has not answered"));  // for a whole lease
+  cluster.etcd.start();
+  REQUIRE(a.line("etcd answers again"));
+  CHECK(worker_of(a) == worker_a);
+  CHECK(worker_of(b) == worker_b);
+  CHECK(count_in(a.output() + b.output(), "elected to coordinate") == 1);
+
+  cluster.etcd.kill();
+  ::kill(worker_b, SIGKILL);
+  REQUIRE(a.line("cannot be written down yet"));
+  REQUIRE(b.line("cannot be written down yet"));
+  CHECK_FALSE(a.line("ready", Wait{500}));
+  CHECK_FALSE(b.says("generation=2"));
+  cluster.etcd.start();
+  CHECK(a.line("generation=2"));
+  CHECK(b.line("generation=2"));
+  CHECK(cluster.state().starts_with("2 "));
+
+  // All of the job is gone, and etcd keeps the number.
+  a.signal(SIGKILL);
+  b.signal(SIGKILL);
+  Job c{cluster.agent("2", "1", {"wait"})};
+  Job d{cluster.agent("2", "1", {"wait"})};
+  CHECK(c.line("generation=3"));
+  CHECK(d.line("generation=3"));
+}
+
+}  // namespace elrun::test

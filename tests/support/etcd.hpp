@@ -1,0 +1,31 @@
+#pragma once
+/// \file A real etcd server on the loopback, with a fresh data directory, that a test can kill and start again.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tests/support/spawn.hpp"
+
+namespace elrun::test {
+
+class Etcd {
+ public:
+  /// Whether this machine has one (Debian: etcd-server).
+  [[nodiscard]] static bool installed();
+  Etcd();
+  /// Elections among its own members and leases are quick, as a test wants them: a lease of one second is possible.
+  void start();
+  void kill();
+  [[nodiscard]] std::string endpoint() const { return "127.0.0.1:" + std::to_string(port_); }
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  /// The value of a key, as etcdctl prints it.
+  [[nodiscard]] std::string value(const std::string& key) const;
+
+ private:
+  TemporaryDirectory data_;
+  std::uint16_t port_, peer_port_;
+  std::unique_ptr<Job> process_;
+};
+
+}  // namespace elrun::test

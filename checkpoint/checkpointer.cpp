@@ -593,4 +593,17 @@ Result<FenceNumber> highest_fence(Files& files, const Path& root) {
   return highest;
 }
 
+Result<std::uint64_t> newest_generation(Files& files, const Path& root) {
+  constexpr std::size_t claims_read_max = 16;  // numbers grow along with the fences; more than one job may have claimed
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files, root));
+  std::uint64_t newest = 0;
+  for (std::size_t i = 0; i < std::min(numbers.size(), claims_read_max); ++i) {
+    const Path path = root / fences_directory / claim_name(numbers[numbers.size() - 1 - i]);
+    const auto text = files.read_all(path, record_bytes_max);
+    const auto claim = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
+    if (claim.ok()) newest = std::max(newest, claim->author.generation.number);  // an unreadable one says nothing
+  }
+  return newest;
+}
+
 }  // namespace elrun::inline v0

@@ -134,7 +134,11 @@ class Checkpointer {
   std::vector<CheckpointId> rejected_{};  // passed over even where a quarantine could not be written
 };
 
-/// The highest fence found under `root`; 0 when there is none. The floor of a fresh coordinator's generation numbers.
+/// The highest fence found under `root`; 0 when there is none.
 [[nodiscard]] Result<FenceNumber> highest_fence(Files& files, const Path& root);
+
+/// The largest number of a generation in the newest claims under `root`; 0 when there is none. The floor of a coordinator
+/// that no earlier process of the job can tell how far it was.
+[[nodiscard]] Result<std::uint64_t> newest_generation(Files& files, const Path& root);
 
 }  // namespace elrun::inline v0

@@ -121,7 +121,7 @@ class Agent {
 
   Coordinator& coordinator(std::uint64_t generation_floor) {
     coordinator_ = Coordinator::create(loop_, clock_, options_.endpoint ? coordinator_log_ : quiet_,
-                                       {run_, options_.timeouts, generation_floor});
+                                       {run_, options_.timeouts, std::max(generation_floor, setting_.generation_floor)});
     coordinator_->on_may_exit([this] { end_if_allowed(); });
     return *coordinator_;
   }
@@ -200,12 +200,12 @@ class Agent {
     whole.who = incarnation_;
     whole.run = run_;
     whole.version = ELRUN_VERSION;
-    whole.address = address();
-    // The same port until a world came of it: a coordinator that has told it to others may send that world again.
-    // A new one for each generation: peers of the old one that are slow to die find nobody there. While the old one is
-    // still held its port is part of what its members agree on.
-    if (port_ == 0 || (!join->resuming && port_is_for_ != join->last))
+    // As long as workers run, what others were told of this node: a coordinator that did not tell them compares. A new port
+    // for each generation, from the first Join for it on: peers of the old one that are slow to die find nobody there.
+    if (!join->resuming) told_address_ = address();
+    if (port_ == 0 || (port_is_for_ != join->last && !join->resuming))
       port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
+    whole.address = told_address_;
     whole.master_port = port_;
     whole.hint = options_.node_rank;
     whole.topology = options_.topology;
@@ -303,6 +303,7 @@ class Agent {
   int exit_code_ = exit_code::internal;
   std::uint16_t port_ = 0;  // told in Join after the generation port_is_for_
   Generation port_is_for_{};
+  std::string told_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others
   std::map<LocalRank, std::unique_ptr<Child>> children_;
   std::unique_ptr<WorkerServer> server_;
@@ -318,9 +319,9 @@ int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, cons
   return Agent{std::move(setting), guard, clock, log}.run();
 }
 
-int run_store(const StoreOptions& options, const Clock& clock, const Log& log) {
+int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, const Log& log) {
   asio::io_context loop{1};
-  const auto coordinator = Coordinator::create(loop, clock, log, {.timeouts = options.timeouts});
+  const auto coordinator = Coordinator::create(loop, clock, log, {.timeouts = options.timeouts, .generation_floor = generation_floor});
   const auto port = coordinator->serve(options.host, options.port);
   if (!port) return log.error(message(port.failure())), exit_code::contradiction;
   for (const std::string& note : options.notes) log.warning(note);

@@ -16,12 +16,13 @@ struct AgentSetting {
   Command command;
   Variables environment;
   Path directory;  ///< Private to this agent; the guard or the caller removes it.
+  std::uint64_t generation_floor = 0;  ///< Of a coordinator in this process: generations are counted on from it.
 };
 
 /// Runs the workers of this node until the job is over for it; returns elrun's exit code.
 [[nodiscard]] int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log);
 
 /// `elrun store`: serves the coordinator alone until the job is over or a signal comes; returns the exit code.
-[[nodiscard]] int run_store(const StoreOptions& options, const Clock& clock, const Log& log);
+[[nodiscard]] int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, const Log& log);
 
 }  // namespace elrun::inline v0::launcher

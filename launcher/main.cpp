@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/checkpointer.hpp"
 #include "launcher/agent.hpp"
 #include "launcher/machine.hpp"
 #include "lib/base/failure.hpp"
@@ -41,6 +42,16 @@ Result<Path> make_directory(const launcher::Variables& environment) {
   return from_errno(errno, "make a directory for the agent's socket in /tmp; set XDG_RUNTIME_DIR to a writable one");
 }
 
+// How far earlier processes of the job were, as its checkpoints tell. A root that cannot be read ends nothing: numbers that
+// begin anew are told from the old ones by their lineage.
+std::uint64_t generation_floor(const std::string& checkpoint_root, const Log& log) {
+  if (checkpoint_root.empty()) return 0;
+  PosixFiles files;
+  const auto newest = newest_generation(files, checkpoint_root);
+  if (!newest.ok()) log.warning(fmt::format("--checkpoint_root: {}; generations are counted from 1", message(newest.failure())));
+  return newest.ok() ? *newest : 0;
+}
+
 int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, const Log& log) {
   auto command = resolve_command(options.program, environment, look_up_file);
   if (const auto* none = std::get_if<NoCommand>(&command)) return log.error(none->why), none->exit_code;
@@ -50,7 +61,8 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
   {
     const auto guard = Guard::start(*directory);  // before any thread
     if (guard)
-      code = run_agent({std::move(options), std::get<Command>(std::move(command)), std::move(environment), *directory},
+      code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), *directory,
+                        generation_floor(options.checkpoint_root, log)},
                        *guard, clock, log);
     else
       log.error(message(guard.failure()));
@@ -75,7 +87,7 @@ int main(int argc, char** argv) {
     return usage->exit_code;
   }
   try {
-    if (const auto* store = std::get_if<StoreOptions>(&command)) return run_store(*store, clock, log);
+    if (const auto* store = std::get_if<StoreOptions>(&command)) return run_store(*store, generation_floor(store->checkpoint_root, log), clock, log);
     return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, log);
   } catch (const Error& error) {
     log.error(error.what());

@@ -43,6 +43,8 @@ constexpr std::array table{
            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},
     Option{"master_addr", 0, Kind::value, "", "HOST", "static without an endpoint: the node of rank 0 (127.0.0.1)"},
     Option{"master_port", 0, Kind::value, "", "PORT", "static without an endpoint: its port (29500)"},
+    Option{"checkpoint_root", 0, Kind::value, "", "DIR",
+           "where the job's checkpoints are: when all its processes are\nnew, its generations are counted on from there"},
     Option{"topology", 0, Kind::value, "", "ZONE/RACK/HOST", "labels of this node, outermost first: nodes that share them get\nneighbouring ranks"},
     Option{"local_addr", 0, Kind::value, "", "ADDRESS", "how the other nodes reach this one; otherwise found out"},
     Option{"role", 0, Kind::value, "default", "NAME", "ROLE_NAME of the workers"},
@@ -87,7 +89,7 @@ std::string help_text() {
   std::string text =
       "usage: elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
       "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n"
-      "                   (--rdzv_conf and --shutdown_timeout as the job's agents have them)\n\n"
+      "                   (--rdzv_conf, --shutdown_timeout, --checkpoint_root as the job's agents have them)\n\n"
       "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`. Each takes "
       "its\n"
       "default from the environment: PET_NNODES for --nnodes, and so on. What follows PROGRAM belongs to it.\n\n";
@@ -185,7 +187,7 @@ class Parser {
         options.host = value;
       else if (name == "__port" && port && *port >= 0 && *port <= 65535)
         options.port = static_cast<std::uint16_t>(*port);
-      else if (name == "__rdzv_conf" || name == "__shutdown_timeout")
+      else if (name == "__rdzv_conf" || name == "__shutdown_timeout" || name == "__checkpoint_root")
         given_.find(name.substr(2))->second = {value, "--" + name.substr(2)};
       else
         problem(fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_conf K=V,... or --shutdown_timeout "
@@ -195,6 +197,7 @@ class Parser {
     understand_times();
     options.timeouts = out_.timeouts;
     options.access = out_.access;
+    options.checkpoint_root = get("checkpoint_root").text;
     options.notes = out_.notes;
     if (usage_.empty() && contradictions_.empty()) return options;
     return report();
@@ -511,6 +514,7 @@ class Parser {
 
   void understand_meeting() {
     const std::string& backend = get("rdzv_backend").text;
+    out_.checkpoint_root = get("checkpoint_root").text;
     out_.topology = get("topology").text;
     if (out_.topology.size() > topology_max)
       problem(fmt::format("{}: {} characters, more than {}", shown("topology"), out_.topology.size(), topology_max));

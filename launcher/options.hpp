@@ -55,6 +55,7 @@ struct LaunchOptions {
   std::uint32_t workers = 1;  ///< Of this node; 0: it only coordinates.
   Program program;
   std::optional<Endpoint> endpoint;  ///< None: a single node, served in this process without gRPC.
+  std::string checkpoint_root;  ///< Where the job's checkpoints are; empty: not given
   std::string topology;         ///< "zone/rack/host"; empty: not given
   std::vector<Endpoint> etcd;        ///< Servers that elect the coordinator among the agents; then there is no endpoint.
   HostRule host_rule = HostRule::if_endpoint_is_here;  ///< With etcd: any agent may be elected, unless `never`.
@@ -74,6 +75,7 @@ struct StoreOptions {
   std::uint16_t port = endpoint_port_default;
   Timeouts timeouts;
   Access access;
+  std::string checkpoint_root;
   std::vector<std::string> notes;
 };
 

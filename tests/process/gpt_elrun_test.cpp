@@ -149,3 +149,63 @@ TEST_CASE("two agents, one killed with its workers: the other goes on to the sam
     CHECK(ended.says("world=2 "));
   });
 }
+
+namespace {
+
+// Two nodes with two workers each, their coordinator in a process of its own.
+struct TwoNodes {
+  Folder folder, checkpoints;
+  std::uint16_t port = free_port();
+  unsigned steps;
+  std::unique_ptr<Job> store, first, second;
+
+  explicit TwoNodes(unsigned count) : steps{count} { begin(); }
+  void begin() {
+    start_store();
+    first = agent("0"), second = agent("1");
+  }
+  void start_store() {
+    store = start("elrun", {"store", "--host", "127.0.0.1", "--port", std::to_string(port), "--checkpoint_root", checkpoints / "ck"});
+  }
+  std::unique_ptr<Job> agent(const char* rank) {
+    return start("elrun", under_elrun({"--nnodes", "2", "--nproc_per_node", "2", "--node_rank", rank, "--rdzv_backend", "c10d",
+                                       "--rdzv_endpoint", "127.0.0.1:" + std::to_string(port)},
+                                      gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", checkpoints / "ck"})));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the coordinator killed and started again: no worker is", "[golden]") {
+  TwoNodes nodes{400};
+  const std::string state = undisturbed(nodes.folder, nodes.steps);
+  REQUIRE(until(*nodes.first, "step=50 "));
+  nodes.store->signal(SIGKILL);
+  (void)finish(*nodes.store);
+  REQUIRE(until(*nodes.first, "step=100 "));  // nobody waits for it
+  nodes.start_store();
+  for (const auto* node : {&nodes.first, &nodes.second}) {
+    const Ended ended = finish(**node);
+    INFO(tail(ended.output));
+    CHECK(ended.code == 0);
+    CHECK((*node)->output().find("generation 2") == std::string::npos);
+    if (node == &nodes.first) CHECK(ended.state == state);
+  }
+}
+
+TEST_CASE("every process of the job killed and started again: it goes on from its checkpoint, in a later generation", "[golden]") {
+  TwoNodes nodes{300};
+  const std::string state = undisturbed(nodes.folder, nodes.steps);
+  REQUIRE(until(*nodes.first, "step=100 "));
+  for (const auto* process : {&nodes.store, &nodes.first, &nodes.second}) {
+    (*process)->signal(SIGKILL);
+    (void)finish(**process);
+  }
+  nodes.begin();
+  const Ended ended = finish(*nodes.first);
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.state == state);
+  CHECK(ended.says("generation 2"));
+  CHECK_FALSE(ended.says("step=1 "));
+}

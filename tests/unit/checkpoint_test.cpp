@@ -253,6 +253,8 @@ TEST_CASE("a first start makes the root and begins at step 0; the next goes on f
   CHECK(start.choice == CheckpointId{20, 1, 1});
   CHECK(said(second.load(start)) == "");
   CHECK(highest_fence(files, "/ckpts").value() == 2);
+  CHECK(newest_generation(files, "/ckpts").value() == 3);  // the seed of the second job, and one
+  CHECK(newest_generation(files, "/nowhere").value() == 0);
 }
 
 TEST_CASE("a save without a start is refused", "[checkpoint]") {

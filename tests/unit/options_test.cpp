@@ -317,6 +317,7 @@ TEST_CASE("elrun store takes a host and a port", "[options]") {
   REQUIRE(std::holds_alternative<StoreOptions>(timed));
   CHECK(std::get<StoreOptions>(timed).timeouts.heartbeat == 3s);
   CHECK(std::get<StoreOptions>(timed).timeouts.stop_grace == 60s);
+  CHECK(std::get<StoreOptions>(parse({"store", "--checkpoint-root=/ck"})).checkpoint_root == "/ck");
   CHECK(refused({"store", "--port", "x"}).exit_code == exit_code::usage);
   CHECK(refused({"store", "x"}).exit_code == exit_code::usage);
 }

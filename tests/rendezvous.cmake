@@ -7,6 +7,7 @@ target_link_libraries(elrun_test_certificates PRIVATE elrun_build_flags OpenSSL:
 elrun_test(access_test SOURCES unit/access_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS unit)
 elrun_test(store_property_test SOURCES property/store_property_test.cpp LINK elrun::link_core LABELS property)
 elrun_test(election_test SOURCES unit/election_test.cpp LINK elrun::rendezvous_core LABELS unit)
+elrun_test(election_property_test SOURCES property/election_property_test.cpp LINK elrun::rendezvous_core LABELS property)
 elrun_test(round_property_test SOURCES property/round_property_test.cpp LINK elrun::rendezvous_core LABELS property)
 elrun_test(grpc_link_test SOURCES process/grpc_link_test.cpp LINK elrun::rendezvous_net LABELS "process;grpc")
 

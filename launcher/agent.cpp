@@ -50,11 +50,20 @@ void handle_ending_signals(asio::signal_set& signals) {
   if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) signals.add(SIGHUP);
 }
 
-void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen) {
-  log.info(fmt::format("serving the rendezvous at {}", endpoint));
-  if (!is_loopback(listen))
-    log.warning(
-        fmt::format("whoever reaches {} can join or end this job: keep it inside a network that you trust", endpoint));
+void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen, const Access& access) {
+  log.info(fmt::format("serving the rendezvous at {}{}{}", endpoint, access.has_tls() ? ", with TLS" : "", access.has_token() ? ", with a token" : ""));
+  if (!is_loopback(listen) && access.is_open())
+    log.warning(fmt::format("there is neither TLS nor a token: whoever reaches {} can join or end this job. Give all nodes a token "
+                            "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust",
+                            endpoint));
+}
+
+// What is wrong with the access is wrong before anything starts. Says it, and what is not wise.
+bool access_is_sound(const Access& access, const Clock& clock, const Log& log) {
+  for (const std::string& warning : access_warnings(access, clock.wall_ns() / 1'000'000'000)) log.warning(warning);
+  const auto credentials = read_credentials(access);
+  if (!credentials.ok()) log.error("access to the rendezvous: " + message(credentials.failure()));
+  return credentials.ok();
 }
 
 class Agent {
@@ -115,13 +124,13 @@ class Agent {
     }
     if (options_.host_rule != HostRule::never)
       if (auto hosted = try_to_host(); !hosted || *hosted) return hosted ? Result<void>{} : hosted.failure();
-    link_ = connect_to_coordinator(loop_, *options_.endpoint, options_.timeouts, random_number(), handler());
+    link_ = connect_to_coordinator(loop_, *options_.endpoint, options_.timeouts, random_number(), handler(), options_.access);
     return {};
   }
 
   Coordinator& coordinator(std::uint64_t generation_floor) {
     coordinator_ = Coordinator::create(loop_, clock_, options_.endpoint ? coordinator_log_ : quiet_,
-                                       {run_, options_.timeouts, std::max(generation_floor, setting_.generation_floor)});
+                                       {.run = run_, .timeouts = options_.timeouts, .access = options_.access, .generation_floor = std::max(generation_floor, setting_.generation_floor)});
     coordinator_->on_may_exit([this] { end_if_allowed(); });
     return *coordinator_;
   }
@@ -138,7 +147,7 @@ class Agent {
       if (served.failure().code == Code::already_exists) return false;
       return served.failure();
     }
-    tell_of_service(log_, endpoint_text(), place->listen);
+    tell_of_service(log_, endpoint_text(), place->listen, options_.access);
     hosted_address_ = place->address;
     link_ = coordinator_->connect_in_process(handler());
     return true;
@@ -316,19 +325,22 @@ class Agent {
 
 int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log) {
   for (const std::string& note : setting.options.notes) log.warning(note);
+  if (setting.options.endpoint && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
   return Agent{std::move(setting), guard, clock, log}.run();
 }
 
 int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, const Log& log) {
+  for (const std::string& note : options.notes) log.warning(note);
+  if (!access_is_sound(options.access, clock, log)) return exit_code::contradiction;
   asio::io_context loop{1};
-  const auto coordinator = Coordinator::create(loop, clock, log, {.timeouts = options.timeouts, .generation_floor = generation_floor});
+  const auto coordinator =
+      Coordinator::create(loop, clock, log, {.timeouts = options.timeouts, .access = options.access, .generation_floor = generation_floor});
   const auto port = coordinator->serve(options.host, options.port);
   if (!port) return log.error(message(port.failure())), exit_code::contradiction;
-  for (const std::string& note : options.notes) log.warning(note);
-  tell_of_service(log, fmt::format("{}:{}", options.host, *port), options.host);
   int code = 0;
   asio::signal_set signals{loop};
   handle_ending_signals(signals);
+  tell_of_service(log, fmt::format("{}:{}", options.host, *port), options.host, options.access);
   signals.async_wait([&](const boost::system::error_code& error, int number) {
     if (error) return;
     code = 128 + number;

@@ -17,6 +17,7 @@
 
 #include "rendezvous.grpc.pb.h"
 #include "rendezvous/grpc.hpp"
+#include "rendezvous/grpc_access.hpp"
 #include "rendezvous/lookup.hpp"
 #include "rendezvous/node_link.hpp"
 
@@ -33,6 +34,7 @@ class AttemptOwner {
   virtual void up() = 0;
   virtual void received(const CoordinatorMessage& message) = 0;
   virtual void down(std::string why) = 0;
+  virtual void refused(std::string why) = 0;  // for good
 
  protected:
   ~AttemptOwner() = default;
@@ -41,7 +43,7 @@ class AttemptOwner {
 // One channel with one stream.
 class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode> {
  public:
-  Attempt(Loop& loop, AttemptOwner& owner, const Address& address, const Timeouts& timeouts)
+  Attempt(Loop& loop, AttemptOwner& owner, const Address& address, const std::string& host, const Credentials& credentials, const Timeouts& timeouts)
       : loop_{loop}, owner_{std::make_shared<AttemptOwner*>(&owner)}, address_{address.text} {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection, and no back-off, of an attempt before
@@ -54,7 +56,9 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    channel_ = grpc::CreateCustomChannel(address.target, grpc::InsecureChannelCredentials(), arguments);
+    expect_certificate_for(host, credentials, arguments);
+    channel_ = grpc::CreateCustomChannel(address.target, channel_credentials(credentials), arguments);
+    if (!credentials.token.empty()) context_.AddMetadata(token_metadata, token_proof(credentials.token));
     stub_ = wire::Rendezvous::NewStub(channel_);
     stub_->async()->Node(&context_, this);
     AddHold();  // reads and writes are started from outside gRPC's callbacks
@@ -132,7 +136,10 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
   void OnDone(const grpc::Status& status) override {
     std::string why = status.ok() ? "it ended the stream" : status.error_message();
     const auto ended = ended_;  // the destructor, which may be waiting, takes the rest away
-    letter([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
+    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED && context_.GetServerTrailingMetadata().contains(refusal_metadata))
+      letter([this, why = std::move(why)] { (*owner_)->refused(why); });
+    else
+      letter([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
     ended->set_value();
   }
   template <class Call>
@@ -158,8 +165,8 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
 
 class GrpcLink final : public NodeLink, public AttemptOwner {
  public:
-  GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler)
-      : loop_{loop}, endpoint_{std::move(endpoint)}, timeouts_{timeouts}, rng_{jitter_seed}, handler_{std::make_shared<const Handler>(std::move(handler))}, timer_{loop}, heartbeat_{loop} {
+  GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler, Access access)
+      : loop_{loop}, endpoint_{std::move(endpoint)}, access_{std::move(access)}, timeouts_{timeouts}, rng_{jitter_seed}, handler_{std::make_shared<const Handler>(std::move(handler))}, timer_{loop}, heartbeat_{loop} {
     quiet_grpc();
     post([this] { start(); });
   }
@@ -191,7 +198,9 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     open();
   }
   void open() {
-    attempt_ = std::make_unique<Attempt>(loop_, *this, addresses_[next_address_], timeouts_);
+    const auto credentials = read_credentials(access_);  // anew: they may have been replaced
+    if (!credentials.ok()) return failed(credentials.failure());
+    attempt_ = std::make_unique<Attempt>(loop_, *this, addresses_[next_address_], endpoint_.host, *credentials, timeouts_);
     arm(timer_, timeouts_.heartbeat_limit, [this] {
       if (!up_) attempt_->cancel(fmt::format("no answer within {} s", timeouts_.heartbeat_limit / 1s));
     });
@@ -222,9 +231,22 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     attempt_.reset();
     if (over_) return;
     const Address& address = addresses_[next_address_];
+    if (!was_up) why += advice(why);
     // Another address of the same name may answer; only the whole list counts as an attempt.
     if (!was_up && ++next_address_ < addresses_.size()) return open();
     failed({Code::unreachable, Remedy::retry, fmt::format("the coordinator at {} ({}): {}", endpoint_.host, address.text, why)});
+  }
+  void refused(std::string why) override {
+    received(Refused{{.code = Code::refused,
+                      .remedy = Remedy::fix_config,
+                      .what = fmt::format("the coordinator at {} ({}): {}", endpoint_.host, addresses_[next_address_].text, why)}});
+  }
+  // A connection that is closed before a word was said: gRPC cannot tell that it was for want of TLS, a person can.
+  [[nodiscard]] std::string advice(std::string_view why) const {
+    const bool closed = why.find("reset") != why.npos || why.find("closed") != why.npos || why.find("andshake") != why.npos;
+    if (!closed) return {};
+    return access_.has_tls() ? fmt::format("; does it speak TLS too, with a certificate for {}, and does each side's cacert vouch for the other's cert?", endpoint_.host)
+                             : "; does it demand TLS (--rdzv_conf cacert=...,cert=...,key=...)?";
   }
   void failed(Failure why) {
     if (why.what != last_reason_) {
@@ -253,6 +275,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
 
   Loop& loop_;
   Endpoint endpoint_;
+  Access access_;
   Timeouts timeouts_;
   Rng rng_;
   std::shared_ptr<const Handler> handler_;
@@ -271,8 +294,8 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
 }  // namespace
 
 std::unique_ptr<NodeLink> connect_to_coordinator(Loop& loop, const Endpoint& endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed,
-                                                 NodeLink::Handler handler) {
-  return std::make_unique<GrpcLink>(loop, endpoint, timeouts, jitter_seed, std::move(handler));
+                                                 NodeLink::Handler handler, const Access& access) {
+  return std::make_unique<GrpcLink>(loop, endpoint, timeouts, jitter_seed, std::move(handler), access);
 }
 
 }  // namespace elrun::inline v0

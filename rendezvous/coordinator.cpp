@@ -86,10 +86,10 @@ class InProcessLink final : public NodeLink {
 class CoordinatorShell final : public Coordinator, public StreamOwner {
  public:
   CoordinatorShell(Loop& loop, const Clock& clock, const Log& log, const Options& options)
-      : loop_{loop}, clock_{clock}, log_{log}, ledger_{options.ledger}, round_{setup_of(options)}, round_timer_{loop}, store_timer_{loop} {}
+      : loop_{loop}, clock_{clock}, log_{log}, access_{options.access}, newcomer_{options.timeouts.newcomer}, ledger_{options.ledger}, round_{setup_of(options)}, round_timer_{loop}, store_timer_{loop} {}
 
   Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
-    ELRUN_TRY_ASSIGN(server_, start_stream_server(loop_, *this, address, port));
+    ELRUN_TRY_ASSIGN(server_, start_stream_server(loop_, clock_, log_, *this, address, port, {.access = access_, .patience = newcomer_}));
     return server_->port();
   }
   [[nodiscard]] std::unique_ptr<NodeLink> connect_in_process(NodeLink::Handler handler) override {
@@ -230,6 +230,8 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   Loop& loop_;
   const Clock& clock_;
   const Log& log_;
+  const Access access_;
+  const Duration newcomer_;
   Ledger* const ledger_;
   std::deque<RoundAction> held_;  // decided, not yet announced
   bool clearing_ = false;         // the ledger is asked about the first of them

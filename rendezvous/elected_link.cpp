@@ -180,7 +180,7 @@ class Link final : public ElectedLink, public Ledger {
   void perform(const election::Follow& a) {
     const auto endpoint = endpoint_of(a.address);
     if (!endpoint) return tell_down(fmt::format("the leader key in etcd holds `{}`, which is no HOST:PORT", a.address.substr(0, 80)));
-    line_ = connect_to_coordinator(loop_, *endpoint, setting_.timeouts, rng_.next64(), line_handler());
+    line_ = connect_to_coordinator(loop_, *endpoint, setting_.timeouts, rng_.next64(), line_handler(), setting_.access);
   }
   void perform(const election::Lead& a) {
     created_ = a.created;
@@ -189,7 +189,7 @@ class Link final : public ElectedLink, public Ledger {
     const bool loopback = address.starts_with("127.") || address == "::1" || address == "localhost";
     const std::string listen = address.find(':') != std::string::npos ? (loopback ? "::1" : "::") : loopback ? "127.0.0.1" : "0.0.0.0";
     line_.reset();
-    coordinator_ = Coordinator::create(loop_, clock_, log_, {.run = setting_.run, .timeouts = setting_.timeouts, .generation_floor = a.generation_floor, .ledger = this});
+    coordinator_ = Coordinator::create(loop_, clock_, log_, {.run = setting_.run, .timeouts = setting_.timeouts, .access = setting_.access, .generation_floor = a.generation_floor, .ledger = this});
     coordinator_->on_may_exit(may_exit_);
     const Result<std::uint16_t> port = coordinator_->serve(listen, 0);
     if (!port.ok()) return feed(election::CannotServe{message(port.failure())});

@@ -12,6 +12,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/timeouts.hpp"
+#include "rendezvous/access.hpp"
 #include "rendezvous/messages.hpp"
 
 namespace elrun::inline v0 {
@@ -39,9 +40,10 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
-/// Over gRPC. Heartbeats (NodeAlive) are sent by the link itself every `timeouts.heartbeat`.
+/// Over gRPC. Heartbeats (NodeAlive) are sent by the link itself every `timeouts.heartbeat`. The files of `access` are read
+/// at each attempt. A token that the coordinator does not take ends the link with `Refused`.
 std::unique_ptr<NodeLink> connect_to_coordinator(boost::asio::io_context& loop, const Endpoint& endpoint, const Timeouts& timeouts,
-                                                 std::uint64_t jitter_seed, NodeLink::Handler handler);
+                                                 std::uint64_t jitter_seed, NodeLink::Handler handler, const Access& access = {});
 
 /// What an elected coordinator asks before it announces anything that lasts: whether it still is the one.
 class Ledger {
@@ -60,6 +62,7 @@ class Coordinator {
   struct Options {
     RunId run;                 ///< Empty: taken from the first node (`elrun store`)
     Timeouts timeouts;
+    Access access{};           ///< Read when the service is opened; certificates are read again when they change.
     std::uint64_t generation_floor = 0;  ///< The first generation's number is above it.
     Ledger* ledger = nullptr;            ///< Of an elected coordinator, which it outlives.
   };

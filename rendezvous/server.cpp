@@ -2,12 +2,11 @@
 // read begins when the loop has dealt with the last message, so a node that talks too fast waits in its own socket.
 
 #include <grpcpp/grpcpp.h>
-#include <netdb.h>
-#include <sys/socket.h>
 
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <mutex>
@@ -19,7 +18,9 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
 #include "rendezvous.grpc.pb.h"
+#include "rendezvous/door.hpp"
 #include "rendezvous/grpc.hpp"
+#include "rendezvous/grpc_access.hpp"
 #include "rendezvous/stream.hpp"
 
 namespace elrun::inline v0 {
@@ -42,13 +43,20 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
   void keep(std::shared_ptr<ServerStream> self) { self_ = std::move(self); }
 
   void open(const std::shared_ptr<ServerStream>& self, std::weak_ptr<StreamOwner*> owner) {
-    const auto alive = owner.lock();
-    if (!alive || finished_) return finish();
+    if (owner.expired() || finished_) return finish();
+    here_ = self;
     owner_ = std::move(owner);
-    number_ = (*alive)->opened(self, false);
     StartSendInitialMetadata();  // tells the node that somebody is there
     StartRead(&in_);
   }
+  /// For good, with a reason that the node understands; instead of `open`, on gRPC's thread.
+  void refuse(const std::string& why) {
+    context_->AddTrailingMetadata(refusal_metadata, "token");
+    Finish({grpc::StatusCode::UNAUTHENTICATED, why});
+  }
+  /// True until its Join has come, or it has ended.
+  [[nodiscard]] bool is_newcomer() const { return !joined_ && !finished_; }
+  [[nodiscard]] std::string peer() const { return context_->peer(); }
   void send(const CoordinatorMessage& message) override {
     if (closing_ || finished_) return;
     wire::ToNode out;
@@ -84,7 +92,16 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
   }
   void broken() {
     const auto owner = std::exchange(owner_, {}).lock();
-    if (owner) (*owner)->broken(number_);
+    if (owner && joined_) (*owner)->broken(number_);
+  }
+  // Only a Join makes a stream one of the round's.
+  bool join(const NodeMessage& message) {
+    if (joined_) return true;
+    const auto owner = owner_.lock();
+    const auto self = here_.lock();
+    joined_ = owner && self && std::holds_alternative<Join>(message);
+    if (joined_) number_ = (*owner)->opened(self, false);
+    return joined_;
   }
   void read(bool ok) {
     if (!ok) {
@@ -92,7 +109,7 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
       return finish();
     }
     const Result<std::optional<NodeMessage>> message = from_wire(in_);
-    if (!message.ok()) {  // it speaks what no node speaks
+    if (!message.ok() || (*message && !join(**message))) {  // it speaks what no node speaks
       broken();
       return abort();
     }
@@ -122,22 +139,90 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
   Loop& loop_;
   grpc::CallbackServerContext* context_;
   std::shared_ptr<ServerStream> self_;  // until gRPC is done with it
+  std::weak_ptr<ServerStream> here_;
   std::weak_ptr<StreamOwner*> owner_;
   StreamNumber number_{};
   wire::ToCoordinator in_;
   std::deque<wire::ToNode> queue_;  // a deque: the one being written stays where it is
   std::uint64_t queued_ = 0;
-  bool writing_ = false, closing_ = false, finished_ = false;
+  bool joined_ = false, writing_ = false, closing_ = false, finished_ = false;
+};
+
+// Streams that have not joined, oldest first: each has its time, and there are not too many of them.
+class Newcomers {
+ public:
+  Newcomers(Loop& loop, const Clock& clock, TurnedAway& turned_away, Duration patience, std::size_t most)
+      : loop_{loop}, clock_{clock}, turned_away_{turned_away}, patience_{patience}, most_{most}, timer_{loop} {}
+
+  void add(const std::shared_ptr<ServerStream>& stream) {
+    forget_settled();
+    if (streams_.size() >= most_) std::erase_if(streams_, [](const auto& s) { return !is_newcomer(s); });
+    if (streams_.size() >= most_) end_first("streams that did not join, to make room for others");
+    streams_.push_back({stream, clock_.now() + patience_});
+    if (streams_.size() == 1) wait();
+  }
+
+ private:
+  struct Newcomer {
+    std::weak_ptr<ServerStream> stream;
+    Instant until;
+  };
+  static bool is_newcomer(const Newcomer& newcomer) {
+    const auto stream = newcomer.stream.lock();
+    return stream && stream->is_newcomer();
+  }
+  void forget_settled() {
+    while (!streams_.empty() && !is_newcomer(streams_.front())) streams_.pop_front();
+  }
+  void end_first(std::string_view why) {
+    if (const auto stream = streams_.front().stream.lock()) {
+      turned_away_.tell(why, stream->peer());
+      stream->abort();
+    }
+    streams_.pop_front();
+  }
+  void wait() {
+    timer_.expires_after(streams_.front().until - clock_.now());
+    timer_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
+      if (error || alive.expired()) return;
+      // A Join that came in time may still lie in the loop's queue: this letter comes behind it.
+      boost::asio::post(loop_, [this, alive] {
+        if (!alive.expired()) end_late();
+      });
+    });
+  }
+  void end_late() {
+    forget_settled();
+    const Instant now = clock_.now();
+    for (; !streams_.empty() && streams_.front().until <= now; forget_settled()) end_first("streams that did not join");
+    if (!streams_.empty()) wait();
+  }
+
+  Loop& loop_;
+  const Clock& clock_;
+  TurnedAway& turned_away_;
+  Duration patience_;
+  std::size_t most_;
+  boost::asio::steady_timer timer_;
+  std::deque<Newcomer> streams_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
 };
 
 class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService {
  public:
-  GrpcServer(Loop& loop, StreamOwner& owner) : loop_{loop}, owner_{std::make_shared<StreamOwner*>(&owner)} {}
+  GrpcServer(Loop& loop, const Clock& clock, const Log& log, StreamOwner& owner, StreamServerOptions options)
+      : loop_{loop},
+        clock_{clock},
+        options_{std::move(options)},
+        turned_away_{log, clock},
+        newcomers_{std::make_shared<Newcomers>(loop, clock, turned_away_, options_.patience, options_.waiting_max)},
+        owner_{std::make_shared<StreamOwner*>(&owner)} {}
   ~GrpcServer() override {
-    owner_.reset();  // letters that are on their way find nobody
+    door_.reset();
     std::vector<std::weak_ptr<ServerStream>> streams;
     {
       const std::lock_guard lock{mutex_};
+      owner_.reset();  // letters that are on their way find nobody
       closed_ = true;
       streams.swap(streams_);
     }
@@ -146,17 +231,27 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     if (server_) server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
   }
-  Result<std::uint16_t> start(const std::string& address, std::uint16_t port) {
+  Result<void> start(const std::string& address, std::uint16_t port) {
     quiet_grpc();
+    ELRUN_TRY_ASSIGN(const Credentials credentials, read_credentials(options_.access));
+    ELRUN_TRY_ASSIGN(const auto server_side, server_credentials(options_.access));
+    token_ = credentials.token;
+    // First of all, for it fails where another is the host already. Nobody comes in before the loop runs again.
+    ELRUN_TRY_ASSIGN(door_, Door::open(loop_, clock_, address, port, {credentials.has_tls(), options_.patience, options_.waiting_max}, turned_away_, [this](Fd connection) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.fd = connection.give_up();
+      acceptor_->HandleNewConnection(&parameters);
+    }));
+    const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));
     grpc::ServerBuilder builder;
-    const bool six = address.find(':') != std::string::npos;
-    int bound = 0;
-    builder.AddListeningPort(fmt::format(fmt::runtime(six ? "[{}]:{}" : "{}:{}"), address.empty() ? "[::]" : address, port),
-                             grpc::InsecureServerCredentials(), &bound);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, server_side);
     builder.RegisterService(this);
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
     builder.SetMaxSendMessageSize(static_cast<int>(wire_message_max.value()));
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port that is taken is an error, not shared
+    builder.SetResourceQuota(grpc::ResourceQuota{"rendezvous"}.Resize(options_.memory_max.value()));
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, patience);  // TLS, and HTTP/2's first settings
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, patience);       // a connection without a stream
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);  // a host that vanished with bytes still to be written
@@ -164,35 +259,12 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
     server_ = builder.BuildAndStart();
-    if (!server_ || bound == 0) {
-      server_.reset();
-      return why_not(address, port);
-    }
-    port_ = static_cast<std::uint16_t>(bound);
-    return port_;
+    if (!server_) return Failure{.code = Code::io, .remedy = Remedy::retry, .what = "gRPC's server did not start"};
+    return {};
   }
-  [[nodiscard]] std::uint16_t port() const override { return port_; }
+  [[nodiscard]] std::uint16_t port() const override { return door_->port(); }
 
  private:
-  // gRPC does not say why it could not listen; the system does when it is asked the same.
-  static Failure why_not(const std::string& address, std::uint16_t port) {
-    const std::string what = fmt::format("listen on {} port {}", address.empty() ? "all addresses" : address, port);
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE | AI_NUMERICHOST;
-    if (::getaddrinfo(address.empty() ? nullptr : address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0)
-      return {.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = what + ": the address is none of this machine's"};
-    const Fd socket{::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-    const int one = 1;
-    if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    const bool bound = socket && ::bind(socket.get(), found->ai_addr, found->ai_addrlen) == 0 && ::listen(socket.get(), 1) == 0;
-    const int error = errno;
-    ::freeaddrinfo(found);
-    if (bound) return {.code = Code::io, .remedy = Remedy::retry, .what = what + " failed"};
-    return error == EADDRINUSE ? Failure{.code = Code::already_exists, .remedy = Remedy::fix_config, .what = what + ": somebody listens there already"}
-                               : from_errno(error, what);
-  }
-
   grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode>* Node(grpc::CallbackServerContext* context) override {
     const auto stream = std::make_shared<ServerStream>(loop_, context);
     stream->keep(stream);
@@ -201,25 +273,46 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
       stream->abort();
       return stream.get();
     }
+    if (const auto refusal = token_refusal(token_, shown_token(*context))) {
+      boost::asio::post(loop_, [this, alive = std::weak_ptr{owner_}, peer = context->peer()] {
+        if (!alive.expired()) turned_away_.tell("nodes whose token is missing, wrong or not asked for", peer);
+      });
+      stream->refuse(*refusal);
+      return stream.get();
+    }
     std::erase_if(streams_, [](const auto& weak) { return weak.expired(); });
     streams_.push_back(stream);
-    boost::asio::post(loop_, [stream, owner = std::weak_ptr{owner_}] { stream->open(stream, owner); });
+    boost::asio::post(loop_, [stream, owner = std::weak_ptr{owner_}, newcomers = std::weak_ptr{newcomers_}] {
+      if (const auto here = newcomers.lock()) here->add(stream);
+      stream->open(stream, owner);
+    });
     return stream.get();
+  }
+  static std::string_view shown_token(const grpc::CallbackServerContext& context) {
+    const auto found = context.client_metadata().find(token_metadata);
+    return found == context.client_metadata().end() ? std::string_view{} : std::string_view{found->second.data(), found->second.size()};
   }
 
   Loop& loop_;
+  const Clock& clock_;
+  const StreamServerOptions options_;
+  Secret token_;
+  TurnedAway turned_away_;
+  std::shared_ptr<Newcomers> newcomers_;
+  std::mutex mutex_;                     // of the three below, which gRPC's threads use as well
   std::shared_ptr<StreamOwner*> owner_;  // streams and letters hold it weakly
-  std::mutex mutex_;                     // of the two below, which gRPC's threads use as well
   std::vector<std::weak_ptr<ServerStream>> streams_;
   bool closed_ = false;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
-  std::uint16_t port_ = 0;
+  std::unique_ptr<Door> door_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<StreamServer>> start_stream_server(Loop& loop, StreamOwner& owner, const std::string& address, std::uint16_t port) {
-  auto server = std::make_unique<GrpcServer>(loop, owner);
+Result<std::unique_ptr<StreamServer>> start_stream_server(Loop& loop, const Clock& clock, const Log& log, StreamOwner& owner, const std::string& address,
+                                                          std::uint16_t port, StreamServerOptions options) {
+  auto server = std::make_unique<GrpcServer>(loop, clock, log, owner, std::move(options));
   ELRUN_TRY(server->start(address, port));
   return std::unique_ptr<StreamServer>{std::move(server)};
 }

@@ -10,10 +10,17 @@
 
 #include <elrun/result.hpp>
 
+#include "lib/base/clock.hpp"
+#include "lib/base/log.hpp"
+#include "lib/base/timeouts.hpp"
+#include "rendezvous/access.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/round.hpp"
 
 namespace elrun::inline v0 {
+
+constexpr std::size_t newcomers_max = 16384;
+constexpr Bytes server_memory_max = 4_GiB;
 
 /// The coordinator's end of one stream. Loop thread only; neither call runs anything of the node's in the caller's stack.
 class StreamEnd {
@@ -42,8 +49,16 @@ class StreamServer {
   [[nodiscard]] virtual std::uint16_t port() const = 0;
 };
 
-/// `owner` outlives the server. The first use of gRPC in this process.
-[[nodiscard]] Result<std::unique_ptr<StreamServer>> start_stream_server(boost::asio::io_context& loop, StreamOwner& owner,
-                                                                        const std::string& address, std::uint16_t port);
+struct StreamServerOptions {
+  Access access;
+  Duration patience = Timeouts{}.newcomer;  ///< Each step of a newcomer, up to its Join, is made within this.
+  std::size_t waiting_max = newcomers_max;  ///< Of connections that say nothing, and of streams that do not join.
+  Bytes memory_max = server_memory_max;     ///< Of what gRPC holds; beyond it connections and streams are ended.
+};
+
+/// `owner` is told of a stream with its Join, not before. It outlives the server, as do clock and log. The first use of
+/// gRPC in this process.
+[[nodiscard]] Result<std::unique_ptr<StreamServer>> start_stream_server(boost::asio::io_context& loop, const Clock& clock, const Log& log, StreamOwner& owner,
+                                                                        const std::string& address, std::uint16_t port, StreamServerOptions options);
 
 }  // namespace elrun::inline v0

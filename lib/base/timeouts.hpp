@@ -14,6 +14,7 @@ struct Timeouts {
   Duration heartbeat_limit = 5s;       ///< A node that was silent for this long is lost (interval x `keep_alive_max_attempt`).
   Duration reconnect_grace = 250ms;    ///< A broken stream may be resumed by the same incarnation for this long.
   Duration recovery = 5s;              ///< A fresh coordinator waits this long for the other members of a running generation.
+  Duration newcomer = 10s;             ///< Who connects to the coordinator says who it is within this, or is turned away.
   Duration last_call = 30s;            ///< Once `nodes_min` have joined, how long a round waits for more newcomers.
   Duration join = 600s;                ///< A node that is in no world after this long gives up (spares wait without end).
   Duration revocation = 2s;            ///< A worker's process acknowledges the end of its generation within this, or is killed.
@@ -34,7 +35,7 @@ struct Timeouts {
     return heartbeat > Duration{0} && heartbeat_limit >= 2 * heartbeat && reconnect_grace < heartbeat_limit &&
            revocation < join && drain < stop_grace && connect <= collective && reconnect_grace < join &&
            heartbeat_limit < coordinator_grace && reconnect_grace <= recovery && recovery < join &&
-           lease > Duration{0} && lease < coordinator_grace;
+           lease > Duration{0} && lease < coordinator_grace && newcomer > Duration{0};
   }
   [[nodiscard]] std::vector<std::string> problems() const;
 };

@@ -1,0 +1,65 @@
+#pragma once
+/// \file The listening port. gRPC is given only connections that began to speak as its clients do: what says nothing, or
+/// anything else, costs one descriptor for a bounded time. gRPC's own listener stops for good when descriptors run out.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <boost/asio/io_context.hpp>
+
+#include <elrun/result.hpp>
+#include <elrun/units.hpp>
+
+#include "lib/base/bytes.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/fd.hpp"
+#include "lib/base/log.hpp"
+
+namespace elrun::inline v0 {
+
+/// What the first bytes of a connection are.
+enum class FirstWords { unfinished, http2, tls, other };
+[[nodiscard]] FirstWords first_words(ByteSpan bytes);
+/// With so many bytes it is known in any case.
+constexpr std::size_t first_words_size = 24;
+
+constexpr std::size_t door_waiting_max = 16384;   ///< Connections that have not spoken; one more, and the oldest goes.
+constexpr std::uint64_t descriptor_reserve = 64;  ///< Of the process's descriptors, kept for what is not the door's.
+
+/// Tells of what was turned away: of each kind at once, and then in one line per minute at most.
+class TurnedAway {
+ public:
+  TurnedAway(const Log& log, const Clock& clock) : log_{log}, clock_{clock} {}
+  /// `what` is one of a few kinds: "connections that are not elrun's". `whom`: an address.
+  void tell(std::string_view what, std::string_view whom);
+
+ private:
+  struct Kind {
+    Instant quiet_until{};
+    std::uint64_t untold = 0;
+  };
+  const Log& log_;
+  const Clock& clock_;
+  std::map<std::string, Kind, std::less<>> kinds_;
+};
+
+/// Loop thread only.
+class Door {
+ public:
+  struct Options {
+    bool tls = false;  ///< What is let in: TLS alone, or plain HTTP/2 alone.
+    Duration patience = 10s;
+    std::size_t waiting_max = door_waiting_max;
+  };
+  /// On an address, or on all for an empty one; port 0: any. `enter` is given connections that do not block.
+  static Result<std::unique_ptr<Door>> open(boost::asio::io_context& loop, const Clock& clock, const std::string& address, std::uint16_t port,
+                                            Options options, TurnedAway& turned_away, std::function<void(Fd)> enter);
+  virtual ~Door() = default;
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
+};
+
+}  // namespace elrun::inline v0

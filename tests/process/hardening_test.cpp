@@ -1,0 +1,314 @@
+// What strangers do at the coordinator's port, and what a thousand nodes leave behind. Real sockets, real processes.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/base/fd.hpp"
+#include "rendezvous/door.hpp"
+#include "rendezvous/node_link.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/property.hpp"
+#include "tests/support/spawn.hpp"
+
+namespace elrun::test {
+namespace {
+
+constexpr Duration patience = 60s;  // only a failing test waits for so long
+
+const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+std::string frame(std::uint8_t type, std::uint8_t flags, std::uint32_t stream, const std::string& payload) {
+  std::string out;
+  for (const std::size_t shift : {16, 8, 0}) out += static_cast<char>(payload.size() >> shift);
+  out += static_cast<char>(type);
+  out += static_cast<char>(flags);
+  for (const std::size_t shift : {24, 16, 8, 0}) out += static_cast<char>(stream >> shift);
+  return out + payload;
+}
+const std::string settings = frame(4, 0, 0, "");
+
+// The headers of a stream to the rendezvous, spelled out: no table, no compression.
+std::string headers(std::uint32_t stream) {
+  std::string block;
+  const std::pair<const char*, const char*> fields[] = {{":method", "POST"}, {":scheme", "http"}, {":path", "/elrun.wire.Rendezvous/Node"}, {":authority", "x"}, {"te", "trailers"}, {"content-type", "application/grpc"}};
+  const auto put = [&](std::string_view text) { block.append(1, static_cast<char>(text.size())).append(text); };
+  for (const auto& [name, value] : fields) {
+    block += '\0';
+    put(name);
+    put(value);
+  }
+  return frame(1, 4, stream, block);
+}
+
+/// Somebody who is no node.
+struct Stranger {
+  Fd socket;
+  explicit Stranger(std::uint16_t port) : socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)} {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  }
+  Stranger& say(const std::string& text) {
+    (void)::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    return *this;
+  }
+  /// True once the other side has hung up; what it said before is read and forgotten.
+  [[nodiscard]] bool is_shown_out() const {
+    char buffer[4096];
+    while (true) {
+      const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, 0);
+      if (got > 0) continue;
+      return got == 0 || errno != EAGAIN;
+    }
+  }
+};
+
+/// Nodes in this process, whose coordinator may be elsewhere.
+struct Stage {
+  boost::asio::io_context loop;
+  SteadyClock clock;
+  Timeouts timeouts;
+  bool until(const std::function<bool()>& so) {
+    const Instant end = clock.now() + patience;
+    while (!so()) {
+      if (clock.now() > end) return false;
+      loop.restart();
+      loop.run_one_for(20ms);
+    }
+    return true;
+  }
+};
+
+struct Node {
+  Stage& stage;
+  std::string name;
+  std::uint64_t incarnation = 1;
+  RoundOptions options{.nodes_min = 2, .nodes_max = 2};
+  std::string version = "0.1.0";
+  Generation last{};
+  std::vector<CoordinatorMessage> heard{};
+  std::unique_ptr<NodeLink> link{};
+
+  void connect(std::uint16_t port) {
+    const NodeLink::Handler handler{.connected = [this] { join(); },
+                                    .disconnected = [](const Failure&) {},
+                                    .message =
+                                        [this](const CoordinatorMessage& message) {
+                                          heard.push_back(message);
+                                          if (const auto* world = std::get_if<World>(&message)) last = world->generation;
+                                        }};
+    link = connect_to_coordinator(stage.loop, {"127.0.0.1", port}, stage.timeouts, incarnation, handler);
+  }
+  void join() {
+    Join message;
+    message.who = {NodeId{name}, incarnation};
+    message.run = RunId{"run"};
+    message.version = version;
+    message.options = options;
+    message.address = "127.0.0.1";
+    message.last = last;
+    link->send(message);
+  }
+  template <class T>
+  [[nodiscard]] std::size_t count() const {
+    return static_cast<std::size_t>(std::count_if(heard.begin(), heard.end(), [](const auto& m) { return std::holds_alternative<T>(m); }));
+  }
+};
+
+std::size_t entries(pid_t pid, const char* folder) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator{"/proc/" + std::to_string(pid) + "/" + folder}) ++count;
+  return count;
+}
+std::size_t descriptors(pid_t pid) { return entries(pid, "fd"); }
+std::size_t threads(pid_t pid) { return entries(pid, "task"); }
+std::uint64_t resident_kib(pid_t pid) {
+  std::ifstream file{"/proc/" + std::to_string(pid) + "/status"};
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("VmRSS:")) return std::strtoull(line.c_str() + 6, nullptr, 10);
+  return 0;
+}
+
+struct Store {
+  std::uint16_t port = free_port();
+  Job job{{.arguments = {"store", "--host", "127.0.0.1", "--port", std::to_string(port)}}};
+  Store() { REQUIRE(job.line("serving the rendezvous")); }
+};
+
+}  // namespace
+
+TEST_CASE("the first bytes of a connection say what it is", "[hardening]") {
+  const auto words = [](std::string_view text) { return first_words(as_bytes(text)); };
+  CHECK(words(preface) == FirstWords::http2);
+  CHECK(words("\x16\x03\x01\x02") == FirstWords::tls);
+  CHECK(words("\x16") == FirstWords::unfinished);
+  for (std::size_t size = 1; size < preface.size(); ++size) CHECK(words(std::string_view{preface}.substr(0, size)) == FirstWords::unfinished);
+  for (const char* other : {"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n", "\x16\x02", "\x80", "SSH-2.0-x"}) CHECK(words(other) == FirstWords::other);
+  for_all_seeds(500, [&](Rng& rng) {
+    std::string text = preface;
+    text[rng.below(text.size())] ^= static_cast<char>(1u << rng.below(8));
+    CHECK(words(text) == FirstWords::other);
+  });
+}
+
+TEST_CASE("a flood of strangers takes neither the port nor the job away, and leaves nothing behind", "[hardening][process][grpc]") {
+  Store store;
+  Stage stage;
+  Node a{stage, "a"}, b{stage, "b"};
+  a.connect(store.port);
+  b.connect(store.port);
+  REQUIRE(stage.until([&] { return a.count<World>() == 1 && b.count<World>() == 1; }));
+  const std::size_t descriptors_before = descriptors(store.job.pid());
+  const std::uint64_t resident_before = resident_kib(store.job.pid());
+  // Far fewer descriptors than strangers: gRPC's own listener would stop for good.
+  const rlimit few{128, 128};
+  REQUIRE(::prlimit(store.job.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
+
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  Rng rng{1};
+  for (int i = 0; i < 600; ++i) {
+    strangers.push_back(std::make_unique<Stranger>(store.port));
+    std::string noise(100, '\0');
+    for (char& c : noise) c = static_cast<char>(rng.next());
+    switch (i % 6) {
+      case 0: break;
+      case 1: strangers.back()->say(preface.substr(0, 1 + rng.below(23))); break;
+      case 2: strangers.back()->say(noise); break;
+      case 3: strangers.back()->say("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); break;
+      case 4: strangers.back()->say("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise); break;
+      default: strangers.back()->say(preface + settings); break;
+    }
+    if (i % 50 == 0) CHECK(descriptors(store.job.pid()) <= 128);
+  }
+  // A node of the job comes while they are all there: a spare.
+  Node c{stage, "c"};
+  c.connect(store.port);
+  CHECK(stage.until([&] { return c.count<Waiting>() == 1; }));
+  // Who said something that no node says is gone by now or soon; who said nothing, when its time is over.
+  CHECK(stage.until([&] { return std::all_of(strangers.begin(), strangers.end(), [](const auto& s) { return s->is_shown_out(); }); }));
+  c.link.reset();
+  CHECK(stage.until([&] { return descriptors(store.job.pid()) <= descriptors_before + 2; }));
+  CHECK(resident_kib(store.job.pid()) < resident_before + 32 * 1024);
+  CHECK(a.count<Revoke>() + b.count<Revoke>() == 0);
+  a.link->send(JobFinished{a.last});
+  CHECK(stage.until([&] { return b.count<Verdict>() == 1; }));
+  b.link.reset(), a.link.reset();
+  CHECK(store.job.wait() == 0);
+  CHECK(store.job.says("turned away: connections that are not elrun's"));
+  CHECK(store.job.says("turned away: connections with TLS"));
+}
+
+TEST_CASE("behind the door every step has its time, and a length is judged before its message", "[hardening][grpc]") {
+  Stage stage;
+  stage.timeouts.newcomer = 300ms;
+  std::string said;
+  const Log log{"coordinator", [&](Level, std::string_view line) { said.append(line).append("\n"); }};
+  const auto coordinator = Coordinator::create(stage.loop, stage.clock, log, {.run = RunId{"run"}, .timeouts = stage.timeouts});
+  const std::uint16_t port = coordinator->serve("127.0.0.1", 0).value();
+  Node a{stage, "a"}, b{stage, "b"};
+  a.connect(port);
+  b.connect(port);
+  REQUIRE(stage.until([&] { return a.count<World>() == 1 && b.count<World>() == 1; }));
+
+  const std::string join = [] {
+    const std::string message{"\x0a\x00", 2};  // a Join without anything in it
+    return frame(0, 0, 1, std::string{"\0\0\0\0\x02", 5} + message);
+  }();
+  const std::string begun = preface + settings + headers(1);
+  std::string many = preface + settings;
+  for (std::uint32_t stream = 1; stream < 200; stream += 2) many += headers(stream);
+  Rng rng{2};
+  std::string noise(5000, '\0');
+  for (char& c : noise) c = static_cast<char>(rng.next());
+  const std::pair<const char*, std::string> habits[] = {
+      {"no settings", preface},
+      {"no stream", preface + settings},
+      {"no Join", begun},
+      {"half a message", begun + frame(0, 0, 1, std::string{"\0\0\0\x01\0half", 9})},
+      {"a message of 4 GiB", begun + frame(0, 0, 1, std::string{"\0\xff\xff\xff\xff", 5})},
+      {"a message of 40 MiB that does not come", begun + frame(0, 0, 1, std::string{"\0\x02\x80\0\0", 5})},
+      {"bytes that are no message", begun + frame(0, 0, 1, std::string{"\0\0\0\0\x04\xff\xff\xff\xff", 9})},
+      {"another message before its Join", begun + frame(0, 0, 1, std::string{"\0\0\0\0\x02\x12\0", 7})},
+      {"a hundred streams", many},
+      {"noise behind the preface", preface + noise},
+      {"noise behind a stream", begun + noise},
+      {"a stream to nobody's method", preface + settings + frame(1, 4, 1, std::string{"\x83\x86\x44\x02/x\x41\x01x", 9})},
+      {"a Join that fits nobody", begun + join},
+  };
+  for (const auto& [habit, words] : habits) {
+    INFO(habit);
+    Stranger stranger{port};
+    stranger.say(words);
+    CHECK(stage.until([&] { return stranger.is_shown_out(); }));
+  }
+  std::vector<std::unique_ptr<Stranger>> crowd;
+  for (int i = 0; i < 200; ++i) crowd.push_back(std::make_unique<Stranger>(port)), crowd.back()->say(habits[static_cast<std::size_t>(i) % std::size(habits)].second);
+  Node c{stage, "c"};
+  c.connect(port);
+  CHECK(stage.until([&] { return c.count<Waiting>() == 1; }));
+  CHECK(stage.until([&] { return std::all_of(crowd.begin(), crowd.end(), [](const auto& s) { return s->is_shown_out(); }); }));
+  CHECK(a.count<Revoke>() + b.count<Revoke>() == 0);
+  CHECK(said.find("turned away: streams that did not join") != std::string::npos);
+}
+
+TEST_CASE("a thousand nodes that came and went leave nothing in the coordinator's process", "[hardening][process][grpc]") {
+  Store store;
+  Stage stage;
+  const pid_t pid = store.job.pid();
+  std::uint64_t incarnation = 0;
+  const auto cycles = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      Node node{.stage = stage, .name = "node", .incarnation = ++incarnation, .options = {.nodes_min = 1, .nodes_max = 1}};
+      node.connect(store.port);
+      REQUIRE(stage.until([&] { return node.count<World>() == 1; }));
+      if (i % 4 == 0) continue;  // it is gone without a word
+      node.link->send(Leave{"it was asked to"});
+      node.link->send(Acknowledge{node.last});
+      stage.loop.poll();
+    }
+  };
+  cycles(100);  // gRPC makes its threads and pools
+  const auto settled = [&] { return descriptors(pid) <= 40; };
+  CHECK(stage.until(settled));
+  const std::size_t threads_before = threads(pid), descriptors_before = descriptors(pid);
+  const std::uint64_t resident_before = resident_kib(pid);
+  cycles(1000);
+  CHECK(stage.until([&] { return descriptors(pid) <= descriptors_before + 4; }));
+  CHECK(threads(pid) <= threads_before + 4);
+  const std::uint64_t resident = resident_kib(pid);
+  INFO("resident: " << resident_before << " KiB before, " << resident << " after");
+  CHECK(resident <= resident_before + 4 * 1024);
+}
+
+TEST_CASE("another minor version works together, another major one is refused with both named", "[hardening][grpc]") {
+  Stage stage;
+  const Log log{"coordinator", [](Level, std::string_view) {}};
+  const auto coordinator = Coordinator::create(stage.loop, stage.clock, log, {.run = RunId{"run"}, .timeouts = stage.timeouts});
+  const std::uint16_t port = coordinator->serve("127.0.0.1", 0).value();
+  Node older{.stage = stage, .name = "older", .version = "0.0.9"}, newer{.stage = stage, .name = "newer", .version = "0.7.1"};
+  Node other{.stage = stage, .name = "other", .version = "1.0.0"};
+  other.connect(port);
+  REQUIRE(stage.until([&] { return other.count<Refused>() == 1; }));
+  const std::string why = std::get<Refused>(other.heard.back()).failure.what;
+  CHECK(why.find("this node runs elrun 1.0.0") != std::string::npos);
+  CHECK(why.find("the coordinator 0.1.0") != std::string::npos);
+  older.connect(port);
+  newer.connect(port);
+  CHECK(stage.until([&] { return older.count<World>() == 1 && newer.count<World>() == 1; }));
+}
+
+}  // namespace elrun::test

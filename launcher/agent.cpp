@@ -112,7 +112,7 @@ class Agent {
     if (!options_.etcd.empty()) {
       auto elected = connect_through_etcd(loop_, clock_, coordinator_log_,
                                           {options_.etcd, run_, options_.host_rule != HostRule::never, options_.local_address,
-                                           options_.timeouts, options_.access, random_number()},
+                                           options_.timeouts, options_.access, setting_.generation_floor, random_number()},
                                           handler(), [this] { end_if_allowed(); });
       elected_ = elected.get();
       link_ = std::move(elected);
@@ -325,7 +325,7 @@ class Agent {
 
 int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log) {
   for (const std::string& note : setting.options.notes) log.warning(note);
-  if (setting.options.endpoint && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
+  if ((setting.options.endpoint || !setting.options.etcd.empty()) && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
   return Agent{std::move(setting), guard, clock, log}.run();
 }
 

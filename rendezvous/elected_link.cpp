@@ -189,11 +189,14 @@ class Link final : public ElectedLink, public Ledger {
     const bool loopback = address.starts_with("127.") || address == "::1" || address == "localhost";
     const std::string listen = address.find(':') != std::string::npos ? (loopback ? "::1" : "::") : loopback ? "127.0.0.1" : "0.0.0.0";
     line_.reset();
-    coordinator_ = Coordinator::create(loop_, clock_, log_, {.run = setting_.run, .timeouts = setting_.timeouts, .access = setting_.access, .generation_floor = a.generation_floor, .ledger = this});
+    coordinator_ = Coordinator::create(loop_, clock_, log_, {.run = setting_.run, .timeouts = setting_.timeouts, .access = setting_.access,
+                                                             .generation_floor = std::max(a.generation_floor, setting_.generation_floor), .ledger = this});
     coordinator_->on_may_exit(may_exit_);
     const Result<std::uint16_t> port = coordinator_->serve(listen, 0);
     if (!port.ok()) return feed(election::CannotServe{message(port.failure())});
     log_.info(fmt::format("elected to coordinate; serving at {}", text_of({address, *port})));
+    if (!loopback && setting_.access.is_open())
+      log_.warning(fmt::format("whoever reaches {} can join or end this job: keep it inside a network that you trust", text_of({address, *port})));
     line_ = coordinator_->connect_in_process(line_handler());
     feed(election::Serving{text_of({address, *port})});
   }

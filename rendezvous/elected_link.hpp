@@ -18,6 +18,7 @@ struct ElectionSetting {
   std::string local_address;   ///< How other nodes reach this one; empty: the address that packets to etcd leave from.
   Timeouts timeouts;
   Access access;               ///< To etcd, and to the coordinator
+  std::uint64_t generation_floor = 0;  ///< As this agent knows it; etcd may know a larger one.
   std::uint64_t seed = 0;      ///< Of all that is left to chance.
 };
 

@@ -30,6 +30,7 @@ struct Stage {
   SteadyClock clock;
   Log log{"coordinator", [](Level, std::string_view) {}};
   Stage() { etcd.start(); }
+  explicit Stage(const CertificateFiles& files) { etcd.start(files); }
   bool until(const std::function<bool()>& so) {
     const Instant end = clock.now() + patience;
     while (!so()) {
@@ -51,8 +52,8 @@ struct Agent {
   bool up = false;
   std::unique_ptr<ElectedLink> link{};
 
-  void stand(std::vector<Endpoint> servers, std::uint64_t seed) {
-    ElectionSetting setting{.etcd = std::move(servers), .run = RunId{"run"}, .seed = seed};
+  void stand(std::vector<Endpoint> servers, std::uint64_t seed, Access access = {}) {
+    ElectionSetting setting{.etcd = std::move(servers), .run = RunId{"run"}, .access = std::move(access), .seed = seed};
     setting.timeouts.lease = 1s;
     link = connect_through_etcd(stage.loop, stage.clock, stage.log, std::move(setting),
                                 {.connected = [this] { up = true; },
@@ -176,6 +177,23 @@ TEST_CASE("a coordinator whose office is another's begins no generation", "[etcd
   REQUIRE(stage.until([&] { return agent.worlds.size() == 2; }));
   CHECK(agent.worlds[1].number > 1);
   CHECK(agent.worlds[1].lineage != agent.worlds[0].lineage);
+}
+
+TEST_CASE("etcd is spoken to by mutual TLS, and a certificate of a stranger is none", "[etcd]") {
+  if (without_etcd()) return;
+  TemporaryDirectory directory, elsewhere;
+  const CertificateAuthority authority{directory.path()}, stranger{elsewhere.path()};
+  const CertificateFiles own = authority.sign("node", {"127.0.0.1"}), strange = stranger.sign("node", {"127.0.0.1"});
+  Stage stage{own};
+  Agent a{stage, "a"}, b{stage, "b"};
+  b.stand({stage.server()}, 2, {.ca_file = own.ca, .certificate_file = strange.certificate, .key_file = strange.key});
+  a.stand({stage.server()}, 1, {.ca_file = own.ca, .certificate_file = own.certificate, .key_file = own.key});
+  REQUIRE(stage.until([&] { return a.up; }));
+  CHECK(a.link->coordinator() != nullptr);
+  // What it says once the server is up: not that nobody listens.
+  REQUIRE(stage.until([&] { return !b.down.empty() && b.down.back().find("Connection refused") == std::string::npos; }));
+  CHECK_FALSE(b.up);
+  CHECK(b.link->coordinator() == nullptr);
 }
 
 // --- launchers -------------------------------------------------------------------------------------------------------

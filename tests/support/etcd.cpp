@@ -8,13 +8,19 @@ bool Etcd::installed() { return std::filesystem::exists("/usr/bin/etcd") && std:
 
 Etcd::Etcd() : port_{free_port()}, peer_port_{free_port()} {}
 
-void Etcd::start() {
-  const std::string client = "http://" + endpoint(), peer = "http://127.0.0.1:" + std::to_string(peer_port_);
-  process_ = std::make_unique<Job>(Job::Setting{
-      .arguments = {"--name=test", "--data-dir=" + data_.path() + "/etcd", "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+void Etcd::start() { start("http://", {}); }
+
+void Etcd::start(const CertificateFiles& files) {
+  start("https://", {"--client-cert-auth", "--trusted-ca-file=" + files.ca, "--cert-file=" + files.certificate, "--key-file=" + files.key});
+}
+
+void Etcd::start(const std::string& scheme, const std::vector<std::string>& more) {
+  const std::string client = scheme + endpoint(), peer = "http://127.0.0.1:" + std::to_string(peer_port_);
+  std::vector<std::string> arguments{"--name=test", "--data-dir=" + data_.path() + "/etcd", "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
                     "--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=test=" + peer, "--heartbeat-interval=20",
-                    "--election-timeout=200", "--logger=zap", "--log-level=error", "--log-outputs=" + data_.path() + "/log"},
-      .program = "/usr/bin/etcd"});
+                    "--election-timeout=200", "--logger=zap", "--log-level=error", "--log-outputs=" + data_.path() + "/log"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  process_ = std::make_unique<Job>(Job::Setting{.arguments = std::move(arguments), .program = "/usr/bin/etcd"});
 }
 
 void Etcd::kill() { process_.reset(); }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "tests/support/certificates.hpp"
 #include "tests/support/spawn.hpp"
 
 namespace elrun::test {
@@ -16,6 +17,8 @@ class Etcd {
   Etcd();
   /// Elections among its own members and leases are quick, as a test wants them: a lease of one second is possible.
   void start();
+  /// Serves only whom the CA of `files` has signed.
+  void start(const CertificateFiles& files);
   void kill();
   [[nodiscard]] std::string endpoint() const { return "127.0.0.1:" + std::to_string(port_); }
   [[nodiscard]] std::uint16_t port() const { return port_; }
@@ -23,6 +26,7 @@ class Etcd {
   [[nodiscard]] std::string value(const std::string& key) const;
 
  private:
+  void start(const std::string& scheme, const std::vector<std::string>& more);
   TemporaryDirectory data_;
   std::uint16_t port_, peer_port_;
   std::unique_ptr<Job> process_;

@@ -111,7 +111,7 @@ void Election::on(const Found& found) {
 void Election::consider(const std::optional<Leader>& leader) {
   if (!leader) {
     if (!options_.campaigns) {
-      explain("no agent is elected to coordinate, and this one may not be (is_host=0)");
+      explain("no agent coordinates, and this one may not (is_host=0)");
       return look_after(half_by_chance(look_interval));
     }
     if (now_ < campaign_not_before_) return look_after(half_by_chance(look_interval));
@@ -124,7 +124,7 @@ void Election::consider(const std::optional<Leader>& leader) {
   look_after(half_by_chance(look_interval));
   // Won in a campaign whose outcome was not heard, or given up while etcd was away: nobody is to wait for it.
   if (leader->lease == lease_.id) return give_the_lease_back();
-  if (leader->address.empty()) return explain("an agent is elected to coordinate, and has not opened its service yet");
+  if (leader->address.empty()) return explain("an agent was elected, and has not opened its service yet");
   if (leader->created == created_) return;
   created_ = leader->created;
   explained_.clear();

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -36,7 +37,7 @@ StoreReply refused_call(const StoreRequest& call, Code code, std::string what) {
 }
 
 // Doing it twice is the same as doing it once, so a call whose answer was lost may be sent again.
-bool may_repeat(StoreOp op) { return op != StoreOp::add && op != StoreOp::compare_set && op != StoreOp::remove; }
+bool may_repeat(StoreOp op) { return (op != StoreOp::add || ELRUN_PLANTED(add_repeated_after_reconnect)) && op != StoreOp::compare_set && op != StoreOp::remove; }
 
 }  // namespace
 
@@ -119,6 +120,7 @@ void Supervisor::on_link_down(const Failure& why) {
   say(Level::warning, fmt::format("waiting for {}; {}tried again for {}", waiting_for_,
                                   phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
   link_up_ = served_ = false;
+  if (ELRUN_PLANTED(torchrun_d5_store_loss_kills_workers) && phase_ == Phase::running) stop({.rejoin = true}, std::nullopt, why);
   for (auto call = calls_.begin(); call != calls_.end();) {
     if (may_repeat(call->second.op)) {
       ++call;
@@ -150,7 +152,7 @@ void Supervisor::on_message(const Waiting& m) {
 
 void Supervisor::on_message(const World& m) {
   if (phase_ != Phase::joining) return;     // of a round that this node has left since
-  if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
+  if (m.generation.number <= last_.number && !ELRUN_PLANTED(takes_an_older_world))  // its end was acknowledged here: nobody acts for it again
     return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken",
                                            to_string(m.generation), to_string(last_)));
   if (m.seat.base_rank + options_.workers > m.seat.world_size) {
@@ -194,7 +196,7 @@ void Supervisor::on_message(const Revoke& m) {
 void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
   served_ = true;
-  report_to_coordinator();
+  if (!ELRUN_PLANTED(done_is_not_reported_again)) report_to_coordinator();
   for (const auto& [caller, request] : calls_) act(Send{StoreCall{caller.first, request}});
 }
 
@@ -215,6 +217,7 @@ void Supervisor::on_message(const Verdict& m) {
     }
   }
   const Failure why{Code::generation_over, Remedy::exit_process, m.report.empty() ? "the job is over" : m.report};
+  if (ELRUN_PLANTED(torchrun_d14_spare_fails) && phase_ == Phase::joining) return act(Finish{1, "the store is gone", true});
   stop({.rejoin = false, .finish = {success ? 0 : m.exit_code, success ? std::string{} : m.report, true}}, std::nullopt, why);
 }
 
@@ -394,6 +397,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   if (phase_ == Phase::stopping) return;  // on its way already
   phase_ = Phase::stopping;
   kill_at_ = now_ + options_.timeouts.stop_grace;
+  if (ELRUN_PLANTED(acknowledges_before_the_end) && after_.rejoin) act(Send{Acknowledge{last_}});
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const LocalRank worker{static_cast<std::uint32_t>(i)};
     const Worker& w = workers_[i];
@@ -453,7 +457,7 @@ void Supervisor::on_tick() {
   if (kill_at_ && now_ >= *kill_at_) {
     kill_at_.reset();
     say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(), "worker")));
-    kill_running();
+    if (!ELRUN_PLANTED(kill_deadline_forgotten)) kill_running();
   }
   if (coordinator_by_ && now_ >= *coordinator_by_) {
     coordinator_by_.reset();

@@ -4,6 +4,8 @@
 #include <set>
 #include <tuple>
 
+#include "lib/base/planted.hpp"
+
 namespace elrun::inline v0 {
 namespace {
 
@@ -79,7 +81,7 @@ std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<
   std::uint32_t base_rank = 0;
   for (Candidate& c : candidates) {
     members.push_back({std::move(c.node), std::move(c.address), c.workers, base_rank, c.master_port});
-    base_rank += c.workers;
+    base_rank += ELRUN_PLANTED(base_ranks_overlap) ? std::min(c.workers, 1u) : c.workers;
   }
   return members;
 }

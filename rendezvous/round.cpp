@@ -20,6 +20,7 @@
 
 #include "lib/base/assert.hpp"
 #include "lib/base/bytes.hpp"
+#include "lib/base/planted.hpp"
 #include "rendezvous/assign.hpp"
 
 namespace elrun::inline v0 {
@@ -70,7 +71,7 @@ Round::Round(RoundSetup setup) : setup_{std::move(setup)}, run_{setup_.run}, flo
 
 std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   // A coordinator that was itself stopped (paused, swapped out) heard nobody: that is nobody's silence but its own.
-  if (wake_ && now > *wake_ + setup_.timeouts.heartbeat) {
+  if (wake_ && now > *wake_ + setup_.timeouts.heartbeat && !ELRUN_PLANTED(blames_nodes_for_its_own_pause)) {
     for (auto& [number, stream] : streams_) stream.heard = now;
     std::set<std::pair<Instant, NodeId>> broken;
     for (const auto& [at, id] : broken_) nodes_.at(id).broken = now, broken.emplace(now, id);
@@ -171,9 +172,13 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   const NodeId& id = join.who.node;
   if (const std::vector<std::string> all = contradictions(join); !all.empty())
     return refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), fmt::join(all, "; "))});
-  if (const auto replaced = replaced_.find(id); replaced != replaced_.end() && replaced->second.contains(join.who.number))
+  if (const auto replaced = replaced_.find(id); replaced != replaced_.end() && replaced->second.contains(join.who.number) && !ELRUN_PLANTED(replaced_incarnation_returns))
     return refuse(stream, {Code::already_exists, Remedy::fix_config,
                            fmt::format("another agent has joined as node {} since; each agent needs a name of its own", id.value())});
+  if (const auto former = former_.find(id); former != former_.end() && former->second != join.who.number) {
+    replaced_[id].insert(former->second);  // it was lost before its successor came, and may be back one day
+    former_.erase(former);
+  }
   if (const auto& old = streams_.at(stream).node; old && *old != id)
     return refuse(stream, {Code::protocol, Remedy::exit_process, fmt::format("one stream spoke for two nodes, {} and {}", old->value(), id.value())});
   if (verdict_ && !nodes_.contains(id)) return send(stream, *verdict_);
@@ -191,10 +196,12 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     if (!nodes_.contains(id) && nodes_.size() >= nodes_limit)
       return refuse(stream, {Code::exhausted, Remedy::retry, fmt::format("{} nodes are here already", nodes_.size())});
   }
+  if (ELRUN_PLANTED(oversubscription_is_an_error) && runs() && !nodes_.contains(id) && members_.size() >= room())
+    return refuse(stream, {Code::exhausted, Remedy::exit_process, "the round is complete"});
   if (verdict_) return nodes_.contains(id) ? admit(stream, nodes_.at(id), join, now) : send(stream, *verdict_);
   if (!options_) options_ = join.options;
   if (run_.value().empty()) run_ = join.run;
-  floor_ = std::max(floor_, join.last.number);
+  if (!ELRUN_PLANTED(floor_not_raised)) floor_ = std::max(floor_, join.last.number);
   if (generation_.number == 0) {
     restarts_.generations = std::max(restarts_.generations, join.restarts.generations);
     restarts_.used = std::max(restarts_.used, join.restarts.used);
@@ -252,7 +259,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
 // The node's workers still run for a generation that is over, or that another coordinator began.
 void Round::claim(Node& node, Instant now) {
   const Join& join = node.join;
-  const bool nothing_begun = generation_.number == 0;
+  const bool nothing_begun = generation_.number == 0 && !ELRUN_PLANTED(fresh_coordinator_ends_what_runs);
   if (nothing_begun && join.seat && (!recovery_ || recovery_->generation.number < join.last.number)) {
     const std::optional<Recovery> older = std::exchange(recovery_, {});
     if (older)
@@ -422,6 +429,7 @@ void Round::settle(Instant now) {
 }
 
 void Round::lose_the_silent(Instant now) {
+  if (ELRUN_PLANTED(torchrun_d6_lost_node_unnoticed)) return;
   std::vector<std::pair<NodeId, std::string>> gone;
   while (!silences_.empty() && silences_.begin()->first <= now) {
     const StreamNumber number = silences_.begin()->second;
@@ -438,10 +446,10 @@ void Round::lose_the_silent(Instant now) {
   }
   if (!deserted(now))
     for (const auto& [at, id] : broken_) {
-      if (at + setup_.timeouts.reconnect_grace > now) break;
+      if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
       gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(setup_.timeouts.reconnect_grace)));
     }
-  if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_)
+  if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_ && !ELRUN_PLANTED(revocation_without_deadline))
     for (const auto& [id, node] : nodes_)
       if (is_late(node)) gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
   for (const auto& [id, why] : gone)
@@ -463,11 +471,14 @@ void Round::forget(StreamNumber number) {
 void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   const auto node = nodes_.find(id);
   const bool member = node->second.member, done = done_.contains(id);
+  const std::uint64_t incarnation = node->second.join.who.number;
   remove(node, true);
   if (verdict_) return;
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why));
   if (!member) return;
   lost_[id] = why;
+  if (former_.size() >= former_max) former_.erase(former_.begin());
+  former_.insert_or_assign(id, incarnation);
   if (runs() && !done)  // whoever has done its part may go
     revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, true, now);
 }
@@ -503,7 +514,7 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   actions_.push_back(EndGeneration{why.what});
   for (auto& [id, node] : nodes_) {
     if (!node.member) continue;
-    change(node, [](Node& n) { n.owes = true; });
+    change(node, [](Node& n) { n.owes = !ELRUN_PLANTED(forms_before_acknowledged), n.ready = n.ready || !n.owes; });
     send(node, Revoke{generation_, why});
   }
 }
@@ -549,7 +560,7 @@ void Round::form(Instant now) {
   }
   for (const auto* more : {&others, &twins})
     for (const NodeId& id : *more)
-      if (chosen.size() < room()) chosen.push_back(id);
+      if (chosen.size() < room() && !(ELRUN_PLANTED(spare_never_used) && !first_formation)) chosen.push_back(id);
   begin(std::move(chosen), now);
 }
 
@@ -566,7 +577,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
     if (node.member) change(node, [](Node& n) { n.member = false; });
   members_ = assign(std::move(candidates), members_, options().nodes_min == options().nodes_max);
   roster_ = roster_hash(members_);
-  generation_ = {++floor_, setup_.lineage};
+  generation_ = {ELRUN_PLANTED(generation_number_reused) ? std::max<std::uint64_t>(floor_, 1) : ++floor_, setup_.lineage};
   revoked_ = false;
   began_ = now;
   deserted_until_ = {};
@@ -593,8 +604,11 @@ Seat Round::seat_of(std::uint32_t group_rank) const {
 }
 
 World Round::world_of(std::uint32_t group_rank) const {
-  return {generation_, key_of(setup_.secret, generation_), seat_of(group_rank), members_[group_rank].address,
-          members_[0].address, members_[0].master_port, restarts_, cause_};
+  World world{generation_, key_of(setup_.secret, generation_), seat_of(group_rank), members_[group_rank].address,
+              members_[0].address, members_[0].master_port, restarts_, cause_};
+  if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
+  if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;
+  return world;
 }
 
 void Round::give_up(Instant now) {
@@ -609,7 +623,10 @@ void Round::decide(std::int32_t exit_code, std::string report, Instant now) {
   say(exit_code == 0 ? Level::info : Level::error, exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed: {}", report));
   verdict_ = Verdict{exit_code, std::move(report)};
   verdict_at_ = now;
-  for (const auto& [id, node] : nodes_) send(node, *verdict_);
+  for (const auto& [id, node] : nodes_) {
+    send(node, *verdict_);
+    if (ELRUN_PLANTED(torchrun_d18_others_go_on) && exit_code != 0) break;
+  }
 }
 
 // --- what the waiting are told ------------------------------------------------------------------------------------

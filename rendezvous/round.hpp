@@ -35,6 +35,7 @@ constexpr Duration growth_gather = 250ms;
 /// thousands, words must not cost more than the work.
 constexpr Duration explain_after = 100ms;
 constexpr Duration explain_per_node = 1ms;
+constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 
 /// Limits of what one may say; a generation's number leaves room above it for ever.
@@ -214,6 +215,7 @@ class Round {
   std::set<std::pair<Instant, NodeId>> broken_;         // nodes without a stream
   std::set<std::pair<Instant, StreamNumber>> silences_;  // when to look whether a stream is silent; never too late
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
+  std::map<NodeId, std::uint64_t> former_;  // incarnations of lost members, until another one joins under the name
 
   Generation generation_{};       // the newest; number 0: none yet
   std::uint64_t floor_ = 0;

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -79,7 +80,7 @@ std::vector<StoreAnswer> StoreCore::begin_generation(const Generation& generatio
   Answers answers = dismiss_generation(fmt::format("generation {} is over; generation {} began", to_string(generation_), to_string(generation)));
   for (auto entry = keys_.begin(); entry != keys_.end();) {
     const auto here = entry++;
-    if (!here->first.starts_with(store_job_prefix)) erase_key(here);
+    if (!here->first.starts_with(store_job_prefix) && !ELRUN_PLANTED(torchrun_d3_stale_keys)) erase_key(here);
   }
   generation_ = generation;
   over_.reset();
@@ -234,6 +235,7 @@ std::vector<StoreAnswer> StoreCore::serve_put_off() {
 }
 
 void StoreCore::forget(StoreCaller caller) {
+  if (ELRUN_PLANTED(forgotten_caller_counts)) return;
   for (auto at = waiters_.lower_bound({caller, 0}); at != waiters_.end() && at->first.first == caller;) {
     const WaiterId id = (at++)->first;
     dismiss(id);
@@ -263,7 +265,7 @@ std::optional<Instant> StoreCore::next_expiry() const {
 // Why a call is not even tried, if so: checked before anything is kept of it.
 std::optional<StoreReply> StoreCore::refusal(const WaiterId& id, const StoreRequest& request, StoreScope scope) const {
   if (auto problem = out_of_bounds(request)) return failed(Code::invalid_argument, *std::move(problem));
-  const bool fenced = scope == StoreScope::generation;
+  const bool fenced = scope == StoreScope::generation && !ELRUN_PLANTED(store_serves_stale_generation);
   if (fenced && generation_.number == 0) return failed(Code::refused, "no generation has begun in this store");
   if (fenced && request.generation != generation_) {
     const bool stale = request.generation.number < generation_.number;
@@ -309,6 +311,7 @@ void StoreCore::erase_key(Keys::iterator entry) {
 
 // The key has changed.
 void StoreCore::look_at(Answers& answers, const std::string& key) {
+  if (ELRUN_PLANTED(waiter_not_woken)) return;
   const auto parked = parked_.find(key);
   if (parked == parked_.end()) return;
   const std::set<WaiterId> looked_at = parked->second;  // a copy: who is answered or parked elsewhere leaves the set
@@ -365,7 +368,7 @@ void StoreCore::arrive(Answers& answers, const WaiterId& id, StoreRequest reques
   }
   const bool waits = request.wait > Duration{0};
   enlist(id, std::move(request), now, scope);
-  if (seats.size() == name.count) return finish(answers, room, std::exchange(seats, {}), past ? room->second.past_version : ++version_);
+  if (seats.size() == name.count - (ELRUN_PLANTED(barrier_opens_early) && name.count > 1 ? 1 : 0)) return finish(answers, room, std::exchange(seats, {}), past ? room->second.past_version : ++version_);
   if (waits) return;
   answer(answers, id, failed(Code::deadline_passed, waited_for(waiters_.at(id))));
   dismiss(id);

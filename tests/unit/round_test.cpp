@@ -401,6 +401,19 @@ TEST_CASE("a new incarnation replaces the old one, which is refused from then on
   CHECK(bench.begun.size() == 2);
 }
 
+TEST_CASE("a member that was lost before its successor came is refused when it returns", "[round]") {
+  Pair bench;
+  bench.silent.insert(bench.b);
+  bench.pass(6s);
+  REQUIRE_FALSE(bench.open.contains(bench.b));
+  const auto b = bench.join("b", 2);
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.world(b) == "a b");
+  const auto old = bench.join("b", 1);
+  CHECK_THAT(bench.last<Refused>(old)->failure.what, Contains("each agent needs a name of its own"));
+  CHECK(bench.begun.size() == 2);
+}
+
 TEST_CASE("the next generation begins when every living member has acknowledged the end of the last", "[round]") {
   Pair bench{one_to_three};
   const auto c = bench.join("c");

@@ -1,0 +1,218 @@
+// elrun_sim: the rendezvous in a simulated world. Seeds, planted bugs, all interleavings of a small world.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tests/support/sim/simulation.hpp"
+
+namespace elrun::sim {
+namespace {
+
+constexpr int exit_clean = 0, exit_found = 1, exit_usage = 64;
+constexpr std::size_t shown_lines = 60;
+constexpr std::uint64_t planted_seeds_max = 2000;
+
+constexpr std::string_view usage = R"(elrun_sim: runs elrun's own cores (round, supervisor, store) in a simulated world of agents, workers and coordinators:
+delay, loss, partitions, resets, pauses, crashes and clock jumps, all from one seed. Checkers outside the cores watch every
+step; a broken rule ends the run with its trace and the line that replays it.
+
+  elrun_sim --seeds N [--from S] [--nodes M]    seeds S to S+N-1 (S: 0), worlds of at most M nodes (M: 5)
+  elrun_sim --seed S [--nodes M]                one seed, with all that happened in it
+  elrun_sim --planted NAME [--seeds N]          switches one known bug on, and says after how many seeds it was found
+  elrun_sim --planted all [--seeds N]           each of them, as a table; --planted list: only their names
+  elrun_sim --regressions FILE                  the seeds that once failed: lines of "seed nodes why"
+
+  --keep-going    goes on after a broken rule: one line for each seed that breaks one
+  --threads T     how many seeds run at one time (default: as many as there are processors)
+  --quiet         of a single seed no trace
+
+Exit code: 0 when all is clean (or every planted bug was found), 1 when a rule was broken (or one was not found), 64 for a
+wrong command line. A seed means the same run on every machine, until the simulator or a core changes.
+)";
+
+struct Options {
+  std::uint64_t from = 0, seeds = 0;
+  std::uint32_t nodes = 5;
+  std::string planted, regressions;
+  bool one = false, quiet = false, help = false, keep_going = false;
+  unsigned threads = std::max(1u, std::thread::hardware_concurrency());
+};
+
+std::optional<Options> parse(const std::vector<std::string>& arguments) {
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = arguments[i];
+    if (name == "--help" || name == "-h") return options.help = true, options;
+    if (name == "--quiet" || name == "--keep-going") {
+      (name == "--quiet" ? options.quiet : options.keep_going) = true;
+      continue;
+    }
+    if (++i == arguments.size()) return {};
+    const std::string& value = arguments[i];
+    if (name == "--planted") options.planted = value;
+    else if (name == "--regressions") options.regressions = value;
+    else {
+      char* end = nullptr;
+      const std::uint64_t number = std::strtoull(value.c_str(), &end, 0);
+      if (value.empty() || *end != '\0') return {};
+      if (name == "--seed") options.from = number, options.seeds = 1, options.one = true;
+      else if (name == "--seeds") options.seeds = number;
+      else if (name == "--from") options.from = number;
+      else if (name == "--nodes" && number >= 1 && number <= 1000) options.nodes = static_cast<std::uint32_t>(number);
+      else if (name == "--threads" && number >= 1 && number <= 1024) options.threads = static_cast<unsigned>(number);
+      else return {};
+    }
+  }
+  if (options.seeds == 0 && options.planted.empty() && options.regressions.empty()) return {};
+  return options;
+}
+
+struct Found {
+  std::uint64_t seed = 0;
+  Violation violation;
+};
+struct Campaign {
+  std::optional<Found> first;  // of the lowest seed
+  std::uint64_t events = 0, generations = 0, seeds = 0;
+};
+
+// The lowest seed that breaks a rule, however many threads look.
+Campaign look(std::uint64_t from, std::uint64_t count, std::uint32_t nodes, Bug bug, unsigned threads, bool keep_going = false) {
+  Campaign all;
+  std::mutex mutex;
+  std::atomic<std::uint64_t> next{from}, end{from + count};
+  const auto work = [&] {
+    planted_bug = bug;
+    for (std::uint64_t seed = next++; seed < end; seed = next++) {
+      const Outcome outcome = simulate(profile_of(seed, nodes));
+      const std::lock_guard lock{mutex};
+      all.events += outcome.events;
+      all.generations += outcome.generations;
+      ++all.seeds;
+      if (outcome.violation && keep_going) fmt::print("seed {}: {}: {}\n", seed, outcome.violation->checker, outcome.violation->sentence);
+      if (!outcome.violation || (all.first && all.first->seed < seed)) continue;
+      all.first = Found{seed, *outcome.violation};
+      if (!keep_going) end = std::min<std::uint64_t>(end, seed);
+    }
+    planted_bug = Bug::none;
+  };
+  std::vector<std::jthread> workers;
+  for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work);
+  workers.clear();
+  return all;
+}
+
+void show(const Found& found, std::uint32_t nodes, std::string_view planted) {
+  for (const std::string& line : trace_of(profile_of(found.seed, nodes), shown_lines)) fmt::print("{}\n", line);
+  fmt::print("\n{} is broken: {}\nreplay it with: elrun_sim --seed {} --nodes {}{}{}\n", found.violation.checker, found.violation.sentence,
+             found.seed, nodes, planted.empty() ? "" : " --planted ", planted);
+}
+
+std::optional<BugText> bug_named(std::string_view name) {
+  const auto at = std::find_if(bug_texts.begin(), bug_texts.end(), [&](const BugText& text) { return text.name == name; });
+  return at == bug_texts.end() ? std::nullopt : std::optional{*at};
+}
+
+int all_planted(const Options& options) {
+  const std::uint64_t seeds = options.seeds > 0 ? options.seeds : planted_seeds_max;
+  int code = exit_clean;
+  fmt::print("| planted bug | what it is | found after | by |\n|---|---|---|---|\n");
+  for (const BugText& text : bug_texts) {
+    const Campaign campaign = look(options.from, seeds, options.nodes, text.bug, options.threads);
+    if (!campaign.first) code = exit_found;
+    fmt::print("| `{}` | {} | {} | {} |\n", text.name, text.what,
+               campaign.first ? fmt::format("{} seed{}", campaign.first->seed - options.from + 1, campaign.first->seed == options.from ? "" : "s")
+                              : fmt::format("NOT FOUND in {} seeds", seeds),
+               campaign.first ? campaign.first->violation.checker : "");
+    std::fflush(stdout);
+  }
+  return code;
+}
+
+int regressions(const Options& options) {
+  std::ifstream file{options.regressions};
+  if (!file) {
+    fmt::print(stderr, "elrun_sim: cannot read {}\n", options.regressions);
+    return exit_usage;
+  }
+  std::size_t count = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    char* rest = nullptr;
+    const std::uint64_t seed = std::strtoull(line.c_str(), &rest, 0);
+    const auto nodes = static_cast<std::uint32_t>(std::strtoul(rest, &rest, 0));
+    if (nodes < 1 || nodes > 1000) {
+      fmt::print(stderr, "elrun_sim: {}: not \"seed nodes why\": {}\n", options.regressions, line);
+      return exit_usage;
+    }
+    ++count;
+    if (const Outcome outcome = simulate(profile_of(seed, nodes)); outcome.violation) {
+      show({seed, *outcome.violation}, nodes, "");
+      return exit_found;
+    }
+  }
+  fmt::print("{} seeds that once failed are clean\n", count);
+  return exit_clean;
+}
+
+int seeds(const Options& options) {
+  Bug bug = Bug::none;
+  if (!options.planted.empty()) {
+    const auto text = bug_named(options.planted);
+    if (!text) {
+      fmt::print(stderr, "elrun_sim: no planted bug is called {}; --planted list names them\n", options.planted);
+      return exit_usage;
+    }
+    bug = text->bug;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const std::uint64_t count = options.seeds > 0 ? options.seeds : planted_seeds_max;
+  const Campaign campaign = look(options.from, count, options.nodes, bug, options.threads, options.keep_going);
+  planted_bug = bug;  // of the traces
+  if (campaign.first) {
+    if (options.one && !options.quiet)
+      for (const std::string& line : trace_of(profile_of(options.from, options.nodes), ~std::size_t{0})) fmt::print("{}\n", line);
+    if (options.one) fmt::print("\n{} is broken: {}\n", campaign.first->violation.checker, campaign.first->violation.sentence);
+    else show(*campaign.first, options.nodes, options.planted);
+    if (bug != Bug::none) fmt::print("planted {}: found after {} seeds\n", options.planted, campaign.first->seed - options.from + 1);
+    return exit_found;
+  }
+  if (options.one && !options.quiet)
+    for (const std::string& line : trace_of(profile_of(options.from, options.nodes), ~std::size_t{0})) fmt::print("{}\n", line);
+  const double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  fmt::print("{} seed{} of up to {} nodes: clean; {} generations, {} events, {:.1f} s on {} threads\n", campaign.seeds, campaign.seeds == 1 ? "" : "s",
+             options.nodes, campaign.generations, campaign.events, taken, options.threads);
+  return exit_clean;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const std::optional<Options> options = parse(arguments);
+  if (!options) {
+    fmt::print(stderr, "{}", usage);
+    return exit_usage;
+  }
+  if (options->help) return fmt::print("{}", usage), exit_clean;
+  if (options->planted == "list") {
+    for (const BugText& text : bug_texts) fmt::print("{}\n", text.name);
+    return exit_clean;
+  }
+  if (options->planted == "all") return all_planted(*options);
+  if (!options->regressions.empty()) return regressions(*options);
+  return seeds(*options);
+}
+
+}  // namespace
+}  // namespace elrun::sim
+
+int main(int argc, char** argv) { return elrun::sim::run({argv + 1, argv + argc}); }

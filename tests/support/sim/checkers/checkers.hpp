@@ -1,0 +1,37 @@
+#pragma once
+/// \file All checkers, each fed with every observation that it has a rule for.
+
+#include <tuple>
+
+#include "tests/support/sim/checkers/faults_stay_local.hpp"
+#include "tests/support/sim/checkers/fenced.hpp"
+#include "tests/support/sim/checkers/generations_grow.hpp"
+#include "tests/support/sim/checkers/one_membership.hpp"
+#include "tests/support/sim/checkers/one_verdict.hpp"
+#include "tests/support/sim/checkers/ranks_differ.hpp"
+#include "tests/support/sim/checkers/spares_are_welcome.hpp"
+#include "tests/support/sim/checkers/stale_is_refused.hpp"
+#include "tests/support/sim/checkers/store_is_linear.hpp"
+#include "tests/support/sim/checkers/world_fits.hpp"
+
+namespace elrun::sim {
+
+class Checkers {
+ public:
+  template <class Observation>
+  void see(const Observation& observation, Instant now) {
+    report.now = now;
+    std::apply(
+        [&](auto&... checker) {
+          const auto tell = [&](auto& one) {
+            if constexpr (requires { one.on(observation, report); }) one.on(observation, report);
+          };
+          (tell(checker), ...);
+        },
+        all);
+  }
+  Report report;
+  std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SparesAreWelcome, OneVerdict, StoreIsLinear> all;
+};
+
+}  // namespace elrun::sim

@@ -1,0 +1,37 @@
+#pragma once
+/// \file A coordinator gives one verdict, and whoever ends by it ends with its code (or with 0: its workers had decided
+/// that the job is done).
+
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "tests/support/sim/checkers/report.hpp"
+#include "tests/support/sim/observations.hpp"
+
+namespace elrun::sim {
+
+struct OneVerdict {
+  static constexpr std::string_view name = "one-verdict";
+  void on(const VerdictGiven& given, Report& report) {
+    const auto [at, first] = given_.try_emplace(given.coordinator, given.exit_code);
+    if (!first && at->second != given.exit_code)
+      report.violate(name, fmt::format("coordinator {} gave verdict {} after {}", given.coordinator.value(), given.exit_code, at->second));
+  }
+  void on(const AgentHeard& heard, Report&) {
+    if (heard.what == AgentHeard::What::verdict) heard_.emplace(heard.agent, heard.exit_code);
+  }
+  void on(const AgentFinished& finished, Report& report) {
+    if (!finished.by_verdict) return;
+    const auto at = heard_.find(finished.agent);
+    if (at == heard_.end() || (finished.exit_code != at->second && finished.exit_code != 0))
+      report.violate(name, fmt::format("{} ended by a verdict with {}, but {}", finished.who.node.value(), finished.exit_code,
+                                       at == heard_.end() ? "it heard none" : fmt::format("it heard {}", at->second)));
+  }
+
+ private:
+  std::map<ProcessId, std::int32_t> given_, heard_;
+};
+
+}  // namespace elrun::sim

@@ -1,0 +1,108 @@
+#pragma once
+/// \file The store's history is linearizable, key by key. A key lives in one coordinator's store and, without the prefix
+/// `job/`, in one generation. The workload helps: no value is written twice, and counters only grow by one; so it is enough
+/// to compare pairs of calls. A barrier opens for nobody before all its callers have called.
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tests/support/sim/checkers/report.hpp"
+#include "tests/support/sim/observations.hpp"
+
+namespace elrun::sim {
+
+struct StoreIsLinear {
+  static constexpr std::string_view name = "store-is-linear";
+  void on(const StoreCalled& called, Report& report) {
+    begun_[{called.worker, called.request.id}] = report.now;
+    const Place place = place_of(called.generation, called.request);
+    if (called.request.op == StoreOp::set) written_[place].insert(text(called.request.value));
+    if (called.request.op == StoreOp::add) ++adds_[place];
+    if (called.request.op == StoreOp::barrier || called.request.op == StoreOp::all_gather) callers_[place].insert(called.request.rank);
+  }
+  void on(const StoreAnswered& answered, Report& report) {
+    const StoreRequest& request = answered.request;
+    const Instant begin = begun_[{answered.worker, request.id}];
+    begun_.erase({answered.worker, request.id});
+    if (!answered.reply.ok) return;  // done or not: nothing is promised
+    const Place place = place_of(answered.generation, request);
+    const History key{answered.coordinator, place};
+    switch (request.op) {
+      case StoreOp::set: writes_[key][text(request.value)] = {begin, report.now}; break;
+      case StoreOp::add: added(key, begin, answered.reply.number, report); break;
+      case StoreOp::get:
+        if (!answered.reply.values.empty()) read(key, begin, text(answered.reply.values[0]), report);
+        break;
+      case StoreOp::barrier:
+      case StoreOp::all_gather:
+        if (callers_[place].size() < request.count)
+          report.violate(name, fmt::format("\"{}\" opened for rank {} when {} of {} had called", request.keys[0], request.rank, callers_[place].size(), request.count));
+        if (request.op == StoreOp::all_gather && answered.reply.values.size() != request.count)
+          report.violate(name, fmt::format("\"{}\" gathered {} values of {} ranks", request.keys[0], answered.reply.values.size(), request.count));
+        break;
+      default: break;
+    }
+  }
+  /// Nobody removes keys: one that was written while a caller waits for it ends the wait.
+  void on(const StoreServed& served, Report& report) {
+    const Place place = place_of(served.request.generation, served.request);
+    const std::pair key{served.coordinator, place};
+    if (served.reply.ok && (served.request.op == StoreOp::set || served.request.op == StoreOp::add)) present_.insert(key);
+    if (!served.reply.ok && served.reply.code == Code::deadline_passed && served.request.op == StoreOp::get && present_.contains(key))
+      report.violate(name, fmt::format("a caller waited {} ms for \"{}\" in vain, although it is there", served.request.wait / 1ms, place.second));
+  }
+
+ private:
+  using Place = std::pair<GenerationKey, std::string>;   // what a key means to those who use it
+  using History = std::pair<ProcessId, Place>;           // and in whose store
+  struct Interval {
+    Instant begun, done;
+  };
+  struct Count {
+    Instant begun, done;
+    std::int64_t value;
+  };
+
+  [[nodiscard]] static std::string text(const ByteVector& value) { return std::string{as_text(value)}; }
+  [[nodiscard]] static Place place_of(const Generation& generation, const StoreRequest& request) {
+    const std::string key = request.keys.empty() ? std::string{} : request.keys[0];
+    return {key.starts_with(store_job_prefix) ? GenerationKey{} : key_of(generation), key};
+  }
+  void added(const History& key, Instant begin, std::int64_t value, Report& report) {
+    const std::string& shown = key.second.second;
+    if (value < 1 || value > adds_[key.second])
+      report.violate(name, fmt::format("a counter \"{}\" that was raised {} times stands at {}", shown, adds_[key.second], value));
+    for (const Count& other : counts_[key]) {
+      if (other.value == value) report.violate(name, fmt::format("two calls raised \"{}\" to the same {}", shown, value));
+      if (other.done < begin && other.value > value)
+        report.violate(name, fmt::format("\"{}\" stood at {} before it was raised to {}", shown, other.value, value));
+    }
+    counts_[key].push_back({begin, report.now, value});
+  }
+  void read(const History& key, Instant begin, const std::string& value, Report& report) {
+    const std::string& shown = key.second.second;
+    if (!written_[key.second].contains(value))
+      return report.violate(name, fmt::format("\"{}\" was read as \"{}\", which nobody wrote there in generation number {}", shown, value, key.second.first.first));
+    const auto& writes = writes_[key];
+    const auto mine = writes.find(value);
+    if (mine == writes.end()) return;
+    for (const auto& [other, write] : writes)
+      if (other != value && write.begun > mine->second.done && write.done < begin)
+        report.violate(name, fmt::format("\"{}\" was read as \"{}\" although \"{}\" was written after it and before the read", shown, value, other));
+  }
+
+  std::map<std::pair<ProcessId, std::uint64_t>, Instant> begun_;
+  std::map<Place, std::set<std::string>> written_;
+  std::set<std::pair<ProcessId, Place>> present_;
+  std::map<Place, std::int64_t> adds_;
+  std::map<Place, std::set<std::uint32_t>> callers_;
+  std::map<History, std::map<std::string, Interval>> writes_;
+  std::map<History, std::vector<Count>> counts_;
+};
+
+}  // namespace elrun::sim

@@ -1,0 +1,150 @@
+#pragma once
+/// \file What the checkers see: what the actors of a simulation do, never what they think.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/messages.hpp"
+
+namespace elrun::sim {
+
+/// A process of the simulation: an agent, a coordinator or a worker. Numbers are never used again.
+using ProcessId = Strong<struct ProcessIdTag, std::uint32_t>;
+/// Generations in an order, for maps.
+using GenerationKey = std::pair<std::uint64_t, Lineage>;
+inline GenerationKey key_of(const Generation& g) { return {g.number, g.lineage}; }
+
+/// What one node was told of a generation: the one place that knows the fields of `World`.
+struct Told {
+  Generation generation;
+  std::uint32_t group_rank = 0, base_rank = 0, nodes = 0, world_size = 0;
+  std::uint64_t roster = 0;  ///< Hash of all members
+  std::string master_address;
+  std::uint16_t master_port = 0;
+  std::array<std::byte, 32> key{};
+};
+
+// --- agents -------------------------------------------------------------------------------------------------------
+
+struct AgentStarted {
+  ProcessId agent;
+  Incarnation who;
+  std::uint32_t workers = 0;
+};
+/// The agent took this world: its workers are started next.
+struct WorldTaken {
+  ProcessId agent;
+  Incarnation who;
+  std::uint32_t workers = 0;
+  Told told;
+};
+/// By Acknowledge, or by a Join that resumes nothing.
+struct Acknowledged {
+  ProcessId agent;
+  Incarnation who;
+  Generation generation;
+};
+/// The coordinator said something that ends workers or the agent.
+struct AgentHeard {
+  enum class What { revoke, verdict, refused, out_of_contact, asked_to_leave };
+  ProcessId agent;
+  Incarnation who;
+  What what;
+  Generation generation{};  ///< Of revoke
+  std::int32_t exit_code = 0;  ///< Of verdict
+  std::string why;
+};
+struct AgentFinished {
+  ProcessId agent;
+  Incarnation who;
+  std::int32_t exit_code = 0;
+  bool by_verdict = false;
+  bool member_ever = false;
+  std::string why;
+};
+/// Crashed, with or without its host.
+struct AgentCrashed {
+  ProcessId agent;
+  Incarnation who;
+};
+/// A second agent runs under a name that another one still has.
+struct NameTakenOver {
+  NodeId node;
+};
+
+// --- workers ------------------------------------------------------------------------------------------------------
+
+struct WorkerStarted {
+  ProcessId worker, agent;
+  Incarnation who;
+  Generation generation;
+  std::uint32_t rank = 0, world = 0;
+};
+struct WorkerGone {
+  ProcessId worker;
+};
+/// A signal that may end a worker that still runs.
+struct WorkerSignalled {
+  ProcessId worker, agent;
+  Generation generation;
+  int number = 0;
+};
+struct WorkerFailedByItself {
+  ProcessId worker;
+  Generation generation;
+};
+struct StepWasDecided {
+  ProcessId worker;
+  Incarnation who;
+  Generation generation;
+  std::uint64_t step = 0;
+};
+struct StoreCalled {
+  ProcessId worker;
+  Generation generation;
+  StoreRequest request;
+};
+struct StoreAnswered {
+  ProcessId worker, coordinator;
+  Generation generation;
+  StoreRequest request;
+  StoreReply reply;
+};
+
+// --- coordinators -------------------------------------------------------------------------------------------------
+
+struct CoordinatorStarted {
+  ProcessId coordinator;
+  Lineage lineage;
+  std::uint64_t floor = 0;
+};
+struct GenerationBegan {
+  ProcessId coordinator;
+  Lineage lineage;  ///< Of the coordinator; of the generation too, unless it was adopted.
+  Generation generation;
+  std::vector<Incarnation> members;
+  bool adopted = false;
+  bool named = false;  ///< The endpoint's name leads to this coordinator: its members did not move on to another.
+};
+struct GenerationRevoked {
+  ProcessId coordinator;
+  Generation generation;
+  std::string why;
+};
+/// The store answered a call, while it served `serving`.
+struct StoreServed {
+  ProcessId coordinator;
+  std::optional<Generation> serving;
+  StoreRequest request;
+  StoreReply reply;
+};
+struct VerdictGiven {
+  ProcessId coordinator;
+  std::int32_t exit_code = 0;
+  std::string report;
+};
+
+}  // namespace elrun::sim

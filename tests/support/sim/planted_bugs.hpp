@@ -1,0 +1,70 @@
+#pragma once
+/// \file The known bugs that the simulator's copy of the cores can show, one at a time. Each has one line in a core; each
+/// must be found by a checker. Those that begin with `torchrun_` are torchrun's, re-created.
+
+#include <array>
+#include <cstdio>
+#include <stdexcept>
+#include <string_view>
+
+#define ELRUN_SIM_BUGS(bug)                                                                                              \
+  bug(torchrun_d1_replacement_gets_no_address, "D1: whoever joins a running job learns no master address")              \
+  bug(torchrun_d2_split_brain, "D2: members of one generation are told different masters")                              \
+  bug(torchrun_d3_stale_keys, "D3: keys of a generation outlive it, and the next one reads them")                       \
+  bug(torchrun_d5_store_loss_kills_workers, "D5: the loss of the coordinator's line ends the workers")                  \
+  bug(torchrun_d6_lost_node_unnoticed, "D6: the silence of a node means nothing")                                       \
+  bug(torchrun_d14_spare_fails, "D14: a spare fails when the job succeeds")                                             \
+  bug(torchrun_d18_others_go_on, "D18: a job that failed ends on the node where it failed, and runs on elsewhere")      \
+  bug(forms_before_acknowledged, "the next generation begins while a member may still act for the last one")            \
+  bug(acknowledges_before_the_end, "a node acknowledges the end of a generation while its workers still run")           \
+  bug(takes_an_older_world, "a node takes a world that is older than one whose end it has acknowledged")                 \
+  bug(generation_number_reused, "a generation that was revoked gives its number to the next one")                       \
+  bug(floor_not_raised, "a fresh coordinator begins below the generations that its nodes have heard of")                \
+  bug(oversubscription_is_an_error, "a node that finds the world full is refused")                                      \
+  bug(spare_never_used, "a spare stays one when a member is lost")                                                      \
+  bug(base_ranks_overlap, "two nodes of one world have ranks in common")                                                \
+  bug(fresh_coordinator_ends_what_runs, "a fresh coordinator ends the generation that its nodes are running")                 \
+  bug(blames_nodes_for_its_own_pause, "a coordinator that was stopped takes its own silence for that of its nodes")     \
+  bug(replaced_incarnation_returns, "an incarnation that was replaced is let in again and throws its successor out")    \
+  bug(no_grace_to_reconnect, "a broken stream is a lost node, at once")                                                 \
+  bug(revocation_without_deadline, "the next generation waits for ever for a member that does not end its workers")     \
+  bug(done_is_not_reported_again, "that the workers are done is lost with the stream on which it was said")             \
+  bug(store_serves_stale_generation, "the store serves calls of a generation that is over")                             \
+  bug(barrier_opens_early, "a barrier opens with one caller missing")                                                   \
+  bug(add_repeated_after_reconnect, "an add whose answer was lost is sent again")                                       \
+  bug(waiter_not_woken, "a caller that waits for a key sleeps on when the key appears")                                 \
+  bug(forgotten_caller_counts, "a caller that is gone still counts in a barrier")                                       \
+  bug(kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")
+
+namespace elrun::sim {
+
+enum class Bug {
+  none,
+#define ELRUN_SIM_BUG_NAME(name, what) name,
+  ELRUN_SIM_BUGS(ELRUN_SIM_BUG_NAME)
+#undef ELRUN_SIM_BUG_NAME
+};
+
+struct BugText {
+  Bug bug;
+  std::string_view name, what;
+};
+inline constexpr auto bug_texts = std::to_array<BugText>({
+#define ELRUN_SIM_BUG_TEXT(name, what) {Bug::name, #name, what},
+    ELRUN_SIM_BUGS(ELRUN_SIM_BUG_TEXT)
+#undef ELRUN_SIM_BUG_TEXT
+});
+
+/// The one bug of this thread's simulations.
+inline thread_local Bug planted_bug = Bug::none;
+
+/// An assertion of a core that did not hold: here a finding, in the product the end of the process.
+struct AssertionFailed : std::logic_error {
+  using std::logic_error::logic_error;
+};
+[[noreturn]] void assertion_failed(const char* expression, const char* file, int line);
+
+}  // namespace elrun::sim
+
+#define ELRUN_PLANTED(name) (::elrun::sim::planted_bug == ::elrun::sim::Bug::name)
+#define ELRUN_ASSERTION_FAILED ::elrun::sim::assertion_failed

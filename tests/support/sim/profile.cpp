@@ -1,0 +1,113 @@
+#include "tests/support/sim/profile.hpp"
+
+#include <algorithm>
+
+namespace elrun::sim {
+
+const char* to_string(FaultKind kind) {
+  static constexpr const char* names[] = {"agent crash", "host crash", "replaced while frozen", "agent pause", "worker pause",
+                                          "coordinator pause", "coordinator crash", "coordinator replaced", "stream reset",
+                                          "stream half open", "partition", "partition one way", "worker crash", "clock jump",
+                                          "crash between actions", "pause between actions", "asked to leave", "new node"};
+  static_assert(std::size(names) == fault_kinds);
+  return names[static_cast<std::size_t>(kind)];
+}
+
+namespace {
+
+// Of the coordinator's and the agents' keep-alives over the network: what an end waits for that nothing tells.
+constexpr Duration server_keepalive_limit = 20s;
+
+bool does_no_harm(FaultKind kind) {
+  return kind == FaultKind::coordinator_pause || kind == FaultKind::coordinator_crash || kind == FaultKind::stream_reset;
+}
+
+}  // namespace
+
+Duration Profile::forms_within() const {
+  // The silence is noticed, the revocation is acknowledged or its deadline passes, the missing return, and growth settles.
+  return server_keepalive_limit + 4 * timeouts.heartbeat_limit + timeouts.revocation + timeouts.stop_grace + timeouts.heartbeat_limit +
+         round.last_call + 40s;
+}
+
+Duration Profile::ends_within() const {
+  return forms_within() + timeouts.join + timeouts.coordinator_grace + timeouts.collective + steps * step * 4 + 120s;
+}
+
+Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
+  Rng rng{seed ^ 0x9e3779b97f4a7c15u};
+  const auto ms = [&](std::uint64_t from, std::uint64_t to) { return Duration{1ms} * static_cast<std::int64_t>(from + rng.below(to - from + 1)); };
+  Profile p;
+  p.seed = seed;
+  p.nodes = 1 + static_cast<std::uint32_t>(rng.below(nodes_max + 1));  // one more than there is room for, at times
+  p.round.nodes_max = rng.chance(0.5) ? nodes_max : 1 + static_cast<std::uint32_t>(rng.below(std::min(p.nodes, nodes_max)));
+  p.round.nodes_min = 1 + static_cast<std::uint32_t>(rng.below(std::min(p.nodes, p.round.nodes_max)));
+  if (rng.chance(0.25) && p.round.nodes_max <= p.nodes) p.round.nodes_min = p.round.nodes_max;
+  p.round.last_call = rng.chance(0.5) ? ms(100, 3000) : Duration{10s};
+  const bool workers_alike = rng.chance(0.7);
+  for (std::uint32_t i = 0; i < 8; ++i) p.workers.push_back(1 + static_cast<std::uint32_t>(workers_alike ? seed % 2 : rng.below(3)));
+  p.jobs = rng.chance(0.75);
+  p.round.max_restarts = rng.chance(0.5) ? static_cast<std::int32_t>(rng.below(5)) : -1;
+  p.hosted = rng.chance(0.4);
+  p.ledger = rng.chance(0.5);
+
+  p.timeouts.join = ms(40'000, 120'000);
+  p.timeouts.coordinator_grace = ms(45'000, 90'000);
+  p.timeouts.collective = 45s;
+  p.timeouts.connect = 30s;
+  p.timeouts.store_wait = 60s;
+  p.timeouts.last_work = 120s;
+  if (rng.chance(0.6)) p.timeouts.stop_grace = ms(1'500, 6'000), p.timeouts.drain = 1s;
+  if (rng.chance(0.3)) p.timeouts.heartbeat = 100ms, p.timeouts.heartbeat_limit = 500ms, p.timeouts.reconnect_grace = ms(50, 250);
+  p.timeouts.last_call = p.round.last_call;
+  const bool fast = p.timeouts.heartbeat_limit < 1s;
+
+  p.delay_min = Duration{1us} * static_cast<std::int64_t>(20 + rng.below(500));
+  p.delay_spread = rng.chance(0.7) ? ms(0, 3) : ms(5, fast ? 20 : 60);
+  p.slow_messages = rng.chance(0.5) ? 0 : 0.02;
+  p.spawn = rng.chance(0.7) ? ms(1, 100) : ms(200, 3000);
+  p.steps = 10 + rng.below(30);
+  p.step = ms(200, 1500);
+  p.deaf_workers = rng.chance(0.7) ? 0 : 0.3;
+  p.wedged_workers = rng.chance(0.85) ? 0 : 0.1;
+  p.arrive_within = rng.chance(0.8) ? ms(1, 3000) : ms(3000, 15000);
+  p.calm_after = ms(5'000, 50'000);
+
+  const double mood = static_cast<double>(rng.below(100)) / 100;
+  if (mood < 0.06) {  // nothing goes wrong
+    p.harmless = p.slow_messages == 0;
+    return p;
+  }
+  p.worker_faults = rng.chance(0.3);
+  std::array<std::uint32_t, fault_kinds> weight{};
+  for (std::uint32_t& w : weight) w = rng.chance(0.4) ? static_cast<std::uint32_t>(1 + rng.below(4)) : 0;  // a swarm: each seed has other faults
+  p.harmless = mood < 0.22;
+  if (p.harmless) {
+    for (std::size_t i = 0; i < fault_kinds; ++i) weight[i] = does_no_harm(static_cast<FaultKind>(i)) ? 1 : 0;
+    p.worker_faults = p.hosted = false;
+    p.slow_messages = p.wedged_workers = 0;
+    p.delay_spread = std::min<Duration>(p.delay_spread, 3ms);
+    p.timeouts.reconnect_grace = 250ms;
+    // A node that was in no world cannot tell a fresh coordinator that one runs: here all arrive, and all have a place.
+    p.round.nodes_max = std::max(p.round.nodes_max, p.nodes);
+    p.round.nodes_min = std::min(p.round.nodes_min, p.nodes);
+    p.round.last_call = 10s;
+    p.arrive_within = std::min<Duration>(p.arrive_within, 1s);
+  }
+  const std::uint32_t total = [&] {
+    std::uint32_t sum = 0;
+    for (const std::uint32_t w : weight) sum += w;
+    return sum;
+  }();
+  if (total == 0) return p;
+  const std::uint64_t count = 1 + rng.below(rng.chance(0.5) ? 3 : 12);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::uint64_t at = rng.below(total);
+    std::size_t kind = 0;
+    while (at >= weight[kind]) at -= weight[kind++];
+    p.faults.push_back(static_cast<FaultKind>(kind));
+  }
+  return p;
+}
+
+}  // namespace elrun::sim

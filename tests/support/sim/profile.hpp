@@ -1,0 +1,69 @@
+#pragma once
+/// \file What a seed decides before anything happens: sizes, time-outs, what the network is like, and what will go wrong.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include <elrun/philox.hpp>
+
+#include "lib/base/timeouts.hpp"
+#include "rendezvous/messages.hpp"
+
+namespace elrun::sim {
+
+enum class FaultKind : std::uint8_t {
+  agent_crash,         ///< SIGKILL of an agent: its guard ends the workers, its streams end
+  host_crash,          ///< Power off: everything there is gone, and nobody is told
+  replaced_while_frozen,  ///< A pod is frozen, another takes its name, the first is thawed
+  agent_pause,
+  worker_pause,
+  coordinator_pause,   ///< Stopped and continued; nobody takes its place
+  coordinator_crash,   ///< Gone; a fresh one appears under the name later
+  coordinator_replaced,  ///< Paused; a fresh one appears under the name; the old one goes on later
+  stream_reset,        ///< In mid-message, told to both ends
+  stream_half_open,    ///< As before, but an end learns of it by its own keep-alive only
+  partition,           ///< Between two hosts, both ways
+  partition_one_way,
+  worker_crash,
+  clock_jump,
+  crash_between_actions,  ///< An agent or coordinator ends between two actions of one list
+  pause_between_actions,
+  asked_to_leave,      ///< SIGTERM
+  new_node,            ///< One more than there were
+  count,
+};
+constexpr std::size_t fault_kinds = static_cast<std::size_t>(FaultKind::count);
+[[nodiscard]] const char* to_string(FaultKind kind);
+
+struct Profile {
+  std::uint64_t seed = 0;
+  std::uint32_t nodes = 3;    ///< Agents at the start
+  std::vector<std::uint32_t> workers;  ///< Of each node, in turn
+  RoundOptions round;
+  Timeouts timeouts;
+  bool jobs = true;           ///< Workers are Jobs (sessions, steps, the store); else programs that run and end
+  bool hosted = false;        ///< The first node's agent hosts the coordinator; else it has a process and host of its own
+  bool ledger = false;        ///< What began is on record (etcd, a fence): a fresh coordinator starts above it
+  Duration delay_min = 100us, delay_spread = 1ms;
+  double slow_messages = 0;   ///< This part of all takes a hundred times as long
+  Duration spawn = 50ms;      ///< From Spawn to the first word of a worker, up to twice
+  std::uint64_t steps = 30;
+  Duration step = 500ms;      ///< Up to one and a half times
+  double deaf_workers = 0;    ///< This part of the workers does not end on SIGTERM
+  double wedged_workers = 0;  ///< This part takes long to end even on SIGKILL, as with a driver that hangs
+  bool worker_faults = false;  ///< Workers die by themselves, too
+  Duration arrive_within = 2s;
+  std::vector<FaultKind> faults;
+  Duration calm_after = 40s;  ///< No fault begins later, and all that lasts is over by then
+  bool harmless = false;              ///< Nothing goes wrong that a complete generation may end of
+  Duration coordinator_away = 3s;     ///< At most, when it crashes
+  /// Once faults have stopped: a generation runs, or a verdict is there, within this.
+  [[nodiscard]] Duration forms_within() const;
+  /// Once faults have stopped: every agent has ended within this.
+  [[nodiscard]] Duration ends_within() const;
+};
+
+[[nodiscard]] Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max);
+
+}  // namespace elrun::sim

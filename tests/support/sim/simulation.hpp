@@ -1,0 +1,344 @@
+#pragma once
+/// \file Simulation: agents, workers and coordinators of one job on one simulated clock. The agents' and the coordinators'
+/// decisions are the product's own cores; what is simulated is everything around them. A value: a copy goes its own way,
+/// which is how all interleavings of a small world are tried.
+///
+/// The idea: everything that will happen is an event with a time and a process that it happens to. An event of a process
+/// that is dead is dropped, of one that is paused kept for it. A stream, a socket or a pidfd is a channel: its events stay
+/// in their order, all others are free.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+#include <elrun/philox.hpp>
+
+#include "launcher/supervisor.hpp"
+#include "lib/link/store_core.hpp"
+#include "rendezvous/round.hpp"
+#include "tests/support/sim/checkers/checkers.hpp"
+#include "tests/support/sim/planted_bugs.hpp"
+#include "tests/support/sim/profile.hpp"
+
+namespace elrun::sim {
+
+using HostId = std::uint32_t;
+using StreamId = std::uint64_t;  ///< Also the coordinator's number for it.
+using Slot = std::uint32_t;      ///< A node of the job, whoever runs it at the moment.
+
+// --- what happens -------------------------------------------------------------------------------------------------
+
+struct StreamArrives { StreamId stream; };
+struct StreamAccepted { StreamId stream; };
+struct Uplink { StreamId stream; NodeMessage message; };
+struct Downlink { StreamId stream; CoordinatorMessage message; };
+struct UplinkEnds { StreamId stream; };
+struct DownlinkEnds { StreamId stream; std::string why; };
+struct ConnectLimit { StreamId stream; };
+struct ConnectAgain { std::uint64_t epoch; };
+struct HeartbeatDue { StreamId stream; };
+struct SupervisorTimer { std::uint64_t epoch; };
+struct RoundTimer { std::uint64_t epoch; };
+struct StoreTimer { std::uint64_t epoch; };
+struct LingerOver {};
+struct WorkerBegins {};
+struct FromWorker { ProcessId worker; Message message; };
+struct SocketClosed { ProcessId worker; };
+struct ChildEnded { ProcessId worker; launcher::Ending ending; };
+struct ToWorker { Message message; std::optional<ProcessId> answered_by; };
+struct SignalArrives { int number; };
+struct WorkerExits { launcher::Ending ending; };
+struct StepComputed { std::uint64_t step; };
+struct StepTooLong { std::uint64_t step; };
+struct Vote { Generation generation; std::uint32_t rank; std::uint64_t step; };
+struct PeerGone { Generation generation; };
+struct Injected { FaultKind kind; };
+struct Thaws { ProcessId process; };
+struct AgentArrives { Slot slot; };
+struct FreshCoordinator {};
+struct Heal {};
+using Happening =
+    std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
+                 SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
+                 SignalArrives, WorkerExits, StepComputed, StepTooLong, Vote, PeerGone, Injected, Thaws, AgentArrives, FreshCoordinator, Heal>;
+
+/// Events of one channel keep their order.
+struct Channel {
+  enum class Kind : std::uint8_t { none, up, down, from_worker, to_worker } kind = Kind::none;
+  std::uint64_t number = 0;
+  friend auto operator<=>(const Channel&, const Channel&) = default;
+};
+
+// --- who there is -------------------------------------------------------------------------------------------------
+
+struct Process {
+  enum class Kind : std::uint8_t { agent, coordinator, worker } kind;
+  HostId host = 0;
+  bool alive = true;
+  bool paused = false;
+  Duration clock_offset{};             ///< Its monotonic clock against the world's
+  std::optional<std::uint32_t> actions_left;  ///< Until something happens to it between two actions
+  bool crashes_then = false;           ///< That something: it crashes, or it is paused
+  std::vector<Happening> kept;         ///< While paused
+};
+
+struct Stream {
+  ProcessId agent, coordinator;
+  bool in_process = false;
+  bool agent_end = true, coordinator_end = false;  ///< Open
+  std::optional<Instant> cut;  ///< What arrives later is lost, both ways.
+};
+
+struct Agent {
+  explicit Agent(launcher::SupervisorOptions options) : supervisor{std::move(options)} {}
+  launcher::Supervisor supervisor;
+  Incarnation who;
+  Slot slot = 0;
+  std::uint32_t workers = 1;
+  std::deque<launcher::Event> inbox;
+  std::deque<launcher::Action> undone;
+  bool busy = false;
+  std::map<LocalRank, ProcessId> children;
+  std::optional<ProcessId> hosts;  ///< The coordinator in the same process
+  std::uint16_t port = 0;
+  Generation port_is_for{};
+  bool finished = false, member_ever = false, asked = false;
+  std::uint64_t timer = 0;
+  std::optional<Instant> wake;
+  // The line.
+  std::optional<StreamId> stream;
+  bool up = false, over = false;
+  Duration backoff{};
+  std::uint64_t attempt = 0;
+  std::string last_reason;
+  std::optional<ProcessId> answers_from;  ///< The coordinator whose message came last
+  std::optional<Instant> out_of_contact;  ///< Since, by its own clock
+};
+
+struct Coordinator {
+  explicit Coordinator(RoundSetup setup) : round{std::move(setup)} {}
+  using Caller = std::pair<StreamId, std::uint64_t>;
+  Round round;
+  StoreCore store;
+  Lineage lineage;
+  std::optional<Generation> serving;
+  std::optional<ProcessId> agent;  ///< The agent in the same process
+  std::deque<RoundAction> undone;
+  std::uint64_t round_timer = 0, store_timer = 0;
+  std::optional<Instant> store_wake;
+  std::map<Caller, StoreCaller> callers;
+  std::map<StoreCaller, Caller> caller_of;
+  std::uint64_t callers_made = 0;
+  std::map<std::pair<StoreCaller, std::uint64_t>, StoreRequest> calls;  ///< Under way
+  bool verdict_seen = false;
+};
+
+struct Worker {
+  ProcessId agent;
+  Incarnation who;
+  LocalRank local_rank;
+  Generation generation;
+  std::uint32_t rank = 0, world = 1;
+  bool deaf = false, wedged = false, over = false;
+  std::uint64_t step = 0;
+  std::vector<ProcessId> peers;
+  std::map<std::uint64_t, std::set<std::uint32_t>> votes;
+  std::map<std::uint64_t, StoreRequest> calls;
+  std::uint64_t calls_made = 0, turns = 0;
+};
+
+struct Node {
+  NodeId name;
+  HostId host = 0;
+  std::optional<ProcessId> agent;  ///< The newest
+  bool left = false;               ///< For good
+};
+
+// --- the simulation -----------------------------------------------------------------------------------------------
+
+class Simulation {
+ public:
+  Simulation(Profile profile, bool traced);
+
+  /// To the end: every agent has ended, or a rule is broken.
+  void run();
+  [[nodiscard]] const std::optional<Violation>& violation() const { return checkers_.report.first; }
+  [[nodiscard]] const std::deque<std::string>& trace() const { return trace_; }
+  [[nodiscard]] std::uint64_t events() const { return events_; }
+  [[nodiscard]] std::uint64_t generations() const { return generations_; }
+
+ private:
+  friend class Explorer;
+
+  // world.cpp: time, processes, network
+  void happen(Instant at, std::optional<ProcessId> to, Happening what, Channel channel = {});
+  void happen_after(Duration wait, std::optional<ProcessId> to, Happening what, Channel channel = {}) { happen(now_ + wait, to, std::move(what), channel); }
+  void next();
+  void deliver(std::optional<ProcessId> to, Happening what);
+  ProcessId start_process(Process::Kind kind, HostId host);
+  Process& process(ProcessId id) { return processes_[id.value()]; }
+  [[nodiscard]] const Process& process(ProcessId id) const { return processes_[id.value()]; }
+  [[nodiscard]] Instant local(ProcessId id) const { return now_ + process(id).clock_offset; }
+  void crash(ProcessId id, bool with_host);
+  void end_process(ProcessId id);
+  void pause(ProcessId id, Duration length);
+  void thaw(ProcessId id);
+  void jump(ProcessId id, Duration by);
+  [[nodiscard]] bool interrupted(ProcessId id);
+  Duration delay();
+  Duration random(Duration up_to) { return up_to <= Duration{0} || exact_ ? Duration{0} : Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>(up_to.count())))}; }
+  Instant arrival(HostId from, HostId to);
+  void send_up(StreamId stream, Happening what);
+  void send_down(StreamId stream, Happening what);
+  void close_agent_end(StreamId stream);
+  void close_coordinator_end(StreamId stream);
+  void lose_touch(HostId a, HostId b, std::optional<Duration> length);
+  void lose_touch(ProcessId with, std::optional<Duration> length);
+
+  // agents.cpp
+  ProcessId start_agent(Slot slot);
+  void connect(ProcessId agent);
+  void link_down(ProcessId agent, const std::string& why);
+  void connect_failed(ProcessId agent, const std::string& why);
+  void feed(ProcessId agent, launcher::Event event);
+  void work(ProcessId agent);
+  void perform(ProcessId id, const launcher::Send& a);
+  void perform(ProcessId id, const launcher::Spawn& a);
+  void perform(ProcessId id, const launcher::SignalGroup& a);
+  void perform(ProcessId id, const launcher::Release& a);
+  void perform(ProcessId id, const launcher::Answer& a);
+  void perform(ProcessId id, const launcher::HangUp& a);
+  void perform(ProcessId id, const launcher::Say& a);
+  void perform(ProcessId id, const launcher::Finish& a);
+  void heard(ProcessId agent, const CoordinatorMessage& message);
+  void end_agent(ProcessId agent);
+  void end_agent_if_allowed(ProcessId agent);
+
+  // coordinators.cpp
+  ProcessId start_coordinator(HostId host, std::optional<ProcessId> agent);
+  void feed(ProcessId coordinator, const RoundEvent& event);
+  void work_coordinator(ProcessId coordinator);
+  void perform(ProcessId id, const SendTo& a);
+  void perform(ProcessId id, const CloseStream& a);
+  void perform(ProcessId id, const WakeAt& a);
+  void perform(ProcessId id, const BeginGeneration& a);
+  void perform(ProcessId id, const EndGeneration& a);
+  void perform(ProcessId id, const elrun::Say& a);
+  void store_call(ProcessId id, StreamId stream, const StoreCall& call);
+  void deliver_answers(ProcessId id, const std::vector<StoreAnswer>& answers);
+  void forget_caller(ProcessId id, const Coordinator::Caller& who);
+  void drop_stream(ProcessId id, StreamId stream);
+
+  // workers.cpp
+  void say(ProcessId worker, Message message);
+  void hear(ProcessId worker, const Message& message);
+  void call_store(ProcessId worker, StoreRequest request);
+  void store_answered(ProcessId worker, const StoreRequest& request, const StoreReply& reply);
+  void begin_step(ProcessId worker);
+  void count_votes(ProcessId worker);
+  void some_store_call(ProcessId worker);
+  void exit_worker(ProcessId worker, launcher::Ending ending);
+  void worker_is_gone(ProcessId worker);
+
+  // faults.cpp
+  void inject(FaultKind kind);
+  void heal();
+  void note(const std::string& what, std::optional<ProcessId> whom);
+  void watch_liveness();
+  [[nodiscard]] bool settled() const;
+  [[nodiscard]] std::vector<ProcessId> alive(Process::Kind kind) const;
+  [[nodiscard]] std::optional<ProcessId> any(Process::Kind kind);
+  Duration some_time();
+
+  // The events, one after the other.
+  void on(ProcessId to, const StreamArrives& e);
+  void on(ProcessId to, const StreamAccepted& e);
+  void on(ProcessId to, const Uplink& e);
+  void on(ProcessId to, const Downlink& e);
+  void on(ProcessId to, const UplinkEnds& e);
+  void on(ProcessId to, const DownlinkEnds& e);
+  void on(ProcessId to, const ConnectLimit& e);
+  void on(ProcessId to, const ConnectAgain& e);
+  void on(ProcessId to, const HeartbeatDue& e);
+  void on(ProcessId to, const SupervisorTimer& e);
+  void on(ProcessId to, const RoundTimer& e);
+  void on(ProcessId to, const StoreTimer& e);
+  void on(ProcessId to, const LingerOver& e);
+  void on(ProcessId to, const WorkerBegins& e);
+  void on(ProcessId to, const FromWorker& e);
+  void on(ProcessId to, const SocketClosed& e);
+  void on(ProcessId to, const ChildEnded& e);
+  void on(ProcessId to, const ToWorker& e);
+  void on(ProcessId to, const SignalArrives& e);
+  void on(ProcessId to, const WorkerExits& e);
+  void on(ProcessId to, const StepComputed& e);
+  void on(ProcessId to, const StepTooLong& e);
+  void on(ProcessId to, const Vote& e);
+  void on(ProcessId to, const PeerGone& e);
+  void on(const Injected& e);
+  void on(const Thaws& e);
+  void on(const AgentArrives& e);
+  void on(const FreshCoordinator& e);
+  void on(const Heal& e);
+
+  template <class Observation>
+  void see(const Observation& observation) {
+    checkers_.see(observation, now_);
+  }
+  template <class... Arguments>
+  void tell(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+    if (traced_) record(fmt::format(text, std::forward<Arguments>(arguments)...));
+  }
+  void record(std::string line);
+  [[nodiscard]] std::string name(ProcessId id) const;
+
+  struct Queued {
+    std::optional<ProcessId> to;
+    Channel channel;
+    Happening what;
+  };
+
+  Profile profile_;
+  bool traced_;
+  bool exact_ = false;  // no chance in times: every delay is nothing, and the explorer chooses the order
+  Rng rng_;
+  Instant now_{};
+  std::uint64_t sequence_ = 0, events_ = 0, generations_ = 0, ports_ = 0;
+  std::map<std::pair<Instant, std::uint64_t>, Queued> queue_;
+  std::map<Channel, Instant> channels_;
+  std::vector<Process> processes_;
+  std::map<ProcessId, Agent> agents_;
+  std::map<ProcessId, Coordinator> coordinators_;
+  std::map<ProcessId, Worker> workers_;
+  std::map<StreamId, Stream> streams_;
+  std::vector<Node> nodes_;
+  std::vector<bool> hosts_;  // up
+  std::map<std::pair<HostId, HostId>, Instant> blocked_;  // until
+  std::optional<ProcessId> named_;  // the coordinator that the endpoint's name leads to
+  HostId coordinator_host_ = 0;
+  std::uint64_t ledger_ = 0;        // the newest generation on record
+  std::uint64_t decided_ = 0;       // what a checkpoint holds
+  std::optional<std::int32_t> job_over_;  // the verdict of a coordinator that had the name
+  std::map<GenerationKey, std::uint32_t> sizes_;  // nodes of each generation
+  std::optional<Instant> healed_, settled_;
+  Instant look_again_{};
+  Checkers checkers_;
+  std::deque<std::string> trace_;
+};
+
+/// One seed of one size, from its start to its end.
+struct Outcome {
+  std::optional<Violation> violation;
+  std::uint64_t events = 0, generations = 0;
+};
+[[nodiscard]] Outcome simulate(const Profile& profile);
+/// The same run again, every line of it.
+[[nodiscard]] std::deque<std::string> trace_of(const Profile& profile, std::size_t lines);
+
+}  // namespace elrun::sim

@@ -1,0 +1,212 @@
+// The workload. A Job's worker opens a session, learns its peers from the store, and decides steps by the votes of all; on
+// the way it uses the store. Any other program runs for a while and ends.
+
+#include <charconv>
+#include <csignal>
+
+#include "tests/support/sim/simulation.hpp"
+
+namespace elrun::sim {
+namespace {
+
+constexpr std::uint64_t steps_between_barriers = 8;
+constexpr std::uint64_t steps_of_a_program = 8;  // what a program that is no Job takes, in the time of steps
+
+ByteVector bytes_of(const std::string& text) { return {as_bytes(text).begin(), as_bytes(text).end()}; }
+
+}  // namespace
+
+void Simulation::on(ProcessId id, const WorkerBegins&) {
+  Worker& w = workers_.at(id);
+  if (!profile_.jobs) {
+    happen_after(profile_.step * steps_of_a_program / 2 + random(profile_.step * steps_of_a_program), id, WorkerExits{{}});
+    return;
+  }
+  Hello hello;
+  hello.pid = id.value();
+  hello.rank = w.rank;
+  hello.world = w.world;
+  hello.is_job = true;
+  say(id, hello);
+}
+
+void Simulation::say(ProcessId id, Message message) {
+  happen_after(random(100us), workers_.at(id).agent, FromWorker{id, std::move(message)}, {Channel::Kind::from_worker, id.value()});
+}
+
+void Simulation::on(ProcessId id, const ToWorker& e) {
+  Worker& w = workers_.at(id);
+  if (std::holds_alternative<Welcome>(e.message)) {
+    StoreRequest gather;
+    gather.op = StoreOp::all_gather;
+    gather.keys = {"peers"};
+    gather.value = bytes_of(fmt::format("{} {}", id.value(), decided_));
+    gather.rank = w.rank;
+    gather.count = w.world;
+    gather.wait = profile_.timeouts.store_wait;
+    call_store(id, std::move(gather));
+  } else if (std::holds_alternative<Refusal>(e.message)) {
+    exit_worker(id, {.exit_code = 1});
+  } else if (std::holds_alternative<JobOver>(e.message)) {
+    happen_after(random(1s), id, WorkerExits{{}});
+  } else if (const auto* reply = std::get_if<StoreReply>(&e.message)) {
+    const auto call = w.calls.find(reply->id);
+    if (call == w.calls.end()) return checkers_.report.violate("store-is-linear", fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));
+    const StoreRequest request = std::move(call->second);
+    w.calls.erase(call);
+    see(StoreAnswered{id, e.answered_by.value_or(id), w.generation, request, *reply});
+    store_answered(id, request, *reply);
+  }
+}
+
+void Simulation::call_store(ProcessId id, StoreRequest request) {
+  Worker& w = workers_.at(id);
+  request.id = ++w.calls_made;
+  request.generation = w.generation;
+  if (gathers(request.op)) request.caller = id.value() + 1, request.turn = ++w.turns;
+  w.calls.emplace(request.id, request);
+  see(StoreCalled{id, w.generation, request});
+  say(id, request);
+}
+
+void Simulation::store_answered(ProcessId id, const StoreRequest& request, const StoreReply& reply) {
+  Worker& w = workers_.at(id);
+  const bool essential = request.op == StoreOp::all_gather || request.op == StoreOp::barrier;
+  if (!essential) return;
+  if (!reply.ok) {
+    // Of a generation that is over the agent takes care; anything else is this program's own failure.
+    if (reply.code != Code::generation_over) happen_after(random(1s), id, WorkerExits{{.exit_code = 1}});
+    return;
+  }
+  if (request.op == StoreOp::all_gather) {
+    for (const ByteVector& value : reply.values) {
+      const std::string_view text = as_text(value);
+      std::uint32_t peer = 0;
+      std::uint64_t step = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), peer);
+      if (error == std::errc{} && end < text.data() + text.size()) std::from_chars(end + 1, text.data() + text.size(), step);
+      w.peers.push_back(ProcessId{peer});
+      w.step = std::max(w.step, step);
+    }
+    for (std::size_t rank = 0; rank < w.peers.size(); ++rank)
+      if (w.peers[rank].value() >= processes_.size() || !workers_.contains(w.peers[rank]) || workers_.at(w.peers[rank]).generation != w.generation || workers_.at(w.peers[rank]).rank != rank)
+        return checkers_.report.violate("one-membership", fmt::format("{} was told that worker#{} is rank {} of generation {}", name(id), w.peers[rank].value(), rank, to_string(w.generation)));
+  }
+  begin_step(id);
+}
+
+void Simulation::begin_step(ProcessId id) {
+  Worker& w = workers_.at(id);
+  if (w.step >= profile_.steps) {
+    w.over = true;
+    return say(id, JobOver{w.generation});
+  }
+  happen_after(profile_.step / 2 + random(profile_.step), id, StepComputed{w.step});
+  happen_after(profile_.timeouts.collective, id, StepTooLong{w.step});
+}
+
+void Simulation::on(ProcessId id, const StepComputed& e) {
+  const Worker& w = workers_.at(id);
+  for (const ProcessId peer : w.peers)
+    if (hosts_[process(peer).host]) happen(peer == id ? now_ : arrival(process(id).host, process(peer).host), peer, Vote{w.generation, w.rank, e.step});
+}
+
+void Simulation::on(ProcessId id, const Vote& e) {
+  Worker& w = workers_.at(id);
+  if (e.generation != w.generation) return;  // the generation's key would not fit
+  w.votes[e.step].insert(e.rank);
+  count_votes(id);
+}
+
+void Simulation::count_votes(ProcessId id) {
+  Worker& w = workers_.at(id);
+  if (w.over || w.votes[w.step].size() < w.world) return;
+  w.votes.erase(w.step);
+  ++w.step;
+  decided_ = std::max(decided_, w.step);
+  see(StepWasDecided{id, w.who, w.generation, w.step});
+  if (w.local_rank.value() == 0) tell("{} decides step {}", name(id), w.step);
+  say(id, StepDecided{w.generation, w.step});
+  if (w.step % steps_between_barriers == 0) {
+    StoreRequest barrier;
+    barrier.op = StoreOp::barrier;
+    barrier.keys = {fmt::format("after {}", w.step)};
+    barrier.rank = w.rank;
+    barrier.count = w.world;
+    barrier.wait = profile_.timeouts.store_wait;
+    return call_store(id, std::move(barrier));
+  }
+  some_store_call(id);
+  begin_step(id);
+}
+
+void Simulation::some_store_call(ProcessId id) {
+  if (exact_) return;
+  Worker& w = workers_.at(id);
+  StoreRequest request;
+  const std::uint64_t choice = rng_.below(8);
+  const std::string key = rng_.chance(0.5) ? "job/register" : "register";
+  if (choice < 2) {
+    request.op = StoreOp::add;
+    request.keys = {rng_.chance(0.5) ? "job/count" : "count"};
+    request.amount = 1;
+  } else if (choice < 4) {
+    request.op = StoreOp::set;
+    request.keys = {key};
+    request.value = bytes_of(fmt::format("{}.{}", id.value(), w.calls_made + 1));
+  } else if (choice < 6) {
+    request.op = StoreOp::get;
+    request.keys = {key};
+    request.wait = rng_.chance(0.5) ? Duration{0} : Duration{5s};
+  } else if (choice == 6) {  // the same key in each generation, each time another value
+    request.op = StoreOp::set;
+    request.keys = {fmt::format("address of {}", w.rank)};
+    request.value = bytes_of(fmt::format("{} of {}", id.value(), w.calls_made + 1));
+  } else {
+    request.op = StoreOp::get;
+    request.keys = {fmt::format("address of {}", rng_.below(w.world))};
+    request.wait = 5s;
+  }
+  call_store(id, std::move(request));
+}
+
+// Somebody else decided the last step and is gone, or somebody is out of reach: no program waits for ever.
+void Simulation::on(ProcessId id, const StepTooLong& e) {
+  const Worker& w = workers_.at(id);
+  if (w.over || w.step != e.step) return;
+  see(WorkerFailedByItself{id, w.generation});
+  exit_worker(id, {.exit_code = 1});
+}
+
+// A program that is no Job fails when the connection to a peer breaks.
+void Simulation::on(ProcessId id, const PeerGone& e) {
+  if (profile_.jobs || workers_.at(id).generation != e.generation) return;
+  if (exact_ || rng_.chance(0.5)) exit_worker(id, {.exit_code = 1});
+}
+
+void Simulation::on(ProcessId id, const WorkerExits& e) {
+  if (!e.ending.ok() && e.ending.signal == 0) see(WorkerFailedByItself{id, workers_.at(id).generation});
+  exit_worker(id, e.ending);
+}
+
+void Simulation::exit_worker(ProcessId id, launcher::Ending ending) {
+  if (!process(id).alive) return;
+  const Worker w = workers_.at(id);
+  tell("{} ends: {}", name(id), launcher::describe(ending));
+  if (!ending.ok() && ending.signal == 0) see(WorkerFailedByItself{id, w.generation});
+  process(id).paused = false;
+  process(id).alive = false;
+  see(WorkerGone{id});
+  happen_after(random(100us), w.agent, SocketClosed{id}, {Channel::Kind::from_worker, id.value()});
+  happen_after(random(2ms), w.agent, ChildEnded{id, ending});
+  if (ending.ok()) return;
+  for (const auto& [other, worker] : workers_)
+    if (worker.generation == w.generation && process(other).alive && hosts_[process(other).host]) happen(arrival(process(id).host, process(other).host), other, PeerGone{w.generation});
+}
+
+void Simulation::worker_is_gone(ProcessId id) {
+  process(id).alive = false;
+  see(WorkerGone{id});
+}
+
+}  // namespace elrun::sim

@@ -297,8 +297,9 @@ void Simulation::on(ProcessId id, const ChildEnded& e) {
 
 void Simulation::on(ProcessId id, const SignalArrives& e) {
   if (workers_.contains(id)) {
-    if (e.number == SIGKILL && workers_.at(id).wedged) return happen_after(random(60s), id, WorkerExits{{.exit_code = 0, .signal = SIGKILL}});
+    if (e.number == SIGKILL && workers_.at(id).wedged) return happen_after(random(240s), id, WorkerExits{{.exit_code = 0, .signal = SIGKILL}});
     if (e.number == SIGKILL) return exit_worker(id, {.exit_code = 0, .signal = SIGKILL});
+    workers_.at(id).hangs = workers_.at(id).deaf;
     if (!workers_.at(id).deaf) happen_after(random(300ms), id, WorkerExits{{.exit_code = 0, .signal = e.number}});
     return;
   }

@@ -89,7 +89,10 @@ void Simulation::feed(ProcessId id, const RoundEvent& event) {
     c.verdict_seen = true;
     if (named_ == id) job_over_ = c.round.verdict()->exit_code;
     tell("{} decides: {}", name(id), words(CoordinatorMessage{*c.round.verdict()}));
-    see(VerdictGiven{id, c.round.verdict()->exit_code, c.round.verdict()->report});
+    VerdictGiven given{id, c.round.verdict()->exit_code, c.round.verdict()->report, {}};
+    for (const auto& [number, stream] : streams_)
+      if (healed_ && stream.coordinator == id && stream.agent_end && stream.coordinator_end && !stream.cut && c.round.joined(StreamNumber{number})) given.connected.push_back(stream.agent);
+    see(given);
   }
   c.undone.insert(c.undone.end(), std::make_move_iterator(actions.begin()), std::make_move_iterator(actions.end()));
   work_coordinator(id);

@@ -145,6 +145,7 @@ struct VerdictGiven {
   ProcessId coordinator;
   std::int32_t exit_code = 0;
   std::string report;
+  std::vector<ProcessId> connected;  ///< Agents with an unbroken stream to it, when nothing can go wrong any more
 };
 
 }  // namespace elrun::sim

@@ -145,7 +145,7 @@ struct Worker {
   LocalRank local_rank;
   Generation generation;
   std::uint32_t rank = 0, world = 1;
-  bool deaf = false, wedged = false, over = false;
+  bool deaf = false, wedged = false, hangs = false, over = false;
   std::uint64_t step = 0;
   std::vector<ProcessId> peers;
   std::map<std::uint64_t, std::set<std::uint32_t>> votes;

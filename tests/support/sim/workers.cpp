@@ -185,6 +185,7 @@ void Simulation::on(ProcessId id, const PeerGone& e) {
 }
 
 void Simulation::on(ProcessId id, const WorkerExits& e) {
+  if (workers_.at(id).hangs && e.ending.signal == 0) return;
   if (!e.ending.ok() && e.ending.signal == 0) see(WorkerFailedByItself{id, workers_.at(id).generation});
   exit_worker(id, e.ending);
 }

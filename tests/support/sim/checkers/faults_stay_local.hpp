@@ -23,7 +23,7 @@ struct FaultsStayLocal {
     if (heard.what != AgentHeard::What::revoke) return void(excused_.insert(heard.agent));
     revoked_[heard.agent].insert(key_of(heard.generation));
     if (heard.why.starts_with("the world grows")) grows_.insert(key_of(heard.generation));
-    if (harmless && !workers_fail_ && complete_.contains(key_of(heard.generation)) && !grows_.contains(key_of(heard.generation)))
+    if (harmless && !members_end_ && complete_.contains(key_of(heard.generation)) && !grows_.contains(key_of(heard.generation)))
       report.violate(name, fmt::format("generation {} was ended although nothing happened to its members: {}", to_string(heard.generation), heard.why));
   }
   void on(const WorldTaken& taken, Report&) {
@@ -31,7 +31,8 @@ struct FaultsStayLocal {
     there.insert(taken.who);
     if (there.size() == taken.told.nodes) complete_.insert(key_of(taken.told.generation));
   }
-  void on(const WorkerFailedByItself&, Report&) { workers_fail_ = true; }
+  void on(const WorkerFailedByItself&, Report&) { members_end_ = true; }
+  void on(const AgentFinished&, Report&) { members_end_ = true; }  // a member whose job is over may go
   void on(const WorkerSignalled& signalled, Report& report) {
     if (excused_.contains(signalled.agent)) return;
     const auto at = revoked_.find(signalled.agent);
@@ -47,7 +48,7 @@ struct FaultsStayLocal {
   std::map<GenerationKey, std::set<Incarnation>> there_;
   std::set<GenerationKey> complete_, grows_;
   std::set<ProcessId> excused_;
-  bool workers_fail_ = false;
+  bool members_end_ = false;
 };
 
 }  // namespace elrun::sim

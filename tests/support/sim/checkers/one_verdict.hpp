@@ -1,9 +1,10 @@
 #pragma once
-/// \file A coordinator gives one verdict, and whoever ends by it ends with its code (or with 0: its workers had decided
+/// \file A coordinator gives one verdict, whoever has a stream to it then hears it, and whoever ends by it ends with its code (or with 0: its workers had decided
 /// that the job is done).
 
 #include <map>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@ namespace elrun::sim {
 struct OneVerdict {
   static constexpr std::string_view name = "one-verdict";
   void on(const VerdictGiven& given, Report& report) {
+    expected_.insert(given.connected.begin(), given.connected.end());
     const auto [at, first] = given_.try_emplace(given.coordinator, given.exit_code);
     if (!first && at->second != given.exit_code)
       report.violate(name, fmt::format("coordinator {} gave verdict {} after {}", given.coordinator.value(), given.exit_code, at->second));
@@ -23,15 +25,19 @@ struct OneVerdict {
     if (heard.what == AgentHeard::What::verdict) heard_.emplace(heard.agent, heard.exit_code);
   }
   void on(const AgentFinished& finished, Report& report) {
-    if (!finished.by_verdict) return;
     const auto at = heard_.find(finished.agent);
+    if (at == heard_.end() && finished.exit_code == coordinator_lost && expected_.contains(finished.agent))
+      report.violate(name, fmt::format("{} had a stream to the coordinator that gave the verdict, and gave up without ever hearing it", finished.who.node.value()));
+    if (!finished.by_verdict) return;
     if (at == heard_.end() || (finished.exit_code != at->second && finished.exit_code != 0))
       report.violate(name, fmt::format("{} ended by a verdict with {}, but {}", finished.who.node.value(), finished.exit_code,
                                        at == heard_.end() ? "it heard none" : fmt::format("it heard {}", at->second)));
   }
 
  private:
+  static constexpr std::int32_t coordinator_lost = 171;
   std::map<ProcessId, std::int32_t> given_, heard_;
+  std::set<ProcessId> expected_;
 };
 
 }  // namespace elrun::sim

@@ -40,6 +40,8 @@ void Simulation::run() {
       next();
       if (events_ > events_max) checkers_.report.violate("liveness", fmt::format("{} events, and no end", events_));
     }
+    if (!violation() && !alive(Process::Kind::agent).empty())
+      checkers_.report.violate("liveness", fmt::format("nothing will ever happen again, and {} has not ended", name(alive(Process::Kind::agent).front())));
   } catch (const std::exception& error) {
     checkers_.report.violate("cores-hold", fmt::format("a core gave up: {}", error.what()));
   }

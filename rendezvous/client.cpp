@@ -56,6 +56,8 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as the server has it
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
     expect_certificate_for(host, credentials, arguments);
     channel_ = grpc::CreateCustomChannel(address.target, channel_credentials(credentials), arguments);
     if (!credentials.token.empty()) context_.AddMetadata(token_metadata, token_proof(credentials.token));

@@ -34,7 +34,7 @@ constexpr Duration growth_gather = 250ms;
 /// The waiting are told for what this long after it changed, and again after as much for each of them: in a world of
 /// thousands, words must not cost more than the work.
 constexpr Duration explain_after = 100ms;
-constexpr Duration explain_per_node = 1ms;
+constexpr Duration explain_per_node = 5ms;
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 

@@ -2,7 +2,7 @@
 // the loopback, the real `elrun store`, and beside it a server that only answers, with as many streams, the same number
 // of messages and the same sizes, under the same load in the same run.
 //
-//   scale_bench [AGENTS...]      1000 and 10000 without arguments
+//   scale_bench [AGENTS [REPEATS]]      1000 and 10000 without arguments
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -130,7 +131,10 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     arguments.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as an agent has it, for both servers
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
     stub_ = wire::Rendezvous::NewStub(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
+    context_.set_wait_for_ready(true);  // a connection that was lost in the crowd is tried again
     stub_->async()->Node(&context_, this);
     AddHold();
     StartRead(&in_);
@@ -154,11 +158,13 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
     say(std::move(acknowledge));
     say(join());
   }
+  [[nodiscard]] bool has_a_world() const { return has_a_world_; }
   void vanish() {
     {
       const std::lock_guard lock{mutex_};
       up_ = false;
     }
+    vanished_ = true;
     context_.TryCancel();
     RemoveHold();
   }
@@ -172,7 +178,9 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
     queue_.pop_front();
     if (!queue_.empty() && up_) StartWrite(&queue_.front());
   }
-  void OnDone(const grpc::Status&) override {}
+  void OnDone(const grpc::Status& status) override {
+    if (!vanished_) give_up(fmt::format("stream {} ended: {}", number_, status.error_message()));
+  }
 
   Load& load_;
   std::uint32_t number_;
@@ -183,6 +191,7 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
   std::mutex mutex_;
   std::deque<wire::ToCoordinator> queue_;
   bool up_ = false;
+  std::atomic<bool> has_a_world_ = false, vanished_ = false;
 };
 
 class Load {
@@ -197,22 +206,22 @@ class Load {
     pthread_sigmask(SIG_BLOCK, &begin, nullptr);
     quiet_grpc();
     Time from = now();
-    for (std::uint32_t i = 0; i < agents_; ++i) open();
+    for (std::uint32_t i = 0; i <= agents_; ++i) open();  // one more than the world takes: the spare
     std::thread beats{[this] { beat(); }};
     if (!all_have_a_world(agents_)) give_up(fmt::format("{} of {} agents have a world", worlds_.load(), agents_));
     report("world", ms_since(from));
 
-    open();  // one more: the spare
-    while (opening_ != 0) std::this_thread::yield();
     int number = 0;
     sigwait(&begin, &number);
     beating_ = false;
     beats.join();
     worlds_ = 0, messages_ = 0, bytes_ = 0, revokes_ = 0, revoke_bytes_ = 0, world_bytes_ = 0;
     from = now();
-    streams_.front()->vanish();
+    const auto member = std::find_if(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->has_a_world(); });
+    (*member)->vanish();
     if (bare_)
-      for (std::uint32_t i = 1; i <= agents_; ++i) streams_[i]->again();
+      for (const auto& stream : streams_)
+        if (stream != *member) stream->again();
     if (!all_have_a_world(agents_)) give_up(fmt::format("{} of {} agents have the next world", worlds_.load(), agents_));
     report("replaced", ms_since(from));
     std::_Exit(0);  // ten thousand streams have nothing to say any more
@@ -257,11 +266,12 @@ class Load {
     std::unique_lock lock{mutex_};
     return worlds_changed_.wait_for(lock, patience, [&] { return worlds_ >= count; });
   }
-  // Every agent says once a second that it lives; a twentieth of them at a time.
+  // Every agent says once a second that it lives, of many thousands less often; a twentieth of them at a time.
   void beat() {
+    const auto pause = std::max(std::chrono::milliseconds{50}, std::chrono::milliseconds{agents_ / 40});
     for (std::uint32_t part = 0; beating_; part = (part + 1) % 20) {
-      const Time next = now() + std::chrono::milliseconds{50};
-      for (std::size_t i = part; i < made_ && i < agents_; i += 20) streams_[i]->beat();
+      const Time next = now() + pause;
+      for (std::size_t i = part; i < made_; i += 20) streams_[i]->beat();
       std::this_thread::sleep_until(next);
     }
   }
@@ -303,7 +313,7 @@ wire::ToCoordinator LoadStream::join() const {
 }
 
 void LoadStream::OnReadInitialMetadataDone(bool ok) {
-  if (!ok) give_up(fmt::format("stream {} does not open", number_));
+  if (!ok) return;  // why is told at its end
   {
     const std::lock_guard lock{mutex_};
     up_ = true;
@@ -315,7 +325,7 @@ void LoadStream::OnReadInitialMetadataDone(bool ok) {
 void LoadStream::OnReadDone(bool ok) {
   if (!ok) return;
   if (in_.has_refused()) give_up("refused: " + in_.refused().failure().what());
-  if (in_.has_world()) last_ = in_.world().generation();
+  if (in_.has_world()) last_ = in_.world().generation(), has_a_world_ = true;
   if (load_.received(in_)) again();
   StartRead(&in_);
 }
@@ -352,12 +362,12 @@ Phase phase_of(const std::string& line) {
 
 Outcome measure(test::Job& server, std::uint32_t agents, bool bare) {
   const auto serving = server.line("serving", Wait{30'000});
-  if (!serving) give_up("the server does not serve: " + server.output());
+  if (!serving) throw std::runtime_error("the server does not serve: " + server.output());
   const std::string port = serving->substr(serving->rfind(':') + 1);
   const double cpu_before = cpu_ms(server.pid()), memory_before = resident_kb(server.pid());
   test::Job load{{.arguments = {"load", std::to_string(agents), "ipv4:127.0.0.1:" + port, bare ? "bare" : "elrun"}, .program = std::filesystem::read_symlink("/proc/self/exe")}};
   const auto world = load.line("world ms", Wait{patience});
-  if (!world) give_up("no world: " + load.output() + server.output());
+  if (!world) throw std::runtime_error("no world: " + load.output() + server.output());
   Outcome out;
   out.world = phase_of(*world);
   const double cpu_world = cpu_ms(server.pid());
@@ -368,7 +378,7 @@ Outcome measure(test::Job& server, std::uint32_t agents, bool bare) {
   const double cpu_rest = cpu_ms(server.pid());
   load.signal(SIGUSR1);
   const auto replaced = load.line("replaced ms", Wait{patience});
-  if (!replaced) give_up("no next world: " + load.output() + server.output());
+  if (!replaced) throw std::runtime_error("no next world: " + load.output() + server.output());
   out.replaced = phase_of(*replaced);
   out.replaced.cpu_ms = cpu_ms(server.pid()) - cpu_rest;
   out.revoke_bytes = static_cast<std::size_t>(test::number_after(*replaced, "revoke_bytes"));
@@ -431,6 +441,10 @@ int main(int argc, char** argv) {
     if (words[3] == "bare") load.be_bare();
     return load.run();
   }
-  if (words.empty()) compare(1000, 5), compare(10000, 3);
-  for (const std::string& word : words) compare(static_cast<std::uint32_t>(std::stoul(word)), 3);
+  try {
+    if (words.empty()) compare(1000, 5), compare(10000, 3);
+    else compare(static_cast<std::uint32_t>(std::stoul(words[0])), words.size() > 1 ? std::stoi(words[1]) : 3);
+  } catch (const std::exception& why) {  // what was started has ended by now
+    give_up(why.what());
+  }
 }

@@ -50,6 +50,7 @@ struct Cluster {
 
 // Last call is long, so that a slow machine forms the same worlds; a full round does not wait for it.
 const std::string patient = "last_call_timeout=120";
+const std::string brisk = patient + ",keep_alive_interval=0.4";  // an address that is dead is given up well within the recovery window
 const std::string quick = patient + ",keep_alive_interval=0.1,keep_alive_max_attempt=5";
 
 std::string undisturbed(const Folder& folder, unsigned steps) {
@@ -120,14 +121,14 @@ TEST_CASE("a coordinator's pod without workers comes back 5 s later elsewhere: n
   const auto gpt = gpt_arguments(folder / "text", steps);
   Pod a{fabric, "a", 11}, b{fabric, "b", 12};
   const auto coordinate = [&](Pod& pod) {
-    Job::Setting setting = cluster.agent("3", patient, {"--nproc_per_node", "0"});
+    Job::Setting setting = cluster.agent("3", brisk, {"--nproc_per_node", "0"});
     REQUIRE(pod.run(std::move(setting)).line("serving the rendezvous"));
     fabric.publish("coordinator", {pod.address()});
   };
   auto coordinator = std::make_unique<Pod>(fabric, "coordinator", 10);
   coordinate(*coordinator);
-  a.run(cluster.trainer("3", patient, 1, gpt));
-  b.run(cluster.trainer("3", patient, 2, gpt));
+  a.run(cluster.trainer("3", brisk, 1, gpt));
+  b.run(cluster.trainer("3", brisk, 2, gpt));
   REQUIRE(until(a.job(), "world=2 "));
   const std::vector<pid_t> worker_a = a.processes("gpt"), worker_b = b.processes("gpt");
 

@@ -152,7 +152,7 @@ void Supervisor::on_message(const Waiting& m) {
 
 void Supervisor::on_message(const World& m) {
   if (phase_ != Phase::joining) return;     // of a round that this node has left since
-  if (m.generation.number <= last_.number && !ELRUN_PLANTED(takes_an_older_world))  // its end was acknowledged here: nobody acts for it again
+  if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
     return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken",
                                            to_string(m.generation), to_string(last_)));
   if (m.seat.base_rank + options_.workers > m.seat.world_size) {

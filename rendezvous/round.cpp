@@ -71,7 +71,7 @@ Round::Round(RoundSetup setup) : setup_{std::move(setup)}, run_{setup_.run}, flo
 
 std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   // A coordinator that was itself stopped (paused, swapped out) heard nobody: that is nobody's silence but its own.
-  if (wake_ && now > *wake_ + setup_.timeouts.heartbeat && !ELRUN_PLANTED(blames_nodes_for_its_own_pause)) {
+  if (wake_ && now > *wake_ + setup_.timeouts.heartbeat) {
     for (auto& [number, stream] : streams_) stream.heard = now;
     std::set<std::pair<Instant, NodeId>> broken;
     for (const auto& [at, id] : broken_) nodes_.at(id).broken = now, broken.emplace(now, id);
@@ -449,7 +449,7 @@ void Round::lose_the_silent(Instant now) {
       if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
       gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(setup_.timeouts.reconnect_grace)));
     }
-  if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_ && !ELRUN_PLANTED(revocation_without_deadline))
+  if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_)
     for (const auto& [id, node] : nodes_)
       if (is_late(node)) gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
   for (const auto& [id, why] : gone)

@@ -17,17 +17,14 @@
   bug(torchrun_d18_others_go_on, "D18: a job that failed ends on the node where it failed, and runs on elsewhere")      \
   bug(forms_before_acknowledged, "the next generation begins while a member may still act for the last one")            \
   bug(acknowledges_before_the_end, "a node acknowledges the end of a generation while its workers still run")           \
-  bug(takes_an_older_world, "a node takes a world that is older than one whose end it has acknowledged")                 \
   bug(generation_number_reused, "a generation that was revoked gives its number to the next one")                       \
   bug(floor_not_raised, "a fresh coordinator begins below the generations that its nodes have heard of")                \
   bug(oversubscription_is_an_error, "a node that finds the world full is refused")                                      \
   bug(spare_never_used, "a spare stays one when a member is lost")                                                      \
   bug(base_ranks_overlap, "two nodes of one world have ranks in common")                                                \
   bug(fresh_coordinator_ends_what_runs, "a fresh coordinator ends the generation that its nodes are running")                 \
-  bug(blames_nodes_for_its_own_pause, "a coordinator that was stopped takes its own silence for that of its nodes")     \
   bug(replaced_incarnation_returns, "an incarnation that was replaced is let in again and throws its successor out")    \
   bug(no_grace_to_reconnect, "a broken stream is a lost node, at once")                                                 \
-  bug(revocation_without_deadline, "the next generation waits for ever for a member that does not end its workers")     \
   bug(done_is_not_reported_again, "that the workers are done is lost with the stream on which it was said")             \
   bug(store_serves_stale_generation, "the store serves calls of a generation that is over")                             \
   bug(barrier_opens_early, "a barrier opens with one caller missing")                                                   \

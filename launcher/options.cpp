@@ -476,7 +476,7 @@ class Parser {
     t.reconnect_grace = std::min({t.reconnect_grace, t.join / 2, t.heartbeat_limit / 2});
     t.recovery = std::min(t.recovery, t.join / 2);
     t.coordinator_grace = std::max(t.coordinator_grace, 2 * t.heartbeat_limit);
-    t.lease = std::min(t.lease, t.coordinator_grace / 2);
+    if (t.lease == Timeouts{}.lease) t.lease = std::min(t.lease, t.coordinator_grace / 2);  // one that was given stays
     for (const std::string& p : t.problems()) contradiction("--rdzv_conf: " + p);
     out_.round.last_call = t.last_call;
     if (const auto interval = to_seconds(get("monitor_interval").text); !interval || *interval <= 0s)

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <boost/asio/post.hpp>
@@ -107,19 +108,26 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     feed(StreamOpened{number, in_process});
     return number;
   }
+  StreamNumber opened_outside(std::shared_ptr<StreamEnd> end) override {
+    const StreamNumber number{++streams_made_};
+    streams_.emplace(number, std::move(end));
+    outside_.insert(number);
+    return number;
+  }
   void received(StreamNumber stream, const NodeMessage& message) override {
     if (const auto* call = std::get_if<StoreCall>(&message)) {
-      if (!round_.joined(stream)) return;
+      const bool outside = outside_.contains(stream);
+      if (!outside && !round_.joined(stream)) return;
       const auto [caller, fresh] = callers_.try_emplace({stream, call->worker}, StoreCaller{callers_made_ + 1});
       if (fresh) caller_of_.emplace(StoreCaller{++callers_made_}, caller->first);
-      return deliver(store_.call(caller->second, call->request, clock_.now()));
+      return deliver(store_.call(caller->second, call->request, clock_.now(), outside ? StoreScope::job : StoreScope::generation));
     }
     if (const auto* gone = std::get_if<StoreCallerGone>(&message)) return forget({stream, gone->worker});
     feed(FromNode{stream, message});
   }
   void broken(StreamNumber stream) override {
     drop(stream);
-    feed(StreamBroken{stream});
+    if (outside_.erase(stream) == 0) feed(StreamBroken{stream});
   }
 
   void feed(const RoundEvent& event) {
@@ -242,6 +250,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   boost::asio::steady_timer round_timer_, store_timer_;
   std::optional<Instant> store_wake_;
   std::map<StreamNumber, std::shared_ptr<StreamEnd>> streams_;
+  std::set<StreamNumber> outside_;  // of those, streams of clients that are no nodes
   std::map<Caller, StoreCaller> callers_;
   std::map<StoreCaller, Caller> caller_of_;
   std::uint64_t streams_made_ = 0, callers_made_ = 0;

@@ -22,6 +22,7 @@
 #include "rendezvous/door.hpp"
 #include "rendezvous/grpc.hpp"
 #include "rendezvous/grpc_access.hpp"
+#include "rendezvous/store_service.hpp"
 #include "rendezvous/stream.hpp"
 
 namespace elrun::inline v0 {
@@ -219,7 +220,8 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
         options_{std::move(options)},
         turned_away_{log, clock},
         newcomers_{std::make_shared<Newcomers>(loop, clock, turned_away_, options_.patience, options_.waiting_max)},
-        owner_{std::make_shared<StreamOwner*>(&owner)} {}
+        owner_{std::make_shared<StreamOwner*>(&owner)},
+        store_{make_store_service(loop, owner)} {}
   ~GrpcServer() override {
     door_.reset();
     std::vector<std::weak_ptr<ServerStream>> streams;
@@ -231,6 +233,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     }
     for (const auto& weak : streams)
       if (const auto stream = weak.lock()) stream->abort();
+    store_->close();
     if (server_) server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
   }
@@ -249,6 +252,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     grpc::ServerBuilder builder;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, server_side);
     builder.RegisterService(this);
+    builder.RegisterService(&store_->service());
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
     builder.SetMaxSendMessageSize(static_cast<int>(wire_message_max.value()));
     builder.SetResourceQuota(grpc::ResourceQuota{"rendezvous"}.Resize(options_.memory_max.value()));
@@ -312,6 +316,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
   std::vector<std::weak_ptr<ServerStream>> streams_;
   std::size_t sweep_at_ = 16;            // when so many are listed, those that ended go from the list
   bool closed_ = false;
+  std::unique_ptr<StoreService> store_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Door> door_;

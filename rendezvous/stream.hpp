@@ -35,6 +35,8 @@ class StreamEnd {
 class StreamOwner {
  public:
   virtual StreamNumber opened(std::shared_ptr<StreamEnd> end, bool in_process) = 0;
+  /// Of a client that is no node: it makes store calls and nothing else.
+  virtual StreamNumber opened_outside(std::shared_ptr<StreamEnd> end) = 0;
   virtual void received(StreamNumber stream, const NodeMessage& message) = 0;
   virtual void broken(StreamNumber stream) = 0;
 

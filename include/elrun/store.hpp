@@ -57,4 +57,21 @@ class ELRUN_API Store {
 /// `store` with `prefix` before every key and every name of a barrier or all_gather. `store` has to outlive it.
 [[nodiscard]] ELRUN_API std::unique_ptr<Store> prefixed(Store& store, std::string prefix);
 
+/// How a program that is no worker of the job comes to its store.
+struct StoreClientOptions {
+  std::string ca_file;           ///< PEM. With the two below: mutual TLS, as the store's side has it.
+  std::string certificate_file;  ///< PEM
+  std::string key_file;          ///< PEM
+  std::string token_file;        ///< The shared token
+  std::string token;             ///< The token itself, instead of a file.
+};
+
+/// A store that `elrun` or `elrun store` serves at `endpoint` ("host:port"). Needs no worker and no generation: its keys
+/// are the job's (workers see `NAME` as `job/NAME`), and its barriers and all_gathers are among such clients. Calls of
+/// many threads are under way at one time over one stream. A stream that breaks is opened again within a call's
+/// deadline, and calls that may be done twice are sent again; `add`, `compare_set` and `remove` then fail with
+/// `unreachable`, for whether they were done is not known. In the library elrun::store, which brings gRPC with it.
+[[nodiscard]] ELRUN_API Result<std::unique_ptr<Store>> connect_store(const std::string& endpoint, const StoreClientOptions& options,
+                                                                     Deadline deadline);
+
 }  // namespace elrun::inline v0

@@ -82,7 +82,11 @@ Result<StoreReply> RequestStore::call(StoreRequest request, Deadline deadline) {
   request.wait = left - std::min<Duration>(left / 8, 200ms);
   ELRUN_TRY_ASSIGN(StoreReply reply, ask(std::move(request), deadline));
   if (reply.ok) return reply;
-  return Failure{.code = reply.code, .remedy = remedy_of(reply.code), .what = std::move(reply.what), .rank = Rank{rank()}, .generation = generation_};
+  Failure failure{.code = reply.code, .remedy = remedy_of(reply.code), .what = std::move(reply.what)};
+  if (generation_.number == 0) return failure;  // a client outside is nobody's rank
+  failure.rank = Rank{rank()};
+  failure.generation = generation_;
+  return failure;
 }
 
 Result<void> RequestStore::set(std::string_view key, ByteSpan value, Deadline deadline) {

@@ -28,3 +28,11 @@ if(NOT output MATCHES "w = (2.9|3.0)")
   message(FATAL_ERROR "the consumer printed:\n${output}")
 endif()
 message(STATUS "installed, built against, and run: ${output}")
+
+# The component `store`, against a store of its own.
+expect_file(lib*/libelrun_store.so.0)
+run(sh ${SOURCE}/tests/install/store.sh ${WORK}/prefix/bin/elrun ${WORK}/build/store_consumer ${WORK}/store.log)
+if(NOT output MATCHES "n = 42")
+  message(FATAL_ERROR "the store's consumer printed:\n${output}")
+endif()
+message(STATUS "the store's client: ${output}")

@@ -50,6 +50,17 @@ foreach(public "3runEiPPc" "3Job" "4Unit" "5Error" "7Session" "12ProcessGroup" "
   endif()
 endforeach()
 
+# The store's client is the one part that brings gRPC, and gives one name.
+if(STORE)
+  lines_of(given ${NM} -D --defined-only ${STORE})
+  list(FILTER given EXCLUDE REGEX " _ZN5elrun2v013connect_store")
+  foreach(line ${given})
+    if(line)
+      list(APPEND problems "${STORE} exports a name besides connect_store: ${line}")
+    endif()
+  endforeach()
+endif()
+
 lines_of(all_names ${NM} ${LAUNCHER})
 list(FILTER all_names INCLUDE REGEX " [Tt] (cuda[A-Z]|nccl[A-Z]|cublas[A-Z])")
 foreach(line ${all_names})

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "lib/link/store_memory.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {
@@ -405,6 +407,55 @@ TEST_CASE("a fresh store goes on with a generation when its nodes have said what
     CHECK(store.end_generation("a node was lost").size() == 3);
     CHECK(store.begin_generation(second).empty());
     CHECK(store.held() == 0_B);
+  }
+}
+
+TEST_CASE("a node remembers what its workers did, and tells it to another store", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  StoreMemory memory;
+  const auto done = [&](StoreCaller from, StoreRequest request) {
+    const auto answers = call(from, request);
+    REQUIRE(answers.size() == 1);
+    memory.note(request, answers[0].reply);
+  };
+  done(ann, set("k", "old"));
+  done(bob, set("k", "new"));
+  done(ann, add("n", 4));
+  done(ann, add("n", -1));
+  done(ann, {.op = StoreOp::compare_set, .keys = {"c"}, .value = bytes("x")});
+  done(ann, {.op = StoreOp::compare_set, .keys = {"c"}, .value = bytes("not stored"), .expected = bytes("y")});
+  done(bob, set("gone", "x"));
+  done(bob, {.op = StoreOp::remove, .keys = {"gone"}});
+  done(bob, get("k"));
+  done(ann, gather("g", 0, 1, "once"));
+  done(ann, gather("g", 0, 1, "twice"));
+  const auto replayed = memory.replay(first, 3);
+  CHECK(replayed.size() == 6);  // k, n, c, gone, g, and that this is all
+  CHECK(replayed.back().op == StoreOp::relearned);
+  CHECK(replayed.back().rank == 3);
+  StoreCore other;
+  CHECK(other.adopt_generation(first, 1).empty());
+  for (const StoreRequest& request : replayed) CHECK(other.call(cid, request, start).empty());
+  Caller ask{other};
+  CHECK(only(ask(ann, get("k"))).values == std::vector<ByteVector>{bytes("new")});
+  CHECK(only(ask(ann, get("n"))).values == std::vector<ByteVector>{bytes("3")});
+  CHECK(only(ask(ann, get("c"))).values == std::vector<ByteVector>{bytes("x")});
+  CHECK(only(ask(ann, {.op = StoreOp::num_keys})).number == 3);
+  SECTION("an older change whose answer comes late is not the newest") {
+    memory.note(set("k", "older"), {.version = 1});
+    for (const StoreRequest& request : memory.replay(first, 3)) CHECK(request.value != bytes("older"));
+  }
+  SECTION("within a bound, the oldest forgotten first") {
+    const std::string large((16_MiB).value() - 1000, 'x');
+    for (int i = 0; i < 5; ++i) memory.note(set(std::string(1, static_cast<char>('A' + i)), large), {.version = 100 + static_cast<std::uint64_t>(i)});
+    const auto rest = memory.replay(first, 3);
+    CHECK(rest.size() == 4);
+    CHECK(rest[0].keys[0] == "C");
+  }
+  SECTION("not beyond the generation") {
+    memory.clear();
+    CHECK(memory.replay(second, 0).size() == 1);
   }
 }
 

@@ -169,6 +169,7 @@ void Supervisor::on_message(const World& m) {
   own_failure_ = false;
   step_ = 0;  // steps may be done again
   calls_.clear();
+  memory_.clear();
   // A job that is over stays over: no worker starts, only the coordinator has to hear it (again).
   workers_.assign(job_over_ ? 0 : options_.workers, Worker{});
   std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"),
@@ -197,6 +198,8 @@ void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
   served_ = true;
   if (!ELRUN_PLANTED(done_is_not_reported_again)) report_to_coordinator();
+  if (m.fresh)  // its store waits for what all nodes remember
+    for (StoreRequest& request : memory_.replay(world_.generation, world_.seat.group_rank)) act(Send{StoreCall{0, std::move(request)}});
   for (const auto& [caller, request] : calls_) act(Send{StoreCall{caller.first, request}});
 }
 
@@ -222,7 +225,10 @@ void Supervisor::on_message(const Verdict& m) {
 }
 
 void Supervisor::on_message(const StoreResult& m) {
-  if (calls_.erase({m.worker, m.reply.id}) > 0) act(Answer{m.worker, m.reply});
+  auto call = calls_.extract({m.worker, m.reply.id});
+  if (call.empty()) return;
+  memory_.note(std::move(call.mapped()), m.reply);
+  act(Answer{m.worker, m.reply});
 }
 
 // A job that is over and whose workers are gone needs no coordinator to say so.

@@ -14,6 +14,7 @@
 #include "launcher/report.hpp"
 #include "lib/base/log.hpp"
 #include "lib/link/message.hpp"
+#include "lib/link/store_memory.hpp"
 #include "rendezvous/messages.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -176,6 +177,7 @@ class Supervisor {
   std::vector<Worker> workers_;
   AfterStop after_;
   std::map<std::pair<ConnectionId, std::uint64_t>, StoreRequest> calls_;  // under way; by caller and its number
+  StoreMemory memory_;  // what this node's workers did to the store in this generation
 
   bool link_up_ = false;
   bool served_ = false;  // a coordinator has confirmed world_ on this link: its store answers

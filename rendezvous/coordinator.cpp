@@ -198,7 +198,10 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
       if (!error && !self.expired()) feed(RoundTick{});
     });
   }
-  void perform(const BeginGeneration& begin) { deliver(store_.begin_generation(begin.generation)); }
+  void perform(const BeginGeneration& begin) {
+    if (begin.adopted) deliver(store_.adopt_generation(begin.generation, static_cast<std::uint32_t>(begin.members.size())));
+    else deliver(store_.begin_generation(begin.generation));
+  }
   void perform(const EndGeneration& end) { deliver(store_.end_generation(end.why)); }
   void perform(const Say& say) { log_(say.level, say.text); }
 

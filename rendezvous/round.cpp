@@ -232,7 +232,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
   if (node.member && runs()) {
     if (knows_it && join.resuming && join.seat) {
       change(node, [&](Node& n) { n.join = join; });
-      return send(node, Resumed{generation_});
+      return send(node, Resumed{generation_, generation_.lineage != setup_.lineage});  // its replay may have been cut short
     }
     const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == join.who.node; });
     // The world and this Join crossed, or the stream broke before the world arrived: here it is again, if the node still

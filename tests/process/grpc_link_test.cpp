@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "lib/base/fd.hpp"
+#include "lib/link/store_memory.hpp"
 #include "rendezvous/node_link.hpp"
 #include "tests/support/catch.hpp"
 
@@ -59,6 +60,7 @@ struct Agent {
   std::vector<CoordinatorMessage> heard{};
   std::vector<Failure> down{};
   std::unique_ptr<NodeLink> link{};
+  StoreMemory memory{};
 
   NodeLink::Handler handler() {
     return {.connected = [this] { join(running); },
@@ -207,6 +209,17 @@ TEST_CASE("nodes outlive their coordinator: a fresh one goes on with their gener
   CHECK(a.last_heard<Resumed>().fresh);
   CHECK(a.last_heard<Resumed>().generation == a.last_heard<World>().generation);
   CHECK(a.running);
+  // Its store answers when both have said what they remember.
+  a.link->send(StoreCall{7, request(a, StoreOp::get, 2, "k")});
+  const auto replay = [](const Agent& agent, std::uint32_t node) {
+    for (const StoreRequest& told : agent.memory.replay(agent.last, node)) agent.link->send(StoreCall{0, told});
+  };
+  StoreRequest set = request(b, StoreOp::set, 1, "k", "value");
+  b.memory.note(set, {.version = 3});
+  replay(a, 0);
+  replay(b, 1);
+  REQUIRE(world.until([&] { return a.count<StoreResult>() == 1; }));
+  CHECK(as_text(a.last_heard<StoreResult>().reply.values.at(0)) == "value");
   b.link.reset();
   REQUIRE(world.until([&] { return a.count<Revoke>() == 1; }));
   Agent again{world, "b", 2};

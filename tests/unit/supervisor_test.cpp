@@ -377,6 +377,17 @@ TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
     CHECK(call(6).empty());  // a fresh coordinator may not know this generation yet
     CHECK(node.hear(Resumed{generation(1)}) == Words{"call 10.3", "call 10.5", "call 10.6"});
   }
+  SECTION("a fresh coordinator's store first hears what was done") {
+    node.tell(10, StoreRequest{.id = 3, .op = StoreOp::set, .generation = generation(1), .keys = {"k"}});
+    node.hear(StoreResult{10, {.id = 3, .version = 4}});
+    node.tell(10, StoreRequest{.id = 4, .op = StoreOp::get, .generation = generation(1), .keys = {"other"}});
+    node.on(LinkDown{});
+    node.on(LinkUp{});
+    CHECK(node.hear(Resumed{generation(1), true}) == Words{"call 0.0", "call 0.1", "call 10.4"});  // the set, that it is all, and the call
+    node.on(LinkDown{});
+    node.on(LinkUp{});
+    CHECK(node.hear(Resumed{generation(1), false}) == Words{"call 10.4"});
+  }
   SECTION("a caller that hangs up is forgotten") {
     call(3);
     CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone"});

@@ -221,7 +221,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
         turned_away_{log, clock},
         newcomers_{std::make_shared<Newcomers>(loop, clock, turned_away_, options_.patience, options_.waiting_max)},
         owner_{std::make_shared<StreamOwner*>(&owner)},
-        store_{make_store_service(loop, owner)} {}
+        store_{make_store_service(loop, owner, [this](const grpc::CallbackServerContext& context) { return refusal_of(context); })} {}
   ~GrpcServer() override {
     door_.reset();
     std::vector<std::weak_ptr<ServerStream>> streams;
@@ -274,6 +274,15 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
   [[nodiscard]] std::uint16_t port() const override { return door_->port(); }
 
  private:
+  // On gRPC's threads.
+  std::optional<std::string> refusal_of(const grpc::CallbackServerContext& context) {
+    auto refusal = token_refusal(token_, shown_token(context));
+    if (refusal)
+      boost::asio::post(loop_, [this, alive = std::weak_ptr{alive_}, peer = context.peer()] {
+        if (!alive.expired()) turned_away_.tell("nodes or clients whose token is missing, wrong or not asked for", peer);
+      });
+    return refusal;
+  }
   grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode>* Node(grpc::CallbackServerContext* context) override {
     const auto stream = std::make_shared<ServerStream>(loop_, context);
     stream->keep(stream);
@@ -282,10 +291,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
       stream->abort();
       return stream.get();
     }
-    if (const auto refusal = token_refusal(token_, shown_token(*context))) {
-      boost::asio::post(loop_, [this, alive = std::weak_ptr{owner_}, peer = context->peer()] {
-        if (!alive.expired()) turned_away_.tell("nodes whose token is missing, wrong or not asked for", peer);
-      });
+    if (const auto refusal = refusal_of(*context)) {
       stream->refuse(*refusal);
       return stream.get();
     }
@@ -316,6 +322,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
   std::vector<std::weak_ptr<ServerStream>> streams_;
   std::size_t sweep_at_ = 16;            // when so many are listed, those that ended go from the list
   bool closed_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters about strangers hold it weakly
   std::unique_ptr<StoreService> store_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;

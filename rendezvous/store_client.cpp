@@ -23,7 +23,9 @@
 #include "lib/link/message.hpp"
 #include "lib/link/request_store.hpp"
 #include "rendezvous.grpc.pb.h"
+#include "rendezvous/access.hpp"
 #include "rendezvous/grpc.hpp"
+#include "rendezvous/grpc_access.hpp"
 #include "rendezvous/lookup.hpp"
 
 namespace elrun::inline v0 {
@@ -51,7 +53,7 @@ class StreamUser {
 // One channel with one stream. Its destructor cancels it, and waits for gRPC's own threads alone.
 class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreResults> {
  public:
-  CallStream(StreamUser& user, const Address& address) : user_{user} {
+  CallStream(StreamUser& user, const Address& address, const std::string& host, const Credentials& credentials) : user_{user} {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection, and no back-off, of a stream before
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -62,7 +64,9 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_ms);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    stub_ = wire::JobStore::NewStub(grpc::CreateCustomChannel(address.target, grpc::InsecureChannelCredentials(), arguments));
+    expect_certificate_for(host, credentials, arguments);
+    stub_ = wire::JobStore::NewStub(grpc::CreateCustomChannel(address.target, channel_credentials(credentials), arguments));
+    if (!credentials.token.empty()) context_.AddMetadata(token_metadata, token_proof(credentials.token));
     stub_->async()->Calls(&context_, this);
     AddHold();  // writes are started from outside gRPC's callbacks
     StartCall();
@@ -165,7 +169,7 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
 
 class StoreClient final : public RequestStore, StreamUser {
  public:
-  explicit StoreClient(Endpoint endpoint) : RequestStore{steady, Generation{}}, endpoint_{std::move(endpoint)} {
+  StoreClient(Endpoint endpoint, Access access) : RequestStore{steady, Generation{}}, endpoint_{std::move(endpoint)}, access_{std::move(access)} {
     std::uint64_t seed = 0;
     random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
     jitter_ = Rng{seed};
@@ -276,11 +280,13 @@ class StoreClient final : public RequestStore, StreamUser {
         const auto work = boost::asio::make_work_guard(loop);
         loop.run_for(deadline.left(steady.now()));
       }
+      auto credentials = read_credentials(access_);  // anew: they may have been replaced
       lock.lock();
+      if (!credentials.ok()) return std::move(credentials).failure();
       problem_ = fmt::format(": {}", resolved.problem);
       for (const Address& address : resolved.addresses) {
         lock.unlock();
-        auto stream = std::make_shared<CallStream>(static_cast<StreamUser&>(*this), address);
+        auto stream = std::make_shared<CallStream>(static_cast<StreamUser&>(*this), address, endpoint_.host, *credentials);
         lock.lock();
         const Deadline attempt{std::min(deadline.at, steady.now() + attempt_max)};
         while (stream->state() == CallStream::State::opening && !attempt.passed(steady.now())) opened_.wait_for(lock, attempt.left(steady.now()));
@@ -308,6 +314,7 @@ class StoreClient final : public RequestStore, StreamUser {
   }
 
   const Endpoint endpoint_;
+  const Access access_;
   std::mutex mutex_;
   std::condition_variable opened_;  // something happened to a stream that is being opened
   Rng jitter_{0};
@@ -336,10 +343,10 @@ std::optional<Endpoint> endpoint_of(const std::string& text) {
 }  // namespace
 
 Result<std::unique_ptr<Store>> connect_store(const std::string& endpoint, const StoreClientOptions& options, Deadline deadline) {
-  (void)options;
   const auto parsed = endpoint_of(endpoint);
   if (!parsed) return Failure{Code::invalid_argument, Remedy::fix_config, fmt::format("`{}` is no endpoint; give HOST:PORT, or [ADDRESS]:PORT for IPv6", endpoint)};
-  auto client = std::make_unique<StoreClient>(*parsed);
+  Access access{options.ca_file, options.certificate_file, options.key_file, options.token_file, Secret{options.token}};
+  auto client = std::make_unique<StoreClient>(*parsed, std::move(access));
   ELRUN_TRY(client->connect(deadline));
   return std::unique_ptr<Store>{std::move(client)};
 }

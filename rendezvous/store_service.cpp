@@ -140,7 +140,8 @@ class StoreStream final : public grpc::ServerBidiReactor<wire::StoreCalls, wire:
 
 class GrpcStoreService final : public StoreService, wire::JobStore::CallbackService {
  public:
-  GrpcStoreService(Loop& loop, StreamOwner& owner) : loop_{loop}, owner_{std::make_shared<StreamOwner*>(&owner)} {}
+  GrpcStoreService(Loop& loop, StreamOwner& owner, StoreRefusal refusal)
+      : loop_{loop}, refusal_{std::move(refusal)}, owner_{std::make_shared<StreamOwner*>(&owner)} {}
   [[nodiscard]] grpc::Service& service() override { return *this; }
   void close() override {
     std::vector<std::weak_ptr<StoreStream>> streams;
@@ -163,6 +164,10 @@ class GrpcStoreService final : public StoreService, wire::JobStore::CallbackServ
       stream->abort();
       return stream.get();
     }
+    if (const auto refusal = refusal_(*context)) {
+      stream->refuse({grpc::StatusCode::UNAUTHENTICATED, *refusal});
+      return stream.get();
+    }
     if (streams_.size() >= 2 * living_ || streams_.size() >= store_streams_max) {  // now and then, not at every one of many
       std::erase_if(streams_, [](const auto& weak) { return weak.expired(); });
       living_ = std::max<std::size_t>(streams_.size(), 64);
@@ -177,6 +182,7 @@ class GrpcStoreService final : public StoreService, wire::JobStore::CallbackServ
   }
 
   Loop& loop_;
+  const StoreRefusal refusal_;
   std::shared_ptr<StreamOwner*> owner_;  // streams and letters hold it weakly
   std::mutex mutex_;                     // of those below, which gRPC's threads use as well
   std::vector<std::weak_ptr<StoreStream>> streams_;
@@ -186,6 +192,8 @@ class GrpcStoreService final : public StoreService, wire::JobStore::CallbackServ
 
 }  // namespace
 
-std::unique_ptr<StoreService> make_store_service(Loop& loop, StreamOwner& owner) { return std::make_unique<GrpcStoreService>(loop, owner); }
+std::unique_ptr<StoreService> make_store_service(Loop& loop, StreamOwner& owner, StoreRefusal refusal) {
+  return std::make_unique<GrpcStoreService>(loop, owner, std::move(refusal));
+}
 
 }  // namespace elrun::inline v0

@@ -1,7 +1,9 @@
 #pragma once
 /// \file The store for clients outside: programs that are no workers of the job. Beside the agents' streams, on the same port.
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -9,8 +11,9 @@
 #include "rendezvous/stream.hpp"
 
 namespace grpc {
+class CallbackServerContext;
 class Service;
-}
+}  // namespace grpc
 
 namespace elrun::inline v0 {
 
@@ -27,7 +30,10 @@ class StoreService {
   virtual void close() = 0;
 };
 
+/// Why a client may not come in, on gRPC's threads; nothing when it may.
+using StoreRefusal = std::function<std::optional<std::string>(const grpc::CallbackServerContext&)>;
+
 /// `owner` is used on the loop alone, until `close`.
-[[nodiscard]] std::unique_ptr<StoreService> make_store_service(boost::asio::io_context& loop, StreamOwner& owner);
+[[nodiscard]] std::unique_ptr<StoreService> make_store_service(boost::asio::io_context& loop, StreamOwner& owner, StoreRefusal refusal);
 
 }  // namespace elrun::inline v0

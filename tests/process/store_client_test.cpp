@@ -22,10 +22,10 @@ Deadline soon() { return deadline_in(patience); }
 /// A store alone, as `elrun store` serves it.
 class Served {
  public:
-  explicit Served(std::uint16_t port = 0) {
+  explicit Served(std::uint16_t port = 0, Access access = {}) {
     std::promise<Result<std::uint16_t>> bound;
-    thread_ = std::thread{[this, port, &bound] {
-      const auto coordinator = Coordinator::create(loop_, clock_, log_, {.timeouts = timeouts_});
+    thread_ = std::thread{[this, port, access, &bound] {
+      const auto coordinator = Coordinator::create(loop_, clock_, log_, {.timeouts = timeouts_, .access = access});
       const auto work = boost::asio::make_work_guard(loop_);
       bound.set_value(coordinator->serve("127.0.0.1", port));
       loop_.run();
@@ -163,6 +163,20 @@ TEST_CASE("a client outlives its store and goes on with the next one at its plac
   CHECK(other->set("after", {}, soon()).ok());
   CHECK(waits.get());
   CHECK(meets.get());
+}
+
+TEST_CASE("a store with a token serves those who have it", "[grpc]") {
+  Access access;
+  access.token = Secret{"a token that nobody guesses"};
+  const Served served{0, access};
+  const auto refused = [&](const StoreClientOptions& options) { return connect_store(served.endpoint(), options, soon()).failure(); };
+  CHECK(refused({}).code == Code::refused);
+  CHECK(refused({.token = "another token that is wrong"}).remedy == Remedy::fix_config);
+  CHECK(refused({.token_file = "/no/such/file"}).what.find("/no/such/file") != std::string::npos);
+  CHECK(refused({.ca_file = "/no/such/ca"}).what.find("/no/such/ca") != std::string::npos);
+  const auto store = connect_store(served.endpoint(), {.token = "a token that nobody guesses"}, soon());
+  REQUIRE(store.ok());
+  CHECK((*store)->add("n", 1, soon()).value() == 1);
 }
 
 TEST_CASE("what cannot be reached is said with its reason", "[grpc]") {

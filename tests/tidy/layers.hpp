@@ -25,7 +25,7 @@ inline const std::vector<Layer>& layers() {
       {"lib/job/", {"lib/base/", "lib/link/", "lib/comm/", "kernels/", "checkpoint/"}, {"boost/", "cuda"}},
       {"kernels/", {"lib/base/"}, {"cuda"}},
       {"checkpoint/", {"lib/base/", "kernels/"}, {"nlohmann/", "cuda"}},
-      {"rendezvous/", {"lib/base/", "lib/link/"}, {"boost/", "grpc", "google/protobuf/", "openssl/"}},
+      {"rendezvous/", {"lib/base/", "lib/link/"}, {"absl/", "boost/", "grpc", "google/protobuf/", "openssl/"}},
       {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/"}},
       {"samples/", {"samples/"}, {}},
       {"tests/", {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},

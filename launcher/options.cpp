@@ -474,7 +474,7 @@ class Parser {
     t.drain = std::min(t.drain, t.stop_grace * 5 / 6);
     t.revocation = std::min(t.revocation, t.join / 2);
     t.reconnect_grace = std::min({t.reconnect_grace, t.join / 2, t.heartbeat_limit / 2});
-    t.recovery = std::min(t.recovery, t.join / 2);
+    t.recovery = std::min(std::max(t.recovery, t.heartbeat_limit + 5s), t.join / 2);  // a dead address costs one limit
     t.coordinator_grace = std::max(t.coordinator_grace, 2 * t.heartbeat_limit);
     if (t.lease == Timeouts{}.lease) t.lease = std::min(t.lease, t.coordinator_grace / 2);  // one that was given stays
     for (const std::string& p : t.problems()) contradiction("--rdzv_conf: " + p);

@@ -98,7 +98,10 @@ void Supervisor::join() {
   join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
   if (phase_ == Phase::running) join.seat = world_.seat;
   join.restarts = world_.restarts;
+  join.heard = heard_;
   act(Send{join});
+  // Whoever answers may know nothing of it, and the other members may be gone: they have done their part.
+  if (job_over_) act(Send{JobFinished{last_}});
 }
 
 void Supervisor::on_link_up() {
@@ -148,6 +151,7 @@ void Supervisor::on_message(const Waiting& m) {
   join_by_.reset();  // somebody answers: from here on it judges how long to wait, without end for a spare
   if (m.why != waiting_for_) say(Level::info, m.why);
   waiting_for_ = m.why;
+  heard_ = std::max(heard_, m.running.number);
 }
 
 void Supervisor::on_message(const World& m) {

@@ -173,6 +173,7 @@ class Supervisor {
 
   Phase phase_ = Phase::joining;
   Generation last_{};
+  std::uint64_t heard_ = 0;  // the newest generation that ran without this node
   World world_;
   std::vector<Worker> workers_;
   AfterStop after_;

@@ -69,6 +69,7 @@ struct Join {
   std::uint16_t master_port = 0;  ///< A free port on this node for this generation, in case it becomes node 0.
   std::int32_t hint = -1;         ///< `--node_rank`; orders the first formation, never an identity
   Generation last{};              ///< Newest generation this agent has seen; number 0: none
+  std::uint64_t heard = 0;        ///< Number of the newest generation that this node was told runs without it
   bool resuming = false;          ///< The stream broke, and workers of `last` still run here.
   std::optional<Seat> seat;       ///< Resuming: the place in `last`, to carry on with it. None: they are being ended.
   RestartCounts restarts;         ///< As told with `last`
@@ -124,6 +125,7 @@ struct Refused {
 /// For whom the round waits, for people.
 struct Waiting {
   std::string why;
+  Generation running{};  ///< What runs meanwhile; number 0: nothing
 };
 /// One node of a generation, as the coordinator knows it.
 struct Member {

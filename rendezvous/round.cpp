@@ -201,8 +201,9 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (verdict_) return nodes_.contains(id) ? admit(stream, nodes_.at(id), join, now) : send(stream, *verdict_);
   if (!options_) options_ = join.options;
   if (run_.value().empty()) run_ = join.run;
-  if (!ELRUN_PLANTED(floor_not_raised)) floor_ = std::max(floor_, join.last.number);
+  if (!ELRUN_PLANTED(floor_not_raised)) floor_ = std::max({floor_, join.last.number, join.heard});
   if (generation_.number == 0) {
+    if (join.heard > join.last.number && hold_until_ == Instant{}) hold_until_ = now + setup_.timeouts.recovery;
     restarts_.generations = std::max(restarts_.generations, join.restarts.generations);
     restarts_.used = std::max(restarts_.used, join.restarts.used);
   }
@@ -293,6 +294,7 @@ void Round::is_over(const Node& node, const Generation& newest) {
 // Every member of the generation is there: it goes on, as if nothing had happened.
 void Round::adopt(Instant now) {
   const Recovery recovery = *std::exchange(recovery_, {});
+  hold_until_ = {};
   std::vector<Member> members;
   std::uint32_t base_rank = 0;
   bool fits = true;
@@ -325,6 +327,7 @@ void Round::adopt(Instant now) {
 // The generation will not be whole again: those of its members that are here end it, and come first in the next one.
 void Round::end_recovery(const std::string& why, Instant now) {
   const Recovery recovery = *std::exchange(recovery_, {});
+  hold_until_ = {};
   generation_ = recovery.generation;
   for (const auto& [rank, id] : recovery.seats) {
     Node& node = nodes_.at(id);
@@ -368,8 +371,10 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     done_.insert(id);
     if (all_done()) decide(0, {}, now);
   } else if (const auto* finished = std::get_if<JobFinished>(&message)) {
-    // Also after the revocation: all members decided it before any of them acknowledged the end.
-    if (current(finished->generation)) decide(0, {}, now);
+    // Also after the revocation, and for a generation of another coordinator: all members decided it before any of them
+    // acknowledged the end, and no later one was begun here.
+    const Generation& last = finished->generation;
+    if (!verdict_ && (last == generation_ || last.number > generation_.number)) decide(0, {}, now);
   } else if (const auto* progress = std::get_if<Progress>(&message)) {
     if (!current(progress->generation)) return;
     if (progress->step <= newest_step_) return;  // done before, and again since: no further than at the last failure
@@ -537,7 +542,7 @@ void Round::grow(Instant now) {
 }
 
 void Round::form(Instant now) {
-  if (runs() || recovery_) return;
+  if (runs() || recovery_ || now < hold_until_) return;
   if (waiting_ < needed()) return enough_since_.reset();
   if (!enough_since_) enough_since_ = now;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
@@ -686,7 +691,8 @@ void Round::explain(Instant now) {
     const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
     if (!waits || node.told == explanation_) continue;
     node.told = explanation_;
-    send(node, Waiting{node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node")) : text});
+    send(node, Waiting{.why = node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node")) : text,
+                       .running = runs() ? generation_ : Generation{}});
     ++told;
   }
   if (told > 0) explain_at_ = now + explain_after + explain_per_node * static_cast<Duration::rep>(told);
@@ -705,9 +711,15 @@ void Round::wake(Instant now) {
     at(explain_at_);
     at(growth_at());
     if (recovery_) at(recovery_->until);
+    at(hold_until_);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
     if (!runs() && enough_since_ && living_members_all_ready()) at(*enough_since_ + options().last_call);
     if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);
+  }
+  // It looks at the clock as often as it expects to be heard of, or it would not notice that it was itself asleep.
+  if (!streams_.empty()) {
+    if (beat_at_ <= now) beat_at_ = now + setup_.timeouts.heartbeat;
+    at(beat_at_);
   }
   if (next == wake_) return;
   wake_ = next;

@@ -222,6 +222,7 @@ class Round {
   std::vector<Member> members_;   // of generation_
   std::uint64_t roster_ = 0;      // hash of members_
   std::optional<Recovery> recovery_;
+  Instant hold_until_{};          // a spare has heard of a generation that others may still run: they come first
   Instant deserted_until_{};      // every node's stream broke: members have this long to come back
   std::set<NodeId> done_;         // members whose workers all ended well
   std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
@@ -241,6 +242,7 @@ class Round {
   std::optional<Instant> explain_at_;
   std::string explained_;         // told last to those who wait
   std::uint64_t explanation_ = 0;  // its number
+  Instant beat_at_{};
   std::optional<Instant> wake_;
 
   std::vector<RoundAction> actions_;  // of the step under way

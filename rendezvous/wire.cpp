@@ -128,6 +128,7 @@ struct PutNodeMessage {
     if (m.seat) put(*m.seat, *join.mutable_seat());
     put(m.restarts, *join.mutable_restarts());
     join.set_topology(m.topology);
+    join.set_heard(m.heard);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -157,7 +158,10 @@ struct PutNodeMessage {
 struct PutCoordinatorMessage {
   wire::ToNode& out;
   void operator()(const Refused& m) const { put(m.failure, *out.mutable_refused()->mutable_failure()); }
-  void operator()(const Waiting& m) const { out.mutable_waiting()->set_why(cut(m.why)); }
+  void operator()(const Waiting& m) const {
+    out.mutable_waiting()->set_why(cut(m.why));
+    if (m.running.number != 0) put(m.running, *out.mutable_waiting()->mutable_running());
+  }
   void operator()(const World& m) const {
     wire::World& world = *out.mutable_world();
     put(m.generation, *world.mutable_generation());
@@ -208,6 +212,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   if (in.has_seat()) out.seat = check.seat(in.seat());
   out.restarts = read(in.restarts());
   out.topology = check.text("topology", in.topology(), wire_name_max);
+  out.heard = check.number<std::uint64_t>("heard", in.heard(), 0, generation_number_max);
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -299,7 +304,8 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     }
     case wire::ToNode::kWaiting: {
       Checker check{"Waiting"};
-      return check.finish<CoordinatorMessage>(Waiting{check.text("why", in.waiting().why(), wire_text_max)});
+      const std::string why = check.text("why", in.waiting().why(), wire_text_max);
+      return check.finish<CoordinatorMessage>(Waiting{why, check.generation(in.waiting().running())});
     }
     case wire::ToNode::kWorld: return read(in.world());
     case wire::ToNode::kRevoke: {

@@ -379,6 +379,15 @@ TEST_CASE("a coordinator that was itself asleep blames nobody", "[round]") {
   }
 }
 
+TEST_CASE("a sleep that is shorter than the heartbeat limit blames nobody either", "[round]") {
+  Pair bench;
+  bench.pass(700ms);
+  bench.now += 4900ms;  // asleep: what nodes say waits in its sockets, and its timers come first
+  bench.feed(RoundTick{});
+  bench.pass(1s);
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+}
+
 TEST_CASE("a stream in this process is never silent", "[round]") {
   RoundBench bench{{.nodes_min = 1, .nodes_max = 1}};
   const auto a = bench.open_stream(true);
@@ -711,10 +720,10 @@ TEST_CASE("a fresh coordinator goes on with a generation when it has heard all o
   }
   SECTION("one does not: the others end it, and come first in the next") {
     const auto c = bench.join("c");
-    bench.pass(3s);
+    bench.pass(8s);
     CHECK(bench.begun.empty());
     bench.pass(1s);
-    CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: the others had 5 s");
+    CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: the others had 10 s");
     bench.acknowledge(b, "b");
     // acknowledged as `bench.generation()`, which this coordinator did not begin: say it as the agent would
     Join again = bench.a_join("b");
@@ -780,6 +789,56 @@ TEST_CASE("a fresh coordinator goes on with a generation when it has heard all o
   }
 }
 
+TEST_CASE("a spare that comes to a fresh coordinator first does not take the place of what runs", "[round]") {
+  Pair old;
+  const auto spare = old.join("c");
+  old.pass(1s);
+  REQUIRE(old.last<Waiting>(spare)->running == old.generation());
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 1}, fresh_setup()};
+  Join join = bench.a_join("c");
+  join.heard = old.generation().number;
+  const auto c = bench.join(join);
+  World held = *old.last<World>(old.a);
+  held.seat = {0, 0, 1, 2, roster_hash({{NodeId{"a"}, "a.local", 2, 0, 4000}})};
+  bench.pass(3s);
+  CHECK(bench.begun.empty());
+  SECTION("they come") {
+    CHECK(bench.last<Resumed>(bench.resume("a", held)));
+    bench.pass(1min);
+    CHECK(bench.count<World>(c) == 0);
+  }
+  SECTION("nobody comes: the spare is all there is") {
+    bench.pass(7s);
+    CHECK(bench.world(c) == "c");
+    CHECK(bench.generation().number == 2);
+  }
+}
+
+TEST_CASE("a job that is over is over for a coordinator that was not there", "[round]") {
+  Pair old;
+  const World held = *old.last<World>(old.a);
+  RoundBench bench{two, fresh_setup()};
+  SECTION("said by a node that waits for the others") {
+    const auto a = bench.resume("a", held);
+    bench.say(a, JobFinished{held.generation});
+    CHECK(bench.last<Verdict>(a)->exit_code == 0);
+  }
+  SECTION("said by a node that has none of its workers left") {
+    Join join = bench.a_join("a");
+    join.last = held.generation;
+    const auto a = bench.join(join);
+    bench.say(a, JobFinished{held.generation});
+    CHECK(bench.last<Verdict>(a)->exit_code == 0);
+  }
+  SECTION("but not of a generation before the newest") {
+    bench.join("c"), bench.join("d");
+    REQUIRE(bench.begun.size() == 1);
+    const auto a = bench.resume("a", held);
+    bench.say(a, JobFinished{{0, held.generation.lineage}});
+    CHECK_FALSE(bench.round.verdict());
+  }
+}
+
 TEST_CASE("a coordinator that has begun a generation itself adopts none", "[round]") {
   Pair old;
   const World held = *old.last<World>(old.a);
@@ -823,7 +882,7 @@ TEST_CASE("a coordinator that hears nobody any more blames its own line, and wai
     CHECK(bench.count<Revoke>(a) + bench.count<Revoke>(b) == 0);
   }
   SECTION("one does not") {
-    bench.pass(2s);
+    bench.pass(7s);
     CHECK_THAT(bench.last<Revoke>(a)->why.what, Contains("node b is lost"));
   }
 }

@@ -230,6 +230,11 @@ TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
     node.on(LinkUp{});
     CHECK(node.hear(Resumed{generation(1)}) == Words{"done"});
   }
+  SECTION("a job that is over is told to whoever answers") {
+    node.tell(10, Hello{.rank = 0, .world = 2, .is_job = true});
+    node.tell(10, JobOver{generation(1)});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0", "job finished"});
+  }
   SECTION("workers that are being ended are waited for, but go on with nothing") {
     node.on(LinkUp{});
     node.hear(Revoke{generation(1), revoked});

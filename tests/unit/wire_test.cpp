@@ -26,6 +26,7 @@ Join a_join() {
   join.seat = Seat{2, 9, 5, 21, 0xfedcba9876543210};
   join.restarts = {3, 2};
   join.topology = "zone-1/rack 7/host";
+  join.heard = 11;
   return join;
 }
 

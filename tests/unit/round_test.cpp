@@ -380,12 +380,15 @@ TEST_CASE("a coordinator that was itself asleep blames nobody", "[round]") {
 }
 
 TEST_CASE("a sleep that is shorter than the heartbeat limit blames nobody either", "[round]") {
-  Pair bench;
-  bench.pass(700ms);
-  bench.now += 4900ms;  // asleep: what nodes say waits in its sockets, and its timers come first
-  bench.feed(RoundTick{});
-  bench.pass(1s);
-  CHECK(bench.count<Revoke>(bench.a) == 0);
+  for (Duration awake = 0ms; awake < 6s; awake += 100ms) {
+    Pair bench;
+    bench.pass(awake);
+    bench.now += 4900ms;  // asleep: what nodes say waits in its sockets, and its timers come first
+    bench.feed(RoundTick{});
+    bench.pass(1s);
+    INFO(awake / 1ms << " ms");
+    CHECK(bench.round.running());
+  }
 }
 
 TEST_CASE("a stream in this process is never silent", "[round]") {

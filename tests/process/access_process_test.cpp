@@ -142,7 +142,7 @@ TEST_CASE("with a token both sides have the same, or the node is refused for goo
   SECTION("another") {
     Stage stage{with};
     CHECK_THAT(stage.try_with({.token = Secret{"another token"}}), Contains("refused: ") && Contains("not the coordinator's"));
-    CHECK_THAT(stage.said, Contains("nodes whose token"));
+    CHECK_THAT(stage.said, Contains("whose token is missing, wrong or not asked for"));
     CHECK_THAT(stage.said, !Contains("another token"));
   }
   SECTION("the node has none") {

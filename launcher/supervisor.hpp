@@ -13,6 +13,7 @@
 #include "launcher/options.hpp"
 #include "launcher/report.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/planted.hpp"
 #include "lib/link/message.hpp"
 #include "lib/link/store_memory.hpp"
 #include "rendezvous/messages.hpp"
@@ -116,6 +117,7 @@ class Supervisor {
   [[nodiscard]] const Generation& last_generation() const { return last_; }
 
  private:
+  ELRUN_COMPARED_IN_SIMULATION
   enum class Phase {
     joining,   // no generation: waits for a world
     running,   // workers of world_ run, or have ended and the coordinator was told

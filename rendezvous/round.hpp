@@ -13,6 +13,7 @@
 
 #include "lib/base/digest.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/planted.hpp"
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
 
@@ -114,6 +115,7 @@ class Round {
   [[nodiscard]] std::optional<Generation> running() const;
 
  private:
+  ELRUN_COMPARED_IN_SIMULATION
   struct Stream {
     std::optional<NodeId> node;  // none before Join and after Leave
     bool in_process = false;

@@ -7,7 +7,8 @@ elrun_library(sim_cores
 target_compile_definitions(elrun_sim_cores PUBLIC ELRUN_PLANTED_BUGS="tests/support/sim/planted_bugs.hpp")
 
 elrun_library(sim_world
-  SOURCES support/sim/agents.cpp support/sim/coordinators.cpp support/sim/faults.cpp support/sim/profile.cpp
+  SOURCES support/sim/agents.cpp support/sim/coordinators.cpp support/sim/explorer.cpp
+          support/sim/fingerprint.cpp support/sim/faults.cpp support/sim/profile.cpp
           support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp
   PUBLIC elrun::sim_cores)
 # g++ 12 takes moved-from variants for reads of what was never written.
@@ -20,7 +21,8 @@ elrun_executable(elrun_sim SOURCES sim/main.cpp LINK elrun::sim_world Threads::T
 add_test(NAME sim_seeds COMMAND elrun_sim --seeds 500 --nodes 5)
 add_test(NAME sim_regressions COMMAND elrun_sim --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/regressions.txt)
 add_test(NAME sim_planted COMMAND elrun_sim --planted all --nodes 5)
-set_tests_properties(sim_seeds sim_regressions sim_planted PROPERTIES LABELS simulation TIMEOUT 300)
+add_test(NAME sim_exhaustive COMMAND elrun_sim --exhaustive)
+set_tests_properties(sim_seeds sim_regressions sim_planted sim_exhaustive PROPERTIES LABELS simulation TIMEOUT 300)
 if(TARGET elrun_launcher AND TARGET elrun)
   add_test(NAME sim_planted_absent COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/sim/planted_absent.sh
     $<TARGET_FILE:elrun_sim> $<TARGET_FILE:elrun_launcher> $<TARGET_FILE:elrun>)

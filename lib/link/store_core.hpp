@@ -20,6 +20,7 @@
 #include <elrun/units.hpp>
 
 #include "lib/base/bytes.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0 {
 
@@ -103,6 +104,7 @@ class StoreCore {
   [[nodiscard]] Bytes kept() const { return Bytes{kept_bytes_}; }
 
  private:
+  ELRUN_COMPARED_IN_SIMULATION
   using Answers = std::vector<StoreAnswer>;
   using Keys = std::map<std::string, ByteVector, std::less<>>;
   using WaiterId = std::pair<StoreCaller, std::uint64_t>;  // a caller and the id of its call

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "lib/base/planted.hpp"
 #include "lib/link/store_core.hpp"
 
 namespace elrun::inline v0 {
@@ -24,6 +25,7 @@ class StoreMemory {
   [[nodiscard]] std::vector<StoreRequest> replay(const Generation& generation, std::uint32_t node) const;
 
  private:
+  ELRUN_COMPARED_IN_SIMULATION
   using Name = std::tuple<StoreOp, std::string, std::uint32_t, std::uint32_t>;  // with count and rank; all changes are `set`
   void forget(std::map<Name, StoreRequest>::iterator entry);
   std::map<Name, StoreRequest> entries_;

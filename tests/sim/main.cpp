@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "tests/support/sim/explorer.hpp"
 #include "tests/support/sim/simulation.hpp"
 
 namespace elrun::sim {
@@ -33,6 +34,8 @@ step; a broken rule ends the run with its trace and the line that replays it.
   elrun_sim --planted all [--seeds N]           each of them, as a table; --planted list: only their names
   elrun_sim --regressions FILE                  the seeds that once failed: lines of "seed nodes why"
 
+  elrun_sim --exhaustive [--planted NAME|all]   every order of events of three nodes, with one fault at any place
+
   --keep-going    goes on after a broken rule: one line for each seed that breaks one
   --threads T     how many seeds run at one time (default: as many as there are processors)
   --quiet         of a single seed no trace
@@ -42,10 +45,10 @@ wrong command line. A seed means the same run on every machine, until the simula
 )";
 
 struct Options {
-  std::uint64_t from = 0, seeds = 0;
+  std::uint64_t from = 0, seeds = 0, states = ~std::uint64_t{0};
   std::uint32_t nodes = 5;
   std::string planted, regressions;
-  bool one = false, quiet = false, help = false, keep_going = false;
+  bool exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
 };
 
@@ -54,8 +57,8 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i];
     if (name == "--help" || name == "-h") return options.help = true, options;
-    if (name == "--quiet" || name == "--keep-going") {
-      (name == "--quiet" ? options.quiet : options.keep_going) = true;
+    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive") {
+      (name == "--quiet" ? options.quiet : name == "--exhaustive" ? options.exhaustive : options.keep_going) = true;
       continue;
     }
     if (++i == arguments.size()) return {};
@@ -69,12 +72,13 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
       if (name == "--seed") options.from = number, options.seeds = 1, options.one = true;
       else if (name == "--seeds") options.seeds = number;
       else if (name == "--from") options.from = number;
+      else if (name == "--states") options.states = number;
       else if (name == "--nodes" && number >= 1 && number <= 1000) options.nodes = static_cast<std::uint32_t>(number);
       else if (name == "--threads" && number >= 1 && number <= 1024) options.threads = static_cast<unsigned>(number);
       else return {};
     }
   }
-  if (options.seeds == 0 && options.planted.empty() && options.regressions.empty()) return {};
+  if (options.seeds == 0 && !options.exhaustive && options.planted.empty() && options.regressions.empty()) return {};
   return options;
 }
 
@@ -138,6 +142,63 @@ int all_planted(const Options& options) {
     std::fflush(stdout);
   }
   return code;
+}
+
+// All searches, or up to the first of them that finds something.
+std::vector<SearchResult> search_all(Bug bug, unsigned threads, std::uint64_t states) {
+  std::vector<SearchResult> results(searches.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    planted_bug = bug;
+    for (std::size_t i = next++; i < searches.size(); i = next++) {
+      results[i] = Explorer{searches[i], states}.run();
+      if (results[i].violation && bug != Bug::none) next = searches.size();
+    }
+    planted_bug = Bug::none;
+  };
+  std::vector<std::jthread> workers;
+  for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work);
+  workers.clear();
+  return results;
+}
+
+int exhaustive_planted(const Options& options) {
+  fmt::print("| planted bug | found by the search | by |\n|---|---|---|\n");
+  std::size_t found = 0;
+  for (const BugText& text : bug_texts) {
+    const std::vector<SearchResult> results = search_all(text.bug, options.threads, options.states);
+    const auto at = std::find_if(results.begin(), results.end(), [](const SearchResult& result) { return result.violation.has_value(); });
+    if (at != results.end()) ++found;
+    fmt::print("| `{}` | {} | {} |\n", text.name, at == results.end() ? "" : searches[static_cast<std::size_t>(at - results.begin())].name, at == results.end() ? "" : at->violation->checker);
+    std::fflush(stdout);
+  }
+  fmt::print("{} of {} planted bugs found\n", found, bug_texts.size());
+  return exit_clean;
+}
+
+int exhaustive(const Options& options) {
+  if (options.planted == "all") return exhaustive_planted(options);
+  Bug bug = Bug::none;
+  if (!options.planted.empty()) {
+    const auto text = bug_named(options.planted);
+    if (!text) return fmt::print(stderr, "elrun_sim: no planted bug is called {}; --planted list names them\n", options.planted), exit_usage;
+    bug = text->bug;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<SearchResult> results = search_all(bug, options.threads, options.states);
+  SearchResult all;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const SearchResult& one = results[i];
+    fmt::print("{}: {} states, {} moves, {} ends, {:.3g} paths, {} events the longest{}\n", searches[i].name, one.states, one.moves, one.ends, one.paths, one.longest, one.violation ? ": FOUND" : one.whole ? "" : "; stopped there");
+    all.states += one.states, all.moves += one.moves, all.paths += one.paths;
+    if (!one.violation) continue;
+    for (const std::string& line : one.trace) fmt::print("{}\n", line);
+    fmt::print("\n{} is broken: {}\n", one.violation->checker, one.violation->sentence);
+    return exit_found;
+  }
+  const double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  fmt::print("three nodes, {} states, {:.3g} paths: clean; {} moves, {:.1f} s on {} threads\n", all.states, all.paths, all.moves, taken, options.threads);
+  return exit_clean;
 }
 
 int regressions(const Options& options) {
@@ -207,6 +268,7 @@ int run(const std::vector<std::string>& arguments) {
     for (const BugText& text : bug_texts) fmt::print("{}\n", text.name);
     return exit_clean;
   }
+  if (options->exhaustive) return exhaustive(*options);
   if (options->planted == "all") return all_planted(*options);
   if (!options->regressions.empty()) return regressions(*options);
   return seeds(*options);

@@ -10,6 +10,7 @@
 namespace elrun::sim {
 namespace {
 
+constexpr std::uint64_t attempts_per_agent = 1000;
 constexpr Duration backoff_min = 50ms, backoff_max = 2s;  // as rendezvous/client.cpp has them
 
 }  // namespace
@@ -54,7 +55,7 @@ void Simulation::connect(ProcessId id) {
   ++agent.attempt;
   const std::optional<ProcessId> target = agent.hosts ? agent.hosts : named_;
   if (!target) return connect_failed(id, "the name does not resolve");
-  const StreamId stream = streams_.size() + 1;
+  const StreamId stream = exact_ ? id.value() * attempts_per_agent + agent.attempt : streams_.size() + 1;
   streams_.emplace(stream, Stream{id, *target, agent.hosts.has_value()});
   agent.stream = stream;
   if (agent.hosts) return happen(now_, *target, StreamArrives{stream}, {Channel::Kind::up, stream});
@@ -212,7 +213,7 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     whole.run = RunId{"run"};
     whole.version = "1.2.0";
     whole.address = fmt::format("10.0.0.{}", process(id).host);
-    if (!join->resuming && (agent.port == 0 || agent.port_is_for != join->last)) agent.port = static_cast<std::uint16_t>(20000 + ++ports_ % 40000), agent.port_is_for = join->last;
+    if (!join->resuming && (agent.port == 0 || agent.port_is_for != join->last)) agent.port = static_cast<std::uint16_t>(exact_ ? 20000 + 100 * id.value() + join->last.number : 20000 + ++ports_ % 40000), agent.port_is_for = join->last;
     whole.master_port = agent.port;
     whole.hint = static_cast<std::int32_t>(agent.slot);
     message = std::move(whole);

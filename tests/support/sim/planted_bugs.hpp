@@ -52,6 +52,8 @@ inline constexpr auto bug_texts = std::to_array<BugText>({
 #undef ELRUN_SIM_BUG_TEXT
 });
 
+class Fingerprint;
+
 /// The one bug of this thread's simulations.
 inline thread_local Bug planted_bug = Bug::none;
 
@@ -64,4 +66,5 @@ struct AssertionFailed : std::logic_error {
 }  // namespace elrun::sim
 
 #define ELRUN_PLANTED(name) (::elrun::sim::planted_bug == ::elrun::sim::Bug::name)
+#define ELRUN_COMPARED_IN_SIMULATION friend class ::elrun::sim::Fingerprint;
 #define ELRUN_ASSERTION_FAILED ::elrun::sim::assertion_failed

@@ -56,6 +56,7 @@ struct Profile {
   Duration arrive_within = 2s;
   std::vector<FaultKind> faults;
   Duration calm_after = 40s;  ///< No fault begins later, and all that lasts is over by then
+  bool exact = false;                 ///< No chance and no delay: the explorer decides what comes first
   bool harmless = false;              ///< Nothing goes wrong that a complete generation may end of
   Duration coordinator_away = 3s;     ///< At most, when it crashes
   /// Once faults have stopped: a generation runs, or a verdict is there, within this.

@@ -23,6 +23,7 @@
 #include "lib/link/store_core.hpp"
 #include "rendezvous/round.hpp"
 #include "tests/support/sim/checkers/checkers.hpp"
+#include "tests/support/sim/fingerprint.hpp"
 #include "tests/support/sim/planted_bugs.hpp"
 #include "tests/support/sim/profile.hpp"
 
@@ -78,9 +79,9 @@ struct Channel {
 // --- who there is -------------------------------------------------------------------------------------------------
 
 struct Process {
-  enum class Kind : std::uint8_t { agent, coordinator, worker } kind;
+  enum class Kind : std::uint8_t { agent, coordinator, worker } kind = Kind::worker;
   HostId host = 0;
-  bool alive = true;
+  bool alive = false;
   bool paused = false;
   Duration clock_offset{};             ///< Its monotonic clock against the world's
   std::optional<std::uint32_t> actions_left;  ///< Until something happens to it between two actions
@@ -175,6 +176,7 @@ class Simulation {
 
  private:
   friend class Explorer;
+  friend class Fingerprint;
 
   // world.cpp: time, processes, network
   void happen(Instant at, std::optional<ProcessId> to, Happening what, Channel channel = {});
@@ -289,6 +291,7 @@ class Simulation {
 
   template <class Observation>
   void see(const Observation& observation) {
+    if (exact_) seen_ += Fingerprint::of(observation);
     checkers_.see(observation, now_);
   }
   template <class... Arguments>
@@ -306,7 +309,7 @@ class Simulation {
 
   Profile profile_;
   bool traced_;
-  bool exact_ = false;  // no chance in times: every delay is nothing, and the explorer chooses the order
+  bool exact_;  // every delay is nothing, and numbers do not depend on the order of events: the explorer chooses it
   Rng rng_;
   Instant now_{};
   std::uint64_t sequence_ = 0, events_ = 0, generations_ = 0, ports_ = 0;
@@ -329,6 +332,8 @@ class Simulation {
   std::optional<Instant> healed_, settled_;
   Instant look_again_{};
   Checkers checkers_;
+  std::uint64_t seen_ = 0;  // all that the checkers were told, in whatever order: with it goes what they know
+  std::map<HostId, std::uint32_t> started_;  // processes, by host, where the order must not matter
   std::deque<std::string> trace_;
 };
 

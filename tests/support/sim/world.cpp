@@ -9,6 +9,7 @@
 namespace elrun::sim {
 namespace {
 
+constexpr std::uint32_t processes_per_host = 16;  // where numbers must not depend on who comes first
 constexpr std::size_t trace_lines_max = 200'000;
 constexpr std::uint64_t events_max = 2'000'000;  // far beyond any run that gets somewhere
 
@@ -18,11 +19,12 @@ void assertion_failed(const char* expression, const char* file, int line) {
   throw AssertionFailed{fmt::format("{} ({}:{})", expression, file, line)};
 }
 
-Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profile)}, traced_{traced}, rng_{profile_.seed} {
+Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profile)}, traced_{traced}, exact_{profile_.exact}, rng_{profile_.seed} {
   std::get<FaultsStayLocal>(checkers_.all).harmless = profile_.harmless;
   std::get<WorldFits>(checkers_.all).nodes_min = profile_.round.nodes_min;
   std::get<WorldFits>(checkers_.all).nodes_max = profile_.round.nodes_max;
   hosts_.push_back(true);  // of a coordinator that has a host of its own
+  if (exact_) processes_.resize((profile_.nodes + 1) * processes_per_host);
   for (Slot slot = 0; slot < profile_.nodes; ++slot) {
     hosts_.push_back(true);
     nodes_.push_back({NodeId{fmt::format("node{}", slot)}, static_cast<HostId>(slot + 1), {}, false});
@@ -30,7 +32,7 @@ Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profil
   }
   if (!profile_.hosted) happen(now_ + random(profile_.arrive_within / 2), {}, FreshCoordinator{});
   for (const FaultKind kind : profile_.faults) happen(now_ + random(profile_.calm_after), {}, Injected{kind});
-  happen(now_ + profile_.calm_after, {}, Heal{});
+  if (!exact_) happen(now_ + profile_.calm_after, {}, Heal{});
 }
 
 void Simulation::run() {
@@ -87,8 +89,19 @@ void Simulation::deliver(std::optional<ProcessId> to, Happening what) {
 // --- processes ----------------------------------------------------------------------------------------------------
 
 ProcessId Simulation::start_process(Process::Kind kind, HostId host) {
+  Process p;
+  p.kind = kind;
+  p.host = host;
+  p.alive = true;
+  if (exact_) {
+    const std::uint32_t place = started_[host]++;
+    if (place >= processes_per_host) throw std::length_error{"too many processes on one host"};
+    const ProcessId id{host * processes_per_host + place};
+    p.clock_offset = 1h;
+    process(id) = std::move(p);
+    return id;
+  }
   const ProcessId id{static_cast<std::uint32_t>(processes_.size())};
-  Process p{kind, host};
   p.clock_offset = 1h + random(1000h);  // instants of two processes mean nothing to each other
   processes_.push_back(std::move(p));
   return id;

@@ -1,0 +1,63 @@
+#include "tests/support/sim/fingerprint.hpp"
+
+#include "tests/support/sim/simulation.hpp"
+
+namespace elrun::sim {
+
+// Left out is what follows from the rest (indices, counts, sums).
+void Fingerprint::add(const Round& round) {
+  const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced,
+               former, generation, floor, members, roster, recovery, hold_until, deserted_until, done, lost, revoked, began, return_by,
+               enough_since, forming_since, restarts, progressed, newest_step, growths, cause, verdict, verdict_at, explain_at,
+               explained, explanation, beat_at, wake, actions] = round;
+  all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, generation, floor, members, recovery, hold_until,
+      deserted_until, done, lost, revoked, began, return_by, enough_since, forming_since, restarts, progressed, newest_step,
+      growths, cause, verdict, verdict_at, explain_at, explained, explanation, beat_at, wake);
+}
+
+void Fingerprint::add(const StoreCore& store) {
+  const auto& [generation, over, keys, waiters, expiries, parked, rooms, kept, bytes, kept_bytes, kept_made, version,
+               nodes_to_hear, heard, replayed, put_off] = store;
+  all(generation, over, keys, waiters, rooms, kept, version, nodes_to_hear, heard, replayed, put_off);
+}
+
+void Fingerprint::add(const StoreMemory& memory) {
+  const auto& [entries, by_version, bytes] = memory;
+  all(entries, by_version);
+}
+
+void Fingerprint::add(const launcher::Supervisor& supervisor) {
+  const auto& [options, now, actions, phase, last, heard, world, workers, after, calls, memory, link_up, served, job_over, own_failure,
+               node_restarts, step, signals, lost, lost_at, join_by, coordinator_by, kill_at, waiting_for] = supervisor;
+  all(phase, last, heard, world, workers, after, calls, memory, link_up, served, job_over, own_failure, node_restarts, step, signals,
+      lost, lost_at, join_by, coordinator_by, kill_at, waiting_for);
+}
+
+// What happens is a set: in each channel with its place there, all else with its time alone. Timers that were replaced
+// are gone from it, so the numbers that tell them apart do not count; neither does what is dead.
+void Fingerprint::add(const Simulation& s) {
+  std::uint64_t due = 0;
+  std::map<Channel, std::uint64_t> places;
+  for (const auto& [at, queued] : s.queue_) {
+    const auto& what = queued.what;
+    const bool timer = std::holds_alternative<SupervisorTimer>(what) || std::holds_alternative<RoundTimer>(what) || std::holds_alternative<StoreTimer>(what);
+    const std::uint64_t place = queued.channel.kind == Channel::Kind::none ? 0 : ++places[queued.channel];
+    due += timer ? of(at.first, queued.to, what.index()) : of(at.first, queued.to, queued.channel, place, what);
+  }
+  all(due, s.now_, s.generations_, s.hosts_, s.named_, s.ledger_, s.decided_, s.job_over_, s.started_, s.seen_);
+  for (const Process& p : s.processes_) all(p.alive, p.paused, p.clock_offset);
+  for (const Node& node : s.nodes_) all(node.host, node.agent, node.left);
+  for (const auto& [id, stream] : s.streams_)
+    if (stream.agent_end || stream.coordinator_end) all(id, stream);
+  for (const auto& [id, worker] : s.workers_)
+    if (s.process(id).alive) all(id, worker);
+  for (const auto& [id, a] : s.agents_)
+    if (s.process(id).alive)
+      all(id, a.supervisor, a.inbox, a.undone, a.children, a.hosts, a.port, a.port_is_for, a.finished, a.member_ever, a.asked, a.wake,
+          a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact);
+  for (const auto& [id, c] : s.coordinators_)
+    if (s.process(id).alive)
+      all(id, c.round, c.store, c.serving, c.undone, c.store_wake, c.callers, c.callers_made, c.calls, c.verdict_seen);
+}
+
+}  // namespace elrun::sim

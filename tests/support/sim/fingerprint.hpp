@@ -1,0 +1,149 @@
+#pragma once
+/// \file Fingerprint: all that decides how a simulation goes on, as one number. Two orders of events that lead to the same
+/// fingerprint have the same future, so the explorer follows only one of them.
+///
+/// Plain structs are taken apart field by field; the cores' classes too, and there each member is named: one that is added
+/// and left out here does not compile.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "launcher/supervisor.hpp"
+#include "lib/link/store_core.hpp"
+#include "rendezvous/round.hpp"
+
+namespace elrun::sim {
+
+class Simulation;
+
+class Fingerprint {
+ public:
+  [[nodiscard]] std::uint64_t value() const { return value_; }
+  template <class... Values>
+  static std::uint64_t of(const Values&... values) {
+    Fingerprint print;
+    (print.add(values), ...);
+    return print.value();
+  }
+
+  template <class T>
+    requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void add(T number) {
+    std::uint64_t x = value_ ^ (static_cast<std::uint64_t>(number) + 0x9e3779b97f4a7c15u);  // splitmix64
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    value_ = (x ^ (x >> 31)) + (value_ << 7);
+  }
+  void add(std::monostate) { add(0); }
+  void add(Duration d) { add(d.count()); }
+  void add(Instant t) { add(t.time_since_epoch().count()); }
+  template <class Tag, class Rep>
+  void add(const Strong<Tag, Rep>& strong) { add(strong.value()); }
+  template <class A, class B>
+  void add(const std::pair<A, B>& pair) { add(pair.first), add(pair.second); }
+  template <class... T>
+  void add(const std::tuple<T...>& tuple) { std::apply([this](const auto&... part) { (add(part), ...); }, tuple); }
+  template <class T>
+  void add(const std::optional<T>& maybe) {
+    add(maybe.has_value());
+    if (maybe) add(*maybe);
+  }
+  template <class... T>
+  void add(const std::variant<T...>& one) {
+    add(one.index());
+    std::visit([this](const auto& value) { add(value); }, one);
+  }
+  template <class T>
+  void add(const std::shared_ptr<T>& shared) {
+    add(shared != nullptr);
+    if (shared) add(*shared);
+  }
+  template <class Range>
+    requires requires(const Range& range) { range.begin(), range.end(), range.size(); }
+  void add(const Range& range) {
+    add(range.size());
+    for (const auto& each : range) add(each);
+  }
+  template <class T>
+    requires std::is_aggregate_v<T> && (!requires(const T& range) { range.begin(), range.size(); })
+  void add(const T& plain) { add_fields(plain); }
+
+  void add(const Round& round);
+  void add(const StoreCore& store);
+  void add(const StoreMemory& memory);
+  void add(const launcher::Supervisor& supervisor);
+  void add(const Simulation& simulation);
+
+ private:
+  template <class... Values>
+  void all(const Values&... values) { (add(values), ...); }
+  template <class T>
+  void add_fields(const T& s);
+
+  std::uint64_t value_ = 0x243f6a8885a308d3u;
+};
+
+template <class T>
+void Fingerprint::add_fields(const T& s) {
+  if constexpr (std::is_empty_v<T>) {
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k, l, m);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k, l);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i, j] = s;
+    all(a, b, c, d, e, f, g, h, i, j);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h, i] = s;
+    all(a, b, c, d, e, f, g, h, i);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g, h] = s;
+    all(a, b, c, d, e, f, g, h);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f, g] = s;
+    all(a, b, c, d, e, f, g);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e, f] = s;
+    all(a, b, c, d, e, f);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d, e] = s;
+    all(a, b, c, d, e);
+  } else if constexpr (requires { T{{}, {}, {}, {}}; }) {
+    const auto& [a, b, c, d] = s;
+    all(a, b, c, d);
+  } else if constexpr (requires { T{{}, {}, {}}; }) {
+    const auto& [a, b, c] = s;
+    all(a, b, c);
+  } else if constexpr (requires { T{{}, {}}; }) {
+    const auto& [a, b] = s;
+    all(a, b);
+  } else {
+    const auto& [a] = s;
+    all(a);
+  }
+}
+
+}  // namespace elrun::sim

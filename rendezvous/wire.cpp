@@ -31,13 +31,18 @@ class Checker {
     fail(fmt::format("{} has {} bytes, more than {}", field, value.size(), max));
     return {};
   }
+  /// A value that only a later version knows becomes the last of this one.
+  template <class Choice>
+  static Choice known(std::uint32_t value, Choice last) {
+    return static_cast<Choice>(std::min(value, static_cast<std::uint32_t>(last)));
+  }
   Generation generation(const wire::Generation& in) {
     return {number<std::uint64_t>("generation", in.number(), 0, generation_number_max), {{in.lineage_high(), in.lineage_low()}}};
   }
   Failure failure(const wire::Failure& in) {
     Failure out;
-    out.code = static_cast<Code>(number<std::uint32_t>("code", in.code(), 0, static_cast<std::uint32_t>(Code::internal)));
-    out.remedy = static_cast<Remedy>(number<std::uint32_t>("remedy", in.remedy(), 0, static_cast<std::uint32_t>(Remedy::exit_process)));
+    out.code = known(in.code(), Code::internal);
+    out.remedy = known(in.remedy(), Remedy::exit_process);
     out.what = text("what", in.what(), wire_text_max);
     if (in.has_rank()) out.rank = Rank{in.rank()};
     if (in.has_peer()) out.peer = Rank{in.peer()};

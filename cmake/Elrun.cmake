@@ -19,6 +19,12 @@ elseif(ELRUN_SANITIZE STREQUAL "thread")
   target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -fno-omit-frame-pointer -g1 $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
   target_link_options(elrun_build_flags INTERFACE -fsanitize=thread)
 endif()
+if(ELRUN_LIBFUZZER)  # without this the fuzzers would not see which ways through elrun's own code an input takes
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "ELRUN_LIBFUZZER=ON needs clang: -DCMAKE_CXX_COMPILER=clang++-16")
+  endif()
+  target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
 
 # elrun_library(name SOURCES a.cpp ... PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias elrun::<name>.
 function(elrun_library name)
@@ -55,6 +61,32 @@ function(elrun_test name)
   # Skipped is only what said why and checked nothing: a failure beside a skipped case stays a failure.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     SKIP_REGULAR_EXPRESSION "SKIPPED:.*assertions: - none -" ENVIRONMENT "ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR}")
+endfunction()
+
+# elrun_fuzzer(name LINK ...): fuzz/<name>.cpp has LLVMFuzzerTestOneInput and fuzz_examples. With ELRUN_LIBFUZZER it is
+# a fuzzer, built by the target `fuzzers`; otherwise a test that feeds it mutations of its examples by seed.
+function(elrun_fuzzer name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  set(labels fuzz)
+  if("elrun::rendezvous_net" IN_LIST ARG_LINK)
+    list(APPEND labels grpc)
+    if(ELRUN_SANITIZE STREQUAL "thread")
+      return()
+    endif()
+  endif()
+  if(ELRUN_LIBFUZZER)
+    elrun_executable(${name} SOURCES fuzz/${name}.cpp fuzz/corpus.cpp LINK ${ARG_LINK})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET fuzzers)
+      add_custom_target(fuzzers)
+    endif()
+    add_dependencies(fuzzers ${name})
+  else()
+    elrun_executable(${name} SOURCES fuzz/${name}.cpp fuzz/driver.cpp LINK ${ARG_LINK})
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 120)
+  endif()
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endfunction()
 
 # elrun_bench(name SOURCES ... LINK ...): a program under build/bench that prints one line per question. The target

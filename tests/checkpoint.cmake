@@ -10,16 +10,5 @@ elrun_test(checkpoint_property SOURCES property/checkpoint_property.cpp
   LINK elrun_checkpoint_test_support LABELS property TIMEOUT 600)
 endif()
 
-# With clang and -DELRUN_LIBFUZZER=ON the targets are fuzzers; otherwise a driver feeds them mutations by seed.
-foreach(target manifest_fuzz safetensors_fuzz)
-  if(ELRUN_LIBFUZZER)
-    elrun_executable(${target} SOURCES fuzz/${target}.cpp LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
-    target_link_options(${target} PRIVATE -fsanitize=fuzzer)
-    target_compile_options(${target} PRIVATE -fsanitize=fuzzer)
-  else()
-    elrun_executable(${target} SOURCES fuzz/${target}.cpp fuzz/driver.cpp LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
-    add_test(NAME ${target} COMMAND ${target} 20000)
-    set_tests_properties(${target} PROPERTIES LABELS fuzz TIMEOUT 120)
-  endif()
-  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-endforeach()
+elrun_fuzzer(manifest_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
+elrun_fuzzer(safetensors_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)

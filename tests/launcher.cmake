@@ -2,7 +2,7 @@ elrun_test(options_test SOURCES unit/options_test.cpp LINK elrun::launcher_core 
 elrun_test(environment_test SOURCES unit/environment_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(report_test SOURCES unit/report_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(supervisor_test SOURCES unit/supervisor_test.cpp LINK elrun::launcher_core LABELS unit)
-elrun_test(options_fuzz SOURCES fuzz/options_fuzz.cpp LINK elrun::launcher_core LABELS fuzz)
+elrun_fuzzer(options_fuzz LINK elrun::launcher_core)
 elrun_test(host_test SOURCES unit/host_test.cpp LINK elrun::launcher_core LABELS unit)
 
 elrun_executable(launcher_worker SOURCES process/programs/launcher_worker.cpp LINK elrun::link)

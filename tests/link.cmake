@@ -6,14 +6,5 @@ set_target_properties(operators_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PRO
 elrun_test(session_test SOURCES process/session_test.cpp LINK elrun::link LABELS process)
 add_dependencies(session_test operators_worker)
 
-# With clang and -DELRUN_LIBFUZZER=ON a fuzzer; otherwise a driver feeds it mutations by seed.
-if(ELRUN_LIBFUZZER)
-  elrun_executable(message_fuzz SOURCES fuzz/message_fuzz.cpp LINK elrun::link_core)
-  target_compile_options(message_fuzz PRIVATE -fsanitize=fuzzer)
-  target_link_options(message_fuzz PRIVATE -fsanitize=fuzzer)
-else()
-  elrun_executable(message_fuzz SOURCES fuzz/message_fuzz.cpp fuzz/driver.cpp LINK elrun::link_core)
-  add_test(NAME message_fuzz COMMAND message_fuzz)
-  set_tests_properties(message_fuzz PROPERTIES LABELS fuzz TIMEOUT 120)
-endif()
-set_target_properties(message_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+elrun_fuzzer(message_fuzz LINK elrun::link_core)
+elrun_fuzzer(store_fuzz LINK elrun::link_core)

@@ -14,15 +14,8 @@ elrun_test(store_client_test SOURCES process/store_client_test.cpp LINK elrun::s
 elrun_bench(store_bench SOURCES bench/store_bench.cpp LINK elrun::store_client elrun::rendezvous_net elrun::base fmt::fmt)
 target_compile_definitions(store_bench PRIVATE ELRUN_BENCH_SOURCE="${PROJECT_SOURCE_DIR}")
 
-# With clang and -DELRUN_LIBFUZZER=ON a fuzzer; otherwise messages by seed.
-if(ELRUN_LIBFUZZER)
-  elrun_executable(rendezvous_fuzz SOURCES fuzz/rendezvous_fuzz.cpp LINK elrun::rendezvous_net)
-  target_compile_definitions(rendezvous_fuzz PRIVATE ELRUN_LIBFUZZER)
-  target_compile_options(rendezvous_fuzz PRIVATE -fsanitize=fuzzer)
-  target_link_options(rendezvous_fuzz PRIVATE -fsanitize=fuzzer)
-else()
-  elrun_test(rendezvous_fuzz SOURCES fuzz/rendezvous_fuzz.cpp LINK elrun::rendezvous_net LABELS fuzz)
-endif()
+elrun_fuzzer(rendezvous_fuzz LINK elrun::rendezvous_net)
+elrun_fuzzer(outsiders_fuzz LINK elrun::rendezvous_net elrun_rendezvous_proto)
 
 elrun_bench(scale_bench SOURCES bench/scale_bench.cpp support/spawn.cpp LINK elrun::rendezvous_net elrun_rendezvous_proto fmt::fmt)
 elrun_test(etcd_test SOURCES process/etcd_test.cpp support/etcd.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process TIMEOUT 240)

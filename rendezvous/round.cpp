@@ -71,7 +71,7 @@ Round::Round(RoundSetup setup) : setup_{std::move(setup)}, run_{setup_.run}, flo
 
 std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   // A coordinator that was itself stopped (paused, swapped out) heard nobody: that is nobody's silence but its own.
-  if (wake_ && now > *wake_ + setup_.timeouts.heartbeat) {
+  if (wake_ && now > *wake_ + setup_.timeouts.heartbeat && !ELRUN_PLANTED(coordinator_blames_nodes_for_its_nap)) {
     for (auto& [number, stream] : streams_) stream.heard = now;
     std::set<std::pair<Instant, NodeId>> broken;
     for (const auto& [at, id] : broken_) nodes_.at(id).broken = now, broken.emplace(now, id);
@@ -260,7 +260,8 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
 // The node's workers still run for a generation that is over, or that another coordinator began.
 void Round::claim(Node& node, Instant now) {
   const Join& join = node.join;
-  const bool nothing_begun = generation_.number == 0 && !ELRUN_PLANTED(fresh_coordinator_ends_what_runs);
+  // What is on record, or what another node has heard of, may be a later one: then this one is over.
+  const bool nothing_begun = generation_.number == 0 && join.last.number >= floor_ && !ELRUN_PLANTED(fresh_coordinator_ends_what_runs);
   if (nothing_begun && join.seat && (!recovery_ || recovery_->generation.number < join.last.number)) {
     const std::optional<Recovery> older = std::exchange(recovery_, {});
     if (older)
@@ -277,8 +278,9 @@ void Round::claim(Node& node, Instant now) {
       expected.base_rank = join.seat->base_rank;
       const auto seat = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node).first : recovery_->seats.end();
       if (seat != recovery_->seats.end() && seat->second == join.who.node) {
-        if (recovery_->seats.size() == recovery_->shape.nodes) adopt(now);
-        return;
+        if (recovery_->seats.size() < recovery_->shape.nodes) return;
+        if (recovery_->generation.number < floor_) return end_recovery("a later one was begun", now);
+        return adopt(now);
       }
     }
   }
@@ -674,6 +676,7 @@ Round::Reason Round::reason() const {
   if (waiting_ < needed())
     return {fmt::format("{} of {} nodes; {}", waiting_, needed(), missing()),
             forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the round is given up"};
+  if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
   return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), *enough_since_ + options().last_call, "last call ends"};
 }
 

@@ -47,7 +47,8 @@ void StoreMemory::clear() { *this = {}; }
 std::vector<StoreRequest> StoreMemory::replay(const Generation& generation, std::uint32_t node) const {
   std::vector<StoreRequest> all;
   all.reserve(entries_.size() + 1);
-  for (const auto& [name, request] : entries_) all.push_back(request);
+  for (const auto& [name, request] : entries_)
+    if (!ELRUN_PLANTED(fresh_store_is_empty)) all.push_back(request);
   all.push_back({.op = StoreOp::relearned, .rank = node, .replay = true});
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i].id = i;

@@ -287,7 +287,10 @@ void Simulation::end_agent_if_allowed(ProcessId id) {
   if (agent.finished && process(id).alive && (!agent.hosts || coordinators_.at(*agent.hosts).round.may_end(local(*agent.hosts)))) end_agent(id);
 }
 
-void Simulation::on(ProcessId id, const FromWorker& e) { feed(id, launcher::WorkerSaid{e.worker.value(), e.message}); }
+void Simulation::on(ProcessId id, const FromWorker& e) {
+  if (std::holds_alternative<JobOver>(e.message)) agents_.at(id).job_over = true;
+  feed(id, launcher::WorkerSaid{e.worker.value(), e.message});
+}
 void Simulation::on(ProcessId id, const SocketClosed& e) { feed(id, launcher::WorkerHungUp{e.worker.value()}); }
 void Simulation::on(ProcessId id, const ChildEnded& e) {
   const LocalRank rank = workers_.at(e.worker).local_rank;

@@ -81,7 +81,7 @@ void Simulation::inject(FaultKind kind) {
       if (worker) note("paused", worker), pause(*worker, some_time());
       return;
     case FaultKind::coordinator_pause:
-      if (coordinator) note("paused", coordinator), pause(*coordinator, profile_.harmless ? random(profile_.timeouts.heartbeat_limit * 3 / 4) : some_time());
+      if (coordinator) note("paused", coordinator), pause(*coordinator, profile_.harmless ? random(profile_.timeouts.heartbeat_limit * 19 / 20) : some_time());
       return;
     case FaultKind::coordinator_crash:
       if (!coordinator) return;
@@ -178,11 +178,13 @@ void Simulation::heal() {
     if (!nodes_[slot].left && ((profile_.hosted && slot == 0) || !enough || rng_.chance(0.5))) happen_after(random(2s), {}, AgentArrives{slot});
 }
 
-// A generation runs whose members all run it, or a verdict is there; or there are too few to form one.
+// A generation runs whose members all run it, or a verdict is there; or there are too few to form one, and none of them
+// knows that the job is over.
 bool Simulation::settled() const {
   if (job_over_) return true;
   const std::vector<ProcessId> agents = alive(Process::Kind::agent);
-  if (agents.size() < profile_.round.nodes_min) return true;
+  const bool over = std::any_of(agents.begin(), agents.end(), [&](ProcessId id) { return agents_.at(id).job_over; });
+  if (agents.size() < profile_.round.nodes_min && !over) return true;
   if (!named_ || !process(*named_).alive) return profile_.hosted && nodes_[0].left;
   const std::optional<Generation> running = coordinators_.at(*named_).round.running();
   if (!running) return false;

@@ -53,7 +53,7 @@ void Fingerprint::add(const Simulation& s) {
     if (s.process(id).alive) all(id, worker);
   for (const auto& [id, a] : s.agents_)
     if (s.process(id).alive)
-      all(id, a.supervisor, a.inbox, a.undone, a.children, a.hosts, a.port, a.port_is_for, a.finished, a.member_ever, a.asked, a.wake,
+      all(id, a.supervisor, a.inbox, a.undone, a.children, a.hosts, a.port, a.port_is_for, a.finished, a.member_ever, a.asked, a.job_over, a.wake,
           a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact);
   for (const auto& [id, c] : s.coordinators_)
     if (s.process(id).alive)

@@ -31,6 +31,8 @@
   bug(add_repeated_after_reconnect, "an add whose answer was lost is sent again")                                       \
   bug(waiter_not_woken, "a caller that waits for a key sleeps on when the key appears")                                 \
   bug(forgotten_caller_counts, "a caller that is gone still counts in a barrier")                                       \
+  bug(coordinator_blames_nodes_for_its_nap, "a coordinator that was paused takes its own silence for that of its nodes")   \
+  bug(fresh_store_is_empty, "the store of a fresh coordinator lacks what was put there before")                         \
   bug(kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")
 
 namespace elrun::sim {

@@ -88,9 +88,6 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
     p.slow_messages = p.wedged_workers = 0;
     p.delay_spread = std::min<Duration>(p.delay_spread, 3ms);
     p.timeouts.reconnect_grace = 250ms;
-    // A node that was in no world cannot tell a fresh coordinator that one runs: here all arrive, and all have a place.
-    p.round.nodes_max = std::max(p.round.nodes_max, p.nodes);
-    p.round.nodes_min = std::min(p.round.nodes_min, p.nodes);
     p.round.last_call = 10s;
     p.arrive_within = std::min<Duration>(p.arrive_within, 1s);
   }

@@ -110,6 +110,7 @@ struct Agent {
   std::uint16_t port = 0;
   Generation port_is_for{};
   bool finished = false, member_ever = false, asked = false;
+  bool job_over = false;  // a worker said so
   std::uint64_t timer = 0;
   std::optional<Instant> wake;
   // The line.

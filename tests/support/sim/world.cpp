@@ -13,6 +13,11 @@ constexpr std::uint32_t processes_per_host = 16;  // where numbers must not depe
 constexpr std::size_t trace_lines_max = 200'000;
 constexpr std::uint64_t events_max = 2'000'000;  // far beyond any run that gets somewhere
 
+bool is_timer(const Happening& what) {
+  return std::holds_alternative<SupervisorTimer>(what) || std::holds_alternative<RoundTimer>(what) || std::holds_alternative<StoreTimer>(what) ||
+         std::holds_alternative<HeartbeatDue>(what) || std::holds_alternative<ConnectLimit>(what) || std::holds_alternative<ConnectAgain>(what);
+}
+
 }  // namespace
 
 void assertion_failed(const char* expression, const char* file, int line) {
@@ -155,7 +160,10 @@ void Simulation::thaw(ProcessId id) {
   process(id).paused = false;
   if (agents_.contains(id)) work(id);
   if (coordinators_.contains(id)) work_coordinator(id);
-  for (Happening& what : std::exchange(process(id).kept, {})) deliver(id, std::move(what));
+  // Its timers have all run out, and its loop looks at them before it reads what came.
+  std::vector<Happening> kept = std::exchange(process(id).kept, {});
+  std::stable_partition(kept.begin(), kept.end(), is_timer);
+  for (Happening& what : kept) deliver(id, std::move(what));
 }
 
 void Simulation::on(const Thaws& e) { thaw(e.process); }
@@ -168,9 +176,7 @@ void Simulation::jump(ProcessId id, Duration by) {
   for (auto at = queue_.begin(); at != queue_.end();) {
     const auto entry = at++;
     const auto& what = entry->second.what;
-    const bool timer = std::holds_alternative<SupervisorTimer>(what) || std::holds_alternative<RoundTimer>(what) || std::holds_alternative<StoreTimer>(what) ||
-                       std::holds_alternative<HeartbeatDue>(what) || std::holds_alternative<ConnectLimit>(what) || std::holds_alternative<ConnectAgain>(what);
-    if (entry->second.to != id || !timer) continue;
+    if (entry->second.to != id || !is_timer(what)) continue;
     moved.emplace_back(std::max(now_, entry->first.first - by), std::move(entry->second));
     queue_.erase(entry);
   }

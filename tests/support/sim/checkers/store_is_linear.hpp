@@ -1,6 +1,6 @@
 #pragma once
-/// \file The store's history is linearizable, key by key. A key lives in one coordinator's store and, without the prefix
-/// `job/`, in one generation. The workload helps: no value is written twice, and counters only grow by one; so it is enough
+/// \file The store's history is linearizable, key by key. A key of a generation lives as long as that, also when another
+/// coordinator goes on with it; one with the prefix `job/` in one coordinator's store. The workload helps: no value is written twice, and counters only grow by one; so it is enough
 /// to compare pairs of calls. A barrier opens for nobody before all its callers have called.
 
 #include <map>
@@ -31,7 +31,8 @@ struct StoreIsLinear {
     begun_.erase({answered.worker, request.id});
     if (!answered.reply.ok) return;  // done or not: nothing is promised
     const Place place = place_of(answered.generation, request);
-    const History key{answered.coordinator, place};
+    const History key = history_of(answered.coordinator, place);
+    if (request.op == StoreOp::set || request.op == StoreOp::add || gathers(request.op)) done_.insert(key);
     switch (request.op) {
       case StoreOp::set: writes_[key][text(request.value)] = {begin, report.now}; break;
       case StoreOp::add: added(key, begin, answered.reply.number, report); break;
@@ -48,18 +49,22 @@ struct StoreIsLinear {
       default: break;
     }
   }
-  /// Nobody removes keys: one that was written while a caller waits for it ends the wait.
+  void on(const GenerationBegan& began, Report&) { keeper_[key_of(began.generation)] = began.coordinator; }
+  /// Nobody removes keys: one that was written while a caller waits for it ends the wait. A gathering that was over for one
+  /// is over for all. Both hold for a fresh coordinator's store as well: whoever had an answer remembers it.
   void on(const StoreServed& served, Report& report) {
     const Place place = place_of(served.request.generation, served.request);
     const std::pair key{served.coordinator, place};
     if (served.reply.ok && (served.request.op == StoreOp::set || served.request.op == StoreOp::add)) present_.insert(key);
-    if (!served.reply.ok && served.reply.code == Code::deadline_passed && served.request.op == StoreOp::get && present_.contains(key))
+    if (!served.reply.ok && served.reply.code == Code::deadline_passed && served.request.op == StoreOp::get && (present_.contains(key) || known(served, place)))
       report.violate(name, fmt::format("a caller waited {} ms for \"{}\" in vain, although it is there", served.request.wait / 1ms, place.second));
+    if (!served.reply.ok && served.reply.code == Code::deadline_passed && gathers(served.request.op) && known(served, place))
+      report.violate(name, fmt::format("rank {} waited for others at \"{}\", where all of them had met: {}", served.request.rank, place.second, served.reply.what));
   }
 
  private:
   using Place = std::pair<GenerationKey, std::string>;   // what a key means to those who use it
-  using History = std::pair<ProcessId, Place>;           // and in whose store
+  using History = std::pair<ProcessId, Place>;           // and in whose store, where that matters
   struct Interval {
     Instant begun, done;
   };
@@ -72,6 +77,13 @@ struct StoreIsLinear {
   [[nodiscard]] static Place place_of(const Generation& generation, const StoreRequest& request) {
     const std::string key = request.keys.empty() ? std::string{} : request.keys[0];
     return {key.starts_with(store_job_prefix) ? GenerationKey{} : key_of(generation), key};
+  }
+  [[nodiscard]] static History history_of(ProcessId coordinator, const Place& place) {
+    return {place.first == GenerationKey{} ? coordinator : ProcessId{}, place};
+  }
+  [[nodiscard]] bool known(const StoreServed& served, const Place& place) const {
+    const auto keeper = keeper_.find(key_of(served.request.generation));
+    return keeper != keeper_.end() && keeper->second == served.coordinator && done_.contains(history_of(served.coordinator, place));
   }
   void added(const History& key, Instant begin, std::int64_t value, Report& report) {
     const std::string& shown = key.second.second;
@@ -99,6 +111,8 @@ struct StoreIsLinear {
   std::map<std::pair<ProcessId, std::uint64_t>, Instant> begun_;
   std::map<Place, std::set<std::string>> written_;
   std::set<std::pair<ProcessId, Place>> present_;
+  std::set<History> done_;  // a worker has the answer: the key is set, the gathering was over
+  std::map<GenerationKey, ProcessId> keeper_;  // who serves it now
   std::map<Place, std::int64_t> adds_;
   std::map<Place, std::set<std::uint32_t>> callers_;
   std::map<History, std::map<std::string, Interval>> writes_;

@@ -499,11 +499,13 @@ std::string StoreCore::waited_for(const Waiter& waiter) const {
   const Seats& seats = room == rooms_.end() ? none : past ? room->second.past : room->second.open;
   if (waiter.scope == StoreScope::job && request.op == StoreOp::barrier)
     return fmt::format("waited {:.1f} s at {} {}: {} of {} callers are there", seconds, what, shown(request.keys[0]), seats.size(), request.count);
-  for (std::uint32_t rank = 0; rank < request.count; ++rank)
+  // A caller may say that there are a million of them: only as many are looked at as are there, and named.
+  const std::size_t absent = request.count - seats.size();
+  for (std::uint32_t rank = 0; rank < request.count && missing < std::min(absent, named_max); ++rank)
     if (!seats.contains({0, rank})) name(fmt::format("{}", rank));
-  if (missing > named_max) names += fmt::format(" and {} more", missing - named_max);
+  if (absent > named_max) names += fmt::format(" and {} more", absent - named_max);
   return fmt::format("waited {:.1f} s at {} {}: {} of {} ranks are there; missing: {} {}", seconds, what, shown(request.keys[0]),
-                     request.count - missing, request.count, missing == 1 ? "rank" : "ranks", names);
+                     seats.size(), request.count, absent == 1 ? "rank" : "ranks", names);
 }
 
 // Whatever belongs to the generation alone is over: who waits, who has arrived, which answers were kept.

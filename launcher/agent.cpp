@@ -24,6 +24,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/link/server.hpp"
 #include "rendezvous/elected_link.hpp"
+#include "rendezvous/lookup.hpp"
 #include "rendezvous/node_link.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -123,7 +124,7 @@ class Agent {
       return {};
     }
     if (options_.host_rule != HostRule::never)
-      if (auto hosted = try_to_host(); !hosted || *hosted) return hosted ? Result<void>{} : hosted.failure();
+      if (auto hosted = try_to_host(resolve(options_.endpoint->host)); !hosted || *hosted) return hosted ? Result<void>{} : hosted.failure();
     link_ = connect_to_coordinator(loop_, *options_.endpoint, options_.timeouts, random_number(), handler(), options_.access);
     return {};
   }
@@ -136,9 +137,8 @@ class Agent {
   }
 
   // True if this process serves the rendezvous now, false if it is somebody else's to do or done already.
-  Result<bool> try_to_host() {
-    const auto place = host_place(*options_.endpoint, options_.host_rule,
-                                  {host_name(), own_addresses(), resolve(options_.endpoint->host)});
+  Result<bool> try_to_host(std::vector<std::string> leads_to) {
+    const auto place = host_place(*options_.endpoint, options_.host_rule, {host_name(), own_addresses(), std::move(leads_to)});
     if (!place) return false;
     const auto served = coordinator(supervisor_.last_generation().number).serve(place->listen, options_.endpoint->port);
     if (!served) {
@@ -154,8 +154,12 @@ class Agent {
   }
 
   NodeLink::Handler handler() {
-    return {[this] { feed(LinkUp{}); },
+    return {[this] {
+              link_is_up_ = true;
+              feed(LinkUp{});
+            },
             [this](const Failure& why) {
+              link_is_up_ = false;
               feed(LinkDown{why});
               // The host may have been another process of this machine: whoever binds the port first goes on.
               if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never &&
@@ -165,9 +169,18 @@ class Agent {
             [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }};
   }
 
+  // Workers run, so the loop does not wait for name servers.
   void take_over() {
-    if (coordinator_ || finished_) return;
-    if (const auto hosted = try_to_host(); !hosted) log_.warning(message(hosted.failure()));
+    if (coordinator_ || finished_ || std::exchange(looking_up_, true)) return;
+    Endpoint endpoint = *options_.endpoint;
+    if (endpoint.host == "localhost") endpoint.host = "127.0.0.1";
+    lookup_.start(endpoint, [this](const Resolved& found) {
+      looking_up_ = false;
+      if (coordinator_ || finished_ || link_is_up_) return;
+      std::vector<std::string> leads_to;
+      for (const Address& address : found.addresses) leads_to.push_back(address.host);
+      if (const auto hosted = try_to_host(std::move(leads_to)); !hosted) log_.warning(message(hosted.failure()));
+    });
   }
 
   [[nodiscard]] std::string address() const {
@@ -308,7 +321,9 @@ class Agent {
   asio::steady_timer timer_;
   Supervisor supervisor_;
   std::deque<Event> events_;
-  bool busy_ = false, finished_ = false;
+  bool busy_ = false, finished_ = false, link_is_up_ = false;
+  NameLookup lookup_{loop_};  // whether the coordinator's name leads to this machine now
+  bool looking_up_ = false;
   int exit_code_ = exit_code::internal;
   std::uint16_t port_ = 0;  // told in Join after the generation port_is_for_
   Generation port_is_for_{};

@@ -30,6 +30,7 @@ Resolved resolve(const Endpoint& endpoint, bool literal_only) {
     char host[NI_MAXHOST];
     if (::getnameinfo(at->ai_addr, at->ai_addrlen, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) continue;
     Address address;
+    address.host = host;
     const bool six = at->ai_family == AF_INET6;
     address.text = six ? fmt::format("[{}]:{}", host, endpoint.port) : fmt::format("{}:{}", host, endpoint.port);
     address.target = (six ? "ipv6:" : "ipv4:") + address.text;

@@ -15,6 +15,7 @@
 namespace elrun::inline v0 {
 
 struct Address {
+  std::string host;    ///< The literal without its port.
   std::string text;    ///< As a person writes it.
   std::string target;  ///< As gRPC reads it: a literal, which needs no resolver of its own.
   sockaddr_storage socket{};

@@ -454,7 +454,8 @@ void Round::lose_the_silent(Instant now) {
   if (!deserted(now))
     for (const auto& [at, id] : broken_) {
       if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
-      gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(setup_.timeouts.reconnect_grace)));
+      const Duration waited = now >= deserted_until_ && deserted_until_ > at ? deserted_until_ - at : setup_.timeouts.reconnect_grace;
+      gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(waited)));
     }
   if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_)
     for (const auto& [id, node] : nodes_)
@@ -659,12 +660,14 @@ std::string Round::missing() const {
   return text;
 }
 
-Round::Reason Round::reason() const {
+Round::Reason Round::reason(Instant now) const {
   if (recovery_)
     return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation), recovery_->seats.size(), recovery_->shape.nodes),
             recovery_->until, "it ends unless all come"};
   if (runs()) {
     if (const auto at = growth_at()) return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
+    if (deserted(now) && std::none_of(members_.begin(), members_.end(), [&](const Member& m) { return nodes_.contains(m.node) && nodes_.at(m.node).stream; }))
+      return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation_), count_of(members_.size(), "node")), deserted_until_, "they count as lost"};
     return {fmt::format("generation {} runs with {}; this node is a spare", to_string(generation_), count_of(members_.size(), "node")), {}, {}};
   }
   if (revoked_ && !living_members_all_ready()) {
@@ -684,7 +687,7 @@ void Round::explain(Instant now) {
   if (!explain_at_) explain_at_ = now + explain_after;
   if (now < *explain_at_) return;
   explain_at_.reset();
-  const Reason why = reason();
+  const Reason why = reason(now);
   const std::string key = fmt::format("{} {} {}", why.why, why.until ? why.until->time_since_epoch().count() : 0, why.then);
   if (explained_ != key) explained_ = key, ++explanation_;
   std::string text = why.why;

@@ -194,7 +194,7 @@ class Round {
   [[nodiscard]] bool all_done() const { return !members_.empty() && done_.size() == members_.size(); }
   [[nodiscard]] std::optional<Instant> growth_at() const;
   [[nodiscard]] bool deserted(Instant now) const { return runs() && now < deserted_until_; }
-  [[nodiscard]] Reason reason() const;
+  [[nodiscard]] Reason reason(Instant now) const;
   [[nodiscard]] std::string missing() const;
   [[nodiscard]] const RoundOptions& options() const { return *options_; }
 

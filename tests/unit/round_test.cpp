@@ -886,8 +886,20 @@ TEST_CASE("a coordinator that hears nobody any more blames its own line, and wai
   }
   SECTION("one does not") {
     bench.pass(7s);
-    CHECK_THAT(bench.last<Revoke>(a)->why.what, Contains("node b is lost"));
+    CHECK(bench.last<Revoke>(a)->why.what == "node b is lost: its stream broke and it did not return within 10 s");
   }
+}
+
+TEST_CASE("who comes when every member is gone at once learns what is waited for, and how long", "[round]") {
+  Pair bench;
+  bench.break_stream(bench.a), bench.break_stream(bench.b);
+  bench.pass(1s);
+  const auto c = bench.join("c");
+  bench.join("d");
+  bench.pass(1s);
+  CHECK_THAT(bench.last<Waiting>(c)->why, Contains("lost all of its 2 nodes at once; they may come back; they count as lost in"));
+  bench.pass(8s);
+  CHECK(bench.world(c) == "c d");
 }
 
 // --- growth -------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
 
 std::optional<Instant> Supervisor::wake_at() const {
   std::optional<Instant> least;
-  for (const auto& at : {join_by_, coordinator_by_, kill_at_})
+  for (const auto& at : {join_by_, coordinator_by_, kill_at_, verdict_by_})
     if (at && (!least || *at < *least)) least = at;
   return phase_ == Phase::finished ? std::nullopt : least;
 }
@@ -235,11 +235,12 @@ void Supervisor::on_message(const StoreResult& m) {
   act(Answer{m.worker, m.reply});
 }
 
-// A job that is over and whose workers are gone needs no coordinator to say so.
+// A job that is over and whose workers are gone needs no coordinator to say so. But one that comes back should hear it, or
+// it would wait for nodes that have ended, and call the job a failure.
 void Supervisor::end_without_coordinator() {
-  if (!job_over_ || link_up_ || phase_ != Phase::running || running() > 0) return;
-  say(Level::info, "the job is done; its coordinator is gone");
-  stop({.rejoin = false, .finish = {0, {}, false}}, std::nullopt, {});
+  if (!job_over_ || link_up_ || phase_ != Phase::running || running() > 0 || verdict_by_) return;
+  verdict_by_ = now_ + options_.timeouts.recovery;
+  say(Level::info, fmt::format("the job is done; its coordinator is away, and is told if it comes back within {}", for_people(options_.timeouts.recovery)));
 }
 
 // What the coordinator must know of this node's workers, derived from their states.
@@ -468,6 +469,11 @@ void Supervisor::on_tick() {
     kill_at_.reset();
     say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(), "worker")));
     if (!ELRUN_PLANTED(kill_deadline_forgotten)) kill_running();
+  }
+  if (verdict_by_ && now_ >= *verdict_by_) {
+    verdict_by_.reset();
+    say(Level::info, "the job is done; its coordinator did not come back");
+    stop({.rejoin = false, .finish = {0, {}, false}}, std::nullopt, {});
   }
   if (coordinator_by_ && now_ >= *coordinator_by_) {
     coordinator_by_.reset();

@@ -193,6 +193,7 @@ class Supervisor {
   std::optional<Instant> lost_at_;         // since the last recovery: when
   std::optional<Instant> join_by_;         // no coordinator has spoken yet
   std::optional<Instant> coordinator_by_;  // the coordinator is away
+  std::optional<Instant> verdict_by_;      // the job is over here, and no coordinator knows it yet
   std::optional<Instant> kill_at_;         // stopping
   std::string waiting_for_;                // last reason, for people
 };

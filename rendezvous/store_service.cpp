@@ -86,7 +86,7 @@ class StoreStream final : public grpc::ServerBidiReactor<wire::StoreCalls, wire:
     reading_batch_ = true;  // the answers of a batch go together
     for (const wire::StoreCall& call : in_.calls()) {
       Result<StoreRequest> request = decode_store_request(as_bytes(call.request()));
-      if (!request.ok() || request->replay) {  // it speaks what no client speaks
+      if (!request.ok() || request->replay || call.worker() != 0) {  // it speaks what no client speaks
         broken();
         return abort();
       }

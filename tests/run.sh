@@ -43,6 +43,7 @@ case "$sanitize" in
   address)
     preset=asan folder=build/asan
     export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0:${ASAN_OPTIONS-}"
+    export LSAN_OPTIONS="suppressions=$PWD/tests/support/lsan.supp:print_suppressions=0:${LSAN_OPTIONS-}"
     export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS-}"
     ;;
   thread)

@@ -24,6 +24,20 @@
 namespace elrun::test {
 namespace {
 
+// The address sanitizer keeps what was freed, and tells of what was not by itself.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool resident_tells = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+constexpr bool resident_tells = false;
+#else
+constexpr bool resident_tells = true;
+#endif
+#else
+constexpr bool resident_tells = true;
+#endif
+
+
 constexpr Duration patience = 60s;  // only a failing test waits for so long
 
 const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -202,7 +216,7 @@ TEST_CASE("a flood of strangers takes neither the port nor the job away, and lea
   CHECK(stage.until([&] { return std::all_of(strangers.begin(), strangers.end(), [](const auto& s) { return s->is_shown_out(); }); }));
   c.link.reset();
   CHECK(stage.until([&] { return descriptors(store.job.pid()) <= descriptors_before + 2; }));
-  CHECK(resident_kib(store.job.pid()) < resident_before + 32 * 1024);
+  if (resident_tells) CHECK(resident_kib(store.job.pid()) < resident_before + 32 * 1024);
   CHECK(a.count<Revoke>() + b.count<Revoke>() == 0);
   a.link->send(JobFinished{a.last});
   CHECK(stage.until([&] { return b.count<Verdict>() == 1; }));
@@ -291,7 +305,7 @@ TEST_CASE("a thousand nodes that came and went leave nothing in the coordinator'
   CHECK(threads(pid) <= threads_before + 4);
   const std::uint64_t resident = resident_kib(pid);
   INFO("resident: " << resident_before << " KiB before, " << resident << " after");
-  CHECK(resident <= resident_before + 4 * 1024);
+  if (resident_tells) CHECK(resident <= resident_before + 4 * 1024);
 }
 
 TEST_CASE("another minor version works together, another major one is refused with both named", "[hardening][grpc]") {

@@ -321,11 +321,21 @@ TEST_CASE("once the workers decided that the job is over, nothing that dies chan
   SECTION("without a coordinator the node ends when its workers have") {
     node.ended(0);
     CHECK(node.on(LinkDown{}).empty());
-    CHECK(node.ended(1).back() == "finish 0");
+    node.ended(1);
+    CHECK(node.wait(9s).empty());  // one that comes back in time is told
+    CHECK(node.wait(1s).back() == "finish 0");
   }
   SECTION("or when the coordinator goes after them") {
     node.ended(0), node.ended(1);
-    CHECK(node.on(LinkDown{}).back() == "finish 0");
+    node.on(LinkDown{});
+    CHECK(node.wait(10s).back() == "finish 0");
+  }
+  SECTION("a coordinator that is back in time hears it") {
+    node.ended(0), node.ended(1);
+    node.on(LinkDown{});
+    node.wait(5s);
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0", "job finished"});
+    CHECK(node.hear(Verdict{}).back() == "finish 0");
   }
 }
 

@@ -28,9 +28,9 @@ void Fingerprint::add(const StoreMemory& memory) {
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
   const auto& [options, now, actions, phase, last, heard, world, workers, after, calls, memory, link_up, served, job_over, own_failure,
-               node_restarts, step, signals, lost, lost_at, join_by, coordinator_by, kill_at, waiting_for] = supervisor;
+               node_restarts, step, signals, lost, lost_at, join_by, coordinator_by, verdict_by, kill_at, waiting_for] = supervisor;
   all(phase, last, heard, world, workers, after, calls, memory, link_up, served, job_over, own_failure, node_restarts, step, signals,
-      lost, lost_at, join_by, coordinator_by, kill_at, waiting_for);
+      lost, lost_at, join_by, coordinator_by, verdict_by, kill_at, waiting_for);
 }
 
 // What happens is a set: in each channel with its place there, all else with its time alone. Timers that were replaced

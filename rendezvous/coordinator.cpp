@@ -205,10 +205,10 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   void perform(const EndGeneration& end) { deliver(store_.end_generation(end.why)); }
   void perform(const Say& say) { log_(say.level, say.text); }
 
-  void deliver(const std::vector<StoreAnswer>& answers) {
-    for (const StoreAnswer& answer : answers) {
+  void deliver(std::vector<StoreAnswer> answers) {
+    for (StoreAnswer& answer : answers) {
       const Caller& caller = caller_of_.at(answer.to);  // who is forgotten gets no answers
-      if (const auto stream = streams_.find(caller.first); stream != streams_.end()) stream->second->send(StoreResult{caller.second, answer.reply});
+      if (const auto stream = streams_.find(caller.first); stream != streams_.end()) stream->second->send(StoreResult{caller.second, std::move(answer.reply)});
     }
     const std::optional<Instant> next = store_.next_expiry();
     if (next == store_wake_) return;

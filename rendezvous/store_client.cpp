@@ -64,6 +64,8 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_ms);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a ping for each answer, to size a window: it is given instead
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
     expect_certificate_for(host, credentials, arguments);
     stub_ = wire::JobStore::NewStub(grpc::CreateCustomChannel(address.target, channel_credentials(credentials), arguments));
     if (!credentials.token.empty()) context_.AddMetadata(token_metadata, token_proof(credentials.token));

@@ -1,6 +1,8 @@
 // The public client and the store it speaks to for real: gRPC on loopback, port 0, the coordinator on a thread of its own.
 
+#include <algorithm>
 #include <future>
+#include <set>
 #include <thread>
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -139,6 +141,58 @@ TEST_CASE("many threads share one client, and no call is lost", "[grpc]") {
   for (std::thread& thread : threads) thread.join();
   CHECK(failed == 0);
   CHECK(store->add("n", 0, soon()).value() == 1600);
+}
+
+// With the sums as the order, two rules are all of linearizability: each sum is given once, and what began after another
+// call ended saw that call's sum, or, if it added, a larger one.
+TEST_CASE("calls of many clients and threads have one order, that of the time", "[grpc]") {
+  const Served served;
+  constexpr std::size_t threads = 6, calls = 300;
+  struct Seen {
+    Instant begin, end;
+    bool adds = false;
+    std::int64_t sum = 0;
+  };
+  const std::unique_ptr<Store> clients[]{connected(served), connected(served), connected(served)};
+  REQUIRE(clients[0]->set("n", as_bytes("0"), soon()).ok());
+  const SteadyClock clock;
+  std::vector<std::vector<Seen>> seen(threads);
+  std::vector<std::thread> running;
+  for (std::size_t t = 0; t < threads; ++t)
+    running.emplace_back([&, t] {
+      Store& store = *clients[t % std::size(clients)];
+      for (std::size_t i = 0; i < calls; ++i) {
+        Seen call{.begin = clock.now(), .end = {}, .adds = (t / std::size(clients) + i) % 2 == 0};
+        if (call.adds) {
+          call.sum = store.add("n", 1, soon()).value();
+        } else {
+          const auto text = store.get("n", soon()).value();
+          call.sum = std::stoll(std::string{as_text(text)});
+        }
+        call.end = clock.now();
+        seen[t].push_back(call);
+      }
+    });
+  for (std::thread& thread : running) thread.join();
+  std::vector<Seen> by_begin, by_end;
+  for (const auto& some : seen) by_begin.insert(by_begin.end(), some.begin(), some.end());
+  by_end = by_begin;
+  std::sort(by_begin.begin(), by_begin.end(), [](const Seen& a, const Seen& b) { return a.begin < b.begin; });
+  std::sort(by_end.begin(), by_end.end(), [](const Seen& a, const Seen& b) { return a.end < b.end; });
+  std::set<std::int64_t> sums;
+  std::int64_t known = 0;  // the largest sum of all calls that ended before this one began
+  std::size_t ended = 0, adds = 0, backwards = 0;
+  for (const Seen& call : by_begin) {
+    for (; by_end[ended].end < call.begin; ++ended) known = std::max(known, by_end[ended].sum);
+    if (call.sum < known + (call.adds ? 1 : 0)) ++backwards;
+    if (!call.adds) continue;
+    ++adds;
+    sums.insert(call.sum);
+  }
+  CHECK(backwards == 0);
+  CHECK(adds == threads * calls / 2);
+  CHECK(sums.size() == adds);
+  CHECK(*sums.rbegin() == static_cast<std::int64_t>(adds));
 }
 
 TEST_CASE("a client outlives its store and goes on with the next one at its place", "[grpc]") {

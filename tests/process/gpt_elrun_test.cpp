@@ -169,7 +169,7 @@ struct TwoNodes {
   }
   std::unique_ptr<Job> agent(const char* rank) {
     return start("elrun", under_elrun({"--nnodes", "2", "--nproc_per_node", "2", "--node_rank", rank, "--rdzv_backend", "c10d",
-                                       "--rdzv_endpoint", "127.0.0.1:" + std::to_string(port)},
+                                       "--rdzv_endpoint", "127.0.0.1:" + std::to_string(port), "--rdzv_conf", "is_host=0"},
                                       gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", checkpoints / "ck"})));
   }
 };

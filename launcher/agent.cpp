@@ -75,7 +75,7 @@ class Agent {
         guard_{guard},
         clock_{clock},
         log_{log},
-        incarnation_{NodeId{fmt::format("{}.{:06x}", host_name(), random_number() & 0xffffff)}, random_number()},
+        incarnation_{NodeId{fmt::format("{}.{:010x}", host_name(), random_number() >> 24)}, random_number()},
         run_{options_.run.value().empty() ? random_run() : options_.run},
         signals_{loop_},
         timer_{loop_},

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "kernels/convert.hpp"
+#include "lib/comm/handshake.hpp"
 #include "lib/link/socket.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/local_world.hpp"
@@ -336,6 +337,52 @@ TEST_CASE("nobody joins without the generation's key, or for another generation"
     const Failure& failure = group.failure();
     complaints(failure.peer == Rank{1 - rank}, "does not name the peer: " + message(failure));
     complaints(failure.code == Code::refused || failure.code == Code::deadline_passed, message(failure));
+  });
+  CHECK(complaints.all() == "");
+}
+
+TEST_CASE("a proof that was captured on one connection opens no other", "[process_group]") {
+  LocalWorld local{2};
+  Complaints complaints;
+  local.run([&](std::uint32_t rank, Session& session) {
+    if (rank == 0) {
+      const auto group = ProcessGroup::join(session, patient);
+      (void)session.store().set("joined", {}, Deadline::after(local.clock().now(), 30s));
+      return complaints(group.ok(), group.ok() ? "" : message(group.failure()));
+    }
+    // Rank 1 is played here: it has the key, and says the same introduction each time.
+    const auto places = session.store().all_gather("elrun/comm/addresses", Rank{1}, WorldSize{2}, as_bytes("1 127.0.0.1"), Deadline::after(local.clock().now(), 30s));
+    if (!places.ok()) return complaints(false, message(places.failure()));
+    const auto port = static_cast<std::uint16_t>(std::atoi(std::string{as_text((*places)[0])}.c_str()));
+    const Introduction mine{session.place().membership.generation, WorldSize{2}, Rank{1}, Rank{0}, {}};
+    const auto readable = [](const Fd& fd) {
+      pollfd ready{fd.get(), POLLIN, 0};
+      return ::poll(&ready, 1, 30'000) == 1;
+    };
+    const auto introduced = [&](Nonce& listeners) {  // and what the listener answered
+      Fd fd = connect_begin(resolve("127.0.0.1", port).value().front()).value();
+      pollfd ready{fd.get(), POLLOUT, 0};
+      complaints(::poll(&ready, 1, 30'000) == 1, "not connected");
+      const auto words = encode(mine);
+      complaints(::send(fd.get(), words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size()), "not introduced");
+      std::array<std::byte, answer_size> answer{};
+      complaints(readable(fd) && ::recv(fd.get(), answer.data(), answer.size(), 0) == static_cast<ssize_t>(answer.size()), "no answer");
+      std::copy_n(answer.begin(), listeners.size(), listeners.begin());
+      return fd;
+    };
+    Nonce first{}, second{}, third{};
+    const Fd captured = introduced(first);
+    const Sha256 proof = proof_of(Role::dialer, session.place().key, mine, first);
+    const Fd replayed = introduced(second);
+    (void)::send(replayed.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
+    char byte = 0;
+    complaints(readable(replayed) && ::recv(replayed.get(), &byte, 1, 0) <= 0, "the replayed proof was not refused");
+    // The same with a proof of its own gets in.
+    const Fd honest = introduced(third);
+    complaints(first != second && second != third, "a nonce came twice");
+    const Sha256 own = proof_of(Role::dialer, session.place().key, mine, third);
+    (void)::send(honest.get(), own.data(), own.size(), MSG_NOSIGNAL);
+    complaints(session.store().get("joined", Deadline::after(local.clock().now(), 30s)).ok(), "rank 0 did not join");
   });
   CHECK(complaints.all() == "");
 }

@@ -234,7 +234,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     for (const auto& weak : streams)
       if (const auto stream = weak.lock()) stream->abort();
     store_->close();
-    if (server_) server_->Shutdown(std::chrono::system_clock::now());
+    if (server_) server_->Shutdown(std::chrono::system_clock::time_point{});  // long past: at once
     server_.reset();
   }
   Result<void> start(const std::string& address, std::uint16_t port) {

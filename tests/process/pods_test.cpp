@@ -320,8 +320,11 @@ TEST_CASE("all pods recreated at once: the job goes on from its checkpoint to th
     const int host = 10 + 10 * life;  // new pods have new addresses
     fabric.publish("coordinator", {});
     Pod coordinator{fabric, "coordinator", host}, other{fabric, "other", host + 1};
-    coordinator.run(cluster.trainer("2", patient, 0, gpt));
-    other.run(cluster.trainer("2", patient, 1, gpt));
+    for (const auto& [pod, rank] : {std::pair{&coordinator, 0}, std::pair{&other, 1}}) {
+      Job::Setting trainer = cluster.trainer("2", patient, rank, gpt);
+      trainer.arguments.insert(trainer.arguments.begin(), {"--checkpoint_root", folder / "ck"});
+      pod->run(std::move(trainer));
+    }
     REQUIRE(coordinator.job().line("serving the rendezvous"));
     fabric.publish("coordinator", {coordinator.address()});
     if (life == 0) {
@@ -333,6 +336,7 @@ TEST_CASE("all pods recreated at once: the job goes on from its checkpoint to th
     CHECK(ended.code == 0);
     CHECK(ended.state == state);
     CHECK_FALSE(ended.says("step=1 "));
+    CHECK(ended.says("generation 2"));  // above every earlier one
     CHECK(other.job().wait() == 0);
   }
 }

@@ -4,6 +4,8 @@
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 
+#include <vector>
+
 namespace elrun::test {
 namespace {
 
@@ -190,7 +192,7 @@ ByteVector unknown_fields() {
 }
 /// The message as a later version would send it: with fields unknown here beside its content, in it, and in those messages
 /// within that are named. (A message that occurs twice is one, says protobuf, with the fields of both.)
-ByteVector from_a_later_version(const ByteVector& bytes, std::initializer_list<FieldNumber> within = {}) {
+ByteVector from_a_later_version(const ByteVector& bytes, const std::vector<FieldNumber>& within) {
   ByteVector more = unknown_fields();
   for (const FieldNumber field : within) {
     const ByteVector nested = length_delimited(field, unknown_fields());
@@ -207,7 +209,7 @@ ByteVector from_a_later_version(const ByteVector& bytes, std::initializer_list<F
 
 TEST_CASE("what only a later version says within a message is ignored, in both directions", "[wire]") {
   StoreRequest request{.id = 4, .op = StoreOp::add, .generation = twelve, .keys = {"k"}, .amount = 3};
-  const std::pair<NodeMessage, std::initializer_list<FieldNumber>> to_coordinator[] = {
+  const std::pair<NodeMessage, std::vector<FieldNumber>> to_coordinator[] = {
       {a_join(), {5, 10, 12, 13}},
       {NodeAlive{}, {}},
       {Acknowledge{twelve}, {1}},
@@ -226,7 +228,7 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
     CHECK(to_wire_bytes(**understood) == to_wire_bytes(message));
   }
   const Failure why{Code::peer_lost, Remedy::rejoin, "gone", Rank{3}, Rank{0}, twelve, "node-b"};
-  const std::pair<CoordinatorMessage, std::initializer_list<FieldNumber>> to_node[] = {
+  const std::pair<CoordinatorMessage, std::vector<FieldNumber>> to_node[] = {
       {Refused{why}, {1}},
       {Waiting{"for you", twelve}, {2}},
       {a_world(), {1, 3, 7}},

@@ -18,6 +18,7 @@
 
 #include "launcher/child.hpp"
 #include "launcher/host.hpp"
+#include "launcher/log_layout.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/supervisor.hpp"
 #include "lib/base/digest.hpp"
@@ -235,7 +236,11 @@ class Agent {
   }
 
   void perform(const Spawn& a) {
-    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket()};
+    if (spawned_ != a.world.generation) {
+      attempt_ = spawned_.number == 0 ? Attempt{0} : Attempt{attempt_.value() + 1};
+      spawned_ = a.world.generation;
+    }
+    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), error_file(a.worker)};
     const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker),
                               worker_environment(setting_.environment, worker)};
     const LocalRank rank = a.worker;
@@ -250,6 +255,16 @@ class Agent {
       log_.error(message(from_errno(error, fmt::format("execute {}", execution.path))));
     feed(WorkerStarted{rank, (*child)->pid()});
     children_.insert_or_assign(rank, std::move(*child));
+  }
+
+  // In a directory of the worker's own, which is there when the worker starts; empty if that cannot be made.
+  [[nodiscard]] Path error_file(LocalRank worker) const {
+    if (!logs_.has_files()) return {};
+    std::error_code error;
+    std::filesystem::create_directories(logs_.worker_directory(attempt_, worker), error);
+    if (!error) return logs_.error_file(attempt_, worker);
+    log_.warning(message(from_errno(error.value(), fmt::format("make {}", logs_.worker_directory(attempt_, worker).native()))));
+    return {};
   }
 
   void perform(const SignalGroup& a) {
@@ -330,6 +345,9 @@ class Agent {
   std::string told_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others
   std::map<LocalRank, std::unique_ptr<Child>> children_;
+  const LogLayout logs_{setting_.directory};  // error files explain failures in the report, then they go
+  Attempt attempt_{};
+  Generation spawned_{};  // whose workers are this attempt's
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<Coordinator> coordinator_;
   ElectedLink* elected_ = nullptr;  // link_, when etcd elects

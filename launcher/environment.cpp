@@ -29,7 +29,7 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("TORCHELASTIC_MAX_RESTARTS", std::max(setting.options.round.max_restarts, 0));
   set("TORCHELASTIC_USE_AGENT_STORE",
       "False");  // the worker of rank 0 hosts torch's store, at a port that is new in each generation
-  set("TORCHELASTIC_ERROR_FILE", "");
+  set("TORCHELASTIC_ERROR_FILE", setting.error_file.native());
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
   set_if_absent("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (setting.options.workers > 1) set_if_absent("OMP_NUM_THREADS", "1");

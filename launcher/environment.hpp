@@ -20,6 +20,7 @@ struct WorkerSetting {
   LocalRank local_rank;
   std::uint32_t node_restarts = 0;  ///< Generations that ended by a failure of this node's own workers.
   Path socket;                      ///< Where the agent serves the worker protocol.
+  Path error_file{};                ///< Where the worker may explain its failure (torch's `record`); empty: nowhere.
 };
 
 /// The agent's own environment, overlaid as torchrun does (RANK, WORLD_SIZE, ... TORCHELASTIC_*) and with ELRUN_*.

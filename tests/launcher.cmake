@@ -1,5 +1,6 @@
 elrun_test(options_test SOURCES unit/options_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(environment_test SOURCES unit/environment_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(log_layout_test SOURCES unit/log_layout_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(report_test SOURCES unit/report_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(supervisor_test SOURCES unit/supervisor_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_fuzzer(options_fuzz LINK elrun::launcher_core)

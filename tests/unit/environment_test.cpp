@@ -30,7 +30,8 @@ Variables environment_of(std::uint32_t local_rank, Variables own = {}) {
                                              .node = NodeId{"b"},
                                              .local_rank = LocalRank{local_rank},
                                              .node_restarts = 1,
-                                             .socket = "/run/x/agent.sock"});
+                                             .socket = "/run/x/agent.sock",
+                                             .error_file = "/run/x/attempt_1/error.json"});
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ TEST_CASE("a worker finds torchrun's variables and ours", "[environment]") {
                            {"TORCHELASTIC_RESTART_COUNT", "1"},
                            {"TORCHELASTIC_MAX_RESTARTS", "5"},
                            {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-                           {"TORCHELASTIC_ERROR_FILE", ""},
+                           {"TORCHELASTIC_ERROR_FILE", "/run/x/attempt_1/error.json"},
                            {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
                            {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
                            {"OMP_NUM_THREADS", "1"},

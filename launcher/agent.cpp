@@ -46,10 +46,12 @@ RunId random_run() {
 }
 
 // Handles what asks a process to end. A SIGHUP that was ignored from the start (nohup) stays ignored.
-void handle_ending_signals(asio::signal_set& signals) {
-  for (const int number : {SIGTERM, SIGINT, SIGQUIT}) signals.add(number);
-  struct sigaction hangup {};
-  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) signals.add(SIGHUP);
+void handle_ending_signals(asio::signal_set& signals, const std::vector<int>& numbers) {
+  for (const int number : numbers) {
+    struct sigaction hangup {};
+    const bool ignored = number == SIGHUP && ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+    if (!ignored) signals.add(number);
+  }
 }
 
 void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen, const Access& access) {
@@ -90,7 +92,7 @@ class Agent {
                                              [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
     if (!server) return log_.error(message(server.failure())), exit_code::internal;
     server_ = std::move(*server);
-    handle_ending_signals(signals_);
+    handle_ending_signals(signals_, options_.signals_to_handle);
     wait_for_signal();
     watch_guard();
     feed(Started{});
@@ -372,7 +374,7 @@ int run_store(const StoreOptions& options, std::uint64_t generation_floor, const
   if (!port) return log.error(message(port.failure())), exit_code::contradiction;
   int code = 0;
   asio::signal_set signals{loop};
-  handle_ending_signals(signals);
+  handle_ending_signals(signals, {SIGTERM, SIGINT, SIGHUP, SIGQUIT});
   tell_of_service(log, fmt::format("{}:{}", options.host, *port), options.host, options.access);
   signals.async_wait([&](const boost::system::error_code& error, int number) {
     if (error) return;

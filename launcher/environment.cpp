@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/report.hpp"
+
 namespace elrun::inline v0::launcher {
 
 Variables worker_environment(Variables variables, const WorkerSetting& setting) {
@@ -30,7 +32,9 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("TORCHELASTIC_USE_AGENT_STORE",
       "False");  // the worker of rank 0 hosts torch's store, at a port that is new in each generation
   set("TORCHELASTIC_ERROR_FILE", setting.error_file.native());
-  set("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
+  std::vector<std::string> signals;
+  for (const int number : setting.options.signals_to_handle) signals.push_back(signal_name(number));
+  set("TORCHELASTIC_SIGNALS_TO_HANDLE", fmt::format("{}", fmt::join(signals, ",")));
   set_if_absent("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (setting.options.workers > 1) set_if_absent("OMP_NUM_THREADS", "1");
 
@@ -95,6 +99,20 @@ Search search(const std::string& name, const Variables& environment, const LookU
   }
 }
 
+// For --run_path: the file as __main__, and what ends it written where torch's own recorder would write it.
+constexpr const char* run_recorded = R"(import json, os, runpy, sys, time, traceback
+del sys.argv[0]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except Exception as error:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        info = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+        with open(path, "w") as file:
+            json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": info}}, file)
+    raise
+)";
+
 }  // namespace
 
 std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment,
@@ -112,7 +130,7 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
                                      ? ""
                                      : " on PATH; a program of the current folder is ./" + program.name)};
   }
-  const FileKind script = program.kind == Program::Kind::script ? look_up(program.name) : FileKind::executable;
+  const FileKind script = program.kind == Program::Kind::module ? FileKind::executable : look_up(program.name);
   if (script == FileKind::binary)
     return NoCommand{exit_code::cannot_execute,
                      fmt::format("{}: is a program, not a Python script; put --no_python before it", program.name)};
@@ -137,6 +155,7 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
     if (found.kind != FileKind::executable) continue;
     Command command{found.path, {name, "-u"}};
     if (program.kind == Program::Kind::module) command.arguments.push_back("-m");
+    if (program.kind == Program::Kind::run_path) command.arguments.insert(command.arguments.end(), {"-c", run_recorded});
     command.arguments.push_back(program.name);
     return command;
   }

@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   const Log log{clock, "elrun"};
   launcher::Variables environment = read_environment();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  auto command = parse_command(arguments, environment, this_machine(environment));
+  auto command = parse_command(arguments, environment, this_machine(environment), argc > 0 ? argv[0] : "elrun");
   if (const auto* usage = std::get_if<Usage>(&command)) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
     return usage->exit_code;

@@ -1,10 +1,12 @@
 #pragma once
 /// \file Options: argv and environment to LaunchOptions, torchrun's spellings and PET_* defaults, all problems at once.
 
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -41,7 +43,8 @@ struct Machine {
 
 /// What each worker runs.
 struct Program {
-  enum class Kind { script, module, executable };  ///< python -u FILE, python -u -m NAME, FILE itself
+  /// python -u FILE; python -u -m NAME; FILE itself; python -u with runpy, which runs FILE and writes its error file
+  enum class Kind { script, module, executable, run_path };
   Kind kind = Kind::script;
   std::string name;
   std::vector<std::string> arguments;
@@ -49,6 +52,29 @@ struct Program {
 
 /// Whether this agent may open the coordinator's port.
 enum class HostRule { if_endpoint_is_here, always, never };
+
+/// Which of a worker's two output streams something applies to.
+struct Streams {
+  bool out = false, err = false;
+  friend bool operator==(const Streams&, const Streams&) = default;
+};
+
+/// The same for each worker of a node, by local rank. Ranks that the node does not have are without effect.
+struct StreamsByRank {
+  Streams others;  ///< Of every rank that is not named.
+  std::map<std::uint32_t, Streams> ranks;
+  [[nodiscard]] Streams of(LocalRank rank) const {
+    const auto found = ranks.find(rank.value());
+    return found == ranks.end() ? others : found->second;
+  }
+  friend bool operator==(const StreamsByRank&, const StreamsByRank&) = default;
+};
+
+enum class EventLogHandler { null, console, dynamic_rendezvous };  ///< torchrun's: nothing, JSON lines on stderr, nothing
+enum class NumaBinding { none, node, socket, exclusive, core_complex };
+enum class ExitCodes { elrun, torchrun };  ///< The root cause's, see launcher/README.md; 1 for every failure, 2 for usage
+enum class LogFormat { text, json };       ///< Of the launcher's own lines.
+enum class HangSign { progress, output };  ///< Whose absence is a hang: a Job's steps and heartbeats; any worker's output
 
 struct LaunchOptions {
   RoundOptions round;
@@ -66,6 +92,27 @@ struct LaunchOptions {
   std::optional<std::uint16_t> master_port;  ///< For workers of a single node; otherwise a fresh one per generation.
   Timeouts timeouts;
   Access access;                   ///< To the rendezvous; of a single node, which has none, without effect.
+
+  StreamsByRank redirects;  ///< These streams go to a file only.
+  StreamsByRank tee;        ///< These go to a file, and line by line with a prefix to elrun's own output.
+  std::string log_dir;      ///< Where those files are; empty: a directory of its own; "/dev/null": no files
+  std::string log_line_prefix_template;  ///< Empty: torchrun's `[role local_rank]:`.
+  std::optional<std::set<std::uint32_t>> local_ranks_filter;  ///< Only these are shown; none: all
+  std::vector<std::string> duplicate_stdout_filters;  ///< Lines that contain one go to filtered_stdout.log as well.
+  std::vector<std::string> duplicate_stderr_filters;
+  EventLogHandler event_log_handler = EventLogHandler::null;
+  std::string event_log;  ///< A file to which events are appended as lines of JSON; empty: none
+  LogFormat log_format = LogFormat::text;
+
+  std::vector<int> signals_to_handle{SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< Passed on to the workers; then elrun ends.
+  ExitCodes exit_codes = ExitCodes::elrun;
+  Duration hang_timeout{0};  ///< 0: hangs are not looked for.
+  HangSign hang_sign = HangSign::progress;
+
+  bool virtual_local_rank = false;  ///< Each worker sees one device and LOCAL_RANK 0.
+  NumaBinding numa_binding = NumaBinding::none;
+  bool dry_run = false;              ///< Print what would be done, start nothing.
+
   std::vector<std::string> notes;  ///< What was understood differently than one might think.
 };
 
@@ -85,10 +132,11 @@ struct Usage {
   std::string text;
 };
 
-/// Parses the arguments after the program's name.
+/// Parses the arguments after the program's name. Under the name `torchrun`, exit codes are torchrun's.
 [[nodiscard]] std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments,
                                                                              const Variables& environment,
-                                                                             const Machine& machine);
+                                                                             const Machine& machine,
+                                                                             std::string_view program_name = "elrun");
 
 /// An environment without what is secret in it, for processes that are not elrun: no ELRUN_RDZV_TOKEN, and no token in
 /// PET_RDZV_CONF.

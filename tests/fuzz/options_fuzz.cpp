@@ -1,4 +1,5 @@
 // Any words and any PET_ variables give options within their bounds, or say what is wrong; nothing crashes.
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -42,6 +43,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ELRUN_ASSERT(o->topology.size() <= topology_max);
     ELRUN_ASSERT(!o->endpoint || (!o->endpoint->host.empty() && o->endpoint->port != 0));
     ELRUN_ASSERT(!o->program.name.empty());
+    for (const StreamsByRank* streams : {&o->redirects, &o->tee})
+      for (const auto& [rank, which] : streams->ranks) ELRUN_ASSERT(rank < workers_per_node_limit && streams->of(LocalRank{rank}) == which);
+    ELRUN_ASSERT(!o->local_ranks_filter || !o->local_ranks_filter->empty());
+    for (const auto* filters : {&o->duplicate_stdout_filters, &o->duplicate_stderr_filters})
+      for (const std::string& filter : *filters) ELRUN_ASSERT(!filter.empty());
+    for (const int number : o->signals_to_handle) ELRUN_ASSERT(number > 0 && number < 32 && number != SIGKILL && number != SIGSTOP);
+    ELRUN_ASSERT(o->hang_timeout >= Duration{0});
   } else if (const auto* usage = std::get_if<Usage>(&command)) {
     ELRUN_ASSERT(!usage->text.empty());
   }
@@ -55,7 +63,9 @@ std::vector<std::string> fuzz_examples() {
       "\n", "\n", "\n", "\n", "1", "2", "1:2", "gpu", "auto", "h:29400", "[::1]:1", "join_timeout=3",
       "keep_alive_interval=1e300", "-1", "99999999999999999999", "nan", "inf", "PET_NNODES=2", "PET_MODULE=",
       "--master_addr", "--master_port", "--node_rank", "s.py", "--rdzv_backend", "etcd", "etcd-v2", "c10d", "--topology",
-      "zone/rack", "is_host=0", "token=x", "cacert=/ca", "lease_ttl=5", "--checkpoint_root", "--local_addr", " ", "\t", "$"};
+      "zone/rack", "is_host=0", "token=x", "cacert=/ca", "lease_ttl=5", "--checkpoint_root", "--local_addr", "--redirects", "--tee=", "0:1", "10:3", "--local-ranks-filter", "--log",
+      "--duplicate-stdout-filters", ",,", "a,b", "--signals-to-handle", "SIGUSR1", "SIGKILL", "--hang-timeout", "--run-path",
+      "--numa-binding", "exclusive", "--exit-codes", "torchrun", "--print-completion", "bash", "--local-rank-argument", "x.py", " ", "\t", "$"};
   std::vector<std::string> examples{"--nnodes\n1:2\n--rdzv_endpoint\nh:29400\n--rdzv_conf\njoin_timeout=3\ns.py"};
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     Rng rng{seed};

@@ -79,6 +79,14 @@ TEST_CASE("a lone worker of a node keeps all its threads", "[environment]") {
             .count("OMP_NUM_THREADS") == 0);
 }
 
+TEST_CASE("the signals that elrun handles are told by name", "[environment]") {
+  LaunchOptions options;
+  options.signals_to_handle = {SIGTERM, SIGUSR1};
+  const World world = two_nodes();
+  CHECK(worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{0}}).at("TORCHELASTIC_SIGNALS_TO_HANDLE") ==
+        "SIGTERM,SIGUSR1");
+}
+
 TEST_CASE("macros of arguments", "[environment]") {
   const auto at3 = [](const char* text) { return substitute_macros(text, LocalRank{3}); };
   CHECK(at3("${local_rank}") == "3");
@@ -126,6 +134,11 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
         std::vector<std::string>{"python3", "-u", "s.py"});
   CHECK(std::get<Command>(resolve(K::module, "pkg", {})).arguments ==
         std::vector<std::string>{"python3", "-u", "-m", "pkg"});
+  const auto by_path = std::get<Command>(resolve(K::run_path, "s.py", {})).arguments;
+  REQUIRE(by_path.size() == 5);
+  CHECK(by_path[2] == "-c");
+  CHECK(by_path[4] == "s.py");
+  CHECK(code(resolve(K::run_path, "missing.py", {})) == 66);
   CHECK(found(resolve(K::script, "s.py", {{"VIRTUAL_ENV", "/v"}})) == "/v/bin/python");
   CHECK(found(resolve(K::script, "s.py", {{"VIRTUAL_ENV", "/nowhere"}})) == "/b/python3");
   CHECK(found(resolve(K::script, "s.py", {{"PYTHON_EXEC", "tool"}, {"VIRTUAL_ENV", "/v"}})) == "/c/tool");

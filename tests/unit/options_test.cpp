@@ -1,5 +1,7 @@
 #include "launcher/options.hpp"
 
+#include <csignal>
+
 #include <fmt/ranges.h>
 
 #include "tests/support/catch.hpp"
@@ -54,6 +56,7 @@ TEST_CASE("an option has both spellings, a value after = or as the next word, an
   CHECK(launch({"--nnode", "1", "s"}).round.nodes_max == 1);
   CHECK(launch({"-m", "pkg.mod", "x"}).program.kind == Program::Kind::module);
   CHECK(launch({"-r0", "-t=0", "s"}).program.name == "s");
+  CHECK(launch({"-r", "1", "s"}).redirects.others.out);
   const Usage ambiguous = refused({"--n", "2", "s"});
   CHECK(contains(ambiguous.text, "--nnodes"));
   CHECK(contains(ambiguous.text, "--nproc_per_node"));
@@ -288,12 +291,137 @@ TEST_CASE("an environment for workers holds no token", "[options]") {
   CHECK(without_secrets(with) == Variables{{"A", "token=a"}, {"ELRUN_RDZV_TOKEN_FILE", "/t"}});
 }
 
-TEST_CASE("what comes later is refused, never ignored, unless it asks for nothing", "[options]") {
-  CHECK(contains(refused({"--tee", "3", "s"}).text, "--tee comes with a later release"));
-  CHECK(contains(refused({"-r3", "s"}).text, "--redirects comes with a later release"));
-  CHECK(contains(refused({"--run-path", "s"}).text, "--run-path"));
-  CHECK(contains(refused({"s"}, {.environment = {{"PET_LOG_DIR", "/tmp/x"}}}).text, "PET_LOG_DIR=/tmp/x"));
-  CHECK(launch({"--redirects=0", "--start-method", "spawn", "--log-dir", "/dev/null", "s"}).program.name == "s");
+TEST_CASE("which streams go where: one digit for all workers, or one for each", "[options]") {
+  constexpr Streams none{}, out{.out = true}, err{.err = true}, both{.out = true, .err = true};
+  const auto of = [](const StreamsByRank& s, std::uint32_t rank) { return s.of(LocalRank{rank}); };
+  CHECK(launch({"s"}).redirects == StreamsByRank{});
+  CHECK(launch({"-r3", "s"}).redirects == StreamsByRank{.others = both});
+  CHECK(launch({"-t=1", "s"}).tee == StreamsByRank{.others = out});
+  CHECK(launch({"s"}, {.environment = {{"PET_TEE", "2"}}}).tee == StreamsByRank{.others = err});
+  const StreamsByRank mixed = launch({"--redirects", "0:1,10:3,4095:2,1:0", "s"}).redirects;
+  CHECK(of(mixed, 0) == out);
+  CHECK(of(mixed, 1) == none);
+  CHECK(of(mixed, 2) == none);
+  CHECK(of(mixed, 10) == both);
+  CHECK(of(mixed, 4095) == err);
+  for (const char* bad : {"4", "0:1,", "a", "", "-1", "00", "0:", ":1", "0:4", "0:1:2", "0 :1", "0:1, 1:1", "1,2", "4096:1", "99999999999:1"}) {
+    INFO(bad);
+    CHECK(contains(refused({std::string{"--redirects="} + bad, "s"}).text, "--redirects"));
+    CHECK(contains(refused({std::string{"--tee="} + bad, "s"}).text, "such a number for each local rank"));
+  }
+}
+
+TEST_CASE("what of the output is shown, and how", "[options]") {
+  const LaunchOptions o = launch({"--log-dir", "logs", "--log-line-prefix-template", "${rank}: ", "--local-ranks-filter", "2,0,2",
+                                  "--duplicate-stdout-filters", "a b,c,,d,,,e,", "--event-log-handler", "console", "--log-format=json",
+                                  "--event-log", "events", "s"});
+  CHECK(o.log_dir == "logs");
+  CHECK(o.log_line_prefix_template == "${rank}: ");
+  CHECK(o.local_ranks_filter == std::set<std::uint32_t>{0, 2});
+  CHECK(o.duplicate_stdout_filters == std::vector<std::string>{"a b", "c,d,", "e"});
+  CHECK(o.duplicate_stderr_filters.empty());
+  CHECK(o.event_log_handler == EventLogHandler::console);
+  CHECK(o.log_format == LogFormat::json);
+  CHECK(o.event_log == "events");
+  CHECK(launch({"--duplicate-stderr-filters", ",,", "s"}).duplicate_stderr_filters == std::vector<std::string>{","});
+  CHECK(launch({"s"}, {.environment = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}}).log_line_prefix_template == "x");
+  CHECK(launch({"--log-line-prefix-template=y", "s"}, {.environment = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}}).log_line_prefix_template == "y");
+  CHECK_FALSE(launch({"s"}).local_ranks_filter);
+  CHECK_FALSE(launch({"--local-ranks-filter", "", "s"}).local_ranks_filter);
+  for (const char* bad : {"1,", ",", "x", "-1", "0;1"})
+    CHECK(contains(refused({std::string{"--local-ranks-filter="} + bad, "s"}).text, "--local_ranks_filter"));
+  CHECK(contains(refused({"--event-log-handler", "kafka", "s"}).text, "null, console, dynamic_rendezvous"));
+  CHECK(contains(refused({"--log-format", "xml", "s"}).text, "text, json"));
+  CHECK(contains(refused({"--logs-specs", "mine", "s"}).text, "--log_dir"));
+}
+
+TEST_CASE("signals by name; a name of none is noted and has no effect", "[options]") {
+  CHECK(launch({"s"}).signals_to_handle == std::vector<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  const LaunchOptions o = launch({"--signals-to-handle", "SIGTERM, SIGUSR1,SIGTERM,SIGKILL,TERM,SIGNOPE,,15", "s"});
+  CHECK(o.signals_to_handle == std::vector<int>{SIGTERM, SIGUSR1});
+  REQUIRE(o.notes.size() == 4);
+  CHECK(contains(o.notes[0], "SIGKILL"));
+  CHECK(contains(o.notes[2], "SIGNOPE"));
+}
+
+TEST_CASE("grace and hangs in seconds, the flag before the variable", "[options]") {
+  const Given variable{.environment = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "4"}}};
+  CHECK(launch({"--shutdown-timeout", "7", "s"}, variable).timeouts.stop_grace == 7s);
+  const LaunchOptions at_once = launch({"--shutdown-timeout", "0", "s"});
+  CHECK(at_once.timeouts.stop_grace <= 10ms);
+  CHECK(at_once.timeouts.consistent());
+  CHECK(contains(refused({"s"}, {.environment = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-4"}}}).text, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-4"));
+  CHECK(launch({"s"}).hang_timeout == 0s);
+  const LaunchOptions o = launch({"--hang-timeout=1.5", "--hang-on", "output", "s"});
+  CHECK(o.hang_timeout == 1500ms);
+  CHECK(o.hang_sign == HangSign::output);
+  CHECK(contains(refused({"--hang-timeout=-1", "s"}).text, "--hang_timeout -1"));
+  CHECK(contains(refused({"--hang-on=heat", "s"}).text, "progress, output"));
+}
+
+TEST_CASE("how the program is run", "[options]") {
+  CHECK(launch({"--run-path", "s.py"}).program.kind == Program::Kind::run_path);
+  CHECK(launch({"--run-path", "--no-python", "-m", "s.py"}).program.kind == Program::Kind::run_path);
+  CHECK(launch({"--start-method", "forkserver", "s"}).program.name == "s");
+  CHECK(contains(refused({"--start-method", "thread", "s"}).text, "spawn, fork or forkserver"));
+  CHECK(launch({"--numa-binding=core-complex", "s"}).numa_binding == NumaBinding::core_complex);
+  CHECK(launch({"s"}, {.environment = {{"PET_NUMA_BINDING", "node"}}}).numa_binding == NumaBinding::none);
+  CHECK(contains(refused({"--numa-binding=all", "s"}).text, "node, socket, exclusive, core-complex"));
+  CHECK(launch({"--virtual-local-rank", "s"}).virtual_local_rank);
+  CHECK(launch({"--local-rank-argument", "s", "x"}).program.arguments == std::vector<std::string>{"--local-rank=${local_rank}", "x"});
+  CHECK(launch({"--local-rank-argument", "--use-env", "s", "x"}).program.arguments == std::vector<std::string>{"x"});
+  CHECK(contains(refused({"--local-rank-argument", "--no-python", "s"}).text, "--use_env"));
+}
+
+TEST_CASE("as torchrun, a wrong command line is told from a wrong value by 2 and 1", "[options]") {
+  const auto code = [](std::vector<std::string> words, std::string_view name) {
+    const Variables none;
+    const auto command = parse_command(words, none, {[] { return 0u; }, [] { return 1u; }}, name);
+    const auto* usage = std::get_if<Usage>(&command);
+    return usage == nullptr ? -1 : usage->exit_code;
+  };
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {}, {"--bogus", "s"}, {"--max-restarts", "x", "s"}, {"--numa-binding", "x", "s"}, {"--redirects", "4", "--bogus"}}) {
+    CHECK(code(words, "/usr/bin/torchrun") == 2);
+    CHECK(code(words, "elrun") == 64);
+  }
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"--nnodes", "x", "s"}, {"--max-restarts", "-1", "s"}, {"--redirects", "4", "s"}}) {
+    CHECK(code(words, "torchrun") == 1);
+    CHECK(code(words, "elrun") == 64);
+  }
+  CHECK(code({"-m", "--no-python", "s"}, "torchrun") == 1);
+  CHECK(code({"-m", "--no-python", "s"}, "elrun") == 78);
+  CHECK(code({"--exit-codes=torchrun", "--bogus"}, "elrun") == 2);
+  CHECK(code({"--exit-codes=elrun", "--bogus"}, "torchrun") == 64);
+  CHECK(code({"--exit-codes=mine", "s"}, "elrun") == 64);
+  CHECK(launch({"--exit-codes", "torchrun", "s"}).exit_codes == ExitCodes::torchrun);
+}
+
+TEST_CASE("an abbreviation that is enough for torchrun stays so", "[options]") {
+  CHECK(launch({"--local-r", "1", "s"}).local_ranks_filter == std::set<std::uint32_t>{1});  // not --local-rank-argument
+  CHECK(launch({"--e", "console", "s"}).event_log_handler == EventLogHandler::console);     // not --exit-codes
+  CHECK(contains(refused({"--d", "s"}).text, "could be"));
+}
+
+TEST_CASE("a variable that a shell left out does not swallow the program", "[options]") {
+  const LaunchOptions o = launch({"--nnodes", "1", "--rdzv_id", "--rdzv_backend", "--rdzv_endpoint", "mnist.py", "--checkpoint_path", "/tmp/x"});
+  CHECK(o.program.name == "mnist.py");
+  CHECK(o.program.arguments == std::vector<std::string>{"--checkpoint_path", "/tmp/x"});
+  CHECK(o.notes.size() == 3);
+  CHECK(launch({"--rdzv_endpoint", "node.py", "s.py"}).program.name == "s.py");
+  CHECK(launch({"--rdzv_endpoint", "node.py", "--max-restarts", "1", "s.py"}).program.name == "s.py");
+  CHECK(launch({"--rdzv_endpoint", "s.py"}).program.name == "s.py");
+}
+
+TEST_CASE("what shells complete is made of the same table", "[options]") {
+  for (const char* shell : {"bash", "zsh", "tcsh"}) {
+    const Usage text = refused({"--print-completion", shell});
+    CHECK(text.exit_code == 0);
+    CHECK(contains(text.text, "nproc-per-node"));
+    CHECK_FALSE(contains(text.text, "logs-specs"));
+  }
+  CHECK(contains(refused({"--print-completion", "fish"}).text, "bash, zsh or tcsh"));
 }
 
 TEST_CASE("help names every option that works, and exits with 0", "[options]") {

@@ -127,7 +127,7 @@ class Agent {
       return {};
     }
     if (options_.host_rule != HostRule::never)
-      if (auto hosted = try_to_host(resolve(options_.endpoint->host)); !hosted || *hosted) return hosted ? Result<void>{} : hosted.failure();
+      if (auto hosted = try_to_host(addresses_of(options_.endpoint->host)); !hosted || *hosted) return hosted ? Result<void>{} : hosted.failure();
     link_ = connect_to_coordinator(loop_, *options_.endpoint, options_.timeouts, random_number(), handler(), options_.access);
     return {};
   }
@@ -164,15 +164,15 @@ class Agent {
             [this](const Failure& why) {
               link_is_up_ = false;
               feed(LinkDown{why});
-              // The host may have been another process of this machine: whoever binds the port first goes on.
-              if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never &&
-                  supervisor_.last_generation().number != 0)
+              // The host may have been another process of this machine: whoever binds the port first goes on. Or the
+              // name was not published yet, and leads here now.
+              if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never)
                 asio::post(loop_, [this] { take_over(); });
             },
             [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }};
   }
 
-  // Workers run, so the loop does not wait for name servers.
+  // Workers may run, so the loop does not wait for name servers.
   void take_over() {
     if (coordinator_ || finished_ || std::exchange(looking_up_, true)) return;
     Endpoint endpoint = *options_.endpoint;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lib/base/fd.hpp"
+#include "lib/link/socket.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -113,21 +114,11 @@ std::vector<std::string> own_addresses() {
   return addresses;
 }
 
-std::vector<std::string> resolve(const std::string& host) {
+std::vector<std::string> addresses_of(const std::string& host) {
   if (host == "localhost") return {"127.0.0.1"};
-  in6_addr numeric{};
-  if (::inet_pton(AF_INET, host.c_str(), &numeric) == 1) return {host};
-  if (::inet_pton(AF_INET6, host.c_str(), &numeric) == 1) {
-    char text[INET6_ADDRSTRLEN];
-    return {::inet_ntop(AF_INET6, &numeric, text, sizeof text)};
-  }
-  addrinfo hints{}, *list = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
   std::vector<std::string> addresses;
-  if (::getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return addresses;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner{list, ::freeaddrinfo};
-  for (const addrinfo* i = list; i != nullptr; i = i->ai_next)
-    if (std::string text = text_of(i->ai_addr); !text.empty()) addresses.push_back(std::move(text));
+  if (const auto found = resolve(host, 0); found.ok())
+    for (const SocketAddress& address : *found) addresses.push_back(address.host());
   return addresses;
 }
 

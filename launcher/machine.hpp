@@ -20,6 +20,6 @@ namespace elrun::inline v0::launcher {
 [[nodiscard]] std::vector<std::string> own_addresses();
 /// The addresses that a name leads to now, as text; empty when it does not resolve. May wait for the resolver, as long
 /// as its own configuration says (/etc/resolv.conf); a numeric address or `localhost` never does.
-[[nodiscard]] std::vector<std::string> resolve(const std::string& host);
+[[nodiscard]] std::vector<std::string> addresses_of(const std::string& host);
 
 }  // namespace elrun::inline v0::launcher

@@ -28,16 +28,16 @@ launcher::Variables read_environment() {
   return variables;
 }
 
-// Of mode 0700, and short: the path of a Unix socket has at most 107 bytes.
+// Of mode 0700, and short: the path of a Unix socket has at most 107 bytes. Not every container has a /tmp.
 Result<Path> make_directory(const launcher::Variables& environment) {
   std::vector<std::string> places;
-  if (const auto runtime = environment.find("XDG_RUNTIME_DIR");
-      runtime != environment.end() && runtime->second.size() < 64)
-    places.push_back(runtime->second);
-  places.push_back("/tmp");
+  if (const auto runtime = environment.find("XDG_RUNTIME_DIR"); runtime != environment.end()) places.push_back(runtime->second);
+  std::error_code error;
+  for (const std::string& place : {std::string{"/tmp"}, std::string{"/run"}, std::string{"/dev/shm"}, std::filesystem::current_path(error).string()})
+    places.push_back(place);
   for (const std::string& place : places) {
-    std::string name = place + "/elrun-XXXXXX";
-    if (::mkdtemp(name.data()) != nullptr) return Path{name};
+    std::string name = (Path{place} / "elrun-XXXXXX").string();
+    if (!place.empty() && place.size() < 64 && ::mkdtemp(name.data()) != nullptr) return Path{name};
   }
   return from_errno(errno, "make a directory for the agent's socket in /tmp; set XDG_RUNTIME_DIR to a writable one");
 }

@@ -3,7 +3,6 @@
 #include "rendezvous/door.hpp"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
@@ -22,6 +21,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "lib/base/failure.hpp"
+#include "lib/link/socket.hpp"
 
 namespace elrun::inline v0 {
 namespace asio = boost::asio;
@@ -34,23 +34,16 @@ constexpr std::string_view tls_record = "\x16\x03";  // a handshake, of any vers
 constexpr int accepts_per_turn = 16;            // then others on the loop have theirs
 constexpr Duration pause_without_means = 100ms;  // before the next try, when the system has no descriptor or memory left
 
-struct Addresses {
-  addrinfo* first = nullptr;
-  ~Addresses() {
-    if (first != nullptr) ::freeaddrinfo(first);
-  }
-};
-
 bool is_everywhere(const std::string& address) { return address.empty() || address == "0.0.0.0" || address == "::"; }
 
 // One socket for both families, where there are both.
-Result<Fd> listen_on(const addrinfo& where, const std::string& what) {
-  Fd socket{::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+Result<Fd> listen_on(const SocketAddress& where, const std::string& what) {
+  Fd socket{::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (!socket) return from_errno(errno, what);
   const int on = 1, off = 0;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // of a process that is gone, never of one that listens
-  if (where.ai_family == AF_INET6) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(socket.get(), where.ai_addr, where.ai_addrlen) == 0 && ::listen(socket.get(), SOMAXCONN) == 0) return socket;
+  if (where.family() == AF_INET6) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&where.storage), where.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0) return socket;
   if (errno == EADDRINUSE) return Failure{.code = Code::already_exists, .remedy = Remedy::fix_config, .what = what + ": somebody listens there already"};
   return from_errno(errno, what);
 }
@@ -60,15 +53,12 @@ Result<Fd> listen_at(const std::string& address, std::uint16_t port) {
   const std::string what = fmt::format("listen on {} port {}", everywhere ? "all addresses" : address, port);
   std::optional<Failure> why;
   for (const char* host : everywhere ? std::vector<const char*>{"::", "0.0.0.0"} : std::vector<const char*>{address.c_str()}) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE;
-    Addresses found;
-    if (::getaddrinfo(host, std::to_string(port).c_str(), &hints, &found.first) != 0) {
-      why = Failure{.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = what + ": the address is none of this machine's"};
+    const auto found = resolve(host, port);
+    if (!found.ok()) {
+      why = Failure{.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = fmt::format("{}: {}", what, found.failure().what)};
       continue;
     }
-    auto socket = listen_on(*found.first, what);
+    auto socket = listen_on(found->front(), what);
     if (socket.ok()) return socket;
     if (!why || socket.failure().code == Code::already_exists) why = socket.failure();
     if (why->code == Code::already_exists) break;  // nor in the other family
@@ -84,14 +74,12 @@ std::uint16_t port_of(int socket) {
 }
 
 std::string address_of(int socket) {
-  sockaddr_storage peer{};
-  socklen_t length = sizeof peer;
-  char host[NI_MAXHOST] = "";
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0)
-    ::getnameinfo(reinterpret_cast<const sockaddr*>(&peer), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
-  const std::string_view text{host};
+  SocketAddress peer;
+  peer.size = sizeof peer.storage;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer.size) != 0) return {};
+  const std::string text = peer.host();
   constexpr std::string_view mapped = "::ffff:";  // a v4 address as a socket of both families sees it
-  return std::string{text.starts_with(mapped) && text.find('.') != text.npos ? text.substr(mapped.size()) : text};
+  return text.starts_with(mapped) && text.find('.') != text.npos ? text.substr(mapped.size()) : text;
 }
 
 bool descriptors_are_short(int newest) {

@@ -1,8 +1,6 @@
 #pragma once
 /// \file Names to addresses, anew at every attempt: gRPC is only ever given literal addresses.
 
-#include <sys/socket.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "lib/link/socket.hpp"
 #include "rendezvous/node_link.hpp"
 
 namespace elrun::inline v0 {
@@ -18,8 +17,7 @@ struct Address {
   std::string host;    ///< The literal without its port.
   std::string text;    ///< As a person writes it.
   std::string target;  ///< As gRPC reads it: a literal, which needs no resolver of its own.
-  sockaddr_storage socket{};
-  socklen_t length = 0;
+  SocketAddress socket;
 };
 struct Resolved {
   std::vector<Address> addresses;
@@ -30,7 +28,7 @@ struct Resolved {
 [[nodiscard]] std::string source_address(const Address& peer);
 
 /// Loop thread only. A literal address is answered at once. A name gets a thread that nobody waits for, since
-/// getaddrinfo can neither be cancelled nor bounded; its answer is dropped when the lookup is gone or was started anew.
+/// a resolver can neither be cancelled nor bounded; its answer is dropped when the lookup is gone or was started anew.
 class NameLookup {
  public:
   explicit NameLookup(boost::asio::io_context& loop);

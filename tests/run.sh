@@ -56,7 +56,7 @@ case "$sanitize" in
   *) echo "tests/run.sh: --sanitize knows address and thread, not '$sanitize'" >&2; exit 64 ;;
 esac
 
-more=(python3 etcd-server etcd-client iproute2 dnsmasq-base)
+more=(python3 etcd-server etcd-client iproute2 dnsmasq-base busybox-static)
 [[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev)
 ensure_packages "${more[@]}"
 

@@ -1,7 +1,6 @@
 #include "lib/link/socket.hpp"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/un.h>
@@ -9,7 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
+
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/tcp.hpp>
 
 #include <fmt/format.h>
 
@@ -39,10 +40,15 @@ const sockaddr* raw(const SocketAddress& address) { return reinterpret_cast<cons
 }  // namespace
 
 std::string SocketAddress::host() const {
-  char text[INET6_ADDRSTRLEN] = "";
+  char text[INET_ADDRSTRLEN] = "";
   switch (family()) {
     case AF_INET: return inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(storage).sin_addr, text, sizeof text);
-    case AF_INET6: return inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr, text, sizeof text);
+    case AF_INET6: {
+      const auto& six = reinterpret_cast<const sockaddr_in6&>(storage);
+      boost::asio::ip::address_v6::bytes_type bytes;
+      std::memcpy(bytes.data(), &six.sin6_addr, bytes.size());
+      return boost::asio::ip::address_v6{bytes, six.sin6_scope_id}.to_string();  // with its zone: fe80::1%eth0
+    }
     case AF_UNIX: return reinterpret_cast<const sockaddr_un&>(storage).sun_path;
     default: return {};
   }
@@ -78,24 +84,19 @@ Result<SocketAddress> unix_address(const Path& path) {
   return address;
 }
 
-Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0) {
-    return Failure{Code::unreachable, Remedy::retry,
-                   fmt::format("look up the address of \"{}\": {}", host, error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error))};
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner{found, &freeaddrinfo};
-  std::vector<SocketAddress> addresses;
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
-    SocketAddress& address = addresses.emplace_back();
-    std::memcpy(&address.storage, a->ai_addr, a->ai_addrlen);
-    address.size = a->ai_addrlen;
-  }
-  return addresses;  // never empty: the resolver reports a name without addresses as an error
+std::optional<SocketAddress> literal_address(const std::string& host, std::uint16_t port) {
+  boost::system::error_code error;
+  const auto ip = boost::asio::ip::make_address(host, error);
+  if (error) return std::nullopt;
+  const boost::asio::ip::tcp::endpoint endpoint{ip, port};
+  SocketAddress address;
+  std::memcpy(&address.storage, endpoint.data(), endpoint.size());
+  address.size = static_cast<socklen_t>(endpoint.size());
+  return address;
+}
+
+Failure name_does_not_resolve(const std::string& host, const char* why) {
+  return {Code::unreachable, Remedy::retry, fmt::format("the name \"{}\" does not resolve: {}", host, why)};
 }
 
 Result<Fd> listen_on(const SocketAddress& address) {

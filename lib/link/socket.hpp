@@ -32,8 +32,12 @@ struct SocketAddress {
 
 [[nodiscard]] std::string to_string(const SocketAddress& address);  ///< `10.0.0.1:29500`, `[::1]:29500`
 [[nodiscard]] Result<SocketAddress> unix_address(const Path& path);
-/// All addresses of a name or a literal, in the system's order. Blocks as long as the system's resolver does.
+/// `10.0.0.1`, `::1`, `fe80::1%eth0`; nothing when it is a name.
+[[nodiscard]] std::optional<SocketAddress> literal_address(const std::string& host, std::uint16_t port);
+/// All addresses of a name or a literal, at least one, in the resolver's order. For a name it blocks as long as name
+/// servers do. In names.cpp, and for a program without shared libraries in names_static.cpp.
 [[nodiscard]] Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port);
+[[nodiscard]] Failure name_does_not_resolve(const std::string& host, const char* why);
 
 [[nodiscard]] Result<Fd> listen_on(const SocketAddress& address);
 /// A waiting connection; nothing when there is none (any more).

@@ -80,13 +80,43 @@ struct NodeAlive {};
 struct Acknowledge {
   Generation generation;
 };
-/// A worker died by itself. The first one of a generation is its root cause.
+/// How one worker ended by itself, for people and for what reads logs. Its texts are bounded, see `bounded`.
+struct WorkerDeath {
+  NodeId node;                  ///< This and the next three: the coordinator knows them itself.
+  Generation generation;
+  std::uint32_t rank = 0;
+  std::uint32_t local_rank = 0;
+  std::string host;
+  std::int64_t pid = 0;
+  std::int32_t exit_code = 0;   ///< Its own; of a signal 0
+  std::int32_t signal = 0;
+  std::int64_t wall_ns = 0;     ///< When, by its node's clock, which others need not share
+  std::string program;
+  std::string error_file;       ///< Where its error record can be read later; empty: nowhere
+  std::string error;            ///< "RuntimeError: no such device", out of its error record
+  std::string traceback;
+  std::string last_lines;       ///< Of its standard error, where elrun has it
+  std::string evidence;         ///< What its node saw of the cause: that the kernel killed for want of memory
+  friend bool operator==(const WorkerDeath&, const WorkerDeath&) = default;
+};
+constexpr std::size_t death_line_max = 1024;         ///< Of a text that is one line
+constexpr std::size_t death_traceback_max = 8192;
+constexpr std::size_t death_last_lines_max = 4096;
+constexpr std::size_t death_beside_max = 512;        ///< Of traceback and last lines of those that were not first
+constexpr std::size_t deaths_max = 8;                ///< In one verdict
+/// With its texts cut to their limits; of traceback and last lines the end is kept, where the cause stands.
+[[nodiscard]] WorkerDeath bounded(WorkerDeath death, std::size_t traceback_max = death_traceback_max,
+                                  std::size_t last_lines_max = death_last_lines_max);
+
+/// A worker died by itself. The earliest of a generation is its root cause.
 struct WorkerFailed {
   Generation generation;
   std::uint32_t local_rank = 0;
   std::int32_t exit_code = 0;  ///< 128 + n for signal n
   std::string what;            ///< "exit code 3", "signal 9 (SIGKILL)"
   bool is_job = false;
+  Duration ago{};              ///< How long before this was sent: clocks of nodes differ.
+  WorkerDeath death;
 };
 /// EX_CONFIG: a Job program that ends so was told something that no restart changes.
 constexpr std::int32_t exit_code_configuration = 78;
@@ -162,6 +192,7 @@ struct Resumed {
 struct Verdict {
   std::int32_t exit_code = 0;
   std::string report;  ///< The first failure in the whole job and its cause; empty for success
+  std::vector<WorkerDeath> deaths;  ///< Of workers, when one of them decided it: the root cause, then what failed after it
 };
 struct StoreResult {
   std::uint64_t worker = 0;

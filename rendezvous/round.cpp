@@ -367,7 +367,8 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   if (const auto* m = std::get_if<Acknowledge>(&message)) {
     if (current(m->generation) && revoked_) change(node, [](Node& n) { n.owes = false; });
   } else if (const auto* failed = std::get_if<WorkerFailed>(&message)) {
-    if (current(failed->generation) && runs()) worker_failed(node, *failed, now);  // else: a consequence of what ended it
+    // After the end of the generation only what may have failed before the worker that ended it.
+    if (current(failed->generation) && (runs() || !deaths_.empty())) worker_failed(node, *failed, now);
   } else if (const auto* done = std::get_if<WorkersDone>(&message)) {
     if (!current(done->generation) || !runs()) return;
     done_.insert(id);
@@ -395,17 +396,32 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   Failure why{Code::peer_lost, Remedy::rejoin,
               fmt::format("worker {} (node {}, local rank {}) ended by {}", rank.value(), me->node.value(), failed.local_rank, failed.what),
               rank, {}, generation_, me->node.value()};
+  Death death{std::max(now - failed.ago, began_), failed.exit_code == 0 ? 1 : failed.exit_code, why.what, failed.death};
+  death.worker.node = me->node;
+  death.worker.generation = generation_;
+  death.worker.rank = rank.value();
+  death.worker.local_rank = failed.local_rank;
+  note_death(std::move(death));
+  if (!runs()) return;
   const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : failed.is_job ? job_restarts : 0;
-  if (failed.is_job && failed.exit_code == exit_code_configuration)
-    return decide(failed.exit_code,
-                  fmt::format("generation {}: {}; a wrong configuration is not restarted", to_string(generation_), why.what), now);
+  const bool wrong_configuration = failed.is_job && failed.exit_code == exit_code_configuration;
   const bool free_of_charge = failed.is_job && progressed_ && budget > 0;
   progressed_ = false;
-  if (!free_of_charge && static_cast<std::int64_t>(++restarts_.used) > budget) {
-    const std::string used = budget == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget);
-    return decide(failed.exit_code == 0 ? 1 : failed.exit_code, fmt::format("generation {}: {}; {}", to_string(generation_), why.what, used), now);
-  }
+  if (wrong_configuration)
+    failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
+  else if (!free_of_charge && static_cast<std::int64_t>(++restarts_.used) > budget)
+    failing_ = {now + deaths_heard,
+                budget == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget)};
   revoke(std::move(why), true, now);
+}
+
+void Round::note_death(Death death) {
+  const auto same = [&](const Death& d) { return d.worker.rank == death.worker.rank; };
+  if (std::any_of(deaths_.begin(), deaths_.end(), same)) return;  // said again after a broken stream
+  const auto later = [](const Death& a, const Death& b) { return a.at < b.at; };
+  deaths_.insert(std::upper_bound(deaths_.begin(), deaths_.end(), death, later), std::move(death));
+  for (std::size_t i = 1; i < deaths_.size(); ++i) deaths_[i].worker = bounded(std::move(deaths_[i].worker), death_beside_max, death_beside_max);
+  if (deaths_.size() > deaths_max) deaths_.pop_back();
 }
 
 void Round::leave(const NodeId& id, const std::string& why, Instant now) {
@@ -424,7 +440,8 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
 
 void Round::settle(Instant now) {
   lose_the_silent(now);
-  if (!verdict_ && options_) {
+  if (failing_ && (living_members_all_ready() || now >= failing_->until)) fail(now);
+  if (!verdict_ && !failing_ && options_) {
     if (recovery_ && now >= recovery_->until)
       end_recovery(fmt::format("the others had {:.3g} s", seconds(setup_.timeouts.recovery)), now);
     grow(now);
@@ -590,6 +607,8 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   began_ = now;
   deserted_until_ = {};
   done_.clear();
+  if (!deaths_.empty()) cause_ = deaths_.front().what;
+  deaths_.clear();
   lost_.clear();
   enough_since_.reset();
   forming_since_.reset();
@@ -627,9 +646,22 @@ void Round::give_up(Instant now) {
          fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", waiting_, needed(), seconds(setup_.timeouts.join), missing()), now);
 }
 
-void Round::decide(std::int32_t exit_code, std::string report, Instant now) {
+void Round::fail(Instant now) {
+  const Failing failing = *std::exchange(failing_, {});
+  const Death& first = deaths_.front();
+  std::string report = fmt::format("generation {}: {}; {}", to_string(generation_), first.what, failing.why);
+  std::vector<std::string> gone;
+  for (const auto& [id, why] : lost_) gone.push_back(fmt::format("{} ({})", id.value(), why));
+  if (!gone.empty()) report += fmt::format("; gone as well: {}", some_of(gone));
+  std::vector<WorkerDeath> workers;
+  for (const Death& death : deaths_) workers.push_back(death.worker);
+  decide(first.exit_code, std::move(report), now, std::move(workers));
+}
+
+void Round::decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths) {
   say(exit_code == 0 ? Level::info : Level::error, exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed: {}", report));
-  verdict_ = Verdict{exit_code, std::move(report)};
+  verdict_ = Verdict{exit_code, std::move(report), std::move(deaths)};
+  failing_.reset();
   verdict_at_ = now;
   for (const auto& [id, node] : nodes_) {
     send(node, *verdict_);
@@ -717,6 +749,7 @@ void Round::wake(Instant now) {
     at(explain_at_);
     at(growth_at());
     if (recovery_) at(recovery_->until);
+    if (failing_) at(failing_->until);
     at(hold_until_);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
     if (!runs() && enough_since_ && living_members_all_ready()) at(*enough_since_ + options().last_call);

@@ -36,6 +36,9 @@ constexpr Duration growth_gather = 250ms;
 /// thousands, words must not cost more than the work.
 constexpr Duration explain_after = 100ms;
 constexpr Duration explain_per_node = 5ms;
+/// When no restart is left, the job's verdict waits until its workers have ended, but no longer than this: of what failed
+/// at nearly one time, what failed first need not be heard of first.
+constexpr Duration deaths_heard = 2s;
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 
@@ -139,6 +142,18 @@ class Round {
     std::map<std::uint32_t, NodeId> seats;  // by group rank
     Instant until;
   };
+  /// A worker of generation_ that failed by itself, and when, by this coordinator's clock.
+  struct Death {
+    Instant at;
+    std::int32_t exit_code = 0;
+    std::string what;
+    WorkerDeath worker;
+  };
+  /// No restart is left; the verdict is given when the workers have ended, or then.
+  struct Failing {
+    Instant until;
+    std::string why;
+  };
   /// What a waiting node is told: `until` is an instant, so that the text changes only when the reason does.
   struct Reason {
     std::string why;
@@ -162,6 +177,8 @@ class Round {
   void count(const Node& node, bool in);
   void said(Node& node, const NodeMessage& message, Instant now);
   void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
+  void note_death(Death death);
+  void fail(Instant now);
   void leave(const NodeId& id, const std::string& why, Instant now);
 
   void settle(Instant now);
@@ -173,7 +190,7 @@ class Round {
   void form(Instant now);
   void begin(std::vector<NodeId> chosen, Instant now);
   void give_up(Instant now);
-  void decide(std::int32_t exit_code, std::string report, Instant now);
+  void decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths = {});
   void explain(Instant now);
   void wake(Instant now);
   void listen(StreamNumber number, Stream& stream, Instant until);
@@ -227,6 +244,8 @@ class Round {
   Instant hold_until_{};          // a spare has heard of a generation that others may still run: they come first
   Instant deserted_until_{};      // every node's stream broke: members have this long to come back
   std::set<NodeId> done_;         // members whose workers all ended well
+  std::vector<Death> deaths_;     // the earliest first
+  std::optional<Failing> failing_;
   std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
   bool revoked_ = false;
   Instant began_{};

@@ -59,6 +59,25 @@ class Checker {
     out.roster = in.roster();
     return out;
   }
+  WorkerDeath death(const wire::WorkerDeath& in) {
+    WorkerDeath out;
+    out.node = NodeId{text("death.node", in.node(), wire_name_max)};
+    out.generation = generation(in.generation());
+    out.rank = number<std::uint32_t>("death.rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
+    out.local_rank = number<std::uint32_t>("death.local_rank", in.local_rank(), 0, workers_per_node_limit - 1);
+    out.host = text("death.host", in.host(), death_line_max);
+    out.pid = number<std::int64_t>("death.pid", in.pid(), 0, INT32_MAX);
+    out.exit_code = number<std::int32_t>("death.exit_code", in.exit_code(), 0, 255);
+    out.signal = number<std::int32_t>("death.signal", in.signal(), 0, 127);
+    out.wall_ns = number<std::int64_t>("death.wall_ns", in.wall_ns(), 0, INT64_MAX);
+    out.program = text("death.program", in.program(), death_line_max);
+    out.error_file = text("death.error_file", in.error_file(), death_line_max);
+    out.error = text("death.error", in.error(), death_line_max);
+    out.traceback = text("death.traceback", in.traceback(), death_traceback_max);
+    out.last_lines = text("death.last_lines", in.last_lines(), death_last_lines_max);
+    out.evidence = text("death.evidence", in.evidence(), death_line_max);
+    return out;
+  }
   std::uint16_t port(std::string_view field, std::uint32_t value) {
     return static_cast<std::uint16_t>(number<std::uint32_t>(field, value, 0, UINT16_MAX));
   }
@@ -100,6 +119,25 @@ void put(const Seat& seat, wire::Seat& out) {
   out.set_nodes(seat.nodes);
   out.set_world_size(seat.world_size);
   out.set_roster(seat.roster);
+}
+
+void put(const WorkerDeath& any, wire::WorkerDeath& out) {
+  const WorkerDeath death = bounded(any);
+  out.set_node(death.node.value());
+  put(death.generation, *out.mutable_generation());
+  out.set_rank(death.rank);
+  out.set_local_rank(death.local_rank);
+  out.set_host(death.host);
+  out.set_pid(death.pid);
+  out.set_exit_code(death.exit_code);
+  out.set_signal(death.signal);
+  out.set_wall_ns(death.wall_ns);
+  out.set_program(death.program);
+  out.set_error_file(death.error_file);
+  out.set_error(death.error);
+  out.set_traceback(death.traceback);
+  out.set_last_lines(death.last_lines);
+  out.set_evidence(death.evidence);
 }
 
 void put(const RestartCounts& counts, wire::RestartCounts& out) {
@@ -144,6 +182,8 @@ struct PutNodeMessage {
     failed.set_exit_code(m.exit_code);
     failed.set_what(cut(m.what));
     failed.set_is_job(m.is_job);
+    failed.set_ago_ns(m.ago.count());
+    put(m.death, *failed.mutable_death());
   }
   void operator()(const WorkersDone& m) const { put(m.generation, *out.mutable_workers_done()->mutable_generation()); }
   void operator()(const JobFinished& m) const { put(m.generation, *out.mutable_job_finished()->mutable_generation()); }
@@ -189,6 +229,7 @@ struct PutCoordinatorMessage {
   void operator()(const Verdict& m) const {
     out.mutable_verdict()->set_exit_code(m.exit_code);
     out.mutable_verdict()->set_report(cut(m.report));
+    for (std::size_t i = 0; i < std::min(m.deaths.size(), deaths_max); ++i) put(m.deaths[i], *out.mutable_verdict()->add_deaths());
   }
   void operator()(const StoreResult& m) const {
     const ByteVector reply = encode_payload(m.reply);
@@ -229,6 +270,8 @@ Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
   out.exit_code = check.number<std::int32_t>("exit_code", in.exit_code(), 0, 255);
   out.what = check.text("what", in.what(), wire_text_max);
   out.is_job = in.is_job();
+  out.ago = Duration{check.number<std::int64_t>("ago", in.ago_ns(), 0, Duration{24h}.count())};
+  if (in.has_death()) out.death = check.death(in.death());
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -324,8 +367,12 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     }
     case wire::ToNode::kVerdict: {
       Checker check{"Verdict"};
-      const std::int32_t exit_code = check.number<std::int32_t>("exit_code", in.verdict().exit_code(), 0, 255);
-      return check.finish<CoordinatorMessage>(Verdict{exit_code, check.text("report", in.verdict().report(), wire_text_max)});
+      Verdict out;
+      out.exit_code = check.number<std::int32_t>("exit_code", in.verdict().exit_code(), 0, 255);
+      out.report = check.text("report", in.verdict().report(), wire_text_max);
+      for (const wire::WorkerDeath& death : in.verdict().deaths())
+        if (out.deaths.size() < deaths_max) out.deaths.push_back(check.death(death));
+      return check.finish<CoordinatorMessage>(std::move(out));
     }
     case wire::ToNode::kStoreResult: {
       ELRUN_TRY_ASSIGN(StoreReply reply, decode_store_reply(bytes_of(in.store_result().reply())));

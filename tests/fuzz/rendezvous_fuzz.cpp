@@ -185,8 +185,9 @@ StoreCall call(StoreOp op, std::string key) {
 std::vector<std::string> fuzz_examples() {
   const std::string world = record(0, join(0)) + record(1, join(1));
   std::vector<std::string> examples{world};
+  const WorkerDeath death{NodeId{"node-1"}, first, 2, 0, "pod-7", 4711, 3, 0, 1'700'000'000'123'456'789, "train.py", "/logs/error.json", "ValueError: x", "Traceback", "last words", "oom_kill"};
   // What members may say while their generation runs, and what becomes of it.
-  const NodeMessage said[] = {NodeAlive{},        Acknowledge{first}, WorkerFailed{first, 0, 137, "signal 9 (SIGKILL)", true},
+  const NodeMessage said[] = {NodeAlive{},        Acknowledge{first}, WorkerFailed{first, 0, 137, "signal 9 (SIGKILL)", true, 5ms, death},
                               WorkersDone{first}, JobFinished{first}, Progress{first, 5},
                               Leave{"a signal"},  StoreCallerGone{1}};
   for (const NodeMessage& message : said) examples.push_back(world + record(0, message) + record(1, message));
@@ -198,7 +199,7 @@ std::vector<std::string> fuzz_examples() {
   examples.push_back(world + record(0, replay));
   // A failure and the next generation; a third node for which it ends; a stream that breaks and is resumed.
   const std::string again = record(0, Acknowledge{first}) + record(1, Acknowledge{first}) + world;
-  examples.push_back(world + record(0, WorkerFailed{first, 1, 3, "exit code 3", false}) + again);
+  examples.push_back(world + record(0, WorkerFailed{first, 1, 3, "exit code 3", false, Duration{0}, {}}) + again);
   examples.push_back(world + record(2 | long_pause, join(2)) + again);
   examples.push_back(world + record(0 | new_stream, resuming(0, first, {0, 0, 2, 4, 1})));
   examples.push_back(world + record(1 | new_stream, join(1)) + record(0 | short_pause, NodeAlive{}));
@@ -219,7 +220,7 @@ std::vector<std::string> fuzz_examples() {
   told.cause = "node c is lost";
   const Failure why{Code::peer_lost, Remedy::rejoin, "gone", Rank{3}, Rank{0}, first, "node-b"};
   StoreReply reply{.id = 8, .values = {ByteVector(3), {}}, .number = -1, .version = 5};
-  const CoordinatorMessage heard[] = {told, Refused{why}, Waiting{"for you", first}, Revoke{first, why}, Resumed{first, true}, Verdict{3, "report"}, StoreResult{1, reply}};
+  const CoordinatorMessage heard[] = {told, Refused{why}, Waiting{"for you", first}, Revoke{first, why}, Resumed{first, true}, Verdict{3, "report", {death}}, StoreResult{1, reply}};
   for (const CoordinatorMessage& message : heard) examples.push_back(record(0, message));
   return examples;
 }

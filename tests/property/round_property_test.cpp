@@ -203,7 +203,7 @@ class Simulation {
       case 3: return agent.up ? hang_up(agent) : void();
       case 4: return void(agent.frozen = !agent.frozen);
       case 5:
-        if (agent.up && agent.running && !agent.frozen) say(agent, WorkerFailed{agent.last, 0, 1, "exit code 1", rng_.chance(0.5)});
+        if (agent.up && agent.running && !agent.frozen) say(agent, WorkerFailed{agent.last, 0, 1, "exit code 1", rng_.chance(0.5), Duration{0}, {}});
         return;
       case 6:
         if (agent.up && !agent.frozen && rng_.chance(0.3)) say(agent, Leave{"signal 15 (SIGTERM)"}), die(agent);

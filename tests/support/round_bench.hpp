@@ -92,7 +92,7 @@ class RoundBench {
     join.restarts = held.restarts;
     return this->join(join);
   }
-  void say(StreamNumber stream, NodeMessage message) { feed(FromNode{stream, std::move(message)}); }
+  void say(StreamNumber stream, const NodeMessage& message) { feed(FromNode{stream, message}); }
   void break_stream(StreamNumber stream) {
     open.erase(stream);
     feed(StreamBroken{stream});

@@ -15,7 +15,7 @@ constexpr Duration options_last_call = RoundOptions{}.last_call;
 constexpr RoundOptions one_to_three{.nodes_min = 1, .nodes_max = 3};
 
 WorkerFailed failure(const Generation& generation, bool is_job = false, std::int32_t code = 3) {
-  return {generation, 1, code, "exit code 3", is_job};
+  return {generation, 1, code, "exit code 3", is_job, Duration{0}, {}};
 }
 
 /// A world of "a" and "b" that runs, for rules about what may happen to it.
@@ -504,6 +504,9 @@ TEST_CASE("without restarts the first failure is the verdict, with its exit code
   Pair bench;
   const auto spare = bench.join("c");
   bench.say(bench.b, failure(bench.generation()));
+  CHECK(bench.last<Revoke>(bench.a));  // nobody works on for a job that has failed
+  CHECK_FALSE(bench.round.verdict());
+  bench.acknowledge(bench.a, "a"), bench.acknowledge(bench.b, "b");
   for (const StreamNumber stream : {bench.a, bench.b, spare}) {
     REQUIRE(bench.last<Verdict>(stream));
     CHECK(bench.last<Verdict>(stream)->exit_code == 3);
@@ -513,6 +516,119 @@ TEST_CASE("without restarts the first failure is the verdict, with its exit code
   bench.say(bench.a, failure(bench.generation(), false, 9));
   CHECK(bench.round.verdict()->exit_code == 3);
   CHECK(bench.last<Verdict>(bench.join("late"))->exit_code == 3);
+  CHECK(bench.begun.size() == 1);
+}
+
+TEST_CASE("a job that fails waits for its workers to end, but not for long", "[round]") {
+  Pair bench;
+  bench.say(bench.b, failure(bench.generation()));
+  SECTION("a node whose workers do not end has its time, and the verdict then") {
+    bench.acknowledge(bench.b, "b");
+    bench.pass(deaths_heard - 1ms);
+    CHECK_FALSE(bench.round.verdict());
+    bench.pass(1ms);
+    REQUIRE(bench.last<Verdict>(bench.a));
+    CHECK(bench.last<Verdict>(bench.a)->exit_code == 3);
+  }
+  SECTION("nodes that go or are lost meanwhile are named, and change nothing") {
+    bench.say(bench.b, Leave{"SIGTERM came"});
+    bench.break_stream(bench.a);
+    bench.pass(1s);
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->exit_code == 3);
+    CHECK_THAT(bench.round.verdict()->report, Contains("worker 3") && Contains("; gone as well: a (its stream broke"));
+  }
+  SECTION("no generation begins meanwhile") {
+    bench.acknowledge(bench.b, "b");
+    bench.join("c"), bench.join("d");
+    CHECK(bench.begun.size() == 1);
+  }
+  SECTION("members who have decided that the job is over outdo it") {
+    bench.say(bench.a, JobFinished{bench.generation()});
+    CHECK(bench.round.verdict()->exit_code == 0);
+    CHECK(bench.round.verdict()->deaths.empty());
+    bench.pass(1min);
+    CHECK(bench.count<Verdict>(bench.b) == 1);
+  }
+}
+
+TEST_CASE("the root cause is what failed first, not what was heard of first", "[round]") {
+  const auto died = [](const Generation& generation, std::uint32_t local_rank, std::int32_t code, Duration ago) {
+    WorkerFailed failed{generation, local_rank, code, fmt::format("exit code {}", code), false, ago, {}};
+    failed.death.exit_code = code;
+    failed.death.error = fmt::format("error {}", code);
+    failed.death.traceback = std::string(2000, 't') + "the end";
+    return failed;
+  };
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .max_restarts = 1}};
+  const Generation first = bench.generation();
+  bench.pass(10s);
+  SECTION("the next generation is told the cause of its own") {
+    bench.say(bench.b, died(first, 1, 3, 10ms));
+    bench.say(bench.a, died(first, 0, 4, 20ms));
+    bench.acknowledge(bench.a, "a"), bench.acknowledge(bench.b, "b");
+    REQUIRE(bench.last<World>(bench.a)->generation.number == 2);
+    CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("worker 0 (node a, local rank 0) ended by exit code 4"));
+    CHECK(bench.last<World>(bench.a)->restarts == RestartCounts{1, 1});  // one loss, however many saw it
+    bench.say(bench.b, died(bench.generation(), 0, 6, 0s));
+    bench.acknowledge(bench.a, "a"), bench.acknowledge(bench.b, "b");
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->deaths.size() == 1);  // those of the generation before are its own
+  }
+  SECTION("the verdict names all, the first in full, with what the round knows of each") {
+    Pair none{{.nodes_min = 2, .nodes_max = 2, .max_restarts = 0}};
+    none.pass(10s);
+    none.say(none.b, died(first, 1, 3, 1ms));
+    none.say(none.a, died(first, 0, 4, 5ms));
+    none.say(none.a, died(first, 0, 4, 900ms));  // of the same worker, said again
+    none.pass(100ms);
+    none.say(none.a, died(first, 1, 5, 104ms));  // a record of before, read when the worker had ended
+    none.acknowledge(none.b, "b"), none.acknowledge(none.a, "a");
+    const auto verdict = none.last<Verdict>(none.b);
+    REQUIRE(verdict);
+    CHECK(verdict->exit_code == 4);
+    CHECK_THAT(verdict->report, Contains("worker 0 (node a, local rank 0) ended by exit code 4"));
+    REQUIRE(verdict->deaths.size() == 3);
+    CHECK(verdict->deaths[0].error == "error 4");
+    CHECK(verdict->deaths[0].node == NodeId{"a"});
+    CHECK(verdict->deaths[0].generation == first);
+    CHECK(verdict->deaths[0].rank == 0);
+    CHECK(verdict->deaths[0].traceback.size() == 2007);
+    CHECK(verdict->deaths[1].error == "error 5");
+    CHECK(verdict->deaths[1].rank == 1);
+    CHECK(verdict->deaths[1].traceback.size() == death_beside_max);
+    CHECK_THAT(verdict->deaths[1].traceback, Catch::Matchers::EndsWith("the end"));
+    CHECK(verdict->deaths[2].error == "error 3");
+    CHECK(verdict->deaths[2].rank == 3);
+  }
+  SECTION("nothing failed before its generation began") {
+    bench.say(bench.b, died(first, 1, 3, 24h));
+    bench.say(bench.a, died(first, 0, 4, 23h));
+    bench.acknowledge(bench.a, "a"), bench.acknowledge(bench.b, "b");
+    CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("exit code 3"));  // of two such, the first that was heard of
+  }
+  SECTION("a worker that fails after a node was lost is a consequence") {
+    bench.break_stream(bench.b);
+    bench.pass(1s);
+    bench.say(bench.a, died(first, 0, 4, 900ms));
+    bench.acknowledge(bench.a, "a");
+    bench.join("b", 2);
+    CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("node b is lost"));
+    CHECK(bench.last<World>(bench.a)->restarts.used == 0);
+  }
+}
+
+TEST_CASE("a verdict names a bounded number of workers", "[round]") {
+  RoundOptions many{.nodes_min = 1, .nodes_max = 1};
+  RoundBench bench{many};
+  Join join = bench.a_join("a");
+  join.workers = 100;
+  const auto a = bench.join(join);
+  for (std::uint32_t i = 0; i < 100; ++i) bench.say(a, WorkerFailed{bench.generation(), i, 1, "exit code 1", false, Duration{0}, {}});
+  bench.acknowledge(a, "a");
+  REQUIRE(bench.round.verdict());
+  CHECK(bench.round.verdict()->deaths.size() == deaths_max);
+  CHECK(bench.round.verdict()->deaths.front().rank == 0);
 }
 
 TEST_CASE("a program that is no Job has as many restarts as were given", "[round]") {
@@ -527,6 +643,8 @@ TEST_CASE("a program that is no Job has as many restarts as were given", "[round
     CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("worker 3"));
   }
   bench.say(bench.b, failure(bench.generation()));
+  bench.acknowledge(bench.a, "a"), bench.acknowledge(bench.b, "b");
+  REQUIRE(bench.round.verdict());
   CHECK_THAT(bench.round.verdict()->report, Contains("all 2 restarts (--max_restarts) are used"));
 }
 
@@ -568,6 +686,7 @@ TEST_CASE("a Job's loss costs a restart only if no step was decided since the on
     WorkerFailed wrong = failure(bench.generation(), true);
     wrong.exit_code = exit_code_configuration;
     bench.say(bench.b, wrong);
+    bench.pass(deaths_heard);
     REQUIRE(bench.round.verdict());
     CHECK(bench.round.verdict()->exit_code == exit_code_configuration);
     CHECK_THAT(bench.round.verdict()->report, Contains("a wrong configuration is not restarted"));
@@ -867,6 +986,8 @@ TEST_CASE("restarts are counted on by a fresh coordinator", "[round]") {
   bench.resume("b", *old.last<World>(old.b));
   REQUIRE(bench.last<Resumed>(a));
   bench.say(a, failure(bench.generation()));
+  bench.pass(deaths_heard);
+  REQUIRE(bench.last<Verdict>(a));
   CHECK(bench.last<Verdict>(a)->exit_code == 3);
 }
 

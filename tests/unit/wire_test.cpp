@@ -45,6 +45,11 @@ World a_world() {
   return world;
 }
 
+WorkerDeath a_death() {
+  return {NodeId{"node-b"}, twelve, 21, 3, "pod-7", 4711, 0, 9, 1'700'000'000'123'456'789, "train.py", "/logs/error.json", "ValueError: \xff",
+          "Traceback", "last words", "oom_kill"};
+}
+
 NodeMessage there_and_back(const NodeMessage& message) {
   const auto back = node_message_from_bytes(to_wire_bytes(message));
   REQUIRE(back.ok());
@@ -89,11 +94,13 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
 
   there_and_back(NodeMessage{NodeAlive{}});
   CHECK(std::get<Acknowledge>(there_and_back(NodeMessage{Acknowledge{twelve}})).generation == twelve);
-  const auto failed = std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 137, "signal 9 (SIGKILL) \xff\xfe", true}}));
+  const auto failed = std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 137, "signal 9 (SIGKILL) \xff\xfe", true, 70ms, a_death()}}));
   CHECK(failed.local_rank == 3);
   CHECK(failed.exit_code == 137);
   CHECK(failed.what == "signal 9 (SIGKILL) \xff\xfe");  // what a worker printed need not be UTF-8
   CHECK(failed.is_job);
+  CHECK(failed.ago == 70ms);
+  CHECK(failed.death == a_death());
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
   CHECK(std::get<JobFinished>(there_and_back(NodeMessage{JobFinished{twelve}})).generation == twelve);
   CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
@@ -111,7 +118,10 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(message(std::get<Revoke>(there_and_back(CoordinatorMessage{Revoke{twelve, why}})).why) == message(why));
   CHECK(std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for you"}})).why == "for you");
   CHECK(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).generation == twelve);
-  CHECK(std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{3, "report"}})).exit_code == 3);
+  const auto verdict = std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{3, "report", {a_death(), {}}}}));
+  CHECK(verdict.exit_code == 3);
+  REQUIRE(verdict.deaths.size() == 2);
+  CHECK(verdict.deaths[0] == a_death());
   StoreReply reply;
   reply.id = 8;
   reply.values = {ByteVector(3), {}};
@@ -159,7 +169,18 @@ TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
     world.seat.nodes = 0;
     CHECK_THAT(refusal(world), Contains("seat.nodes is 0"));
   }
-  SECTION("an exit code that no process has") { CHECK_THAT(refusal(Verdict{256, ""}), Contains("exit_code is 256")); }
+  SECTION("a failure of last year") { CHECK_THAT(refusal(WorkerFailed{twelve, 0, 1, "", false, 24h * 365, {}}), Contains("ago is")); }
+  SECTION("a rank beyond all ranks") {
+    WorkerDeath death = a_death();
+    death.rank = ~std::uint32_t{0};
+    CHECK_THAT(refusal(Verdict{1, "", {death}}), Contains("death.rank is 4294967295"));
+  }
+  SECTION("a signal that no system has") {
+    WorkerDeath death = a_death();
+    death.signal = 128;
+    CHECK_THAT(refusal(Verdict{1, "", {death}}), Contains("death.signal is 128"));
+  }
+  SECTION("an exit code that no process has") { CHECK_THAT(refusal(Verdict{256, "", {}}), Contains("exit_code is 256")); }
 }
 
 namespace {
@@ -213,7 +234,7 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {a_join(), {5, 10, 12, 13}},
       {NodeAlive{}, {}},
       {Acknowledge{twelve}, {1}},
-      {WorkerFailed{twelve, 3, 137, "signal 9", true}, {1}},
+      {WorkerFailed{twelve, 3, 137, "signal 9", true, 1s, a_death()}, {1, 7}},
       {WorkersDone{twelve}, {1}},
       {JobFinished{twelve}, {1}},
       {Progress{twelve, 9}, {1}},
@@ -234,7 +255,7 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {a_world(), {1, 3, 7}},
       {Revoke{twelve, why}, {1, 2}},
       {Resumed{twelve, true}, {1}},
-      {Verdict{3, "report"}, {}},
+      {Verdict{3, "report", {}}, {}},
       {StoreResult{1, StoreReply{.id = 8}}, {}}};
   for (const auto& [message, within] : to_node) {
     CAPTURE(message.index());
@@ -278,8 +299,23 @@ TEST_CASE("a message of a kind that is not known is nothing, and garbage is refu
 }
 
 TEST_CASE("a long report is cut to what the other side takes", "[wire]") {
-  const auto verdict = std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{1, std::string(10 * wire_text_max, 'x')}}));
+  const auto verdict = std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{1, std::string(10 * wire_text_max, 'x'), {}}}));
   CHECK(verdict.report.size() == wire_text_max);
+}
+
+TEST_CASE("what is known of a dead worker is cut where it matters least", "[wire]") {
+  WorkerDeath death;
+  death.error = "ValueError" + std::string(100'000, 'x');
+  death.traceback = std::string(100'000, 'x') + "line 7";
+  death.last_lines = std::string(100'000, 'x') + "last";
+  const auto verdict = std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{1, "", std::vector(20, death)}}));
+  REQUIRE(verdict.deaths.size() == deaths_max);
+  CHECK(verdict.deaths[7].error.size() == death_line_max);
+  CHECK_THAT(verdict.deaths[7].error, Catch::Matchers::StartsWith("ValueError"));
+  CHECK(verdict.deaths[7].traceback.size() == death_traceback_max);
+  CHECK_THAT(verdict.deaths[7].traceback, Catch::Matchers::EndsWith("line 7"));
+  CHECK(verdict.deaths[7].last_lines.size() == death_last_lines_max);
+  CHECK_THAT(verdict.deaths[7].last_lines, Catch::Matchers::EndsWith("last"));
 }
 
 TEST_CASE("bytes that were damaged on the way are a message, nothing, or refused; never more", "[wire][property]") {

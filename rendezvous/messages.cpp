@@ -1,0 +1,20 @@
+#include "rendezvous/messages.hpp"
+
+#include <algorithm>
+
+namespace elrun::inline v0 {
+namespace {
+
+void keep_begin(std::string& text, std::size_t max) { text.resize(std::min(text.size(), max)); }
+void keep_end(std::string& text, std::size_t max) { text.erase(0, text.size() - std::min(text.size(), max)); }
+
+}  // namespace
+
+WorkerDeath bounded(WorkerDeath death, std::size_t traceback_max, std::size_t last_lines_max) {
+  for (std::string* line : {&death.host, &death.program, &death.error_file, &death.error, &death.evidence}) keep_begin(*line, death_line_max);
+  keep_end(death.traceback, traceback_max);
+  keep_end(death.last_lines, last_lines_max);
+  return death;
+}
+
+}  // namespace elrun::inline v0

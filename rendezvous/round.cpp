@@ -76,6 +76,7 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
     std::set<std::pair<Instant, NodeId>> broken;
     for (const auto& [at, id] : broken_) nodes_.at(id).broken = now, broken.emplace(now, id);
     broken_ = std::move(broken);
+    wake_ = now;  // once for all that came meanwhile, or each of many thousand words would cost a walk over many thousand nodes
   }
   std::visit([&](const auto& e) { on(e, now); }, event);
   return std::exchange(actions_, {});

@@ -15,13 +15,20 @@ elrun_library(sim_world
 target_compile_options(elrun_sim_world PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 set_target_properties(elrun_sim_world PROPERTIES UNITY_BUILD ON)
 
-elrun_executable(elrun_sim SOURCES sim/main.cpp LINK elrun::sim_world Threads::Threads)
+# A world of many nodes: the same cores, and the product's encoder to count bytes.
+elrun_library(sim_scale
+  SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/wire.cpp ${PROJECT_SOURCE_DIR}/lib/link/message.cpp
+  PUBLIC elrun::sim_cores
+  PRIVATE elrun_rendezvous_proto fmt::fmt)
+
+elrun_executable(elrun_sim SOURCES sim/main.cpp LINK elrun::sim_world elrun::sim_scale Threads::Threads)
 
 # The long campaign is `elrun_sim --seeds 5000 --nodes 5`.
 add_test(NAME sim_seeds COMMAND elrun_sim --seeds 500 --nodes 5)
 add_test(NAME sim_regressions COMMAND elrun_sim --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/regressions.txt)
 add_test(NAME sim_planted COMMAND elrun_sim --planted all --nodes 5)
-set_tests_properties(sim_seeds sim_regressions sim_planted PROPERTIES LABELS simulation TIMEOUT 300)
+add_test(NAME sim_scale COMMAND elrun_sim --scale 1000)
+set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale PROPERTIES LABELS simulation TIMEOUT 300)
 if(NOT ELRUN_SANITIZE)  # half a minute of two processors as it is; the seeds go the same ways
   add_test(NAME sim_exhaustive COMMAND elrun_sim --exhaustive)
   set_tests_properties(sim_exhaustive PROPERTIES LABELS simulation TIMEOUT 300)

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "tests/support/sim/explorer.hpp"
+#include "tests/support/sim/scale.hpp"
 #include "tests/support/sim/simulation.hpp"
 
 namespace elrun::sim {
@@ -23,6 +24,8 @@ namespace {
 constexpr int exit_clean = 0, exit_found = 1, exit_usage = 64;
 constexpr std::size_t shown_lines = 60;
 constexpr std::uint64_t planted_seeds_max = 2000;
+constexpr std::uint32_t scale_nodes_max = 100'000;
+static_assert(scale_nodes_max < nodes_limit);  // and a spare
 
 constexpr std::string_view usage = R"(elrun_sim: runs elrun's own cores (round, supervisor, store) in a simulated world of agents, workers and coordinators:
 delay, loss, partitions, resets, pauses, crashes and clock jumps, all from one seed. Checkers outside the cores watch every
@@ -36,17 +39,21 @@ step; a broken rule ends the run with its trace and the line that replays it.
 
   elrun_sim --exhaustive [--planted NAME|all]   every order of events of three nodes, with one fault at any place
 
+  elrun_sim --scale N                           a world of N nodes (10 to 100000) without checkers: one forms, one node is
+                                                replaced, the coordinator is stopped, then replaced; messages, bytes,
+                                                processor time and memory of Round, and what it costs by the model
+
   --keep-going    goes on after a broken rule: one line for each seed that breaks one
   --threads T     how many seeds run at one time (default: as many as there are processors)
   --quiet         of a single seed no trace
 
-Exit code: 0 when all is clean (or every planted bug was found), 1 when a rule was broken (or one was not found), 64 for a
-wrong command line. A seed means the same run on every machine, until the simulator or a core changes.
+Exit code: 0 when all is clean (or every planted bug was found), 1 when a rule or a bound was broken (or a bug not found), 64
+for a wrong command line. A seed means the same run on every machine, until the simulator or a core changes.
 )";
 
 struct Options {
   std::uint64_t from = 0, seeds = 0, states = ~std::uint64_t{0};
-  std::uint32_t nodes = 5;
+  std::uint32_t nodes = 5, scale = 0;
   std::string planted, regressions;
   bool exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
@@ -74,11 +81,12 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
       else if (name == "--from") options.from = number;
       else if (name == "--states") options.states = number;
       else if (name == "--nodes" && number >= 1 && number <= 1000) options.nodes = static_cast<std::uint32_t>(number);
+      else if (name == "--scale" && number >= 10 && number <= scale_nodes_max) options.scale = static_cast<std::uint32_t>(number);
       else if (name == "--threads" && number >= 1 && number <= 1024) options.threads = static_cast<unsigned>(number);
       else return {};
     }
   }
-  if (options.seeds == 0 && !options.exhaustive && options.planted.empty() && options.regressions.empty()) return {};
+  if (options.seeds == 0 && options.scale == 0 && !options.exhaustive && options.planted.empty() && options.regressions.empty()) return {};
   return options;
 }
 
@@ -257,6 +265,14 @@ int seeds(const Options& options) {
   return exit_clean;
 }
 
+int scale(std::uint32_t nodes) {
+  const ScaleOutcome outcome = measure_scale(nodes);
+  fmt::print("{}", describe(outcome));
+  const std::vector<std::string> broken = broken_bounds(outcome, measure_scale(nodes / 10));
+  for (const std::string& sentence : broken) fmt::print("a bound is broken: {}\n", sentence);
+  return broken.empty() ? exit_clean : exit_found;
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::optional<Options> options = parse(arguments);
   if (!options) {
@@ -268,6 +284,7 @@ int run(const std::vector<std::string>& arguments) {
     for (const BugText& text : bug_texts) fmt::print("{}\n", text.name);
     return exit_clean;
   }
+  if (options->scale > 0) return scale(options->scale);
   if (options->exhaustive) return exhaustive(*options);
   if (options->planted == "all") return all_planted(*options);
   if (!options->regressions.empty()) return regressions(*options);

@@ -391,6 +391,21 @@ TEST_CASE("a sleep that is shorter than the heartbeat limit blames nobody either
   }
 }
 
+TEST_CASE("what came during one sleep is forgiven once, however many words it is", "[round]") {
+  Pair bench;
+  bench.pass(10ms);
+  bench.now += 1h;
+  bench.say(bench.a, NodeAlive{});  // the first of many; the coordinator's timer has yet to fire
+  bench.now += 900ms;
+  bench.say(bench.a, NodeAlive{});
+  bench.silent = {bench.b};
+  bench.feed(RoundTick{});
+  const Instant awake = bench.now;
+  while (bench.round.running() && bench.now < awake + 10s) bench.pass(50ms);
+  CHECK(bench.now - awake <= 4200ms);  // 5 s after the first of the words, not after the last
+  CHECK(bench.now - awake >= 4050ms);
+}
+
 TEST_CASE("a stream in this process is never silent", "[round]") {
   RoundBench bench{{.nodes_min = 1, .nodes_max = 1}};
   const auto a = bench.open_stream(true);

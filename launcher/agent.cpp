@@ -18,8 +18,8 @@
 
 #include "launcher/child.hpp"
 #include "launcher/host.hpp"
-#include "launcher/log_layout.hpp"
 #include "launcher/machine.hpp"
+#include "launcher/output.hpp"
 #include "launcher/supervisor.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -92,6 +92,9 @@ class Agent {
                                              [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
     if (!server) return log_.error(message(server.failure())), exit_code::internal;
     server_ = std::move(*server);
+    auto output = Output::start(loop_, {options_, run_, host_name(), setting_.directory, temporary_directory()}, log_);
+    if (!output) return log_.error(message(output.failure())), exit_code::contradiction;
+    output_ = std::move(*output);
     handle_ending_signals(signals_, options_.signals_to_handle);
     wait_for_signal();
     watch_guard();
@@ -105,6 +108,10 @@ class Agent {
 
  private:
   [[nodiscard]] Path socket() const { return setting_.directory / "agent.sock"; }
+  [[nodiscard]] Path temporary_directory() const {
+    const auto named = setting_.environment.find("TMPDIR");
+    return named != setting_.environment.end() && !named->second.empty() ? named->second : "/tmp";
+  }
   [[nodiscard]] std::string endpoint_text() const {
     if (!options_.etcd.empty()) return fmt::format("etcd ({}:{})", options_.etcd.front().host, options_.etcd.front().port);
     return options_.endpoint ? fmt::format("{}:{}", options_.endpoint->host, options_.endpoint->port) : "this process";
@@ -238,16 +245,15 @@ class Agent {
   }
 
   void perform(const Spawn& a) {
-    if (spawned_ != a.world.generation) {
-      attempt_ = spawned_.number == 0 ? Attempt{0} : Attempt{attempt_.value() + 1};
-      spawned_ = a.world.generation;
-    }
-    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), error_file(a.worker)};
+    if (spawned_ != a.world.generation) output_->begin_attempt();
+    spawned_ = a.world.generation;
+    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), output_->error_file(a.worker)};
+    const WorkerStreams streams = output_->open(a.worker, Rank{a.world.seat.base_rank + a.worker.value()});
     const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker),
-                              worker_environment(setting_.environment, worker)};
+                              worker_environment(setting_.environment, worker), streams.out.get(), streams.err.get()};
     const LocalRank rank = a.worker;
     auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
-      feed(WorkerEnded{rank, ending});
+      output_->after_worker(rank, [this, rank, ending] { feed(WorkerEnded{rank, ending}); });  // its last words first
     });
     if (!child) {
       log_.error(message(child.failure()));
@@ -257,16 +263,6 @@ class Agent {
       log_.error(message(from_errno(error, fmt::format("execute {}", execution.path))));
     feed(WorkerStarted{rank, (*child)->pid()});
     children_.insert_or_assign(rank, std::move(*child));
-  }
-
-  // In a directory of the worker's own, which is there when the worker starts; empty if that cannot be made.
-  [[nodiscard]] Path error_file(LocalRank worker) const {
-    if (!logs_.has_files()) return {};
-    std::error_code error;
-    std::filesystem::create_directories(logs_.worker_directory(attempt_, worker), error);
-    if (!error) return logs_.error_file(attempt_, worker);
-    log_.warning(message(from_errno(error.value(), fmt::format("make {}", logs_.worker_directory(attempt_, worker).native()))));
-    return {};
   }
 
   void perform(const SignalGroup& a) {
@@ -280,21 +276,26 @@ class Agent {
   void perform(const Finish& a) {
     finished_ = true;
     exit_code_ = a.exit_code;
-    if (a.exit_code != 0 && !a.first_failure.empty()) log_.error(final_report(a.exit_code, a.first_failure));
     server_.reset();
+    output_->after_all([this, a] {
+      if (a.exit_code != 0 && !a.first_failure.empty()) log_.error(final_report(a.exit_code, a.first_failure));
+      reported_ = true;
+      end_if_allowed();
+    });
     // The host of the rendezvous stays until the others have the verdict, a bounded time.
     timer_.expires_after(a.by_verdict && hosted() != nullptr ? options_.timeouts.verdict_linger + 1s : Duration{0});
     timer_.async_wait([this](const boost::system::error_code& error) {
-      if (!error) end();
+      if (error) return;
+      lingered_ = true;
+      end_if_allowed();
     });
-    end_if_allowed();
   }
 
   // The coordinator, when it is here.
   [[nodiscard]] const Coordinator* hosted() const { return elected_ != nullptr ? elected_->coordinator() : coordinator_.get(); }
 
   void end_if_allowed() {
-    if (finished_ && (hosted() == nullptr || hosted()->may_exit())) end();
+    if (finished_ && reported_ && (lingered_ || hosted() == nullptr || hosted()->may_exit())) end();
   }
 
   void end() {
@@ -338,7 +339,8 @@ class Agent {
   asio::steady_timer timer_;
   Supervisor supervisor_;
   std::deque<Event> events_;
-  bool busy_ = false, finished_ = false, link_is_up_ = false;
+  bool busy_ = false, link_is_up_ = false;
+  bool finished_ = false, reported_ = false, lingered_ = false;  // the end: no worker is left, all is said, others had their time
   NameLookup lookup_{loop_};  // whether the coordinator's name leads to this machine now
   bool looking_up_ = false;
   int exit_code_ = exit_code::internal;
@@ -347,9 +349,8 @@ class Agent {
   std::string told_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others
   std::map<LocalRank, std::unique_ptr<Child>> children_;
-  const LogLayout logs_{setting_.directory};  // error files explain failures in the report, then they go
-  Attempt attempt_{};
-  Generation spawned_{};  // whose workers are this attempt's
+  std::unique_ptr<Output> output_;
+  Generation spawned_{};  // whose workers are the attempt at hand
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<Coordinator> coordinator_;
   ElectedLink* elected_ = nullptr;  // link_, when etcd elects

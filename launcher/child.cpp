@@ -26,6 +26,7 @@ struct Prepared {
   char* const* arguments;
   char* const* environment;
   int guard_line;
+  int out, err;    // -1: inherited
   int error_pipe;  // closed by a successful exec, else it carries the errno
 };
 
@@ -47,6 +48,8 @@ struct Prepared {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (what.out >= 0) ::dup2(what.out, 1);
+  if (what.err >= 0) ::dup2(what.err, 2);
   if (::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0)
     for (int fd = 3; fd < 65536; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // before Linux 5.11
   ::execve(what.path, what.arguments, what.environment);
@@ -80,7 +83,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), writing.get()});
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, writing.get()});
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   writing = Fd{};

@@ -21,6 +21,7 @@ struct Execution {
   std::string path;
   std::vector<std::string> arguments;
   Variables environment;
+  int out = -1, err = -1;  ///< Its standard output and error, borrowed until it is started; -1: it inherits them.
 };
 
 /// Lives on the loop. Its process is killed with its group by `release` or the destructor, and collected then, never

@@ -4,18 +4,35 @@
 
 #include <fmt/format.h>
 
+#include "launcher/option_values.hpp"
 #include "launcher/report.hpp"
 
 namespace elrun::inline v0::launcher {
+
+namespace {
+
+// The one device that the worker sees: of those that are named, or of all. An empty list hides all of them from everybody.
+std::string device_of(const Variables& variables, std::uint32_t local_rank) {
+  const auto named = variables.find("CUDA_VISIBLE_DEVICES");
+  if (named == variables.end()) return std::to_string(local_rank);
+  const std::vector<std::string> devices = parse_devices(named->second);
+  return local_rank < devices.size() ? devices[local_rank] : std::string{};  // the options were refused if one is missing
+}
+
+}  // namespace
 
 Variables worker_environment(Variables variables, const WorkerSetting& setting) {
   const World& world = setting.world;
   const Seat& seat = world.seat;
   const std::uint32_t local = setting.local_rank.value();
   const auto set = [&](const char* name, auto value) { variables.insert_or_assign(name, fmt::format("{}", value)); };
-  const auto set_if_absent = [&](const char* name, const char* value) { variables.try_emplace(name, value); };
+  // An empty value is what a shell makes of a variable that it does not have.
+  const auto set_if_absent = [&](const char* name, const char* value) {
+    if (variables[name].empty()) set(name, value);
+  };
 
-  set("LOCAL_RANK", local);
+  set("LOCAL_RANK", setting.options.virtual_local_rank ? 0 : local);
+  if (setting.options.virtual_local_rank) set("CUDA_VISIBLE_DEVICES", device_of(variables, local));
   set("RANK", seat.base_rank + local);
   set("LOCAL_WORLD_SIZE", setting.options.workers);
   set("WORLD_SIZE", seat.world_size);

@@ -113,6 +113,13 @@ std::vector<std::string> parse_line_filters(std::string_view text) {
   return filters;
 }
 
+std::vector<std::string> parse_devices(std::string_view text) {
+  std::vector<std::string> devices;
+  while (!text.empty())
+    if (const std::string_view device = trimmed(next_part(text)); !device.empty()) devices.emplace_back(device);
+  return devices;
+}
+
 SignalList parse_signals(std::string_view text) {
   SignalList list;
   while (!text.empty()) {

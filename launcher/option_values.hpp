@@ -33,6 +33,9 @@ namespace elrun::inline v0::launcher {
 /// Texts joined by commas, where `,,` is a comma within one. Empty texts, which every line contains, are left out.
 [[nodiscard]] std::vector<std::string> parse_line_filters(std::string_view text);
 
+/// What CUDA_VISIBLE_DEVICES names, without blanks: numbers, or names of devices. Empty entries are left out.
+[[nodiscard]] std::vector<std::string> parse_devices(std::string_view text);
+
 /// Names of signals joined by commas.
 struct SignalList {
   std::vector<int> numbers;           ///< Each once, in the order given.

@@ -192,7 +192,6 @@ class Understanding {
     out_.signals_to_handle = std::move(signals.numbers);
     if (const auto time = seconds("hang_timeout", Duration{0})) out_.hang_timeout = *time;
     choice("hang_on", out_.hang_sign, {{"progress", HangSign::progress}, {"output", HangSign::output}});
-    out_.virtual_local_rank = given_.flag("virtual_local_rank");
     choice("numa_binding", out_.numa_binding,
            {{"node", NumaBinding::node},
             {"socket", NumaBinding::socket},
@@ -242,6 +241,16 @@ class Understanding {
       return problems_.value(fmt::format("{}: {} workers are more than the {} that one node may have", given_.shown("nproc_per_node"),
                                  count, workers_per_node_limit));
     out_.workers = static_cast<std::uint32_t>(count);
+    if (count > 1 && !given_.variable("OMP_NUM_THREADS"))
+      out_.notes.push_back(fmt::format("OMP_NUM_THREADS is 1 for each of the {} workers here, so that they do not crowd each other; set it "
+                                       "to what is best for the program",
+                                       count));
+    out_.virtual_local_rank = given_.flag("virtual_local_rank");
+    const auto devices = given_.variable("CUDA_VISIBLE_DEVICES");
+    if (const std::size_t named = devices ? parse_devices(*devices).size() : 0; out_.virtual_local_rank && devices && named < out_.workers)
+      problems_.contradiction(fmt::format("--virtual_local_rank gives each worker a device of its own, but CUDA_VISIBLE_DEVICES={} names {} "
+                                          "for {} workers; name more, or start fewer with --nproc_per_node",
+                                          *devices, named, out_.workers));
   }
 
   void understand_times() {

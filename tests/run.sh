@@ -10,6 +10,8 @@ bash tests/run.sh [--sanitize address|thread] [--full] [--help] [-- CTEST-OPTION
   (nothing)            release build in build/, all tests
   --sanitize address   address and undefined behaviour, in build/asan
   --sanitize thread    data races, in build/tsan; without the tests that link gRPC
+  --torch              with Debian's PyTorch for the compatibility list, which is 220 MB to fetch; else what needs it is
+                       skipped where it is not installed. Part of --full
   --full               the long campaigns too: more seeds and kills (ELRUN_FULL=1), everything once more with clang 16
                        (build/clang), and each fuzzer for a minute (build/fuzz)
   -- OPTIONS           go to ctest, such as:  -- -R kernels -V
@@ -18,11 +20,12 @@ A failing property prints ELRUN_SEED=N, which replays it:  ELRUN_SEED=N bash tes
 USAGE
 }
 
-sanitize="" full=""
+sanitize="" full="" torch=""
 while (($#)); do
   case "$1" in
     --sanitize) sanitize="${2-}"; shift ;;
     --sanitize=*) sanitize="${1#*=}" ;;
+    --torch) torch=1 ;;
     --full) full=1 ;;
     --help | -h) usage; exit 0 ;;
     --) shift; break ;;
@@ -59,6 +62,8 @@ esac
 more=(python3 etcd-server etcd-client iproute2 dnsmasq-base busybox-static)
 [[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev)
 ensure_packages "${more[@]}"
+# Not every release has it, which is known once the lists were fetched.
+if [[ -n "$torch$full" ]] && apt-cache show python3-torch >/dev/null 2>&1; then ensure_packages "${more[@]}" python3-torch; fi
 
 # build PRESET FOLDER [cmake options]: configures quietly, builds ${target:-all} with one line per step.
 build() {

@@ -71,6 +71,30 @@ TEST_CASE("what a person has set for threads and NCCL stays", "[environment]") {
   CHECK(e.at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "3");
 }
 
+TEST_CASE("an empty value is none", "[environment]") {
+  const Variables e = environment_of(0, {{"OMP_NUM_THREADS", ""}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", ""}});
+  CHECK(e.at("OMP_NUM_THREADS") == "1");
+  CHECK(e.at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "1");
+}
+
+TEST_CASE("a virtual local rank is 0, with one device of those that are visible", "[environment]") {
+  LaunchOptions options;
+  options.workers = 3;
+  options.virtual_local_rank = true;
+  const World world = two_nodes();
+  const auto of = [&](std::uint32_t local, Variables own) {
+    return worker_environment(std::move(own), {.options = options, .world = world, .local_rank = LocalRank{local}});
+  };
+  const Variables named{{"CUDA_VISIBLE_DEVICES", " 4,GPU-7f, 5"}};
+  CHECK(of(1, named).at("LOCAL_RANK") == "0");
+  CHECK(of(1, named).at("RANK") == "3");
+  CHECK(of(0, named).at("CUDA_VISIBLE_DEVICES") == "4");
+  CHECK(of(1, named).at("CUDA_VISIBLE_DEVICES") == "GPU-7f");
+  CHECK(of(2, named).at("CUDA_VISIBLE_DEVICES") == "5");
+  CHECK(of(2, {}).at("CUDA_VISIBLE_DEVICES") == "2");
+  CHECK(of(2, {{"CUDA_VISIBLE_DEVICES", ""}}).at("CUDA_VISIBLE_DEVICES").empty());
+}
+
 TEST_CASE("a lone worker of a node keeps all its threads", "[environment]") {
   LaunchOptions options;
   options.workers = 1;

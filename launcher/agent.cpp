@@ -18,6 +18,7 @@
 
 #include "launcher/child.hpp"
 #include "launcher/host.hpp"
+#include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/output.hpp"
 #include "launcher/supervisor.hpp"
@@ -72,12 +73,12 @@ bool access_is_sound(const Access& access, const Clock& clock, const Log& log) {
 
 class Agent {
  public:
-  Agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log)
+  Agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogStream& lines)
       : setting_{std::move(setting)},
         options_{setting_.options},
         guard_{guard},
         clock_{clock},
-        log_{log},
+        lines_{lines},
         incarnation_{NodeId{fmt::format("{}.{:010x}", host_name(), random_number() >> 24)}, random_number()},
         run_{options_.run.value().empty() ? random_run() : options_.run},
         signals_{loop_},
@@ -85,6 +86,9 @@ class Agent {
         supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, endpoint_text()}} {}
 
   int run() {
+    log_context_->run = run_.value();
+    log_context_->node = incarnation_.node.value();
+    if (options_.log_format == LogFormat::json) lines_.set_format([context = log_context_](const LogLine& line) { return json_line(line, *context); });
     auto server = WorkerServer::listen_unix(loop_, socket(),
                                             {[this](auto from, const Message& m) {
                                                feed(WorkerSaid{from, m});
@@ -92,7 +96,7 @@ class Agent {
                                              [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
     if (!server) return log_.error(message(server.failure())), exit_code::internal;
     server_ = std::move(*server);
-    auto output = Output::start(loop_, {options_, run_, host_name(), setting_.directory, temporary_directory()}, log_);
+    auto output = Output::start(loop_, {options_, run_, host_name(), setting_.directory, temporary_directory(), lines_}, log_);
     if (!output) return log_.error(message(output.failure())), exit_code::contradiction;
     output_ = std::move(*output);
     handle_ending_signals(signals_, options_.signals_to_handle);
@@ -210,7 +214,9 @@ class Agent {
     while (!events_.empty()) {
       const Event event = std::move(events_.front());
       events_.pop_front();
-      for (const Action& action : supervisor_.on(event, clock_.now()))
+      const std::vector<Action> actions = supervisor_.on(event, clock_.now());
+      log_context_->generation = supervisor_.last_generation().number;
+      for (const Action& action : actions)
         std::visit([this](const auto& a) { perform(a); }, action);
     }
     busy_ = false;
@@ -328,8 +334,9 @@ class Agent {
   const LaunchOptions& options_;
   const Guard& guard_;
   const Clock& clock_;
-  const Log& log_;
-  const Log coordinator_log_{clock_, "elrun rendezvous"};
+  LogStream& lines_;
+  const Log log_{lines_, "elrun"}, coordinator_log_{lines_, "elrun rendezvous"};
+  const std::shared_ptr<LogContext> log_context_ = std::make_shared<LogContext>();
   const Log quiet_{"", [](Level, std::string_view) {}};  // of a single node all is said by its supervisor
   const Incarnation incarnation_;
   const RunId run_;
@@ -359,13 +366,15 @@ class Agent {
 
 }  // namespace
 
-int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, const Log& log) {
+int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogStream& lines) {
+  const Log log{lines, "elrun"};
   for (const std::string& note : setting.options.notes) log.warning(note);
   if ((setting.options.endpoint || !setting.options.etcd.empty()) && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
-  return Agent{std::move(setting), guard, clock, log}.run();
+  return Agent{std::move(setting), guard, clock, lines}.run();
 }
 
-int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, const Log& log) {
+int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, LogStream& lines) {
+  const Log log{lines, "elrun"};
   for (const std::string& note : options.notes) log.warning(note);
   if (!access_is_sound(options.access, clock, log)) return exit_code::contradiction;
   asio::io_context loop{1};

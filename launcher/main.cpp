@@ -10,6 +10,7 @@
 
 #include "checkpoint/checkpointer.hpp"
 #include "launcher/agent.hpp"
+#include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
 #include "lib/base/failure.hpp"
 
@@ -52,7 +53,8 @@ std::uint64_t generation_floor(const std::string& checkpoint_root, const Log& lo
   return newest.ok() ? *newest : 0;
 }
 
-int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, const Log& log) {
+int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, LogStream& lines) {
+  const Log log{lines, "elrun"};
   auto command = resolve_command(options.program, environment, look_up_file);
   if (const auto* none = std::get_if<NoCommand>(&command)) return log.error(none->why), none->exit_code;
   const auto directory = make_directory(environment);
@@ -63,7 +65,7 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
     if (guard)
       code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), *directory,
                         generation_floor(options.checkpoint_root, log)},
-                       *guard, clock, log);
+                       *guard, clock, lines);
     else
       log.error(message(guard.failure()));
     std::error_code ignored;
@@ -78,7 +80,8 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, no more
   std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
   const SteadyClock clock;
-  const Log log{clock, "elrun"};
+  LogStream lines{clock};
+  const Log log{lines, "elrun"};
   launcher::Variables environment = read_environment();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   auto command = parse_command(arguments, environment, this_machine(environment), argc > 0 ? argv[0] : "elrun");
@@ -86,9 +89,12 @@ int main(int argc, char** argv) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
     return usage->exit_code;
   }
+  const auto* const of_store = std::get_if<StoreOptions>(&command);
+  if ((of_store != nullptr ? of_store->log_format : std::get<LaunchOptions>(command).log_format) == LogFormat::json)
+    lines.set_format([](const LogLine& line) { return json_line(line, {}); });
   try {
-    if (const auto* store = std::get_if<StoreOptions>(&command)) return run_store(*store, generation_floor(store->checkpoint_root, log), clock, log);
-    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, log);
+    if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), clock, lines);
+    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, lines);
   } catch (const Error& error) {
     log.error(error.what());
     return exit_code::internal;

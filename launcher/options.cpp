@@ -52,15 +52,17 @@ class Understanding {
         options.host = value;
       else if (name == "__port" && port && *port >= 0 && *port <= 65535)
         options.port = static_cast<std::uint16_t>(*port);
-      else if (name == "__rdzv_conf" || name == "__shutdown_timeout" || name == "__checkpoint_root")
+      else if (name == "__rdzv_conf" || name == "__shutdown_timeout" || name == "__checkpoint_root" || name == "__log_format")
         given_.set(name.substr(2), value, "--" + name.substr(2));
       else
-        problems_.usage(fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_conf K=V,... or --shutdown_timeout "
-                            "SECONDS",
+        problems_.usage(fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_conf K=V,..., --shutdown_timeout "
+                            "SECONDS or --log_format text|json",
                             known ? fmt::format("{} {}", hyphened(name), value) : hyphened(name)));
     }
     understand_times();
+    understand_log_format();
     options.timeouts = out_.timeouts;
+    options.log_format = out_.log_format;
     options.access = out_.access;
     options.checkpoint_root = given_.get("checkpoint_root").text;
     options.notes = out_.notes;
@@ -175,13 +177,15 @@ class Understanding {
            {{"null", EventLogHandler::null},
             {"console", EventLogHandler::console},
             {"dynamic_rendezvous", EventLogHandler::dynamic_rendezvous}});
-    choice("log_format", out_.log_format, {{"text", LogFormat::text}, {"json", LogFormat::json}});
+    understand_log_format();
     out_.event_log = given_.get("event_log").text;
     if (given_.is_given("logs_specs"))
       problems_.value(fmt::format("{}: names a class of Python, which elrun does not load; leave it out and use --log_dir, "
                                   "--redirects, --tee and the filters",
                                   given_.shown("logs_specs")));
   }
+
+  void understand_log_format() { choice("log_format", out_.log_format, {{"text", LogFormat::text}, {"json", LogFormat::json}}); }
 
   void understand_failures() {
     if (given_.is_given("max_restarts"))

@@ -123,6 +123,7 @@ struct StoreOptions {
   Timeouts timeouts;
   Access access;
   std::string checkpoint_root;
+  LogFormat log_format = LogFormat::text;
   std::vector<std::string> notes;
 };
 

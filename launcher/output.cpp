@@ -143,7 +143,6 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     std::condition_variable news;
     std::vector<SourcePointer> sources;  // the one that was shown last is last
     std::string own;                     // elrun's own lines; they go first
-    unsigned own_lost = 0;
     bool works = true, stopping = false;
     bool busy = false;  // something is on its way that is in no list any more
     std::function<void()> when_idle;
@@ -174,9 +173,7 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     std::unique_lock lock{console.mutex};
     while (!console.stopping) {
       if (!console.own.empty()) {
-        std::string own = std::exchange(console.own, {});
-        if (const unsigned lost = std::exchange(console.own_lost, 0); lost > 0)
-          own += fmt::format("elrun: {} lines after this one found no room\n", lost);
+        const std::string own = std::exchange(console.own, {});
         console.busy = true;
         lock.unlock();
         show(console, own);
@@ -364,6 +361,16 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     });
   }
 
+  [[nodiscard]] bool say(std::string_view line) {
+    {
+      const std::lock_guard lock{err_.mutex};
+      if (err_.own.size() + line.size() > own_bytes_max) return false;
+      err_.own += line;
+    }
+    err_.news.notify_one();
+    return true;
+  }
+
   // Everything that was written until now, and no more.
   void finish(std::function<void()> then) {
     ask_collector([this, then = std::move(then)](std::string& buffer) {
@@ -444,7 +451,9 @@ Output::Output(asio::io_context& loop, Setting setting, LogLayout layout, const 
     : loop_{loop}, setting_{std::move(setting)}, layout_{std::move(layout)}, log_{log}, stall_{loop} {}
 
 Output::~Output() {
-  if (threads_) threads_->stop();
+  if (!threads_) return;
+  setting_.lines.set_writer(nullptr);
+  threads_->stop();
 }
 
 void Output::begin_attempt() {
@@ -518,6 +527,7 @@ Fd Output::open_stream(LocalRank worker, Rank rank, Stream stream) {
       return {};
     }
     threads_ = std::move(threads);
+    setting_.lines.set_writer([threads = threads_.get()](std::string_view line) { return threads->say(line); });
   }
   const LaunchOptions& options = setting_.options;
   auto source = std::make_shared<Source>();
@@ -592,6 +602,12 @@ void Output::all_shown() {
     if (console->fd >= 0 && !Threads::idle(*console)) return;
   }
   stall_.cancel();
+  end_of_show();
+}
+
+// From here on elrun's own lines go to standard error directly: nothing else does.
+void Output::end_of_show() {
+  setting_.lines.set_writer(nullptr);
   if (const auto then = std::exchange(then_, nullptr)) then();
 }
 
@@ -602,8 +618,9 @@ void Output::watch_for_stall(std::uint64_t moved, int seconds) {
     const std::uint64_t now = threads_->out_.moved + threads_->err_.moved;
     if (now != moved) return watch_for_stall(now, 0);
     if (seconds + 1 < stall_seconds) return watch_for_stall(now, seconds + 1);
+    setting_.lines.set_writer(nullptr);
     log_.warning(fmt::format("nobody has read this output for {} s; the rest is only in {}", stall_seconds, layout_.base().native()));
-    if (const auto then = std::exchange(then_, nullptr)) then();
+    end_of_show();
   });
 }
 

@@ -34,6 +34,7 @@ class Output {
     std::string host;
     Path private_directory;  ///< For the error files when no logs are asked for.
     Path temporary;          ///< Where logs go that are asked for without a place.
+    LogStream& lines;        ///< elrun's own: on a console that shows workers' lines, they stand between those.
   };
   /// Makes the directory of this run if there is to be one; fails when that cannot be made.
   static Result<std::unique_ptr<Output>> start(boost::asio::io_context& loop, Setting setting, const Log& log);
@@ -70,6 +71,7 @@ class Output {
   [[nodiscard]] std::shared_ptr<Fd> filtered(Stream stream);
   void watch_for_stall(std::uint64_t moved, int seconds);
   void all_shown();
+  void end_of_show();
 
   boost::asio::io_context& loop_;
   const Setting setting_;

@@ -2,6 +2,7 @@ elrun_test(options_test SOURCES unit/options_test.cpp LINK elrun::launcher_core 
 elrun_test(environment_test SOURCES unit/environment_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(lines_test SOURCES unit/lines_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(routes_test SOURCES unit/routes_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(log_json_test SOURCES unit/log_json_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(log_layout_test SOURCES unit/log_layout_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(report_test SOURCES unit/report_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(supervisor_test SOURCES unit/supervisor_test.cpp LINK elrun::launcher_core LABELS unit)

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <ctime>
 
 #include <fmt/format.h>
@@ -18,31 +17,55 @@ void close_or_log(int fd) noexcept {
   [[maybe_unused]] const ssize_t ignored = ::write(2, text, sizeof text - 1);
 }
 
-Log::Log(const Clock& clock, std::string who, Level least) : clock_{&clock}, who_{std::move(who)}, least_{least} {}
+namespace {
+
+const char* mark_of(Level level) { return level == Level::error ? "error: " : level == Level::warning ? "warning: " : ""; }
+
+bool write_if_there_is_room(std::string_view lines) {
+  pollfd room{2, POLLOUT, 0};
+  if (::poll(&room, 1, 0) == 0) return false;
+  [[maybe_unused]] const ssize_t ignored = ::write(2, lines.data(), lines.size());
+  return true;
+}
+
+}  // namespace
+
+std::string text_line(const LogLine& line) {
+  const std::time_t seconds = line.wall_ns / 1'000'000'000;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  return fmt::format("[{} {:02}:{:02}:{:02}.{:03}] {}{}", line.who, local.tm_hour, local.tm_min, local.tm_sec,
+                     line.wall_ns / 1'000'000 % 1000, mark_of(line.level), line.text);
+}
+
+void LogStream::set_format(Format format) {
+  const std::lock_guard lock{mutex_};
+  format_ = std::move(format);
+}
+
+void LogStream::set_writer(Writer writer) {
+  const std::lock_guard lock{mutex_};
+  writer_ = std::move(writer);
+}
+
+void LogStream::write(Level level, std::string_view who, std::string_view text) {
+  const std::lock_guard lock{mutex_};
+  const std::int64_t now = clock_.wall_ns();
+  std::string lines;
+  if (lost_ > 0) lines = format_({now, Level::warning, who, fmt::format("{} lines before this one were not read by anybody in time", lost_)}) + "\n";
+  lines += format_({now, level, who, text}) + "\n";
+  const bool written = writer_ ? writer_(lines) : write_if_there_is_room(lines);
+  lost_ = written ? 0 : lost_ + 1;
+}
+
+Log::Log(const Clock& clock, std::string who, Level least) : stream_{std::make_shared<LogStream>(clock)}, who_{std::move(who)}, least_{least} {}
+Log::Log(LogStream& stream, std::string who, Level least) : stream_{std::shared_ptr<LogStream>{}, &stream}, who_{std::move(who)}, least_{least} {}
 Log::Log(std::string who, Sink sink) : who_{std::move(who)}, least_{Level::debug}, sink_{std::move(sink)} {}
 
 void Log::operator()(Level level, std::string_view text) const {
   if (level < least_) return;
-  const char* mark = level == Level::error ? "error: " : level == Level::warning ? "warning: " : "";
-  if (sink_) return sink_(level, fmt::format("{}: {}{}", who_, mark, text));
-  const std::int64_t wall = clock_->wall_ns();
-  const std::time_t seconds = wall / 1'000'000'000;
-  std::tm local{};
-  localtime_r(&seconds, &local);
-  const std::string line = fmt::format("[{} {:02}:{:02}:{:02}.{:03}] {}{}\n", who_, local.tm_hour, local.tm_min, local.tm_sec,
-                                       wall / 1'000'000 % 1000, mark, text);
-  // A reader that stops reading (a pager, a stuck collector) must not stop the loop that supervises: what finds no room
-  // is lost, and the next line that does says how many were.
-  static std::atomic<unsigned> lost = 0;
-  pollfd room{2, POLLOUT, 0};
-  if (::poll(&room, 1, 0) == 0) {
-    ++lost;
-    return;
-  }
-  std::string out;
-  if (const unsigned count = lost.exchange(0); count > 0) out = fmt::format("[{}] {} lines before this one were not read by anybody in time\n", who_, count);
-  out += line;
-  [[maybe_unused]] const ssize_t ignored = ::write(2, out.data(), out.size());
+  if (stream_) stream_->write(level, who_, text);
+  else sink_(level, fmt::format("{}: {}{}", who_, mark_of(level), text));
 }
 
 }  // namespace elrun::inline v0

@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
 
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
@@ -224,4 +227,22 @@ TEST_CASE("an inherited ignored SIGCHLD does not hide the workers' ends", "[laun
                                    worker() + " exit 0 7"},
            .program = "/bin/sh"}};
   CHECK(job.wait() == 7);
+}
+
+TEST_CASE("with --log_format json every line of elrun's own is JSON, and says of which job, node and generation", "[launcher][process]") {
+  Node node{{"--log_format", "json", "--rdzv_id", "job", "--master_port", std::to_string(free_port())}, {"exit", "0", "3"}};
+  CHECK(node.job.wait() == 3);
+  std::istringstream lines{node.job.output()};
+  int told = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("{\"time\"")) continue;
+    INFO(line);
+    const auto json = nlohmann::json::parse(line);
+    CHECK(json.at("run") == "job");
+    CHECK(json.at("generation") == 1);
+    CHECK_FALSE(json.at("node").get<std::string>().empty());
+    ++told;
+  }
+  CHECK(told >= 3);
+  CHECK_FALSE(node.job.says("[elrun"));
 }

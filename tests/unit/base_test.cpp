@@ -137,6 +137,32 @@ TEST_CASE("time-outs that contradict each other are named, all at once", "[base]
   CHECK_FALSE(wrong.consistent());
 }
 
+TEST_CASE("lines of several logs go where their stream says, as it says", "[base]") {
+  ManualClock clock;
+  clock.advance(12ns);
+  std::vector<std::string> lines;
+  bool room = true;
+  LogStream stream{clock, [](const LogLine& line) { return std::to_string(line.wall_ns) + " " + std::to_string(static_cast<int>(line.level)) + " " + std::string{line.who} + " " + std::string{line.text}; }};
+  stream.set_writer([&](std::string_view line) {
+    if (room) lines.emplace_back(line);
+    return room;
+  });
+  const Log agent{stream, "elrun"}, coordinator{stream, "elrun rendezvous"};
+  agent.info("a");
+  coordinator.error("b");
+  CHECK(lines == std::vector<std::string>{"12 1 elrun a\n", "12 3 elrun rendezvous b\n"});
+  SECTION("of lines that find no room at least their number is told") {
+    lines.clear();
+    room = false;
+    agent.info("c");
+    coordinator.info("d");
+    room = true;
+    agent.info("e");
+    agent.info("f");
+    CHECK(lines == std::vector<std::string>{"12 2 elrun 2 lines before this one were not read by anybody in time\n12 1 elrun e\n", "12 1 elrun f\n"});
+  }
+}
+
 TEST_CASE("a log line carries who and how bad, and repeats only what changed", "[base]") {
   std::vector<std::string> lines;
   const Log log{"elrun rank 3", [&](Level, std::string_view line) { lines.emplace_back(line); }};

@@ -20,6 +20,7 @@
 #include "launcher/host.hpp"
 #include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
+#include "launcher/orphans.hpp"
 #include "launcher/output.hpp"
 #include "launcher/supervisor.hpp"
 #include "lib/base/digest.hpp"
@@ -32,6 +33,8 @@
 namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;
 namespace {
+
+constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
@@ -275,6 +278,12 @@ class Agent {
     if (const auto child = children_.find(a.worker); child != children_.end()) child->second->signal(a.number);
   }
   void perform(const Release& a) { children_.erase(a.worker); }
+  void perform(const EndOrphans&) {
+    const Orphans::Ended ended = orphans_.end(orphans_end_within);
+    if (ended.killed > 0) log_.info(fmt::format("ended what workers had left behind: {} process{}", ended.killed, ended.killed == 1 ? "" : "es"));
+    if (!ended.remain.empty())
+      log_.warning(fmt::format("of what workers had left behind, these processes hang in the kernel: {}; what they hold (a device, a port) may be missed", fmt::join(ended.remain, ", ")));
+  }
   void perform(const Answer& a) { server_->send(a.to, a.message); }
   void perform(const HangUp& a) { server_->close(a.connection); }
   void perform(const Say& a) { log_(a.level, a.text); }
@@ -295,6 +304,10 @@ class Agent {
       lingered_ = true;
       end_if_allowed();
     });
+  }
+
+  [[nodiscard]] bool is_known(pid_t pid) const {
+    return pid == guard_.pid() || std::any_of(children_.begin(), children_.end(), [&](const auto& child) { return child.second->pid() == pid; });
   }
 
   // The coordinator, when it is here.
@@ -358,6 +371,7 @@ class Agent {
   std::map<LocalRank, std::unique_ptr<Child>> children_;
   std::unique_ptr<Output> output_;
   Generation spawned_{};  // whose workers are the attempt at hand
+  Orphans orphans_{loop_, [this](pid_t pid) { return is_known(pid); }};
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<Coordinator> coordinator_;
   ElectedLink* elected_ = nullptr;  // link_, when etcd elects

@@ -432,6 +432,8 @@ void Supervisor::all_ended() {
     if (workers_[i].connection) act(HangUp{*workers_[i].connection});
     act(Release{LocalRank{static_cast<std::uint32_t>(i)}});
   }
+  // Only the good end of a job leaves what put itself into a session of its own.
+  if (after_.rejoin || after_.finish.exit_code != 0) act(EndOrphans{});
   workers_.clear();
   calls_.clear();
   if (!after_.rejoin) {

@@ -78,6 +78,8 @@ struct SignalGroup {
 struct Release {
   LocalRank worker;
 };
+/// What workers started and left behind, in whatever session, is ended before anything else is done.
+struct EndOrphans {};
 struct Answer {
   ConnectionId to = 0;
   Message message;
@@ -95,7 +97,7 @@ struct Finish {
   std::string first_failure;  ///< For people; empty when there is nothing to explain
   bool by_verdict = false;    ///< The coordinator decided it: it may have to tell others.
 };
-using Action = std::variant<Send, Spawn, SignalGroup, Release, Answer, HangUp, Say, Finish>;
+using Action = std::variant<Send, Spawn, SignalGroup, Release, EndOrphans, Answer, HangUp, Say, Finish>;
 
 /// What it depends on.
 struct SupervisorOptions {

@@ -252,6 +252,7 @@ void Simulation::perform(ProcessId id, const launcher::SignalGroup& a) {
   happen_after(random(1ms), child->second, SignalArrives{a.number});
 }
 
+void Simulation::perform(ProcessId, const launcher::EndOrphans&) {}  // workers of this world start nothing
 void Simulation::perform(ProcessId id, const launcher::Release& a) { agents_.at(id).children.erase(a.worker); }
 
 void Simulation::perform(ProcessId id, const launcher::Answer& a) {

@@ -1,0 +1,44 @@
+#pragma once
+/// \file Orphans: processes that workers started and left behind. The agent inherits them, collects them, and ends them
+/// before the next attempt.
+
+#include <sys/types.h>
+
+#include <functional>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include <elrun/units.hpp>
+
+namespace elrun::inline v0::launcher {
+
+/// Lives on the loop; one per process. From its making on this process is the reaper of all that its workers start:
+/// what loses its parent becomes a child of this process, whatever session or group it is in. As process 1 of a
+/// container it is that anyway. What has ended is collected at once, so that no zombie stays.
+class Orphans {
+ public:
+  /// `is_known`: this child is somebody else's to collect (a worker, the guard).
+  Orphans(boost::asio::io_context& loop, std::function<bool(pid_t)> is_known);
+  Orphans(const Orphans&) = delete;
+  Orphans& operator=(const Orphans&) = delete;
+
+  struct Ended {
+    std::size_t killed = 0;      ///< With what they had started themselves.
+    std::vector<pid_t> remain;  ///< Did not end within `limit` (they hang in the kernel).
+  };
+  /// Kills all there are, and waits until the kernel has ended them, `limit` at most.
+  [[nodiscard]] Ended end(Duration limit) const;
+
+ private:
+  void wait_for_endings();
+  void collect() const;
+  std::function<bool(pid_t)> is_known_;
+  boost::asio::signal_set endings_;
+};
+
+/// The living and the unread dead among this process's children, by /proc; none where there is no /proc.
+[[nodiscard]] std::vector<pid_t> child_processes();
+
+}  // namespace elrun::inline v0::launcher

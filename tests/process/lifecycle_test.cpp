@@ -1,0 +1,162 @@
+// Nobody is left behind: what workers start, what signals hit, and storms of them. Real processes, real signals.
+#include <sys/wait.h>
+
+#include <csignal>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/property.hpp"
+#include "tests/support/spawn.hpp"
+
+namespace elrun::test {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr Wait patience{60000};  // only a failing test waits for so long
+
+std::vector<std::string> shell(std::vector<std::string> options, const std::string& script) {
+  options.insert(options.end(), {"--no_python", "/bin/sh", "-c", script});
+  return options;
+}
+
+pid_t pid_in(const std::string& file) {
+  std::ifstream in{file};
+  pid_t pid = 0;
+  in >> pid;
+  REQUIRE(pid > 1);
+  return pid;
+}
+
+// --- storms ---
+
+constexpr Wait agent_ends_within{60000};
+
+// Alive: neither a zombie nor gone.
+bool is_alive(pid_t pid) {
+  std::ifstream file{"/proc/" + std::to_string(pid) + "/stat"};
+  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  const auto bracket = text.rfind(')');
+  return bracket != text.npos && bracket + 2 < text.size() && text[bracket + 2] != 'Z' && text[bracket + 2] != 'X';
+}
+
+// All that carry this mark in their environment: agents, guards, workers, and what these started.
+std::vector<pid_t> processes_with(const std::string& mark) {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (fs::directory_iterator at{"/proc", error}, end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    std::ifstream file{at->path() / "environ", std::ios::binary};
+    const std::string text{std::istreambuf_iterator<char>{file}, {}};
+    if (text.find(mark) != text.npos && is_alive(std::stoi(name))) found.push_back(std::stoi(name));
+  }
+  return found;
+}
+
+std::vector<pid_t> workers_of(const Job& agent) {
+  std::vector<pid_t> found;
+  for (const char* name : {"sh", "sleep"})
+    for (const pid_t pid : agent.children_named(name)) found.push_back(pid);
+  return found;
+}
+
+// What the next worker does: ends by itself, well or not; ignores SIGTERM or not; leaves a process behind or not.
+std::string random_script(Rng& rng) {
+  std::string script;
+  if (rng.below(3) == 0) script += "trap '' TERM; ";
+  if (rng.below(2) == 0) script += rng.below(2) == 0 ? "sleep 1000 & " : "setsid sleep 1000 >/dev/null 2>&1 & ";
+  return script + "sleep 0." + std::to_string(rng.below(5)) + "; exit " + std::to_string(rng.below(4) == 0 ? 3 : 0);
+}
+
+void storm(Rng& rng) {
+  const std::string name = "ELRUN_TEST_STORM", value = std::to_string(::getpid()) + "." + std::to_string(rng.below(1'000'000'000));
+  const std::string mark = name + "=" + value;
+  std::vector<std::string> options{"--nproc_per_node", std::to_string(1 + rng.below(3)), "--max_restarts", "2", "--shutdown_timeout", "0.5"};
+  const std::size_t nodes = 1 + rng.below(2);
+  if (nodes == 2)
+    options.insert(options.end(), {"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + std::to_string(free_port()), "--rdzv_conf",
+                                   "join_timeout=5,last_call_timeout=0.2,coordinator_grace=3,keep_alive_interval=0.2,keep_alive_max_attempt=3"});
+  std::vector<std::unique_ptr<Job>> agents;
+  for (std::size_t i = 0; i < nodes; ++i)
+    agents.push_back(std::make_unique<Job>(Job::Setting{.arguments = shell(options, random_script(rng)), .environment = {{name, value}}}));
+  std::vector<pid_t> stopped;
+  for (std::uint64_t blow = 0, blows = 2 + rng.below(12); blow < blows; ++blow) {
+    std::this_thread::sleep_for(std::chrono::milliseconds{rng.below(60)});
+    const Job& agent = *agents[rng.below(nodes)];
+    pid_t target = agent.pid();
+    if (const auto workers = workers_of(agent); rng.below(3) != 0 && !workers.empty()) target = workers[rng.below(workers.size())];
+    switch (rng.below(4)) {
+      case 0: ::kill(target, SIGKILL); break;
+      case 1: ::kill(target, SIGTERM); break;
+      case 2:
+        ::kill(target, SIGSTOP);
+        stopped.push_back(target);
+        break;
+      default:
+        for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
+        stopped.clear();
+    }
+  }
+  for (const auto& agent : agents) {  // workers that are stopped stay so: their agent has to see to it
+    agent->signal(SIGCONT);
+    if (rng.below(2) == 0) agent->signal(SIGTERM);
+  }
+  for (const auto& agent : agents) {
+    const int code = agent->wait(agent_ends_within);
+    INFO(agent->output());
+    REQUIRE(code >= 0);  // no hang
+    CHECK(code != 70);   // nor an error of elrun's own
+  }
+  // What stays by right: a session of its own, at the good end of a job. Whatever else is there now ends, in a moment.
+  const auto until = std::chrono::steady_clock::now() + agent_ends_within;
+  std::vector<pid_t> left;
+  do {
+    left = processes_with(mark);
+    std::erase_if(left, [](pid_t pid) { return ::getsid(pid) == pid && ::getpgid(pid) == pid; });
+  } while (!left.empty() && std::chrono::steady_clock::now() < until);
+  CAPTURE(left);
+  CHECK(left.empty());
+  for (const pid_t pid : processes_with(mark)) ::kill(pid, SIGKILL);
+}
+
+}  // namespace
+
+TEST_CASE("what a failed worker started is gone before the next attempt, whatever session it is in", "[lifecycle]") {
+  const TemporaryDirectory here;
+  const std::string file = here.path() + "/pid";
+  // The second attempt looks for what the first one left: a process of a session of its own, and its child.
+  Job job{{.arguments = shell({"--max_restarts", "1"}, "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then"
+                                                       "  setsid sh -c 'sleep 1000 & echo $! > " + file + ".new; mv " + file + ".new " + file + "; wait' &"
+                                                       "  while [ ! -e " + file + " ]; do sleep 0.01; done; exit 3;"
+                                                       "fi; kill -0 $(cat " + file + ") && exit 7; exit 0")}};
+  CHECK(job.wait(patience) == 0);
+  CHECK(job.says("ended what workers had left behind"));
+}
+
+TEST_CASE("at the good end of a job a process in a session of its own may stay", "[lifecycle]") {
+  const TemporaryDirectory here;
+  const std::string file = here.path() + "/pid";
+  Job job{{.arguments = shell({}, "setsid sh -c 'echo $$$$ > " + file + ".new; mv " + file + ".new " + file + "; exec sleep 1000' >/dev/null 2>&1 &"
+                                  " while [ ! -e " + file + " ]; do sleep 0.01; done; exit 0")}};
+  CHECK(job.wait(patience) == 0);
+  CHECK(::kill(pid_in(file), SIGKILL) == 0);
+}
+
+TEST_CASE("orphans of workers that end are collected while the worker runs", "[lifecycle]") {
+  // Each `( ( true & ) )` leaves a child whose parent is gone. The worker ends well when none of them stays a zombie.
+  Job job{{.arguments = shell({}, "parent=$PPID; i=0; while [ $i -lt 50 ]; do ( ( true & ) ); i=$((i+1)); done;"
+                                  " i=0; while grep -l \"^PPid:[[:space:]]*$parent$\" /proc/[0-9]*/status 2>/dev/null | xargs grep -l 'State:.Z' 2>/dev/null | grep -q .; do"
+                                  "  sleep 0.1; i=$((i+1)); [ $i -gt 300 ] && exit 5; done; exit 0")}};
+  CHECK(job.wait(patience) == 0);
+}
+
+TEST_CASE("storms of signals leave no process behind and nothing that hangs", "[lifecycle][storm]") {
+  for_all_seeds(20, storm);
+}
+
+}  // namespace elrun::test

@@ -60,7 +60,10 @@ class InProcessLink final : public NodeLink {
 
   InProcessLink(Loop& loop, std::weak_ptr<StreamOwner*> owner, Handler handler)
       : loop_{loop}, owner_{std::move(owner)}, agent_{std::make_shared<Agent>(Agent{std::move(handler)})} {
-    if (const auto owner_now = owner_.lock()) number_ = (*owner_now)->opened(std::make_shared<End>(loop_, agent_), true);
+    if (const auto owner_now = owner_.lock()) {
+      number_ = (*owner_now)->number_stream();
+      (*owner_now)->opened(number_, std::make_shared<End>(loop_, agent_), true);
+    }
     boost::asio::post(loop_, [agent = std::weak_ptr{agent_}] {
       if (const auto there = agent.lock()) there->handler.connected();
     });
@@ -102,11 +105,10 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
  private:
   using Caller = std::pair<StreamNumber, std::uint64_t>;  // a stream and the worker on it
 
-  StreamNumber opened(std::shared_ptr<StreamEnd> end, bool in_process) override {
-    const StreamNumber number{++streams_made_};
+  StreamNumber number_stream() override { return StreamNumber{++streams_made_}; }
+  void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process) override {
     streams_.emplace(number, std::move(end));
     feed(StreamOpened{number, in_process});
-    return number;
   }
   StreamNumber opened_outside(std::shared_ptr<StreamEnd> end) override {
     const StreamNumber number{++streams_made_};

@@ -174,10 +174,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (const std::vector<std::string> all = contradictions(join); !all.empty())
     return refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), fmt::join(all, "; "))});
   if (const auto replaced = replaced_.find(id); replaced != replaced_.end() && replaced->second.contains(join.who.number) && !ELRUN_PLANTED(replaced_incarnation_returns))
-    return refuse(stream, {Code::already_exists, Remedy::fix_config,
-                           fmt::format("another agent has joined as node {} since; each agent needs a name of its own", id.value())});
-  if (const auto former = former_.find(id); former != former_.end() && former->second != join.who.number) {
-    replaced_[id].insert(former->second);  // it was lost before its successor came, and may be back one day
+    return refuse_replaced(stream, id);
+  if (!verdict_ && outdated(stream, id)) return turn_away_outdated(stream, join);
+  if (const auto former = former_.find(id); former != former_.end() && former->second.incarnation != join.who.number) {
+    replace(id, former->second.incarnation);  // it was lost before its successor came, and may be back one day
     former_.erase(former);
   }
   if (const auto& old = streams_.at(stream).node; old && *old != id)
@@ -185,9 +185,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (verdict_ && !nodes_.contains(id)) return send(stream, *verdict_);
   if (!verdict_) {
     if (const auto known = nodes_.find(id); known != nodes_.end() && known->second.join.who.number != join.who.number) {
-      std::set<std::uint64_t>& replaced = replaced_[id];
-      if (replaced.size() >= replaced_max) replaced.erase(replaced.begin());
-      replaced.insert(known->second.join.who.number);
+      replace(id, known->second.join.who.number);
       if (known->second.stream == stream) {
         streams_.at(stream).node.reset();
         change(known->second, [](Node& n) { n.stream.reset(); });
@@ -220,13 +218,47 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   admit(stream, node->second, join, now);
 }
 
+// No process opens a stream before the one that had its name has ended, and no node another one before it gave up the last:
+// what comes on an earlier stream than the newest was said before, and read later.
+bool Round::outdated(StreamNumber stream, const NodeId& id) const {
+  const auto node = nodes_.find(id);
+  const auto former = former_.find(id);
+  return (node != nodes_.end() && stream < node->second.newest) || (former != former_.end() && stream < former->second.newest);
+}
+
+void Round::turn_away_outdated(StreamNumber stream, const Join& join) {
+  const NodeId& id = join.who.node;
+  const auto node = nodes_.find(id);
+  const std::uint64_t newest = node != nodes_.end() ? node->second.join.who.number : former_.at(id).incarnation;
+  if (join.who.number != newest) {
+    replace(id, join.who.number);
+    return refuse_replaced(stream, id);
+  }
+  actions_.push_back(CloseStream{stream});  // not refused: the same process has another stream by now
+  forget(stream);
+}
+
+void Round::replace(const NodeId& id, std::uint64_t incarnation) {
+  std::set<std::uint64_t>& replaced = replaced_[id];
+  if (replaced.size() >= replaced_max) replaced.erase(replaced.begin());
+  replaced.insert(incarnation);
+}
+
+void Round::refuse_replaced(StreamNumber stream, const NodeId& id) {
+  refuse(stream, {Code::already_exists, Remedy::fix_config,
+                  fmt::format("another agent has joined as node {} since; each agent needs a name of its own", id.value())});
+}
+
 // The node speaks on this stream from now on; what it is told depends on what became of the generation that it knows.
 void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now) {
   if (node.stream && *node.stream != stream) {
     actions_.push_back(CloseStream{*node.stream});
     forget(*node.stream);
   }
-  change(node, [&](Node& n) { n.stream = stream; });
+  change(node, [&](Node& n) {
+    n.stream = stream;
+    n.newest = std::max(n.newest, stream);
+  });
   streams_.at(stream).node = join.who.node;
   if (verdict_) return send(node, *verdict_);
 
@@ -497,14 +529,14 @@ void Round::forget(StreamNumber number) {
 void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   const auto node = nodes_.find(id);
   const bool member = node->second.member, done = done_.contains(id);
-  const std::uint64_t incarnation = node->second.join.who.number;
+  const Former former{node->second.join.who.number, node->second.newest};
   remove(node, true);
   if (verdict_) return;
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why));
   if (!member) return;
   lost_[id] = why;
   if (former_.size() >= former_max) former_.erase(former_.begin());
-  former_.insert_or_assign(id, incarnation);
+  former_.insert_or_assign(id, former);
   if (runs() && !done)  // whoever has done its part may go
     revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, true, now);
 }

@@ -19,7 +19,7 @@
 
 namespace elrun::inline v0 {
 
-/// One stream of one node, numbered by the shell; a number is never used again.
+/// One stream of one node, numbered by the shell in the order in which they were answered; a number is never used again.
 using StreamNumber = Strong<struct StreamNumberTag, std::uint64_t>;
 
 constexpr std::int32_t exit_never_formed = 170;  ///< The first world did not come together by the join deadline.
@@ -128,12 +128,18 @@ class Round {
   struct Node {
     Join join;
     std::optional<StreamNumber> stream;  // none: broken, in its grace
+    StreamNumber newest{};               // of its streams
     Instant broken{};                    // when
     Instant arrived{};                   // when it became a newcomer; decides who of the spares is next
     bool member = false;                 // of generation_
     bool owes = false;                   // has to acknowledge the end of generation_
     bool ready = false;                  // waits for a world
     std::uint64_t told = 0;              // the explanation it has
+  };
+  /// The incarnation of a member that was lost.
+  struct Former {
+    std::uint64_t incarnation = 0;
+    StreamNumber newest{};
   };
   /// A generation that another coordinator began and whose members come one after the other, with their seats.
   struct Recovery {
@@ -169,6 +175,10 @@ class Round {
   void join(StreamNumber stream, const Join& join, Instant now);
   void admit(StreamNumber stream, Node& node, const Join& join, Instant now);
   void claim(Node& node, Instant now);
+  [[nodiscard]] bool outdated(StreamNumber stream, const NodeId& id) const;
+  void turn_away_outdated(StreamNumber stream, const Join& join);
+  void replace(const NodeId& id, std::uint64_t incarnation);
+  void refuse_replaced(StreamNumber stream, const NodeId& id);
   void is_over(const Node& node, const Generation& newest);
   void adopt(Instant now);
   void end_recovery(const std::string& why, Instant now);
@@ -234,7 +244,7 @@ class Round {
   std::set<std::pair<Instant, NodeId>> broken_;         // nodes without a stream
   std::set<std::pair<Instant, StreamNumber>> silences_;  // when to look whether a stream is silent; never too late
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
-  std::map<NodeId, std::uint64_t> former_;  // incarnations of lost members, until another one joins under the name
+  std::map<NodeId, Former> former_;  // lost members, until another incarnation joins under the name
 
   Generation generation_{};       // the newest; number 0: none yet
   std::uint64_t floor_ = 0;

@@ -50,6 +50,7 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
     if (owner.expired() || finished_) return finish();
     here_ = self;
     owner_ = std::move(owner);
+    number_ = (*owner_.lock())->number_stream();
     StartSendInitialMetadata();  // tells the node that somebody is there
     StartRead(&in_);
   }
@@ -104,7 +105,7 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
     const auto owner = owner_.lock();
     const auto self = here_.lock();
     joined_ = owner && self && std::holds_alternative<Join>(message);
-    if (joined_) number_ = (*owner)->opened(self, false);
+    if (joined_) (*owner)->opened(number_, self, false);
     return joined_;
   }
   void read(bool ok) {

@@ -428,6 +428,50 @@ TEST_CASE("a new incarnation replaces the old one, which is refused from then on
   CHECK(bench.begun.size() == 2);
 }
 
+TEST_CASE("what a process said before it ended is not for its successor, when it is read later", "[round]") {
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 2}};
+  const auto a = bench.join("a"), dead = bench.open_stream();
+  const auto b = bench.join("b", 2);  // it was started after 1 had ended, and is heard first
+  REQUIRE(bench.world(a) == "a b");
+  SECTION("while the successor is there") {
+    bench.say(dead, bench.a_join("b", 1));
+    CHECK_FALSE(bench.open.contains(dead));
+    CHECK(bench.open.contains(b));
+    CHECK(bench.count<Refused>(b) == 0);
+    CHECK(bench.count<Revoke>(a) == 0);
+    CHECK_THAT(bench.last<Refused>(bench.join("b", 1))->failure.what, Contains("each agent needs a name of its own"));
+  }
+  SECTION("while the successor is away for a moment") {
+    bench.break_stream(b);
+    bench.say(dead, bench.a_join("b", 1));
+    CHECK_FALSE(bench.open.contains(dead));
+    CHECK(bench.count<Refused>(bench.resume("b", *bench.last<World>(b), 2)) == 0);
+    CHECK(bench.count<Revoke>(a) == 0);
+  }
+  SECTION("while the successor counts as lost: it may return") {
+    bench.break_stream(b);
+    bench.pass(1s);
+    bench.acknowledge(a, "a");
+    bench.say(dead, bench.a_join("b", 1));
+    CHECK_FALSE(bench.open.contains(dead));
+    const auto back = bench.join("b", 2);
+    CHECK(bench.count<Refused>(back) == 0);
+    CHECK(bench.world(back) == "a b");
+  }
+}
+
+TEST_CASE("what a node said on a stream that it gave up does not take it from the newer one", "[round]") {
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 2}};
+  const auto a = bench.join("a"), given_up = bench.open_stream();
+  const auto b = bench.join("b");
+  REQUIRE(bench.world(a) == "a b");
+  bench.say(given_up, bench.a_join("b"));
+  CHECK_FALSE(bench.open.contains(given_up));
+  CHECK(bench.count<Refused>(given_up) == 0);  // it would end the process
+  CHECK(bench.open.contains(b));
+  CHECK(bench.count<Revoke>(a) == 0);
+}
+
 TEST_CASE("a member that was lost before its successor came is refused when it returns", "[round]") {
   Pair bench;
   bench.silent.insert(bench.b);

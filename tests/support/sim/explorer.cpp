@@ -104,7 +104,7 @@ std::vector<Explorer::Move> Explorer::faults(const Simulation& at) const {
 
 void Explorer::after_crash(Simulation& at, ProcessId crashed) const {
   if (at.coordinators_.contains(crashed)) return at.happen(at.now_, {}, FreshCoordinator{});
-  if (search_.returns) at.happen(at.now_ + 1ms, {}, AgentArrives{at.agents_.at(crashed).slot});
+  if (search_.returns) at.happen(at.now_, {}, AgentArrives{at.agents_.at(crashed).slot});
 }
 
 bool Explorer::apply(Simulation& at, const Move& move) const {

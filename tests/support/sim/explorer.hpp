@@ -22,7 +22,7 @@ struct Search {
   std::string_view name;
   OneFault fault = OneFault::none;
   std::uint32_t nodes_min = 2;
-  bool returns = false;  ///< A crashed agent is started again, once all that it left behind has arrived.
+  bool returns = false;  ///< A crashed agent is started again at once, while what it left behind is still under way.
   bool jobs = false;     ///< Workers use the store and decide one step; else they are programs that run and end.
 };
 /// What `--exhaustive` looks at.

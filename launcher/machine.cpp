@@ -16,25 +16,29 @@
 #include <memory>
 #include <vector>
 
+#include "launcher/devices.hpp"
 #include "lib/base/fd.hpp"
 #include "lib/link/socket.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
 
-std::uint32_t count_devices() {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder{::opendir("/dev"), ::closedir};
-  std::uint32_t count = 0;
-  while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
+DeviceFiles device_files() {
+  DeviceFiles files;
+  const std::unique_ptr<DIR, int (*)(DIR*)> devices{::opendir("/dev"), ::closedir};
+  while (const dirent* entry = devices ? ::readdir(devices.get()) : nullptr) {
     const std::string_view name{entry->d_name};
     if (name.size() > 6 && name.starts_with("nvidia") &&
         name.find_first_not_of("0123456789", 6) == std::string_view::npos)
-      ++count;
+      ++files.nodes;
   }
-  return count;
+  const std::unique_ptr<DIR, int (*)(DIR*)> driver{::opendir("/proc/driver/nvidia/gpus"), ::closedir};
+  while (const dirent* entry = driver ? ::readdir(driver.get()) : nullptr)
+    if (entry->d_name[0] != '.') ++files.driver;
+  return files;
 }
 
-std::uint32_t count_cpus() {
+std::uint32_t cpus_in_mask() {
   for (std::size_t cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
     const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set{CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); }};
@@ -55,23 +59,26 @@ std::string text_of(const sockaddr* address) {
 }  // namespace
 
 Machine this_machine(const Variables& environment) {
-  return {
-      [&environment]() -> std::uint32_t {
-        const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-        if (visible == environment.end()) return count_devices();
-        const std::string& text = visible->second;  // CUDA stops at the first entry that is no device
-        std::uint32_t count = 0;
-        for (std::size_t begin = 0; begin < text.size();) {
-          const std::size_t end = std::min(text.find(',', begin), text.size());
-          const std::string entry = text.substr(begin, end - begin);
-          if (entry.find_first_not_of(" \t") == std::string::npos || entry.find("-1") == entry.find_first_not_of(" \t"))
-            break;
-          ++count;
-          begin = end + 1;
-        }
-        return count;
-      },
-      count_cpus};
+  return {.gpus = [&environment] { return count_gpus(environment, device_files); },
+          .cpus = [] { return count_cpus(cpus_in_mask(), cpu_quota(read_small_file)); },
+          .host_name = host_name,
+          .read_file = read_small_file,
+          .resolves = [](const std::string& name) { return !addresses_of(name).empty(); }};
+}
+
+std::optional<std::string> read_small_file(const std::string& path) {
+  const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file) return std::nullopt;
+  std::string text;
+  char part[4096];
+  while (text.size() < small_file_max) {
+    const ssize_t got = ::read(file.get(), part, sizeof part);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::nullopt;
+    if (got == 0) break;
+    text.append(part, static_cast<std::size_t>(got));
+  }
+  return text;
 }
 
 FileKind look_up_file(const std::string& path) {

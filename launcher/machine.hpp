@@ -1,6 +1,7 @@
 #pragma once
 /// \file Machine: what this machine has and is called. Reads the system, decides nothing.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,10 @@
 
 namespace elrun::inline v0::launcher {
 
-/// Devices by CUDA_VISIBLE_DEVICES, else by /dev/nvidia0, 1, ...; CPUs by affinity.
 [[nodiscard]] Machine this_machine(const Variables& environment);
+constexpr std::size_t small_file_max = 1 << 20;
+/// The text of a file, of a large one its beginning; none when it cannot be read.
+[[nodiscard]] std::optional<std::string> read_small_file(const std::string& path);
 [[nodiscard]] FileKind look_up_file(const std::string& path);
 [[nodiscard]] std::string host_name();
 /// A TCP port other than `but_not` that nobody listens on at this moment; 0 when there is none.

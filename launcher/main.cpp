@@ -12,6 +12,7 @@
 #include "launcher/agent.hpp"
 #include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
+#include "launcher/plan.hpp"
 #include "lib/base/failure.hpp"
 
 using namespace elrun;
@@ -56,7 +57,9 @@ std::uint64_t generation_floor(const std::string& checkpoint_root, const Log& lo
 int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, LogStream& lines) {
   const Log log{lines, "elrun"};
   auto command = resolve_command(options.program, environment, look_up_file);
-  if (const auto* none = std::get_if<NoCommand>(&command)) return log.error(none->why), none->exit_code;
+  const auto* none = std::get_if<NoCommand>(&command);
+  if (options.dry_run) return fmt::print("{}", plan_text(options, environment, command)), none != nullptr ? none->exit_code : 0;
+  if (none != nullptr) return log.error(none->why), none->exit_code;
   const auto directory = make_directory(environment);
   if (!directory) return log.error(message(directory.failure())), exit_code::internal;
   int code = exit_code::internal;

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "launcher/arguments.hpp"
+#include "launcher/cluster.hpp"
 #include "launcher/option_values.hpp"
 #include "launcher/report.hpp"
 
@@ -19,7 +20,7 @@ namespace {
 class Understanding {
  public:
   Understanding(const Variables& environment, const Machine& machine, std::string_view program_name)
-      : given_{environment}, machine_{machine} {
+      : given_{environment}, environment_{environment}, machine_{machine}, scheduler_{scheduler_of(environment)} {
     if (program_name.substr(program_name.rfind('/') + 1) == "torchrun") out_.exit_codes = ExitCodes::torchrun;
   }
 
@@ -122,7 +123,6 @@ class Understanding {
     understand_failures();
     out_.role = given_.get("role").text;
     out_.dry_run = given_.flag("dry_run");
-    if (out_.dry_run) problems_.usage("--dry_run: is not there yet; leave it out");
     if (const std::string& id = given_.get("rdzv_id").text; id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) {
                                                               return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
                                                             }))
@@ -204,6 +204,8 @@ class Understanding {
   }
 
   void understand_nodes() {
+    out_.sources.nodes = source_of("nnodes");
+    if (!given_.is_given("nnodes") && !given_.flag("standalone")) return find_nodes();
     const std::string& text = given_.get("nnodes").text;
     const auto colon = text.find(':');
     const auto least = to_integer(text.substr(0, colon));
@@ -212,43 +214,74 @@ class Understanding {
       return problems_.value(fmt::format("{}: must be N or MIN:MAX with numbers from 1 to {}", given_.shown("nnodes"), nodes_limit));
     if (*least > *most)
       return problems_.value(fmt::format("{}: the least number of nodes is above the greatest; did you mean {}:{}?",
-                                 given_.shown("nnodes"), *most, *least));
+                                         given_.shown("nnodes"), *most, *least));
     out_.round.nodes_min = static_cast<std::uint32_t>(*least);
     out_.round.nodes_max = static_cast<std::uint32_t>(*most);
+  }
+
+  // One node, unless its surroundings know better. Alone in each pod of a job, all would train, and write, the same.
+  void find_nodes() {
+    if (scheduler_ && scheduler_->tasks > 1) {
+      out_.round.nodes_min = out_.round.nodes_max = scheduler_->tasks;
+      out_.sources.nodes = scheduler_->name;
+      return out_.notes.push_back(fmt::format("no --nnodes: {} started {} tasks, and each is taken as a node; give --nnodes=1 for a job on "
+                                              "this one alone",
+                                              scheduler_->name, scheduler_->tasks));
+    }
+    std::string why;
+    if (const auto index = to_integer(given_.variable("JOB_COMPLETION_INDEX").value_or("0")); index && *index > 0)
+      why = fmt::format("JOB_COMPLETION_INDEX={}", *index);
+    else if (const auto& name = pod(); name && name->second.empty())
+      why = fmt::format("this pod is called {}", machine_.host_name());
+    else if (name && machine_.resolves(name->second))
+      why = fmt::format("there is {}", name->second);
+    if (!why.empty())
+      problems_.contradiction(fmt::format("--nnodes is not given, and {}: this looks like one of several nodes; give --nnodes N, or "
+                                          "--nnodes=1 if it is a job of its own",
+                                          why));
   }
 
   void understand_workers() {
     const std::string_view text = trimmed(given_.get("nproc_per_node").text);
     const bool alone = out_.round.nodes_max == 1;
-    std::int64_t count = 0;
+    std::int64_t number = 0;
+    out_.sources.workers = source_of("nproc_per_node");
+    const auto take = [&](const Count& count) {
+      number = count.number;
+      out_.sources.workers += ", by " + count.from;
+    };
     if (text == "gpu" || text == "auto") {
-      count = machine_.gpus();
-      if (count == 0 && text == "auto") count = machine_.cpus();
-      if (count == 0 && alone)
+      const Count gpus = machine_.gpus();
+      if (gpus.number == 0 && text == "auto")
+        take(machine_.cpus());
+      else
+        take(gpus);
+      if (number == 0 && alone)
         return problems_.value(
-            fmt::format("{}: this machine shows no GPU (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto",
-                        given_.shown("nproc_per_node")));
-      if (count == 0) out_.notes.push_back("no GPU here: this node coordinates and runs no worker");
+            fmt::format("{}: this machine shows no GPU ({}); use a number, cpu or auto", given_.shown("nproc_per_node"), gpus.from));
+      if (number == 0) out_.notes.push_back("no GPU here: this node coordinates and runs no worker");
     } else if (text == "cpu") {
-      count = machine_.cpus();
-    } else if (const auto number = to_integer(text); number && *number >= 0) {
-      count = *number;
-      if (count == 0 && alone)
+      take(machine_.cpus());
+    } else if (const auto given = to_integer(text); given && *given >= 0) {
+      number = *given;
+      if (number == 0 && alone)
         return problems_.value(
             fmt::format("{}: a single node without workers has nothing to do; give at least 1 (0 is for the "
                         "coordinating node of --nnodes above 1)",
                         given_.shown("nproc_per_node")));
+    } else if (text == "xpu") {
+      return problems_.value(fmt::format("{}: elrun counts devices of NVIDIA only; give their number", given_.shown("nproc_per_node")));
     } else {
       return problems_.value(fmt::format("{}: must be a number, cpu, gpu or auto", given_.shown("nproc_per_node")));
     }
-    if (count > workers_per_node_limit)
+    if (number > workers_per_node_limit)
       return problems_.value(fmt::format("{}: {} workers are more than the {} that one node may have", given_.shown("nproc_per_node"),
-                                 count, workers_per_node_limit));
-    out_.workers = static_cast<std::uint32_t>(count);
-    if (count > 1 && !given_.variable("OMP_NUM_THREADS"))
+                                         number, workers_per_node_limit));
+    out_.workers = static_cast<std::uint32_t>(number);
+    if (number > 1 && !given_.variable("OMP_NUM_THREADS"))
       out_.notes.push_back(fmt::format("OMP_NUM_THREADS is 1 for each of the {} workers here, so that they do not crowd each other; set it "
                                        "to what is best for the program",
-                                       count));
+                                       number));
     out_.virtual_local_rank = given_.flag("virtual_local_rank");
     const auto devices = given_.variable("CUDA_VISIBLE_DEVICES");
     if (const std::size_t named = devices ? parse_devices(*devices).size() : 0; out_.virtual_local_rank && devices && named < out_.workers)
@@ -370,6 +403,7 @@ class Understanding {
 
   void understand_meeting() {
     const std::string& backend = given_.get("rdzv_backend").text;
+    out_.backend = backend;
     out_.checkpoint_root = given_.get("checkpoint_root").text;
     out_.topology = given_.get("topology").text;
     if (out_.topology.size() > topology_max)
@@ -389,16 +423,18 @@ class Understanding {
       problems_.value(fmt::format("{}: not a host name or address", given_.shown("master_addr")));
 
     const bool alone = out_.round.nodes_max == 1;
+    out_.sources.run = source_of("rdzv_id");
     if (given_.flag("standalone")) {
       if (!alone)
         problems_.contradiction(
             fmt::format("--standalone means one node, but {} asks for more; drop one of them", given_.shown("nnodes")));
       return;  // run, endpoint and backend are replaced, as torchrun does
     }
-    const std::string& endpoint = given_.get("rdzv_endpoint").text;
-    if (by_etcd) return understand_etcd(endpoint);
+    if (!alone) understand_rank();
+    if (by_etcd) return understand_etcd(given_.get("rdzv_endpoint").text);
     const bool is_static = backend == "static";
-    if (endpoint.empty() && alone) {  // nobody to meet
+    const Asked asked = understand_endpoint();
+    if (!asked.host && !asked.port && alone) {  // nobody to meet
       if (is_static && master_port)
         out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port;
       else if (given_.is_given("rdzv_id"))
@@ -406,42 +442,100 @@ class Understanding {
       return;
     }
     out_.run = RunId{given_.get("rdzv_id").text.empty() ? "none" : given_.get("rdzv_id").text};
-    if (!endpoint.empty()) {
-      auto parsed = parse_endpoint(endpoint, is_static ? master_port_default : endpoint_port_default);
-      if (!parsed) return problems_.value(fmt::format("{}: {}", given_.shown("rdzv_endpoint"), parsed.failure().what));
-      out_.endpoint = *parsed;
-      if (out_.endpoint->host.empty()) {  // `:29400`, what a shell makes of an unset host
-        const auto host = given_.is_given("master_addr") ? std::optional{given_.get("master_addr").text} : given_.variable("MASTER_ADDR");
-        if (!host)
-          return problems_.value(
-              fmt::format("{}: names no host, and neither --master_addr nor MASTER_ADDR does", given_.shown("rdzv_endpoint")));
-        out_.endpoint->host = *host;
-        out_.notes.push_back(
-            fmt::format("{} names no host; {} is taken from the master address", given_.shown("rdzv_endpoint"), *host));
-      }
-    } else if (given_.is_given("master_addr") || master_port || (is_static && !given_.variable("MASTER_ADDR"))) {
-      out_.endpoint = Endpoint{given_.is_given("master_addr") ? given_.get("master_addr").text : "127.0.0.1",
-                               master_port.value_or(is_static ? master_port_default : endpoint_port_default)};
-      if (!given_.is_given("master_addr"))
-        out_.notes.push_back(
-            "no --rdzv_endpoint and no --master_addr: only agents on this machine can meet, at 127.0.0.1");
-    } else if (const auto host = given_.variable("MASTER_ADDR")) {
-      const auto port = to_integer(
-          given_.variable("MASTER_PORT").value_or(std::to_string(is_static ? master_port_default : endpoint_port_default)));
-      if (!host_is_plain(*host) || !port || *port < 1 || *port > 65535)
-        return problems_.value("MASTER_ADDR and MASTER_PORT: not a host and a port; give --rdzv_endpoint HOST:PORT");
-      out_.endpoint = Endpoint{*host, static_cast<std::uint16_t>(*port)};
-      out_.notes.push_back(fmt::format("no --rdzv_endpoint: the nodes meet at MASTER_ADDR, {}:{}", *host, *port));
-    } else {
-      return problems_.contradiction(
-          fmt::format("{} needs a place where the nodes meet, and none was found: --rdzv_endpoint, PET_RDZV_ENDPOINT, "
-                      "--master_addr, PET_MASTER_ADDR and MASTER_ADDR are not set; give --rdzv_endpoint HOST:PORT",
-                      given_.shown("nnodes")));
-    }
+    if (asked.host)
+      out_.endpoint = Endpoint{*asked.host, 0}, out_.sources.endpoint = source_of("rdzv_endpoint");
+    else if (!find_endpoint(is_static, master_port, asked.port ? given_.shown("rdzv_endpoint") + " names no host, and" : given_.shown("nnodes")))
+      return;
+    if (asked.port)
+      out_.endpoint->port = *asked.port;
+    else if (out_.endpoint->port == 0)
+      out_.endpoint->port = is_static ? master_port_default : endpoint_port_default;
+    if (!asked.host)
+      out_.notes.push_back(fmt::format("{}; the nodes meet at {}:{}, by {}",
+                                       asked.port ? given_.shown("rdzv_endpoint") + " names no host" : std::string{"no --rdzv_endpoint"},
+                                       out_.endpoint->host, out_.endpoint->port, out_.sources.endpoint));
     if (is_host_)
       out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
-    else if (is_static && out_.node_rank >= 0)
+    else if (is_static && given_.is_given("node_rank"))
       out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
+  }
+
+  // Orders the first formation of ranks, so that the pod called 0 has rank 0.
+  void understand_rank() {
+    if (given_.is_given("node_rank")) {
+      out_.sources.node_rank = source_of("node_rank");
+    } else if (const auto hint = rank_hint(environment_, scheduler_, machine_.host_name())) {
+      out_.node_rank = static_cast<std::int32_t>(hint->rank);
+      out_.sources.node_rank = hint->source;
+    }
+  }
+
+  // What --rdzv_endpoint leaves to be found elsewhere: a shell writes `:29400` and `host:` when a variable is not set.
+  struct Asked {
+    std::optional<std::string> host;
+    std::optional<std::uint16_t> port;
+  };
+  Asked understand_endpoint() {
+    std::string_view text = trimmed(given_.get("rdzv_endpoint").text);
+    if (text == ":" || (text.ends_with(':') && std::count(text.begin(), text.end(), ':') == 1)) {
+      out_.notes.push_back(fmt::format("{} has no port behind the colon; an unset variable?", given_.shown("rdzv_endpoint")));
+      text.remove_suffix(1);
+    }
+    if (text.empty()) return {};
+    const auto parsed = parse_endpoint(text, 0);
+    if (!parsed) {
+      problems_.value(fmt::format("{}: {}", given_.shown("rdzv_endpoint"), parsed.failure().what));
+      return {};
+    }
+    Asked asked;
+    if (!parsed->host.empty()) asked.host = parsed->host;
+    if (parsed->port != 0) asked.port = parsed->port;
+    return asked;
+  }
+
+  // Where the nodes of this job can meet, from what else is known; says what it looked at when that is nothing.
+  bool find_endpoint(bool is_static, std::optional<std::uint16_t> master_port, const std::string& who) {
+    if (!problems_.empty()) return false;  // one endpoint that cannot be read is enough of a message
+    const auto take = [&](Endpoint endpoint, std::string source) {
+      if (endpoint.port == 0 && master_port) endpoint.port = *master_port;
+      out_.endpoint = std::move(endpoint), out_.sources.endpoint = std::move(source);
+      return true;
+    };
+    const bool overridden = given_.get("rdzv_endpoint").source.starts_with("--");
+    if (const auto variable = given_.variable("PET_RDZV_ENDPOINT"); variable && overridden)
+      if (const auto parsed = parse_endpoint(*variable, 0); parsed && !parsed->host.empty()) return take(*parsed, "PET_RDZV_ENDPOINT");
+    if (given_.is_given("master_addr")) return take({given_.get("master_addr").text, 0}, source_of("master_addr"));
+    if (const auto host = given_.variable("MASTER_ADDR")) {
+      const auto port = to_integer(given_.variable("MASTER_PORT").value_or("0"));
+      if (!host_is_plain(*host) || !port || *port < 0 || *port > 65535)
+        return problems_.value("MASTER_ADDR and MASTER_PORT: not a host and a port; give --rdzv_endpoint HOST:PORT"), false;
+      return take({*host, master_port.value_or(static_cast<std::uint16_t>(*port))}, "MASTER_ADDR");
+    }
+    if (scheduler_ && scheduler_->endpoint) {
+      if (!given_.is_given("rdzv_id") && !scheduler_->run.empty()) out_.run = RunId{scheduler_->run}, out_.sources.run = scheduler_->name;
+      return take(*scheduler_->endpoint, scheduler_->name);
+    }
+    if (const auto& name = pod()) return take({name->first, name->port.value_or(0)}, "the name of this pod");
+    if (is_static && (master_port || given_.is_given("node_rank")) && !in_kubernetes())
+      return take({"127.0.0.1", 0}, "torchrun's default, which leads nowhere else");
+    problems_.contradiction(fmt::format(
+        "{} needs a place where the nodes meet, and none was found: --master_addr, PET_RDZV_ENDPOINT, PET_MASTER_ADDR and MASTER_ADDR are "
+        "not set, {}, and {} is not the name of a pod that tells it; give --rdzv_endpoint HOST:PORT",
+        who, scheduler_ ? scheduler_->name + " does not tell it" : "neither Slurm nor mpirun started this", machine_.host_name()));
+    return false;
+  }
+
+  bool in_kubernetes() const { return given_.variable("KUBERNETES_SERVICE_HOST").has_value(); }
+
+  const std::optional<PodName>& pod() {
+    if (!pod_) pod_ = in_kubernetes() ? pod_name(environment_, machine_.host_name(), machine_.read_file("/etc/hosts").value_or("")) : std::nullopt;
+    return *pod_;
+  }
+
+  // "--nnodes", "PET_NNODES" or "default".
+  std::string source_of(std::string_view option) const {
+    const std::string& source = given_.get(option).source;
+    return source.empty() ? "default" : source;
   }
 
   void understand_etcd(std::string_view servers) {
@@ -454,6 +548,7 @@ class Understanding {
                                 "an --rdzv_id of its own",
                                 given_.shown("rdzv_backend")));
     out_.run = RunId{given_.get("rdzv_id").text};
+    out_.sources.endpoint = source_of("rdzv_endpoint");
     for (std::string_view rest = servers; !trimmed(rest).empty();) {
       const std::string_view server = rest.substr(0, rest.find(','));
       rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
@@ -468,7 +563,10 @@ class Understanding {
   }
 
   Arguments given_;
+  const Variables& environment_;
   const Machine& machine_;
+  const std::optional<Scheduler> scheduler_;
+  std::optional<std::optional<PodName>> pod_;  // looked up once
   Problems problems_;
   std::optional<bool> is_host_;
   LaunchOptions out_;

@@ -35,10 +35,20 @@ constexpr int usage = 64, no_input = 66, internal = 70, contradiction = 78, cann
 constexpr int join_deadline = 170, coordinator_lost = 171;
 }  // namespace exit_code
 
+/// A number of things, and how it is known.
+struct Count {
+  std::uint32_t number = 0;
+  std::string from;
+};
+using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;  ///< None: it cannot be read.
+
 /// What the options need to know of this machine; asked only when an option depends on it.
 struct Machine {
-  std::function<std::uint32_t()> gpus;  ///< Devices that a worker would see.
-  std::function<std::uint32_t()> cpus;  ///< In this process's affinity mask.
+  std::function<Count()> gpus;  ///< Devices that the workers would see.
+  std::function<Count()> cpus;  ///< That this process may use.
+  std::function<std::string()> host_name = [] { return std::string{}; };
+  ReadFile read_file = [](const std::string&) { return std::optional<std::string>{}; };
+  std::function<bool(const std::string&)> resolves = [](const std::string&) { return false; };  ///< Asks the resolver.
 };
 
 /// What each worker runs.
@@ -76,11 +86,17 @@ enum class ExitCodes { elrun, torchrun };  ///< The root cause's, see launcher/R
 enum class LogFormat { text, json };       ///< Of the launcher's own lines.
 enum class HangSign { progress, output };  ///< Whose absence is a hang: a Job's steps and heartbeats; any worker's output
 
+/// What was decided by which option, variable or file; in words, for people.
+struct Sources {
+  std::string nodes, workers, endpoint, node_rank, run;
+};
+
 struct LaunchOptions {
   RoundOptions round;
   std::uint32_t workers = 1;  ///< Of this node; 0: it only coordinates.
   Program program;
   std::optional<Endpoint> endpoint;  ///< None: a single node, served in this process without gRPC.
+  std::string backend = "static";    ///< As it was called; what follows from it stands in the other fields.
   std::string checkpoint_root;  ///< Where the job's checkpoints are; empty: not given
   std::string topology;         ///< "zone/rack/host"; empty: not given
   std::vector<Endpoint> etcd;        ///< Servers that elect the coordinator among the agents; then there is no endpoint.
@@ -113,6 +129,7 @@ struct LaunchOptions {
   NumaBinding numa_binding = NumaBinding::none;
   bool dry_run = false;              ///< Print what would be done, start nothing.
 
+  Sources sources;
   std::vector<std::string> notes;  ///< What was understood differently than one might think.
 };
 

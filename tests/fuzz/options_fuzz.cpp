@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       ++i;
     }
   }
-  const auto command = parse_command(words, environment, {[] { return 2u; }, [] { return 3u; }});
+  const auto command = parse_command(words, environment, {[] { return Count{2, "devices"}; }, [] { return Count{3, "mask"}; }});
   if (const auto* o = std::get_if<LaunchOptions>(&command)) {
     ELRUN_ASSERT(o->round.nodes_min >= 1 && o->round.nodes_min <= o->round.nodes_max &&
                  o->round.nodes_max <= nodes_limit);

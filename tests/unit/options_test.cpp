@@ -17,7 +17,7 @@ struct Given {
 };
 
 std::variant<LaunchOptions, StoreOptions, Usage> parse(std::vector<std::string> arguments, const Given& given = {}) {
-  return parse_command(arguments, given.environment, {[&] { return given.gpus; }, [&] { return given.cpus; }});
+  return parse_command(arguments, given.environment, {.gpus = [&] { return Count{given.gpus, "devices"}; }, .cpus = [&] { return Count{given.cpus, "mask"}; }});
 }
 
 LaunchOptions launch(std::vector<std::string> arguments, const Given& given = {}) {
@@ -151,7 +151,8 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(second.host_rule == HostRule::never);
     CHECK(second.endpoint->host == "h");
     CHECK(second.endpoint->port == 7);
-    CHECK(launch({"--nnodes", "2", "s"}).endpoint->host == "127.0.0.1");
+    CHECK(launch({"--nnodes", "2", "--node_rank", "1", "s"}).endpoint->host == "127.0.0.1");  // torchrun's default
+    CHECK(refused({"--nnodes", "2", "s"}).exit_code == exit_code::contradiction);  // which would leave each node alone
   }
   SECTION("is_host overrides") {
     CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=1", "s"}).host_rule ==
@@ -164,7 +165,7 @@ TEST_CASE("where the nodes meet", "[options]") {
         launch({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}, {.environment = {{"MASTER_ADDR", "m"}}});
     CHECK(o.endpoint->host == "m");
     CHECK(o.notes.size() == 1);
-    CHECK(contains(refused({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}).text, "names no host"));
+    CHECK(contains(refused({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}).text, "none was found"));
   }
   SECTION("an id that a shell left empty counts as not given") {
     const LaunchOptions o = launch({"--rdzv_id", "--rdzv_backend=c10d", "s"});
@@ -376,7 +377,7 @@ TEST_CASE("how the program is run", "[options]") {
 TEST_CASE("as torchrun, a wrong command line is told from a wrong value by 2 and 1", "[options]") {
   const auto code = [](std::vector<std::string> words, std::string_view name) {
     const Variables none;
-    const auto command = parse_command(words, none, {[] { return 0u; }, [] { return 1u; }}, name);
+    const auto command = parse_command(words, none, {.gpus = [] { return Count{}; }, .cpus = [] { return Count{1, "mask"}; }}, name);
     const auto* usage = std::get_if<Usage>(&command);
     return usage == nullptr ? -1 : usage->exit_code;
   };

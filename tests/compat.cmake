@@ -1,9 +1,16 @@
 # What torchrun does (or should do), a case per statement: `ctest -L compat`. Each file holds one section of the list.
+set(link_rendezvous elrun::launcher_core elrun::rendezvous_core)
 foreach(section command_line environment logs failure signals rendezvous side)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/compat/${section}_test.cpp)
-    elrun_test(compat_${section}_test SOURCES compat/${section}_test.cpp LABELS process compat grpc TIMEOUT 600)
+    elrun_test(compat_${section}_test SOURCES compat/${section}_test.cpp LINK ${link_${section}} LABELS process compat grpc TIMEOUT 600)
     if(TARGET compat_${section}_test)
       add_dependencies(compat_${section}_test elrun_launcher)
     endif()
   endif()
 endforeach()
+if(TARGET compat_rendezvous_test)
+  add_library(skewed_clock SHARED compat/programs/skewed_clock.cpp)  # preloaded into agents: no part of any program
+  set_target_properties(skewed_clock PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(skewed_clock PRIVATE ${CMAKE_DL_LIBS})
+  add_dependencies(compat_rendezvous_test skewed_clock)
+endif()

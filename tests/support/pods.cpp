@@ -150,7 +150,7 @@ std::string Fabric::name_space() const { return name_of(""); }
 
 void Fabric::start_name_server() {
   const std::string server = "ip netns exec " + name_space() +
-               " dnsmasq --no-daemon --conf-file=/dev/null --user=root --no-resolv --no-hosts --local=/#/ --no-negcache --addn-hosts=" +
+               " dnsmasq --no-daemon --conf-file=/dev/null --user=root --no-resolv --no-hosts --local=/#/ --no-negcache --cname=alias.job,coordinator.job --addn-hosts=" +
                directory_.path() + "/names --bind-interfaces --listen-address=" + name_server_address;
   name_server_ = std::make_unique<Job>(tool(words_of(server)));
   if (!name_server_->line("read " + directory_.path() + "/names", command_limit))

@@ -22,7 +22,7 @@ class Fabric {
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
-  /// What `NAME.job` leads to from now on; no address: the name does not exist.
+  /// What `NAME.job` leads to from now on; no address: the name does not exist. `alias.job` is an alias of `coordinator.job`.
   void publish(const std::string& name, const std::vector<std::string>& addresses);
   [[nodiscard]] static std::string domain() { return "job"; }
 

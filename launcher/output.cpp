@@ -20,6 +20,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <thread>
 
@@ -40,6 +41,7 @@ constexpr int pipe_bytes = 1 << 20;                           // of a worker's p
 constexpr std::size_t memory_bytes_max = std::size_t{1} << 20;  // of a stream without a file, before its worker is held up
 constexpr int drain_reads_max = 16;                           // who goes on writing after a worker's end is not waited for
 constexpr std::size_t own_bytes_max = std::size_t{1} << 20;   // of elrun's own lines that wait for the terminal
+constexpr std::size_t own_wait_bytes_max = std::size_t{1} << 20;  // of workers' bytes that they wait for
 constexpr Duration drain_limit = 1s;                          // a file that blocks does not hold up the report of an end
 constexpr int stall_seconds = 10;                             // a terminal that takes nothing for this long is given up
 
@@ -75,18 +77,21 @@ void start_thread(Body body) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+}  // namespace
+
 // One stream of one worker. Which thread may touch what is said at each part.
-struct Source {
+struct Output::Source {
   // Fixed from the start.
   Attempt attempt{};
   Path path;
   Fd file;                       // empty: there is none, and the bytes go through memory
   std::shared_ptr<Fd> filtered;  // empty: no line is looked for
   bool seen = true;
+  bool is_passed_on = false;  // as it is, instead of line by line
 
   // The collector's.
-  Fd pipe;
   bool file_works = false;
+  Fd pipe;
 
   // The console's.
   Lines lines{""};
@@ -101,23 +106,8 @@ struct Source {
 
   [[nodiscard]] bool has_news() const { return taken < written || !memory.empty() || ended; }
 };
-using SourcePointer = std::shared_ptr<Source>;
-
-void remember(Source& source, std::string_view bytes) {
-  if (bytes.size() >= last_bytes_max) {
-    source.is_whole = source.is_whole && source.tail.empty() && bytes.size() == last_bytes_max;
-    source.tail.assign(bytes.substr(bytes.size() - last_bytes_max));
-    return;
-  }
-  source.tail += bytes;
-  if (source.tail.size() <= 2 * last_bytes_max) return;
-  source.tail.erase(0, source.tail.size() - last_bytes_max);
-  source.is_whole = false;
-}
-
-}  // namespace
-
 struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
+  using SourcePointer = std::shared_ptr<Source>;
   explicit Threads(asio::io_context& loop, const Log& log) : loop_{&loop}, log_{&log} {}
 
   // --- the loop, as far as it still exists ---
@@ -137,17 +127,29 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
 
   // --- a terminal, file or pipe that elrun itself was given ---
 
+  // One of elrun's own: it comes after what workers had written when it was said, unless that is too much.
+  struct OwnLine {
+    std::string text;
+    std::uint64_t after = 0;  // that many bytes of workers
+  };
+
   struct Console {
     int fd = -1;
     std::mutex mutex;
     std::condition_variable news;
     std::vector<SourcePointer> sources;  // the one that was shown last is last
-    std::string own;                     // elrun's own lines; they go first
+    std::deque<OwnLine> own;
+    std::size_t own_bytes = 0;
+    std::uint64_t arrived = 0, gone = 0;  // bytes of all sources
     bool works = true, stopping = false;
     bool busy = false;  // something is on its way that is in no list any more
     std::function<void()> when_idle;
     std::atomic<std::uint64_t> moved = 0;  // bytes, to see that it does not stand still
   };
+
+  static bool own_is_next(const Console& console) {
+    return !console.own.empty() && (console.gone >= console.own.front().after || console.arrived - console.gone > own_wait_bytes_max);
+  }
 
   static bool idle(const Console& console) { return console.sources.empty() && console.own.empty() && !console.busy; }
 
@@ -172,8 +174,10 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     std::string bytes, shown, filtered;
     std::unique_lock lock{console.mutex};
     while (!console.stopping) {
-      if (!console.own.empty()) {
-        const std::string own = std::exchange(console.own, {});
+      if (own_is_next(console)) {
+        const std::string own = std::move(console.own.front().text);
+        console.own.pop_front();
+        console.own_bytes -= own.size();
         console.busy = true;
         lock.unlock();
         show(console, own);
@@ -193,6 +197,7 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
       const bool last = in_file == 0 && source->memory.empty();
       if (in_file == 0) bytes = std::exchange(source->memory, {});
       else source->taken += in_file;
+      console.gone += in_file > 0 ? in_file : bytes.size();
       // Whoever was shown comes last now.
       const auto place = std::find(console.sources.begin(), console.sources.end(), source);
       std::rotate(place, place + 1, console.sources.end());
@@ -202,11 +207,12 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
       if (in_file > 0) read_back(*source, at, in_file, bytes);
       shown.clear();
       filtered.clear();
-      if (last) source->lines.end(shown, filtered);
+      if (source->is_passed_on) shown.swap(bytes);
+      else if (last) source->lines.end(shown, filtered);
       else source->lines.feed(bytes, shown, filtered);
       if (source->filtered && !filtered.empty()) write_all(source->filtered->get(), filtered);
       if (source->seen) show(console, shown);
-      else console.moved += bytes.size();
+      else ++console.moved;
       if (full) resume(source);
       lock.lock();
       console.busy = false;
@@ -287,6 +293,7 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     bool full = false;
     {
       const std::lock_guard lock{console.mutex};
+      console.arrived += bytes.size();
       source.written += in_file;
       source.memory += bytes.substr(in_file);
       full = source.memory.size() >= memory_bytes_max;
@@ -295,6 +302,18 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     console.news.notify_one();
     if (full) pause(watched, true);
     return !full;
+  }
+
+  static void remember(Source& source, std::string_view bytes) {
+    if (bytes.size() >= last_bytes_max) {
+      source.is_whole = source.is_whole && source.tail.empty() && bytes.size() == last_bytes_max;
+      source.tail.assign(bytes.substr(bytes.size() - last_bytes_max));
+      return;
+    }
+    source.tail += bytes;
+    if (source.tail.size() <= 2 * last_bytes_max) return;
+    source.tail.erase(0, source.tail.size() - last_bytes_max);
+    source.is_whole = false;
   }
 
   void forget(int pipe) {
@@ -331,14 +350,14 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
 
   // --- asked by the loop ---
 
-  [[nodiscard]] Result<void> start() {
+  [[nodiscard]] Result<void> start(bool one_destination) {
     epoll_ = Fd{::epoll_create1(EPOLL_CLOEXEC)};
     wake_ = Fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     epoll_event event{.events = EPOLLIN, .data = {.fd = wake_.get()}};
     if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) return from_errno(errno, "watch the workers' output");
     out_.fd = 1;
     err_.fd = 2;
-    one_console_ = same_file(1, 2);
+    one_console_ = one_destination;
     start_thread([self = shared_from_this()] { self->run_collector(); });
     start_thread([self = shared_from_this()] { self->run_console(self->err_); });
     if (!one_console_) start_thread([self = shared_from_this()] { self->run_console(self->out_); });
@@ -364,8 +383,9 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   [[nodiscard]] bool say(std::string_view line) {
     {
       const std::lock_guard lock{err_.mutex};
-      if (err_.own.size() + line.size() > own_bytes_max) return false;
-      err_.own += line;
+      if (err_.own_bytes + line.size() > own_bytes_max) return false;
+      err_.own.push_back({std::string{line}, err_.arrived});
+      err_.own_bytes += line.size();
     }
     err_.news.notify_one();
     return true;
@@ -448,7 +468,13 @@ Result<std::unique_ptr<Output>> Output::start(asio::io_context& loop, Setting se
 }
 
 Output::Output(asio::io_context& loop, Setting setting, LogLayout layout, const Log& log)
-    : loop_{loop}, setting_{std::move(setting)}, layout_{std::move(layout)}, log_{log}, stall_{loop} {}
+    : loop_{loop},
+      setting_{std::move(setting)},
+      layout_{std::move(layout)},
+      log_{log},
+      one_destination_{same_file(1, 2)},
+      watches_errors_{setting_.options.log_dir != "/dev/null" && ::isatty(2) == 0},
+      stall_{loop} {}
 
 Output::~Output() {
   if (!threads_) return;
@@ -499,10 +525,19 @@ std::shared_ptr<Fd> Output::filtered(Stream stream) {
   return filtered_[stream] = file.ok() ? std::make_shared<Fd>(std::move(*file)) : nullptr;
 }
 
-WorkerStreams Output::open(LocalRank worker, Rank rank) { return {open_stream(worker, rank, Stream::out), open_stream(worker, rank, Stream::err)}; }
+WorkerStreams Output::open(LocalRank worker, Rank rank) {
+  WorkerStreams streams{open_stream(worker, rank, Stream::out), open_stream(worker, rank, Stream::err)};
+  // With both in the same file their order must stay, so they share one pipe.
+  if (!streams.out && streams.err && one_destination_ && route_of(worker, Stream::out) == Route::inherit && route_of(worker, Stream::err) == Route::inherit)
+    streams.out = Fd{::fcntl(streams.err.get(), F_DUPFD_CLOEXEC, 3)};
+  return streams;
+}
 
 Fd Output::open_stream(LocalRank worker, Rank rank, Stream stream) {
   const Route to = route_of(worker, stream);
+  const bool watched = stream == Stream::err && (to == Route::null || (to == Route::inherit && watches_errors_));
+  if (watched)
+    if (Fd pipe = read_through_pipe(worker, stream, {.attempt = attempt_, .seen = to == Route::inherit, .is_passed_on = true})) return pipe;
   if (to == Route::inherit) return {};
   if (to == Route::null) return Fd{::open("/dev/null", O_WRONLY | O_CLOEXEC)};
   const Path path = layout_.stream_file(attempt_, worker, stream);
@@ -512,42 +547,44 @@ Fd Output::open_stream(LocalRank worker, Rank rank, Stream stream) {
     log_.warning(message(file.failure()) + "; this output is not redirected");
     return {};
   }
+  const LaunchOptions& options = setting_.options;
+  Source source{.attempt = attempt_, .path = path, .seen = to == Route::tee, .file_works = file.ok()};
+  if (file.ok()) source.file = std::move(*file);
+  else log_.warning(message(file.failure()) + "; this output is only shown");
+  const auto& filters = stream == Stream::out ? options.duplicate_stdout_filters : options.duplicate_stderr_filters;
+  if (!filters.empty()) source.filtered = filtered(stream);
+  source.lines = Lines{line_prefix(options.log_line_prefix_template, {options.role, worker, rank, setting_.host}), filters};
+  return read_through_pipe(worker, stream, std::move(source));
+}
+
+// The end for the worker; an empty one if there is no pipe to be had, and the worker inherits.
+Fd Output::read_through_pipe(LocalRank worker, Stream stream, Source source) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    log_.warning(message(from_errno(errno, fmt::format("make a pipe for {}", path.native()))) + "; this output is not teed");
+    log_.warning(message(from_errno(errno, fmt::format("make a pipe for the output of local rank {}", worker.value()))) + "; it goes past elrun");
     return {};
   }
-  Fd reading{ends[0]}, writing{ends[1]};
-  ::fcntl(reading.get(), F_SETFL, O_NONBLOCK);
-  ::fcntl(reading.get(), F_SETPIPE_SZ, pipe_bytes);
+  Fd writing{ends[1]};
+  source.pipe = Fd{ends[0]};
+  ::fcntl(source.pipe.get(), F_SETFL, O_NONBLOCK);
+  ::fcntl(source.pipe.get(), F_SETPIPE_SZ, pipe_bytes);
   if (!threads_) {
     auto threads = std::make_shared<Threads>(loop_, log_);
-    if (const auto started = threads->start(); !started.ok()) {
-      log_.warning(message(started.failure()) + "; this output is not teed");
+    if (const auto started = threads->start(one_destination_); !started.ok()) {
+      log_.warning(message(started.failure()) + "; it goes past elrun");
       return {};
     }
     threads_ = std::move(threads);
-    setting_.lines.set_writer([threads = threads_.get()](std::string_view line) { return threads->say(line); });
+    setting_.lines.set_writer([all = threads_.get()](std::string_view line) { return all->say(line); });
   }
-  const LaunchOptions& options = setting_.options;
-  auto source = std::make_shared<Source>();
-  source->attempt = attempt_;
-  source->path = path;
-  source->file_works = file.ok();
-  if (file.ok()) source->file = std::move(*file);
-  else log_.warning(message(file.failure()) + "; this output is only shown");
-  source->seen = to == Route::tee;
-  source->pipe = std::move(reading);
-  const auto& filters = stream == Stream::out ? options.duplicate_stdout_filters : options.duplicate_stderr_filters;
-  if (!filters.empty()) source->filtered = filtered(stream);
-  source->lines = Lines{line_prefix(options.log_line_prefix_template, {options.role, worker, rank, setting_.host}), filters};
-  threads_->sources_[{worker, stream}] = source;
-  threads_->add(source, stream);
+  auto shared = std::make_shared<Source>(std::move(source));
+  threads_->sources_[{worker, stream}] = shared;
+  threads_->add(shared, stream);
   return writing;
 }
 
 void Output::after_worker(LocalRank worker, std::function<void()> then) {
-  std::vector<SourcePointer> sources;
+  std::vector<Threads::SourcePointer> sources;
   if (threads_)
     for (const Stream stream : {Stream::out, Stream::err})
       if (const auto found = threads_->sources_.find({worker, stream}); found != threads_->sources_.end()) sources.push_back(found->second);
@@ -564,7 +601,7 @@ void Output::after_worker(LocalRank worker, std::function<void()> then) {
     if (const auto what = std::exchange(*once, nullptr)) what();
   });
   threads_->ask_collector([threads = threads_.get(), sources, go_on](std::string& buffer) {
-    for (const SourcePointer& source : sources)
+    for (const Threads::SourcePointer& source : sources)
       if (source->pipe) threads->drain(source->pipe.get(), buffer);
     threads->post(go_on);
   });

@@ -63,10 +63,12 @@ class Output {
   void after_all(std::function<void()> then);
 
  private:
+  struct Source;
   struct Threads;
   Output(boost::asio::io_context& loop, Setting setting, LogLayout layout, const Log& log);
   [[nodiscard]] Route route_of(LocalRank worker, Stream stream) const;
   [[nodiscard]] Fd open_stream(LocalRank worker, Rank rank, Stream stream);
+  [[nodiscard]] Fd read_through_pipe(LocalRank worker, Stream stream, Source source);
   [[nodiscard]] Result<Fd> open_log(const Path& path, int access) const;
   [[nodiscard]] std::shared_ptr<Fd> filtered(Stream stream);
   void watch_for_stall(std::uint64_t moved, int seconds);
@@ -77,6 +79,8 @@ class Output {
   const Setting setting_;
   const LogLayout layout_;
   const Log& log_;
+  const bool one_destination_;  // elrun's standard output and error are the same file
+  const bool watches_errors_;   // standard error that is inherited goes through elrun, unchanged
   Attempt attempt_{};
   bool begun_ = false;
   std::map<Stream, std::shared_ptr<Fd>> filtered_;  // of this attempt

@@ -25,6 +25,7 @@ if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
 endif()
 
 elrun_bench(launch_bench SOURCES bench/launch_bench.cpp LINK elrun::base fmt::fmt)
+elrun_bench(tee_bench SOURCES bench/tee_bench.cpp LINK elrun::base fmt::fmt)
 elrun_bench(recovery_bench SOURCES bench/recovery_bench.cpp support/spawn.cpp LINK elrun::base fmt::fmt)
 
 # The gpt sample for real: golden hash, kills, resizes.

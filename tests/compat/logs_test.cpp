@@ -259,10 +259,53 @@ TEST_CASE("42 a terminal that nobody reads does not hold up a worker, and loses 
 }
 
 TEST_CASE("42 who outlives a worker and holds its output holds up nobody", "[compat][logs]") {
-  const Run run{{"--tee", "3", "--log-dir", "D"}, "setsid sleep 1000 & echo $!; echo end >&2"};
+  const Run run{{"--tee", "3", "--log-dir", "D"}, "setsid sleep 1000 & echo end >&2"};
   CHECK(run.code == 0);
   CHECK(run.err.find("[default0]:end\n") != std::string::npos);
-  const auto pid = std::strtol(run.out.substr(run.out.find(':') + 1).c_str(), nullptr, 10);
-  REQUIRE(pid > 1);
-  ::kill(static_cast<pid_t>(pid), SIGKILL);
+}
+
+// --- neither redirected nor teed: as if elrun were not there -----------------------------------------------------------
+
+TEST_CASE("34 a worker that is not redirected has elrun's own standard output, and a terminal stays a terminal", "[compat][logs]") {
+  const Run run{{}, "readlink /proc/self/fd/1; readlink /proc/self/fd/0 >&2"};
+  CHECK(run.out == run.directory.path() + "/out\n");
+  const Run none{{"--log-dir", "/dev/null"}, "readlink /proc/self/fd/2"};
+  CHECK(none.out == none.directory.path() + "/err\n");
+  if (!std::filesystem::exists("/usr/bin/script")) {
+    WARN("SKIPPED: the part that needs a terminal, for there is no `script` here");
+    return;
+  }
+  Job job{{.arguments = {"-qec", program_path("elrun") + " --no-python /bin/sh -c 'test -t 1 && test -t 2 && echo terminals'", "/dev/null"}, .program = "/usr/bin/script"}};
+  CHECK(job.wait(60s) == 0);
+  CHECK(job.says("terminals"));
+}
+
+TEST_CASE("34 what a worker writes to output and error that are one file stays in its order", "[compat][logs]") {
+  Job job{{.arguments = {"--no-python", "/bin/sh", "-c", "for i in $(seq 1000); do echo out $i; echo err $i >&2; done"}}};
+  CHECK(job.wait(60s) == 0);
+  std::string expected;
+  for (int i = 1; i <= 1000; ++i) expected += "out " + std::to_string(i) + "\nerr " + std::to_string(i) + "\n";
+  CHECK(without_elrun(job.output()) == expected);
+}
+
+TEST_CASE("34 what has no newline yet is shown at once", "[compat][logs]") {
+  TemporaryDirectory directory;
+  const std::string go_on = directory.path() + "/go-on";
+  ::mkfifo(go_on.c_str(), 0600);
+  Job job{{.arguments = {"--no-python", "/bin/sh", "-c", "printf 'at \377 50%%' >&2; read x < " + go_on + "; echo ' done' >&2"}}};
+  for (int i = 0; i < 600 && !job.says("at \xff 50%"); ++i) (void)job.line("no such line", Wait{100});
+  REQUIRE(job.says("at \xff 50%"));
+  CHECK_FALSE(job.says("done"));
+  std::ofstream{go_on} << "x\n";
+  CHECK(job.wait(60s) == 0);
+  CHECK(job.says("at \xff 50% done\n"));
+}
+
+TEST_CASE("34 a worker's last words stand before what elrun says of its end", "[compat][logs]") {
+  Job job{{.arguments = {"--nproc_per_node", "2", "--no-python", "/bin/sh", "-c", "[ $RANK = 0 ] || exec sleep 600; echo last words >&2; exit 3"}}};
+  CHECK(job.wait(60s) == 3);
+  const auto words = job.output().find("last words\n"), end = job.output().find("ended by exit code 3");
+  REQUIRE(words != std::string::npos);
+  REQUIRE(end != std::string::npos);
+  CHECK(words < end);
 }

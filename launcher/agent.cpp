@@ -2,11 +2,14 @@
 // actions; an action may put the next event in the queue, but never runs it inside itself.
 #include "launcher/agent.hpp"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <deque>
+#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
@@ -22,6 +25,7 @@
 #include "launcher/machine.hpp"
 #include "launcher/orphans.hpp"
 #include "launcher/output.hpp"
+#include "launcher/stacks.hpp"
 #include "launcher/supervisor.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -34,6 +38,7 @@ namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;
 namespace {
 
+constexpr std::size_t stacks_max = 256 * 1024;
 constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
 
 std::uint64_t random_number() {
@@ -86,7 +91,7 @@ class Agent {
         run_{options_.run.value().empty() ? random_run() : options_.run},
         signals_{loop_},
         timer_{loop_},
-        supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, endpoint_text()}} {}
+        supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout, options_.hang_sign, endpoint_text()}} {}
 
   int run() {
     log_context_->run = run_.value();
@@ -271,7 +276,19 @@ class Agent {
     if (const int error = (*child)->exec_error(); error != 0)
       log_.error(message(from_errno(error, fmt::format("execute {}", execution.path))));
     feed(WorkerStarted{rank, (*child)->pid()});
+    if (options_.hang_timeout > Duration{0} && options_.hang_sign == HangSign::output) watch_output();
     children_.insert_or_assign(rank, std::move(*child));
+  }
+
+  // Every worker's bytes are looked at a few times within the time after which silence is a hang.
+  void watch_output() {
+    output_watch_.expires_after(options_.hang_timeout / 8);
+    output_watch_.async_wait([this](const boost::system::error_code& error) {
+      if (error || children_.empty()) return;
+      for (const auto& [worker, child] : children_)
+        if (const std::uintmax_t bytes = output_->bytes_of(worker); std::exchange(bytes_seen_[worker], bytes) != bytes) feed(WorkerWrote{worker});
+      watch_output();
+    });
   }
 
   void perform(const SignalGroup& a) {
@@ -283,6 +300,28 @@ class Agent {
     if (ended.killed > 0) log_.info(fmt::format("ended what workers had left behind: {} process{}", ended.killed, ended.killed == 1 ? "" : "es"));
     if (!ended.remain.empty())
       log_.warning(fmt::format("of what workers had left behind, these processes hang in the kernel: {}; what they hold (a device, a port) may be missed", fmt::join(ended.remain, ", ")));
+  }
+  void perform(const TakeStacks& a) {
+    const auto child = children_.find(a.worker);
+    if (child == children_.end()) return;
+    const pid_t pid = child->second->pid();
+    log_.error(fmt::format("what worker {} of this node is doing:\n{}", a.worker.value(), thread_states(pid)));
+    const auto tool = stack_tool(pid, setting_.environment);
+    if (!tool) return log_.info("its stacks are not known: no py-spy, eu-stack or gdb on PATH");
+    const Path file = setting_.directory / fmt::format("stacks_{}", a.worker.value());
+    const Fd out{::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    auto started = Child::start(loop_, guard_, {tool->front(), *tool, setting_.environment, out.get(), out.get()}, [this, worker = a.worker, file](Ending) {
+      asio::post(loop_, [this, worker, file] { tell_stacks(worker, file); });
+    });
+    if (started.ok()) stack_tools_.insert_or_assign(a.worker, std::move(*started));
+  }
+  void tell_stacks(LocalRank worker, const Path& file) {
+    stack_tools_.erase(worker);
+    std::ifstream in{file};
+    std::string text(stacks_max, '\0');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(in.gcount()));
+    log_.error(fmt::format("stacks of worker {} of this node:\n{}", worker.value(), text));
   }
   void perform(const Answer& a) { server_->send(a.to, a.message); }
   void perform(const HangUp& a) { server_->close(a.connection); }
@@ -307,7 +346,8 @@ class Agent {
   }
 
   [[nodiscard]] bool is_known(pid_t pid) const {
-    return pid == guard_.pid() || std::any_of(children_.begin(), children_.end(), [&](const auto& child) { return child.second->pid() == pid; });
+    const auto is_it = [pid](const auto& child) { return child.second->pid() == pid; };
+    return pid == guard_.pid() || std::any_of(children_.begin(), children_.end(), is_it) || std::any_of(stack_tools_.begin(), stack_tools_.end(), is_it);
   }
 
   // The coordinator, when it is here.
@@ -368,8 +408,10 @@ class Agent {
   Generation port_is_for_{};
   std::string told_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others
-  std::map<LocalRank, std::unique_ptr<Child>> children_;
+  std::map<LocalRank, std::unique_ptr<Child>> children_, stack_tools_;
   std::unique_ptr<Output> output_;
+  asio::steady_timer output_watch_{loop_};
+  std::map<LocalRank, std::uintmax_t> bytes_seen_;
   Generation spawned_{};  // whose workers are the attempt at hand
   Orphans orphans_{loop_, [this](pid_t pid) { return is_known(pid); }};
   std::unique_ptr<WorkerServer> server_;

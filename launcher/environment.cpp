@@ -54,6 +54,8 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", fmt::format("{}", fmt::join(signals, ",")));
   set_if_absent("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (setting.options.workers > 1) set_if_absent("OMP_NUM_THREADS", "1");
+  // So that Python answers SIGABRT, which one that hangs gets, with the stacks of all its threads.
+  if (setting.options.hang_timeout > Duration{0}) set_if_absent("PYTHONFAULTHANDLER", "1");
 
   set("ELRUN_SOCKET", setting.socket.native());
   set("ELRUN_NODE", setting.node.value());

@@ -154,7 +154,7 @@ std::string help_text() {
          "line, where ps shows it. Workers never see the token.\n"
          "\nExit codes: 0 the job is done; 1 to 125 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
          "66 script missing, 78 contradictory options, 126/127 program cannot be executed/found, 128+n ended by signal n,\n"
-         "170 the nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left. The root cause\n"
+         "170 the nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left, 174 workers hung. The root cause\n"
          "decides, on every node. See launcher/README.md.\n\n"
          "  elrun --nproc_per_node 4 --no_python ./train              one node, four workers\n"
          "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n"

@@ -32,7 +32,7 @@ constexpr std::size_t topology_max = 1024;
 /// Exit codes of elrun itself, see launcher/README.md.
 namespace exit_code {
 constexpr int usage = 64, no_input = 66, internal = 70, contradiction = 78, cannot_execute = 126, not_found = 127;
-constexpr int join_deadline = 170, coordinator_lost = 171;
+constexpr int join_deadline = 170, coordinator_lost = 171, hang = 174;
 }  // namespace exit_code
 
 /// A number of things, and how it is known.

@@ -625,6 +625,16 @@ std::vector<std::string> Output::last_errors(LocalRank worker) const {
   return last_lines(tail, length == static_cast<std::size_t>(size), last_lines_max);
 }
 
+std::uintmax_t Output::bytes_of(LocalRank worker) const {
+  std::uintmax_t bytes = 0;
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    std::error_code none;
+    const std::uintmax_t size = std::filesystem::file_size(layout_.stream_file(attempt_, worker, stream), none);
+    if (!none) bytes += size;
+  }
+  return bytes;
+}
+
 void Output::after_all(std::function<void()> then) {
   if (!threads_) return then();
   then_ = std::move(then);

@@ -59,6 +59,8 @@ class Output {
   /// What this worker of this attempt last wrote to its standard error, if that goes through elrun or into a file; as a
   /// terminal would show it, at most `last_lines_max` lines.
   [[nodiscard]] std::vector<std::string> last_errors(LocalRank worker) const;
+  /// How much this worker of this attempt has written to files: a sign of life when it grows.
+  [[nodiscard]] std::uintmax_t bytes_of(LocalRank worker) const;
   /// Calls `then` on the loop when all is shown, or the terminal took nothing for a while. No worker may be started after.
   void after_all(std::function<void()> then);
 

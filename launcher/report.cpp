@@ -24,6 +24,8 @@ std::string meaning_of(int code) {
     case exit_code::cannot_execute:
       return "the program cannot be executed: is it a binary of this machine, or a script with #! and the x bit?";
     case exit_code::not_found: return "the program was not found: check its path, and PATH on this node";
+    case exit_code::hang:
+      return "workers gave no sign of progress for --hang_timeout; what their threads were doing stands in the log of their node";
     case 128 + SIGILL: return "an instruction that this CPU does not have: was the program built for another machine?";
     case 128 + SIGABRT:
       return "the program gave itself up (abort, a failed assertion, an uncaught exception); see its last lines";

@@ -41,7 +41,7 @@ bool may_repeat(StoreOp op) { return (op != StoreOp::add || ELRUN_PLANTED(add_re
 
 }  // namespace
 
-Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)} {}
+Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, hang_{options_.hang_timeout} {}
 
 std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   now_ = now;
@@ -62,6 +62,8 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
           workers_.at(e.worker.value()).pid = e.pid;
         else if constexpr (std::is_same_v<E, WorkerEnded>)
           on_worker_ended(e);
+        else if constexpr (std::is_same_v<E, WorkerWrote>)
+          on_worker_wrote(e.worker);
         else if constexpr (std::is_same_v<E, WorkerHungUp>)
           on_hung_up(e.from);
         else if constexpr (std::is_same_v<E, SignalCame>)
@@ -81,7 +83,7 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
 
 std::optional<Instant> Supervisor::wake_at() const {
   std::optional<Instant> least;
-  for (const auto& at : {join_by_, coordinator_by_, kill_at_, verdict_by_})
+  for (const auto& at : {join_by_, coordinator_by_, kill_at_, verdict_by_, end_hung_at_, hang_.due()})
     if (at && (!least || *at < *least)) least = at;
   return phase_ == Phase::finished ? std::nullopt : least;
 }
@@ -176,6 +178,9 @@ void Supervisor::on_message(const World& m) {
   memory_.clear();
   // A job that is over stays over: no worker starts, only the coordinator has to hear it (again).
   workers_.assign(job_over_ ? 0 : options_.workers, Worker{});
+  hang_why_.clear();
+  hung_were_asked_ = false;
+  for (std::uint32_t i = 0; i < workers_.size() && options_.hang_sign == HangSign::output; ++i) hang_.watch(LocalRank{i}, now_);
   std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"),
                                  count_of(world_.seat.world_size, "worker"));
   if (m.seat.nodes > 1 && options_.workers > 0)
@@ -254,7 +259,7 @@ void Supervisor::report_to_coordinator() {
       done = false;
     else if (!w.ending->ok() && !job_over_) {
       done = false;
-      act(Send{WorkerFailed{world_.generation, static_cast<std::uint32_t>(i), w.ending->code(), describe(*w.ending),
+      act(Send{WorkerFailed{world_.generation, static_cast<std::uint32_t>(i), code_of(*w.ending), cause_of(*w.ending),
                             w.is_job}});
     }
   }
@@ -287,6 +292,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   ELRUN_ASSERT(i < workers_.size() && !workers_[i].ending);
   Worker& w = workers_[i];
   w.ending = e.ending;
+  hang_.forget(e.worker);
   if (phase_ == Phase::stopping) {
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
     if (running() == 0) all_ended();
@@ -297,15 +303,21 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
         fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
   } else if (!e.ending.ok()) {
     say(Level::error,
-        fmt::format("{} ended by {} in generation {}", name_of(i), describe(e.ending), world_.generation.number));
+        fmt::format("{} ended by {} in generation {}", name_of(i), cause_of(e.ending), world_.generation.number));
     own_failure_ = true;
     note_loss();
-    act(Send{WorkerFailed{world_.generation, e.worker.value(), e.ending.code(), describe(e.ending), w.is_job}});
+    act(Send{WorkerFailed{world_.generation, e.worker.value(), code_of(e.ending), cause_of(e.ending), w.is_job}});
   }
   const bool all_well = std::all_of(workers_.begin(), workers_.end(),
                                     [this](const Worker& x) { return x.ending && (x.ending->ok() || job_over_); });
   if (all_well) act(Send{WorkersDone{world_.generation}});
   end_without_coordinator();
+}
+
+// A worker that was killed because it hung died of that.
+int Supervisor::code_of(const Ending& ending) const { return hang_why_.empty() ? ending.code() : exit_code::hang; }
+std::string Supervisor::cause_of(const Ending& ending) const {
+  return hang_why_.empty() ? describe(ending) : fmt::format("a hang ({}), then {}", hang_why_, describe(ending));
 }
 
 void Supervisor::note_loss() {
@@ -338,6 +350,7 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
                            hello.rank)});
   w.connection = from;
   w.is_job = hello.is_job;
+  hang_.watch(LocalRank{static_cast<std::uint32_t>(i)}, now_);
   Place place;
   place.membership = {world_.generation, Rank{hello.rank}, WorldSize{world_.seat.world_size}};
   place.local_rank = LocalRank{static_cast<std::uint32_t>(i)};
@@ -357,9 +370,19 @@ void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
     say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(now_ - *lost_at_)));
     lost_at_.reset();
   }
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) hang_.sign(LocalRank{i}, now_);  // all members decide a step together
   if (m.step <= step_) return;  // another worker of this node said so already
   step_ = m.step;
   act(Send{Progress{m.generation, m.step}});
+}
+
+// A program that uses libelrun without its Job has no steps: it lives as long as its session says so.
+void Supervisor::on_worker_said(ConnectionId from, const Alive&) {
+  if (const auto i = worker_at(from); i && !workers_[*i].is_job) hang_.sign(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
+}
+
+void Supervisor::on_worker_wrote(LocalRank worker) {
+  if (worker.value() < workers_.size() && !workers_[worker.value()].is_job) hang_.sign(worker, now_);
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
@@ -367,6 +390,7 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   if (!worker_at(from) || m.generation != world_.generation) return;
   if (!job_over_) act(Send{JobFinished{m.generation}});
   job_over_ = true;
+  hang_.clear();  // what it does now is work of its own
   act(Answer{from, JobOver{m.generation}});
 }
 
@@ -407,6 +431,8 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   if (!after_.rejoin) coordinator_by_.reset(), join_by_.reset();
   if (phase_ == Phase::stopping) return;  // on its way already
   phase_ = Phase::stopping;
+  hang_.clear();
+  end_hung_at_.reset();
   kill_at_ = now_ + options_.timeouts.stop_grace;
   if (ELRUN_PLANTED(acknowledges_before_the_end) && after_.rejoin) act(Send{Acknowledge{last_}});
   for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -419,6 +445,30 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
       act(SignalGroup{worker, signal ? *signal : w.is_job ? SIGKILL : SIGTERM});
   }
   if (running() == 0) all_ended();
+}
+
+// --- hangs ---
+
+// All workers of the node are looked at: which of them holds up the others, none of them can tell.
+void Supervisor::on_hang() {
+  std::string names;
+  for (const LocalRank worker : hang_.silent(now_)) names += (names.empty() ? "" : ", ") + name_of(worker.value());
+  hang_.clear();
+  hang_why_ = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
+  say(Level::error, fmt::format("{} of {} in generation {}: this is a hang. What all workers of this node are doing follows; they are killed in {}", hang_why_,
+                                names, world_.generation.number, for_people(options_.timeouts.stacks)));
+  for (std::uint32_t i = 0; i < workers_.size(); ++i)
+    if (!workers_[i].ending) act(TakeStacks{LocalRank{i}});
+  end_hung_at_ = now_ + options_.timeouts.stacks;
+}
+
+// SIGABRT first: Python's faulthandler answers it with the stacks of all threads, others with a core dump where that is on.
+void Supervisor::end_hung() {
+  end_hung_at_.reset();
+  if (std::exchange(hung_were_asked_, true)) return kill_running();
+  for (std::uint32_t i = 0; i < workers_.size(); ++i)
+    if (!workers_[i].ending) act(SignalGroup{LocalRank{i}, SIGABRT});
+  end_hung_at_ = now_ + options_.timeouts.revocation;
 }
 
 void Supervisor::kill_running() {
@@ -472,6 +522,8 @@ void Supervisor::on_tick() {
     say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(), "worker")));
     if (!ELRUN_PLANTED(kill_deadline_forgotten)) kill_running();
   }
+  if (const auto due = hang_.due(); due && now_ >= *due) on_hang();
+  if (end_hung_at_ && now_ >= *end_hung_at_) end_hung();
   if (verdict_by_ && now_ >= *verdict_by_) {
     verdict_by_.reset();
     say(Level::info, "the job is done; its coordinator did not come back");

@@ -10,6 +10,7 @@
 
 #include <elrun/units.hpp>
 
+#include "launcher/hang.hpp"
 #include "launcher/options.hpp"
 #include "launcher/report.hpp"
 #include "lib/base/log.hpp"
@@ -48,6 +49,10 @@ struct WorkerSaid {
   ConnectionId from = 0;
   Message message;
 };
+/// It gave a sign of progress by what it wrote.
+struct WorkerWrote {
+  LocalRank worker;
+};
 struct WorkerHungUp {
   ConnectionId from = 0;
 };
@@ -56,7 +61,7 @@ struct SignalCame {
 };
 struct Tick {};
 using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid,
-                           WorkerHungUp, SignalCame, Tick>;
+                           WorkerWrote, WorkerHungUp, SignalCame, Tick>;
 
 // --- what the shell is to do --------------------------------------------------------------------------------------
 
@@ -80,6 +85,10 @@ struct Release {
 };
 /// What workers started and left behind, in whatever session, is ended before anything else is done.
 struct EndOrphans {};
+/// The worker hangs, and is killed in a moment: what its threads do is written to the log now.
+struct TakeStacks {
+  LocalRank worker;
+};
 struct Answer {
   ConnectionId to = 0;
   Message message;
@@ -97,7 +106,7 @@ struct Finish {
   std::string first_failure;  ///< For people; empty when there is nothing to explain
   bool by_verdict = false;    ///< The coordinator decided it: it may have to tell others.
 };
-using Action = std::variant<Send, Spawn, SignalGroup, Release, EndOrphans, Answer, HangUp, Say, Finish>;
+using Action = std::variant<Send, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
 
 /// What it depends on.
 struct SupervisorOptions {
@@ -106,6 +115,8 @@ struct SupervisorOptions {
   Timeouts timeouts;
   RunId run;
   NodeId node;
+  Duration hang_timeout{0};  ///< 0: hangs are not looked for.
+  HangSign hang_sign = HangSign::progress;
   std::string coordinator;  ///< For people: "node0:29400", or "this process".
 };
 
@@ -150,6 +161,8 @@ class Supervisor {
   void on_worker_ended(const WorkerEnded& e);
   void on_worker_said(ConnectionId from, const Hello& hello);
   void on_worker_said(ConnectionId from, const StepDecided& m);
+  void on_worker_said(ConnectionId from, const Alive& m);
+  void on_worker_wrote(LocalRank worker);
   void on_worker_said(ConnectionId from, const JobOver& m);
   void on_worker_said(ConnectionId from, const StoreRequest& m);
   void on_hung_up(ConnectionId from);
@@ -160,6 +173,10 @@ class Supervisor {
   void report_to_coordinator();
   void end_without_coordinator();
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
+  [[nodiscard]] int code_of(const Ending& ending) const;
+  [[nodiscard]] std::string cause_of(const Ending& ending) const;
+  void on_hang();
+  void end_hung();
   void kill_running();
   void note_loss();
   void all_ended();
@@ -197,6 +214,10 @@ class Supervisor {
   std::optional<Instant> coordinator_by_;  // the coordinator is away
   std::optional<Instant> verdict_by_;      // the job is over here, and no coordinator knows it yet
   std::optional<Instant> kill_at_;         // stopping
+  HangWatch hang_;
+  std::string hang_why_;                   // of this generation, once a worker hung
+  std::optional<Instant> end_hung_at_;     // stacks are being taken until then
+  bool hung_were_asked_ = false;           // by SIGABRT
   std::string waiting_for_;                // last reason, for people
 };
 

@@ -22,6 +22,7 @@ struct Timeouts {
   Duration connect = 60s;              ///< All peers of a new generation are connected within this.
   Duration drain = 25s;                ///< A planned leave is prepared within this ...
   Duration stop_grace = 30s;           ///< ... of the time between the forwarded signal and SIGKILL.
+  Duration stacks = 5s;                ///< Of workers that hang, stacks are taken for this long before they are killed.
   Duration last_work = 3600s;          ///< What a program still does once its job is over (an export) is done within this.
   Duration save = 600s;                ///< A checkpoint is committed within this, or given up.
   Duration coordinator_grace = 600s;   ///< Without a coordinator for this long, an agent gives up (exit code 171).

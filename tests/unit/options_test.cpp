@@ -353,10 +353,11 @@ TEST_CASE("grace and hangs in seconds, the flag before the variable", "[options]
   CHECK(at_once.timeouts.consistent());
   CHECK(contains(refused({"s"}, {.environment = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-4"}}}).text, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-4"));
   CHECK(launch({"s"}).hang_timeout == 0s);
-  const LaunchOptions o = launch({"--hang-timeout=1.5", "--hang-on", "output", "s"});
+  const LaunchOptions o = launch({"--hang-timeout=1.5", "--hang-on", "output", "--tee", "1", "s"});
   CHECK(o.hang_timeout == 1500ms);
   CHECK(o.hang_sign == HangSign::output);
   CHECK(contains(refused({"--hang-timeout=-1", "s"}).text, "--hang_timeout -1"));
+  CHECK(contains(refused({"--nproc_per_node=2", "--hang-timeout=1", "--hang-on=output", "--redirects=0:1", "s"}).text, "what worker 1 writes"));
   CHECK(contains(refused({"--hang-on=heat", "s"}).text, "progress, output"));
 }
 

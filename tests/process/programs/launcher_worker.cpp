@@ -68,6 +68,8 @@ int be_a_job(const std::string& then) {
     return std::fprintf(stderr, "%s\n", elrun::message(met.failure()).c_str()), 21;
   (*session)->progress(elrun::StepNumber{1});
   ready();
+  if (then == "stop_once" && first)  // no step comes after the first
+    for (;;) ::pause();
   if (then == "die_once" && first) {
     if (me.rank.value() == 1) ::raise(SIGKILL);
     for (;;) ::pause();

@@ -253,6 +253,7 @@ void Simulation::perform(ProcessId id, const launcher::SignalGroup& a) {
 }
 
 void Simulation::perform(ProcessId, const launcher::EndOrphans&) {}  // workers of this world start nothing
+void Simulation::perform(ProcessId, const launcher::TakeStacks&) {}  // nor does any of them hang
 void Simulation::perform(ProcessId id, const launcher::Release& a) { agents_.at(id).children.erase(a.worker); }
 
 void Simulation::perform(ProcessId id, const launcher::Answer& a) {

@@ -216,6 +216,7 @@ class Simulation {
   void perform(ProcessId id, const launcher::SignalGroup& a);
   void perform(ProcessId id, const launcher::Release& a);
   void perform(ProcessId id, const launcher::EndOrphans& a);
+  void perform(ProcessId id, const launcher::TakeStacks& a);
   void perform(ProcessId id, const launcher::Answer& a);
   void perform(ProcessId id, const launcher::HangUp& a);
   void perform(ProcessId id, const launcher::Say& a);

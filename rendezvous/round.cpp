@@ -202,7 +202,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (run_.value().empty()) run_ = join.run;
   if (!ELRUN_PLANTED(floor_not_raised)) floor_ = std::max({floor_, join.last.number, join.heard});
   if (generation_.number == 0) {
-    if (join.heard > join.last.number && hold_until_ == Instant{}) hold_until_ = now + setup_.timeouts.recovery;
+    const bool may_run = join.heard > join.last.number || (setup_.floor_may_run && join.last.number < setup_.generation_floor);
+    if (may_run && hold_until_ == Instant{}) hold_until_ = now + setup_.timeouts.recovery;
+    // A member of the one on record that has ended it: nobody has to be waited for.
+    if (setup_.floor_may_run && !join.resuming && join.last.number > 0 && join.last.number == floor_) hold_until_ = now;
     restarts_.generations = std::max(restarts_.generations, join.restarts.generations);
     restarts_.used = std::max(restarts_.used, join.restarts.used);
   }

@@ -53,6 +53,7 @@ struct RoundSetup {
   Lineage lineage{};      ///< Random
   Key256 secret{};        ///< Random; each generation's key is derived from it
   std::uint64_t generation_floor = 0;  ///< The first generation's number is above it
+  bool floor_may_run = false;  ///< Another coordinator began that generation, and its members may be on their way here.
 };
 
 // --- events -----------------------------------------------------------------------------------------------------

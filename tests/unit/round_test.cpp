@@ -863,6 +863,51 @@ RoundSetup fresh_setup() {
 
 }  // namespace
 
+TEST_CASE("nodes that know nothing wait while a generation on record may still run", "[round]") {
+  Pair old;
+  const auto held = *old.last<World>(old.a);
+  const auto held_b = *old.last<World>(old.b);
+  RoundSetup setup = bench_setup();
+  setup.lineage = {{0x3333, 0x4444}};
+  setup.generation_floor = held.generation.number;
+  const auto fresh_pair = [&](RoundBench& bench) { return std::pair{bench.join("new-1"), bench.join("new-2")}; };
+  SECTION("and it goes on when its members come") {
+    setup.floor_may_run = true;
+    RoundBench bench{old.options, setup};
+    const auto spares = fresh_pair(bench);  // as many as a world takes, and first
+    bench.pass(9s);
+    CHECK(bench.begun.empty());
+    CHECK_THAT(bench.last<Waiting>(spares.first)->why, Contains("a generation that another coordinator began may still run"));
+    const auto a = bench.resume("a", held), b = bench.resume("b", held_b);
+    CHECK(bench.last<Resumed>(a));
+    CHECK(bench.last<Resumed>(b));
+    CHECK(bench.count<Revoke>(a) + bench.count<World>(spares.first) + bench.count<World>(spares.second) == 0);
+  }
+  SECTION("not longer than its members have time to come") {
+    setup.floor_may_run = true;
+    RoundBench bench{old.options, setup};
+    const auto spares = fresh_pair(bench);
+    bench.pass(10s);
+    CHECK(bench.world(spares.first) == "new-1 new-2");
+    CHECK(bench.generation().number > held.generation.number);
+  }
+  SECTION("not once a member has said that it is over") {
+    setup.floor_may_run = true;
+    RoundBench bench{old.options, setup};
+    const auto newcomer = bench.join("new-1");
+    Join ended = bench.a_join("a");
+    ended.last = held.generation;
+    const auto a = bench.join(ended);
+    bench.pass(1s);
+    CHECK_FALSE(bench.world(a).empty());
+    CHECK_FALSE(bench.world(newcomer).empty());
+  }
+  SECTION("not where the number is all that is known") {
+    RoundBench bench{old.options, setup};
+    CHECK(bench.world(fresh_pair(bench).first) == "new-1 new-2");
+  }
+}
+
 TEST_CASE("a fresh coordinator goes on with a generation when it has heard all of its members", "[round]") {
   Pair old{one_to_three};
   const World held_a = *old.last<World>(old.a), held_b = *old.last<World>(old.b);

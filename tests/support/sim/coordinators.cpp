@@ -18,6 +18,7 @@ ProcessId Simulation::start_coordinator(HostId host, std::optional<ProcessId> ag
   setup.lineage = {{exact_ ? id.value() : rng_.next64(), exact_ ? 0 : rng_.next64()}};
   setup.secret.fill(std::byte{static_cast<unsigned char>(id.value())});
   setup.generation_floor = profile_.ledger ? ledger_ : 0;
+  setup.floor_may_run = setup.generation_floor > 0;
   Coordinator& c = coordinators_.emplace(id, Coordinator{setup}).first->second;
   c.lineage = setup.lineage;
   c.agent = agent;

@@ -36,8 +36,8 @@ Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profil
     happen(now_ + random(profile_.arrive_within), {}, AgentArrives{slot});
   }
   if (!profile_.hosted) happen(now_ + random(profile_.arrive_within / 2), {}, FreshCoordinator{});
-  // Who comes first to a fresh coordinator and was never told of any generation cannot say that one runs.
-  const Duration all_know = profile_.harmless ? profile_.arrive_within + 2s : Duration{0};
+  // Who comes first to a fresh coordinator and was never told of any generation cannot say that one runs; a ledger can.
+  const Duration all_know = profile_.harmless && !profile_.ledger ? profile_.arrive_within + 2s : Duration{0};
   for (const FaultKind kind : profile_.faults) happen(now_ + std::min(all_know + random(profile_.calm_after), profile_.calm_after), {}, Injected{kind});
   if (!exact_) happen(now_ + profile_.calm_after, {}, Heal{});
 }

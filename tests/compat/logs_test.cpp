@@ -302,7 +302,19 @@ TEST_CASE("34 what has no newline yet is shown at once", "[compat][logs]") {
 }
 
 TEST_CASE("34 a worker's last words stand before what elrun says of its end", "[compat][logs]") {
-  Job job{{.arguments = {"--nproc_per_node", "2", "--no-python", "/bin/sh", "-c", "[ $RANK = 0 ] || exec sleep 600; echo last words >&2; exit 3"}}};
+  TemporaryDirectory directory;
+  const std::string go_on = directory.path() + "/go-on";
+  ::mkfifo(go_on.c_str(), 0600);
+  Job job{{.arguments = {"--no-python", "/bin/sh", "-c",
+                         "echo ready pid=$$ >&2; read x < " + go_on + "; { head -c 800000 /dev/zero | tr '\\0' x; echo; echo last words; } >&2; exit 3"}}};
+  const auto ready = job.line("ready", 60s);
+  REQUIRE(ready);
+  const Watch worker{static_cast<pid_t>(number_after(*ready, "pid"))};
+  // While elrun stands still the worker says all that its pipe takes, and ends: elrun learns of both at the same time.
+  job.signal(SIGSTOP);
+  std::ofstream{go_on} << "x\n";
+  (void)worker.ended(5s);
+  job.signal(SIGCONT);
   CHECK(job.wait(60s) == 3);
   const auto words = job.output().find("last words\n"), end = job.output().find("ended by exit code 3");
   REQUIRE(words != std::string::npos);

@@ -146,6 +146,7 @@ class PosixDoor final : public Door {
     }
     const int on = 1;
     ::setsockopt(visitor.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (const auto words = read_ahead(visitor.get()); words && *words == welcome()) return enter_(std::move(visitor));  // it had to wait for us
     const auto known = std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, clock_.now() + options_.patience});
     (void)visitor.give_up();
     known->place = visitors_.insert(visitors_.end(), known);
@@ -158,20 +159,26 @@ class PosixDoor final : public Door {
       if (!door.expired() && still_here && !error) look_at(*still_here);
     });
   }
-  void look_at(Visitor& visitor) {
+  // Nothing: it has changed its mind.
+  static std::optional<FirstWords> read_ahead(int socket) {
     std::array<std::byte, first_words_size> bytes;
-    const int socket = visitor.socket.native_handle();
     const ssize_t size = ::recv(socket, bytes.data(), bytes.size(), MSG_PEEK);
-    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return listen_to(visitor);
-    if (size <= 0) return drop(visitor);  // it changed its mind
-    switch (first_words(ByteSpan{bytes}.first(static_cast<std::size_t>(size)))) {
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return FirstWords::unfinished;
+    if (size <= 0) return {};
+    return first_words(ByteSpan{bytes}.first(static_cast<std::size_t>(size)));
+  }
+  [[nodiscard]] FirstWords welcome() const { return options_.tls ? FirstWords::tls : FirstWords::http2; }
+  void look_at(Visitor& visitor) {
+    const int socket = visitor.socket.native_handle();
+    const auto words = read_ahead(socket);
+    if (!words) return drop(visitor);
+    if (*words == welcome()) return let_in(visitor);
+    switch (*words) {
       case FirstWords::unfinished: wake_at(socket, first_words_size); return listen_to(visitor);
       case FirstWords::http2:
-        if (!options_.tls) return let_in(visitor);
         turned_away_.tell("connections without TLS, which this rendezvous demands (cacert, cert and key)", address_of(socket));
         break;
       case FirstWords::tls:
-        if (options_.tls) return let_in(visitor);
         turned_away_.tell("connections with TLS, which this rendezvous does not have (cacert, cert and key)", address_of(socket));
         break;
       case FirstWords::other: turned_away_.tell("connections that are not elrun's", address_of(socket)); break;

@@ -39,6 +39,8 @@ constexpr Duration explain_per_node = 5ms;
 /// When no restart is left, the job's verdict waits until its workers have ended, but no longer than this: of what failed
 /// at nearly one time, what failed first need not be heard of first.
 constexpr Duration deaths_heard = 2s;
+/// Nodes that come put it off, but not beyond this long after a round began to form: most will be told of a world instead.
+constexpr Duration explain_put_off = 10s;
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 

@@ -46,15 +46,18 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
   ServerStream(Loop& loop, grpc::CallbackServerContext* context) : loop_{loop}, context_{context} {}
   void keep(std::shared_ptr<ServerStream> self) { self_ = std::move(self); }
 
+  /// On gRPC's thread, which does this for less than the loop could; what was read waits for `open`.
+  void start(StreamNumber number) {
+    number_ = number;
+    StartSendInitialMetadata();  // tells the node that somebody is there
+    StartRead(&in_);
+  }
   void open(const std::shared_ptr<ServerStream>& self, std::weak_ptr<StreamOwner*> owner) {
     if (owner.expired() || finished_) return finish();
     here_ = self;
     owner_ = std::move(owner);
-    number_ = (*owner_.lock())->number_stream();
-    StartSendInitialMetadata();  // tells the node that somebody is there
-    StartRead(&in_);
   }
-  /// For good, with a reason that the node understands; instead of `open`, on gRPC's thread.
+  /// For good, with a reason that the node understands; instead of `start`, on gRPC's thread.
   void refuse(const std::string& why) {
     context_->AddTrailingMetadata(refusal_metadata, "token");
     Finish({grpc::StatusCode::UNAUTHENTICATED, why});
@@ -255,19 +258,20 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     builder.RegisterService(this);
     builder.RegisterService(&store_->service());
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
-    builder.SetMaxSendMessageSize(static_cast<int>(wire_message_max.value()));
     builder.SetResourceQuota(grpc::ResourceQuota{"rendezvous"}.Resize(options_.memory_max.value()));
+    // Few, and no filters that do nothing here: each connection makes each filter anew, which reads all arguments.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, patience);  // TLS, and HTTP/2's first settings
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, patience);       // a connection without a stream
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);  // a host that vanished with bytes still to be written
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);  // nodes may ping as often as they like
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a ping for each message, to size a window: it is given instead
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);           // streams have none
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);  // nor can a few bytes become many
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
     server_ = builder.BuildAndStart();
     if (!server_) return Failure{.code = Code::io, .remedy = Remedy::retry, .what = "gRPC's server did not start"};
     return {};
@@ -301,6 +305,7 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
       sweep_at_ = 2 * streams_.size() + 16;
     }
     streams_.push_back(stream);
+    stream->start((*owner_)->number_stream());
     boost::asio::post(loop_, [stream, owner = std::weak_ptr{owner_}, newcomers = std::weak_ptr{newcomers_}] {
       if (const auto here = newcomers.lock()) here->add(stream);
       stream->open(stream, owner);

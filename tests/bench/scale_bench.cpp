@@ -52,7 +52,7 @@ double ms_since(Time begin) { return std::chrono::duration<double, std::milli>(n
 
 // --- the bare server ------------------------------------------------------------------------------------------------
 
-// Answers a Join with as many bytes as a world has, an Acknowledge with as many as a revocation, and keeps nothing.
+// Answers a Join with as many bytes as a world has, a later one with those of a revocation before them, and keeps nothing.
 class Echo final : public grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode> {
  public:
   Echo(const wire::ToNode& world, const wire::ToNode& revoke) : world_{world}, revoke_{revoke} {
@@ -62,8 +62,10 @@ class Echo final : public grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToN
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
     const std::lock_guard lock{mutex_};
-    if (in_.has_join()) answer(&world_);
-    if (in_.has_acknowledge()) answer(&revoke_);
+    if (in_.has_join()) {
+      if (std::exchange(joined_, true)) answer(&revoke_);
+      answer(&world_);
+    }
     StartRead(&in_);
   }
   void OnWriteDone(bool) override {
@@ -79,6 +81,7 @@ class Echo final : public grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToN
     if (queue_.size() == 1) StartWrite(message);
   }
   const wire::ToNode &world_, &revoke_;
+  bool joined_ = false;
   wire::ToCoordinator in_;
   std::mutex mutex_;
   std::deque<const wire::ToNode*> queue_;
@@ -151,13 +154,8 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
     message.mutable_alive();
     say(std::move(message));
   }
-  /// Says that the generation that it knows is over here, and joins the next one.
-  void again() {
-    wire::ToCoordinator acknowledge;
-    *acknowledge.mutable_acknowledge()->mutable_generation() = last_;
-    say(std::move(acknowledge));
-    say(join());
-  }
+  /// Says, as an agent does with one message, that the generation that it knows is over here, and that it joins the next.
+  void again() { say(join()); }
   [[nodiscard]] bool has_a_world() const { return has_a_world_; }
   void vanish() {
     {

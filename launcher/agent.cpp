@@ -264,7 +264,8 @@ class Agent {
     const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), output_->error_file(a.worker)};
     const WorkerStreams streams = output_->open(a.worker, Rank{a.world.seat.base_rank + a.worker.value()});
     const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker),
-                              worker_environment(setting_.environment, worker), streams.out.get(), streams.err.get()};
+                              worker_environment(setting_.environment, worker), streams.out.get(), streams.err.get(),
+                              setting_.cpus.empty() ? Cpus{} : setting_.cpus[a.worker.value()]};
     const LocalRank rank = a.worker;
     auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
       output_->after_worker(rank, [this, rank, ending] { feed(WorkerEnded{rank, ending}); });  // its last words first

@@ -5,6 +5,7 @@
 
 #include "launcher/environment.hpp"
 #include "launcher/guard.hpp"
+#include "launcher/numa.hpp"
 #include "launcher/options.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
@@ -16,6 +17,7 @@ struct AgentSetting {
   Command command;
   Variables environment;
   Path directory;  ///< Private to this agent; the guard or the caller removes it.
+  std::vector<Cpus> cpus{};  ///< Of each worker, by local rank; empty: as the agent.
   std::uint64_t generation_floor = 0;  ///< Of a coordinator in this process: generations are counted on from it.
 };
 

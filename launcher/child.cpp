@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -27,6 +28,8 @@ struct Prepared {
   char* const* environment;
   int guard_line;
   int out, err;    // -1: inherited
+  const cpu_set_t* cpus;  // none: as the agent
+  std::size_t cpus_bytes;
   int error_pipe;  // closed by a successful exec, else it carries the errno
 };
 
@@ -48,6 +51,7 @@ struct Prepared {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (what.cpus != nullptr) ::sched_setaffinity(0, what.cpus_bytes, what.cpus);  // refused: those CPUs have gone since
   if (what.out >= 0) ::dup2(what.out, 1);
   if (what.err >= 0) ::dup2(what.err, 2);
   if (::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0)
@@ -75,6 +79,14 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   arguments.push_back(nullptr);
   environment.push_back(nullptr);
 
+  const int cpu_limit = execution.cpus.empty() ? 0 : static_cast<int>(*execution.cpus.rbegin()) + 1;
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus{cpu_limit > 0 ? CPU_ALLOC(cpu_limit) : nullptr, [](cpu_set_t* set) { CPU_FREE(set); }};
+  const std::size_t cpus_bytes = CPU_ALLOC_SIZE(cpu_limit);
+  if (cpus) {
+    CPU_ZERO_S(cpus_bytes, cpus.get());
+    for (const std::uint32_t cpu : execution.cpus) CPU_SET_S(cpu, cpus_bytes, cpus.get());
+  }
+
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return from_errno(errno, fmt::format("start a process for {}", execution.path));
   const Fd reading{ends[0]};
@@ -83,7 +95,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, writing.get()});
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, cpus.get(), cpus_bytes, writing.get()});
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   writing = Fd{};

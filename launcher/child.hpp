@@ -11,6 +11,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "launcher/guard.hpp"
+#include "launcher/numa.hpp"
 #include "launcher/options.hpp"
 #include "launcher/report.hpp"
 
@@ -22,6 +23,7 @@ struct Execution {
   std::vector<std::string> arguments;
   Variables environment;
   int out = -1, err = -1;  ///< Its standard output and error, borrowed until it is started; -1: it inherits them.
+  Cpus cpus{};             ///< Where it may run; empty: wherever the agent may.
 };
 
 /// Lives on the loop. Its process is killed with its group by `release` or the destructor, and collected then, never

@@ -23,28 +23,32 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open{::opendir(folder.c_str()), ::closedir};
+  while (const dirent* entry = open ? ::readdir(open.get()) : nullptr)
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  return names;
+}
+
 DeviceFiles device_files() {
-  DeviceFiles files;
-  const std::unique_ptr<DIR, int (*)(DIR*)> devices{::opendir("/dev"), ::closedir};
-  while (const dirent* entry = devices ? ::readdir(devices.get()) : nullptr) {
-    const std::string_view name{entry->d_name};
-    if (name.size() > 6 && name.starts_with("nvidia") &&
-        name.find_first_not_of("0123456789", 6) == std::string_view::npos)
-      ++files.nodes;
-  }
-  const std::unique_ptr<DIR, int (*)(DIR*)> driver{::opendir("/proc/driver/nvidia/gpus"), ::closedir};
-  while (const dirent* entry = driver ? ::readdir(driver.get()) : nullptr)
-    if (entry->d_name[0] != '.') ++files.driver;
+  DeviceFiles files{.nodes = 0, .driver = static_cast<std::uint32_t>(names_in("/proc/driver/nvidia/gpus").size())};
+  for (const std::string& name : names_in("/dev"))
+    if (name.size() > 6 && name.starts_with("nvidia") && name.find_first_not_of("0123456789", 6) == std::string::npos) ++files.nodes;
   return files;
 }
 
-std::uint32_t cpus_in_mask() {
-  for (std::size_t cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-    const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set{CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); }};
-    if (::sched_getaffinity(0, bytes, set.get()) == 0) return static_cast<std::uint32_t>(CPU_COUNT_S(bytes, set.get()));
+// The affinity mask of this process. The kernel refuses one that is too short for its own.
+Cpus cpus_in_mask() {
+  Cpus cpus;
+  for (int limit = 1024; limit <= 1 << 20 && cpus.empty(); limit *= 2) {
+    const std::size_t bytes = CPU_ALLOC_SIZE(limit);
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set{CPU_ALLOC(limit), [](cpu_set_t* s) { CPU_FREE(s); }};
+    if (::sched_getaffinity(0, bytes, set.get()) != 0) continue;
+    for (int cpu = 0; cpu < limit; ++cpu)
+      if (CPU_ISSET_S(cpu, bytes, set.get())) cpus.insert(static_cast<std::uint32_t>(cpu));
   }
-  return 1;
+  return cpus;
 }
 
 std::string text_of(const sockaddr* address) {
@@ -60,11 +64,13 @@ std::string text_of(const sockaddr* address) {
 
 Machine this_machine(const Variables& environment) {
   return {.gpus = [&environment] { return count_gpus(environment, device_files); },
-          .cpus = [] { return count_cpus(cpus_in_mask(), cpu_quota(read_small_file)); },
+          .cpus = [] { return count_cpus(static_cast<std::uint32_t>(cpus_in_mask().size()), cpu_quota(read_small_file)); },
           .host_name = host_name,
           .read_file = read_small_file,
           .resolves = [](const std::string& name) { return !addresses_of(name).empty(); }};
 }
+
+NumaView this_numa() { return {.read_file = read_small_file, .names_in = names_in, .allowed = cpus_in_mask()}; }
 
 std::optional<std::string> read_small_file(const std::string& path) {
   const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};

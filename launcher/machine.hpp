@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "launcher/environment.hpp"
+#include "launcher/numa.hpp"
 #include "launcher/options.hpp"
 
 namespace elrun::inline v0::launcher {
 
 [[nodiscard]] Machine this_machine(const Variables& environment);
+[[nodiscard]] NumaView this_numa();
 constexpr std::size_t small_file_max = 1 << 20;
 /// The text of a file, of a large one its beginning; none when it cannot be read.
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path);

@@ -60,13 +60,15 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
   const auto* none = std::get_if<NoCommand>(&command);
   if (options.dry_run) return fmt::print("{}", plan_text(options, environment, command)), none != nullptr ? none->exit_code : 0;
   if (none != nullptr) return log.error(none->why), none->exit_code;
+  auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
+  if (!cpus.ok()) return log.error(message(cpus.failure())), exit_code::contradiction;
   const auto directory = make_directory(environment);
   if (!directory) return log.error(message(directory.failure())), exit_code::internal;
   int code = exit_code::internal;
   {
     const auto guard = Guard::start(*directory);  // before any thread
     if (guard)
-      code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), *directory,
+      code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), *directory, *std::move(cpus),
                         generation_floor(options.checkpoint_root, log)},
                        *guard, clock, lines);
     else

@@ -55,7 +55,7 @@ constexpr std::array table{
     Option{.name = "virtual_local_rank", .is_flag = true, .group = workers, .initial = "0",
            .help = "each worker sees one device, and has LOCAL_RANK 0"},
     Option{.name = "numa_binding", .has_variable = false, .group = workers, .value = "HOW",
-           .help = "node, socket, exclusive or core-complex: which CPUs, near its GPU,\na worker may use (by numactl)"},
+           .help = "node, socket, exclusive or core-complex: which CPUs, near its GPU,\na worker may use"},
     Option{.name = "start_method", .group = workers, .initial = "spawn", .value = "METHOD",
            .help = "accepted; workers are always started afresh"},
 

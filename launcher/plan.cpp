@@ -53,6 +53,17 @@ const char* name_of(Program::Kind kind) {
   return "";
 }
 
+const char* name_of(NumaBinding how) {
+  switch (how) {
+    case NumaBinding::none: return "none";
+    case NumaBinding::node: return "node";
+    case NumaBinding::socket: return "socket";
+    case NumaBinding::exclusive: return "exclusive";
+    case NumaBinding::core_complex: return "core-complex";
+  }
+  return "";
+}
+
 Json program(const LaunchOptions& o, const std::variant<Command, NoCommand>& command) {
   Json json{{"kind", name_of(o.program.kind)}};
   if (const auto* none = std::get_if<NoCommand>(&command)) {
@@ -140,6 +151,7 @@ Json failures(const LaunchOptions& o) {
 std::string plan_text(const LaunchOptions& o, const Variables& environment, const std::variant<Command, NoCommand>& command) {
   Json workers = sourced(o.workers, o.sources.workers);
   if (o.virtual_local_rank) workers["virtual_local_rank"] = true;
+  if (o.numa_binding != NumaBinding::none) workers["cpus_near_gpu_by"] = name_of(o.numa_binding);
   const Json plan{
       {"nodes", {{"min", o.round.nodes_min}, {"max", o.round.nodes_max}, {"from", o.sources.nodes}}},
       {"workers", workers},

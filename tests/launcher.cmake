@@ -7,6 +7,7 @@ elrun_test(log_layout_test SOURCES unit/log_layout_test.cpp LINK elrun::launcher
 elrun_test(report_test SOURCES unit/report_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(supervisor_test SOURCES unit/supervisor_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(cluster_test SOURCES unit/cluster_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(numa_test SOURCES unit/numa_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(dry_run_test SOURCES unit/dry_run_test.cpp LINK elrun::launcher_core nlohmann_json::nlohmann_json LABELS unit)
 elrun_fuzzer(options_fuzz LINK elrun::launcher_core)
 elrun_test(host_test SOURCES unit/host_test.cpp LINK elrun::launcher_core LABELS unit)

@@ -20,6 +20,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "launcher/child.hpp"
+#include "launcher/descriptors.hpp"
 #include "launcher/host.hpp"
 #include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
@@ -426,7 +427,10 @@ class Agent {
 int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogStream& lines) {
   const Log log{lines, "elrun"};
   for (const std::string& note : setting.options.notes) log.warning(note);
-  if ((setting.options.endpoint || !setting.options.etcd.empty()) && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
+  const bool meets_others = setting.options.endpoint || !setting.options.etcd.empty();
+  if (meets_others && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
+  if (meets_others && setting.options.host_rule != HostRule::never)
+    if (const std::string warning = descriptors_warning(raise_descriptors(), setting.options.round.nodes_max); !warning.empty()) log.warning(warning);
   return Agent{std::move(setting), guard, clock, lines}.run();
 }
 
@@ -434,6 +438,7 @@ int run_store(const StoreOptions& options, std::uint64_t generation_floor, const
   const Log log{lines, "elrun"};
   for (const std::string& note : options.notes) log.warning(note);
   if (!access_is_sound(options.access, clock, log)) return exit_code::contradiction;
+  raise_descriptors();
   asio::io_context loop{1};
   const auto coordinator =
       Coordinator::create(loop, clock, log, {.timeouts = options.timeouts, .access = options.access, .generation_floor = generation_floor});

@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/descriptors.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
 
@@ -30,6 +31,7 @@ struct Prepared {
   int out, err;    // -1: inherited
   const cpu_set_t* cpus;  // none: as the agent
   std::size_t cpus_bytes;
+  const rlimit* descriptors;
   int error_pipe;  // closed by a successful exec, else it carries the errno
 };
 
@@ -52,6 +54,7 @@ struct Prepared {
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   if (what.cpus != nullptr) ::sched_setaffinity(0, what.cpus_bytes, what.cpus);  // refused: those CPUs have gone since
+  ::setrlimit(RLIMIT_NOFILE, what.descriptors);
   if (what.out >= 0) ::dup2(what.out, 1);
   if (what.err >= 0) ::dup2(what.err, 2);
   if (::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0)
@@ -95,7 +98,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, cpus.get(), cpus_bytes, writing.get()});
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, cpus.get(), cpus_bytes, &descriptors_at_start(), writing.get()});
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   writing = Fd{};

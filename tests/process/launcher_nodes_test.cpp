@@ -69,6 +69,26 @@ TEST_CASE("a worker's death restarts the workers of all nodes", "[launcher][proc
   CHECK(b.says("generation=2"));
 }
 
+TEST_CASE("who may serve the rendezvous takes all descriptors it can have; its workers have what elrun was started with",
+          "[launcher][process][grpc]") {
+  Cluster cluster;
+  const auto agent = [&](const std::string& limits, const std::string& nodes) {
+    return Job::Setting{.arguments = {"-c", limits + " && exec \"$ELRUN\" --nnodes " + nodes + " --rdzv_backend c10d --rdzv_id job --rdzv_endpoint " + cluster.endpoint +
+                                                " --rdzv_conf last_call_timeout=0.1 --no_python /bin/sh -c '"
+                                                "echo a worker has $(ulimit -Sn); set -- $(grep \"open files\" /proc/$PPID/limits); echo elrun has $4'"},
+                        .environment = {{"XDG_RUNTIME_DIR", cluster.directory.path()}, {"ELRUN", std::string{std::getenv("ELRUN_BIN")} + "/elrun"}},
+                        .program = "/bin/sh"};
+  };
+  Job few{agent("ulimit -n 1000 && ulimit -Sn 256", "1:1000")};
+  CHECK(few.wait() == 0);
+  CHECK(few.says("a worker has 256"));
+  CHECK(few.says("elrun has 1000"));
+  CHECK(few.says("too few for 1000 nodes"));
+  Job enough{agent("ulimit -n 1000", "1:800")};
+  CHECK(enough.wait() == 0);
+  CHECK_FALSE(enough.says("too few"));
+}
+
 TEST_CASE("a node that is killed leaves no worker, and the other goes on alone", "[launcher][process][grpc]") {
   Cluster cluster;
   Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", cluster.endpoint.substr(10)}}};

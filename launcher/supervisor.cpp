@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -98,12 +99,20 @@ void Supervisor::join() {
   join.workers = options_.workers;
   join.last = last_;
   join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
-  if (phase_ == Phase::running) join.seat = world_.seat;
+  if (phase_ == Phase::running) {
+    join.seat = world_.seat;
+    join.broken = (own_failure_ || peer_lost_) && !job_over_;
+  }
   join.restarts = world_.restarts;
   join.heard = heard_;
   act(Send{join});
   // Whoever answers may know nothing of it, and the other members may be gone: they have done their part.
   if (job_over_) act(Send{JobFinished{last_}});
+}
+
+// A coordinator that waits for the other nodes of the generation need not wait long.
+void Supervisor::join_as_broken() {
+  if (phase_ == Phase::running && link_up_ && !served_) join();
 }
 
 void Supervisor::on_link_up() {
@@ -172,7 +181,7 @@ void Supervisor::on_message(const World& m) {
   last_ = m.generation;
   join_by_.reset();
   waiting_for_.clear();
-  own_failure_ = false;
+  own_failure_ = peer_lost_ = false;
   step_ = 0;  // steps may be done again
   calls_.clear();
   memory_.clear();
@@ -307,6 +316,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     own_failure_ = true;
     note_loss();
     act(Send{WorkerFailed{world_.generation, e.worker.value(), code_of(e.ending), cause_of(e.ending), w.is_job}});
+    join_as_broken();
   }
   const bool all_well = std::all_of(workers_.begin(), workers_.end(),
                                     [this](const Worker& x) { return x.ending && (x.ending->ok() || job_over_); });
@@ -392,6 +402,11 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   job_over_ = true;
   hang_.clear();  // what it does now is work of its own
   act(Answer{from, JobOver{m.generation}});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
+  if (phase_ != Phase::running || !worker_at(from) || m.generation != world_.generation || m.why.code != Code::peer_lost) return;
+  if (!std::exchange(peer_lost_, true)) join_as_broken();
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {

@@ -164,12 +164,14 @@ class Supervisor {
   void on_worker_said(ConnectionId from, const Alive& m);
   void on_worker_wrote(LocalRank worker);
   void on_worker_said(ConnectionId from, const JobOver& m);
+  void on_worker_said(ConnectionId from, const GenerationOver& m);
   void on_worker_said(ConnectionId from, const StoreRequest& m);
   void on_hung_up(ConnectionId from);
   void on_signal(int number);
   void on_tick();
 
   void join();
+  void join_as_broken();
   void report_to_coordinator();
   void end_without_coordinator();
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
@@ -205,6 +207,7 @@ class Supervisor {
   bool served_ = false;  // a coordinator has confirmed world_ on this link: its store answers
   bool job_over_ = false;
   bool own_failure_ = false;  // a worker of this node ended this generation
+  bool peer_lost_ = false;    // a worker of this node said so of this generation
   std::uint32_t node_restarts_ = 0;
   std::uint64_t step_ = 0;                 // highest decided
   int signals_ = 0;                        // that asked to end

@@ -74,6 +74,7 @@ struct Join {
   std::optional<Seat> seat;       ///< Resuming: the place in `last`, to carry on with it. None: they are being ended.
   RestartCounts restarts;         ///< As told with `last`
   std::string topology;           ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
+  bool broken = false;            ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.
 };
 struct NodeAlive {};
 /// The workers of this node that belonged to the generation are gone; it may be followed by Join.

@@ -41,6 +41,9 @@ constexpr Duration explain_per_node = 5ms;
 constexpr Duration deaths_heard = 2s;
 /// Nodes that come put it off, but not beyond this long after a round began to form: most will be told of a world instead.
 constexpr Duration explain_put_off = 10s;
+/// Who has lost its coordinator and lives tries again within 2 s: so long are others waited for once it is known that the
+/// generation cannot go on.
+constexpr Duration returns_within = 3s;
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 
@@ -150,6 +153,7 @@ class Round {
     Seat shape;                            // of one of them; all agree but for their own place
     std::map<std::uint32_t, NodeId> seats;  // by group rank
     Instant until;
+    std::string why;                        // it ends then
   };
   /// A worker of generation_ that failed by itself, and when, by this coordinator's clock.
   struct Death {

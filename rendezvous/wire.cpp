@@ -172,6 +172,7 @@ struct PutNodeMessage {
     put(m.restarts, *join.mutable_restarts());
     join.set_topology(m.topology);
     join.set_heard(m.heard);
+    join.set_broken(m.broken);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -259,6 +260,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.restarts = read(in.restarts());
   out.topology = check.text("topology", in.topology(), wire_name_max);
   out.heard = check.number<std::uint64_t>("heard", in.heard(), 0, generation_number_max);
+  out.broken = in.broken();
   return check.finish<NodeMessage>(std::move(out));
 }
 

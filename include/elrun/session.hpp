@@ -43,6 +43,9 @@ class ELRUN_API Session {
   /// Says that all members decided that the job is over with success; from then on the verdict is success, whatever
   /// dies. Returns when the agent has it.
   virtual Result<void> finished(Deadline deadline) = 0;
+  /// Says that a peer was lost, so that this worker cannot go on in its generation: while the coordinator is away nobody
+  /// else may know. Never waits.
+  virtual void cannot_go_on(const Failure&) {}
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.

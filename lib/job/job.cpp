@@ -60,6 +60,7 @@ void Job::Impl::leave(const Failure& why) {
   if (!f.rank.has_value()) f.rank = world.membership().rank;
   if (!f.generation.has_value()) f.generation = world.membership().generation;
   if (host.session.place().elastic) {
+    host.session.cannot_go_on(f);
     host.log.info(
         fmt::format("generation {} is over, waiting at most {} s for this node's elrun to end this process: {}",
                     to_string(world.membership().generation),

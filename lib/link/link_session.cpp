@@ -123,6 +123,10 @@ class Link {
     asio::post(loop_, [this, decided] { send(StepDecided{place_->membership.generation, decided.value()}); });
   }
 
+  void cannot_go_on(Failure why) {
+    asio::post(loop_, [this, why = std::move(why)] { send(GenerationOver{place_->membership.generation, why}); });
+  }
+
   Result<void> finished(Deadline deadline) {
     asio::post(loop_, [this] { send(JobOver{place_->membership.generation}); });
     std::unique_lock lock{mutex_};
@@ -365,6 +369,9 @@ class LinkSession final : public Session {
   }
   void progress(StepNumber decided) override {
     if (!forked()) link_->progress(decided);
+  }
+  void cannot_go_on(const Failure& why) override {
+    if (!forked() && why.code == Code::peer_lost) link_->cannot_go_on(why);
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

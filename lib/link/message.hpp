@@ -52,7 +52,7 @@ struct StepDecided {
 struct JobOver {
   Generation generation;
 };
-/// Agent to worker: your generation is over. Worker to agent: acknowledged.
+/// Agent to worker: your generation is over. Worker to agent: acknowledged; or, with `peer_lost`, it cannot go on here.
 struct GenerationOver {
   Generation generation;
   Failure why;

@@ -976,6 +976,32 @@ TEST_CASE("a fresh coordinator goes on with a generation when it has heard all o
       CHECK(bench.count<World>(a) == 0);
     }
   }
+  SECTION("one cannot go on without the others: they are not waited for longer than they take to come back") {
+    Join broken = bench.a_join("b");
+    broken.last = held_b.generation;
+    broken.resuming = broken.broken = true;
+    broken.seat = held_b.seat;
+    bench.say(b, broken);
+    const auto c = bench.join("c");
+    bench.pass(2s);
+    SECTION("and they come") {
+      const auto a = bench.resume("a", held_a);
+      CHECK(bench.last<Resumed>(a));
+      CHECK(bench.last<Resumed>(b));
+    }
+    SECTION("and they do not") {
+      CHECK(bench.count<Revoke>(b) == 0);
+      CHECK_THAT(bench.last<Waiting>(b)->why, Contains("it ends unless all come in 1 s") || Contains("it ends unless all come in 3 s"));
+      bench.say(b, broken);  // as often as it likes
+      bench.pass(1s);
+      CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: a worker of node b has failed or lost a peer");
+      Join again = bench.a_join("b");
+      again.last = held_b.generation;
+      bench.say(b, again);
+      CHECK(bench.world(b) == "b c");
+      CHECK(bench.world(c) == "b c");
+    }
+  }
   SECTION("one has ended it already: no use in waiting") {
     Join ended = bench.a_join("a");
     ended.last = held_a.generation;

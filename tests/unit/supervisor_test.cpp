@@ -41,8 +41,8 @@ class Node {
     for (const Action& a : actions) {
       if (const auto* send = std::get_if<Send>(&a)) {
         if (const auto* join = std::get_if<Join>(&send->message))
-          words.push_back(fmt::format("join{} last {}{}", join->resuming ? " resuming" : "", join->last.number,
-                                      join->seat ? fmt::format(" seat {}", join->seat->group_rank) : ""));
+          words.push_back(fmt::format("join{} last {}{}{}", join->resuming ? " resuming" : "", join->last.number,
+                                      join->seat ? fmt::format(" seat {}", join->seat->group_rank) : "", join->broken ? " broken" : ""));
         else if (std::holds_alternative<Acknowledge>(send->message))
           words.push_back(fmt::format("acknowledge {}", std::get<Acknowledge>(send->message).generation.number));
         else if (const auto* f = std::get_if<WorkerFailed>(&send->message))
@@ -225,8 +225,29 @@ TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
   SECTION("and what happened meanwhile is told when the generation goes on") {
     node.ended(0);
     node.ended(1, {.exit_code = 5});
-    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0"});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0 broken"});
     CHECK(node.hear(Resumed{generation(1)}) == Words{"failed 1 5"});
+  }
+  SECTION("what happens while the other nodes are waited for is told as well, as long as it matters") {
+    node.on(LinkUp{});
+    CHECK(node.ended(1, {.exit_code = 5}) == Words{"failed 1 5", "join resuming last 1 seat 0 broken"});
+    node.hear(Resumed{generation(1)});
+    CHECK(node.ended(0, {.exit_code = 5}) == Words{"failed 0 5"});
+  }
+  SECTION("a worker that has lost a peer cannot go on, which its node says once to a coordinator that does not know") {
+    const Failure lost{Code::peer_lost, Remedy::rejoin, "rank 1 is gone"};
+    node.tell(10, Hello{.rank = 0, .world = 2, .is_job = true});
+    CHECK(node.tell(11, GenerationOver{generation(1), lost}).empty());  // nobody knows who that is
+    node.on(LinkUp{});
+    CHECK(node.tell(10, GenerationOver{generation(2), lost}).empty());
+    CHECK(node.tell(10, GenerationOver{generation(1), {}}).empty());
+    CHECK(node.tell(10, GenerationOver{generation(1), lost}) == Words{"join resuming last 1 seat 0 broken"});
+    CHECK(node.tell(10, GenerationOver{generation(1), lost}).empty());
+    node.hear(Revoke{generation(1), revoked});
+    node.ended(0), node.ended(1);
+    node.hear(world(2, 2));
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 2 seat 0"});  // that was the generation before
   }
   SECTION("all done meanwhile") {
     node.ended(0), node.ended(1);

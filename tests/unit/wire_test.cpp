@@ -29,6 +29,7 @@ Join a_join() {
   join.restarts = {3, 2};
   join.topology = "zone-1/rack 7/host";
   join.heard = 11;
+  join.broken = true;
   return join;
 }
 
@@ -90,6 +91,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.hint == -1);
   CHECK(join.last == twelve);
   CHECK(join.resuming);
+  CHECK(join.broken);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
   there_and_back(NodeMessage{NodeAlive{}});

@@ -74,6 +74,10 @@ int be_a_job(const std::string& then) {
     if (me.rank.value() == 1) ::raise(SIGKILL);
     for (;;) ::pause();
   }
+  if (then == "cut_off" && first) {
+    (*session)->cannot_go_on({elrun::Code::peer_lost, elrun::Remedy::rejoin, "nobody answers"});
+    for (;;) ::pause();
+  }
   if (then == "wait")
     for (;;) ::pause();
   if (const auto over = (*session)->finished(soon()); !over) return 22;

@@ -149,17 +149,88 @@ std::vector<pid_t> named(const std::vector<Process>& all, std::string_view name)
   return pids;
 }
 
+/// From the start of a launcher until a worker has written the line that it is there for.
+double first_worker_ms(std::vector<std::string> words) {
+  words.insert(words.end(), {"/bin/echo", "here"});
+  const Time begin = now();
+  Child launcher{words, true};
+  double ms = 0;
+  while (const auto line = launcher.line())
+    if (ms == 0 && *line == "here") ms = ms_since(begin);
+  if (const int code = launcher.wait(); code != 0 || ms == 0) give_up(fmt::format("{} ended with {}", words[0], code));
+  return ms;
+}
+
+bool is_there(const char* check) { return std::system(fmt::format("{} >/dev/null 2>&1", check).c_str()) == 0; }
+
 void launch(const std::string& elrun) {
   constexpr int repeats = 25;
-  const bool mpi = std::system("command -v mpiexec >/dev/null 2>&1") == 0;
-  std::vector<double> ours, theirs, bare;
+  std::vector<double> ours, bare;
   for (int i = 0; i < repeats; ++i) {  // in turn, so that a busy machine is busy for all
     ours.push_back(run_ms({elrun, "--nproc_per_node", "2", "--no_python", "/bin/true"}));
     bare.push_back(run_ms({"/bin/true"}));
-    if (mpi) theirs.push_back(run_ms({"mpiexec", "-n", "2", "/bin/true"}));
   }
-  fmt::print("launch: elrun, 2 workers, start to exit: {:.1f} ms median of {} (bound: 20 ms; /bin/true alone: {:.1f} ms; mpiexec: {}; torchrun: 1000 to 1900 ms)\n",
-             median(ours), repeats, median(bare), mpi ? fmt::format("{:.1f} ms", median(theirs)) : "not installed");
+  fmt::print("launch: elrun, 2 workers, start to exit: {:.1f} ms median of {} (bound: 20 ms; /bin/true alone: {:.1f} ms)\n", median(ours), repeats, median(bare));
+
+  const bool mpi = is_there("command -v mpiexec"), torch = is_there("python3 -c 'import torch.distributed.run'");
+  for (const std::string workers : {"1", "8", "64"}) {
+    std::vector<double> elruns, mpis, torchruns;
+    for (int i = 0; i < repeats; ++i) {
+      elruns.push_back(first_worker_ms({elrun, "--nproc_per_node", workers, "--no_python"}));
+      if (mpi) mpis.push_back(first_worker_ms({"mpiexec", "-n", workers}));
+      if (torch && i < 3) torchruns.push_back(first_worker_ms({"python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", workers, "--no_python"}));
+    }
+    fmt::print("launch: start to the first line of a worker, of {}: {:.1f} ms median of {}; mpiexec: {}; torchrun: {}\n", workers, median(elruns), repeats,
+               mpi ? fmt::format("{:.1f} ms, ratio {:.2f} (bound: 1.5)", median(mpis), median(elruns) / median(mpis)) : "not installed",
+               torch ? fmt::format("{:.0f} ms, median of {}", median(torchruns), torchruns.size()) : "not installed (1000 to 1900 ms)");
+  }
+}
+
+/// From SIGKILL of one worker to the first line of a worker of the next generation.
+void restart(const std::string& elrun) {
+  constexpr int repeats = 25;
+  Child job{{elrun, "--nproc_per_node", "4", "--max_restarts", "1000000", "--no_python", "/bin/sh", "-c", "echo here; exec sleep 1000"}, true};
+  const auto workers_write = [&](int workers) {
+    while (workers > 0) {
+      const auto line = job.line();
+      if (!line) give_up("the job ended");
+      if (*line == "here") --workers;
+    }
+  };
+  workers_write(4);
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    std::vector<pid_t> workers;
+    while ((workers = named(descendants(job.pid()), "sleep")).size() < 4) ::usleep(1000);
+    const Time killed = now();
+    ::kill(workers.back(), SIGKILL);
+    workers_write(1);
+    times.push_back(ms_since(killed));
+    workers_write(3);
+  }
+  fmt::print("restart: SIGKILL of 1 of 4 workers to the first line of the next ones: {:.1f} ms median of {}, longest {:.1f} ms (bound: 10 ms; torchrun: 200 to 400 ms)\n",
+             median(times), repeats, *std::max_element(times.begin(), times.end()));
+}
+
+/// Processor time of all threads, from the scheduler's own counters.
+double processor_ms(pid_t pid) {
+  double ns = 0;
+  for (const auto& thread : fs::directory_iterator{fmt::format("/proc/{}/task", pid)}) {
+    std::ifstream in{thread.path() / "schedstat"};
+    double own = 0;
+    in >> own;
+    ns += own;
+  }
+  return ns / 1e6;
+}
+
+void idle(const std::string& elrun) {
+  constexpr unsigned seconds = 20;
+  Child agent{{elrun, "--nproc_per_node", "8", "--no_python", "/bin/sleep", "60"}, false};
+  while (named(descendants(agent.pid()), "sleep").size() < 8) ::usleep(20'000);
+  const double before = processor_ms(agent.pid());
+  ::sleep(seconds);
+  fmt::print("idle: agent with 8 workers: {:.4f} % of a core over {} s (bound: 0.2 %)\n", (processor_ms(agent.pid()) - before) / (seconds * 10.0), seconds);
 }
 
 void memory(const std::string& elrun) {
@@ -235,6 +306,8 @@ int main() {
   ::setlinebuf(stdout);
   if (!fs::exists(bin + "/elrun")) give_up(fmt::format("no {}/elrun; set ELRUN_BIN", bin));
   launch(bin + "/elrun");
+  restart(bin + "/elrun");
   memory(bin + "/elrun");
+  idle(bin + "/elrun");
   if (fs::exists(bin + "/gpt")) recovery(bin + "/elrun", bin + "/gpt");
 }

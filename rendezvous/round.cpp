@@ -303,7 +303,7 @@ void Round::claim(Node& node, Instant now) {
     const std::optional<Recovery> older = std::exchange(recovery_, {});
     if (older)
       for (const auto& [rank, id] : older->seats) is_over(nodes_.at(id), join.last);
-    recovery_ = Recovery{join.last, *join.seat, {}, now + setup_.timeouts.recovery, fmt::format("the others had {:.3g} s", seconds(setup_.timeouts.recovery))};
+    recovery_ = Recovery{join.last, *join.seat, {}, now + setup_.timeouts.recovery, fmt::format("for {:.3g} s none of the others came", seconds(setup_.timeouts.recovery))};
     say(Level::info, fmt::format("generation {} was begun by another coordinator; waiting for its {}", to_string(join.last), count_of(join.seat->nodes, "node")));
   }
   if (recovery_ && recovery_->generation == join.last) {
@@ -313,13 +313,16 @@ void Round::claim(Node& node, Instant now) {
       Seat expected = recovery_->shape;
       expected.group_rank = join.seat->group_rank;
       expected.base_rank = join.seat->base_rank;
-      const auto seat = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node).first : recovery_->seats.end();
+      const auto [seat, is_new] = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node) : std::pair{recovery_->seats.end(), false};
       if (seat != recovery_->seats.end() && seat->second == join.who.node) {
         if (recovery_->seats.size() < recovery_->shape.nodes) {
           if (const Instant soon = now + returns_within; join.broken && soon < recovery_->until) {
             recovery_->until = soon;  // whoever is on its way back may still be in the next one
             recovery_->why = fmt::format("a worker of node {} has failed or lost a peer", join.who.node.value());
+            recovery_->is_hopeless = true;
           }
+          // As long as members arrive, the others may only be waiting for their turn: there may be 100,000 of them.
+          if (is_new && !recovery_->is_hopeless) recovery_->until = now + setup_.timeouts.recovery;
           return;
         }
         if (recovery_->generation.number < floor_) return end_recovery("a later one was begun", now);

@@ -154,6 +154,7 @@ class Round {
     std::map<std::uint32_t, NodeId> seats;  // by group rank
     Instant until;
     std::string why;                        // it ends then
+    bool is_hopeless = false;               // a member says that it cannot go on
   };
   /// A worker of generation_ that failed by itself, and when, by this coordinator's clock.
   struct Death {

@@ -13,7 +13,7 @@ struct Timeouts {
   Duration heartbeat = 1s;             ///< A node says that it lives this often (`keep_alive_interval`).
   Duration heartbeat_limit = 5s;       ///< A node that was silent for this long is lost (interval x `keep_alive_max_attempt`).
   Duration reconnect_grace = 250ms;    ///< A broken stream may be resumed by the same incarnation for this long.
-  Duration recovery = 10s;             ///< A fresh coordinator waits this long for the other members of a running generation.
+  Duration recovery = 10s;             ///< A fresh coordinator waits this long for the next member of a running generation.
   Duration newcomer = 10s;             ///< Who connects to the coordinator says who it is within this, or is turned away.
   Duration last_call = 30s;            ///< Once `nodes_min` have joined, how long a round waits for more newcomers.
   Duration join = 600s;                ///< A node that is in no world after this long gives up (spares wait without end).

@@ -919,6 +919,33 @@ TEST_CASE("nodes that know nothing wait while a generation on record may still r
   }
 }
 
+TEST_CASE("a fresh coordinator waits for members as long as they arrive, and 10 s longer", "[round]") {
+  RoundBench old{one_to_three};
+  const StreamNumber first = old.join("a"), second = old.join("b"), third = old.join("c");
+  const World held_a = *old.last<World>(first), held_b = *old.last<World>(second), held_c = *old.last<World>(third);
+  RoundBench bench{one_to_three, fresh_setup()};
+  const auto a = bench.resume("a", held_a);
+  bench.pass(8s);
+  const auto b = bench.resume("b", held_b);
+  bench.pass(8s);
+  CHECK(bench.count<Revoke>(a) + bench.count<Revoke>(b) == 0);
+  SECTION("the last one comes in time") {
+    const auto c = bench.resume("c", held_c);
+    for (const StreamNumber stream : {a, b, c}) CHECK(bench.last<Resumed>(stream));
+  }
+  SECTION("the last one does not come") {
+    bench.pass(2s);
+    CHECK(bench.last<Revoke>(a));
+    CHECK(bench.last<Revoke>(b));
+  }
+  SECTION("who comes again is no arrival") {
+    bench.break_stream(a);
+    bench.resume("a", held_a);
+    bench.pass(2s);
+    CHECK(bench.last<Revoke>(b));
+  }
+}
+
 TEST_CASE("a fresh coordinator goes on with a generation when it has heard all of its members", "[round]") {
   Pair old{one_to_three};
   const World held_a = *old.last<World>(old.a), held_b = *old.last<World>(old.b);
@@ -960,7 +987,7 @@ TEST_CASE("a fresh coordinator goes on with a generation when it has heard all o
     bench.pass(8s);
     CHECK(bench.begun.empty());
     bench.pass(1s);
-    CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: the others had 10 s");
+    CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: for 10 s none of the others came");
     bench.acknowledge(b, "b");
     // acknowledged as `bench.generation()`, which this coordinator did not begin: say it as the agent would
     Join again = bench.a_join("b");

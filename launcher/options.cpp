@@ -234,6 +234,9 @@ class Understanding {
                                               "this one alone",
                                               scheduler_->name, scheduler_->tasks));
     }
+    if (given_.variable("OMPI_MCA_orte_default_hostfile") && !scheduler_)
+      return problems_.value("this is where an MPI job is started from, not one of its nodes: start elrun by `mpirun -npernode 1`, or give "
+                             "--nnodes=1 for a job in this container alone");
     std::string why;
     if (const auto index = to_integer(given_.variable("JOB_COMPLETION_INDEX").value_or("0")); index && *index > 0)
       why = fmt::format("JOB_COMPLETION_INDEX={}", *index);
@@ -425,6 +428,8 @@ class Understanding {
     out_.local_address = given_.get("local_addr").text;
     if (given_.is_given("local_addr") && !host_is_plain(out_.local_address))
       problems_.value(fmt::format("{}: not a host name or address", given_.shown("local_addr")));
+    else if (const auto pod_address = given_.variable("POD_IP"); pod_address && host_is_plain(*pod_address) && !given_.is_given("local_addr") && out_.round.nodes_max > 1)
+      out_.local_address = *pod_address;
     if (given_.is_given("master_addr") && !host_is_plain(given_.get("master_addr").text))
       problems_.value(fmt::format("{}: not a host name or address", given_.shown("master_addr")));
 

@@ -1,4 +1,4 @@
-// Any words and any PET_ variables give options within their bounds, or say what is wrong; nothing crashes.
+// Any words and any variables give options within their bounds, or say what is wrong; nothing crashes.
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,9 @@
 
 #include <elrun/philox.hpp>
 
+#include "launcher/devices.hpp"
 #include "launcher/options.hpp"
+#include "launcher/plan.hpp"
 #include "lib/base/assert.hpp"
 
 using namespace elrun;
@@ -24,14 +26,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (std::size_t i = 0; i < words.size();) {
     const auto equals = words[i].find('=');
-    if (words[i].starts_with("PET_") && equals != std::string::npos) {
+    if (!words[i].empty() && words[i][0] >= 'A' && words[i][0] <= 'Z' && equals != std::string::npos) {
       environment[words[i].substr(0, equals)] = words[i].substr(equals + 1);
       words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
     }
   }
-  const auto command = parse_command(words, environment, {[] { return Count{2, "devices"}; }, [] { return Count{3, "mask"}; }});
+  // What else is known of a machine is as hostile: here it is the last word.
+  const std::string last = words.empty() ? "" : words.back();
+  const auto command = parse_command(words, environment,
+                                     {.gpus = [&] { return count_gpus(environment, [] { return DeviceFiles{.nodes = 2}; }); },
+                                      .cpus = [&] { return count_cpus(3, cpu_quota([&](const std::string&) { return std::optional{last}; })); },
+                                      .host_name = [&] { return last; },
+                                      .read_file = [&](const std::string&) { return std::optional{last}; },
+                                      .resolves = [](const std::string& name) { return name.size() % 2 == 0; }});
   if (const auto* o = std::get_if<LaunchOptions>(&command)) {
     ELRUN_ASSERT(o->round.nodes_min >= 1 && o->round.nodes_min <= o->round.nodes_max &&
                  o->round.nodes_max <= nodes_limit);
@@ -50,6 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       for (const std::string& filter : *filters) ELRUN_ASSERT(!filter.empty());
     for (const int number : o->signals_to_handle) ELRUN_ASSERT(number > 0 && number < 32 && number != SIGKILL && number != SIGSTOP);
     ELRUN_ASSERT(o->hang_timeout >= Duration{0});
+    ELRUN_ASSERT(o->node_rank >= -1 && o->node_rank < static_cast<std::int32_t>(nodes_limit));
+    ELRUN_ASSERT(plan_text(*o, environment, Command{"/p", {"p"}}).starts_with('{'));
   } else if (const auto* usage = std::get_if<Usage>(&command)) {
     ELRUN_ASSERT(!usage->text.empty());
   }
@@ -61,7 +72,9 @@ std::vector<std::string> fuzz_examples() {
       "--nnodes", "--nproc_per_node", "--nproc", "--rdzv_endpoint", "--rdzv_conf", "--rdzv-id", "--max-restarts",
       "--shutdown_timeout", "--standalone", "-m", "--no-python", "-r", "-t", "--", "store", "--port", "=", ":", ",",
       "\n", "\n", "\n", "\n", "1", "2", "1:2", "gpu", "auto", "h:29400", "[::1]:1", "join_timeout=3",
-      "keep_alive_interval=1e300", "-1", "99999999999999999999", "nan", "inf", "PET_NNODES=2", "PET_MODULE=",
+      "keep_alive_interval=1e300", "-1", "99999999999999999999", "nan", "inf", "PET_NNODES=2", "PET_MODULE=", "MASTER_ADDR=m", "MASTER_PORT=x", "KUBERNETES_SERVICE_HOST=1", "JOB_COMPLETION_INDEX=1", "RANK=3",
+      "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1", "SLURM_STEP_NODELIST=n[1-2],m", "PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALNRANKS=2",
+      "CUDA_VISIBLE_DEVICES=0,-1", "NVIDIA_VISIBLE_DEVICES=GPU-a", "j-worker-1", "t-node-0-1", "0::/a\n", "POD_IP=::1", "auto",
       "--master_addr", "--master_port", "--node_rank", "s.py", "--rdzv_backend", "etcd", "etcd-v2", "c10d", "--topology",
       "zone/rack", "is_host=0", "token=x", "cacert=/ca", "lease_ttl=5", "--checkpoint_root", "--local_addr", "--redirects", "--tee=", "0:1", "10:3", "--local-ranks-filter", "--log",
       "--duplicate-stdout-filters", ",,", "a,b", "--signals-to-handle", "SIGUSR1", "SIGKILL", "--hang-timeout", "--run-path",

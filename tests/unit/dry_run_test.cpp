@@ -309,6 +309,24 @@ TEST_CASE("the traps of the tutorials", "[dry run]") {
     CHECK(summary(plain, master) == "3 x 0, j-master-0:23456 this node, run none, rank 0, train.py");
     CHECK(summary("--nproc_per_node=0 train.py", master) == "3 x 0, j-master-0:23456 this node, run none, rank 0, train.py");
   }
+  SECTION("the launcher of an MPI job is none of its nodes") {
+    const Pod launcher{"m-launcher", with(in_cluster, {{"OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"}, {"OMPI_MCA_orte_set_default_slots", "8"}})};
+    CHECK(summary(plain, launcher).find("start elrun by `mpirun -npernode 1`") != std::string::npos);
+    CHECK(summary(plain, launcher).starts_with("64: "));
+    CHECK(summary("--nnodes=1 train.py", launcher).starts_with("1 x 1, "));
+    Pod started = launcher;
+    started.environment = with(launcher.environment, mpirun(0).environment);
+    CHECK(summary("--rdzv_endpoint n1 train.py", started).starts_with("2 x 1, n1:29500 "));
+  }
+  SECTION("a pod that is told its address tells it on") {
+    const auto address = [](const std::vector<std::string>& words) {
+      const auto command = parse(words, {"box", {{"POD_IP", "10.1.2.3"}}});
+      return plan(std::get<LaunchOptions>(command))["meeting"]["address_of_this_node"];
+    };
+    CHECK(address({"--nnodes=2", "--rdzv_endpoint=h", "s.py"}) == "10.1.2.3");
+    CHECK(address({"--nnodes=2", "--rdzv_endpoint=h", "--local-addr=node7", "s.py"}) == "node7");
+    CHECK(address({"--rdzv_endpoint=h", "s.py"}) == "found out");  // of one node it is the loopback
+  }
   SECTION("an address in every writing") {
     const auto at = [](const std::string& endpoint) { return summary("--nnodes 2 --rdzv_backend c10d --rdzv_endpoint " + endpoint + " s.py", {"box"}); };
     CHECK(at("h").starts_with("2 x 1, h:29400 "));

@@ -256,6 +256,7 @@ class Agent {
     whole.master_port = port_;
     whole.hint = options_.node_rank;
     whole.topology = options_.topology;
+    whole.role = options_.role;
     link_->send(whole);
   }
 

@@ -11,6 +11,8 @@ namespace elrun::inline v0::launcher {
 
 namespace {
 
+constexpr std::size_t cause_max = 1024;  // of bytes that tell a worker why it was started anew
+
 // The one device that the worker sees: of those that are named, or of all. An empty list hides all of them from everybody.
 std::string device_of(const Variables& variables, std::uint32_t local_rank) {
   const auto named = variables.find("CUDA_VISIBLE_DEVICES");
@@ -24,6 +26,7 @@ std::string device_of(const Variables& variables, std::uint32_t local_rank) {
 Variables worker_environment(Variables variables, const WorkerSetting& setting) {
   const World& world = setting.world;
   const Seat& seat = world.seat;
+  const RolePlace role = world.role.world_size > 0 ? world.role : RolePlace{seat.base_rank, seat.world_size};
   const std::uint32_t local = setting.local_rank.value();
   const auto set = [&](const char* name, auto value) { variables.insert_or_assign(name, fmt::format("{}", value)); };
   // An empty value is what a shell makes of a variable that it does not have.
@@ -39,8 +42,8 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("GROUP_RANK", seat.group_rank);
   set("GROUP_WORLD_SIZE", seat.nodes);
   set("ROLE_NAME", setting.options.role);
-  set("ROLE_RANK", seat.base_rank + local);  // one role for all: nodes do not tell each other theirs yet
-  set("ROLE_WORLD_SIZE", seat.world_size);
+  set("ROLE_RANK", role.base_rank + local);
+  set("ROLE_WORLD_SIZE", role.world_size);
   set("MASTER_ADDR", world.master_address);
   set("MASTER_PORT", world.master_port);
   set("TORCHELASTIC_RUN_ID", setting.run.value());
@@ -62,6 +65,7 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("ELRUN_NODE_ADDRESS", world.address);
   set("ELRUN_GENERATION", world.generation.number);
   set("ELRUN_RESTART_COUNT", world.restarts.generations);
+  set("ELRUN_RESTART_CAUSE", world.cause.substr(0, cause_max));
   return variables;
 }
 

@@ -122,6 +122,7 @@ class Understanding {
     understand_output();
     understand_failures();
     out_.role = given_.get("role").text;
+    if (out_.role.size() > role_max) problems_.value(fmt::format("--role: {} bytes are more than the {} that a name may have", out_.role.size(), role_max));
     out_.dry_run = given_.flag("dry_run");
     if (const std::string& id = given_.get("rdzv_id").text; id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) {
                                                               return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;

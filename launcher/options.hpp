@@ -28,6 +28,7 @@ constexpr std::uint16_t etcd_port_default = 2379;
 constexpr std::uint16_t master_port_default = 29500;
 
 constexpr std::size_t topology_max = 1024;
+constexpr std::size_t role_max = 256;  ///< Bytes of its name.
 
 /// Exit codes of elrun itself, see launcher/README.md.
 namespace exit_code {

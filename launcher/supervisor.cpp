@@ -170,7 +170,8 @@ void Supervisor::on_message(const World& m) {
   if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
     return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken",
                                            to_string(m.generation), to_string(last_)));
-  if (m.seat.base_rank + options_.workers > m.seat.world_size) {
+  if (m.seat.base_rank + options_.workers > m.seat.world_size ||
+      (m.role.world_size > 0 && m.role.base_rank + options_.workers > m.role.world_size)) {
     Failure why{Code::protocol, Remedy::exit_process,
                 "the coordinator sent a world in which this node has no place; versions of elrun that differ?"};
     return stop({.rejoin = false, .finish = {exit_code::internal, why.what, false}}, std::nullopt, why);

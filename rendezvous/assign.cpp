@@ -79,10 +79,13 @@ std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<
   std::vector<Member> members;
   members.reserve(candidates.size());
   std::uint32_t base_rank = 0;
+  std::map<std::string, std::uint32_t> workers_of_role;
   for (Candidate& c : candidates) {
-    members.push_back({std::move(c.node), std::move(c.address), c.workers, base_rank, c.master_port});
+    members.push_back({std::move(c.node), std::move(c.address), c.workers, base_rank, c.master_port, {workers_of_role[c.role], 0}});
+    workers_of_role[c.role] += c.workers;
     base_rank += ELRUN_PLANTED(base_ranks_overlap) ? std::min(c.workers, 1u) : c.workers;
   }
+  for (std::size_t i = 0; i < members.size(); ++i) members[i].role.world_size = workers_of_role.at(candidates[i].role);
   return members;
 }
 

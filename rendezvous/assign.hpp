@@ -19,9 +19,10 @@ struct Candidate {
   std::uint16_t master_port = 0;
   std::int32_t hint = -1;
   std::string topology;  ///< "zone/rack/host"
+  std::string role;
 };
 
-/// In group-rank order with base ranks. Survivors of `before` keep their relative order and come first; newcomers follow
+/// In group-rank order with base ranks, also among those of one role. Survivors of `before` keep their relative order and come first; newcomers follow
 /// by hint, then by natural name. Nodes that share topology labels are then put side by side, each group where the first of
 /// it stood. A fixed world (`fixed`) whose nodes all gave different hints is as given instead.
 [[nodiscard]] std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<Member>& before, bool fixed);

@@ -49,6 +49,13 @@ struct Seat {
   friend bool operator==(const Seat&, const Seat&) = default;
 };
 
+/// The place of one node's workers among all workers of their role (`--role`). Size 0: not told; then all have one role.
+struct RolePlace {
+  std::uint32_t base_rank = 0;
+  std::uint32_t world_size = 0;
+  friend bool operator==(const RolePlace&, const RolePlace&) = default;
+};
+
 /// How often the job began again; a fresh coordinator counts on from here.
 struct RestartCounts {
   std::uint32_t generations = 0;  ///< That ended by a failure, in the whole job
@@ -75,6 +82,7 @@ struct Join {
   RestartCounts restarts;         ///< As told with `last`
   std::string topology;           ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
   bool broken = false;            ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.
+  std::string role;               ///< Of all workers of this node: those of one role are numbered among themselves, too
 };
 struct NodeAlive {};
 /// The workers of this node that belonged to the generation are gone; it may be followed by Join.
@@ -165,6 +173,7 @@ struct Member {
   std::uint32_t workers = 0;
   std::uint32_t base_rank = 0;
   std::uint16_t master_port = 0;
+  RolePlace role{};
   friend bool operator==(const Member&, const Member&) = default;
 };
 /// The round is complete: start this node's workers. Its size does not depend on the number of nodes.
@@ -177,6 +186,7 @@ struct World {
   std::uint16_t master_port = 0;
   RestartCounts restarts;
   std::string cause;                ///< Why the generation before ended; empty at first
+  RolePlace role{};                 ///< The receiver's
   friend bool operator==(const World&, const World&) = default;
 };
 /// The generation is over: end its workers, acknowledge, join again.

@@ -640,7 +640,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   candidates.reserve(chosen.size());
   for (const NodeId& id : chosen) {
     const Join& join = nodes_.at(id).join;
-    candidates.push_back({id, join.address, join.workers, join.master_port, join.hint, join.topology});
+    candidates.push_back({id, join.address, join.workers, join.master_port, join.hint, join.topology, join.role});
   }
   // Only survivors keep their place: a node that was lost and has returned is a newcomer.
   std::erase_if(members_, [&](const Member& m) { return !nodes_.contains(m.node) || !nodes_.at(m.node).member; });
@@ -678,7 +678,7 @@ Seat Round::seat_of(std::uint32_t group_rank) const {
 
 World Round::world_of(std::uint32_t group_rank) const {
   World world{generation_, key_of(setup_.secret, generation_), seat_of(group_rank), members_[group_rank].address,
-              members_[0].address, members_[0].master_port, restarts_, cause_};
+              members_[0].address, members_[0].master_port, restarts_, cause_, members_[group_rank].role};
   if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
   if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;
   return world;

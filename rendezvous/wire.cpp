@@ -173,6 +173,7 @@ struct PutNodeMessage {
     join.set_topology(m.topology);
     join.set_heard(m.heard);
     join.set_broken(m.broken);
+    join.set_role(m.role);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -218,6 +219,8 @@ struct PutCoordinatorMessage {
     world.set_master_port(m.master_port);
     put(m.restarts, *world.mutable_restarts());
     world.set_cause(cut(m.cause));
+    world.set_role_base_rank(m.role.base_rank);
+    world.set_role_world_size(m.role.world_size);
   }
   void operator()(const Revoke& m) const {
     put(m.generation, *out.mutable_revoke()->mutable_generation());
@@ -261,6 +264,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.topology = check.text("topology", in.topology(), wire_name_max);
   out.heard = check.number<std::uint64_t>("heard", in.heard(), 0, generation_number_max);
   out.broken = in.broken();
+  out.role = check.text("role", in.role(), wire_name_max);
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -289,6 +293,8 @@ Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   out.master_port = check.port("master_port", in.master_port());
   out.restarts = read(in.restarts());
   out.cause = check.text("cause", in.cause(), wire_text_max);
+  out.role.world_size = check.number<std::uint32_t>("role_world_size", in.role_world_size(), 0, out.seat.world_size);
+  out.role.base_rank = check.number<std::uint32_t>("role_base_rank", in.role_base_rank(), 0, std::max(out.role.world_size, 1u) - 1);
   return check.finish<CoordinatorMessage>(std::move(out));
 }
 

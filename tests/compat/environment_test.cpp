@@ -79,7 +79,7 @@ TEST_CASE("23 two workers find exactly the variables that torchrun sets, and elr
       if (it->first.starts_with("ELRUN_")) it = expected.erase(it);
       else ++it;
     CHECK(variables == expected);
-    for (const char* name : {"ELRUN_SOCKET", "ELRUN_NODE", "ELRUN_NODE_ADDRESS", "ELRUN_GENERATION", "ELRUN_RESTART_COUNT"}) {
+    for (const char* name : {"ELRUN_SOCKET", "ELRUN_NODE", "ELRUN_NODE_ADDRESS", "ELRUN_GENERATION", "ELRUN_RESTART_COUNT", "ELRUN_RESTART_CAUSE"}) {
       INFO(name);
       CHECK(elrun.contains(name));
     }
@@ -197,6 +197,26 @@ TEST_CASE("30 nodes may have different numbers of workers", "[compat][process]")
   CHECK(ranks["3"] == (small_first ? std::vector<int>{2, 3, 4} : std::vector<int>{0, 1, 2}));
   CHECK(groups["2"] == (small_first ? "00" : "11"));
   CHECK(groups["3"] == (small_first ? "111" : "000"));
+}
+
+TEST_CASE("31 workers of one role are numbered among themselves, beside all others", "[compat][process]") {
+  Meeting meeting;
+  TemporaryDirectory left;
+  const auto agent = [&](const std::string& role, const std::string& workers) {
+    return meeting.node("3", joined({"--role", role, "--nproc_per_node", workers}, leave_environment(left.path())));
+  };
+  Job a{agent("a", "2")}, b{agent("b", "1")}, more{agent("a", "1")};
+  for (Job* job : {&a, &b, &more}) CHECK(job->wait(patience) == 0);
+  std::map<std::string, std::vector<std::string>> places;  // of a role, in the order of all ranks
+  for (int rank = 0; rank < 4; ++rank) {
+    Variables worker = environment_of(left.path(), std::to_string(rank));
+    INFO("rank " << rank);
+    CHECK(worker["RANK"] == std::to_string(rank));
+    CHECK(worker["WORLD_SIZE"] == "4");
+    places[worker["ROLE_NAME"]].push_back(worker["ROLE_RANK"] + " of " + worker["ROLE_WORLD_SIZE"]);
+  }
+  CHECK(places["a"] == std::vector<std::string>{"0 of 3", "1 of 3", "2 of 3"});
+  CHECK(places["b"] == std::vector<std::string>{"0 of 1"});
 }
 
 TEST_CASE("32 a worker leads a session and a process group of its own, with the agent's input and folder", "[compat][process]") {

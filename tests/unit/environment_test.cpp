@@ -16,6 +16,8 @@ World two_nodes() {
   w.address = "10.0.0.2";
   w.master_address = "10.0.0.1";
   w.master_port = 5001;
+  w.role = {1, 4};
+  w.cause = "node c was lost";
   return w;
 }
 
@@ -45,8 +47,8 @@ TEST_CASE("a worker finds torchrun's variables and ours", "[environment]") {
                            {"GROUP_RANK", "1"},
                            {"GROUP_WORLD_SIZE", "2"},
                            {"ROLE_NAME", "default"},
-                           {"ROLE_RANK", "4"},
-                           {"ROLE_WORLD_SIZE", "5"},
+                           {"ROLE_RANK", "3"},
+                           {"ROLE_WORLD_SIZE", "4"},
                            {"MASTER_ADDR", "10.0.0.1"},
                            {"MASTER_PORT", "5001"},
                            {"TORCHELASTIC_RUN_ID", "job"},
@@ -61,7 +63,8 @@ TEST_CASE("a worker finds torchrun's variables and ours", "[environment]") {
                            {"ELRUN_NODE", "b"},
                            {"ELRUN_NODE_ADDRESS", "10.0.0.2"},
                            {"ELRUN_GENERATION", "7"},
-                           {"ELRUN_RESTART_COUNT", "4"}};
+                           {"ELRUN_RESTART_COUNT", "4"},
+                           {"ELRUN_RESTART_CAUSE", "node c was lost"}};
   CHECK(environment_of(2, {{"HOME", "/root"}, {"RANK", "99"}}) == expected);
 }
 
@@ -69,6 +72,16 @@ TEST_CASE("what a person has set for threads and NCCL stays", "[environment]") {
   const Variables e = environment_of(0, {{"OMP_NUM_THREADS", "8"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"}});
   CHECK(e.at("OMP_NUM_THREADS") == "8");
   CHECK(e.at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "3");
+}
+
+TEST_CASE("where no roles were told, all workers have one", "[environment]") {
+  LaunchOptions options;
+  options.workers = 3;
+  World world = two_nodes();
+  world.role = {};
+  const Variables e = worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{1}});
+  CHECK(e.at("ROLE_RANK") == "3");
+  CHECK(e.at("ROLE_WORLD_SIZE") == "5");
 }
 
 TEST_CASE("an empty value is none", "[environment]") {

@@ -41,8 +41,21 @@ TEST_CASE("a round closes at once with the maximum", "[round]") {
   const auto world = bench.last<World>(c);
   CHECK(world->generation == Generation{1, {{0x1111, 0x2222}}});
   CHECK(world->seat.group_rank == 2);
-  CHECK(bench.members[2] == Member{NodeId{"c"}, "c.local", 2, 4, 4000});
+  CHECK(bench.members[2] == Member{NodeId{"c"}, "c.local", 2, 4, 4000, {4, 6}});
   CHECK(world->key == bench.last<World>(a)->key);
+}
+
+TEST_CASE("workers of one role are numbered among themselves, in the order of ranks", "[round]") {
+  RoundBench bench{{.nodes_min = 3, .nodes_max = 3}};
+  const auto of_role = [&](const std::string& node, const std::string& role) {
+    Join join = bench.a_join(node);
+    join.role = role;
+    return bench.join(join);
+  };
+  const auto a = of_role("a", "reader"), b = of_role("b", "trainer"), c = of_role("c", "reader");
+  CHECK(bench.last<World>(a)->role == RolePlace{0, 4});
+  CHECK(bench.last<World>(b)->role == RolePlace{0, 2});
+  CHECK(bench.last<World>(c)->role == RolePlace{2, 4});
 }
 
 TEST_CASE("with the minimum a round waits for last call, and no longer", "[round]") {

@@ -30,6 +30,7 @@ Join a_join() {
   join.topology = "zone-1/rack 7/host";
   join.heard = 11;
   join.broken = true;
+  join.role = "trainer";
   return join;
 }
 
@@ -43,6 +44,7 @@ World a_world() {
   world.master_port = 2;
   world.restarts = {4, 1};
   world.cause = "node c is lost";
+  world.role = {2, 4};
   return world;
 }
 
@@ -161,6 +163,16 @@ TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
     World world = a_world();
     world.seat.base_rank = 5;
     CHECK_THAT(refusal(world), Contains("base_rank is 5"));
+  }
+  SECTION("a place in a role that ends before it") {
+    World world = a_world();
+    world.role = {4, 4};
+    CHECK_THAT(refusal(world), Contains("role_base_rank is 4"));
+  }
+  SECTION("a role that has more workers than the world") {
+    World world = a_world();
+    world.role = {0, 6};
+    CHECK_THAT(refusal(world), Contains("role_world_size is 6"));
   }
   SECTION("a seat among more nodes than there may be") {
     join.seat->nodes = nodes_limit + 1;

@@ -84,7 +84,7 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
 
 std::optional<Instant> Supervisor::wake_at() const {
   std::optional<Instant> least;
-  for (const auto& at : {join_by_, coordinator_by_, kill_at_, verdict_by_, end_hung_at_, hang_.due()})
+  for (const auto& at : {join_by_, coordinator_by_, kill_at_, verdict_by_, end_hung_at_, hang_.due(), leave_at_})
     if (at && (!least || *at < *least)) least = at;
   return phase_ == Phase::finished ? std::nullopt : least;
 }
@@ -210,6 +210,7 @@ void Supervisor::on_message(const Revoke& m) {
   say(Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what));
   if (m.why.code != Code::generation_over) note_loss();  // that code: the world only grows
   if (own_failure_) ++node_restarts_;
+  if (leave_at_) return leave(leaving_by_);
   stop({.rejoin = true}, std::nullopt, m.why);
 }
 
@@ -449,7 +450,8 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   phase_ = Phase::stopping;
   hang_.clear();
   end_hung_at_.reset();
-  kill_at_ = now_ + options_.timeouts.stop_grace;
+  leave_at_.reset();
+  kill_at_ = gone_by_.value_or(now_ + options_.timeouts.stop_grace);
   if (ELRUN_PLANTED(acknowledges_before_the_end) && after_.rejoin) act(Send{Acknowledge{last_}});
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const LocalRank worker{static_cast<std::uint32_t>(i)};
@@ -517,6 +519,35 @@ void Supervisor::on_signal(int number) {
     say(Level::warning, fmt::format("{} again: the workers are killed", signal_name(number)));
     return kill_running();
   }
+  if (signals_ == 1 && can_prepare_to_leave()) return prepare_to_leave(number);
+  const bool again = leave_at_.has_value();
+  leave(number);
+  if (again) kill_running();
+}
+
+// Workers of a Job have state that others need, and can save it at the next step's end; others only know the signal.
+bool Supervisor::can_prepare_to_leave() const {
+  return phase_ == Phase::running && !job_over_ && running() > 0 && hang_why_.empty() &&
+         std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.ending || (w.connection && w.is_job); });
+}
+
+void Supervisor::prepare_to_leave(int signal) {
+  leaving_by_ = signal;
+  leave_at_ = now_ + options_.timeouts.drain;
+  gone_by_ = now_ + options_.timeouts.stop_grace;
+  say(Level::warning, fmt::format("{}: this node leaves as soon as the job has saved a checkpoint, in {} at the latest", signal_name(signal), for_people(options_.timeouts.drain)));
+  for (const Worker& w : workers_)
+    if (!w.ending) act(Answer{*w.connection, PrepareToLeave{world_.generation}});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const PrepareToLeave& m) {
+  const auto i = worker_at(from);
+  if (!i || !leave_at_ || m.generation != world_.generation) return;
+  workers_[*i].ready_to_leave = true;
+  if (std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.ending || w.ready_to_leave; })) leave(leaving_by_);
+}
+
+void Supervisor::leave(int number) {
   say(Level::warning,
       fmt::format("{}: {}", signal_name(number),
                   running() > 0 ? fmt::format("forwarded to {}; SIGKILL after {}", count_of(running(), "worker"),
@@ -537,6 +568,10 @@ void Supervisor::on_tick() {
     kill_at_.reset();
     say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(), "worker")));
     if (!ELRUN_PLANTED(kill_deadline_forgotten)) kill_running();
+  }
+  if (leave_at_ && now_ >= *leave_at_) {
+    say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
+    leave(leaving_by_);
   }
   if (const auto due = hang_.due(); due && now_ >= *due) on_hang();
   if (end_hung_at_ && now_ >= *end_hung_at_) end_hung();

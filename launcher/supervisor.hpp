@@ -142,6 +142,7 @@ class Supervisor {
     std::optional<Ending> ending;
     std::optional<ConnectionId> connection;
     bool is_job = false;
+    bool ready_to_leave = false;
   };
   struct AfterStop {
     bool rejoin = true;
@@ -164,11 +165,16 @@ class Supervisor {
   void on_worker_said(ConnectionId from, const Alive& m);
   void on_worker_wrote(LocalRank worker);
   void on_worker_said(ConnectionId from, const JobOver& m);
+  void on_worker_said(ConnectionId from, const PrepareToLeave& m);
   void on_worker_said(ConnectionId from, const GenerationOver& m);
   void on_worker_said(ConnectionId from, const StoreRequest& m);
   void on_hung_up(ConnectionId from);
   void on_signal(int number);
   void on_tick();
+
+  [[nodiscard]] bool can_prepare_to_leave() const;
+  void prepare_to_leave(int signal);
+  void leave(int signal);
 
   void join();
   void join_as_broken();
@@ -211,6 +217,9 @@ class Supervisor {
   std::uint32_t node_restarts_ = 0;
   std::uint64_t step_ = 0;                 // highest decided
   int signals_ = 0;                        // that asked to end
+  int leaving_by_ = 0;                     // the signal, while workers save what would be lost
+  std::optional<Instant> leave_at_;        // then at the latest
+  std::optional<Instant> gone_by_;         // the end of the grace that began with that signal
   bool lost_ = false;                      // this generation: a worker or node of it
   std::optional<Instant> lost_at_;         // since the last recovery: when
   std::optional<Instant> join_by_;         // no coordinator has spoken yet

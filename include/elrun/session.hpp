@@ -47,6 +47,12 @@ class ELRUN_API Session {
   /// else may know. Never waits.
   virtual void cannot_go_on(const Failure&) {}
 
+  /// Whether this worker's node was asked to leave. What would be lost with it is to be saved now; there is less than the
+  /// time between the launcher's signal and SIGKILL. Never waits.
+  [[nodiscard]] virtual bool is_leaving() const { return false; }
+  /// Says that all is saved: the node leaves. Never waits.
+  virtual void ready_to_leave() {}
+
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.
   /// `is_job` tells the agent that this worker is a `Job`, whose restarts have a budget that progress refills.

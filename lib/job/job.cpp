@@ -303,7 +303,9 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
     finish();
     return std::nullopt;
   }
-  if (checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0 && step != saved_step_) save(false);
+  const bool periodic = checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0;
+  if ((periodic || (member_leaves_ && saves_.has_value())) && step != saved_step_) save(false);
+  if (std::exchange(member_leaves_, false) && host.session.is_leaving() && !std::exchange(ready_to_leave_, true)) host.session.ready_to_leave();
   in_ = InStep{.begun = host.clock.now()};
   step_open_ = true;
   return step;

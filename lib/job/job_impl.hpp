@@ -150,6 +150,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   float reported_loss_ = 0;  // of the open slot
   std::uint64_t reported_tokens_ = 0;
   float loss_ = 0;                                // of the last decided step
+  bool member_leaves_ = false;                    // one said so with its vote for the last decided step
+  bool ready_to_leave_ = false;                   // this one, and its agent knows
   std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage
 };
 

@@ -30,7 +30,7 @@ double power(double base, std::uint64_t n) {
 }
 
 struct VoteHeader {
-  std::uint64_t number, lineage[2], step, finite;
+  std::uint64_t number, lineage[2], step, finite, leaves;
 };
 constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);  // tokens of all slots, then their losses
 
@@ -129,7 +129,8 @@ void Job::Impl::write_vote(const Vote& vote) {
   const VoteHeader header{vote.generation.number,
                           {vote.generation.lineage.bits[0], vote.generation.lineage.bits[1]},
                           vote.step,
-                          vote.finite};
+                          vote.finite,
+                          host.session.is_leaving() && !ready_to_leave_};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
   at = put(blob, at, std::span<const float>{my_losses_});
@@ -141,6 +142,7 @@ void Job::Impl::write_vote(const Vote& vote) {
 Result<void> Job::Impl::exchange_votes() {
   ELRUN_TRY(world.exchange(vote_sends_, vote_receives_));
   tokens_ = 0;
+  bool member_leaves = false;
   std::vector<std::uint64_t> tokens;
   std::vector<float> losses;
   for (std::uint32_t r = 0; r < world.size(); ++r) {
@@ -156,6 +158,7 @@ Result<void> Job::Impl::exchange_votes() {
       world.end(f);
       return f;
     }
+    member_leaves |= header.leaves != 0;
     tokens.resize(slots_[r].size());
     losses.resize(slots_[r].size());
     at = get(votes_[r], at, std::span{tokens});
@@ -165,6 +168,7 @@ Result<void> Job::Impl::exchange_votes() {
     for (const std::uint64_t t : tokens) tokens_ += t;
   }
   ELRUN_ASSERT(commit_.decided());
+  member_leaves_ = member_leaves;  // all members have the same votes
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -125,6 +126,11 @@ class Link {
 
   void cannot_go_on(Failure why) {
     asio::post(loop_, [this, why = std::move(why)] { send(GenerationOver{place_->membership.generation, why}); });
+  }
+
+  [[nodiscard]] bool is_leaving() const { return leaving_.load(std::memory_order_relaxed); }
+  void ready_to_leave() {
+    asio::post(loop_, [this] { send(PrepareToLeave{place_->membership.generation}); });
   }
 
   Result<void> finished(Deadline deadline) {
@@ -246,6 +252,8 @@ class Link {
     if (const auto* over = std::get_if<GenerationOver>(&message); over != nullptr && over->generation == mine) {
       send(GenerationOver{mine, {}});  // acknowledged before anybody else hears of it: the agent waits for this alone
       end(over->why);
+    } else if (const auto* leave = std::get_if<PrepareToLeave>(&message); leave != nullptr && leave->generation == mine) {
+      leaving_ = true;
     } else if (const auto* reply = std::get_if<StoreReply>(&message)) {
       const std::lock_guard lock{mutex_};
       if (const auto call = calls_.find(reply->id); call != calls_.end()) call->second = *reply;
@@ -343,6 +351,7 @@ class Link {
   LogIfChanged waiting_, loopback_;
   std::vector<Session::OnOver> on_over_;
   bool welcomed_ = false;
+  std::atomic<bool> leaving_{false};
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -372,6 +381,10 @@ class LinkSession final : public Session {
   }
   void cannot_go_on(const Failure& why) override {
     if (!forked() && why.code == Code::peer_lost) link_->cannot_go_on(why);
+  }
+  [[nodiscard]] bool is_leaving() const override { return !forked() && link_->is_leaving(); }
+  void ready_to_leave() override {
+    if (!forked()) link_->ready_to_leave();
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

@@ -27,7 +27,7 @@ static_assert(message_max.value() >= std::uint64_t{store_keys_per_call_max} * (s
               "the largest wait fits into a message");
 
 // The wire's numbers of the messages: never reused, in the order of the variant.
-enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply };
+enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply, prepare_to_leave };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
 struct Put {
@@ -170,6 +170,8 @@ void fields(C& c, M& m) {
 }
 template <class C, Is<JobOver> M>
 void fields(C& c, M& m) { fields(c, m.generation); }
+template <class C, Is<PrepareToLeave> M>
+void fields(C& c, M& m) { fields(c, m.generation); }
 template <class C, Is<GenerationOver> M>
 void fields(C& c, M& m) {
   fields(c, m.generation);
@@ -240,6 +242,7 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::alive: return message_from<Alive>(payload, "Alive");
     case Type::step_decided: return message_from<StepDecided>(payload, "StepDecided");
     case Type::job_over: return message_from<JobOver>(payload, "JobOver");
+    case Type::prepare_to_leave: return message_from<PrepareToLeave>(payload, "PrepareToLeave");
     case Type::generation_over: return message_from<GenerationOver>(payload, "GenerationOver");
     case Type::store_request: return message_from<StoreRequest>(payload, "StoreRequest");
     case Type::store_reply: return message_from<StoreReply>(payload, "StoreReply");
@@ -299,8 +302,8 @@ ByteVector encode(const Message& message) {
 }
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
-              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::store_reply) - 1, Message>, StoreReply> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::store_reply));
+              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::prepare_to_leave) - 1, Message>, PrepareToLeave> &&
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::prepare_to_leave));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

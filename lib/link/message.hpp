@@ -58,7 +58,12 @@ struct GenerationOver {
   Failure why;
 };
 
-using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply>;
+/// Agent to worker: your node was asked to leave; save what would be lost. Worker to agent: it is saved.
+struct PrepareToLeave {
+  Generation generation;
+};
+
+using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

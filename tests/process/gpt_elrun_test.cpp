@@ -193,6 +193,31 @@ TEST_CASE("the coordinator killed and started again: no worker is", "[golden]") 
   }
 }
 
+TEST_CASE("a node that is asked to leave: the job saves a checkpoint first, and the others go on from there", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 1000;
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  const auto agent = [&](const char* rank) {
+    return start("elrun", under_elrun({"--nnodes", "1:2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf", "last_call_timeout=20"},
+                                      gpt_arguments(folder / "text", steps, {"--every", "1000000", "--checkpoint", folder / "ck"})));
+  };
+  const auto stays = agent("0");
+  REQUIRE(until(*stays, "serving the rendezvous"));
+  const auto leaves = agent("1");
+  REQUIRE(until(*stays, "step=20 "));
+  leaves->signal(SIGTERM);
+  const Ended left = finish(*leaves);
+  INFO(tail(left.output));
+  CHECK(left.code == 143);
+  CHECK(left.says("as soon as the job has saved a checkpoint"));
+  const Ended ended = finish(*stays);
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.says("generation=2"));
+  CHECK(ended.says("going on from checkpoint"));  // and no periodic one was due
+  CHECK(ended.state == undisturbed(folder, steps));
+}
+
 TEST_CASE("every process of the job killed and started again: it goes on from its checkpoint, in a later generation", "[golden]") {
   TwoNodes nodes{300};
   const std::string state = undisturbed(nodes.folder, nodes.steps);

@@ -280,6 +280,31 @@ TEST_CASE("without a checkpoint directory a later generation begins again and sa
                     [](const std::string& l) { return contains(l, "from nothing"); }));
 }
 
+TEST_CASE("a member whose node leaves has all save at the end of the step, once, and says so then", "[job]") {
+  const TemporaryDirectory root;
+  const auto saved = [&root](int step) {
+    return std::filesystem::exists(fmt::format("{}/ckpt/s{:012}.g00000001.a01", root.path(), step));
+  };
+  const CheckpointOptions checkpoint{.directory = root.path()};
+  bool at_four = false, at_five = false, at_six = false;
+  const auto members = run_world({.world = 3, .leave = WorldOptions::Leave{1, 3}},
+                                 toy({.plan = toy_plan(1), .checkpoint = checkpoint, .in_slot = [&](Job&, std::uint64_t step, Slot& slot) {
+                                        if (slot.index() != 0) return;
+                                        if (step == 4) at_four = saved(4);
+                                        if (step == 5) at_five = saved(5);
+                                        if (step == 6) at_six = saved(6);
+                                      }}));
+  CHECK(at_four);  // the vote for step 3, the fourth, said it
+  CHECK_FALSE(at_five);
+  CHECK_FALSE(at_six);
+  CHECK(members[1].ready_to_leave_at == std::vector<std::uint64_t>{4});
+  CHECK(members[0].ready_to_leave_at.empty());
+  CHECK(members[2].ready_to_leave_at.empty());
+  CHECK(members[0].outcome->state_hash == run_world({.world = 1}, toy({.plan = toy_plan(1)}))[0].outcome->state_hash);
+  const auto without_root = run_world({.world = 2, .leave = WorldOptions::Leave{0, 1}}, toy({.plan = toy_plan(1)}));
+  CHECK(without_root[0].ready_to_leave_at == std::vector<std::uint64_t>{2});  // there is nothing to save to
+}
+
 TEST_CASE("a save that fails is told, and training goes on", "[job]") {
   const TemporaryDirectory root;
   const auto members = run_world({.world = 2}, toy({.plan = toy_plan(1),

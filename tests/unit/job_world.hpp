@@ -102,6 +102,8 @@ class TestSession final : public Session {
   }
   void progress(StepNumber step) override { decided = step.value(); }
   Result<void> finished(Deadline) override { return has_finished = true, Result<void>{}; }
+  bool is_leaving() const override { return leaves_at.has_value() && decided >= *leaves_at; }
+  void ready_to_leave() override { ready_at.push_back(decided); }
 
   void end(const Failure& why) {
     const std::lock_guard lock{mutex_};
@@ -112,6 +114,8 @@ class TestSession final : public Session {
 
   std::uint64_t decided = 0;
   bool has_finished = false;
+  std::optional<std::uint64_t> leaves_at;  // steps decided when it is asked to
+  std::vector<std::uint64_t> ready_at;     // and when it said that it may
 
  private:
   std::mutex mutex_;
@@ -128,6 +132,7 @@ struct Member {
   bool finished = false;
   std::uint64_t decided = 0;
   std::uint64_t host_state = 0;
+  std::vector<std::uint64_t> ready_to_leave_at;
   std::vector<StepResult> steps;
   std::vector<std::string> lines;
 };
@@ -140,6 +145,11 @@ struct WorldOptions {
     std::uint64_t exchange = 0;
   };
   std::optional<Death> death{};
+  struct Leave {
+    std::uint32_t rank = 0;
+    std::uint64_t at = 0;  ///< Steps decided when its node is asked to leave.
+  };
+  std::optional<Leave> leave{};
   std::uint64_t* bytes_sent = nullptr;
   bool elastic = false;
   JoinPeers join{};  ///< Instead of the exchange of memory.
@@ -175,6 +185,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
   const auto one = [&](std::uint32_t rank) {
     Member& me = members[rank];
     TestSession& session = *shared->sessions[rank];
+    if (options.leave && options.leave->rank == rank) session.leaves_at = options.leave->at;
     const Log log{"test", [&](Level, std::string_view line) {
                     const std::lock_guard lock{shared->lines};
                     me.lines.emplace_back(line);
@@ -200,6 +211,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
     }
     me.finished = session.has_finished;
     me.decided = session.decided;
+    me.ready_to_leave_at = session.ready_at;
   };
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < options.world; ++r) threads.emplace_back(one, r);

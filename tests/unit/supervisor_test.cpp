@@ -77,6 +77,7 @@ class Node {
                                       std::holds_alternative<Welcome>(m)   ? "welcome"
                                       : std::holds_alternative<Refusal>(m) ? "refuse"
                                       : std::holds_alternative<JobOver>(m) ? "over"
+                                      : std::holds_alternative<PrepareToLeave>(m) ? "prepare"
                                                                            : "revoke",
                                       answer->to));
       } else if (const auto* f = std::get_if<Finish>(&a))
@@ -303,6 +304,42 @@ TEST_CASE("signals are forwarded, the grace is kept, and the exit code is 128 + 
     CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15"});
     node.ended(0);
     CHECK(node.ended(1).back() == "finish 143");
+  }
+}
+
+TEST_CASE("a node that is asked to leave lets its Job save what would be lost", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  REQUIRE(node.on(SignalCame{SIGTERM}) == Words{"prepare 10", "prepare 11"});
+  CHECK(node.tell(10, PrepareToLeave{generation(1)}).empty());
+  SECTION("and leaves when all have") {
+    CHECK(node.tell(11, PrepareToLeave{generation(1)}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    node.ended(0, {.signal = SIGTERM});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
+  }
+  SECTION("a worker that has ended has nothing to save") {
+    node.ended(1);
+    CHECK(node.tell(10, PrepareToLeave{generation(1)}) == Words{"leave", "signal 0 15", "signal 1 9"});
+  }
+  SECTION("but in time: the signal comes 5 s before the end of the grace, which began when it was asked") {
+    CHECK(node.wait(24s).empty());
+    CHECK(node.wait(1s) == Words{"leave", "signal 0 15", "signal 1 15"});
+    CHECK(node.wait(4s).empty());
+    CHECK(node.wait(1s) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("the end of the generation ends the wait") {
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    node.ended(0, {.signal = SIGTERM});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
+  }
+  SECTION("a second signal kills at once") {
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15", "signal 0 9", "signal 1 9"});
+  }
+  SECTION("the end of the job is its end") {
+    node.tell(10, JobOver{generation(1)});
+    node.ended(0);
+    node.ended(1);
+    CHECK(node.hear(Verdict{}).back() == "finish 0");
   }
 }
 

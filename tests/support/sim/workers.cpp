@@ -49,6 +49,8 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
     exit_worker(id, {.exit_code = 1});
   } else if (std::holds_alternative<JobOver>(e.message)) {
     happen_after(random(1s), id, WorkerExits{{}});
+  } else if (std::holds_alternative<PrepareToLeave>(e.message)) {
+    if (!w.deaf) say(id, PrepareToLeave{w.generation});
   } else if (const auto* reply = std::get_if<StoreReply>(&e.message)) {
     const auto call = w.calls.find(reply->id);
     if (call == w.calls.end()) return checkers_.report.violate("store-is-linear", fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));

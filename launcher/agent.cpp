@@ -328,7 +328,11 @@ class Agent {
   }
   void perform(const Answer& a) { server_->send(a.to, a.message); }
   void perform(const HangUp& a) { server_->close(a.connection); }
-  void perform(const Say& a) { log_(a.level, a.text); }
+  void perform(const Say& a) {
+    // What the coordinator has just said on the same terminal is not said twice.
+    const bool said = a.is_of_job && hosted() != nullptr && (options_.endpoint || elected_ != nullptr);
+    if (!said) log_(a.level, a.text);
+  }
 
   void perform(const Finish& a) {
     finished_ = true;

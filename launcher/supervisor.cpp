@@ -207,7 +207,7 @@ void Supervisor::on_message(const Revoke& m) {
   if (m.generation != last_) return;
   if (phase_ == Phase::joining) return act(Send{Acknowledge{m.generation}});  // no process of it is left
   if (phase_ != Phase::running) return;
-  say(Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what));
+  act(Say{Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what), true});
   if (m.why.code != Code::generation_over) note_loss();  // that code: the world only grows
   if (own_failure_) ++node_restarts_;
   if (leave_at_) return leave(leaving_by_);
@@ -227,7 +227,7 @@ void Supervisor::on_message(const Verdict& m) {
   // What this node's workers decided with all others stands, whatever a coordinator thinks that was not there.
   const bool success = m.exit_code == 0 || job_over_;
   if (success) {
-    say(Level::info, "the job is done");
+    act(Say{Level::info, "the job is done", true});
     // Workers end by themselves, for they decided it, and have much time for work of their own: a program that exports
     // its model after the job is not to be cut short and called a success.
     if (phase_ == Phase::running && running() > 0) {

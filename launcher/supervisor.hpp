@@ -99,6 +99,7 @@ struct HangUp {
 struct Say {
   Level level = Level::info;
   std::string text;
+  bool is_of_job = false;  ///< The coordinator's log has it, too.
 };
 /// Nothing is left to do: no worker runs.
 struct Finish {

@@ -426,6 +426,10 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (!verdict_ && (last == generation_ || last.number > generation_.number)) decide(0, {}, now);
   } else if (const auto* progress = std::get_if<Progress>(&message)) {
     if (!current(progress->generation)) return;
+    if (!progress_told_ || now - *progress_told_ >= progress_told_every) {
+      say(Level::info, fmt::format("generation {}: step {} is decided", to_string(generation_), progress->step));
+      progress_told_ = now;
+    }
     if (progress->step <= newest_step_) return;  // done before, and again since: no further than at the last failure
     newest_step_ = progress->step;
     progressed_ = true;
@@ -636,6 +640,7 @@ void Round::form(Instant now) {
 }
 
 void Round::begin(std::vector<NodeId> chosen, Instant now) {
+  progress_told_.reset();
   std::vector<Candidate> candidates;
   candidates.reserve(chosen.size());
   for (const NodeId& id : chosen) {

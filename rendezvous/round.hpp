@@ -44,6 +44,7 @@ constexpr Duration explain_put_off = 10s;
 /// Who has lost its coordinator and lives tries again within 2 s: so long are others waited for once it is known that the
 /// generation cannot go on.
 constexpr Duration returns_within = 3s;
+constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 
@@ -275,6 +276,7 @@ class Round {
   bool progressed_ = false;       // a step that was never decided before was, since the last failure of a worker
   std::uint64_t newest_step_ = 0;  // of the whole job
   std::uint32_t growths_ = 0;     // since a step was decided
+  std::optional<Instant> progress_told_;  // in this generation
   std::string cause_;             // why the generation before ended
   std::optional<Verdict> verdict_;
   Instant verdict_at_{};

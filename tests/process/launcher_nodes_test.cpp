@@ -189,3 +189,21 @@ TEST_CASE("a node without workers coordinates, and leaves with the job", "[launc
   CHECK(a.wait() == 0);
   CHECK(b.says("rank 1: WORLD_SIZE=2"));
 }
+
+TEST_CASE("the node that coordinates tells the whole job's story, also without a worker of its own", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Job coordinator{cluster.agent("3", {"job", "die_once"}, {"--nproc_per_node", "0", "--max_restarts", "1"})};
+  REQUIRE(coordinator.line("serving", 60s));
+  Job a{cluster.agent("3", {"job", "die_once"}, {"--max_restarts", "1"})};
+  Job b{cluster.agent("3", {"job", "die_once"}, {"--max_restarts", "1"})};
+  for (const char* told : {"joined", "joined", "begins: 2 nodes, 4 workers", "step 1 is decided", "SIGKILL", "begins: 2 nodes, 4 workers", "step 1 is decided", "the job is done"}) {
+    INFO(told << " after\n" << coordinator.output());
+    REQUIRE(coordinator.line(told, 60s));
+  }
+  CHECK(coordinator.wait(60s) == 0);
+  CHECK(a.wait(60s) == 0);
+  CHECK(b.wait(60s) == 0);
+  const auto once = [&](const std::string& text) { return coordinator.output().find(text) == coordinator.output().rfind(text); };
+  CHECK(once("is over: "));
+  CHECK(once("the job is done"));
+}

@@ -1204,6 +1204,23 @@ TEST_CASE("who comes when every member is gone at once learns what is waited for
   CHECK(bench.world(c) == "c d");
 }
 
+TEST_CASE("the log tells of the first step of each generation, and then of one in a minute", "[round]") {
+  Pair bench{two};
+  const auto told = [&] { return std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& text) { return text.find(" is decided") != std::string::npos; }); };
+  for (std::uint64_t step = 1; step <= 10; ++step) bench.say(bench.a, Progress{bench.generation(), step});
+  CHECK(told() == 1);
+  CHECK_THAT(bench.said.back(), Contains("step 1 is decided"));
+  bench.pass(1min);
+  bench.say(bench.b, Progress{bench.generation(), 11});
+  CHECK(told() == 2);
+  bench.say(bench.b, Leave{"away"});
+  bench.acknowledge(bench.a, "a");
+  bench.join("b", 2);
+  REQUIRE(bench.world(bench.a) == "a b");
+  bench.say(bench.a, Progress{bench.generation(), 3});  // done again, from a checkpoint
+  CHECK(told() == 3);
+}
+
 // --- growth -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a newcomer is taken in while there is room, once the generation has settled", "[round]") {

@@ -8,7 +8,7 @@ namespace elrun::sim {
 void Fingerprint::add(const Round& round) {
   const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced,
                former, generation, floor, members, roster, recovery, hold_until, deserted_until, done, deaths, failing, lost, revoked, began, return_by,
-               enough_since, forming_since, restarts, progressed, newest_step, growths, cause, verdict, verdict_at, explain_at,
+               enough_since, forming_since, restarts, progressed, newest_step, growths, progress_told, cause, verdict, verdict_at, explain_at,
                explained, explanation, beat_at, wake, actions] = round;
   all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, generation, floor, members, recovery, hold_until,
       deserted_until, done, deaths, failing, lost, revoked, began, return_by, enough_since, forming_since, restarts, progressed, newest_step,

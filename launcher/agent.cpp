@@ -21,11 +21,13 @@
 
 #include "launcher/child.hpp"
 #include "launcher/descriptors.hpp"
+#include "launcher/failure_report.hpp"
 #include "launcher/host.hpp"
 #include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/orphans.hpp"
 #include "launcher/output.hpp"
+#include "launcher/reporter.hpp"
 #include "launcher/stacks.hpp"
 #include "launcher/supervisor.hpp"
 #include "lib/base/digest.hpp"
@@ -92,7 +94,8 @@ class Agent {
         run_{options_.run.value().empty() ? random_run() : options_.run},
         signals_{loop_},
         timer_{loop_},
-        supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout, options_.hang_sign, endpoint_text()}} {}
+        supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout, options_.hang_sign, endpoint_text()}},
+        reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, log_} {}
 
   int run() {
     log_context_->run = run_.value();
@@ -249,7 +252,7 @@ class Agent {
     whole.version = ELRUN_VERSION;
     // As long as workers run, what others were told of this node: a coordinator that did not tell them compares. A new port
     // for each generation, from the first Join for it on: peers of the old one that are slow to die find nobody there.
-    if (!join->resuming) told_address_ = address();
+    if (!join->resuming) told_address_ = address(), reporter_.joining();
     if (port_ == 0 || (port_is_for_ != join->last && !join->resuming))
       port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
     whole.address = told_address_;
@@ -261,23 +264,32 @@ class Agent {
   }
 
   void perform(const Spawn& a) {
-    if (spawned_ != a.world.generation) output_->begin_attempt();
+    if (spawned_ != a.world.generation) {
+      output_->begin_attempt();
+      reporter_.began(a.world, a.node_restarts);
+    }
     spawned_ = a.world.generation;
-    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), output_->error_file(a.worker)};
+    const Path error_file = output_->error_file(a.worker);
+    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), error_file};
     const WorkerStreams streams = output_->open(a.worker, Rank{a.world.seat.base_rank + a.worker.value()});
     const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker),
                               worker_environment(setting_.environment, worker), streams.out.get(), streams.err.get(),
                               setting_.cpus.empty() ? Cpus{} : setting_.cpus[a.worker.value()]};
     const LocalRank rank = a.worker;
     auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
-      output_->after_worker(rank, [this, rank, ending] { feed(WorkerEnded{rank, ending}); });  // its last words first
+      output_->after_worker(rank, [this, rank, ending, ended_ns = clock_.wall_ns()] {  // its last words first
+        feed(reporter_.ended(rank, ending, ended_ns, never_ran_[rank], output_->last_errors(rank)));
+      });
     });
+    std::string& never_ran = never_ran_[rank];
+    never_ran.clear();
     if (!child) {
-      log_.error(message(child.failure()));
-      return feed(WorkerEnded{rank, {.exit_code = exit_code::cannot_execute}});
+      log_.error(never_ran = message(child.failure()));
+      return feed(reporter_.ended(rank, {.exit_code = exit_code::cannot_execute}, clock_.wall_ns(), never_ran, {}));
     }
     if (const int error = (*child)->exec_error(); error != 0)
-      log_.error(message(from_errno(error, fmt::format("execute {}", execution.path))));
+      log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
+    reporter_.started(rank, (*child)->pid(), error_file, output_->layout().base() != setting_.directory);
     feed(WorkerStarted{rank, (*child)->pid()});
     if (options_.hang_timeout > Duration{0} && options_.hang_sign == HangSign::output) watch_output();
     children_.insert_or_assign(rank, std::move(*child));
@@ -336,10 +348,9 @@ class Agent {
 
   void perform(const Finish& a) {
     finished_ = true;
-    exit_code_ = a.exit_code;
     server_.reset();
     output_->after_all([this, a] {
-      if (a.exit_code != 0 && !a.first_failure.empty()) log_.error(final_report(a.exit_code, a.first_failure));
+      exit_code_ = reporter_.finished(a, hosted() != nullptr);
       reported_ = true;
       end_if_allowed();
     });
@@ -405,6 +416,7 @@ class Agent {
   asio::posix::stream_descriptor guard_watch_{loop_};
   asio::steady_timer timer_;
   Supervisor supervisor_;
+  Reporter reporter_;
   std::deque<Event> events_;
   bool busy_ = false, link_is_up_ = false;
   bool finished_ = false, reported_ = false, lingered_ = false;  // the end: no worker is left, all is said, others had their time
@@ -419,6 +431,7 @@ class Agent {
   std::unique_ptr<Output> output_;
   asio::steady_timer output_watch_{loop_};
   std::map<LocalRank, std::uintmax_t> bytes_seen_;
+  std::map<LocalRank, std::string> never_ran_;  // why a worker could not be executed
   Generation spawned_{};  // whose workers are the attempt at hand
   Orphans orphans_{loop_, [this](pid_t pid) { return is_known(pid); }};
   std::unique_ptr<WorkerServer> server_;
@@ -462,6 +475,8 @@ int run_store(const StoreOptions& options, std::uint64_t generation_floor, const
     if (coordinator->may_exit()) loop.stop();
   });
   loop.run();
+  if (const auto& verdict = coordinator->verdict(); verdict && verdict->exit_code != 0)  // the whole job's, also where no node ran
+    log.error(box_report({.exit_code = verdict->exit_code, .cause = verdict->report, .deaths = verdict->deaths}));
   return code;
 }
 

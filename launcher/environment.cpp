@@ -1,5 +1,6 @@
 #include "launcher/environment.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -19,6 +20,14 @@ std::string device_of(const Variables& variables, std::uint32_t local_rank) {
   if (named == variables.end()) return std::to_string(local_rank);
   const std::vector<std::string> devices = parse_devices(named->second);
   return local_rank < devices.size() ? devices[local_rank] : std::string{};  // the options were refused if one is missing
+}
+
+
+// Fit for a variable of the environment: a shell may print it, and it may quote what a worker wrote.
+std::string one_line(const std::string& text) {
+  std::string line = text.substr(0, cause_max);
+  std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  return line;
 }
 
 }  // namespace
@@ -65,7 +74,7 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   set("ELRUN_NODE_ADDRESS", world.address);
   set("ELRUN_GENERATION", world.generation.number);
   set("ELRUN_RESTART_COUNT", world.restarts.generations);
-  set("ELRUN_RESTART_CAUSE", world.cause.substr(0, cause_max));
+  set("ELRUN_RESTART_CAUSE", one_line(world.cause));
   return variables;
 }
 

@@ -10,9 +10,11 @@
 
 #include "checkpoint/checkpointer.hpp"
 #include "launcher/agent.hpp"
+#include "launcher/failure_report.hpp"
 #include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/plan.hpp"
+#include "launcher/reporter.hpp"
 #include "lib/base/failure.hpp"
 
 using namespace elrun;
@@ -59,9 +61,15 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
   auto command = resolve_command(options.program, environment, look_up_file);
   const auto* none = std::get_if<NoCommand>(&command);
   if (options.dry_run) return fmt::print("{}", plan_text(options, environment, command)), none != nullptr ? none->exit_code : 0;
-  if (none != nullptr) return log.error(none->why), none->exit_code;
+  const auto refuse = [&](int code, const std::string& why) {
+    log.error(why);
+    const int returned = returned_exit_code(options.exit_codes, code);
+    write_refusal(report_files(environment).termination_log, code, returned, why, clock);
+    return returned;
+  };
+  if (none != nullptr) return refuse(none->exit_code, none->why);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
-  if (!cpus.ok()) return log.error(message(cpus.failure())), exit_code::contradiction;
+  if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
   const auto directory = make_directory(environment);
   if (!directory) return log.error(message(directory.failure())), exit_code::internal;
   int code = exit_code::internal;
@@ -76,7 +84,7 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
     std::error_code ignored;
     std::filesystem::remove_all(*directory, ignored);
   }
-  return code;
+  return returned_exit_code(options.exit_codes, code);
 }
 
 }  // namespace
@@ -92,6 +100,7 @@ int main(int argc, char** argv) {
   auto command = parse_command(arguments, environment, this_machine(environment), argc > 0 ? argv[0] : "elrun");
   if (const auto* usage = std::get_if<Usage>(&command)) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
+    if (usage->exit_code != 0) write_refusal(report_files(environment).termination_log, usage->exit_code, usage->exit_code, usage->text, clock);
     return usage->exit_code;
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);

@@ -21,6 +21,7 @@ std::string describe(const Ending& ending) {
 
 std::string meaning_of(int code) {
   switch (code) {
+    case 2: return "often arguments that the program does not know; or Python did not find the file that it was to run";
     case exit_code::cannot_execute:
       return "the program cannot be executed: is it a binary of this machine, or a script with #! and the x bit?";
     case exit_code::not_found: return "the program was not found: check its path, and PATH on this node";
@@ -40,10 +41,10 @@ std::string meaning_of(int code) {
   }
 }
 
-std::string final_report(int code, const std::string& first_failure) {
+std::string final_report(int code, const std::string& first_failure, const std::string& evidence) {
   std::string text = fmt::format("the job failed, exit code {}", code);
   if (!first_failure.empty()) text += fmt::format("\n  cause: {}", first_failure);
-  if (const std::string meaning = meaning_of(code); !meaning.empty()) text += fmt::format("\n  meaning: {}", meaning);
+  if (const std::string meaning = evidence.empty() ? meaning_of(code) : evidence; !meaning.empty()) text += fmt::format("\n  meaning: {}", meaning);
   return text;
 }
 

@@ -21,7 +21,7 @@ struct Ending {
 [[nodiscard]] std::string describe(const Ending& ending);
 /// What an exit code of elrun usually comes from and what to do about it; empty when the code speaks for itself.
 [[nodiscard]] std::string meaning_of(int exit_code);
-/// The end of the log of a job that failed: the failure that ended it, then what its code means.
-[[nodiscard]] std::string final_report(int exit_code, const std::string& first_failure);
+/// The end of the log of a job that failed: the failure that ended it, then what is known of why, or what its code means.
+[[nodiscard]] std::string final_report(int exit_code, const std::string& first_failure, const std::string& evidence = {});
 
 }  // namespace elrun::inline v0::launcher

@@ -241,7 +241,9 @@ void Supervisor::on_message(const Verdict& m) {
   }
   const Failure why{Code::generation_over, Remedy::exit_process, m.report.empty() ? "the job is over" : m.report};
   if (ELRUN_PLANTED(torchrun_d14_spare_fails) && phase_ == Phase::joining) return act(Finish{1, "the store is gone", true});
-  stop({.rejoin = false, .finish = {success ? 0 : m.exit_code, success ? std::string{} : m.report, true}}, std::nullopt, why);
+  Finish finish{success ? 0 : m.exit_code, success ? std::string{} : m.report, true};
+  if (!success) finish.deaths = m.deaths;
+  stop({.rejoin = false, .finish = std::move(finish)}, std::nullopt, why);
 }
 
 void Supervisor::on_message(const StoreResult& m) {
@@ -270,8 +272,7 @@ void Supervisor::report_to_coordinator() {
       done = false;
     else if (!w.ending->ok() && !job_over_) {
       done = false;
-      act(Send{WorkerFailed{world_.generation, static_cast<std::uint32_t>(i), code_of(*w.ending), cause_of(*w.ending),
-                            w.is_job}});
+      tell_of_failure(i);
     }
   }
   if (done) act(Send{WorkersDone{world_.generation}});
@@ -304,7 +305,12 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   Worker& w = workers_[i];
   w.ending = e.ending;
   hang_.forget(e.worker);
+  w.failed_at = now_ - e.ago;
+  w.death = e.death;
   if (phase_ == Phase::stopping) {
+    // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
+    const bool ended_by_elrun = e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL;
+    if (after_.rejoin && !job_over_ && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stopped_at_)) tell_of_failure(i);
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
     if (running() == 0) all_ended();
     return;
@@ -314,10 +320,11 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
         fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
   } else if (!e.ending.ok()) {
     say(Level::error,
-        fmt::format("{} ended by {} in generation {}", name_of(i), cause_of(e.ending), world_.generation.number));
+        fmt::format("{} ended by {}{} in generation {}", name_of(i), cause_of(e.ending),
+                    e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), world_.generation.number));
     own_failure_ = true;
     note_loss();
-    act(Send{WorkerFailed{world_.generation, e.worker.value(), code_of(e.ending), cause_of(e.ending), w.is_job}});
+    tell_of_failure(i);
     join_as_broken();
   }
   const bool all_well = std::all_of(workers_.begin(), workers_.end(),
@@ -330,6 +337,21 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
 int Supervisor::code_of(const Ending& ending) const { return hang_why_.empty() ? ending.code() : exit_code::hang; }
 std::string Supervisor::cause_of(const Ending& ending) const {
   return hang_why_.empty() ? describe(ending) : fmt::format("a hang ({}), then {}", hang_why_, describe(ending));
+}
+
+// In full for the first of this node; of thousands that fail together, the others need not be told at such length.
+void Supervisor::tell_of_failure(std::size_t worker) {
+  const Worker& w = workers_[worker];
+  const bool first = std::none_of(workers_.begin(), workers_.end(), [&](const Worker& x) {
+    return &x != &w && x.ending && !x.ending->ok() && x.failed_at <= w.failed_at;
+  });
+  // An error that elrun's signal cut short: the exit code would have been the interpreter's for an exception.
+  const bool cut_short = phase_ == Phase::stopping && w.ending->signal != 0 && w.failed_at < stopped_at_;
+  WorkerFailed failed{world_.generation, static_cast<std::uint32_t>(worker), cut_short ? 1 : code_of(*w.ending),
+                      cause_of(*w.ending), w.is_job, std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h), {}};
+  if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
+  failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
+  act(Send{std::move(failed)});
 }
 
 void Supervisor::note_loss() {
@@ -450,6 +472,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   phase_ = Phase::stopping;
   hang_.clear();
   end_hung_at_.reset();
+  stopped_at_ = now_;
   leave_at_.reset();
   kill_at_ = gone_by_.value_or(now_ + options_.timeouts.stop_grace);
   if (ELRUN_PLANTED(acknowledges_before_the_end) && after_.rejoin) act(Send{Acknowledge{last_}});

@@ -44,6 +44,8 @@ struct WorkerStarted {
 struct WorkerEnded {
   LocalRank worker;
   Ending ending;
+  WorkerDeath death{};  ///< What the shell found out, when it did not end well.
+  Duration ago{};       ///< When it failed, which its error record may tell: the process can live on for a while.
 };
 struct WorkerSaid {
   ConnectionId from = 0;
@@ -106,6 +108,7 @@ struct Finish {
   int exit_code = 0;
   std::string first_failure;  ///< For people; empty when there is nothing to explain
   bool by_verdict = false;    ///< The coordinator decided it: it may have to tell others.
+  std::vector<WorkerDeath> deaths{};  ///< The root cause first; empty when no worker decided it
 };
 using Action = std::variant<Send, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
 
@@ -144,6 +147,8 @@ class Supervisor {
     std::optional<ConnectionId> connection;
     bool is_job = false;
     bool ready_to_leave = false;
+    Instant failed_at{};
+    WorkerDeath death{};
   };
   struct AfterStop {
     bool rejoin = true;
@@ -180,6 +185,7 @@ class Supervisor {
   void join();
   void join_as_broken();
   void report_to_coordinator();
+  void tell_of_failure(std::size_t worker);
   void end_without_coordinator();
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
   [[nodiscard]] int code_of(const Ending& ending) const;
@@ -231,6 +237,7 @@ class Supervisor {
   std::string hang_why_;                   // of this generation, once a worker hung
   std::optional<Instant> end_hung_at_;     // stacks are being taken until then
   bool hung_were_asked_ = false;           // by SIGABRT
+  Instant stopped_at_{};                   // stopping: since when
   std::string waiting_for_;                // last reason, for people
 };
 

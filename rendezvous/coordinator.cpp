@@ -101,6 +101,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   [[nodiscard]] std::unique_ptr<NodeLink> connect_in_process(NodeLink::Handler handler) override {
     return std::make_unique<InProcessLink>(loop_, self_, std::move(handler));
   }
+  [[nodiscard]] const std::optional<Verdict>& verdict() const override { return round_.verdict(); }
   [[nodiscard]] bool may_exit() const override { return held_.empty() && round_.may_end(clock_.now()); }
   void on_may_exit(std::function<void()> call) override { on_may_exit_ = std::move(call); }
 

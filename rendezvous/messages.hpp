@@ -106,6 +106,7 @@ struct WorkerDeath {
   std::string traceback;
   std::string last_lines;       ///< Of its standard error, where elrun has it
   std::string evidence;         ///< What its node saw of the cause: that the kernel killed for want of memory
+  bool never_ran = false;       ///< It could not be executed: the exit code is elrun's, not the program's.
   friend bool operator==(const WorkerDeath&, const WorkerDeath&) = default;
 };
 constexpr std::size_t death_line_max = 1024;         ///< Of a text that is one line

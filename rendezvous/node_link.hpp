@@ -75,6 +75,8 @@ class Coordinator {
   [[nodiscard]] virtual std::unique_ptr<NodeLink> connect_in_process(NodeLink::Handler handler) = 0;
   /// True once a verdict was given and every connected node has it (or the linger is over): the host may exit.
   [[nodiscard]] virtual bool may_exit() const = 0;
+  /// How the job ended, once it has.
+  [[nodiscard]] virtual const std::optional<Verdict>& verdict() const = 0;
   /// Called on the loop whenever `may_exit` may have become true.
   virtual void on_may_exit(std::function<void()> call) = 0;
 };

@@ -76,6 +76,7 @@ class Checker {
     out.traceback = text("death.traceback", in.traceback(), death_traceback_max);
     out.last_lines = text("death.last_lines", in.last_lines(), death_last_lines_max);
     out.evidence = text("death.evidence", in.evidence(), death_line_max);
+    out.never_ran = in.never_ran();
     return out;
   }
   std::uint16_t port(std::string_view field, std::uint32_t value) {
@@ -138,6 +139,7 @@ void put(const WorkerDeath& any, wire::WorkerDeath& out) {
   out.set_traceback(death.traceback);
   out.set_last_lines(death.last_lines);
   out.set_evidence(death.evidence);
+  out.set_never_ran(death.never_ran);
 }
 
 void put(const RestartCounts& counts, wire::RestartCounts& out) {

@@ -13,11 +13,11 @@ World two_nodes() {
   w.generation = {7, {{1, 2}}};
   w.seat = {.group_rank = 1, .base_rank = 2, .nodes = 2, .world_size = 5};
   w.restarts.generations = 4;
+  w.cause = "worker 3 ended by exit code 1: ValueError: a\nb";
   w.address = "10.0.0.2";
   w.master_address = "10.0.0.1";
   w.master_port = 5001;
   w.role = {1, 4};
-  w.cause = "node c was lost";
   return w;
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("a worker finds torchrun's variables and ours", "[environment]") {
                            {"ELRUN_NODE_ADDRESS", "10.0.0.2"},
                            {"ELRUN_GENERATION", "7"},
                            {"ELRUN_RESTART_COUNT", "4"},
-                           {"ELRUN_RESTART_CAUSE", "node c was lost"}};
+                           {"ELRUN_RESTART_CAUSE", "worker 3 ended by exit code 1: ValueError: a b"}};
   CHECK(environment_of(2, {{"HOME", "/root"}, {"RANK", "99"}}) == expected);
 }
 

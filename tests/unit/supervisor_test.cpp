@@ -1,5 +1,6 @@
 #include "launcher/supervisor.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -125,6 +126,72 @@ TEST_CASE("a job that goes well", "[supervisor]") {
   CHECK(node.ended(1) == Words{"done"});
   CHECK(node.hear(Verdict{}) == Words{"signal 0 9", "signal 1 9", "release 0", "release 1", "finish 0"});
   CHECK_FALSE(node.wake_at());
+}
+
+TEST_CASE("what failed beside the first, or before it, is told while the workers end", "[supervisor]") {
+  Node node{4};
+  node.start(1, 4);
+  node.now += 10s;
+  const auto ended = [&](std::uint32_t worker, Ending ending, Duration ago, std::string traceback = {}) {
+    WorkerEnded e{LocalRank{worker}, ending, {}, ago};
+    if (!traceback.empty()) e.death.error = "ValueError: x", e.death.traceback = std::move(traceback);
+    return node.on(e);
+  };
+  const auto told = [&]() -> std::optional<WorkerFailed> {
+    for (const Action& a : node.actions)
+      if (const auto* send = std::get_if<Send>(&a))
+        if (const auto* failed = std::get_if<WorkerFailed>(&send->message)) return *failed;
+    return {};
+  };
+  CHECK(ended(0, {.exit_code = 3}, 10ms, std::string(3000, 't')) == Words{"failed 0 3"});
+  REQUIRE(told());
+  CHECK(told()->ago == 10ms);
+  CHECK(told()->what == "exit code 3: ValueError: x");
+  CHECK(told()->death.traceback.size() == 3000);
+  node.now += 1s;
+  SECTION("while the generation is being ended") {
+    node.hear(Revoke{generation(1), revoked});
+    node.now += 1s;
+    // Its record is older than elrun's signal, which only cut it short.
+    CHECK(ended(1, {.signal = SIGTERM}, 3s, std::string(3000, 't')) == Words{"failed 1 1", "signal 1 9"});
+    CHECK(told()->ago == 3s);
+    CHECK(told()->what == "signal 15 (SIGTERM) of elrun, after ValueError: x");
+    CHECK(told()->death.traceback.size() == 3000);  // the first of this node so far
+    // By itself, after the first: not told at length.
+    CHECK(ended(2, {.exit_code = 1}, 0s, std::string(3000, 't')) == Words{"failed 2 1", "signal 2 9"});
+    CHECK(told()->death.traceback.size() == death_beside_max);
+    // Of elrun's signal alone: a consequence.
+    const Words last = ended(3, {.signal = SIGTERM}, 0s);
+    CHECK(std::count(last.begin(), last.end(), "join last 1") == 1);
+    CHECK_FALSE(told());
+  }
+  SECTION("again when the coordinator was away, with the time that has passed") {
+    node.on(LinkDown{});
+    node.now += 2s;
+    node.on(LinkUp{});
+    node.hear(Resumed{generation(1)});
+    REQUIRE(told());
+    CHECK(told()->ago == 3s + 10ms);
+    CHECK(told()->what == "exit code 3: ValueError: x");
+  }
+  SECTION("not when the job is over anyway") {
+    node.hear(Verdict{3, "x", {}});
+    CHECK(ended(1, {.exit_code = 1}, 0s) == Words{"signal 1 9"});
+  }
+}
+
+TEST_CASE("what is known of a job's failure comes with its end", "[supervisor]") {
+  Node node;
+  node.start();
+  node.ended(0, {.exit_code = 3});
+  node.ended(1, {.exit_code = 3});
+  WorkerDeath death;
+  death.error = "ValueError: x";
+  node.hear(Verdict{3, "rank 0", {death}});
+  const auto* finish = std::get_if<Finish>(&node.actions.back());
+  REQUIRE(finish);
+  REQUIRE(finish->deaths.size() == 1);
+  CHECK(finish->deaths.front() == death);
 }
 
 TEST_CASE("a death is told at once, and the generation ends when the coordinator says so", "[supervisor]") {

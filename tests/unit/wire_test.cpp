@@ -50,7 +50,7 @@ World a_world() {
 
 WorkerDeath a_death() {
   return {NodeId{"node-b"}, twelve, 21, 3, "pod-7", 4711, 0, 9, 1'700'000'000'123'456'789, "train.py", "/logs/error.json", "ValueError: \xff",
-          "Traceback", "last words", "oom_kill"};
+          "Traceback", "last words", "oom_kill", true};
 }
 
 NodeMessage there_and_back(const NodeMessage& message) {

@@ -22,7 +22,6 @@ std::string device_of(const Variables& variables, std::uint32_t local_rank) {
   return local_rank < devices.size() ? devices[local_rank] : std::string{};  // the options were refused if one is missing
 }
 
-
 // Fit for a variable of the environment: a shell may print it, and it may quote what a worker wrote.
 std::string one_line(const std::string& text) {
   std::string line = text.substr(0, cause_max);

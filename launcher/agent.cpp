@@ -28,6 +28,7 @@
 #include "launcher/orphans.hpp"
 #include "launcher/output.hpp"
 #include "launcher/reporter.hpp"
+#include "launcher/side_doors.hpp"
 #include "launcher/stacks.hpp"
 #include "launcher/supervisor.hpp"
 #include "lib/base/digest.hpp"
@@ -95,7 +96,8 @@ class Agent {
         signals_{loop_},
         timer_{loop_},
         supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout, options_.hang_sign, endpoint_text()}},
-        reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, log_} {}
+        reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, log_},
+        side_doors_{loop_, clock_, log_, {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), endpoint_text(), options_.round}, [this] { return hosted() != nullptr; }} {}
 
   int run() {
     log_context_->run = run_.value();
@@ -114,6 +116,9 @@ class Agent {
     handle_ending_signals(signals_, options_.signals_to_handle);
     wait_for_signal();
     watch_guard();
+    side_doors_.open_timers(options_.side, setting_.directory, setting_.environment, [this](pid_t group) { return is_worker_group(group); });
+    if (const auto opened = side_doors_.open(options_.side, setting_.directory); !opened.ok())
+      return log_.error(message(opened.failure())), exit_code::contradiction;
     feed(Started{});
     if (auto connected = connect(); !connected)
       return log_.error(message(connected.failure())), exit_code::contradiction;
@@ -228,6 +233,7 @@ class Agent {
       events_.pop_front();
       const std::vector<Action> actions = supervisor_.on(event, clock_.now());
       log_context_->generation = supervisor_.last_generation().number;
+      side_doors_.saw(event, actions, supervisor_);
       for (const Action& action : actions)
         std::visit([this](const auto& a) { perform(a); }, action);
     }
@@ -304,6 +310,10 @@ class Agent {
         if (const std::uintmax_t bytes = output_->bytes_of(worker); std::exchange(bytes_seen_[worker], bytes) != bytes) feed(WorkerWrote{worker});
       watch_output();
     });
+  }
+
+  [[nodiscard]] bool is_worker_group(pid_t group) const {
+    return std::any_of(children_.begin(), children_.end(), [&](const auto& child) { return child.second->pid() == group; });
   }
 
   void perform(const SignalGroup& a) {
@@ -417,6 +427,7 @@ class Agent {
   asio::steady_timer timer_;
   Supervisor supervisor_;
   Reporter reporter_;
+  SideDoors side_doors_;
   std::deque<Event> events_;
   bool busy_ = false, link_is_up_ = false;
   bool finished_ = false, reported_ = false, lingered_ = false;  // the end: no worker is left, all is said, others had their time

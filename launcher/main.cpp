@@ -10,11 +10,15 @@
 
 #include "checkpoint/checkpointer.hpp"
 #include "launcher/agent.hpp"
+#include "launcher/agent_directory.hpp"
+#include "launcher/doctor_facts.hpp"
 #include "launcher/failure_report.hpp"
+#include "launcher/install.hpp"
 #include "launcher/log_json.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/plan.hpp"
 #include "launcher/reporter.hpp"
+#include "launcher/status_command.hpp"
 #include "lib/base/failure.hpp"
 
 using namespace elrun;
@@ -30,20 +34,6 @@ launcher::Variables read_environment() {
       variables.try_emplace(std::string{text.substr(0, equals)}, text.substr(equals + 1));
   }
   return variables;
-}
-
-// Of mode 0700, and short: the path of a Unix socket has at most 107 bytes. Not every container has a /tmp.
-Result<Path> make_directory(const launcher::Variables& environment) {
-  std::vector<std::string> places;
-  if (const auto runtime = environment.find("XDG_RUNTIME_DIR"); runtime != environment.end()) places.push_back(runtime->second);
-  std::error_code error;
-  for (const std::string& place : {std::string{"/tmp"}, std::string{"/run"}, std::string{"/dev/shm"}, std::filesystem::current_path(error).string()})
-    places.push_back(place);
-  for (const std::string& place : places) {
-    std::string name = (Path{place} / "elrun-XXXXXX").string();
-    if (!place.empty() && place.size() < 64 && ::mkdtemp(name.data()) != nullptr) return Path{name};
-  }
-  return from_errno(errno, "make a directory for the agent's socket in /tmp; set XDG_RUNTIME_DIR to a writable one");
 }
 
 // How far earlier processes of the job were, as its checkpoints tell. A root that cannot be read ends nothing: numbers that
@@ -70,7 +60,7 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
   if (none != nullptr) return refuse(none->exit_code, none->why);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
   if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
-  const auto directory = make_directory(environment);
+  const auto directory = make_agent_directory(environment);
   if (!directory) return log.error(message(directory.failure())), exit_code::internal;
   int code = exit_code::internal;
   {
@@ -104,10 +94,14 @@ int main(int argc, char** argv) {
     return usage->exit_code;
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);
-  if ((of_store != nullptr ? of_store->log_format : std::get<LaunchOptions>(command).log_format) == LogFormat::json)
+  const auto* const of_launch = std::get_if<LaunchOptions>(&command);
+  if ((of_store != nullptr && of_store->log_format == LogFormat::json) || (of_launch != nullptr && of_launch->log_format == LogFormat::json))
     lines.set_format([](const LogLine& line) { return json_line(line, {}); });
   try {
     if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), clock, lines);
+    if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
+    if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock);
+    if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
     return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, lines);
   } catch (const Error& error) {
     log.error(error.what());

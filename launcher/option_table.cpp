@@ -94,6 +94,8 @@ constexpr std::array table{
            .help = "console: torchrun's events on stderr, a line of JSON each"},
     Option{.name = "logs_specs", .has_variable = false, .group = output},
 
+    Option{.name = "health_port", .is_own = true, .value = "[ADDRESS:]PORT",
+           .help = "serves /livez, /readyz, /statusz and /metrics there (off)"},
     Option{.name = "dry_run", .is_flag = true, .is_own = true, .has_variable = false, .initial = "0",
            .help = "print as JSON what would be done, and start nothing"},
     Option{.name = "print_completion", .has_variable = false, .value = "SHELL",
@@ -135,7 +137,10 @@ std::string help_text() {
   std::string text =
       "usage: elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
       "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n"
-      "                   (--rdzv_conf, --shutdown_timeout, --checkpoint_root as the job's agents have them)\n\n"
+      "                   (--rdzv_conf, --shutdown_timeout, --checkpoint_root as the job's agents have them)\n"
+      "       elrun doctor [options] [PROGRAM]           say what would fail here with these options, and why\n"
+      "       elrun status [--json] [--pid PID]          what the agents on this machine run\n"
+      "       elrun install DIR                          copy elrun, as elrun and torchrun, into DIR\n\n"
       "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`, and can be\n"
       "shortened as long as one option is meant. Each takes its default from the environment: PET_NNODES for --nnodes,\n"
       "and so on. What follows PROGRAM belongs to it.\n";

@@ -12,19 +12,23 @@
 #include "launcher/arguments.hpp"
 #include "launcher/cluster.hpp"
 #include "launcher/option_values.hpp"
+#include "launcher/install.hpp"
 #include "launcher/report.hpp"
+#include "launcher/status_command.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
+
+bool is_torchrun(std::string_view program_name) { return program_name.substr(program_name.rfind('/') + 1) == "torchrun"; }
 
 class Understanding {
  public:
   Understanding(const Variables& environment, const Machine& machine, std::string_view program_name)
       : given_{environment}, environment_{environment}, machine_{machine}, scheduler_{scheduler_of(environment)} {
-    if (program_name.substr(program_name.rfind('/') + 1) == "torchrun") out_.exit_codes = ExitCodes::torchrun;
+    if (is_torchrun(program_name)) out_.exit_codes = ExitCodes::torchrun;
   }
 
-  std::variant<LaunchOptions, StoreOptions, Usage> launch(std::span<const std::string> words) {
+  Parsed launch(std::span<const std::string> words) {
     given_.read(words, problems_, out_.notes);
     if (given_.flag("help")) return Usage{0, help_text()};
     if (given_.flag("version")) return Usage{0, "elrun " ELRUN_VERSION "\n"};
@@ -37,7 +41,14 @@ class Understanding {
     return problems_.report(out_.exit_codes);
   }
 
-  std::variant<LaunchOptions, StoreOptions, Usage> store(std::span<const std::string> words) {
+  Parsed doctor(std::span<const std::string> words) {
+    needs_program_ = false;
+    Parsed launched = launch(words);
+    auto* options = std::get_if<LaunchOptions>(&launched);
+    return options == nullptr ? std::move(launched) : DoctorOptions{std::move(*options), given_.program().has_value()};
+  }
+
+  Parsed store(std::span<const std::string> words) {
     StoreOptions options;
     for (std::size_t i = 1; i < words.size(); ++i) {
       std::string name = words[i], value;
@@ -121,6 +132,7 @@ class Understanding {
     understand_meeting();
     understand_output();
     understand_failures();
+    understand_side_doors();
     out_.role = given_.get("role").text;
     if (out_.role.size() > role_max) problems_.value(fmt::format("--role: {} bytes are more than the {} that a name may have", out_.role.size(), role_max));
     out_.dry_run = given_.flag("dry_run");
@@ -133,7 +145,7 @@ class Understanding {
   void understand_program() {
     if (given_.program())
       out_.program = *given_.program();
-    else
+    else if (needs_program_)
       problems_.usage("no PROGRAM to run; it follows the options");
     const bool by_path = given_.flag("run_path");  // which torchrun prefers to the other two
     if (given_.flag("module") && given_.flag("no_python") && !by_path)
@@ -208,6 +220,24 @@ class Understanding {
             {"socket", NumaBinding::socket},
             {"exclusive", NumaBinding::exclusive},
             {"core-complex", NumaBinding::core_complex}});
+  }
+
+  void understand_side_doors() {
+    out_.side.has_timer_file = given_.variable("TORCHELASTIC_ENABLE_FILE_TIMER") == "1";
+    out_.side.timer_file = given_.variable("TORCHELASTIC_TIMER_FILE").value_or("");
+    if (given_.is_given("health_port")) {
+      if (auto port = parse_health_port(given_.get("health_port").text); port.ok())
+        out_.side.health = *port;
+      else
+        problems_.value(fmt::format("{}: {}", given_.shown("health_port"), port.failure().what));
+    } else if (const auto variable = given_.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
+      if (auto port = parse_health_port(*variable); port.ok() && port->host.empty()) {
+        out_.side.health = *port;
+        out_.side.health->is_needed = false;
+      } else {
+        out_.notes.push_back(fmt::format("TORCHELASTIC_HEALTH_CHECK_PORT={} is no port, and has no effect", *variable));
+      }
+    }
   }
 
   void understand_nodes() {
@@ -581,6 +611,7 @@ class Understanding {
   std::optional<std::optional<PodName>> pod_;  // looked up once
   Problems problems_;
   std::optional<bool> is_host_;
+  bool needs_program_ = true;
   LaunchOptions out_;
 };
 
@@ -635,11 +666,16 @@ Variables without_secrets(Variables environment) {
   return environment;
 }
 
-std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments,
-                                                               const Variables& environment, const Machine& machine,
-                                                               std::string_view program_name) {
+Parsed parse_command(std::span<const std::string> arguments, const Variables& environment, const Machine& machine,
+                     std::string_view program_name) {
   Understanding understanding{environment, machine, program_name};
-  return !arguments.empty() && arguments[0] == "store" ? understanding.store(arguments) : understanding.launch(arguments);
+  const std::string_view first = arguments.empty() || is_torchrun(program_name) ? std::string_view{} : std::string_view{arguments[0]};
+  const auto as_parsed = [](auto parsed) { return std::visit([](auto&& options) { return Parsed{std::move(options)}; }, std::move(parsed)); };
+  if (first == "store") return understanding.store(arguments);
+  if (first == "doctor") return understanding.doctor(arguments.subspan(1));
+  if (first == "status") return as_parsed(parse_status(arguments.subspan(1)));
+  if (first == "install") return as_parsed(parse_install(arguments.subspan(1)));
+  return understanding.launch(arguments);
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -14,6 +14,7 @@
 
 #include <elrun/ids.hpp>
 
+#include "launcher/side_options.hpp"
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/access.hpp"
 #include "rendezvous/node_link.hpp"
@@ -32,7 +33,7 @@ constexpr std::size_t role_max = 256;  ///< Bytes of its name.
 
 /// Exit codes of elrun itself, see launcher/README.md.
 namespace exit_code {
-constexpr int usage = 64, no_input = 66, internal = 70, contradiction = 78, cannot_execute = 126, not_found = 127;
+constexpr int usage = 64, no_input = 66, unavailable = 69, internal = 70, contradiction = 78, cannot_execute = 126, not_found = 127;
 constexpr int join_deadline = 170, coordinator_lost = 171, hang = 174;
 }  // namespace exit_code
 
@@ -128,6 +129,7 @@ struct LaunchOptions {
 
   bool virtual_local_rank = false;  ///< Each worker sees one device and LOCAL_RANK 0.
   NumaBinding numa_binding = NumaBinding::none;
+  SideOptions side;
   bool dry_run = false;              ///< Print what would be done, start nothing.
 
   Sources sources;
@@ -145,17 +147,38 @@ struct StoreOptions {
   std::vector<std::string> notes;
 };
 
+/// `elrun status`: what runs on this machine.
+struct StatusOptions {
+  std::optional<std::int64_t> pid;   ///< Of an agent or of one of its workers; none: all agents
+  std::optional<Endpoint> endpoint;  ///< Of one agent's --health_port, instead of those on this machine.
+  bool as_json = false;
+  Duration timeout = 5s;  ///< For each agent.
+};
+
+/// `elrun doctor`: what would fail if these options were used here.
+struct DoctorOptions {
+  LaunchOptions launch;
+  bool has_program = false;  ///< A program was named, so it is looked for too.
+};
+
+/// `elrun install DIR`.
+struct InstallOptions {
+  std::string directory;
+  bool replaces_foreign = false;  ///< `--force`: also a torchrun there that is not elrun's.
+};
+
 /// Nothing is to be started: help (0), or everything that is wrong with the command line.
 struct Usage {
   int exit_code = 0;
   std::string text;
 };
 
+/// What the first word may ask for in place of a program; under the name torchrun there is no such word.
+using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, Usage>;
+
 /// Parses the arguments after the program's name. Under the name `torchrun`, exit codes are torchrun's.
-[[nodiscard]] std::variant<LaunchOptions, StoreOptions, Usage> parse_command(std::span<const std::string> arguments,
-                                                                             const Variables& environment,
-                                                                             const Machine& machine,
-                                                                             std::string_view program_name = "elrun");
+[[nodiscard]] Parsed parse_command(std::span<const std::string> arguments, const Variables& environment, const Machine& machine,
+                                   std::string_view program_name = "elrun");
 
 /// An environment without what is secret in it, for processes that are not elrun: no ELRUN_RDZV_TOKEN, and no token in
 /// PET_RDZV_CONF.

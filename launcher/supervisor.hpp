@@ -126,21 +126,23 @@ struct SupervisorOptions {
 
 class Supervisor {
  public:
+  enum class Phase {
+    joining,   ///< No generation: it waits for a world.
+    running,   ///< Workers of a world run, or have ended and the coordinator was told.
+    stopping,  ///< Workers are being ended; then it joins again, or finishes.
+    finished,
+  };
+
   explicit Supervisor(SupervisorOptions options);
   [[nodiscard]] std::vector<Action> on(const Event& event, Instant now);
   /// When a Tick has something to do; nothing when only events can help.
   [[nodiscard]] std::optional<Instant> wake_at() const;
   /// The newest generation this node has seen.
   [[nodiscard]] const Generation& last_generation() const { return last_; }
+  [[nodiscard]] Phase phase() const { return phase_; }
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
-  enum class Phase {
-    joining,   // no generation: waits for a world
-    running,   // workers of world_ run, or have ended and the coordinator was told
-    stopping,  // workers are being ended; then after_
-    finished,
-  };
   struct Worker {
     std::int64_t pid = 0;
     std::optional<Ending> ending;

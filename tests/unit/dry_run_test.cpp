@@ -52,7 +52,7 @@ std::vector<std::string> words_of(std::string_view line, const Variables& enviro
   return words;
 }
 
-std::variant<LaunchOptions, StoreOptions, Usage> parse(std::vector<std::string> words, const Pod& pod) {
+Parsed parse(std::vector<std::string> words, const Pod& pod) {
   words.insert(words.begin(), "--dry-run");
   return parse_command(words, pod.environment,
                        {.gpus = [&] { return Count{pod.gpus, "devices"}; },

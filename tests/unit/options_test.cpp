@@ -16,7 +16,7 @@ struct Given {
   std::uint32_t gpus = 0, cpus = 6;
 };
 
-std::variant<LaunchOptions, StoreOptions, Usage> parse(std::vector<std::string> arguments, const Given& given = {}) {
+Parsed parse(std::vector<std::string> arguments, const Given& given = {}) {
   return parse_command(arguments, given.environment, {.gpus = [&] { return Count{given.gpus, "devices"}; }, .cpus = [&] { return Count{given.cpus, "mask"}; }});
 }
 
@@ -450,4 +450,51 @@ TEST_CASE("elrun store takes a host and a port", "[options]") {
   CHECK(std::get<StoreOptions>(parse({"store", "--checkpoint-root=/ck"})).checkpoint_root == "/ck");
   CHECK(refused({"store", "--port", "x"}).exit_code == exit_code::usage);
   CHECK(refused({"store", "x"}).exit_code == exit_code::usage);
+}
+
+TEST_CASE("the side doors are closed, unless they are asked for", "[options]") {
+  CHECK_FALSE(launch({"s"}).side.health);
+  CHECK_FALSE(launch({"s"}).side.has_timer_file);
+  CHECK(launch({"--health-port", "9500", "s"}).side.health == HealthPort{"", 9500, true});
+  CHECK(launch({"--health-port=[::1]:0", "s"}).side.health == HealthPort{"::1", 0, true});
+  CHECK(launch({"s"}, {.environment = {{"PET_HEALTH_PORT", "127.0.0.1:1"}}}).side.health == HealthPort{"127.0.0.1", 1, true});
+  CHECK(launch({"s"}, {.environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", "9500"}}}).side.health == HealthPort{"", 9500, false});
+  const LaunchOptions odd = launch({"s"}, {.environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", "x"}}});
+  CHECK_FALSE(odd.side.health);
+  CHECK(contains(odd.notes.at(0), "TORCHELASTIC_HEALTH_CHECK_PORT=x"));
+  for (const char* text : {"x", "-1", "65536", "a b:1", ":1", "1:"}) CHECK(contains(refused({"--health-port", text, "s"}).text, "--health_port"));
+  const LaunchOptions timers = launch({"s"}, {.environment = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_TIMER_FILE", "/t"}}});
+  CHECK(timers.side.has_timer_file);
+  CHECK(timers.side.timer_file == "/t");
+  CHECK_FALSE(launch({"s"}, {.environment = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "0"}}}).side.has_timer_file);
+}
+
+TEST_CASE("the first word may ask for something else than a job", "[options]") {
+  const auto status = parse({"status", "--pid", "7", "--json", "--timeout=0.5"});
+  REQUIRE(std::holds_alternative<StatusOptions>(status));
+  CHECK(std::get<StatusOptions>(status).pid == 7);
+  CHECK(std::get<StatusOptions>(status).as_json);
+  CHECK(std::get<StatusOptions>(status).timeout == 500ms);
+  CHECK(std::get<StatusOptions>(parse({"status", "--endpoint", "h:9500"})).endpoint->port == 9500);
+  for (const char* wrong : {"--pid=x", "--pid", "--endpoint=h", "--timeout=0", "x"}) CHECK(refused({"status", wrong}).exit_code == 64);
+  CHECK(refused({"status", "--help"}).exit_code == 0);
+
+  const auto doctor = parse({"doctor", "--nproc_per_node", "3"});
+  REQUIRE(std::holds_alternative<DoctorOptions>(doctor));
+  CHECK(std::get<DoctorOptions>(doctor).launch.workers == 3);
+  CHECK_FALSE(std::get<DoctorOptions>(doctor).has_program);
+  CHECK(std::get<DoctorOptions>(parse({"doctor", "s.py", "--x"})).has_program);
+  CHECK(refused({"doctor", "--bogus"}).exit_code == 64);
+
+  CHECK(std::get<InstallOptions>(parse({"install", "--force", "/d"})).directory == "/d");
+  CHECK(std::get<InstallOptions>(parse({"install", "--force", "/d"})).replaces_foreign);
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"install"}, {"install", "a", "b"}, {"install", "--x", "a"}}) CHECK(refused(wrong).exit_code == 64);
+
+  // By its path it is a program; and torchrun knows no such words.
+  CHECK(launch({"./status"}).program.name == "./status");
+  for (const char* word : {"status", "doctor", "install", "store"}) {
+    const auto command = parse_command(std::vector<std::string>{word}, {}, {.gpus = [] { return Count{}; }, .cpus = [] { return Count{1, "mask"}; }}, "/usr/bin/torchrun");
+    REQUIRE(std::holds_alternative<LaunchOptions>(command));
+    CHECK(std::get<LaunchOptions>(command).program.name == word);
+  }
 }

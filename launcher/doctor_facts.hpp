@@ -1,0 +1,14 @@
+#pragma once
+/// \file Doctor's facts: what the options touch on this machine and behind their names. Every look has a deadline.
+
+#include "launcher/doctor.hpp"
+#include "lib/base/clock.hpp"
+
+namespace elrun::inline v0::launcher {
+
+[[nodiscard]] DoctorFacts gather_facts(const DoctorOptions& options, const Variables& environment, const Clock& clock);
+
+/// `elrun doctor`: prints a line for each finding; returns the exit code.
+[[nodiscard]] int run_doctor(const DoctorOptions& options, const Variables& environment, const Clock& clock);
+
+}  // namespace elrun::inline v0::launcher

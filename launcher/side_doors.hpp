@@ -1,0 +1,45 @@
+#pragma once
+/// \file SideDoors: who looks at an agent from outside. Keeps the chronicle, and answers on a socket in the agent's directory
+/// and, when asked to, on a port.
+
+#include <functional>
+#include <memory>
+
+#include <boost/asio/io_context.hpp>
+
+#include "launcher/http_listener.hpp"
+#include "launcher/pages.hpp"
+#include "launcher/side_options.hpp"
+#include "launcher/timer_pipe.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/log.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Lives on the agent's loop.
+class SideDoors {
+ public:
+  SideDoors(boost::asio::io_context& loop, const Clock& clock, const Log& log, AgentIdentity agent, std::function<bool()> coordinates);
+  /// Fails only when a port that is needed cannot be opened; what else is missing is logged, and the job goes on without.
+  Result<void> open(const SideOptions& options, const Path& directory);
+  /// torch's watchdog, when it is asked for: what workers find in their environment as TORCHELASTIC_TIMER_FILE. Before they
+  /// start.
+  void open_timers(const SideOptions& options, const Path& directory, Variables& environment, std::function<bool(pid_t)> is_worker_group);
+  void saw(const Event& event, std::span<const Action> actions, const Supervisor& supervisor);
+
+ private:
+  [[nodiscard]] HttpReply answer(const HttpRequest& request) const;
+
+  boost::asio::io_context& loop_;
+  const Clock& clock_;
+  const Log& log_;
+  const AgentIdentity agent_;
+  const std::function<bool()> coordinates_;
+  const double started_at_;  // seconds since 1970
+  Chronicle chronicle_;
+  std::unique_ptr<HttpListener> socket_, port_;
+  std::unique_ptr<TimerPipe> timers_;
+};
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,60 @@
+// One request, one reply, and nothing that is sent does harm.
+#include "launcher/http.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+using namespace elrun::launcher;
+
+namespace {
+
+int refused(std::string_view head) {
+  const auto read = read_request(head);
+  const auto* reply = std::get_if<HttpReply>(&read);
+  return reply == nullptr ? 0 : reply->status;
+}
+
+}  // namespace
+
+TEST_CASE("a request is understood", "[http]") {
+  const auto read = read_request("GET /metrics?name=x HTTP/1.1\r\nHost: h\r\naccept: text/plain\r\n\r\n");
+  REQUIRE(std::holds_alternative<HttpRequest>(read));
+  const auto& request = std::get<HttpRequest>(read);
+  CHECK(request.path == "/metrics");
+  CHECK(request.accept == "text/plain");
+  CHECK(request.wants_body);
+  const auto head = read_request("HEAD /livez HTTP/1.0\r\n\r\n");
+  REQUIRE(std::holds_alternative<HttpRequest>(head));
+  CHECK_FALSE(std::get<HttpRequest>(head).wants_body);
+}
+
+TEST_CASE("what is no request for a page is refused", "[http]") {
+  CHECK(refused("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\n") == 405);
+  CHECK(refused("\x16\x03\x01 hello\r\n\r\n") == 400);
+  CHECK(refused("GET /\r\n\r\n") == 400);
+  CHECK(refused("GET / HTTP/1.1\r\nHost: h") == 400);
+  CHECK(refused("GET /" + std::string(http_request_max.value(), 'a') + " HTTP/1.1\r\n\r\n") == 431);
+  CHECK(refused("") == 400);
+}
+
+TEST_CASE("the end of a head is found wherever it was cut", "[http]") {
+  const std::string head = "GET / HTTP/1.1\r\n\r\n";
+  for (std::size_t cut = 0; cut < head.size(); ++cut) {
+    CHECK(end_of_head(std::string_view{head}.substr(0, cut), 0) == 0);
+    CHECK(end_of_head(head + "rest", cut) == head.size());
+  }
+}
+
+TEST_CASE("a reply is read as it was written", "[http]") {
+  const HttpReply reply{.status = 404, .type = "text/plain", .body = "line\r\n\r\nline"};
+  const std::string bytes = encode(reply, true);
+  CHECK(bytes.starts_with("HTTP/1.1 404 Not Found\r\n"));
+  const auto read = read_reply(bytes);
+  REQUIRE(read.ok());
+  CHECK(read->status == 404);
+  CHECK(read->type == "text/plain");
+  CHECK(read->body == reply.body);
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) CHECK_FALSE(read_reply(std::string_view{bytes}.substr(0, cut)).ok());
+  CHECK(encode(reply, false).ends_with("Content-Length: 12\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"));
+  CHECK(std::holds_alternative<HttpRequest>(read_request(encode_get("/statusz", "localhost"))));
+}

@@ -457,9 +457,11 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   const bool wrong_configuration = failed.is_job && failed.exit_code == exit_code_configuration;
   const bool free_of_charge = failed.is_job && progressed_ && budget > 0;
   progressed_ = false;
+  for (const auto& [at, id] : broken_)
+    if (id != me->node && nodes_.at(id).member && !done_.contains(id)) suspects_.insert(id);
   if (wrong_configuration)
     failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
-  else if (!free_of_charge && static_cast<std::int64_t>(++restarts_.used) > budget)
+  else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget)
     failing_ = {now + deaths_heard,
                 budget == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget)};
   revoke(std::move(why), true, now);
@@ -490,7 +492,7 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
 
 void Round::settle(Instant now) {
   lose_the_silent(now);
-  if (failing_ && (living_members_all_ready() || now >= failing_->until)) fail(now);
+  if (failing_ && ((living_members_all_ready() && !is_suspected()) || now >= failing_->until)) fail(now);
   if (!verdict_ && !failing_ && options_) {
     if (recovery_ && now >= recovery_->until)
       end_recovery(std::string{recovery_->why}, now);
@@ -500,6 +502,23 @@ void Round::settle(Instant now) {
   }
   if (!verdict_ && options_) explain(now);
   wake(now);
+}
+
+// A member whose stream broke before a worker of another node failed may be lost, which is known in a moment.
+bool Round::is_suspected() const {
+  return std::any_of(broken_.begin(), broken_.end(), [this](const auto& broken) { return suspects_.contains(broken.second); });
+}
+
+// Collectives fail within milliseconds when a peer's node dies, before the node is known to be lost. What a member's loss
+// did is free of charge.
+void Round::excuse(const NodeId& lost) {
+  if (!suspects_.contains(lost) || deaths_.empty()) return;
+  suspects_.clear();
+  const bool would_fail = failing_.has_value() && charged_;
+  if (!std::exchange(charged_, false)) return;
+  --restarts_.used;
+  failing_.reset();
+  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", deaths_.front().what, lost.value(), would_fail ? "; the job goes on" : ""));
 }
 
 void Round::lose_the_silent(Instant now) {
@@ -552,6 +571,7 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why));
   if (!member) return;
   lost_[id] = why;
+  excuse(id);
   if (former_.size() >= former_max) former_.erase(former_.begin());
   former_.insert_or_assign(id, former);
   if (runs() && !done)  // whoever has done its part may go
@@ -660,6 +680,8 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   done_.clear();
   if (!deaths_.empty()) cause_ = deaths_.front().what;
   deaths_.clear();
+  suspects_.clear();
+  charged_ = false;
   lost_.clear();
   enough_since_.reset();
   forming_since_.reset();

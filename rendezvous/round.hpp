@@ -201,6 +201,8 @@ class Round {
   void leave(const NodeId& id, const std::string& why, Instant now);
 
   void settle(Instant now);
+  [[nodiscard]] bool is_suspected() const;
+  void excuse(const NodeId& lost);
   void lose_the_silent(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);
   void remove(Nodes::iterator node, bool close);
@@ -264,6 +266,8 @@ class Round {
   Instant deserted_until_{};      // every node's stream broke: members have this long to come back
   std::set<NodeId> done_;         // members whose workers all ended well
   std::vector<Death> deaths_;     // the earliest first
+  std::set<NodeId> suspects_;     // members whose streams were broken when the first worker failed: it may have lost them
+  bool charged_ = false;          // that failure used up a restart
   std::optional<Failing> failing_;
   std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
   bool revoked_ = false;

@@ -701,6 +701,33 @@ TEST_CASE("the root cause is what failed first, not what was heard of first", "[
   }
 }
 
+TEST_CASE("a worker that fails because a node is being lost costs no restart", "[round]") {
+  const std::int32_t allowed = GENERATE(0, 1);
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .max_restarts = allowed}};
+  const World held_b = *bench.last<World>(bench.b);
+  bench.break_stream(bench.b);
+  bench.pass(20ms);
+  bench.say(bench.a, failure(bench.generation()));  // its collective failed
+  bench.acknowledge(bench.a, "a");
+  CHECK_FALSE(bench.round.verdict());
+  SECTION("the node does not return") {
+    bench.pass(1s);
+    CHECK_FALSE(bench.round.verdict());
+    const auto b = bench.join("b", 2);
+    REQUIRE(bench.last<World>(b));
+    CHECK(bench.last<World>(b)->restarts.used == 0);
+    bench.say(b, failure(bench.generation()));  // this one is a failure of its own
+    bench.acknowledge(bench.a, "a"), bench.acknowledge(b, "b", 2);
+    CHECK(bench.round.verdict().has_value() == (allowed == 0));
+  }
+  SECTION("the node returns: it was the worker") {
+    const auto b = bench.resume("b", held_b);
+    bench.acknowledge(b, "b");
+    CHECK(bench.round.verdict().has_value() == (allowed == 0));
+    if (allowed > 0) CHECK(bench.last<World>(b)->restarts.used == 1);
+  }
+}
+
 TEST_CASE("a verdict names a bounded number of workers", "[round]") {
   RoundOptions many{.nodes_min = 1, .nodes_max = 1};
   RoundBench bench{many};

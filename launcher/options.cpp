@@ -211,8 +211,8 @@ class Understanding {
     choice("hang_on", out_.hang_sign, {{"progress", HangSign::progress}, {"output", HangSign::output}});
     const bool by_output = out_.hang_timeout > Duration{0} && out_.hang_sign == HangSign::output;
     for (std::uint32_t i = 0; by_output && i < out_.workers; ++i)
-      if (out_.tee.of(LocalRank{i}) == Streams{} && out_.redirects.of(LocalRank{i}) == Streams{}) {
-        problems_.contradiction(fmt::format("--hang_on output: elrun does not see what worker {} writes; add --tee 3 or --redirects 3", i));
+      if ((out_.tee.of(LocalRank{i}) == Streams{} && out_.redirects.of(LocalRank{i}) == Streams{}) || out_.log_dir == "/dev/null") {
+        problems_.contradiction(fmt::format("--hang_on output: elrun does not see what worker {} writes; add --tee 3 or --redirects 3, and a --log_dir other than /dev/null", i));
         break;
       }
     choice("numa_binding", out_.numa_binding,

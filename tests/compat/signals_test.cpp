@@ -29,6 +29,13 @@ TEST_CASE("56 a signal that asks elrun to end is given to each worker's group; t
     CHECK(job.wait(patience) == 128 + number);  // torchrun: 1
     CHECK(times_said(job.output(), "got " + name) == 2);
   }
+  SECTION("and as torchrun has it with its exit codes") {
+    const Meeting here;
+    Job job{here.alone(shell({"--exit_codes", "torchrun"}, says_signals))};
+    REQUIRE(job.line("ready", patience));
+    job.signal(SIGTERM);
+    CHECK(job.wait(patience) == 1);
+  }
 }
 
 TEST_CASE("57 workers that ignore the signal are gone after the shutdown timeout, by flag or by variable", "[compat]") {

@@ -358,6 +358,7 @@ TEST_CASE("grace and hangs in seconds, the flag before the variable", "[options]
   CHECK(o.hang_sign == HangSign::output);
   CHECK(contains(refused({"--hang-timeout=-1", "s"}).text, "--hang_timeout -1"));
   CHECK(contains(refused({"--nproc_per_node=2", "--hang-timeout=1", "--hang-on=output", "--redirects=0:1", "s"}).text, "what worker 1 writes"));
+  CHECK(contains(refused({"--hang-timeout=1", "--hang-on=output", "--tee=3", "--log-dir=/dev/null", "s"}).text, "what worker 0 writes"));
   CHECK(contains(refused({"--hang-on=heat", "s"}).text, "progress, output"));
 }
 

@@ -157,7 +157,7 @@ std::string help_text() {
          "files), a shared token by token_file, or both; as keys of --rdzv_conf, or as ELRUN_RDZV_CACERT, ELRUN_RDZV_CERT,\n"
          "ELRUN_RDZV_KEY, ELRUN_RDZV_TOKEN_FILE. The token itself (token=, ELRUN_RDZV_TOKEN) is better kept off a command\n"
          "line, where ps shows it. Workers never see the token.\n"
-         "\nExit codes: 0 the job is done; 1 to 125 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
+         "\nExit codes: 0 the job is done; 1 to 255 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
          "66 script missing, 78 contradictory options, 126/127 program cannot be executed/found, 128+n ended by signal n,\n"
          "170 the nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left, 174 workers hung. The root cause\n"
          "decides, on every node. See launcher/README.md.\n\n"

@@ -475,6 +475,11 @@ class Understanding {
     if (!alone) understand_rank();
     if (by_etcd) return understand_etcd(given_.get("rdzv_endpoint").text);
     const bool is_static = backend == "static";
+    // `localhost:0` stands in torchrun's documentation: any free port, so nobody else is to come.
+    if (alone && given_.get("rdzv_endpoint").text.ends_with(":0")) {
+      if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
+      return;
+    }
     const Asked asked = understand_endpoint();
     if (!asked.host && !asked.port && alone) {  // nobody to meet
       if (is_static && master_port)

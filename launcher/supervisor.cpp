@@ -227,7 +227,10 @@ void Supervisor::on_message(const Verdict& m) {
   // What this node's workers decided with all others stands, whatever a coordinator thinks that was not there.
   const bool success = m.exit_code == 0 || job_over_;
   if (success) {
-    act(Say{Level::info, "the job is done", true});
+    if (last_.number == 0 && options_.workers > 0)
+      say(Level::warning, "the job is done; this node was a spare, and no worker of it ever ran. Was it to run a job of its own? Then give each job an --rdzv_id and an endpoint of its own");
+    else
+      act(Say{Level::info, "the job is done", true});
     // Workers end by themselves, for they decided it, and have much time for work of their own: a program that exports
     // its model after the job is not to be cut short and called a success.
     if (phase_ == Phase::running && running() > 0) {
@@ -307,6 +310,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   hang_.forget(e.worker);
   w.failed_at = now_ - e.ago;
   w.death = e.death;
+  if (!hang_why_.empty() && !e.ending.ok()) w.death.evidence = fmt::format("it hung ({}), and elrun ended it", hang_why_);
   if (phase_ == Phase::stopping) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
     const bool ended_by_elrun = e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL;

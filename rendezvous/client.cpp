@@ -245,6 +245,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   }
   // A connection that is closed before a word was said: gRPC cannot tell that it was for want of TLS, a person can.
   [[nodiscard]] std::string advice(std::string_view why) const {
+    if (why.find("parsing HTTP/2") != why.npos) return "; who listens there is no rendezvous of elrun: is the port another program's?";
     const bool closed = why.find("reset") != why.npos || why.find("closed") != why.npos || why.find("andshake") != why.npos;
     if (!closed) return {};
     return access_.has_tls() ? fmt::format("; does it speak TLS too, with a certificate for {}, and does each side's cacert vouch for the other's cert?", endpoint_.host)

@@ -345,6 +345,13 @@ TEST_CASE("signals by name; a name of none is noted and has no effect", "[option
   CHECK(contains(o.notes[2], "SIGNOPE"));
 }
 
+TEST_CASE("port 0 of a single node means that nobody is to come, as torchrun's documentation has it", "[options]") {
+  const LaunchOptions o = launch({"--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv_id=me", "s"});
+  CHECK_FALSE(o.endpoint);
+  CHECK(o.run == RunId{"me"});
+  CHECK(contains(refused({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "s"}).text, "from 1 to 65535"));
+}
+
 TEST_CASE("grace and hangs in seconds, the flag before the variable", "[options]") {
   const Given variable{.environment = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "4"}}};
   CHECK(launch({"--shutdown-timeout", "7", "s"}, variable).timeouts.stop_grace == 7s);

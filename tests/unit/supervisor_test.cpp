@@ -546,6 +546,14 @@ TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
   }
 }
 
+TEST_CASE("a spare that was never needed says so at the end, for it may have been meant as a job of its own", "[supervisor]") {
+  Node node;
+  node.on(LinkUp{});
+  node.hear(Waiting{"this node is a spare", generation(1)});
+  CHECK(node.hear(Verdict{}).back() == "finish 0");
+  CHECK(node.said.find("no worker of it ever ran") != std::string::npos);
+}
+
 TEST_CASE("a coordinating node runs no worker and is done at once", "[supervisor]") {
   Node node{0};
   node.on(LinkUp{});
@@ -567,6 +575,8 @@ TEST_CASE("workers that give no sign of progress are looked at, then asked by SI
     CHECK(node.said.find("rank 0 (node n, pid 100), rank 1") != std::string::npos);
     CHECK(node.wait(5s) == Words{"signal 0 6", "signal 1 6"});
     CHECK(node.ended(0, {.signal = SIGABRT}) == Words{"failed 0 174 job"});
+    const auto& failed = std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message);
+    CHECK(failed.death.evidence.find("it hung (no sign of progress for 60.0 s)") == 0);  // no fault of the program's abort
     CHECK(node.wait(2s) == Words{"signal 1 9"});
     CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 174 job"});
     CHECK(node.said.find("a hang (no sign of progress for 60.0 s), then signal 9") != std::string::npos);

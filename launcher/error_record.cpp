@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr std::int64_t second = 1'000'000'000;
-constexpr std::int64_t seconds_max = 32'503'680'000;  // the year 3000: what is later is no time of a worker
+constexpr std::int64_t seconds_max = 9'000'000'000;  // the year 2255, still a number of nanoseconds: what is later is no time of a worker
 
 const Json* find(const Json& object, const char* key) {
   if (!object.is_object()) return nullptr;

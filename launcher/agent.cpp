@@ -96,7 +96,7 @@ class Agent {
         signals_{loop_},
         timer_{loop_},
         supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout, options_.hang_sign, endpoint_text()}},
-        reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, log_},
+        reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, lines_, log_},
         side_doors_{loop_, clock_, log_, {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), endpoint_text(), options_.round}, [this] { return hosted() != nullptr; }} {}
 
   int run() {
@@ -359,9 +359,9 @@ class Agent {
   void perform(const Finish& a) {
     finished_ = true;
     server_.reset();
-    output_->after_all([this, a] {
-      exit_code_ = reporter_.finished(a, hosted() != nullptr);
-      reported_ = true;
+    finish_ = a;
+    output_->after_all([this] {
+      report();
       end_if_allowed();
     });
     // The host of the rendezvous stays until the others have the verdict, a bounded time.
@@ -371,6 +371,11 @@ class Agent {
       lingered_ = true;
       end_if_allowed();
     });
+  }
+
+  void report() {
+    if (std::exchange(reported_, true)) return;
+    exit_code_ = reporter_.finished(finish_, hosted() != nullptr);
   }
 
   [[nodiscard]] bool is_known(pid_t pid) const {
@@ -405,7 +410,10 @@ class Agent {
   void wait_for_signal() {
     signals_.async_wait([this](const boost::system::error_code& error, int number) {
       if (error) return;
-      if (finished_) return loop_.stop();  // only lingering for others
+      if (finished_) {  // the last output is being shown, or others are being told
+        report();
+        return loop_.stop();
+      }
       feed(SignalCame{number});
       wait_for_signal();
     });
@@ -433,6 +441,7 @@ class Agent {
   bool finished_ = false, reported_ = false, lingered_ = false;  // the end: no worker is left, all is said, others had their time
   NameLookup lookup_{loop_};  // whether the coordinator's name leads to this machine now
   bool looking_up_ = false;
+  Finish finish_;  // once finished_
   int exit_code_ = exit_code::internal;
   std::uint16_t port_ = 0;  // told in Join after the generation port_is_for_
   Generation port_is_for_{};

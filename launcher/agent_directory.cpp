@@ -43,7 +43,10 @@ Result<Path> make_agent_directory(const Variables& environment) {
 
 std::vector<Path> agent_directories(const Variables& environment) {
   std::vector<Path> all;
-  for (const std::string& place : places(environment)) {
+  std::vector<std::string> where = places(environment);
+  // An agent makes its directory in the first that it can: with a place of its own it is in no other.
+  if (environment.contains("XDG_RUNTIME_DIR") && !where.empty() && ::access(where.front().c_str(), W_OK) == 0) where.resize(1);
+  for (const std::string& place : where) {
     std::error_code error;
     for (std::filesystem::directory_iterator entry{place, error}, end; !error && entry != end && all.size() < agent_directories_max; entry.increment(error))
       if (entry->path().filename().native().starts_with(prefix) && is_own_directory(entry->path())) all.push_back(entry->path());

@@ -55,6 +55,8 @@ std::vector<pid_t> child_processes() {
 
 Orphans::Orphans(boost::asio::io_context& loop, std::function<bool(pid_t)> is_known) : is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
+  for (const pid_t pid : child_processes())
+    if (!is_known_(pid)) others_.insert(pid);
   wait_for_endings();
 }
 
@@ -67,18 +69,18 @@ void Orphans::wait_for_endings() {
 }
 
 // Several endings may be one signal, so it looks at all.
-void Orphans::collect() const {
+void Orphans::collect() {
   for (const pid_t pid : child_processes())
-    if (!is_known_(pid)) ::waitpid(pid, nullptr, WNOHANG);
+    if (!is_known_(pid) && ::waitpid(pid, nullptr, WNOHANG) == pid) others_.erase(pid);
 }
 
 // A process that is killed gives its own children to this one, so it looks again until there is none.
-Orphans::Ended Orphans::end(Duration limit) const {
+Orphans::Ended Orphans::end(Duration limit) {
   const auto until = steady_clock::now() + limit;
   std::set<pid_t> killed;
   while (true) {
     std::vector<pid_t> found = child_processes();
-    found.erase(std::remove_if(found.begin(), found.end(), is_known_), found.end());
+    found.erase(std::remove_if(found.begin(), found.end(), [this](pid_t pid) { return is_known_(pid) || others_.contains(pid); }), found.end());
     if (found.empty() || steady_clock::now() >= until) return {killed.size(), std::move(found)};
     bool all_collected = true;
     for (const pid_t pid : found) {

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <set>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -29,12 +30,13 @@ class Orphans {
     std::vector<pid_t> remain;  ///< Did not end within `limit` (they hang in the kernel).
   };
   /// Kills all there are, and waits until the kernel has ended them, `limit` at most.
-  [[nodiscard]] Ended end(Duration limit) const;
+  [[nodiscard]] Ended end(Duration limit);
 
  private:
   void wait_for_endings();
-  void collect() const;
+  void collect();
   std::function<bool(pid_t)> is_known_;
+  std::set<pid_t> others_;  // were children before any worker was (`helper & exec elrun`): not a worker's, and left alone
   boost::asio::signal_set endings_;
 };
 

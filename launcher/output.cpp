@@ -62,6 +62,18 @@ std::size_t write_all(int fd, std::string_view bytes) {
   return done;
 }
 
+// To standard error, in pieces that poll promises room for.
+bool write_patiently(std::string_view bytes) {
+  while (!bytes.empty()) {
+    pollfd room{2, POLLOUT, 0};
+    if (::poll(&room, 1, stall_seconds * 1000) == 0) return false;
+    const ssize_t n = ::write(2, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
+    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // nobody is there to read it
+    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
 bool same_file(int a, int b) {
   struct stat one {}, other {};
   return ::fstat(a, &one) == 0 && ::fstat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
@@ -293,15 +305,17 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     bool full = false;
     {
       const std::lock_guard lock{console.mutex};
-      console.arrived += bytes.size();
-      source.written += in_file;
-      source.memory += bytes.substr(in_file);
+      if (source.seen || !source.is_passed_on) {  // else it is only remembered, and no console holds it up
+        console.arrived += bytes.size();
+        source.written += in_file;
+        source.memory += bytes.substr(in_file);
+      }
       full = source.memory.size() >= memory_bytes_max;
       remember(source, bytes);
     }
     console.news.notify_one();
     if (full) pause(watched, true);
-    return !full;
+    return true;  // a pause is for the next turn: whoever drains takes what the pipe holds
   }
 
   static void remember(Source& source, std::string_view bytes) {
@@ -646,16 +660,23 @@ void Output::after_all(std::function<void()> then) {
 void Output::all_shown() {
   for (Threads::Console* console : {&threads_->out_, &threads_->err_}) {
     const std::lock_guard lock{console->mutex};
-    if (console->fd >= 0 && !Threads::idle(*console)) return;
+    if (console->fd < 0 || Threads::idle(*console)) continue;
+    // A line of elrun's own came meanwhile: the console looks again when it is through.
+    console->when_idle = [this, threads = threads_.get()] { threads->post([this] { all_shown(); }); };
+    return;
   }
+  if (!then_) return;
   stall_.cancel();
-  end_of_show();
+  end_of_show(true);
 }
 
-// From here on elrun's own lines go to standard error directly: nothing else does.
-void Output::end_of_show() {
-  setting_.lines.set_writer(nullptr);
+// From here on elrun's own lines go to standard error directly: nothing else does. No worker is left, so for a reader that
+// does read the loop may wait a bounded time: the report of a failure is long, and comes last.
+void Output::end_of_show(bool is_read) {
+  if (is_read) setting_.lines.set_writer(write_patiently);
+  else setting_.lines.set_writer(nullptr);
   if (const auto then = std::exchange(then_, nullptr)) then();
+  setting_.lines.set_writer(nullptr);
 }
 
 void Output::watch_for_stall(std::uint64_t moved, int seconds) {
@@ -667,7 +688,7 @@ void Output::watch_for_stall(std::uint64_t moved, int seconds) {
     if (seconds + 1 < stall_seconds) return watch_for_stall(now, seconds + 1);
     setting_.lines.set_writer(nullptr);
     log_.warning(fmt::format("nobody has read this output for {} s; the rest is only in {}", stall_seconds, layout_.base().native()));
-    end_of_show();
+    end_of_show(false);
   });
 }
 

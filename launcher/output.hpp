@@ -75,7 +75,7 @@ class Output {
   [[nodiscard]] std::shared_ptr<Fd> filtered(Stream stream);
   void watch_for_stall(std::uint64_t moved, int seconds);
   void all_shown();
-  void end_of_show();
+  void end_of_show(bool is_read);
 
   boost::asio::io_context& loop_;
   const Setting setting_;

@@ -57,12 +57,13 @@ void write_refusal(const Path& termination_log, int exit_code, int returned, con
   write_termination_log(termination_log, job);
 }
 
-Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, const Log& log)
+Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, LogStream& lines, const Log& log)
     : options_{options},
       node_{std::move(node)},
       source_{std::move(run), std::move(host), options.role, options.program.name, options.etcd.empty() ? "c10d" : "etcd"},
       files_{std::move(files)},
       clock_{clock},
+      lines_{lines},
       log_{log},
       born_{clock.now()},
       joining_since_{born_} {
@@ -72,7 +73,7 @@ Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::st
 }
 
 void Reporter::write_event(const std::string& line) const {
-  if (options_.event_log_handler == EventLogHandler::console) write_all(STDERR_FILENO, line + "\n");
+  if (options_.event_log_handler == EventLogHandler::console) lines_.pass(line + "\n");
   if (event_log_) write_all(event_log_.get(), line + "\n");
 }
 

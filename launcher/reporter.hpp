@@ -29,7 +29,7 @@ void write_refusal(const Path& termination_log, int exit_code, int returned, con
 /// On the agent's loop.
 class Reporter {
  public:
-  Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, const Log& log);
+  Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, LogStream& lines, const Log& log);
 
   void joining();  ///< The node waits for a generation.
   void began(const World& world, std::uint32_t node_restarts);
@@ -60,6 +60,7 @@ class Reporter {
   const EventSource source_;
   const ReportFiles files_;
   const Clock& clock_;
+  LogStream& lines_;
   const Log& log_;
   const MemoryWatch memory_;
   Fd event_log_;

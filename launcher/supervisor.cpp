@@ -236,6 +236,8 @@ void Supervisor::on_message(const Verdict& m) {
     if (phase_ == Phase::running && running() > 0) {
       phase_ = Phase::stopping;
       job_over_ = true;
+      hang_.clear();
+      end_hung_at_.reset();
       after_ = {.rejoin = false, .finish = {0, {}, true}};
       kill_at_ = now_ + options_.timeouts.last_work;
       coordinator_by_.reset();
@@ -429,6 +431,8 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   if (!job_over_) act(Send{JobFinished{m.generation}});
   job_over_ = true;
   hang_.clear();  // what it does now is work of its own
+  end_hung_at_.reset();
+  hang_why_.clear();
   act(Answer{from, JobOver{m.generation}});
 }
 
@@ -575,6 +579,7 @@ void Supervisor::on_worker_said(ConnectionId from, const PrepareToLeave& m) {
 }
 
 void Supervisor::leave(int number) {
+  leave_at_.reset();  // workers that are ending by themselves already are not stopped once more
   say(Level::warning,
       fmt::format("{}: {}", signal_name(number),
                   running() > 0 ? fmt::format("forwarded to {}; SIGKILL after {}", count_of(running(), "worker"),
@@ -583,7 +588,7 @@ void Supervisor::leave(int number) {
   act(Send{Leave{fmt::format("{} came", signal_name(number))}});
   const AfterStop after{.rejoin = false, .finish = {job_over_ ? 0 : 128 + number, {}, false}};
   const bool stopping = phase_ == Phase::stopping;
-  if (stopping && kill_at_) kill_at_ = std::min(*kill_at_, now_ + options_.timeouts.stop_grace);
+  if (stopping && kill_at_) kill_at_ = std::min(*kill_at_, gone_by_.value_or(now_ + options_.timeouts.stop_grace));
   stop(after, number, {});
   if (stopping)  // they were asked by another signal, or are about to end by themselves
     for (std::size_t i = 0; i < workers_.size(); ++i)

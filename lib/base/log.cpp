@@ -3,6 +3,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <ctime>
 
 #include <fmt/format.h>
@@ -21,10 +24,15 @@ namespace {
 
 const char* mark_of(Level level) { return level == Level::error ? "error: " : level == Level::warning ? "warning: " : ""; }
 
+// In pieces that poll promises room for; once begun, a reader has a moment for the rest.
 bool write_if_there_is_room(std::string_view lines) {
-  pollfd room{2, POLLOUT, 0};
-  if (::poll(&room, 1, 0) == 0) return false;
-  [[maybe_unused]] const ssize_t ignored = ::write(2, lines.data(), lines.size());
+  for (std::size_t done = 0; done < lines.size();) {
+    pollfd room{2, POLLOUT, 0};
+    if (::poll(&room, 1, done == 0 ? 0 : 100) == 0) return false;
+    const ssize_t n = ::write(2, lines.data() + done, std::min<std::size_t>(lines.size() - done, PIPE_BUF));
+    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // nobody is there to read it
+    if (n > 0) done += static_cast<std::size_t>(n);
+  }
   return true;
 }
 
@@ -56,6 +64,11 @@ void LogStream::write(Level level, std::string_view who, std::string_view text) 
   lines += format_({now, level, who, text}) + "\n";
   const bool written = writer_ ? writer_(lines) : write_if_there_is_room(lines);
   lost_ = written ? 0 : lost_ + 1;
+}
+
+bool LogStream::pass(std::string_view line) {
+  const std::lock_guard lock{mutex_};
+  return writer_ ? writer_(line) : write_if_there_is_room(line);
 }
 
 Log::Log(const Clock& clock, std::string who, Level least) : stream_{std::make_shared<LogStream>(clock)}, who_{std::move(who)}, least_{least} {}

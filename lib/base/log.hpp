@@ -38,6 +38,8 @@ class LogStream {
   /// `nullptr`: to standard error again.
   void set_writer(Writer writer);
   void write(Level level, std::string_view who, std::string_view text);
+  /// A line with its newline as it is, where the others go; false: there is no room.
+  bool pass(std::string_view line);
 
  private:
   const Clock& clock_;

@@ -138,6 +138,14 @@ TEST_CASE("what a failed worker started is gone before the next attempt, whateve
   CHECK(job.says("ended what workers had left behind"));
 }
 
+TEST_CASE("what was there before elrun is not its workers': a helper of the container's entry point stays", "[lifecycle]") {
+  const TemporaryDirectory here;
+  const std::string file = here.path() + "/pid";
+  Job job{{.arguments = {"-c", "sleep 1000 >/dev/null 2>&1 & echo $! > " + file + "; exec " + program_path("elrun") + " --max_restarts 1 --no_python /bin/false"}, .program = "/bin/sh"}};
+  CHECK(job.wait(patience) == 1);
+  CHECK(::kill(pid_in(file), SIGKILL) == 0);
+}
+
 TEST_CASE("at the good end of a job a process in a session of its own may stay", "[lifecycle]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";

@@ -402,6 +402,13 @@ TEST_CASE("a node that is asked to leave lets its Job save what would be lost", 
   SECTION("a second signal kills at once") {
     CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15", "signal 0 9", "signal 1 9"});
   }
+  SECTION("the end of the job is its end, also while its workers still do work of their own") {
+    node.tell(10, JobOver{generation(1)});
+    node.hear(Verdict{});
+    node.wait(25s);
+    REQUIRE(node.wake_at());
+    CHECK(*node.wake_at() > node.now);
+  }
   SECTION("the end of the job is its end") {
     node.tell(10, JobOver{generation(1)});
     node.ended(0);

@@ -453,7 +453,7 @@ class Agent {
   std::map<LocalRank, std::uintmax_t> bytes_seen_;
   std::map<LocalRank, std::string> never_ran_;  // why a worker could not be executed
   Generation spawned_{};  // whose workers are the attempt at hand
-  Orphans orphans_{loop_, [this](pid_t pid) { return is_known(pid); }};
+  Orphans orphans_{loop_, clock_, [this](pid_t pid) { return is_known(pid); }};
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<Coordinator> coordinator_;
   ElectedLink* elected_ = nullptr;  // link_, when etcd elects

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <set>
 #include <string>
 #include <thread>
 
@@ -19,7 +18,6 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using std::chrono::steady_clock;
 
 // Kernels without the lists of children: by each process's parent, the second word after the name in brackets.
 std::vector<pid_t> children_by_parent() {
@@ -53,7 +51,7 @@ std::vector<pid_t> child_processes() {
   return listed ? found : children_by_parent();
 }
 
-Orphans::Orphans(boost::asio::io_context& loop, std::function<bool(pid_t)> is_known) : is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
+Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known) : clock_{clock}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
   for (const pid_t pid : child_processes())
     if (!is_known_(pid)) others_.insert(pid);
@@ -76,12 +74,12 @@ void Orphans::collect() {
 
 // A process that is killed gives its own children to this one, so it looks again until there is none.
 Orphans::Ended Orphans::end(Duration limit) {
-  const auto until = steady_clock::now() + limit;
+  const Instant until = clock_.now() + limit;
   std::set<pid_t> killed;
   while (true) {
     std::vector<pid_t> found = child_processes();
     found.erase(std::remove_if(found.begin(), found.end(), [this](pid_t pid) { return is_known_(pid) || others_.contains(pid); }), found.end());
-    if (found.empty() || steady_clock::now() >= until) return {killed.size(), std::move(found)};
+    if (found.empty() || clock_.now() >= until) return {killed.size(), std::move(found)};
     bool all_collected = true;
     for (const pid_t pid : found) {
       killed.insert(pid);

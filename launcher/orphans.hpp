@@ -13,6 +13,8 @@
 
 #include <elrun/units.hpp>
 
+#include "lib/base/clock.hpp"
+
 namespace elrun::inline v0::launcher {
 
 /// Lives on the loop; one per process. From its making on this process is the reaper of all that its workers start:
@@ -21,7 +23,7 @@ namespace elrun::inline v0::launcher {
 class Orphans {
  public:
   /// `is_known`: this child is somebody else's to collect (a worker, the guard).
-  Orphans(boost::asio::io_context& loop, std::function<bool(pid_t)> is_known);
+  Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known);
   Orphans(const Orphans&) = delete;
   Orphans& operator=(const Orphans&) = delete;
 
@@ -35,6 +37,7 @@ class Orphans {
  private:
   void wait_for_endings();
   void collect();
+  const Clock& clock_;
   std::function<bool(pid_t)> is_known_;
   std::set<pid_t> others_;  // were children before any worker was (`helper & exec elrun`): not a worker's, and left alone
   boost::asio::signal_set endings_;

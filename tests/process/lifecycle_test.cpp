@@ -146,6 +146,29 @@ TEST_CASE("what was there before elrun is not its workers': a helper of the cont
   CHECK(::kill(pid_in(file), SIGKILL) == 0);
 }
 
+TEST_CASE("a reader that is slow gets the report of a failure, and a signal meanwhile changes nothing of it", "[lifecycle]") {
+  const TemporaryDirectory here;
+  const std::string in = here.path() + "/", elrun = program_path("elrun");
+  // `$$$$` is `$$` when elrun has read it: the worker's own number.
+  const std::string fails = " --no_python /bin/sh -c 'echo $$$$ > " + in + "pid.new; mv " + in + "pid.new " + in + "pid; yes a-line-of-the-last-words | head -c 300000 >&2; exit 5'";
+  SECTION("slow") {
+    Job job{{.arguments = {"-c", elrun + fails + " 2>&1 | { while dd bs=4096 count=1 status=none | grep -a .; do sleep 0.01; done; true; }"}, .program = "/bin/sh"}};
+    CHECK(job.wait(patience) == 0);
+    CHECK(job.says("/bin/sh FAILED"));
+    CHECK(job.says("exitcode  : 5"));
+  }
+  SECTION("asked to end while its output waits to be read") {
+    // The worker was collected, so only its words are left; nobody reads them before elrun has ended.
+    const std::string asks = "while [ ! -e " + in + "pid ]; do sleep 0.05; done; while kill -0 $(cat " + in + "pid) 2>/dev/null; do sleep 0.05; done; kill -TERM $elrun; wait $elrun; echo $? > " + in + "code";
+    Job job{{.arguments = {"-c", "{ " + elrun + fails + " 2>&1 & elrun=$!; " + asks + "; } | { while [ ! -e " + in + "code ]; do sleep 0.05; done; cat >/dev/null; }"}, .program = "/bin/sh"}};
+    CHECK(job.wait(patience) == 0);
+    std::ifstream code{in + "code"};
+    int returned = -1;
+    code >> returned;
+    CHECK(returned == 5);
+  }
+}
+
 TEST_CASE("at the good end of a job a process in a session of its own may stay", "[lifecycle]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";

@@ -492,7 +492,7 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
 
 void Round::settle(Instant now) {
   lose_the_silent(now);
-  if (failing_ && ((living_members_all_ready() && !is_suspected()) || now >= failing_->until)) fail(now);
+  if (failing_ && (living_members_all_ready() || now >= failing_->until)) fail(now);
   if (!verdict_ && !failing_ && options_) {
     if (recovery_ && now >= recovery_->until)
       end_recovery(std::string{recovery_->why}, now);
@@ -502,11 +502,6 @@ void Round::settle(Instant now) {
   }
   if (!verdict_ && options_) explain(now);
   wake(now);
-}
-
-// A member whose stream broke before a worker of another node failed may be lost, which is known in a moment.
-bool Round::is_suspected() const {
-  return std::any_of(broken_.begin(), broken_.end(), [this](const auto& broken) { return suspects_.contains(broken.second); });
 }
 
 // Collectives fail within milliseconds when a peer's node dies, before the node is known to be lost. What a member's loss

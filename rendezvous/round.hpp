@@ -201,7 +201,6 @@ class Round {
   void leave(const NodeId& id, const std::string& why, Instant now);
 
   void settle(Instant now);
-  [[nodiscard]] bool is_suspected() const;
   void excuse(const NodeId& lost);
   void lose_the_silent(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);

@@ -85,7 +85,11 @@ void storm(Rng& rng) {
   std::vector<std::unique_ptr<Job>> agents;
   for (std::size_t i = 0; i < nodes; ++i)
     agents.push_back(std::make_unique<Job>(Job::Setting{.arguments = shell(options, random_script(rng)), .environment = {{name, value}}}));
-  std::vector<pid_t> stopped;
+  std::vector<std::pair<const Job*, pid_t>> stopped;  // with the agent whose worker it is, or which it is
+  const auto go_on = [&](const Job* agent) {
+    for (const auto& [whose, pid] : stopped)
+      if (agent == nullptr || whose == agent) ::kill(pid, SIGCONT);
+  };
   for (std::uint64_t blow = 0, blows = 2 + rng.below(12); blow < blows; ++blow) {
     std::this_thread::sleep_for(std::chrono::milliseconds{rng.below(60)});
     const Job& agent = *agents[rng.below(nodes)];
@@ -96,16 +100,20 @@ void storm(Rng& rng) {
       case 1: ::kill(target, SIGTERM); break;
       case 2:
         ::kill(target, SIGSTOP);
-        stopped.push_back(target);
+        stopped.emplace_back(&agent, target);
         break;
       default:
-        for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
+        go_on(nullptr);
         stopped.clear();
     }
   }
-  for (const auto& agent : agents) {  // workers that are stopped stay so: their agent has to see to it
+  // An agent that is asked to end sees to its workers, stopped ones too. One that is not waits for them, however long.
+  for (const auto& agent : agents) {
     agent->signal(SIGCONT);
-    if (rng.below(2) == 0) agent->signal(SIGTERM);
+    if (rng.below(2) == 0)
+      agent->signal(SIGTERM);
+    else
+      go_on(agent.get());
   }
   for (const auto& agent : agents) {
     const int code = agent->wait(agent_ends_within);

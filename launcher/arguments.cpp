@@ -34,6 +34,11 @@ bool ends_or_is_unknown(std::span<const std::string> rest) {
   return matches_of(rest[0].substr(2, rest[0].find('=') - 2)).empty();
 }
 
+// Whether what stands behind an option that nobody knows is its value, and not the program: an option of elrun's follows.
+bool is_value_of_unknown(std::span<const std::string> rest) {
+  return rest.size() > 1 && !looks_like_option(rest[0]) && !rest[0].ends_with(".py") && rest[1].starts_with("--") && !ends_or_is_unknown(rest.subspan(1));
+}
+
 }  // namespace
 
 Usage Problems::report(ExitCodes codes) const {
@@ -90,8 +95,14 @@ const Option* Arguments::find(std::string_view token, std::string name, Problems
   if (matches.size() == 1) return matches.front();
   std::string choices;
   for (const Option* o : matches) choices += fmt::format("{}--{}", choices.empty() ? "" : ", ", o->name);
-  problems.usage(matches.empty() ? fmt::format("{}: no such option; options of the program stand after its name", token)
-                                 : fmt::format("{}: could be {}; write more of it", token, choices));
+  if (!matches.empty()) return problems.usage(fmt::format("{}: could be {}; write more of it", token, choices)), nullptr;
+  std::vector<std::string_view> names;
+  for (const Option& o : option_table()) names.push_back(o.name);
+  std::string word{token.substr(2)};
+  std::replace(word.begin(), word.end(), '-', '_');
+  const std::string_view meant = nearest(word, names);
+  problems.usage(fmt::format("{}: no such option{}; options of the program stand after its name", token,
+                             meant.empty() ? std::string{} : fmt::format(", did you mean --{}?", meant)));
   return nullptr;
 }
 
@@ -118,7 +129,11 @@ void Arguments::read(std::span<const std::string> words, Problems& problems, std
         problems.usage(fmt::format("{}: no such option; options of the program stand after its name", token.substr(0, 2)));
       if (token.size() > 2) value = token.substr(token[2] == '=' ? 3 : 2);
     }
-    if (option == nullptr) continue;
+    if (option == nullptr) {
+      // So that what is wrong behind it is told as well; nothing is started in any case.
+      if (!value && is_value_of_unknown(words.subspan(i + 1))) program_.emplace().name = words[++i];
+      continue;
+    }
     if (option->is_flag) {
       if (value) problems.usage(fmt::format("{}: a flag takes no value", token.substr(0, token.find('='))));
       set(option->name, "1", fmt::format("--{}", option->name));

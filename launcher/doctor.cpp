@@ -240,6 +240,7 @@ Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
   if (!options.has_program || !facts.command) return {};
   if (const auto* none = std::get_if<NoCommand>(&*facts.command)) return {fail("program", fmt::format("{}; the start would end with {}", none->why, none->exit_code), "check its path, PATH and PYTHON_EXEC on this node")};
   Findings all{well("program", fmt::format("starts {}", std::get<Command>(*facts.command).path))};
+  if (const std::string& warning = std::get<Command>(*facts.command).warning; !warning.empty()) all.push_back(warn("program", warning, "if it is Python, take that line out"));
   if (facts.script && !facts.script->is_fine) all.push_back(fail("program", fmt::format("{} cannot be read: {}", options.launch.program.name, facts.script->problem), "check its mode and owner, and the directories above it"));
   return all;
 }

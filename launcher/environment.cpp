@@ -107,14 +107,10 @@ namespace {
 // nothing better came.
 struct Search {
   std::string path;
-  FileKind kind = FileKind::missing;  // never `binary`: whoever executes a file does not care
+  FileKind kind = FileKind::missing;
 };
 Search search(const std::string& name, const Variables& environment, const LookUp& look_up) {
-  const auto kind_of = [&](const std::string& file) {
-    const FileKind kind = look_up(file);
-    return kind == FileKind::binary ? FileKind::executable : kind;
-  };
-  if (name.find('/') != std::string::npos) return {name, kind_of(name)};
+  if (name.find('/') != std::string::npos) return {name, look_up(name).kind};
   const auto path = environment.find("PATH");
   std::string_view rest = path != environment.end() ? std::string_view{path->second} : "/usr/local/bin:/usr/bin:/bin";
   Search best;
@@ -122,13 +118,16 @@ Search search(const std::string& name, const Variables& environment, const LookU
     const auto colon = rest.find(':');
     const std::string_view folder = rest.substr(0, colon);
     const std::string candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
-    const FileKind kind = kind_of(candidate);
+    const FileKind kind = look_up(candidate).kind;
     if (kind == FileKind::executable) return {candidate, kind};
     if (kind == FileKind::not_executable && best.kind == FileKind::missing) best = {candidate, kind};
     if (colon == std::string_view::npos) return best;
     rest.remove_prefix(colon + 1);
   }
 }
+
+// What a first line names that is never Python.
+constexpr std::array others{"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "csh", "tcsh", "perl", "ruby", "node", "lua", "php", "awk", "gawk", "julia", "Rscript"};
 
 // For --run_path: the file as __main__, and what ends it written where torch's own recorder would write it.
 constexpr const char* run_recorded = R"(import json, os, runpy, sys, time, traceback
@@ -146,6 +145,21 @@ except Exception as error:
 
 }  // namespace
 
+std::string other_interpreter(std::string_view head) {
+  if (!head.starts_with("#!")) return {};
+  std::string_view line = head.substr(2, std::min(head.find_first_of("\r\n"), head.size()) - 2);
+  const auto next_word = [&] {
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    const std::string_view word = line.substr(0, line.find_first_of(" \t"));
+    line.remove_prefix(word.size());
+    return word.substr(word.rfind('/') + 1);
+  };
+  std::string_view name = next_word();
+  if (name == "env") name = next_word();
+  if (name == "-S") name = next_word();  // env's, which splits the rest
+  return std::find(others.begin(), others.end(), name) != others.end() ? std::string{name} : std::string{};
+}
+
 std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment,
                                                  const LookUp& look_up) {
   if (program.kind == Program::Kind::executable) {
@@ -161,11 +175,11 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
                                      ? ""
                                      : " on PATH; a program of the current folder is ./" + program.name)};
   }
-  const FileKind script = program.kind == Program::Kind::module ? FileKind::executable : look_up(program.name);
-  if (script == FileKind::binary)
+  const FoundFile script = program.kind == Program::Kind::module ? FoundFile{FileKind::executable} : look_up(program.name);
+  if (script.head.starts_with("\177ELF"))
     return NoCommand{exit_code::cannot_execute,
                      fmt::format("{}: is a program, not a Python script; put --no_python before it", program.name)};
-  if (script == FileKind::missing)
+  if (script.kind == FileKind::missing)
     return NoCommand{
         exit_code::no_input,
         fmt::format("{}: no such script; for a program that is not Python give --no_python, for a module -m",
@@ -188,6 +202,10 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
     if (program.kind == Program::Kind::module) command.arguments.push_back("-m");
     if (program.kind == Program::Kind::run_path) command.arguments.insert(command.arguments.end(), {"-c", run_recorded});
     command.arguments.push_back(program.name);
+    // Not refused: a file can be a shell's script and Python's at the same time, and torchrun runs it.
+    if (const std::string other = other_interpreter(script.head); !other.empty() && !program.name.ends_with(".py"))
+      command.warning = fmt::format("{}: its first line names {}, and it is run by Python; if it is no Python, put --no_python before it",
+                                    program.name, other);
     return command;
   }
   return NoCommand{

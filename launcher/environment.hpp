@@ -29,13 +29,22 @@ struct WorkerSetting {
 /// `${local_rank}` and `$local_rank` become the number, `$$` becomes `$`; any other `$` stays.
 [[nodiscard]] std::string substitute_macros(std::string_view text, LocalRank local_rank);
 
-enum class FileKind { missing, not_executable, executable, binary };  // binary: executable machine code
-using LookUp = std::function<FileKind(const std::string& path)>;
+enum class FileKind { missing, not_executable, executable };
+struct FoundFile {
+  FileKind kind = FileKind::missing;
+  std::string head{};  ///< Its first bytes.
+};
+using LookUp = std::function<FoundFile(const std::string& path)>;
+
+/// A shell or another interpreter that is not Python, named by a script's first line: `#!/bin/sh`, `#!/usr/bin/env bash`.
+/// Nothing where there is no such line, or where it may lead to Python all the same.
+[[nodiscard]] std::string other_interpreter(std::string_view head);
 
 /// What a worker is executed with: an absolute or relative path, and the arguments in front of the program's own.
 struct Command {
   std::string path;
   std::vector<std::string> arguments;  ///< Without macros replaced; the first is the name of the program.
+  std::string warning{};               ///< It can be started, but probably not as was meant.
 };
 /// Why a program cannot be started, and elrun's exit code for it.
 struct NoCommand {

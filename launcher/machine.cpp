@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -87,14 +86,14 @@ std::optional<std::string> read_small_file(const std::string& path) {
   return text;
 }
 
-FileKind look_up_file(const std::string& path) {
+FoundFile look_up_file(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return FileKind::missing;
-  if (!S_ISREG(info.st_mode) || ::access(path.c_str(), X_OK) != 0) return FileKind::not_executable;
-  char magic[4] = {};
+  if (::stat(path.c_str(), &info) != 0) return {};
+  if (!S_ISREG(info.st_mode)) return {FileKind::not_executable};
+  char head[128] = {};  // a first line that is longer names no interpreter that the kernel would start
   const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  const bool elf = file && ::read(file.get(), magic, sizeof magic) == sizeof magic && std::memcmp(magic, "\177ELF", 4) == 0;
-  return elf ? FileKind::binary : FileKind::executable;
+  const ssize_t got = file ? ::read(file.get(), head, sizeof head) : 0;
+  return {::access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable, std::string(head, static_cast<std::size_t>(std::max<ssize_t>(got, 0)))};
 }
 
 std::string host_name() {

@@ -16,7 +16,7 @@ namespace elrun::inline v0::launcher {
 constexpr std::size_t small_file_max = 1 << 20;
 /// The text of a file, of a large one its beginning; none when it cannot be read.
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path);
-[[nodiscard]] FileKind look_up_file(const std::string& path);
+[[nodiscard]] FoundFile look_up_file(const std::string& path);
 [[nodiscard]] std::string host_name();
 /// A TCP port other than `but_not` that nobody listens on at this moment; 0 when there is none.
 [[nodiscard]] std::uint16_t free_port(std::uint16_t but_not);

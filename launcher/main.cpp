@@ -58,6 +58,7 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
     return returned;
   };
   if (none != nullptr) return refuse(none->exit_code, none->why);
+  if (const std::string& warning = std::get<Command>(command).warning; !warning.empty()) log.warning(warning);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
   if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
   const auto directory = make_agent_directory(environment);

@@ -167,6 +167,36 @@ std::string help_text() {
          "  elrun --dry_run ...                                       what these options come to, on this node\n";
 }
 
+std::string store_help_text() {
+  return "usage: elrun store [--host ADDRESS] [--port PORT] [--rdzv-conf K=V,...] [--shutdown-timeout SECONDS]\n"
+         "                   [--checkpoint-root DIR] [--log-format text|json]\n"
+         "\n"
+         "Serves one job's rendezvous from a process of its own, and ends when the job does. Its agents find it by\n"
+         "--rdzv-backend c10d --rdzv-endpoint HOST:PORT; it says on standard error where it listens.\n"
+         "  --host ADDRESS              where it listens (0.0.0.0, all of this machine's addresses)\n"
+         "  --port PORT                 0: any that is free (29400)\n"
+         "  --rdzv-conf K=V,...         as the job's agents have it; see `elrun --help`\n"
+         "  --shutdown-timeout SECONDS  as the job's agents have it (30)\n"
+         "  --checkpoint-root DIR       where the job's checkpoints are: its generations are counted on from there\n"
+         "  --log-format text|json      of its own lines\n"
+         "\n"
+         "Exit codes: 0 the job has ended, well or not, 64 usage, 78 the port cannot be opened or the access is wrong, 128+n\n"
+         "signal n asked it to end.\n";
+}
+
+std::string doctor_help_text() {
+  return "usage: elrun doctor [options] [PROGRAM [arguments...]]\n"
+         "\n"
+         "Says what would fail if elrun were started here with these options and this program, why, and the remedy: a line\n"
+         "each for the program, the place for elrun's files, names, the endpoint and who is behind it, access, ports, the\n"
+         "clock, devices, /dev/shm, limits, CPUs, memory, the root of the checkpoints and the logs. The options are those of\n"
+         "`elrun --help`. Starts nothing; a name that no server answers for takes some seconds.\n"
+         "\n"
+         "Exit codes: 0 nothing would fail, 64 the options are wrong, 78 something would fail.\n"
+         "\n"
+         "  elrun doctor --nnodes 2 --rdzv_backend c10d --rdzv_endpoint node0:29400 --checkpoint_root /shared train.py\n";
+}
+
 std::optional<std::string> completion_text(std::string_view shell) {
   std::string words;  // the spelling with hyphens: one word for each option is enough to choose from
   for (const Option& o : table)

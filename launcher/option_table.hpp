@@ -30,6 +30,8 @@ struct Option {
 [[nodiscard]] std::string hyphened(std::string_view name);
 
 [[nodiscard]] std::string help_text();
+[[nodiscard]] std::string store_help_text();   ///< Of `elrun store`.
+[[nodiscard]] std::string doctor_help_text();  ///< Of `elrun doctor`.
 /// What bash, zsh or tcsh is to read so that it completes elrun's options; none for another shell.
 [[nodiscard]] std::optional<std::string> completion_text(std::string_view shell);
 

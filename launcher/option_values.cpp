@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <csignal>
+#include <numeric>
+#include <utility>
 
 #include "launcher/report.hpp"
 
@@ -118,6 +120,28 @@ std::vector<std::string> parse_devices(std::string_view text) {
   while (!text.empty())
     if (const std::string_view device = trimmed(next_part(text)); !device.empty()) devices.emplace_back(device);
   return devices;
+}
+
+std::string_view nearest(std::string_view text, std::span<const std::string_view> words) {
+  constexpr std::size_t longest = 64;
+  if (text.size() > longest) return {};
+  std::size_t least = std::max<std::size_t>(text.size() / 4, 1) + 1;  // with more changes than one in four letters it is another word
+  std::string_view found;
+  for (const std::string_view word : words) {
+    // How many letters must be changed, left out or put in: of the first i letters of one, and the first j of the other.
+    std::vector<std::size_t> row(word.size() + 1);
+    std::iota(row.begin(), row.end(), std::size_t{0});
+    for (std::size_t i = 1; i <= text.size(); ++i) {
+      std::size_t diagonal = std::exchange(row[0], i);
+      for (std::size_t j = 1; j <= word.size(); ++j) {
+        const std::size_t above = row[j];
+        row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (text[i - 1] == word[j - 1] ? 0 : 1)});
+        diagonal = above;
+      }
+    }
+    if (row.back() < least) least = row.back(), found = word;
+  }
+  return found;
 }
 
 SignalList parse_signals(std::string_view text) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,9 @@ namespace elrun::inline v0::launcher {
 
 /// What CUDA_VISIBLE_DEVICES names, without blanks: numbers, or names of devices. Empty entries are left out.
 [[nodiscard]] std::vector<std::string> parse_devices(std::string_view text);
+
+/// The one of `words` that `text` is probably a misspelling of; empty if none is near.
+[[nodiscard]] std::string_view nearest(std::string_view text, std::span<const std::string_view> words);
 
 /// Names of signals joined by commas.
 struct SignalList {

@@ -3,6 +3,7 @@
 #include "launcher/options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>
@@ -19,6 +20,9 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr std::array<std::string_view, 12> rdzv_conf_keys{"join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+                                                          "coordinator_grace", "lease_ttl", "is_host", "cacert", "cert", "key", "token_file", "token"};
+
 bool is_torchrun(std::string_view program_name) { return program_name.substr(program_name.rfind('/') + 1) == "torchrun"; }
 
 class Understanding {
@@ -30,7 +34,7 @@ class Understanding {
 
   Parsed launch(std::span<const std::string> words) {
     given_.read(words, problems_, out_.notes);
-    if (given_.flag("help")) return Usage{0, help_text()};
+    if (given_.flag("help")) return Usage{0, needs_program_ ? help_text() : doctor_help_text()};
     if (given_.flag("version")) return Usage{0, "elrun " ELRUN_VERSION "\n"};
     if (given_.is_given("print_completion")) {
       if (auto text = completion_text(given_.get("print_completion").text)) return Usage{0, *std::move(text)};
@@ -52,7 +56,7 @@ class Understanding {
     StoreOptions options;
     for (std::size_t i = 1; i < words.size(); ++i) {
       std::string name = words[i], value;
-      if (name == "-h" || name == "--help") return Usage{0, help_text()};
+      if (name == "-h" || name == "--help") return Usage{0, store_help_text()};
       if (const auto equals = name.find('='); equals != std::string::npos)
         value = name.substr(equals + 1), name.resize(equals);
       else if (i + 1 < words.size())
@@ -382,10 +386,11 @@ class Understanding {
       } else if (key == "token") {
         out_.access.token = Secret{value};
         if (value.empty()) problems_.value("--rdzv_conf token=: the token is missing");
-      } else if (!out_.access.token.empty()) {
-        out_.notes.push_back(fmt::format("entry {} of --rdzv_conf has no effect here", entry));
       } else {
-        out_.notes.push_back(fmt::format("--rdzv_conf {} has no effect here", key));
+        const std::string_view meant = nearest(key, rdzv_conf_keys);
+        out_.notes.push_back((out_.access.token.empty() ? fmt::format("--rdzv_conf {} has no effect here", key)
+                                                        : fmt::format("entry {} of --rdzv_conf has no effect here", entry)) +
+                             (meant.empty() ? std::string{} : fmt::format("; did you mean {}?", meant)));
       }
     }
     understand_access();
@@ -416,14 +421,15 @@ class Understanding {
       bad_number(text, source + ": must be seconds, 0 or more");
   }
 
-  // Where the file of a key of --rdzv_conf goes; none for other keys. torchrun's names for etcd, and token_file.
+  // Where the file of a key of --rdzv_conf goes; none for other keys. torchrun's names for etcd and for etcd-v2, and
+  // token_file.
   std::string* access_path(std::string_view key) {
     Access& access = out_.access;
-    return key == "cacert"       ? &access.ca_file
-           : key == "cert"       ? &access.certificate_file
-           : key == "key"        ? &access.key_file
-           : key == "token_file" ? &access.token_file
-                                 : nullptr;
+    return key == "cacert" || key == "ca_cert"         ? &access.ca_file
+           : key == "cert" || key == "ssl_cert"        ? &access.certificate_file
+           : key == "key" || key == "ssl_cert_key"     ? &access.key_file
+           : key == "token_file"                       ? &access.token_file
+                                                       : nullptr;
   }
 
   // --rdzv_conf, where it says something, over the environment: key by key, and token and token_file as one.
@@ -472,7 +478,11 @@ class Understanding {
             fmt::format("--standalone means one node, but {} asks for more; drop one of them", given_.shown("nnodes")));
       return;  // run, endpoint and backend are replaced, as torchrun does
     }
-    if (!alone) understand_rank();
+    if (!alone)
+      understand_rank(backend == "static");
+    else if (out_.node_rank > 0)
+      out_.notes.push_back(fmt::format("{} has no effect: without --nnodes above 1 this node is a job of its own; give --nnodes N if there are others",
+                                       given_.shown("node_rank")));
     if (by_etcd) return understand_etcd(given_.get("rdzv_endpoint").text);
     const bool is_static = backend == "static";
     // `localhost:0` stands in torchrun's documentation: any free port, so nobody else is to come.
@@ -508,9 +518,15 @@ class Understanding {
   }
 
   // Orders the first formation of ranks, so that the pod called 0 has rank 0.
-  void understand_rank() {
+  void understand_rank(bool is_static) {
     if (given_.is_given("node_rank")) {
       out_.sources.node_rank = source_of("node_rank");
+      if (out_.node_rank < static_cast<std::int64_t>(out_.round.nodes_max)) return;
+      const std::string why = fmt::format("{}: {} nodes have the ranks 0 to {}", given_.shown("node_rank"), out_.round.nodes_max, out_.round.nodes_max - 1);
+      if (is_static)
+        problems_.value(why + "; count nodes from 0, and not workers");  // torchrun's nodes would wait for the one that is missing
+      else
+        out_.notes.push_back(why + "; it only orders the nodes, and this one comes last");
     } else if (const auto hint = rank_hint(environment_, scheduler_, machine_.host_name())) {
       out_.node_rank = static_cast<std::int32_t>(hint->rank);
       out_.sources.node_rank = hint->source;

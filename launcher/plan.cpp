@@ -72,6 +72,7 @@ Json program(const LaunchOptions& o, const std::variant<Command, NoCommand>& com
     return json;
   }
   json["path"] = std::get<Command>(command).path;
+  if (!std::get<Command>(command).warning.empty()) json["warning"] = std::get<Command>(command).warning;
   json["arguments_of_local_rank_0"] = worker_arguments(std::get<Command>(command), o.program, first_worker);
   return json;
 }

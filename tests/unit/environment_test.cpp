@@ -147,16 +147,19 @@ TEST_CASE("text without a dollar passes unchanged", "[environment][property]") {
 }
 
 TEST_CASE("a program is found before anything starts", "[environment]") {
-  const std::map<std::string, FileKind> files{{"/v/bin/python", FileKind::executable},
-                                              {"/b/python3", FileKind::executable},
-                                              {"/b/tool", FileKind::not_executable},
-                                              {"/c/tool", FileKind::executable},
-                                              {"/b/data", FileKind::not_executable},
-                                              {"s.py", FileKind::not_executable},
-                                              {"./x", FileKind::executable},
-                                              {"./elf", FileKind::binary}};
+  const std::map<std::string, FoundFile> files{{"/v/bin/python", {FileKind::executable}},
+                                               {"/b/python3", {FileKind::executable, "\177ELF"}},
+                                               {"/b/tool", {FileKind::not_executable}},
+                                               {"/c/tool", {FileKind::executable}},
+                                               {"/b/data", {FileKind::not_executable}},
+                                               {"s.py", {FileKind::not_executable}},
+                                               {"both.py", {FileKind::executable, "#!/bin/sh\n"}},
+                                               {"run.sh", {FileKind::not_executable, "#!/bin/sh\necho\n"}},
+                                               {"./x", {FileKind::executable}},
+                                               {"./elf", {FileKind::executable, "\177ELF\2"}},
+                                               {"./copied", {FileKind::not_executable, "\177ELF\2"}}};
   const LookUp look_up = [&](const std::string& path) {
-    return files.count(path) ? files.at(path) : FileKind::missing;
+    return files.count(path) ? files.at(path) : FoundFile{};
   };
   const auto resolve = [&](Program::Kind kind, const char* name, Variables environment) {
     environment["PATH"] = "/a:/b:/c";
@@ -185,8 +188,29 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
   CHECK(found(resolve(K::executable, "./x", {})) == "./x");
   CHECK(found(resolve(K::executable, "./elf", {})) == "./elf");
   CHECK(code(resolve(K::script, "./elf", {})) == 126);  // Python would only say that it is no text
+  CHECK(code(resolve(K::script, "./copied", {})) == 126);
+  CHECK(code(resolve(K::executable, "./copied", {})) == 126);
+  CHECK(std::get<Command>(resolve(K::script, "run.sh", {})).warning.find("names sh") != std::string::npos);
+  CHECK(std::get<Command>(resolve(K::script, "both.py", {})).warning.empty());  // whoever calls it so says what it is
+  CHECK(std::get<Command>(resolve(K::script, "s.py", {})).warning.empty());
   CHECK(code(resolve(K::executable, "data", {})) == 126);
   CHECK(code(resolve(K::executable, "nothing", {})) == 127);
+}
+
+TEST_CASE("a script's first line tells whether it is another interpreter's", "[environment]") {
+  for (const auto& [line, name] : std::map<std::string, std::string>{{"#!/bin/sh", "sh"},
+                                                                     {"#! /bin/bash -e\necho\n", "bash"},
+                                                                     {"#!/usr/bin/env perl\r\n", "perl"},
+                                                                     {"#!/usr/bin/env -S bash -x\n", "bash"},
+                                                                     {"#!/usr/bin/env python3\n", ""},
+                                                                     {"#!/opt/bin/python3.12 -u\n", ""},
+                                                                     {"#!/usr/bin/env -S uv run --script\n", ""},
+                                                                     {"#!/usr/bin/env\n", ""},
+                                                                     {"#!", ""},
+                                                                     {"#!\n/bin/sh\n", ""},
+                                                                     {"import torch  # not #!/bin/sh\n", ""},
+                                                                     {"", ""}})
+    CHECK(other_interpreter(line) == name);
 }
 
 TEST_CASE("arguments of a worker: macros everywhere but in the name of an executable", "[environment]") {

@@ -434,6 +434,54 @@ TEST_CASE("what shells complete is made of the same table", "[options]") {
   CHECK(contains(refused({"--print-completion", "fish"}).text, "bash, zsh or tcsh"));
 }
 
+TEST_CASE("a misspelt name is told beside the one that was meant", "[options]") {
+  const auto note = [](const std::string& conf) { return fmt::format("{}", fmt::join(launch({"--rdzv_conf", conf, "s.py"}).notes, "|")); };
+  CHECK(contains(note("join_timout=5"), "did you mean join_timeout?"));
+  CHECK(contains(note("keepalive_interval=5"), "did you mean keep_alive_interval?"));
+  CHECK(contains(note("token=a,last_cal_timeout=5"), "entry 2 of --rdzv_conf has no effect here; did you mean last_call_timeout?"));
+  for (const char* torchruns : {"close_timeout", "heartbeat_timeout", "store_type", "read_timeout", "protocol", "etcd_prefix", "rank"}) {
+    CHECK(contains(note(fmt::format("{}=1", torchruns)), fmt::format("{} has no effect here", torchruns)));
+    CHECK_FALSE(contains(note(fmt::format("{}=1", torchruns)), "did you mean"));
+  }
+  CHECK(contains(refused({"--rdzv-bakend", "c10d", "s.py"}).text, "--rdzv-bakend: no such option, did you mean --rdzv_backend?"));
+  CHECK_FALSE(contains(refused({"--bogus", "s.py"}).text, "did you mean"));
+}
+
+TEST_CASE("keys of --rdzv_conf for TLS have torchrun's names for both kinds of etcd", "[options]") {
+  for (const char* conf : {"cacert=a,cert=b,key=c", "ca_cert=a,ssl_cert=b,ssl_cert_key=c"}) {
+    const Access access = launch({"--rdzv_conf", conf, "s.py"}).access;
+    CHECK(access.ca_file == "a");
+    CHECK(access.certificate_file == "b");
+    CHECK(access.key_file == "c");
+  }
+}
+
+TEST_CASE("what stands behind an option that nobody knows is looked at as well", "[options]") {
+  const std::string all = refused({"--foo", "3", "--nproc_per_node", "0", "--max_restarts", "x", "prog"}).text;
+  for (const char* problem : {"--foo: no such option", "--nproc_per_node 0: a single node without workers", "--max_restarts x: must be"}) CHECK(contains(all, problem));
+  CHECK_FALSE(contains(refused({"--foo", "3", "--max_restarts", "1"}).text, "no PROGRAM"));  // it may be what the option was taken to eat
+  // The program's own options are none of elrun's.
+  CHECK_FALSE(contains(refused({"--foo", "train.py", "--max_restarts", "x"}).text, "--max_restarts x"));
+  CHECK_FALSE(contains(refused({"--foo", "prog", "--bar", "--max_restarts", "x"}).text, "--bar"));
+}
+
+TEST_CASE("a node's rank beyond the number of nodes orders it last, and is an error where ranks are places", "[options]") {
+  const auto notes = [](const LaunchOptions& o) { return fmt::format("{}", fmt::join(o.notes, "|")); };
+  const std::vector<std::string> dynamic{"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h:1", "--node_rank"};
+  const auto with = [](std::vector<std::string> words, const char* rank) {
+    words.insert(words.end(), {rank, "s.py"});
+    return words;
+  };
+  CHECK(contains(notes(launch(with(dynamic, "2"))), "--node_rank 2: 2 nodes have the ranks 0 to 1; it only orders the nodes"));
+  CHECK(notes(launch(with(dynamic, "1"))).empty());
+  const std::vector<std::string> fixed{"--nnodes", "2", "--master_addr", "h", "--node_rank"};
+  CHECK(contains(refused(with(fixed, "2")).text, "--node_rank 2: 2 nodes have the ranks 0 to 1; count nodes from 0"));
+  CHECK(refused(with(fixed, "7")).exit_code == 64);
+  CHECK(launch(with(fixed, "1")).node_rank == 1);
+  CHECK(contains(notes(launch({"--node_rank", "1", "s.py"})), "--node_rank 1 has no effect"));
+  CHECK(notes(launch({"--node_rank", "0", "s.py"})).empty());
+}
+
 TEST_CASE("help names every option that works, and exits with 0", "[options]") {
   const Usage help = refused({"--help"});
   CHECK(help.exit_code == 0);
@@ -485,7 +533,11 @@ TEST_CASE("the first word may ask for something else than a job", "[options]") {
   CHECK(std::get<StatusOptions>(status).timeout == 500ms);
   CHECK(std::get<StatusOptions>(parse({"status", "--endpoint", "h:9500"})).endpoint->port == 9500);
   for (const char* wrong : {"--pid=x", "--pid", "--endpoint=h", "--timeout=0", "x"}) CHECK(refused({"status", wrong}).exit_code == 64);
-  CHECK(refused({"status", "--help"}).exit_code == 0);
+  for (const char* word : {"status", "install", "store", "doctor"}) {
+    const Usage help = refused({word, "--help"});
+    CHECK(help.exit_code == 0);
+    CHECK(help.text.starts_with(fmt::format("usage: elrun {}", word)));
+  }
 
   const auto doctor = parse({"doctor", "--nproc_per_node", "3"});
   REQUIRE(std::holds_alternative<DoctorOptions>(doctor));

@@ -21,6 +21,7 @@
 #include <elrun/plan.hpp>
 #include <elrun/random.hpp>
 #include <elrun/result.hpp>
+#include <elrun/schedule.hpp>
 #include <elrun/tensor.hpp>
 
 namespace elrun::inline v0 {
@@ -130,6 +131,7 @@ struct StepResult {
   float loss = 0;              ///< Mean over the slots, folded by the canonical tree.
   float norm = 0;              ///< Global norm of the gradient before clipping.
   bool skipped = false;        ///< A gradient was not finite: the step is decided and counts, but nothing was updated.
+  std::uint64_t steps_skipped = 0;  ///< Of all decided steps so far, over restarts too.
   std::uint64_t tokens = 0;    ///< Of the whole step.
   double tokens_per_s = 0;     ///< By this process's clock.
   std::uint32_t world = 1;
@@ -143,8 +145,11 @@ class ELRUN_API Step {
   /// The slots of this process, one after the other; ends early when the step is revoked.
   class Slots;
   [[nodiscard]] Slots slots();
-  /// Reduces, votes, and once decided updates. Before the decision a failure touches nothing.
+  /// Reduces, votes, and once decided updates. Before the decision a failure touches nothing. The optimizer is the
+  /// plan's; one of another kind is a clear error.
   StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
+  StepResult apply(const Sgd& optimizer, const ApplyOptions& options);
+  StepResult apply(const Lion& optimizer, const ApplyOptions& options);
 
  private:
   friend class Job;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <elrun/export.hpp>
+#include <elrun/optimizer.hpp>
 #include <elrun/tensor.hpp>
 
 namespace elrun::inline v0 {
@@ -39,6 +40,7 @@ struct Plan {
   std::uint64_t seed = 0;          ///< Of data order, initial values and slots' random numbers.
   Placement placement = zero(0);
   Reduce reduce = Reduce::exact;
+  Optimizer optimizer = Optimizer::adamw;  ///< `Step::apply` takes the options of this one, and of no other.
   std::string numeric;             ///< The program's own part of the numeric class: change it when its arithmetic changes.
 
   [[nodiscard]] constexpr std::uint64_t slots() const { return micro_batch == 0 ? 0 : global_batch / micro_batch; }

@@ -20,7 +20,7 @@ namespace {
 constexpr Duration owner_wait = 5s;    // for the store to say that this generation is the current one
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
 constexpr double efficiency_warning = 0.9;
-constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", user_state = "state.";
+constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", skipped_state = "elrun.skipped", user_state = "state.";
 
 template <class T>
 std::vector<std::byte> bytes_of(const T& value) {
@@ -117,8 +117,7 @@ void Job::Impl::allocate() {
   const std::uint32_t rank = world.rank(), size = world.size();
   const auto states = whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank);
   parameters_ = Arena<float>{layout_.parameters};
-  exp_avg_ = Arena<float>{elements(states)};
-  exp_avg_sq_ = Arena<float>{elements(states)};
+  for (std::size_t m = 0; m < moments_of(plan->optimizer).size(); ++m) moments_.emplace_back(elements(states));
   gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
   norm_ = NormTree{layout_, size, rank};
   if (!whole_optimizer())
@@ -154,7 +153,7 @@ void Job::Impl::show_memory() const {
       "per step), optimizer {}, exchange {}; {} slots per step on {} rank(s), {} each, {:.0f} % of the compute",
       parameters, units_.size(), whole_optimizer() ? 0 : 1, human(parameters_.span().size_bytes()),
       human(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers(),
-      human(2 * exp_avg_.span().size_bytes()), human(gradients_.exchange_bytes()), plan->slots(), world.size(),
+      human(moments_.size() * moments_[0].span().size_bytes()), human(gradients_.exchange_bytes()), plan->slots(), world.size(),
       least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most), 100 * efficiency));
   if (efficiency < efficiency_warning)
     host.log.warning(
@@ -184,7 +183,7 @@ bool Job::Impl::restore() {
   const Place& place = host.session.place();
   saves_.emplace(host.files, host.clock, host.log, world, checkpoint_,
                  Saver{place.run.value(), generation, world.membership().rank, world.membership().world,
-                       identity(*plan), model_table(specs_, layout_)},
+                       identity(*plan), model_table(specs_, layout_, plan->optimizer)},
                  fragments(true), fragments(false));
   const auto aux = expect(saves_->restore());
   if (!aux.has_value()) return false;
@@ -240,7 +239,8 @@ void Job::Impl::same_parameters_everywhere() {
 
 std::vector<Aux> Job::Impl::host_state() const {
   std::vector<Aux> out{{std::string{step_state}, bytes_of(commit_.knowledge().applied)},
-                       {std::string{loss_state}, bytes_of(loss_)}};
+                       {std::string{loss_state}, bytes_of(loss_)},
+                       {std::string{skipped_state}, bytes_of(skipped_)}};
   for (const HostState& s : host_states_)
     out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
   return out;
@@ -260,6 +260,7 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
   std::uint64_t step = 0;
   take(step_state, std::as_writable_bytes(std::span{&step, 1}));
   take(loss_state, std::as_writable_bytes(std::span{&loss_, 1}));
+  take(skipped_state, std::as_writable_bytes(std::span{&skipped_, 1}));
   for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
   commit_ = StepCommit{world.membership(), step};
   saved_step_ = step;
@@ -278,13 +279,13 @@ std::vector<Fragment> Job::Impl::fragments(bool to_save) {
   for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
     const UnitLayout& unit = layout_.units[u];
     add("param", u, 0, unit.used, parameters_.data() + unit.begin, true);
-    for (const char* kind : {"exp_avg", "exp_avg_sq"})
+    for (const std::string_view kind : moments_of(plan->optimizer))
       if (to_save) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
   }
   for (const Piece& p : whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, world.size(), world.rank())) {
     const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
-    add("exp_avg", p.unit, p.begin, end, exp_avg_.data() + p.place, whole_optimizer());
-    add("exp_avg_sq", p.unit, p.begin, end, exp_avg_sq_.data() + p.place, whole_optimizer());
+    for (std::size_t m = 0; m < moments_.size(); ++m)
+      add(moments_of(plan->optimizer)[m], p.unit, p.begin, end, moments_[m].data() + p.place, whole_optimizer());
   }
   return out;
 }
@@ -368,8 +369,8 @@ std::uint64_t Job::Impl::state_sum() const {
   }
   for (const Piece& p : pieces(layout_, world.size(), world.rank())) {
     const std::uint64_t at = whole_optimizer() ? p.gradient : p.place;
-    out += sum("exp_avg", exp_avg_.data() + at, p.size(), p.parameter);
-    out += sum("exp_avg_sq", exp_avg_sq_.data() + at, p.size(), p.parameter);
+    for (std::size_t m = 0; m < moments_.size(); ++m)
+      out += sum(moments_of(plan->optimizer)[m], moments_[m].data() + at, p.size(), p.parameter);
   }
   return out;
 }

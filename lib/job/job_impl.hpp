@@ -19,6 +19,7 @@
 #include "lib/job/gradients.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/saves.hpp"
+#include "lib/job/update.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
@@ -62,7 +63,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::optional<std::uint64_t> next_step();
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
   Slot* next_slot();
-  StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
+  StepResult apply(const AnyOptimizer& optimizer, const ApplyOptions& options);
   void report(float loss, std::uint64_t tokens);
   void begin_gradient(UnitState& unit);
 
@@ -113,7 +114,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void zero_gradient(const UnitState& unit);
   void write_vote(const Vote& vote);
   Result<void> exchange_votes();
-  void update(const AdamW& optimizer, float lr, float scale);
+  void update(const AnyOptimizer& optimizer, float lr, float scale);
 
   CheckpointOptions checkpoint_;
   std::deque<UnitState> units_;
@@ -123,7 +124,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool sealed_ = false, restored_ = false, checked_ = false;
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
-  Arena<float> parameters_, exp_avg_, exp_avg_sq_;
+  Arena<float> parameters_;
+  std::vector<Arena<float>> moments_;  // as moments_of(plan->optimizer)
   std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
   std::vector<UpdateRun> updates_;
   Gather gather_parameters_;
@@ -150,6 +152,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   float reported_loss_ = 0;  // of the open slot
   std::uint64_t reported_tokens_ = 0;
   float loss_ = 0;                                // of the last decided step
+  std::uint64_t skipped_ = 0;                     // decided steps that updated nothing
   bool member_leaves_ = false;                    // one said so with its vote for the last decided step
   bool ready_to_leave_ = false;                   // this one, and its agent knows
   std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "lib/job/update.hpp"
+
 namespace elrun::inline v0 {
 namespace {
 
@@ -109,7 +111,7 @@ std::uint64_t elements(const std::vector<Piece>& shard) {
   return shard.empty() ? 0 : shard.back().place + shard.back().size();
 }
 
-ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout) {
+ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout, Optimizer optimizer) {
   ModelTable out;
   for (std::size_t u = 0; u < units.size(); ++u) {
     UnitInfo info{units[u].name, layout.units[u].used, {}};
@@ -121,7 +123,8 @@ ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout)
               [](const auto& a, const auto& b) { return a.offset < b.offset; });
     out.units.push_back(std::move(info));
   }
-  out.kinds = {{"param", DType::f32}, {"exp_avg", DType::f32}, {"exp_avg_sq", DType::f32}};
+  out.kinds = {{"param", DType::f32}};
+  for (const std::string_view moment : moments_of(optimizer)) out.kinds.push_back({std::string{moment}, DType::f32});
   return out;
 }
 

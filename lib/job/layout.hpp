@@ -79,6 +79,6 @@ struct Piece {
 [[nodiscard]] std::uint64_t elements(const std::vector<Piece>& shard);
 
 /// What a checkpoint is told about the model.
-[[nodiscard]] ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout);
+[[nodiscard]] ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout, Optimizer optimizer);
 
 }  // namespace elrun::inline v0

@@ -4,6 +4,7 @@
 
 #include "lib/base/bytes.hpp"
 #include "lib/base/digest.hpp"
+#include "lib/job/update.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -41,6 +42,7 @@ std::vector<std::string> Plan::problems() const {
   else if (placement != zero(0) && placement != zero(1))
     say("this placement is none of zero(0) to zero(3), and no other is known yet; use zero(0) or zero(1)");
   if (reduce != Reduce::exact) say("reduce is not a known reduction; use Reduce::exact");
+  if (name_of(optimizer) == nullptr) say("optimizer is none that is known; use Optimizer::adamw, sgd or lion");
   if (numeric.size() > 256 || numeric.find('\n') != std::string::npos)
     say("numeric is to be one line of at most 256 bytes, it has {}", numeric.size());
   return out;
@@ -62,8 +64,9 @@ PlanIdentity identity(const Plan& plan) {
   PlanIdentity out;
   out.description = fmt::format(
       "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: exact\n"
+      "optimizer: {}\n"
       "architecture: {}\nelrun.numeric: {}\nprogram.numeric: {}\n",
-      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, architecture, numeric_version,
+      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, name_of(plan.optimizer), architecture, numeric_version,
       plan.numeric);
   out.hash = to_hex(sha256(as_bytes(out.description)));
   return out;

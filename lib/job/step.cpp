@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "kernels/adamw.hpp"
 #include "kernels/fold.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
@@ -20,14 +19,6 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
-
-/// base^n by squaring: the same bits with every library, which std::pow does not promise.
-double power(double base, std::uint64_t n) {
-  double result = 1.0;
-  for (; n > 0; n >>= 1, base *= base)
-    if ((n & 1) != 0) result *= base;
-  return result;
-}
 
 struct VoteHeader {
   std::uint64_t number, lineage[2], step, finite, leaves;
@@ -43,20 +34,6 @@ template <class T>
 std::size_t get(const ByteVector& bytes, std::size_t at, std::span<T> values) {
   if (!values.empty()) std::memcpy(values.data(), bytes.data() + at, values.size_bytes());
   return at + values.size_bytes();
-}
-
-void check(const AdamW& adamw, const ApplyOptions& options) {
-  std::vector<std::string> wrong;
-  const auto say = [&wrong](const char* name, float value, const char* rule) {
-    wrong.push_back(fmt::format("{} is {}: {}", name, value, rule));
-  };
-  if (!(adamw.beta1 >= 0 && adamw.beta1 < 1)) say("beta1", adamw.beta1, "at least 0 and below 1");
-  if (!(adamw.beta2 >= 0 && adamw.beta2 < 1)) say("beta2", adamw.beta2, "at least 0 and below 1");
-  if (!(adamw.epsilon > 0)) say("epsilon", adamw.epsilon, "above 0");
-  if (!std::isfinite(adamw.weight_decay)) say("weight_decay", adamw.weight_decay, "a number");
-  if (!std::isfinite(options.lr)) say("lr", options.lr, "a number");
-  if (!(options.clip_norm >= 0)) say("clip_norm", options.clip_norm, "above 0, or 0 for no clipping");
-  if (!wrong.empty()) throw Error{invalid(wrong)};
 }
 
 }  // namespace
@@ -174,8 +151,11 @@ Result<void> Job::Impl::exchange_votes() {
 
 // ---- apply
 
-StepResult Job::Impl::apply(const AdamW& optimizer, const ApplyOptions& options) {
-  check(optimizer, options);
+StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& options) {
+  if (const auto wrong = problems(optimizer, options); !wrong.empty()) throw Error{invalid(wrong)};
+  if (kind_of(optimizer) != plan->optimizer)
+    throw Error{invalid(fmt::format("apply is called with {}, but the plan says {}: set plan.optimizer before configure()",
+                                    name_of(kind_of(optimizer)), name_of(plan->optimizer)))};
   require(step_open_ || world.over(), "apply was called twice, or without a step from next_step()");
   if (in_.open) close_slot();
   step_open_ = false;
@@ -203,29 +183,25 @@ StepResult Job::Impl::apply(const AdamW& optimizer, const ApplyOptions& options)
       (void)world.exchange(gather_parameters_.sends,
                            gather_parameters_.receives);  // a failure ends the generation, not the step
   }
+  skipped_ += result.skipped;
   commit_.applied();
   host.session.progress(StepNumber{commit_.knowledge().applied});
   const std::chrono::duration<double> took = host.clock.now() - in_.begun;
   result.decided = true;
   result.step = commit_.knowledge().applied;
+  result.steps_skipped = skipped_;
   result.tokens = tokens_;
   result.tokens_per_s = took.count() > 0 ? static_cast<double>(tokens_) / took.count() : 0;
   return result;
 }
 
-void Job::Impl::update(const AdamW& optimizer, float lr, float scale) {
-  const std::uint64_t t = commit_.knowledge().applied + 1;
-  AdamWStep step{.lr = lr,
-                 .beta1 = optimizer.beta1,
-                 .beta2 = optimizer.beta2,
-                 .epsilon = optimizer.epsilon,
-                 .bias1 = static_cast<float>(1.0 - power(optimizer.beta1, t)),
-                 .bias2 = static_cast<float>(1.0 - power(optimizer.beta2, t)),
-                 .scale = scale};
+void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
   for (const UpdateRun& run : updates_) {
-    step.weight_decay = run.decay ? optimizer.weight_decay : 0.0f;
-    adamw(parameters_.span(run.parameter, run.size), exp_avg_.span(run.state, run.size),
-          exp_avg_sq_.span(run.state, run.size), {gradients_.reduced() + run.gradient, run.size}, step);
+    UpdateElements elements{.parameter = parameters_.span(run.parameter, run.size),
+                            .gradient = {gradients_.reduced() + run.gradient, run.size},
+                            .decay = run.decay};
+    for (std::size_t m = 0; m < moments_.size(); ++m) elements.moments[m] = moments_[m].span(run.state, run.size);
+    elrun::update(optimizer, lr, scale, commit_.knowledge().applied + 1, elements);
   }
 }
 
@@ -286,6 +262,12 @@ bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->world.
 Step::Slots Step::slots() { return Slots{this}; }
 Slot* Step::next_slot() { return static_cast<Job::Impl*>(impl_)->next_slot(); }
 StepResult Step::apply(const AdamW& optimizer, const ApplyOptions& options) {
+  return static_cast<Job::Impl*>(impl_)->apply(optimizer, options);
+}
+StepResult Step::apply(const Sgd& optimizer, const ApplyOptions& options) {
+  return static_cast<Job::Impl*>(impl_)->apply(optimizer, options);
+}
+StepResult Step::apply(const Lion& optimizer, const ApplyOptions& options) {
   return static_cast<Job::Impl*>(impl_)->apply(optimizer, options);
 }
 

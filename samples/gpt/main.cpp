@@ -54,6 +54,7 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Text& text) 
 
   std::vector<std::int32_t> inputs(options.micro_batch * options.context), targets(inputs.size());
   const elrun::AdamW adamw{};
+  const elrun::Schedule rate = gpt::schedule(options);
   while (auto step = job.next_step()) {
     for (elrun::Slot& slot : step->slots()) {
       text.fetch(slot.samples(), inputs, targets);
@@ -61,8 +62,7 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Text& text) 
       model.backward(inputs.data());
       slot.report(loss, slot.samples().size() * options.context);
     }
-    const elrun::StepResult r =
-        step->apply(adamw, {.lr = gpt::learning_rate(step->number(), options.steps, options.lr), .clip_norm = 1.0f});
+    const elrun::StepResult r = step->apply(adamw, {.lr = rate.at(step->number()), .clip_norm = 1.0f});
     if (r.decided)  // otherwise the world has changed, and the same step comes again
       job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f",
                        static_cast<unsigned long long>(r.step), static_cast<double>(r.loss),

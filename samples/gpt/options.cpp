@@ -163,22 +163,12 @@ std::string help() {
          "other.\n";
 }
 
-namespace {
-// cos(pi · t) for t in [0, 1], as sin(pi (1/2 - t)) by its Taylor series: libm's cosine may differ in its last bit from
-// machine to machine.
-double cos_pi(double t) {
-  const double x = 3.14159265358979323846 * (0.5 - t), z = x * x;
-  double sum = 1;
-  for (int n = 19; n >= 3; n -= 2) sum = 1 - sum * z / (n * (n - 1));
-  return x * sum;
-}
-}  // namespace
-
-float learning_rate(std::uint64_t step, std::uint64_t steps, double highest) {
-  const std::uint64_t warm_up = steps / 10 > 0 ? steps / 10 : 1;
-  if (step < warm_up) return static_cast<float>(highest * static_cast<double>(step + 1) / static_cast<double>(warm_up));
-  const double t = step >= steps ? 1.0 : static_cast<double>(step - warm_up) / static_cast<double>(steps - warm_up);
-  return static_cast<float>(highest * (0.55 + 0.45 * cos_pi(t)));
+elrun::Schedule schedule(const Options& options) {
+  return {.shape = elrun::Schedule::Shape::cosine,
+          .highest = options.lr,
+          .last = 0.1,
+          .warm_up = std::max<std::uint64_t>(options.steps / 10, 1),
+          .steps = options.steps};
 }
 
 }  // namespace gpt

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <elrun/schedule.hpp>
+
 namespace gpt {
 
 struct Options {
@@ -39,8 +41,7 @@ struct Parsed {
 [[nodiscard]] Parsed parse(const std::vector<std::string>& arguments);
 [[nodiscard]] std::string help();
 
-/// The learning rate of a step: a linear warm-up over a tenth of the steps, then half a cosine down to a tenth. It has
-/// the same bits on every machine.
-[[nodiscard]] float learning_rate(std::uint64_t step, std::uint64_t steps, double highest);
+/// Of the learning rate: a linear warm-up over a tenth of the steps, then half a cosine down to a tenth.
+[[nodiscard]] elrun::Schedule schedule(const Options& options);
 
 }  // namespace gpt

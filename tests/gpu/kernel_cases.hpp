@@ -13,6 +13,7 @@
 #include "kernels/convert.hpp"
 #include "kernels/fold.hpp"
 #include "kernels/granule.hpp"
+#include "kernels/momentum.hpp"
 #include "kernels/state_hash.hpp"
 #include "tests/support/property.hpp"
 
@@ -93,6 +94,29 @@ void check_adamw(Kernels& kernels) {
   CHECK(same_bits(plain.parameter, s.parameter));
 }
 
+inline constexpr SgdStep known_sgd{.lr = 0.003f, .momentum = 0.9f, .weight_decay = 0.1f, .scale = 0.37f};
+inline constexpr SgdStep known_nesterov{.lr = 0.003f, .momentum = 0.9f, .weight_decay = 0.1f, .scale = 0.37f, .nesterov = true};
+inline constexpr LionStep known_lion{.lr = 0.003f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .scale = 0.37f};
+
+/// The same for the optimizers with one moment, which is `exp_avg` here.
+template <class Kernels>
+void check_momentum(Kernels& kernels) {
+  const auto check = [&](const auto& step, std::uint64_t parameter, std::uint64_t moment) {
+    AdamWState s = known_state();
+    kernels.momentum(s, step);
+    CHECK(hash_of(s.parameter) == parameter);
+    CHECK(hash_of(s.exp_avg) == moment);
+    CHECK(same_bits(s.rounded, kernels.to_bf16(s.parameter)));
+    AdamWState plain = known_state();
+    plain.rounded.clear();
+    kernels.momentum(plain, step);
+    CHECK(same_bits(plain.parameter, s.parameter));
+  };
+  check(known_sgd, known::sgd_hash, known::sgd_moment_hash);
+  check(known_nesterov, known::nesterov_hash, known::nesterov_moment_hash);
+  check(known_lion, known::lion_hash, known::lion_moment_hash);
+}
+
 template <class Kernels>
 void check_fold(Kernels& kernels) {
   CHECK(hash_of(kernels.add_into(values(5, known::count), values(6, known::count))) == known::fold_hash);
@@ -155,6 +179,7 @@ void check_convert(Kernels& kernels) {
 template <class Kernels>
 void check_known_answers(Kernels kernels) {
   SECTION("AdamW") { check_adamw(kernels); }
+  SECTION("SGD and Lion") { check_momentum(kernels); }
   SECTION("fold") { check_fold(kernels); }
   SECTION("sums of squares") { check_sums_of_squares(kernels); }
   SECTION("state hash") { check_state_hash(kernels); }
@@ -174,6 +199,14 @@ void check_same_bits(Left left, Right right, std::uint64_t seeds, std::size_t si
     CHECK(same_bits(a.exp_avg, b.exp_avg));
     CHECK(same_bits(a.exp_avg_sq, b.exp_avg_sq));
     CHECK(same_bits(a.rounded, b.rounded));
+    const auto alike = [&](const auto& step) {
+      left.momentum(a, step);
+      right.momentum(b, step);
+      CHECK(same_bits(a.parameter, b.parameter));
+      CHECK(same_bits(a.exp_avg, b.exp_avg));
+      CHECK(same_bits(a.rounded, b.rounded));
+    };
+    alike(known_sgd), alike(known_nesterov), alike(known_lion);
     const Floats x = any_floats(rng, n), y = any_floats(rng, n);
     CHECK(same_bits(left.add_into(x, y), right.add_into(x, y)));
     CHECK(same_bits(left.to_bf16(x), right.to_bf16(x)));
@@ -193,6 +226,8 @@ struct HostKernels {
   void adamw(AdamWState& s, const AdamWStep& step) {
     elrun::adamw(s.parameter, s.exp_avg, s.exp_avg_sq, s.gradient, step, s.rounded, isa);
   }
+  void momentum(AdamWState& s, const SgdStep& step) { sgd(s.parameter, s.exp_avg, s.gradient, step, s.rounded, isa); }
+  void momentum(AdamWState& s, const LionStep& step) { lion(s.parameter, s.exp_avg, s.gradient, step, s.rounded, isa); }
   template <class Right>
   Floats add_into(Floats left, const std::vector<Right>& right) {
     elrun::add_into(left, std::span<const Right>{right}, isa);

@@ -50,6 +50,18 @@ struct DeviceKernels {
     v.copy_to(s.exp_avg_sq);
     r.copy_to(s.rounded);
   }
+  void momentum(AdamWState& s, const SgdStep& step) { momentum(s, step, sgd_async); }
+  void momentum(AdamWState& s, const LionStep& step) { momentum(s, step, lion_async); }
+  template <class Step>
+  void momentum(AdamWState& s, const Step& step,
+                void (*run)(DeviceSpan<float>, DeviceSpan<float>, DeviceSpan<const float>, const Step&, DeviceSpan<bf16>, Stream)) {
+    OnDevice p{s.parameter, offset}, m{s.exp_avg, offset}, g{s.gradient, offset};
+    OnDevice r{s.rounded, offset};
+    run(p.span(), m.span(), g.span(), step, s.rounded.empty() ? DeviceSpan<bf16>{} : r.span(), stream);
+    p.copy_to(s.parameter);
+    m.copy_to(s.exp_avg);
+    r.copy_to(s.rounded);
+  }
   template <class Right>
   Floats add_into(Floats left, const std::vector<Right>& right) {
     OnDevice l{left, offset};

@@ -117,6 +117,30 @@ def adamw():
     return list(zip(*out))
 
 
+def sgd(nesterov):
+    lr, momentum, decay, scale = map(f32, ("0.003", "0.9", "0.1", "0.37"))
+    lr_decay = rounded(lr * decay)
+    out = []
+    for p, m, g in zip(values(1, COUNT), values(2, COUNT), values(4, COUNT)):
+        g = rounded(g * scale)
+        m = rounded(momentum * m + g)
+        direction = rounded(momentum * m + g) if nesterov else m
+        out.append((rounded(rounded(p - lr_decay * p) - lr * direction), m))
+    return list(zip(*out))
+
+
+def lion():
+    lr, beta1, beta2, decay, scale = map(f32, ("0.003", "0.9", "0.95", "0.1", "0.37"))
+    rest1, rest2, lr_decay = rounded(1 - beta1), rounded(1 - beta2), rounded(lr * decay)
+    out = []
+    for p, m, g in zip(values(1, COUNT), values(2, COUNT), values(4, COUNT)):
+        g = rounded(g * scale)
+        direction = beta1 * m + rounded(rest1 * g)
+        move = lr if direction > 0 else -lr
+        out.append((rounded(rounded(p - lr_decay * p) - move), rounded(beta2 * m + rounded(rest2 * g))))
+    return list(zip(*out))
+
+
 def sums_of_squares(data):
     sums = []
     for g in range(0, len(data), 1024):
@@ -140,6 +164,9 @@ def main():
         print(f"inline constexpr std::uint64_t {name}_hash = 0x{hash_of(floats):016x}u;")
     rounded_bytes = b"".join(struct.pack("<H", bf16(x)) for x in p)
     print(f"inline constexpr std::uint64_t rounded_hash = 0x{mix_sum(rounded_bytes):016x}u;")
+    for name, (floats, moment) in (("sgd", sgd(False)), ("nesterov", sgd(True)), ("lion", lion())):
+        print(f"inline constexpr std::uint64_t {name}_hash = 0x{hash_of(floats):016x}u;")
+        print(f"inline constexpr std::uint64_t {name}_moment_hash = 0x{hash_of(moment):016x}u;")
     fold = [rounded(a + b) for a, b in zip(values(5, COUNT), values(6, COUNT))]
     print(f"inline constexpr std::uint64_t fold_hash = 0x{hash_of(fold):016x}u;")
     sums = ", ".join(f"0x{bits(s):08x}u" for s in sums_of_squares(values(7, COUNT)))

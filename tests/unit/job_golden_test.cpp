@@ -27,7 +27,8 @@ struct Slow {
   std::vector<StepResult> steps;
   std::uint64_t hash = 0;
 
-  explicit Slow(const Plan& plan) {
+  AnyOptimizer optimizer;
+  explicit Slow(const Plan& plan, const AnyOptimizer& with = toy_adamw) : optimizer{with} {
     lay_out_by_hand();
     for (std::size_t t = 0; t < toy_tensors().size(); ++t)
       for (std::uint64_t i = 0; i < toy_tensors()[t].size; ++i)
@@ -36,8 +37,8 @@ struct Slow {
     hash = Mix{}(plan.steps, salt_of("step"));
     add_words("param", w, 0, w.size());
     for (const std::uint64_t g : granules) {  // what is frozen has no moments
-      add_words("exp_avg", m, g, g + 1024);
-      add_words("exp_avg_sq", v, g, g + 1024);
+      add_words(optimizer.index() == 1 ? "momentum" : "exp_avg", m, g, g + 1024);
+      if (optimizer.index() == 0) add_words("exp_avg_sq", v, g, g + 1024);
     }
   }
 
@@ -123,22 +124,36 @@ struct Slow {
     const float norm = std::sqrt(squares) * (1.0f / slots);
     const ApplyOptions o = toy_options(s);
     const float scale = norm > o.clip_norm ? (1.0f / slots) * (o.clip_norm / norm) : 1.0f / slots;
-    double b1 = 1, b2 = 1;
-    for (std::uint64_t i = 0; i <= s; ++i)
-      b1 *= static_cast<double>(toy_adamw.beta1), b2 *= static_cast<double>(toy_adamw.beta2);
-    const float rate = -(o.lr / static_cast<float>(1 - b1)), correction2 = static_cast<float>(1 - b2);
-    for (std::size_t t = 0; t < place.size(); ++t) {
-      if (!place[t].trains) continue;
-      const float minus_decay = -(o.lr * (place[t].decays ? toy_adamw.weight_decay : 0.0f));
-      for (std::uint64_t i = place[t].begin; i < place[t].begin + toy_tensors()[t].size; ++i) {
-        const float x = g[i] * scale;
-        m[i] = std::fma(toy_adamw.beta1, m[i], (1.0f - toy_adamw.beta1) * x);
-        v[i] = std::fma(toy_adamw.beta2, v[i], (1.0f - toy_adamw.beta2) * (x * x));
-        const float direction = m[i] / (std::sqrt(v[i] / correction2) + toy_adamw.epsilon);
-        w[i] = std::fma(rate, direction, std::fma(minus_decay, w[i], w[i]));
-      }
-    }
+    for (std::size_t t = 0; t < place.size(); ++t)
+      if (place[t].trains)
+        for (std::uint64_t i = place[t].begin; i < place[t].begin + toy_tensors()[t].size; ++i)
+          std::visit([&](const auto& with) { move(with, s, i, decay_of(with, place[t]), g[i] * scale, o.lr); }, optimizer);
     steps.push_back({.decided = true, .step = s + 1, .loss = loss, .norm = norm});
+  }
+
+  template <class Options>
+  static float decay_of(const Options& o, const Place& where) {
+    return where.decays ? o.weight_decay : 0.0f;
+  }
+  void move(const AdamW& o, std::uint64_t s, std::uint64_t i, float decay, float x, float lr) {
+    double b1 = 1, b2 = 1;
+    for (std::uint64_t k = 0; k <= s; ++k) b1 *= static_cast<double>(o.beta1), b2 *= static_cast<double>(o.beta2);
+    const float rate = -(lr / static_cast<float>(1 - b1)), correction2 = static_cast<float>(1 - b2);
+    m[i] = std::fma(o.beta1, m[i], (1.0f - o.beta1) * x);
+    v[i] = std::fma(o.beta2, v[i], (1.0f - o.beta2) * (x * x));
+    const float direction = m[i] / (std::sqrt(v[i] / correction2) + o.epsilon);
+    w[i] = std::fma(rate, direction, std::fma(-(lr * decay), w[i], w[i]));
+  }
+  void move(const Sgd& o, std::uint64_t, std::uint64_t i, float decay, float x, float lr) {
+    m[i] = std::fma(o.momentum, m[i], x);
+    const float direction = o.nesterov ? std::fma(o.momentum, m[i], x) : m[i];
+    w[i] = std::fma(-lr, direction, std::fma(-(lr * decay), w[i], w[i]));
+  }
+  void move(const Lion& o, std::uint64_t, std::uint64_t i, float decay, float x, float lr) {
+    const float direction = std::fma(o.beta1, m[i], (1.0f - o.beta1) * x);
+    const float decayed = std::fma(-(lr * decay), w[i], w[i]);
+    w[i] = direction == 0 ? decayed : decayed - std::copysign(lr, direction);
+    m[i] = std::fma(o.beta2, m[i], (1.0f - o.beta2) * x);
   }
 
   void add_words(const char* kind, const Floats& x, std::uint64_t begin, std::uint64_t end) {
@@ -177,6 +192,25 @@ TEST_CASE("every world and placement ends with the bits of one slow process", "[
         INFO(slots << " slots on " << world << " ranks, zero(" << stage << ")");
         same_run(run_world({.world = world}, toy({.plan = toy_plan(stage, slots)})), slow);
       }
+  }
+}
+
+TEST_CASE("every optimizer ends with the bits of one slow process, over a change of the world too", "[job]") {
+  for (const AnyOptimizer& optimizer :
+       {AnyOptimizer{Sgd{.weight_decay = 0.05f}}, AnyOptimizer{Sgd{.momentum = 0.8f, .nesterov = true}},
+        AnyOptimizer{Lion{.weight_decay = 0.05f}}}) {
+    INFO(name_of(kind_of(optimizer)));
+    const Slow slow{toy_plan(0), optimizer};
+    for (const int stage : {0, 1})
+      same_run(run_world({.world = 3}, toy({.plan = toy_plan(stage), .optimizer = optimizer})), slow);
+    const TemporaryDirectory root;
+    const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
+    const auto before = run_world(
+        {.world = 4}, toy({.plan = toy_plan(1), .checkpoint = checkpoint, .optimizer = optimizer, .stop_after = 5}));
+    for (const Member& m : before) REQUIRE_FALSE(m.failure.has_value());
+    same_run(run_world({.world = 3, .generation = 2},
+                       toy({.plan = toy_plan(0), .checkpoint = checkpoint, .optimizer = optimizer})),
+             slow, 4);
   }
 }
 

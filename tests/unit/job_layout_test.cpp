@@ -62,11 +62,23 @@ TEST_CASE("all problems of the declarations are told at once", "[job]") {
 
 TEST_CASE("a checkpoint is told tensors in the order of their offsets", "[job]") {
   const std::vector<UnitSpec> units{{"a", {tensor("frozen", {10}, {.frozen = true}), tensor("w", {30})}}};
-  const ModelTable table = model_table(units, lay_out(units));
+  const ModelTable table = model_table(units, lay_out(units), Optimizer::adamw);
   REQUIRE(table.units.size() == 1);
   CHECK(table.units[0].elements == 1034);
   CHECK(table.units[0].tensors[0].name == "w");
   CHECK(table.units[0].tensors[1].offset == 1024);
+}
+
+TEST_CASE("the kinds of a checkpoint are the parameter and the moments of the plan's optimizer", "[job]") {
+  const std::vector<UnitSpec> units{{"a", {tensor("w", {30})}}};
+  const auto kinds = [&](Optimizer optimizer) {
+    std::vector<std::string> names;
+    for (const KindInfo& kind : model_table(units, lay_out(units), optimizer).kinds) names.push_back(kind.name);
+    return names;
+  };
+  CHECK(kinds(Optimizer::adamw) == std::vector<std::string>{"param", "exp_avg", "exp_avg_sq"});
+  CHECK(kinds(Optimizer::sgd) == std::vector<std::string>{"param", "momentum"});
+  CHECK(kinds(Optimizer::lion) == std::vector<std::string>{"param", "exp_avg"});
 }
 
 }  // namespace elrun::test

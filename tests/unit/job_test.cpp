@@ -64,14 +64,16 @@ TEST_CASE("calls out of order are told, not done", "[job]") {
                    for (Slot& s : step.slots()) s.report(1.0f, 1), s.report(1.0f, 1);
                  })),
                  "reported twice"));
-  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { step.apply({}, {}); })), "before all slots"));
+  CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { step.apply(AdamW{}, {}); })), "before all slots"));
   CHECK(contains(what(stepping([&](Job& job, Step& step, Unit&) { run_slots(step), (void)job.next_step(); })),
                  "before the step was applied"));
   CHECK(contains(
-      what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply({}, {}), step.apply({}, {}); })),
+      what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply(AdamW{}, {}), step.apply(AdamW{}, {}); })),
       "apply was called twice"));
+  CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply(Sgd{}, {}); })),
+                 "called with sgd, but the plan says adamw"));
   CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) {
-                   run_slots(step), step.apply({.beta1 = 1}, {.lr = std::numeric_limits<float>::infinity()});
+                   run_slots(step), step.apply(AdamW{.beta1 = 1}, {.lr = std::numeric_limits<float>::infinity()});
                  })),
                  "beta1 is 1"));
   CHECK(contains(what(stepping([](Job&, Step& step, Unit& u) {
@@ -162,7 +164,7 @@ TEST_CASE("a gradient that is no number leaves the update out on all ranks, and 
           if (step->number() == 1 && slot.index() == 5) t.grad()[7] = std::numeric_limits<float>::quiet_NaN();
           slot.report(1.0f, 1);
         }
-        me.steps.push_back(step->apply({}, {.lr = 0.1f}));
+        me.steps.push_back(step->apply(AdamW{}, {.lr = 0.1f}));
         me.host_state += before != t.data()[1999];
       }
       me.outcome = job.outcome();
@@ -176,6 +178,37 @@ TEST_CASE("a gradient that is no number leaves the update out on all ranks, and 
       CHECK(m.host_state == 2);
       CHECK(m.outcome->state_hash == members[0].outcome->state_hash);
     }
+  }
+}
+
+TEST_CASE("skipped steps are counted, and the count outlives a restart", "[job]") {
+  const TemporaryDirectory root;
+  const auto train = [&](std::uint64_t generation, std::uint64_t steps) {
+    return run_world({.world = 2, .generation = generation}, [&](Job& job, Member& me) {
+      Plan plan = toy_plan(0);
+      plan.steps = steps;
+      job.configure(plan, {.directory = root.path()});
+      Unit u = job.unit("u");
+      auto t = u.tensor<float>("t", {10});
+      job.seal();
+      (void)job.restore();
+      while (auto step = job.next_step()) {
+        for (Slot& slot : step->slots()) {
+          auto g = u.use_grad();
+          if (step->number() % 2 == 1) t.grad()[0] = std::numeric_limits<float>::infinity();
+          slot.report(1.0f, 1);
+        }
+        me.steps.push_back(step->apply(AdamW{}, {.lr = 0.1f}));
+      }
+    });
+  };
+  for (const Member& m : train(1, 4)) {
+    REQUIRE(m.steps.size() == 4);
+    for (std::uint64_t s = 0; s < 4; ++s) CHECK(m.steps[s].steps_skipped == (s + 1) / 2);
+  }
+  for (const Member& m : train(2, 5)) {
+    REQUIRE(m.steps.size() == 1);
+    CHECK(m.steps[0].steps_skipped == 2);
   }
 }
 
@@ -195,7 +228,7 @@ TEST_CASE("losses, tokens and evaluations are the same in every world", "[job]")
       });
       auto step = job.next_step();
       for (Slot& slot : step->slots()) slot.report(1.0f / static_cast<float>(1 + slot.index()), 10 + slot.index());
-      me.steps.push_back(step->apply({}, {}));
+      me.steps.push_back(step->apply(AdamW{}, {}));
       const std::lock_guard lock{mutex};
       evaluations.push_back(e);
     });
@@ -265,7 +298,7 @@ TEST_CASE("an exception during a revoked step is told as the revocation", "[job]
       while (!slot.revoked()) std::this_thread::yield();
       throw std::runtime_error{"views were poisoned"};
     }
-    step->apply({}, {});
+    step->apply(AdamW{}, {});
     (void)job.next_step();
   });
   for (const Member& m : members) {

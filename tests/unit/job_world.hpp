@@ -281,13 +281,16 @@ inline float toy_loss(std::span<const std::uint64_t> samples, const RandomStream
 struct ToyOptions {
   Plan plan;
   CheckpointOptions checkpoint{};
+  AnyOptimizer optimizer = toy_adamw;
   std::uint64_t stop_after = ~std::uint64_t{0};  ///< Leaves the program after this many steps.
   std::function<void(Job&, std::uint64_t step, Slot&)> in_slot{};
 };
 
 inline Program toy(const ToyOptions& options) {
   return [options](Job& job, Member& me) {
-    job.configure(options.plan, options.checkpoint);
+    Plan plan = options.plan;
+    plan.optimizer = kind_of(options.optimizer);
+    job.configure(plan, options.checkpoint);
     std::vector<Unit> units;
     std::vector<Tensor<float>> tensors;
     std::string last;
@@ -331,7 +334,8 @@ inline Program toy(const ToyOptions& options) {
         const float loss = toy_loss(slot.samples(), slot.rng());
         slot.report(DeviceScalar{&loss}, 3 + slot.index());
       }
-      const StepResult r = step->apply(toy_adamw, toy_options(step->number()));
+      const StepResult r = std::visit(
+          [&](const auto& optimizer) { return step->apply(optimizer, toy_options(step->number())); }, options.optimizer);
       if (r.decided) me.steps.push_back(r), ++mine;
     }
     me.host_state = mine;

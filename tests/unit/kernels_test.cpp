@@ -69,3 +69,29 @@ TEST_CASE("AdamW goes where its definition says", "[kernels]") {
   HostKernels{}.adamw(rest, {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.5f, .bias1 = 1, .bias2 = 1});
   CHECK(rest.parameter[0] == Approx(2.0f * (1 - 0.005f)));
 }
+
+TEST_CASE("SGD and Lion go where their definitions say", "[kernels]") {
+  // From rest, and twice the same gradient: m = g, then momentum g + g.
+  AdamWState s{{1.0f, 1.0f}, {0, 0}, {0, 0}, {0.5f, -8.0f}, {}};
+  const SgdStep plain{.lr = 0.01f, .momentum = 0.9f};
+  HostKernels{}.momentum(s, plain);
+  CHECK(s.parameter[0] == Approx(0.995f));
+  CHECK(s.parameter[1] == Approx(1.08f));
+  HostKernels{}.momentum(s, plain);
+  CHECK(s.parameter[0] == Approx(0.995f - 0.01f * 0.95f));
+  AdamWState ahead{{1.0f}, {0}, {0}, {0.5f}, {}};
+  HostKernels{}.momentum(ahead, SgdStep{.lr = 0.01f, .momentum = 0.9f, .nesterov = true});
+  CHECK(ahead.parameter[0] == Approx(1 - 0.01f * 0.95f));
+  // Lion moves by the rate itself, whatever the gradient's size, and not at all where nothing points anywhere.
+  AdamWState l{{1.0f, 1.0f, 1.0f}, {0, 0, 0}, {0, 0, 0}, {1e-20f, -1e20f, 0.0f}, {}};
+  HostKernels{}.momentum(l, LionStep{.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f});
+  CHECK(l.parameter[0] == Approx(0.99f));
+  CHECK(l.parameter[1] == Approx(1.01f));
+  CHECK(l.parameter[2] == 1.0f);
+  CHECK(l.exp_avg[1] == Approx(-1e18f));
+  // Weight decay is decoupled: it is no part of the moment.
+  AdamWState rest{{2.0f}, {0}, {0}, {0}, {}};
+  HostKernels{}.momentum(rest, SgdStep{.lr = 0.01f, .momentum = 0.9f, .weight_decay = 0.5f});
+  CHECK(rest.parameter[0] == Approx(2.0f * (1 - 0.005f)));
+  CHECK(rest.exp_avg[0] == 0.0f);
+}

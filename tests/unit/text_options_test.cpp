@@ -72,14 +72,14 @@ TEST_CASE("help names every option with its default, and wins over problems", "[
   CHECK_THAT(gpt::help(), Contains("(60)"));
 }
 
-TEST_CASE("the learning rate warms up, falls along a cosine, and ends at a tenth", "[gpt]") {
-  CHECK(gpt::learning_rate(0, 100, 1.0) == 0.1f);
-  CHECK(gpt::learning_rate(9, 100, 1.0) == 1.0f);
-  CHECK(gpt::learning_rate(10, 100, 1.0) == Approx(1.0));
-  CHECK(gpt::learning_rate(55, 100, 1.0) == Approx(0.55));
-  CHECK(gpt::learning_rate(25, 100, 1.0) == Approx(0.55 + 0.45 * 0.8660254));
-  CHECK(gpt::learning_rate(99, 100, 1.0) == Approx(0.1).margin(1e-3));
-  CHECK(gpt::learning_rate(100, 100, 1.0) == Approx(0.1));
-  CHECK(gpt::learning_rate(0, 1, 1.0) == 1.0f);
-  for (std::uint64_t s = 10; s < 99; ++s) CHECK(gpt::learning_rate(s + 1, 100, 1.0) < gpt::learning_rate(s, 100, 1.0));
+TEST_CASE("the learning rate warms up over a tenth of the steps and ends at a tenth", "[gpt]") {
+  gpt::Options options;
+  for (const std::uint64_t steps : {std::uint64_t{1}, std::uint64_t{9}, std::uint64_t{100}}) {
+    options.steps = steps;
+    const elrun::Schedule s = gpt::schedule(options);
+    CHECK(s.warm_up == std::max<std::uint64_t>(steps / 10, 1));
+    CHECK(s.steps == steps);
+    CHECK(s.highest == options.lr);
+    CHECK(s.last == 0.1);
+  }
 }

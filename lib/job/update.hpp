@@ -1,0 +1,38 @@
+#pragma once
+/// \file What each optimizer keeps and does: kinds of moments, checks of options, and the update of a run of elements.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <elrun/optimizer.hpp>
+
+namespace elrun::inline v0 {
+
+using AnyOptimizer = std::variant<AdamW, Sgd, Lion>;
+[[nodiscard]] Optimizer kind_of(const AnyOptimizer& optimizer);
+[[nodiscard]] const char* name_of(Optimizer optimizer);  ///< "adamw"; nullptr for what is none.
+
+/// The names of an optimizer's states, in the order in which everything counts them.
+[[nodiscard]] std::span<const std::string_view> moments_of(Optimizer optimizer);
+constexpr std::size_t moments_max = 2;
+
+/// Every contradiction, in sentences.
+[[nodiscard]] std::vector<std::string> problems(const AnyOptimizer& optimizer, const ApplyOptions& options);
+
+/// Elements that are updated alike. All spans have the same size; moments beyond those of the optimizer are empty.
+struct UpdateElements {
+  std::span<float> parameter;
+  std::array<std::span<float>, moments_max> moments;
+  std::span<const float> gradient;
+  bool decay = false;
+};
+
+/// Step `t`, the first of which is 1. `scale` multiplies the gradient.
+void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const UpdateElements& elements);
+
+}  // namespace elrun::inline v0

@@ -27,6 +27,7 @@
 #include "launcher/machine.hpp"
 #include "launcher/orphans.hpp"
 #include "launcher/output.hpp"
+#include "launcher/report.hpp"
 #include "launcher/reporter.hpp"
 #include "launcher/side_doors.hpp"
 #include "launcher/stacks.hpp"
@@ -489,6 +490,7 @@ int run_store(const StoreOptions& options, std::uint64_t generation_floor, const
   signals.async_wait([&](const boost::system::error_code& error, int number) {
     if (error) return;
     code = 128 + number;
+    log.info(fmt::format("{}: the rendezvous ends; exit code {}", signal_name(number), code));
     loop.stop();
   });
   coordinator->on_may_exit([&] {

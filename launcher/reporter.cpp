@@ -151,6 +151,7 @@ int Reporter::finished(const Finish& finish, bool tells_all) {
     event({.state = finish.exit_code == 0 ? "SUCCEEDED" : died ? "FAILED" : "TERMINATED", .worker = who});
   }
   event({.state = finish.exit_code == 0 ? "SUCCEEDED" : "FAILED", .error = finish.first_failure});
+  if (!finish.after_signal.empty()) log_.info(fmt::format("{}; exit code {}", finish.after_signal, job.returned));
   if (finish.exit_code == 0) return 0;
 
   const bool failed_here = !job.deaths.empty() && job.deaths.front().node == node_;

@@ -17,6 +17,7 @@
 
 #include "lib/base/assert.hpp"
 #include "lib/base/planted.hpp"
+#include "rendezvous/round.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -197,6 +198,8 @@ void Supervisor::on_message(const World& m) {
     text += options_.workers == 1 ? fmt::format(", rank {} here", rank_of(0))
                                   : fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
   if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
+  if (m.restarts.used > 0)
+    text += fmt::format("; {} of {} used", m.restarts.used, count_of(static_cast<std::size_t>(options_.round.max_restarts >= 0 ? options_.round.max_restarts : job_restarts), "restart"));
   lost_ = false;
   say(Level::info, text);
   for (std::uint32_t i = 0; i < workers_.size(); ++i) act(Spawn{m, LocalRank{i}, node_restarts_});
@@ -207,7 +210,9 @@ void Supervisor::on_message(const Revoke& m) {
   if (m.generation != last_) return;
   if (phase_ == Phase::joining) return act(Send{Acknowledge{m.generation}});  // no process of it is left
   if (phase_ != Phase::running) return;
-  act(Say{Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what), true});
+  // Of a worker of this node it was told when it died.
+  if (!own_failure_ || !m.why.rank || m.why.rank->value() < rank_of(0) || m.why.rank->value() >= rank_of(workers_.size()))
+    act(Say{Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what), true});
   if (m.why.code != Code::generation_over) note_loss();  // that code: the world only grows
   if (own_failure_) ++node_restarts_;
   if (leave_at_) return leave(leaving_by_);
@@ -527,6 +532,7 @@ void Supervisor::kill_running() {
 
 void Supervisor::all_ended() {
   kill_at_.reset();
+  if (after_.signal != 0) after_.finish.after_signal = fmt::format("{}: {}", signal_name(after_.signal), fate_of_workers());
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].connection) act(HangUp{*workers_[i].connection});
     act(Release{LocalRank{static_cast<std::uint32_t>(i)}});
@@ -542,6 +548,15 @@ void Supervisor::all_ended() {
   phase_ = Phase::joining;
   if (!link_up_) return;
   join();  // which says as well that no process of the old generation is left
+}
+
+std::string Supervisor::fate_of_workers() const {
+  if (workers_.empty()) return "this node has left, and no worker of it ran";
+  const auto killed = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.ending->signal == SIGKILL; });
+  std::string text = job_over_ ? "the job was done; " : "this node has left; ";
+  if (const std::size_t ended = workers_.size() - static_cast<std::size_t>(killed); ended > 0) text += fmt::format("{} ended{}", count_of(ended, "worker"), killed > 0 ? ", " : "");
+  if (killed > 0) text += fmt::format("{} killed", count_of(static_cast<std::size_t>(killed), "worker"));
+  return text;
 }
 
 void Supervisor::on_signal(int number) {
@@ -586,7 +601,7 @@ void Supervisor::leave(int number) {
                                               for_people(options_.timeouts.stop_grace))
                                 : "this node leaves"));
   act(Send{Leave{fmt::format("{} came", signal_name(number))}});
-  const AfterStop after{.rejoin = false, .finish = {job_over_ ? 0 : 128 + number, {}, false}};
+  const AfterStop after{.rejoin = false, .finish = {job_over_ ? 0 : 128 + number, {}, false}, .signal = number};
   const bool stopping = phase_ == Phase::stopping;
   if (stopping && kill_at_) kill_at_ = std::min(*kill_at_, gone_by_.value_or(now_ + options_.timeouts.stop_grace));
   stop(after, number, {});
@@ -626,7 +641,7 @@ void Supervisor::on_tick() {
     if (phase_ != Phase::joining) return;
     const Failure why{
         Code::deadline_passed, Remedy::exit_process,
-        fmt::format("no world formed within {}; node {} waited for {}", for_people(options_.timeouts.join),
+        fmt::format("the nodes did not meet within {}; node {} waited for {}", for_people(options_.timeouts.join),
                     options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
     act(Send{Leave{"the join deadline passed"}});
     stop({.rejoin = false, .finish = {exit_code::join_deadline, why.what, false}}, std::nullopt, why);

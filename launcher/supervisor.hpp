@@ -109,6 +109,7 @@ struct Finish {
   std::string first_failure;  ///< For people; empty when there is nothing to explain
   bool by_verdict = false;    ///< The coordinator decided it: it may have to tell others.
   std::vector<WorkerDeath> deaths{};  ///< The root cause first; empty when no worker decided it
+  std::string after_signal{};         ///< What became of the workers, when this node was asked to end.
 };
 using Action = std::variant<Send, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
 
@@ -155,6 +156,7 @@ class Supervisor {
   struct AfterStop {
     bool rejoin = true;
     Finish finish;
+    int signal = 0;  // that asked for it; 0: none
   };
 
   void on_started();
@@ -199,6 +201,7 @@ class Supervisor {
   void all_ended();
   void refuse(ConnectionId connection, Failure why);
   [[nodiscard]] std::size_t running() const;
+  [[nodiscard]] std::string fate_of_workers() const;
   [[nodiscard]] std::uint32_t rank_of(std::size_t worker) const;
   [[nodiscard]] std::string name_of(std::size_t worker) const;
   [[nodiscard]] std::optional<std::size_t> worker_at(ConnectionId connection) const;

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -151,7 +152,7 @@ void Round::on(const RoundTick&, Instant now) {
 std::vector<std::string> Round::contradictions(const Join& join) const {
   std::vector<std::string> all = join.options.problems();
   const auto differ = [&](std::string_view what, const auto& here, const auto& there) {
-    if (here != there) all.push_back(fmt::format("{}: this node has {}, the round has {}", what, there, here));
+    if (here != there) all.push_back(fmt::format("{}: this node has {}, the job has {}", what, there, here));
   };
   if (!run_.value().empty()) differ("run id (--rdzv_id)", run_.value(), join.run.value());
   if (const auto here = major_of(setup_.version), there = major_of(join.version); !here || here != there)
@@ -172,7 +173,7 @@ std::vector<std::string> Round::contradictions(const Join& join) const {
 void Round::join(StreamNumber stream, const Join& join, Instant now) {
   const NodeId& id = join.who.node;
   if (const std::vector<std::string> all = contradictions(join); !all.empty())
-    return refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), fmt::join(all, "; "))});
+    return note_refused(id, fmt::format("{}", fmt::join(all, "; "))), refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), fmt::join(all, "; "))});
   if (const auto replaced = replaced_.find(id); replaced != replaced_.end() && replaced->second.contains(join.who.number) && !ELRUN_PLANTED(replaced_incarnation_returns))
     return refuse_replaced(stream, id);
   if (!verdict_ && outdated(stream, id)) return turn_away_outdated(stream, join);
@@ -210,6 +211,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     restarts_.used = std::max(restarts_.used, join.restarts.used);
   }
   const auto [node, fresh] = nodes_.try_emplace(id);
+  refused_.erase(id);
   if (fresh) {
     node->second.join = join;
     node->second.arrived = now;
@@ -219,6 +221,11 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   }
   if (!forming_since_ && !runs()) forming_since_ = now;
   admit(stream, node->second, join, now);
+}
+
+// Those who wait are told why somebody who is here is not with them.
+void Round::note_refused(const NodeId& id, const std::string& why) {
+  if (refused_.size() < refused_max || refused_.contains(id)) refused_[id] = why.substr(0, refused_text_max);
 }
 
 // No process opens a stream before the one that had its name has ended, and no node another one before it gave up the last:
@@ -434,6 +441,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     newest_step_ = progress->step;
     progressed_ = true;
     growths_ = 0;
+    alike_ = 0;
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
   }
@@ -457,6 +465,7 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   const bool wrong_configuration = failed.is_job && failed.exit_code == exit_code_configuration;
   const bool free_of_charge = failed.is_job && progressed_ && budget > 0;
   progressed_ = false;
+  note_failure_at_start(failed, now);
   for (const auto& [at, id] : broken_)
     if (id != me->node && nodes_.at(id).member && !done_.contains(id)) suspects_.insert(id);
   if (wrong_configuration)
@@ -464,7 +473,21 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget)
     failing_ = {now + deaths_heard,
                 budget == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget)};
+  why.what += failing_       ? fmt::format("; {}", failing_->why)
+              : free_of_charge ? "; this restart is free: there was progress since the last one"
+                               : fmt::format("; restart {} of {}{}", restarts_.used, budget,
+                                             alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start", seconds(pause_until_ - now), alike_) : "");
   revoke(std::move(why), true, now);
+}
+
+// A program that fails the same way whenever it starts would use up its restarts before what it needs (a file server, a
+// device that is being reset) is back: each such attempt waits longer. Who was killed from outside did not fail by itself.
+void Round::note_failure_at_start(const WorkerFailed& failed, Instant now) {
+  const bool killed = failed.exit_code == 128 + SIGKILL || failed.exit_code == 128 + SIGTERM;
+  const bool at_start = now - began_ < start_over_within && !killed;
+  alike_ = !at_start ? 0 : failed.exit_code == alike_code_ ? alike_ + 1 : 1;
+  alike_code_ = failed.exit_code;
+  if (alike_ > 1) pause_until_ = now + start_pause * (1 << std::min(alike_ - 2, start_pause_doublings_max));
 }
 
 void Round::note_death(Death death) {
@@ -512,6 +535,8 @@ void Round::excuse(const NodeId& lost) {
   const bool would_fail = failing_.has_value() && charged_;
   if (!std::exchange(charged_, false)) return;
   --restarts_.used;
+  alike_ = 0;
+  pause_until_ = {};
   failing_.reset();
   say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", deaths_.front().what, lost.value(), would_fail ? "; the job goes on" : ""));
 }
@@ -627,7 +652,7 @@ void Round::grow(Instant now) {
 }
 
 void Round::form(Instant now) {
-  if (runs() || recovery_ || now < hold_until_) return;
+  if (runs() || recovery_ || now < hold_until_ || now < pause_until_) return;
   if (waiting_ < needed()) return enough_since_.reset();
   if (!enough_since_) enough_since_ = now;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
@@ -662,6 +687,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
     const Join& join = nodes_.at(id).join;
     candidates.push_back({id, join.address, join.workers, join.master_port, join.hint, join.topology, join.role});
   }
+  tell_of_same_hints(candidates);
   // Only survivors keep their place: a node that was lost and has returned is a newcomer.
   std::erase_if(members_, [&](const Member& m) { return !nodes_.contains(m.node) || !nodes_.at(m.node).member; });
   for (auto& [id, node] : nodes_)
@@ -678,6 +704,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   suspects_.clear();
   charged_ = false;
   lost_.clear();
+  refused_.clear();
   enough_since_.reset();
   forming_since_.reset();
   actions_.push_back(BeginGeneration{generation_, members_});
@@ -691,6 +718,21 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
     send(node, world_of(rank));
   }
   say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"), count_of(seat_of(0).world_size, "worker")));
+}
+
+// Where the number of nodes is fixed, a node's rank is meant to be its place.
+void Round::tell_of_same_hints(const std::vector<Candidate>& candidates) {
+  if (same_hints_told_ || options().nodes_min != options().nodes_max) return;
+  std::map<std::int32_t, const NodeId*> nodes;
+  for (const Candidate& c : candidates) {
+    if (c.hint < 0) continue;
+    const auto [other, fresh] = nodes.try_emplace(c.hint, &c.node);
+    if (fresh) continue;
+    say(Level::warning, fmt::format("nodes {} and {} both have the node rank {} (--node_rank, or the number in the host's name): they are ranked by name; give each its own",
+                                    other->second->value(), c.node.value(), c.hint));
+    same_hints_told_ = true;
+    return;
+  }
 }
 
 Seat Round::seat_of(std::uint32_t group_rank) const {
@@ -727,7 +769,8 @@ void Round::fail(Instant now) {
 }
 
 void Round::decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths) {
-  say(exit_code == 0 ? Level::info : Level::error, exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed: {}", report));
+  // Why, who coordinates says in its report.
+  say(exit_code == 0 ? Level::info : Level::error, exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed, exit code {}", exit_code));
   verdict_ = Verdict{exit_code, std::move(report), std::move(deaths)};
   failing_.reset();
   verdict_at_ = now;
@@ -757,6 +800,9 @@ std::string Round::missing() const {
   for (const auto& [id, why] : lost_)
     if (!nodes_.contains(id)) lost.push_back(fmt::format("{} ({})", id.value(), why));
   if (!lost.empty()) text += fmt::format("; gone: {}", some_of(lost));
+  std::vector<std::string> refused;
+  for (const auto& [id, why] : refused_) refused.push_back(fmt::format("{} ({})", id.value(), why));
+  if (!refused.empty()) text += fmt::format("; refused: {}", some_of(refused));
   return text;
 }
 
@@ -778,7 +824,9 @@ Round::Reason Round::reason(Instant now) const {
   }
   if (waiting_ < needed())
     return {fmt::format("{} of {} nodes; {}", waiting_, needed(), missing()),
-            forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the round is given up"};
+            forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the job is given up"};
+  if (now < pause_until_)
+    return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", alike_, alike_code_, seconds(start_over_within)), pause_until_, "they are started again"};
   if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
   return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), *enough_since_ + options().last_call, "last call ends"};
 }
@@ -819,6 +867,7 @@ void Round::wake(Instant now) {
     if (recovery_) at(recovery_->until);
     if (failing_) at(failing_->until);
     at(hold_until_);
+    at(pause_until_);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
     if (!runs() && enough_since_ && living_members_all_ready()) at(*enough_since_ + options().last_call);
     if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);

@@ -45,11 +45,20 @@ constexpr Duration explain_put_off = 10s;
 /// generation cannot go on.
 constexpr Duration returns_within = 3s;
 constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
+/// Workers that fail in the same way so soon after their start, twice or more in a row, are started again after a pause: 1 s,
+/// doubled each time, 16 s at most. It costs no more restarts than `--max_restarts`.
+constexpr Duration start_over_within = 10s;
+constexpr Duration start_pause = 1s;
+constexpr std::uint32_t start_pause_doublings_max = 4;
+constexpr std::size_t refused_max = 16;        ///< Nodes that were refused and are remembered by name, and
+constexpr std::size_t refused_text_max = 256;  ///< how much of the reason.
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
 
 /// Limits of what one may say; a generation's number leaves room above it for ever.
 constexpr std::uint64_t generation_number_max = std::uint64_t{1} << 62;
+
+struct Candidate;
 
 /// What a round is born with. Randomness comes in here, and nowhere else.
 struct RoundSetup {
@@ -197,6 +206,9 @@ class Round {
   void said(Node& node, const NodeMessage& message, Instant now);
   void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
   void note_death(Death death);
+  void note_failure_at_start(const WorkerFailed& failed, Instant now);
+  void note_refused(const NodeId& id, const std::string& why);
+  void tell_of_same_hints(const std::vector<Candidate>& candidates);
   void fail(Instant now);
   void leave(const NodeId& id, const std::string& why, Instant now);
 
@@ -278,6 +290,11 @@ class Round {
   RestartCounts restarts_;
   bool progressed_ = false;       // a step that was never decided before was, since the last failure of a worker
   std::uint64_t newest_step_ = 0;  // of the whole job
+  std::uint32_t alike_ = 0;       // failures in a row soon after the start, with the same exit code
+  std::int32_t alike_code_ = 0;
+  Instant pause_until_{};         // their next attempt waits
+  std::map<NodeId, std::string> refused_;  // since generation_ began, and why
+  bool same_hints_told_ = false;
   std::uint32_t growths_ = 0;     // since a step was decided
   std::optional<Instant> progress_told_;  // in this generation
   std::string cause_;             // why the generation before ended

@@ -48,6 +48,7 @@ TEST_CASE("57 workers that ignore the signal are gone after the shutdown timeout
     job.signal(SIGTERM);
     CHECK(job.wait(patience) == 143);
     CHECK(job.says("did not end in time"));
+    CHECK(job.says("SIGTERM: this node has left; 1 worker killed; exit code 143"));
     CHECK(std::all_of(children.begin(), children.end(), [](const Watch& child) { return child.ended(patience); }));
   }
   SECTION("the variable") {

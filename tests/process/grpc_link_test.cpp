@@ -269,7 +269,7 @@ TEST_CASE("what cannot be is said with its reason", "[grpc]") {
     REQUIRE(world.until([&] { return a.count<Waiting>() == 1; }));
     b.connect();
     REQUIRE(world.until([&] { return b.count<Refused>() == 1; }));
-    CHECK(b.last_heard<Refused>().failure.what.find("--nnodes MAX: this node has 3, the round has 2") != std::string::npos);
+    CHECK(b.last_heard<Refused>().failure.what.find("--nnodes MAX: this node has 3, the job has 2") != std::string::npos);
   }
 }
 

@@ -130,6 +130,7 @@ TEST_CASE("a signal is forwarded, and the exit code says so", "[launcher][proces
     node.job.signal(number);
     CHECK(node.job.wait() == 128 + number);
     CHECK(node.job.says("got " + std::to_string(number)));
+    CHECK(node.job.says("this node has left; 2 workers ended; exit code " + std::to_string(128 + number)));
     CHECK(node.directory.names().empty());
   }
 }

@@ -159,7 +159,7 @@ TEST_CASE("an endpoint that nobody serves: told at once, tried until the join de
   Job a{cluster.agent("2", {"wait"}, {"--rdzv_conf", "join_timeout=1.5,is_host=0"})};
   CHECK(a.line("waiting for the coordinator at " + cluster.endpoint));
   CHECK(a.wait() == 170);
-  CHECK(a.says("cause: no world formed within 1.5 s"));
+  CHECK(a.says("cause: the nodes did not meet within 1.5 s"));
 }
 
 TEST_CASE("a partner that never comes: the deadline names how many are missing", "[launcher][process][grpc]") {

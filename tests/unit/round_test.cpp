@@ -106,7 +106,7 @@ TEST_CASE("a round that nobody completes ends with the join deadline and says wh
   const auto a = bench.join("a"), b = bench.join("b");
   bench.pass(599s);
   REQUIRE(bench.count<Waiting>(b) == 1);  // said when it changed, not on every tick
-  CHECK(bench.last<Waiting>(b)->why == "2 of 3 nodes; missing: at least 1; the round is given up in 600 s");
+  CHECK(bench.last<Waiting>(b)->why == "2 of 3 nodes; missing: at least 1; the job is given up in 600 s");
   CHECK_FALSE(bench.round.verdict());
   bench.pass(1s);
   CHECK(bench.last<Verdict>(a)->exit_code == 170);
@@ -119,7 +119,7 @@ TEST_CASE("who waits is told for what, and until when", "[round]") {
   CHECK(bench.count<Waiting>(a) == 0);  // a moment later it may be another reason
   bench.pass(explain_after);
   REQUIRE(bench.count<Waiting>(a) == 1);
-  CHECK(bench.last<Waiting>(a)->why == "1 of 2 nodes; missing: at least 1; the round is given up in 600 s");
+  CHECK(bench.last<Waiting>(a)->why == "1 of 2 nodes; missing: at least 1; the job is given up in 600 s");
   bench.pass(1s);
   bench.join("b");
   bench.pass(explain_after);
@@ -248,9 +248,9 @@ TEST_CASE("what does not fit is refused, with all contradictions and both values
     join.options.nodes_max = 3;
     join.options.max_restarts = 7;
     CHECK(refusal() ==
-          "node b does not fit: run id (--rdzv_id): this node has other, the round has run; "
+          "node b does not fit: run id (--rdzv_id): this node has other, the job has run; "
           "version: this node runs elrun 2.0.0, the coordinator 1.2.0; the major versions must agree; "
-          "--nnodes MAX: this node has 3, the round has 2; --max_restarts (-1: not given): this node has 7, the round has -1");
+          "--nnodes MAX: this node has 3, the job has 2; --max_restarts (-1: not given): this node has 7, the job has -1");
   }
   SECTION("a version that is none") {
     join.version = "one";
@@ -581,6 +581,49 @@ TEST_CASE("a node that leaves is no failure", "[round]") {
   }
 }
 
+TEST_CASE("who waits is told who was refused, and why", "[round]") {
+  RoundBench bench{two};
+  const auto a = bench.join("a");
+  Join other = bench.a_join("c");
+  other.options.nodes_max = 3;
+  bench.join(other);
+  bench.pass(explain_after);
+  CHECK(bench.last<Waiting>(a)->why ==
+        "1 of 2 nodes; missing: at least 1; refused: c (--nnodes MAX: this node has 3, the job has 2); the job is given up in 600 s");
+  SECTION("until it comes as it should") {
+    bench.join("c");
+    CHECK(bench.world(a) == "a c");
+  }
+  SECTION("a bounded number of them, by a bounded text") {
+    for (int i = 0; i < 100; ++i) {
+      other.who.node = NodeId{fmt::format("c{}", i)};
+      other.version = std::string(1000, 'x');
+      bench.join(other);
+    }
+    bench.pass(10min - explain_after);
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->report.size() < 4000);
+    CHECK_THAT(bench.round.verdict()->report, Contains(fmt::format(" and {} more", refused_max - 8)));
+  }
+}
+
+TEST_CASE("two nodes of one rank are told once, where the number of nodes is fixed", "[round]") {
+  const std::uint32_t least = GENERATE(1u, 2u);
+  RoundBench bench{{.nodes_min = least, .nodes_max = 2, .max_restarts = 1}};
+  const auto ranked = [&](const std::string& node, std::int32_t rank) {
+    Join join = bench.a_join(node);
+    join.hint = rank;
+    return bench.join(join);
+  };
+  const auto a = ranked("a", 1), b = ranked("b", 1);
+  CHECK(bench.world(a) == "a b");
+  bench.say(b, failure(bench.generation()));
+  bench.acknowledge(a, "a"), bench.acknowledge(b, "b");
+  REQUIRE(bench.begun.size() == 2);
+  const auto told = std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& line) { return line.find("nodes b and a both have the node rank 1 ") != std::string::npos; });
+  CHECK(told == (least == 2 ? 1 : 0));
+}
+
 // --- failures of workers ------------------------------------------------------------------------------------------
 
 TEST_CASE("without restarts the first failure is the verdict, with its exit code, for all", "[round]") {
@@ -749,6 +792,7 @@ TEST_CASE("a program that is no Job has as many restarts as were given", "[round
     bench.say(bench.a, failure(bench.generation()));  // a consequence, which costs nothing
     bench.acknowledge(bench.a, "a");
     bench.acknowledge(bench.b, "b");
+    bench.pass(start_pause);  // the second time
     CHECK(bench.last<World>(bench.a)->restarts.generations == restart);
     CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("worker 3"));
   }
@@ -758,11 +802,61 @@ TEST_CASE("a program that is no Job has as many restarts as were given", "[round
   CHECK_THAT(bench.round.verdict()->report, Contains("all 2 restarts (--max_restarts) are used"));
 }
 
+TEST_CASE("workers that fail alike soon after their start are started again after a pause, which costs no restart", "[round]") {
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .max_restarts = 100}};
+  const auto fail = [&](std::int32_t code) {
+    bench.say(bench.b, failure(bench.generation(), false, code));
+    bench.acknowledge(bench.a, "a");
+    bench.acknowledge(bench.b, "b");
+  };
+  const auto begun = [&] { return bench.begun.size(); };
+  bench.pass(300ms);  // between two beats, when nothing else looks at the time
+  fail(3);            // it had run for a while
+  fail(3);
+  CHECK(begun() == 3);  // once is no row
+  SECTION("twice as long each time, up to a bound") {
+    std::size_t generations = 3;
+    for (const Duration pause : {1s, 2s, 4s, 8s, 16s, 16s}) {
+      fail(3);
+      bench.pass(pause - 1ms);
+      CHECK(begun() == generations);
+      bench.pass(1ms);
+      CHECK(begun() == ++generations);
+    }
+    CHECK(bench.last<World>(bench.a)->restarts.used == 8);
+  }
+  SECTION("who waits is told why and until when") {
+    fail(3);
+    CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("; restart 3 of 100 after a pause of 1 s, for it failed alike 2 times soon after its start"));
+    bench.pass(explain_after);
+    CHECK(bench.last<Waiting>(bench.a)->why == "the workers failed 2 times in a row with exit code 3 within 10 s of their start; they are started again in 1 s");
+  }
+  SECTION("not when they fail otherwise, or ran for a while") {
+    fail(4);
+    CHECK(begun() == 4);
+    bench.pass(start_over_within);
+    fail(4);
+    CHECK(begun() == 5);
+    fail(4);
+    CHECK(begun() == 6);  // the first in a row again
+  }
+  SECTION("not when they are killed from outside") {
+    for (const std::int32_t killed : {137, 137, 137, 143, 143}) fail(killed);
+    CHECK(begun() == 8);
+  }
+  SECTION("not after progress") {
+    bench.say(bench.a, Progress{bench.generation(), 1});
+    fail(3);
+    CHECK(begun() == 4);
+  }
+}
+
 TEST_CASE("a Job's loss costs a restart only if no step was decided since the one before", "[round]") {
   const auto lose = [](Pair& bench) {
     bench.say(bench.b, failure(bench.generation(), true));
     bench.acknowledge(bench.a, "a");
     bench.acknowledge(bench.b, "b");
+    bench.pass(start_pause * 4);  // longer than any pause here
   };
   SECTION("with progress, without end") {
     Pair bench;

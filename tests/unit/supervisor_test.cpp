@@ -82,7 +82,7 @@ class Node {
                                                                            : "revoke",
                                       answer->to));
       } else if (const auto* f = std::get_if<Finish>(&a))
-        words.push_back(fmt::format("finish {}", f->exit_code)), report = f->first_failure;
+        words.push_back(fmt::format("finish {}", f->exit_code)), report = f->first_failure, after_signal = f->after_signal;
       else if (const auto* say = std::get_if<Say>(&a))
         said += say->text + "\n";
     }
@@ -106,7 +106,7 @@ class Node {
   [[nodiscard]] std::optional<Instant> wake_at() const { return supervisor_.wake_at(); }
 
   Instant now{};
-  std::string said, report;
+  std::string said, report, after_signal;
   std::vector<Action> actions;
 
  private:
@@ -177,6 +177,60 @@ TEST_CASE("what failed beside the first, or before it, is told while the workers
   SECTION("not when the job is over anyway") {
     node.hear(Verdict{3, "x", {}});
     CHECK(ended(1, {.exit_code = 1}, 0s) == Words{"signal 1 9"});
+  }
+}
+
+TEST_CASE("one death is told once, and how many restarts are left", "[supervisor]") {
+  Node node;
+  node.start();
+  const auto revoke = [](std::uint32_t rank) {
+    return Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "worker ended by exit code 3; restart 1 of 3", Rank{rank}, {}, generation(1)}};
+  };
+  SECTION("a worker of this node, when it dies") {
+    node.ended(1, {.exit_code = 3});
+    CHECK(node.said == "rank 1 (node n, pid 101) ended by exit code 3 in generation 1\n");
+    node.hear(revoke(1));
+    CHECK(node.said.empty());
+  }
+  SECTION("one of another node, when it is heard of, also by whom it was not the first") {
+    node.ended(1, {.exit_code = 3});
+    node.hear(revoke(2));
+    CHECK(node.said == "generation 1 is over: worker ended by exit code 3; restart 1 of 3\n");
+  }
+  node.ended(0, {.signal = SIGTERM});
+  World next = world(2, 2);
+  next.restarts.used = 1;
+  node.hear(next);
+  CHECK(node.said == "generation 2: 1 node, 2 workers, started 0 ms after the loss; 1 of 3 restarts used\n");
+}
+
+TEST_CASE("a node that was asked to end says at last what became of its workers", "[supervisor]") {
+  Node node;
+  SECTION("they ended") {
+    node.start();
+    node.on(SignalCame{SIGTERM});
+    node.ended(0, {.exit_code = 5});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
+    CHECK(node.after_signal == "SIGTERM: this node has left; 2 workers ended");
+  }
+  SECTION("one had to be killed") {
+    node.start();
+    node.on(SignalCame{SIGINT});
+    node.ended(0, {.signal = SIGINT});
+    node.wait(31s);
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 130");
+    CHECK(node.after_signal == "SIGINT: this node has left; 1 worker ended, 1 worker killed");
+  }
+  SECTION("there was none") {
+    CHECK(node.on(SignalCame{SIGHUP}).back() == "finish 129");
+    CHECK(node.after_signal == "SIGHUP: this node has left, and no worker of it ran");
+  }
+  SECTION("not after a failure") {
+    node.start();
+    node.ended(0, {.exit_code = 3});
+    node.hear(Verdict{3, "rank 0", {}});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 3");
+    CHECK(node.after_signal.empty());
   }
 }
 

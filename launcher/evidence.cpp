@@ -77,6 +77,8 @@ std::string evidence_of(const Ending& ending, const Circumstances& s) {
     return fmt::format("/dev/shm was probably full: it has {}, {} free now, and torch's data loaders pass tensors through it; make it larger "
                        "(docker --shm-size, in Kubernetes an emptyDir of medium Memory at /dev/shm)",
                        for_people(*s.shm_bytes), for_people(s.shm_free.value_or(0)));
+  if (!ending.ok() && !s.full_log_directory.empty())
+    return fmt::format("the disk of its log files is full ({}): what it wrote there failed; make room, or give --tee, whose files elrun writes", s.full_log_directory);
   return {};
 }
 
@@ -111,7 +113,7 @@ std::uint64_t MemoryWatch::oom_kills() const {
   return text ? oom_kills_of(*text).value_or(0) : 0;
 }
 
-Circumstances MemoryWatch::since(std::uint64_t oom_kills_before) const {
+Circumstances MemoryWatch::since(std::uint64_t oom_kills_before, const Path& log_directory) const {
   Circumstances s;
   const std::uint64_t now = oom_kills();
   s.oom_kills = now > oom_kills_before ? now - oom_kills_before : 0;
@@ -121,6 +123,8 @@ Circumstances MemoryWatch::since(std::uint64_t oom_kills_before) const {
       if (const auto bytes = number_of(*text); bytes && *bytes < (std::uint64_t{1} << 60)) s.memory_limit = bytes;  // above: none
   struct statvfs shm {};
   if (::statvfs("/dev/shm", &shm) == 0) s.shm_bytes = shm.f_blocks * shm.f_frsize, s.shm_free = shm.f_bavail * shm.f_frsize;
+  struct statvfs logs {};
+  if (!log_directory.empty() && ::statvfs(log_directory.c_str(), &logs) == 0 && logs.f_blocks > 0 && logs.f_bavail == 0) s.full_log_directory = log_directory.string();
   return s;
 }
 

@@ -26,6 +26,7 @@ struct Circumstances {
   std::string oom_counter;      ///< Where that is counted
   std::optional<std::uint64_t> memory_limit;                 ///< Bytes, of the cgroup
   std::optional<std::uint64_t> shm_bytes, shm_free;          ///< Of /dev/shm
+  std::string full_log_directory;  ///< Where the process's own log files are, if nothing more can be written there
 };
 /// A sentence for people on why the process ended so; empty when nothing is known that its ending does not say.
 [[nodiscard]] std::string evidence_of(const Ending& ending, const Circumstances& circumstances);
@@ -41,7 +42,8 @@ class MemoryWatch {
  public:
   explicit MemoryWatch(const Path& cgroup_root = "/sys/fs/cgroup", const Path& proc_self_cgroup = "/proc/self/cgroup");
   [[nodiscard]] std::uint64_t oom_kills() const;  ///< 0 where nobody counts
-  [[nodiscard]] Circumstances since(std::uint64_t oom_kills_before) const;
+  /// `log_directory`: of the files that the process writes itself; empty: there are none.
+  [[nodiscard]] Circumstances since(std::uint64_t oom_kills_before, const Path& log_directory) const;
 
  private:
   Path counter_;  // empty: nobody counts

@@ -298,7 +298,9 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
       in_file = write_all(source.file.get(), bytes);
       if (in_file < bytes.size()) {
         source.file_works = false;
-        warn(fmt::format("{}; what its worker writes from here on is only shown", message(from_errno(errno, "write " + source.path.native()))));
+        const int error = errno;
+        if (std::exchange(write_error_told_, error) != error)  // a full disk is full for all of them
+          warn(fmt::format("{}; what is written from here on into a file that fails so is only shown", message(from_errno(error, "write " + source.path.native()))));
       }
     }
     Console& console = *watched.console;
@@ -445,6 +447,7 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   std::mutex requests_mutex_;
   std::vector<std::function<void(std::string&)>> requests_;
   std::map<int, Watched> watched_;  // the collector's
+  int write_error_told_ = 0;        // the collector's; 0: none
   bool stopping_ = false;           // the collector's
   std::map<std::pair<LocalRank, Stream>, SourcePointer> sources_;  // of this attempt; the loop's
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,15 +18,19 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-bool write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
+// How many bytes were written before the error that is in errno.
+std::size_t write_some(int fd, std::string_view text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = ::write(fd, text.data() + done, text.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(written));
+    if (written <= 0) break;
+    done += static_cast<std::size_t>(written);
   }
-  return true;
+  return done;
 }
+
+bool write_all(int fd, std::string_view text) { return write_some(fd, text) == text.size(); }
 
 void write_termination_log(const Path& path, const FailedJob& job) {
   const Fd file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // where it is not, nobody looks
@@ -72,9 +77,15 @@ Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::st
   if (!event_log_) log_.warning(message(from_errno(errno, fmt::format("open --event-log {}", options_.event_log))) + "; events are not written there");
 }
 
-void Reporter::write_event(const std::string& line) const {
+void Reporter::write_event(const std::string& line) {
   if (options_.event_log_handler == EventLogHandler::console) lines_.pass(line + "\n");
-  if (event_log_) write_all(event_log_.get(), line + "\n");
+  if (!event_log_) return;
+  // After one that the disk took in part, it begins a line of its own.
+  const std::string text = (event_log_is_torn_ ? "\n" : "") + line + "\n";
+  const std::size_t written = write_some(event_log_.get(), text);
+  if (written > 0) event_log_is_torn_ = text[written - 1] != '\n';
+  if (written < text.size() && !std::exchange(event_log_failed_, true))
+    log_.warning(message(from_errno(errno, fmt::format("write --event-log {}", options_.event_log))) + "; the job goes on, and events are missing there");
 }
 
 void Reporter::event(WorkerEvent event) {
@@ -121,7 +132,8 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
   death.program = options_.program.name;
   death.last_lines = fmt::format("{}", fmt::join(last_lines, "\n"));
   death.never_ran = !never_ran.empty();
-  death.evidence = death.never_ran ? never_ran : evidence_of(ending, memory_.since(worker.oom_kills));
+  const bool writes_log_files = worker.keeps && options_.redirects.of(local) != Streams{};
+  death.evidence = death.never_ran ? never_ran : evidence_of(ending, memory_.since(worker.oom_kills, writes_log_files ? worker.error_file.parent_path() : Path{}));
   death.wall_ns = ended_ns;
   if (!worker.error_file.empty() && ::access(worker.error_file.c_str(), F_OK) == 0) {
     const auto text = read_regular_file(worker.error_file, error_record_max);

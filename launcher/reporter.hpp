@@ -53,7 +53,7 @@ class Reporter {
     std::optional<Ending> ending;
   };
   void event(WorkerEvent event);
-  void write_event(const std::string& line) const;
+  void write_event(const std::string& line);
 
   const LaunchOptions& options_;
   const NodeId node_;
@@ -64,6 +64,8 @@ class Reporter {
   const Log& log_;
   const MemoryWatch memory_;
   Fd event_log_;
+  bool event_log_is_torn_ = false;  // its last line
+  bool event_log_failed_ = false;   // which was said
   const Instant born_;
   Instant joining_since_;
   WorkerEvent place_;  // of the newest generation, for its events

@@ -1,4 +1,6 @@
 // One node: real launchers, real workers, real signals.
+#include <sys/mount.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -246,4 +248,44 @@ TEST_CASE("with --log_format json every line of elrun's own is JSON, and says of
   }
   CHECK(told >= 3);
   CHECK_FALSE(node.job.says("[elrun"));
+}
+
+TEST_CASE("files that take no more do not hold up the workers, and are told once each", "[launcher][process]") {
+  const std::string elrun = std::string{std::getenv("ELRUN_BIN")} + "/elrun";
+  const auto times = [](const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+    return n;
+  };
+  SECTION("the event log") {
+    Node node{{"--event-log", "/dev/full", "--nproc_per_node", "2"}, {"environment", "RANK"}};
+    CHECK(node.job.wait() == 0);
+    CHECK(times(node.job.output(), "write --event-log /dev/full: ") == 1);
+  }
+  SECTION("the workers' files: what does not fit is on the console") {
+    TemporaryDirectory logs;
+    // A limit of 8 blocks per file, for every process: workers write into elrun's pipe. Each of 4 streams is longer.
+    const std::string lines = "i=0; while [ $i -lt 300 ]; do echo out of $RANK, line $i................; echo err of $RANK, line $i................ >&2; i=$((i+1)); done";
+    Job job{{.arguments = {"-c", "ulimit -f 8; trap '' XFSZ; exec " + elrun + " --nproc_per_node 2 --tee 3 --log_dir " + logs.path() + " --event-log " + logs.path() +
+                                     "/events --no_python /bin/sh -c '" + lines + "'"},
+             .program = "/bin/sh"}};
+    CHECK(job.wait() == 0);
+    INFO(job.output());
+    for (const char* stream : {"out of 0, line ", "out of 1, line ", "err of 0, line ", "err of 1, line "}) CHECK(times(job.output(), stream) == 300);
+    CHECK(times(job.output(), "is only shown") == 1);
+    CHECK(job.says("write " + logs.path()));
+  }
+  SECTION("a worker that writes its file itself, on a disk that is full") {
+    TemporaryDirectory disk;
+    if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
+      WARN("SKIPPED: mounting a small file system needs more rights than this user has");
+      return;
+    }
+    Job job{{.arguments = {"--redirects", "1", "--log_dir", disk.path(), "--no_python", "/bin/sh", "-c", "head -c 200000 /dev/zero"}}};
+    const int code = job.wait();
+    ::umount2(disk.path().c_str(), MNT_DETACH);
+    INFO(job.output());
+    CHECK(code == 1);
+    CHECK(job.says("the disk of its log files is full (" + disk.path()));
+  }
 }

@@ -162,6 +162,8 @@ TEST_CASE("want of memory explains a SIGKILL, a small /dev/shm a SIGBUS, and nei
   c.shm_bytes = std::uint64_t{64} << 30;
   CHECK(evidence_of({.signal = SIGKILL}, c).empty());
   CHECK(evidence_of({.signal = SIGBUS}, c).empty());
+  c.full_log_directory = "/logs/a";
+  CHECK_THAT(evidence_of({.exit_code = 1}, c), Contains("the disk of its log files is full (/logs/a)"));
 }
 
 // --- events -------------------------------------------------------------------------------------------------------

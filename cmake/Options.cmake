@@ -28,6 +28,7 @@ find_package(Threads REQUIRED)
 find_package(Boost 1.74 REQUIRED)           # headers alone: Asio and Beast
 find_package(fmt 9 REQUIRED)
 find_package(OpenSSL 3 REQUIRED)            # SHA-256, HMAC
+find_package(ZLIB REQUIRED)                # idx files that are packed
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(Protobuf CONFIG QUIET)
 if(NOT Protobuf_FOUND)

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <elrun/device.hpp>
 #include <elrun/export.hpp>
@@ -231,6 +232,9 @@ class ELRUN_API Job {
   /// The next step, or nothing when the plan's steps are all decided: then the final checkpoint is committed and the
   /// outcome known on all ranks. Checkpoints are saved in here.
   [[nodiscard]] std::optional<Step> next_step();
+  /// Ids of the slots that this process will be handed next, in order and at most `count` of them, should the world stay
+  /// as it is: for who reads ahead (elrun/loader.hpp). What slots really come, `slots()` says.
+  [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   /// Runs `forward` on the slots of a pass over samples 0 .. count-1 in order (the last slot may be short), spread
   /// over the world; nothing is applied. `forward` reports each slot's loss.
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);

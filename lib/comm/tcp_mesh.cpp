@@ -33,7 +33,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/comm/frame.hpp"
 #include "lib/comm/handshake.hpp"
-#include "lib/link/quiet_thread.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/link/roll_call.hpp"
 #include "lib/link/socket.hpp"
 

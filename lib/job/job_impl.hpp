@@ -61,6 +61,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void seal();
   bool restore();
   std::optional<std::uint64_t> next_step();
+  [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
   Slot* next_slot();
   StepResult apply(const AnyOptimizer& optimizer, const ApplyOptions& options);

@@ -27,7 +27,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/link/message_stream.hpp"
-#include "lib/link/quiet_thread.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/link/request_store.hpp"
 #include "lib/link/world_host.hpp"
 

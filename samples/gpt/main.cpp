@@ -21,7 +21,7 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ..
   return line;
 }
 
-elrun::Plan plan_of(const gpt::Options& options, const gpt::Text& text) {
+elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
   return {.global_batch = options.global_batch,
           .micro_batch = options.micro_batch,
           .samples = text.samples(),
@@ -43,7 +43,7 @@ void print_sample(elrun::Job& job, gpt::Model& model, std::size_t count) {
   }
 }
 
-void train(elrun::Job& job, const gpt::Options& options, const gpt::Text& text) {
+void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
   job.configure(
       plan_of(options, text),
       {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep)});
@@ -57,7 +57,7 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Text& text) 
   const elrun::Schedule rate = gpt::schedule(options);
   while (auto step = job.next_step()) {
     for (elrun::Slot& slot : step->slots()) {
-      text.fetch(slot.samples(), inputs, targets);
+      gpt::fetch(text, slot.samples(), inputs, targets);
       const float loss = model.forward(slot.samples().size(), inputs.data(), targets.data());
       model.backward(inputs.data());
       slot.report(loss, slot.samples().size() * options.context);
@@ -89,9 +89,9 @@ int main(int argc, char** argv) {
   if (options.help) return std::fputs(gpt::help().c_str(), stdout) < 0 ? 1 : 0;
 
   if (options.data.empty()) return refuse(parsed.problems, parsed.exit_code);
-  auto text = gpt::Text::open(options.data, options.context);
+  auto text = elrun::TextFile::open(options.data, options.context);
   if (!text.ok()) {
-    parsed.problems.push_back(text.failure().what);
+    parsed.problems.push_back("--data " + text.failure().what);
     if (parsed.exit_code == 0) parsed.exit_code = gpt::ExitCode::no_input;
   }
   if (!parsed.problems.empty()) return refuse(parsed.problems, parsed.exit_code);

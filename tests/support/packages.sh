@@ -2,7 +2,7 @@
 # on Debian 12 and Ubuntu 24.04 (the names are the same). Where all is there it takes milliseconds and needs no rights.
 # CUDA and NCCL are optional and stay the machine's own business: the build takes them when they are there.
 
-elrun_packages=(g++ cmake ninja-build ccache pkg-config libboost-dev libfmt-dev libssl-dev nlohmann-json3-dev
+elrun_packages=(g++ cmake ninja-build ccache pkg-config libboost-dev libfmt-dev libssl-dev zlib1g-dev nlohmann-json3-dev
   libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libgrpc++-dev catch2)
 
 # ensure_packages [more names...]: returns when all are installed, or ends the script with 69 (EX_UNAVAILABLE).

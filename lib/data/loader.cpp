@@ -1,0 +1,179 @@
+// Batches wait in a fixed set of buffers: one is lent to the caller, at most one that nobody wants any more is still
+// being filled, and the rest are read, or to be read, ahead. So a buffer is always free for what was not foreseen.
+
+#include <elrun/loader.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/quiet_thread.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t alignment = 64, ahead_max = 1024, bytes_max = std::size_t{1} << 40;
+
+struct Buffer {
+  enum class State { free, queued, filling, ready, lent };
+  State state = State::free;
+  BatchLoader::Ids ids;
+  std::span<std::byte> memory;
+  std::uint64_t turn = 0;          // the order of what is queued
+  std::exception_ptr failure;      // of a fetch, for the get that asks for it
+};
+
+bool same(std::span<const std::uint64_t> a, std::span<const std::uint64_t> b) { return std::ranges::equal(a, b); }
+
+}  // namespace
+
+class BatchLoader::Impl {
+ public:
+  Impl(const Options& options, Fetch fetch, Next next)
+      : item_bytes_{options.item_bytes}, ahead_{options.ahead}, fetch_{std::move(fetch)}, next_{std::move(next)} {
+    if (item_bytes_ == 0 || options.items_max == 0 || ahead_ > ahead_max ||
+        options.items_max > bytes_max / item_bytes_ / (ahead_ + 2))
+      throw Error{invalid(fmt::format(
+          "a loader of {} items of {} bytes, {} batches ahead: items and bytes are at least 1, batches ahead at most {}, and "
+          "all memory together below 1 TiB",
+          options.items_max, item_bytes_, ahead_, ahead_max))};
+    const std::size_t each = (item_bytes_ * options.items_max + alignment - 1) / alignment * alignment;
+    memory_.reset(static_cast<std::byte*>(::operator new(each * (ahead_ + 2), std::align_val_t{alignment})));
+    buffers_.resize(ahead_ + 2);
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+      buffers_[b].memory = {memory_.get() + b * each, item_bytes_ * options.items_max};
+      buffers_[b].ids.reserve(options.items_max);
+    }
+    if (ahead_ > 0) thread_ = quiet_thread([this] { read_ahead(); });
+  }
+  ~Impl() {
+    {
+      const std::lock_guard lock{mutex_};
+      stop_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::span<const std::byte> get(std::span<const std::uint64_t> ids) {
+    if (ids.size() * item_bytes_ > buffers_[0].memory.size())
+      throw Error{invalid(fmt::format("a batch of {} samples is asked of a loader for {}", ids.size(),
+                                      buffers_[0].memory.size() / item_bytes_))};
+    const std::vector<Ids> coming = ahead_ > 0 ? next_(ahead_) : std::vector<Ids>{};
+    std::unique_lock lock{mutex_};
+    forget(ids, coming);
+    Buffer& mine = claim(ids);
+    queue(coming);
+    if (mine.state == Buffer::State::filling) changed_.wait(lock, [&] { return mine.state != Buffer::State::filling; });
+    const bool here = mine.state == Buffer::State::lent;
+    mine.state = Buffer::State::lent;
+    lock.unlock();
+    if (here) fill(mine, [] { return false; });
+    if (mine.failure != nullptr) std::rethrow_exception(mine.failure);
+    return mine.memory.first(ids.size() * item_bytes_);
+  }
+  [[nodiscard]] std::uint64_t foreseen() const { return foreseen_; }
+
+ private:
+  /// Frees the batch that was lent, and those which nobody will ask for now.
+  void forget(std::span<const std::uint64_t> ids, const std::vector<Ids>& coming) {
+    for (Buffer& b : buffers_) {
+      const bool waits = b.state == Buffer::State::queued || b.state == Buffer::State::ready;
+      const auto is_it = [&](const Ids& list) { return same(list, b.ids); };
+      if (b.state == Buffer::State::lent || (waits && !same(b.ids, ids) && std::ranges::none_of(coming, is_it)))
+        b.state = Buffer::State::free;
+    }
+  }
+  [[nodiscard]] Buffer* find(std::span<const std::uint64_t> ids) {
+    for (Buffer& b : buffers_)
+      if (b.state != Buffer::State::free && same(b.ids, ids)) return &b;
+    return nullptr;
+  }
+  [[nodiscard]] Buffer* take_free(std::span<const std::uint64_t> ids) {
+    const auto b = std::ranges::find(buffers_, Buffer::State::free, &Buffer::state);
+    if (b == buffers_.end()) return nullptr;
+    b->ids.assign(ids.begin(), ids.end());
+    b->failure = nullptr;
+    return &*b;
+  }
+  /// The buffer for `ids`: `filling` or `ready` when the thread has it, else `lent`, for the caller to fill.
+  Buffer& claim(std::span<const std::uint64_t> ids) {
+    Buffer* found = find(ids);
+    if (found != nullptr && found->state != Buffer::State::queued) return ++foreseen_, *found;
+    if (found == nullptr) found = take_free(ids);
+    ELRUN_ASSERT(found != nullptr);
+    found->state = Buffer::State::lent;
+    return *found;
+  }
+  void queue(const std::vector<Ids>& coming) {
+    for (const Ids& list : coming) {
+      if (list.size() * item_bytes_ > buffers_[0].memory.size() || find(list) != nullptr) continue;
+      Buffer* const b = take_free(list);
+      if (b == nullptr) break;
+      b->state = Buffer::State::queued, b->turn = ++turns_;
+    }
+    changed_.notify_all();
+  }
+  template <class Stop>
+  void fill(Buffer& b, Stop stop) {
+    try {
+      for (std::size_t i = 0; i < b.ids.size() && !stop(); ++i)
+        fetch_(b.ids[i], b.memory.subspan(i * item_bytes_, item_bytes_));
+    } catch (...) {
+      b.failure = std::current_exception();
+    }
+  }
+  void read_ahead() {
+    std::unique_lock lock{mutex_};
+    for (;;) {
+      Buffer* first = nullptr;
+      changed_.wait(lock, [&] {
+        first = nullptr;
+        for (Buffer& b : buffers_)
+          if (b.state == Buffer::State::queued && (first == nullptr || b.turn < first->turn)) first = &b;
+        return stop_ || first != nullptr;
+      });
+      if (stop_) return;
+      first->state = Buffer::State::filling;
+      lock.unlock();
+      fill(*first, [this] {
+        const std::lock_guard again{mutex_};
+        return stop_;
+      });
+      lock.lock();
+      first->state = Buffer::State::ready;
+      changed_.notify_all();
+    }
+  }
+
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{alignment}); }
+  };
+  const std::size_t item_bytes_, ahead_;
+  const Fetch fetch_;
+  const Next next_;
+  std::unique_ptr<std::byte, Free> memory_;
+  std::mutex mutex_;  // over states, ids and turns; who fills a buffer owns its memory and its failure
+  std::condition_variable changed_;
+  std::vector<Buffer> buffers_;
+  std::uint64_t turns_ = 0, foreseen_ = 0;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+BatchLoader::BatchLoader(const Options& options, Fetch fetch, Next next)
+    : impl_{std::make_unique<Impl>(options, std::move(fetch), std::move(next))} {}
+BatchLoader::BatchLoader(BatchLoader&&) noexcept = default;
+BatchLoader::~BatchLoader() = default;
+
+std::span<const std::byte> BatchLoader::get(std::span<const std::uint64_t> ids) { return impl_->get(ids); }
+std::uint64_t BatchLoader::foreseen() const { return impl_->foreseen(); }
+
+}  // namespace elrun::inline v0

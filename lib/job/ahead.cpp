@@ -1,0 +1,22 @@
+#include "lib/job/job_impl.hpp"
+#include "lib/job/sampler.hpp"
+
+namespace elrun::inline v0 {
+
+/// A guess for who reads ahead: when the world changes, other slots come, and nobody is wrong but the guess.
+std::vector<std::vector<std::uint64_t>> Job::Impl::samples_ahead(std::size_t count) const {
+  std::vector<std::vector<std::uint64_t>> out;
+  if (!restored_ || my_slots().empty()) return out;
+  std::uint64_t step = commit_.knowledge().applied;
+  std::size_t next = step_open_ ? in_.slot + (in_.open && !in_.evaluating ? 1 : 0) : 0;
+  for (; step < plan->steps; ++step, next = 0)
+    for (; next < my_slots().size(); ++next) {
+      if (out.size() == count) return out;
+      samples_of_slot(*plan, step, my_slots()[next], out.emplace_back(plan->micro_batch));
+    }
+  return out;
+}
+
+std::vector<std::vector<std::uint64_t>> Job::samples_ahead(std::size_t count) const { return impl_->samples_ahead(count); }
+
+}  // namespace elrun::inline v0

@@ -2,7 +2,6 @@
 // each goes through a pure core, and what the core answers is performed. Nothing is decided here.
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <map>
 #include <optional>
@@ -261,7 +260,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   std::set<StreamNumber> outside_;  // of those, streams of clients that are no nodes
   std::map<Caller, StoreCaller> callers_;
   std::map<StoreCaller, Caller> caller_of_;
-  std::atomic<std::uint64_t> streams_made_ = 0;
+  std::uint64_t streams_made_ = 0;
   std::uint64_t callers_made_ = 0;
   std::function<void()> on_may_exit_;
   bool told_may_exit_ = false;

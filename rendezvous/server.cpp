@@ -1,5 +1,5 @@
-// gRPC's threads own nothing here. Each callback posts one letter to the loop, and starts nothing by itself: the next
-// read begins when the loop has dealt with the last message, so a node that talks too fast waits in its own socket.
+// All of this runs on the loop. A node that talks too fast waits in its own socket: its next message is read when the last
+// one was dealt with.
 
 #include <absl/synchronization/mutex.h>
 #include <grpcpp/grpcpp.h>
@@ -22,6 +22,7 @@
 #include "rendezvous/door.hpp"
 #include "rendezvous/grpc.hpp"
 #include "rendezvous/grpc_access.hpp"
+#include "rendezvous/grpc_stream.hpp"
 #include "rendezvous/store_service.hpp"
 #include "rendezvous/stream.hpp"
 
@@ -40,65 +41,50 @@ namespace {
 
 using Loop = boost::asio::io_context;
 
-// One stream: made by a gRPC thread, used by the loop alone from then on.
-class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode>, public StreamEnd {
- public:
-  ServerStream(Loop& loop, grpc::CallbackServerContext* context) : loop_{loop}, context_{context} {}
-  void keep(std::shared_ptr<ServerStream> self) { self_ = std::move(self); }
+const std::string node_method = fmt::format("/{}/Node", wire::Rendezvous::service_full_name());
+const std::string store_method = fmt::format("/{}/Calls", wire::JobStore::service_full_name());
 
-  /// On gRPC's thread, which does this for less than the loop could; what was read waits for `open`.
-  void start(StreamNumber number) {
-    number_ = number;
-    StartSendInitialMetadata();  // tells the node that somebody is there
-    StartRead(&in_);
-  }
-  void open(const std::shared_ptr<ServerStream>& self, std::weak_ptr<StreamOwner*> owner) {
-    if (owner.expired() || finished_) return finish();
-    here_ = self;
-    owner_ = std::move(owner);
-  }
-  /// For good, with a reason that the node understands; instead of `start`, on gRPC's thread.
-  void refuse(const std::string& why) {
-    context_->AddTrailingMetadata(refusal_metadata, "token");
-    Finish({grpc::StatusCode::UNAUTHENTICATED, why});
-  }
+class NodeStream final : public GrpcStream, public StreamEnd {
+ public:
+  NodeStream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, std::weak_ptr<StreamOwner*> owner, StreamNumber number)
+      : GrpcStream{std::move(call), std::move(open)}, owner_{std::move(owner)}, number_{number} {}
   /// True until its Join has come, or it has ended.
-  [[nodiscard]] bool is_newcomer() const { return !joined_ && !finished_; }
-  [[nodiscard]] std::string peer() const { return context_->peer(); }
+  [[nodiscard]] bool is_newcomer() const { return !joined_ && !is_finished(); }
   void send(const CoordinatorMessage& message) override {
-    if (closing_ || finished_) return;
-    wire::ToNode out;
-    to_wire(message, out);
-    queued_ += out.ByteSizeLong();
+    if (closing_ || is_finished()) return;
+    queue_.push_back(encoded(message));
+    queued_ += queue_.back().Length();
     if (queued_ > stream_queue_max.value()) return abort();  // the read that fails says that the stream is broken
-    queue_.push_back(std::move(out));
-    write();
+    write_next();
   }
   void close() override {
     closing_ = true;
     owner_.reset();
-    write();
-  }
-  /// At once, whatever is still to be written.
-  void abort() {
-    if (finished_) return;
-    context_->TryCancel();
-    finish();
+    write_next();
   }
 
  private:
-  void write() {
-    if (writing_ || finished_) return;
+  static grpc::ByteBuffer encoded(const CoordinatorMessage& message) {
+    wire::ToNode out;
+    to_wire(message, out);
+    return to_bytes(out);
+  }
+  static Result<std::optional<NodeMessage>> decoded(grpc::ByteBuffer& bytes) {
+    wire::ToCoordinator in;
+    if (!read_bytes(bytes, in)) return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = "not a message of a node"};
+    return from_wire(in);
+  }
+  void write_next() {
+    if (is_writing() || is_finished()) return;
     if (queue_.empty()) return closing_ ? finish() : void();
-    writing_ = true;
-    StartWrite(&queue_.front());
+    write(queue_.front());
   }
-  void finish() {
-    if (finished_) return;
-    finished_ = true;
-    Finish(grpc::Status::OK);
+  void written() override {
+    queued_ -= queue_.front().Length();
+    queue_.pop_front();
+    write_next();
   }
-  void broken() {
+  void broken() override {
     const auto owner = std::exchange(owner_, {}).lock();
     if (owner && joined_) (*owner)->broken(number_);
   }
@@ -106,54 +92,24 @@ class ServerStream final : public grpc::ServerBidiReactor<wire::ToCoordinator, w
   bool join(const NodeMessage& message) {
     if (joined_) return true;
     const auto owner = owner_.lock();
-    const auto self = here_.lock();
-    joined_ = owner && self && std::holds_alternative<Join>(message);
-    if (joined_) (*owner)->opened(number_, self, false);
+    joined_ = owner && std::holds_alternative<Join>(message);
+    if (joined_) (*owner)->opened(number_, std::static_pointer_cast<NodeStream>(shared_from_this()), false);
     return joined_;
   }
-  void read(bool ok) {
-    if (!ok) {
-      broken();
-      return finish();
-    }
-    const Result<std::optional<NodeMessage>> message = from_wire(in_);
+  void received(grpc::ByteBuffer& bytes) override {
+    const Result<std::optional<NodeMessage>> message = decoded(bytes);
     if (!message.ok() || (*message && !join(**message))) {  // it speaks what no node speaks
       broken();
       return abort();
     }
     if (const auto owner = owner_.lock(); owner && *message) (*owner)->received(number_, **message);
-    if (finished_) return;
-    StartRead(&in_);
-  }
-  void written(bool ok) {
-    writing_ = false;
-    queued_ -= queue_.front().ByteSizeLong();
-    queue_.pop_front();
-    if (ok) write();
-    else finish();
   }
 
-  // gRPC's threads: they read `loop_` and `self_`, which the loop leaves alone.
-  void OnReadDone(bool ok) override {
-    boost::asio::post(loop_, [self = self_, ok] { self->read(ok); });
-  }
-  void OnWriteDone(bool ok) override {
-    boost::asio::post(loop_, [self = self_, ok] { self->written(ok); });
-  }
-  void OnDone() override {
-    boost::asio::post(loop_, [self = std::move(self_)] { self->broken(); });
-  }
-
-  Loop& loop_;
-  grpc::CallbackServerContext* context_;
-  std::shared_ptr<ServerStream> self_;  // until gRPC is done with it
-  std::weak_ptr<ServerStream> here_;
   std::weak_ptr<StreamOwner*> owner_;
-  StreamNumber number_{};
-  wire::ToCoordinator in_;
-  std::deque<wire::ToNode> queue_;  // a deque: the one being written stays where it is
+  const StreamNumber number_;
+  std::deque<grpc::ByteBuffer> queue_;  // its first one is being written
   std::uint64_t queued_ = 0;
-  bool joined_ = false, writing_ = false, closing_ = false, finished_ = false;
+  bool joined_ = false, closing_ = false;
 };
 
 // Streams that have not joined, oldest first: each has its time, and there are not too many of them.
@@ -162,7 +118,7 @@ class Newcomers {
   Newcomers(Loop& loop, const Clock& clock, TurnedAway& turned_away, Duration patience, std::size_t most)
       : loop_{loop}, clock_{clock}, turned_away_{turned_away}, patience_{patience}, most_{most}, timer_{loop} {}
 
-  void add(const std::shared_ptr<ServerStream>& stream) {
+  void add(const std::shared_ptr<NodeStream>& stream) {
     forget_settled();
     if (streams_.size() >= most_) std::erase_if(streams_, [](const auto& s) { return !is_newcomer(s); });
     if (streams_.size() >= most_) end_first("streams that did not join, to make room for others");
@@ -172,7 +128,7 @@ class Newcomers {
 
  private:
   struct Newcomer {
-    std::weak_ptr<ServerStream> stream;
+    std::weak_ptr<NodeStream> stream;
     Instant until;
   };
   static bool is_newcomer(const Newcomer& newcomer) {
@@ -216,30 +172,20 @@ class Newcomers {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
 };
 
-class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService {
+class GrpcServer final : public StreamServer {
  public:
   GrpcServer(Loop& loop, const Clock& clock, const Log& log, StreamOwner& owner, StreamServerOptions options)
       : loop_{loop},
         clock_{clock},
         options_{std::move(options)},
         turned_away_{log, clock},
-        newcomers_{std::make_shared<Newcomers>(loop, clock, turned_away_, options_.patience, options_.waiting_max)},
-        owner_{std::make_shared<StreamOwner*>(&owner)},
-        store_{make_store_service(loop, owner, [this](const grpc::CallbackServerContext& context) { return refusal_of(context); })} {}
+        newcomers_{loop, clock, turned_away_, options_.patience, options_.waiting_max},
+        owner_{std::make_shared<StreamOwner*>(&owner)} {}
   ~GrpcServer() override {
     door_.reset();
-    std::vector<std::weak_ptr<ServerStream>> streams;
-    {
-      const std::lock_guard lock{mutex_};
-      owner_.reset();  // letters that are on their way find nobody
-      closed_ = true;
-      streams.swap(streams_);
-    }
-    for (const auto& weak : streams)
-      if (const auto stream = weak.lock()) stream->abort();
-    store_->close();
-    if (server_) server_->Shutdown(std::chrono::system_clock::time_point{});  // long past: at once
-    server_.reset();
+    owner_.reset();  // what streams still say finds nobody
+    if (server_) server_->Shutdown(std::chrono::system_clock::time_point{});  // long past: it cancels every call
+    if (events_) events_->close();
   }
   Result<void> start(const std::string& address, std::uint16_t port) {
     quiet_grpc();
@@ -255,8 +201,8 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));
     grpc::ServerBuilder builder;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, server_side);
-    builder.RegisterService(this);
-    builder.RegisterService(&store_->service());
+    builder.RegisterAsyncGenericService(&calls_);
+    events_ = std::make_unique<GrpcEvents>(loop_, builder.AddCompletionQueue());
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
     builder.SetResourceQuota(grpc::ResourceQuota{"rendezvous"}.Resize(options_.memory_max.value()));
     // Few, and no filters that do nothing here: each connection makes each filter anew, which reads all arguments.
@@ -274,45 +220,36 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
     builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
     server_ = builder.BuildAndStart();
     if (!server_) return Failure{.code = Code::io, .remedy = Remedy::retry, .what = "gRPC's server did not start"};
+    wait_for_call();
     return {};
   }
   [[nodiscard]] std::uint16_t port() const override { return door_->port(); }
 
  private:
-  // On gRPC's threads.
-  std::optional<std::string> refusal_of(const grpc::CallbackServerContext& context) {
-    auto refusal = token_refusal(token_, shown_token(context));
-    if (refusal)
-      boost::asio::post(loop_, [this, alive = std::weak_ptr{alive_}, peer = context.peer()] {
-        if (!alive.expired()) turned_away_.tell("nodes or clients whose token is missing, wrong or not asked for", peer);
-      });
-    return refusal;
+  void wait_for_call() {
+    call_ = std::make_unique<GrpcCall>();
+    calls_.RequestCall(&call_->context, &call_->line, &events_->queue(), &events_->queue(), &calling_);
   }
-  grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode>* Node(grpc::CallbackServerContext* context) override {
-    const auto stream = std::make_shared<ServerStream>(loop_, context);
-    stream->keep(stream);
-    const std::lock_guard lock{mutex_};
-    if (closed_) {
-      stream->abort();
-      return stream.get();
+  void called(bool ok) {
+    auto call = std::move(call_);
+    if (!ok || !owner_) return;  // the server ends
+    wait_for_call();
+    if (const auto refusal = token_refusal(token_, shown_token(call->context))) {
+      turned_away_.tell("nodes or clients whose token is missing, wrong or not asked for", call->context.peer());
+      call->context.AddTrailingMetadata(refusal_metadata, "token");
+      return refuse(std::move(call), events_->open(), {grpc::StatusCode::UNAUTHENTICATED, *refusal});
     }
-    if (const auto refusal = refusal_of(*context)) {
-      stream->refuse(*refusal);
-      return stream.get();
-    }
-    if (streams_.size() >= sweep_at_) {  // not at every stream: ten thousand come at once
-      std::erase_if(streams_, [](const auto& weak) { return weak.expired(); });
-      sweep_at_ = 2 * streams_.size() + 16;
-    }
-    streams_.push_back(stream);
-    stream->start((*owner_)->number_stream());
-    boost::asio::post(loop_, [stream, owner = std::weak_ptr{owner_}, newcomers = std::weak_ptr{newcomers_}] {
-      if (const auto here = newcomers.lock()) here->add(stream);
-      stream->open(stream, owner);
-    });
-    return stream.get();
+    const std::string method = call->context.method();
+    if (method == node_method) return open_node_stream(std::move(call));
+    if (method == store_method) return open_store_stream(std::move(call), events_->open(), owner_, store_clients_);
+    refuse(std::move(call), events_->open(), {grpc::StatusCode::UNIMPLEMENTED, fmt::format("no part of elrun's rendezvous: {}", method)});
   }
-  static std::string_view shown_token(const grpc::CallbackServerContext& context) {
+  void open_node_stream(std::unique_ptr<GrpcCall> call) {
+    const auto stream = std::make_shared<NodeStream>(std::move(call), events_->open(), owner_, (*owner_)->number_stream());
+    newcomers_.add(stream);
+    stream->start();
+  }
+  static std::string_view shown_token(const grpc::ServerContext& context) {
     const auto found = context.client_metadata().find(token_metadata);
     return found == context.client_metadata().end() ? std::string_view{} : std::string_view{found->second.data(), found->second.size()};
   }
@@ -322,16 +259,15 @@ class GrpcServer final : public StreamServer, wire::Rendezvous::CallbackService 
   const StreamServerOptions options_;
   Secret token_;
   TurnedAway turned_away_;
-  std::shared_ptr<Newcomers> newcomers_;
-  std::mutex mutex_;                     // of the four below, which gRPC's threads use as well
-  std::shared_ptr<StreamOwner*> owner_;  // streams and letters hold it weakly
-  std::vector<std::weak_ptr<ServerStream>> streams_;
-  std::size_t sweep_at_ = 16;            // when so many are listed, those that ended go from the list
-  bool closed_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters about strangers hold it weakly
-  std::unique_ptr<StoreService> store_;
+  Newcomers newcomers_;
+  StoreClients store_clients_;
+  std::shared_ptr<StreamOwner*> owner_;  // streams hold it weakly
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  grpc::AsyncGenericService calls_;
+  std::unique_ptr<GrpcEvents> events_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcCall> call_;  // the next one, when it comes
+  OperationOf<GrpcServer, &GrpcServer::called> calling_{*this};
   std::unique_ptr<Door> door_;
 };
 

@@ -1,39 +1,33 @@
 #pragma once
 /// \file The store for clients outside: programs that are no workers of the job. Beside the agents' streams, on the same port.
 
-#include <functional>
+#include <cstddef>
 #include <memory>
-#include <optional>
-#include <string>
-
-#include <boost/asio/io_context.hpp>
 
 #include "rendezvous/stream.hpp"
 
-namespace grpc {
-class CallbackServerContext;
-class Service;
-}  // namespace grpc
-
 namespace elrun::inline v0 {
+
+struct GrpcCall;
 
 constexpr std::size_t store_calls_per_stream_max = 65536;  ///< Under way at one time on one stream; one more is refused.
 
 constexpr std::size_t store_streams_max = 65536;           ///< Clients at one time.
 
-class StoreService {
+/// Counts the clients that are there.
+class StoreClients {
  public:
-  virtual ~StoreService() = default;
-  /// For the server's builder. It belongs to this object, which outlives the server.
-  [[nodiscard]] virtual grpc::Service& service() = 0;
-  /// Ends every stream at once; before the server is shut down.
-  virtual void close() = 0;
+  using Place = std::shared_ptr<const StoreClients*>;
+  /// Nothing when all are taken; else free again when it is destroyed.
+  [[nodiscard]] Place take_place() {
+    return static_cast<std::size_t>(places_.use_count()) > store_streams_max ? nullptr : places_;
+  }
+
+ private:
+  Place places_ = std::make_shared<const StoreClients*>(this);  // one copy for each client
 };
 
-/// Why a client may not come in, on gRPC's threads; nothing when it may.
-using StoreRefusal = std::function<std::optional<std::string>(const grpc::CallbackServerContext&)>;
-
-/// `owner` is used on the loop alone, until `close`.
-[[nodiscard]] std::unique_ptr<StoreService> make_store_service(boost::asio::io_context& loop, StreamOwner& owner, StoreRefusal refusal);
+/// A client has called; the stream lives on by itself. Until `open` expires; loop thread only.
+void open_store_stream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, const std::shared_ptr<StreamOwner*>& owner, StoreClients& clients);
 
 }  // namespace elrun::inline v0

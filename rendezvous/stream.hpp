@@ -34,7 +34,7 @@ class StreamEnd {
 /// What streams tell the coordinator; loop thread only.
 class StreamOwner {
  public:
-  /// For a stream that is about to be answered; a node says nothing before that, so numbers tell who came later. From any thread.
+  /// For a stream that is about to be answered; a node says nothing before that, so numbers tell who came later.
   virtual StreamNumber number_stream() = 0;
   virtual void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process) = 0;
   /// Of a client that is no node: it makes store calls and nothing else.

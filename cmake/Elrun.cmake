@@ -101,7 +101,7 @@ function(elrun_bench name)
   endif()
   add_custom_target(run_${name} USES_TERMINAL DEPENDS ${name}
     COMMAND ${CMAKE_COMMAND} -E env ELRUN_BIN=${PROJECT_BINARY_DIR}/bin $<TARGET_FILE:${name}>)
-  foreach(program elrun_launcher gpt)  # what a benchmark starts
+  foreach(program elrun_launcher elrun_static gpt)  # what a benchmark starts
     if(TARGET ${program})
       add_dependencies(run_${name} ${program})
     endif()

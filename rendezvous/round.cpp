@@ -759,7 +759,7 @@ void Round::give_up(Instant now) {
 void Round::fail(Instant now) {
   const Failing failing = *std::exchange(failing_, {});
   const Death& first = deaths_.front();
-  std::string report = fmt::format("generation {}: {}; {}", to_string(generation_), first.what, failing.why);
+  std::string report = fmt::format("generation {}: {}; {}", generation_.number, first.what, failing.why);
   std::vector<std::string> gone;
   for (const auto& [id, why] : lost_) gone.push_back(fmt::format("{} ({})", id.value(), why));
   if (!gone.empty()) report += fmt::format("; gone as well: {}", some_of(gone));

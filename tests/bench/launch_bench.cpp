@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -163,7 +164,15 @@ double first_worker_ms(std::vector<std::string> words) {
 
 bool is_there(const char* check) { return std::system(fmt::format("{} >/dev/null 2>&1", check).c_str()) == 0; }
 
-void launch(const std::string& elrun) {
+/// What else ran in the last minute: whoever reads the numbers must know.
+std::string machine_load() {
+  std::ifstream in{"/proc/loadavg"};
+  double load = 0;
+  in >> load;
+  return fmt::format("load {:.1f}, {} processors", load, std::thread::hardware_concurrency());
+}
+
+void launch(const std::string& elrun, const std::string& elrun_static) {
   constexpr int repeats = 25;
   std::vector<double> ours, bare;
   for (int i = 0; i < repeats; ++i) {  // in turn, so that a busy machine is busy for all
@@ -174,14 +183,17 @@ void launch(const std::string& elrun) {
 
   const bool mpi = is_there("command -v mpiexec"), torch = is_there("python3 -c 'import torch.distributed.run'");
   for (const std::string workers : {"1", "8", "64"}) {
-    std::vector<double> elruns, mpis, torchruns;
+    std::vector<double> elruns, statics, mpis, torchruns;
     for (int i = 0; i < repeats; ++i) {
       elruns.push_back(first_worker_ms({elrun, "--nproc_per_node", workers, "--no_python"}));
+      if (!elrun_static.empty()) statics.push_back(first_worker_ms({elrun_static, "--nproc_per_node", workers, "--no_python"}));
       if (mpi) mpis.push_back(first_worker_ms({"mpiexec", "-n", workers}));
       if (torch && i < 3) torchruns.push_back(first_worker_ms({"python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", workers, "--no_python"}));
     }
-    fmt::print("launch: start to the first line of a worker, of {}: {:.1f} ms median of {}; mpiexec: {}; torchrun: {}\n", workers, median(elruns), repeats,
-               mpi ? fmt::format("{:.1f} ms, ratio {:.2f} (bound: 1.5)", median(mpis), median(elruns) / median(mpis)) : "not installed",
+    const auto beside_mpi = [&](const std::vector<double>& times) { return mpi ? fmt::format(", ratio {:.2f}", median(times) / median(mpis)) : ""; };
+    fmt::print("launch: start to the first line of a worker, of {}, medians of {}: elrun {:.1f} ms{}; elrun_static {}; mpiexec {}; torchrun: {}\n", workers, repeats,
+               median(elruns), beside_mpi(elruns), statics.empty() ? "not built" : fmt::format("{:.1f} ms{}", median(statics), beside_mpi(statics)),
+               mpi ? fmt::format("{:.1f} ms (bound: a ratio of 1.5)", median(mpis)) : "not installed",
                torch ? fmt::format("{:.0f} ms, median of {}", median(torchruns), torchruns.size()) : "not installed (1000 to 1900 ms)");
   }
 }
@@ -305,7 +317,8 @@ int main() {
   const std::string bin = folder != nullptr ? folder : "build/bin";
   ::setlinebuf(stdout);
   if (!fs::exists(bin + "/elrun")) give_up(fmt::format("no {}/elrun; set ELRUN_BIN", bin));
-  launch(bin + "/elrun");
+  fmt::print("machine: {}\n", machine_load());
+  launch(bin + "/elrun", fs::exists(bin + "/elrun_static") ? bin + "/elrun_static" : "");
   restart(bin + "/elrun");
   memory(bin + "/elrun");
   idle(bin + "/elrun");

@@ -637,7 +637,7 @@ TEST_CASE("without restarts the first failure is the verdict, with its exit code
     REQUIRE(bench.last<Verdict>(stream));
     CHECK(bench.last<Verdict>(stream)->exit_code == 3);
     CHECK(bench.last<Verdict>(stream)->report ==
-          "generation 1@00000000: worker 3 (node b, local rank 1) ended by exit code 3; no restart is allowed (--max_restarts)");
+          "generation 1: worker 3 (node b, local rank 1) ended by exit code 3; no restart is allowed (--max_restarts)");
   }
   bench.say(bench.a, failure(bench.generation(), false, 9));
   CHECK(bench.round.verdict()->exit_code == 3);

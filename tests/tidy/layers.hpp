@@ -22,6 +22,7 @@ inline const std::vector<Layer>& layers() {
       {"lib/base/", {}, {"openssl/"}},
       {"lib/link/", {"lib/base/"}, {"boost/"}},
       {"lib/comm/", {"lib/base/", "lib/link/", "kernels/"}, {"boost/", "cuda", "nccl", "cublas"}},
+      {"lib/data/", {"lib/base/", "kernels/"}, {"zlib.h"}},
       {"lib/job/", {"lib/base/", "lib/link/", "lib/comm/", "kernels/", "checkpoint/"}, {"boost/", "cuda"}},
       {"kernels/", {"lib/base/"}, {"cuda"}},
       {"checkpoint/", {"lib/base/", "kernels/"}, {"nlohmann/", "cuda"}},
@@ -29,14 +30,14 @@ inline const std::vector<Layer>& layers() {
       {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/"}},
       {"samples/", {"samples/"}, {}},
       {"tests/", {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},
-       {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "openssl/"}},
+       {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "openssl/", "zlib.h"}},
   };
   return all;
 }
 
 /// Packages by the beginning of their headers. Whatever is none of these is the system's.
 inline constexpr std::string_view packages[] = {"boost/", "grpc", "google/", "nlohmann/", "openssl/", "catch2/",
-                                                "cuda",   "nccl", "cublas",  "absl/"};
+                                                "cuda",   "nccl", "cublas",  "absl/",   "zlib.h"};
 
 inline bool starts_with_any(std::string_view text, const auto& beginnings) {
   return std::any_of(std::begin(beginnings), std::end(beginnings), [&](std::string_view b) { return text.starts_with(b); });

@@ -5,6 +5,10 @@ elrun_executable(reducing_worker SOURCES process/programs/reducing_worker.cpp LI
 set_target_properties(reducing_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 elrun_test(process_group_test SOURCES process/process_group_test.cpp LINK elrun::comm LABELS process)
 add_dependencies(process_group_test reducing_worker)
+# Once as it comes, which is through memory on one host, and once over TCP.
+add_test(NAME process_group_tcp_test COMMAND process_group_test)
+set_tests_properties(process_group_tcp_test PROPERTIES LABELS process TIMEOUT 120 ENVIRONMENT "ELRUN_TRANSPORT=tcp")
+elrun_test(shared_memory_test SOURCES unit/shared_memory_test.cpp LINK elrun::comm LABELS unit)
 
 elrun_fuzzer(frame_fuzz LINK elrun::comm_core)
 

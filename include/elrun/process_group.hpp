@@ -17,9 +17,17 @@ namespace elrun::inline v0 {
 
 enum class ReduceOp : std::uint8_t { sum, min, max, avg };
 
+/// How bytes travel between two ranks.
+enum class Transport : std::uint8_t {
+  automatic,  ///< Through memory between processes of one host, over TCP between others. ELRUN_TRANSPORT may decide otherwise.
+  tcp,        ///< Over TCP, also within a host.
+  shm,        ///< Through memory; a rank that cannot be reached so is a failure.
+};
+
 struct GroupOptions {
   Duration connect = std::chrono::seconds{60};      ///< All peers are connected within this, or the missing ones are named.
   Duration collective = std::chrono::seconds{600};  ///< Default deadline of a call.
+  Transport transport = Transport::automatic;
 };
 
 /// Pieces of memory that travel to, or come from, one peer, in this order. Borrowed until the call returns.

@@ -1,6 +1,7 @@
 #include <elrun/process_group.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -9,8 +10,9 @@
 #include "lib/base/failure.hpp"
 #include "lib/comm/fold.hpp"
 #include "lib/comm/frame.hpp"
+#include "lib/comm/mesh.hpp"
 #include "lib/comm/schedule.hpp"
-#include "lib/comm/tcp_mesh.hpp"
+#include "lib/comm/transport.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -44,7 +46,7 @@ Result<void> copy_own(const SendList& from, const ReceiveList& to) {
 
 class ProcessGroup::Impl {
  public:
-  Impl(const Membership& membership, const GroupOptions& options, std::unique_ptr<TcpMesh> mesh)
+  Impl(const Membership& membership, const GroupOptions& options, std::unique_ptr<Mesh> mesh)
       : membership_{membership}, options_{options}, mesh_{std::move(mesh)}, sends_(world()), receives_(world()) {}
 
   [[nodiscard]] const Membership& membership() const { return membership_; }
@@ -91,7 +93,7 @@ class ProcessGroup::Impl {
     if (root.value() >= world()) return invalid(fmt::format("broadcast from rank {} in a world of {}", root.value(), world()));
     const bool from_me = root == membership_.rank;
     clear();
-    if (data.size() < scatter_first_min || world() == 2) {
+    if (data.size() < scatter_first_min || world() == 2 || mesh_->all_local()) {  // memory is read by everybody at the same time
       for (std::uint32_t r = 0; r < world() && from_me; ++r) if (r != me()) sends_[r].push_back(data);
       if (!from_me) receives_[root.value()].push_back(data);
       return exchange(sends_, receives_);
@@ -160,6 +162,7 @@ class ProcessGroup::Impl {
   /// By the rounds of ReduceSchedule. `gather`: `out` is `in`, and the folded blocks go to everybody, one round later,
   /// beside the next blocks to fold. Otherwise `out` gets this rank's part alone.
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather) {
+    if (mesh_->all_local()) return mesh_->reduce(in, out, count, type, op, gather, options_.collective);
     const std::size_t width = size_of(type);
     const std::uint64_t block = std::max<std::uint64_t>(1, std::min(block_max.value(), scratch_max.value() / world()) / width);
     const ReduceSchedule schedule{membership_.world, count, block};
@@ -192,7 +195,7 @@ class ProcessGroup::Impl {
 
   Membership membership_;
   GroupOptions options_;
-  std::unique_ptr<TcpMesh> mesh_;
+  std::unique_ptr<Mesh> mesh_;
   // Kept between calls, so that a call allocates nothing once the first of its size was made.
   std::vector<SendList> sends_;
   std::vector<ReceiveList> receives_;
@@ -200,7 +203,9 @@ class ProcessGroup::Impl {
 };
 
 Result<ProcessGroup> ProcessGroup::join(Session& session, const GroupOptions& options) {
-  ELRUN_TRY_ASSIGN(auto mesh, TcpMesh::join(session, options.connect));
+  const char* const variable = std::getenv("ELRUN_TRANSPORT");
+  ELRUN_TRY_ASSIGN(const Transport transport, choose_transport(options.transport, variable == nullptr ? std::nullopt : std::optional<std::string>{variable}));
+  ELRUN_TRY_ASSIGN(auto mesh, Mesh::join(session, transport, options.connect));
   return ProcessGroup{std::make_unique<Impl>(session.place().membership, options, std::move(mesh))};
 }
 

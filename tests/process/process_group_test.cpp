@@ -3,9 +3,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -48,12 +50,22 @@ class Complaints {
 
 constexpr GroupOptions patient{.connect = 30s, .collective = 60s};
 
+/// How the ranks of a world reach each other: two that both leave it open do through memory, all others over TCP.
+using Transports = std::vector<Transport>;
+Transports any_transports(Rng& rng, std::uint32_t world) {
+  Transports transports(world, rng.chance(0.5) ? Transport::automatic : Transport::tcp);
+  if (rng.chance(0.5)) std::ranges::generate(transports, [&] { return rng.chance(0.3) ? Transport::tcp : Transport::automatic; });
+  return transports;
+}
+
 /// Every rank joins, and runs its part on a thread of its own.
 template <class Body>
-std::string run_group(std::uint32_t world, Body body, GroupOptions options = patient) {
+std::string run_group(std::uint32_t world, Body body, const Transports& transports = {}) {
   LocalWorld local{world};
   Complaints complaints;
   local.run([&](std::uint32_t rank, Session& session) {
+    GroupOptions options = patient;
+    if (!transports.empty()) options.transport = transports[rank];
     auto group = ProcessGroup::join(session, options);
     if (!group.ok()) return complaints(false, message(group.failure()));
     body(rank, *group, complaints);
@@ -116,6 +128,7 @@ TEST_CASE("every collective does what its obvious version does", "[process_group
     const auto op = static_cast<ReduceOp>(rng.below(4));
     const auto type = static_cast<DType>(rng.below(8));
     const std::uint32_t root = static_cast<std::uint32_t>(rng.below(world));
+    const Transports transports = any_transports(rng, world);
     CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
             switch (type) {
               case DType::f32: check_reductions<float>(seed, rank, world, count, op, group, complaints); break;
@@ -153,7 +166,7 @@ TEST_CASE("every collective does what its obvious version does", "[process_group
               for (std::size_t i = 0; i < count; ++i) if (got[i] != byte_at(seed, before.value(), 0, i)) return complaints(false, "receive is wrong");
             }
             complaints.must(group.barrier(), "barrier");
-          }) == "");
+          }, transports) == "");
   });
 }
 
@@ -179,6 +192,7 @@ TEST_CASE("an exchange of lists moves every piece to its place, whatever the cut
     const std::uint64_t seed = rng.next();
     std::vector<std::vector<std::size_t>> sizes(world, std::vector<std::size_t>(world));
     for (auto& row : sizes) for (auto& size : row) size = rng.chance(0.3) ? 0 : rng.below(400'000);
+    const Transports transports = any_transports(rng, world);
     CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
             Rng cuts{seed + rank};
             std::vector<std::vector<std::byte>> out(world), in(world);
@@ -198,7 +212,7 @@ TEST_CASE("an exchange of lists moves every piece to its place, whatever the cut
               for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < in[r].size(); ++i) if (in[r][i] != byte_at(seed, r, rank, i)) return complaints(false, "exchange is wrong");
               for (auto& part : in) std::ranges::fill(part, std::byte{0});
             }
-          }) == "");
+          }, transports) == "");
   });
 }
 
@@ -331,8 +345,10 @@ TEST_CASE("nobody joins without the generation's key, or for another generation"
   SECTION("another lineage") { local.place(1).membership.generation.lineage.bits[1] ^= 1; }
   SECTION("an earlier generation") { local.place(1).membership.generation.number = 0; }
   Complaints complaints;
+  std::latch both{2};
   local.run([&](std::uint32_t rank, Session& session) {
-    const auto group = ProcessGroup::join(session, {.connect = 700ms});
+    both.arrive_and_wait();  // the deadline begins when both are there
+    const auto group = ProcessGroup::join(session, {.connect = 2s});
     if (group.ok()) return complaints(false, "joined");
     const Failure& failure = group.failure();
     complaints(failure.peer == Rank{1 - rank}, "does not name the peer: " + message(failure));
@@ -431,6 +447,21 @@ TEST_CASE("strangers at the door cost nothing", "[process_group]") {
             (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
             if (i % 3 != 0) spy.strangers.push_back(std::move(stranger));  // a third hangs up
           }
+          // And at its Unix socket, where it has one.
+          const std::string told{as_text((*places)[0])};
+          if (const auto name = told.rfind("elrun-"); name != std::string::npos) {
+            for (int i = 0; i < 20; ++i) {
+              Fd stranger{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+              sockaddr_un address{};
+              address.sun_family = AF_UNIX;
+              told.copy(address.sun_path + 1, sizeof address.sun_path - 1, name);
+              const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + told.size() - name);
+              if (::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) std::abort();
+              const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');
+              (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+              if (i % 3 != 0) spy.strangers.push_back(std::move(stranger));
+            }
+          }
           return places;
         }
         Spy& spy;
@@ -477,21 +508,110 @@ TEST_CASE("a peer that leaves fails who still needs it, and nobody else", "[proc
   }
 }
 
-TEST_CASE("a killed process is named by its peers at once", "[process_group]") {
-  const Fd probe = listen_on(resolve("127.0.0.1", 0).value().front()).value();
-  const std::string port = std::to_string(local_address(probe.get()).port());
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "reducing_worker";
-  const_cast<Fd&>(probe) = Fd{};
-  std::vector<std::unique_ptr<Program>> workers;
-  for (const std::string rank : {"0", "1", "2"}) {
-    workers.push_back(std::make_unique<Program>(program, std::vector<std::string>{}, std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}));
+namespace {
+
+/// Three workers that reduce, as an operator would start them.
+class ReducingWorkers {
+ public:
+  explicit ReducingWorkers(const std::string& transport) {
+    std::string port;
+    {
+      const Fd probe = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+      port = std::to_string(local_address(probe.get()).port());
+    }
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "reducing_worker";
+    for (const std::string rank : {"0", "1", "2"}) {
+      workers_.push_back(std::make_unique<Program>(
+          program, std::vector<std::string>{},
+          std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, "ELRUN_TRANSPORT=" + transport}));
+    }
+    for (auto& worker : workers_) REQUIRE(worker->line(60s) == "reducing");
   }
-  for (auto& worker : workers) CHECK(worker->line() == "reducing");
-  workers[1]->kill(SIGKILL);
+  Program& operator[](std::size_t rank) { return *workers_[rank]; }
+
+ private:
+  std::vector<std::unique_ptr<Program>> workers_;
+};
+
+}  // namespace
+
+TEST_CASE("a killed process is named by its peers at once", "[process_group]") {
+  ReducingWorkers workers{GENERATE(as<std::string>{}, "tcp", "shm")};
+  workers[1].kill(SIGKILL);
   for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
-    const std::string said = workers[rank]->line(10s).value_or("nothing");
+    const std::string said = workers[rank].line(60s).value_or("nothing");
     CHECK_THAT(said, Catch::Contains("peer_lost") || Catch::Contains("generation_over"));
     CHECK_THAT(said, Catch::Contains("rank 1"));
-    CHECK(workers[rank]->wait(10s) == 1);
+    CHECK(workers[rank].wait(60s) == 1);
   }
+}
+
+TEST_CASE("a process that is killed in the middle of a call leaves nobody stuck and nothing torn", "[process_group]") {
+  for_all_seeds(8, [](Rng& rng) {
+    ReducingWorkers workers{rng.chance(0.8) ? "shm" : "tcp"};
+    const std::size_t victim = rng.below(3);
+    std::this_thread::sleep_for(std::chrono::microseconds{rng.below(20'000)});  // any moment will do, and each is another one
+    workers[victim].kill(SIGKILL);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      CHECK_THAT(workers[rank].line(60s).value_or("nothing"), Catch::Contains("peer_lost") || Catch::Contains("generation_over"));
+      CHECK(workers[rank].wait(60s) == 1);
+    }
+  });
+}
+
+TEST_CASE("the bits of a reduction do not depend on the transport", "[process_group]") {
+  for_all_seeds(15, [](Rng& rng) {
+    const std::uint32_t world = 2 + static_cast<std::uint32_t>(rng.below(4));
+    const auto seed = static_cast<std::uint32_t>(rng.next());
+    const auto type = static_cast<DType>(rng.below(8));
+    const bool floating = type == DType::f32 || type == DType::f64 || type == DType::bf16;
+    const auto op = static_cast<ReduceOp>(rng.below(floating ? 4 : 3));
+    const std::size_t count = rng.chance(0.3) ? rng.below(100) : rng.below(400'000);
+    const Transports mixed = any_transports(rng, world);
+    // What every rank has at the end, of an all_reduce and a reduce_scatter, by transport.
+    const auto results = [&](const Transports& transports) {
+      std::vector<std::vector<std::byte>> all(2 * world);
+      CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+              const auto fill = [&]<class T>(std::vector<T>& values) {
+                for (std::size_t i = 0; i < values.size(); ++i) {
+                  const auto bits = Philox4x32::block({static_cast<std::uint32_t>(i), rank, seed, 0}, {3, 4});
+                  // Of all magnitudes, so that the order of sums shows.
+                  const double value = (static_cast<double>(bits[0]) - 2e9) * static_cast<double>(1u << (bits[1] % 20));
+                  if constexpr (std::is_same_v<T, bf16>) values[i] = to_bf16(static_cast<float>(value));
+                  else if constexpr (std::is_integral_v<T>) values[i] = static_cast<T>(bits[2]);
+                  else values[i] = static_cast<T>(value);
+                }
+              };
+              const auto both = [&]<class T>(T) {
+                std::vector<T> data(count), in(count * world), out(count);
+                fill(data);
+                fill(in);
+                complaints.must(group.all_reduce(std::span{data}, op), "all_reduce");
+                complaints.must(group.reduce_scatter(std::span<const T>{in}, std::span{out}, op), "reduce_scatter");
+                all[rank].assign(std::as_bytes(std::span{data}).begin(), std::as_bytes(std::span{data}).end());
+                all[world + rank].assign(std::as_bytes(std::span{out}).begin(), std::as_bytes(std::span{out}).end());
+              };
+              switch (type) {
+                case DType::f32: return both(float{});
+                case DType::bf16: return both(bf16{});
+                case DType::f64: return both(double{});
+                case DType::i32: return both(std::int32_t{});
+                case DType::i64: return both(std::int64_t{});
+                case DType::u8: return both(std::uint8_t{});
+                case DType::u32: return both(std::uint32_t{});
+                case DType::u64: return both(std::uint64_t{});
+              }
+            }, transports) == "");
+      return all;
+    };
+    const auto by_memory = results(Transports(world, Transport::shm));
+    CHECK(by_memory == results(Transports(world, Transport::tcp)));
+    CHECK(by_memory == results(mixed));
+  });
+}
+
+TEST_CASE("a rank that must share memory and cannot is told which one it does not reach", "[process_group]") {
+  const std::string complaints = run_group(2, [](std::uint32_t rank, ProcessGroup&, Complaints& complain) { complain(rank != 0, "joined"); }, {Transport::shm, Transport::tcp});
+  CHECK_THAT(complaints, Catch::Contains("rank 1 is not to be reached through shared memory") && Catch::Contains("ELRUN_TRANSPORT") && !Catch::Contains("joined"));
 }

@@ -3,12 +3,19 @@
 /// its call stays in the socket behind its header. The writing side cuts the call's pieces into frames. Payload goes
 /// between the caller's memory and the socket without a stop in between. A call is over when all its sides are done, or
 /// when the mesh fails: then all sockets are closed first, so that nothing touches the caller's memory any more.
+///
+/// Peers of one host find each other at a Unix socket and prove the same key there. Then each offers its region of
+/// memory (see lanes.cpp), looks at the other's, and says whether it can use it; only when both can do they, otherwise
+/// frames go over that socket. The connection stays: its end tells of the peer's. Calls through memory run on the
+/// caller's thread, beside the frames for other peers on the communication thread.
 
-#include "lib/comm/tcp_mesh.hpp"
+#include "lib/comm/mesh.hpp"
 
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <condition_variable>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -31,9 +38,11 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/comm/frame.hpp"
 #include "lib/comm/handshake.hpp"
-#include "lib/base/quiet_thread.hpp"
+#include "lib/comm/lanes.hpp"
+#include "lib/comm/shared_memory.hpp"
 #include "lib/link/roll_call.hpp"
 #include "lib/link/socket.hpp"
 
@@ -57,12 +66,38 @@ constexpr auto everything = [](const ErrorCode& error, std::size_t) -> std::size
 using SendPiece = std::span<const std::byte>;
 using ReceivePiece = std::span<std::byte>;
 
+/// What two ranks of one host tell each other after they have proved the key, and then whether they can use it.
+struct MemoryOffer {
+  std::uint64_t magic = 0x3130'524d'454d'4c45;  // "ELMEMR01": the last two digits are the version
+  std::uint64_t size = 0;                       // of the region that comes with it; 0: there is none
+};
+enum class Verdict : std::uint8_t { unusable = 'n', usable = 'y' };
+
+/// The host since it was started; nothing when the system does not tell. Two processes that read the same one, and reach
+/// each other's abstract sockets, can share memory.
+std::string boot_of_host() {
+  std::string id;
+  std::ifstream{"/proc/sys/kernel/random/boot_id"} >> id;
+  return id.size() <= 40 ? id : std::string{};
+}
+
+/// A name in the system's memory and in no folder: nothing stays behind. Nobody can guess it, and who learns it has no key.
+SocketAddress abstract_address(std::string_view name) {
+  SocketAddress address;
+  auto& un = reinterpret_cast<sockaddr_un&>(address.storage);
+  ELRUN_ASSERT(name.size() + 1 < sizeof un.sun_path);
+  un.sun_family = AF_UNIX;
+  std::memcpy(un.sun_path + 1, name.data(), name.size());
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
 }  // namespace
 
-class TcpMesh::State : public std::enable_shared_from_this<State> {
+class Mesh::State : public std::enable_shared_from_this<State> {
  public:
-  State(const Place& place, Duration connect)
-      : me_{place.membership}, key_{place.key}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, listen_pause_{loop_}, loss_timer_{loop_} {
+  State(const Place& place, Transport transport, Duration connect)
+      : me_{place.membership}, key_{place.key}, transport_{transport}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, loss_timer_{loop_}, door_{loop_}, local_door_{loop_} {
     std::uint64_t seed = 0;
     random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
     jitter_ = Rng{seed};
@@ -76,21 +111,45 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
     ELRUN_TRY_ASSIGN(const auto addresses, resolve(session.place().address, 0));
     ELRUN_TRY_ASSIGN(Fd listener, listen_on(addresses.front()));
     SocketAddress mine = addresses.front();  // as peers reach it; a listener on all addresses does not know
-    const std::string place = fmt::format("{} {}", local_address(listener.get()).port(), mine.host());
+    std::string place = fmt::format("{} {}", local_address(listener.get()).port(), mine.host());
+    Fd local_listener;
+    const std::string boot = transport_ == Transport::tcp ? std::string{} : boot_of_host();
+    if (!boot.empty()) {
+      std::array<std::byte, 16> bits{};
+      random_bytes(bits);
+      const std::string name = "elrun-" + to_hex(bits);
+      if (auto opened = listen_on(abstract_address(name)); opened.ok()) {
+        local_listener = std::move(*opened);
+        place += fmt::format(" {} {}", boot, name);
+      }
+    }
     ELRUN_TRY_ASSIGN(const auto places, session.store().all_gather("elrun/comm/addresses", me_.rank, me_.world, as_bytes(place), connect_deadline_));
+    std::vector<Rank> local;
     for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) {
-      const std::string text{as_text(places[rank]).substr(0, 300)};
+      const std::string text{as_text(places[rank]).substr(0, 450)};
       unsigned port = 0;
-      char host[257] = "";
-      if (std::sscanf(text.c_str(), "%u %256s", &port, host) != 2 || port == 0 || port > 65535) {
+      char host[257] = "", its_boot[41] = "", name[65] = "";
+      const int told = std::sscanf(text.c_str(), "%u %256s %40s %64s", &port, host, its_boot, name);
+      if (told < 2 || port == 0 || port > 65535) {
         return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} told no address: \"{}\"", rank, text), .peer = Rank{rank}};
       }
+      const bool same_host = told == 4 && !boot.empty() && its_boot == boot;
+      if (same_host) local.push_back(Rank{rank});
       if (Rank{rank} < me_.rank) {
         ELRUN_TRY_ASSIGN(const auto found, resolve(host, static_cast<std::uint16_t>(port)));
         peers_[rank].address = found.front();
+        if (same_host && local_listener) peers_[rank].local_address = abstract_address(name);
       }
     }
-    asio::post(loop_, [this, listener = std::make_shared<Fd>(std::move(listener))] { begin_connecting(std::move(*listener)); });
+    if (local_listener && local.size() > 1) {
+      auto made = Lanes::make(me_, std::move(local));
+      const std::lock_guard lock{mutex_};
+      if (made.ok()) lanes_ = std::move(*made);
+      else no_lanes_ = made.failure().what;
+    }
+    asio::post(loop_, [this, listener = std::make_shared<Fd>(std::move(listener)), beside = std::make_shared<Fd>(std::move(local_listener))] {
+      begin_connecting(std::move(*listener), std::move(*beside));
+    });
     thread_ = quiet_thread([self = shared_from_this()] { self->loop_.run(); });
     std::unique_lock lock{mutex_};
     changed_.wait(lock, [&] { return connected_ || failure_; });  // the loop keeps the deadline
@@ -105,17 +164,39 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   }
 
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+    const auto part = [&](bool local) {
+      return std::ranges::any_of(peers_, [&](const Peer& peer) { return peer.rank != me_.rank && peer.shares == local && (!whom || peer.rank == *whom); });
+    };
+    const bool by_memory = part(true), by_frames = part(false);
     {
       const std::lock_guard lock{mutex_};
       if (failure_) return *failure_;
-      call_done_ = false;
+      call_done_ = !by_frames;
+      call_succeeded_ = true;
     }
     if (!thread_.joinable()) return {};  // a world of one moves nothing
-    asio::post(loop_, [this, sends, receives, whom, limit] { begin_call(sends, receives, whom, limit); });
-    std::unique_lock lock{mutex_};
-    changed_.wait(lock, [&] { return call_done_; });  // the loop keeps the deadline
-    if (failure_ && !call_succeeded_) return *failure_;
-    return {};
+    if (by_frames) asio::post(loop_, [this, sends, receives, whom, limit] { begin_call(sends, receives, whom, limit); });
+    Result<void> through_memory;
+    if (by_memory) {
+      through_memory = lanes_->exchange(sends, receives, whom, limit);
+      if (!through_memory.ok()) give_up(through_memory.failure());
+    }
+    return end_of_call(through_memory.ok());
+  }
+
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (failure_) return *failure_;
+      call_done_ = call_succeeded_ = true;
+    }
+    const auto reduced = lanes_->reduce(in, out, count, type, op, gather, limit);
+    if (!reduced.ok()) give_up(reduced.failure());
+    return end_of_call(reduced.ok());
+  }
+
+  [[nodiscard]] bool all_local() const {
+    return lanes_ && std::ranges::all_of(peers_, [&](const Peer& peer) { return peer.rank == me_.rank || peer.shares; });
   }
 
   void revoke(const Failure& why) {
@@ -125,6 +206,7 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
     {
       const std::lock_guard lock{mutex_};
       if (!failure_) failure_ = located(std::move(failure));
+      if (lanes_) lanes_->end();
     }
     asio::post(loop_, [this] { close_all(); });  // the loop lives in this object: a letter that owns it would keep both for ever
   }
@@ -135,6 +217,8 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   struct Peer {
     Rank rank{};
     SocketAddress address;                  // of lower ranks
+    std::optional<SocketAddress> local_address;  // of those of this host, until it turns out to lead nowhere
+    bool shares = false;                    // its bytes go through memory
     std::optional<StreamSocket> socket;     // once both have proved the key
     std::string last_problem;               // why it is not connected yet
     std::optional<Failure> lost;            // it is gone; fatal only to calls that still need it
@@ -162,20 +246,26 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
     std::array<std::byte, answer_size> answer{};
     Introduction said{};
     Nonce nonce{};
-    SocketAddress to;
+    bool local = false;  // over a Unix socket
+    Verdict mine = Verdict::unusable, theirs = Verdict::unusable;
   };
   using StrangerHandle = std::shared_ptr<Stranger>;
+  struct Door {
+    explicit Door(asio::io_context& loop) : pause{loop} {}
+    std::optional<asio::posix::stream_descriptor> listener;
+    asio::steady_timer pause;
+  };
 
   // --- connecting; on the communication thread, as all that follows ---
 
-  void begin_connecting(Fd listener) {
+  void begin_connecting(Fd listener, Fd local_listener) {
     if (over_) return;
     timer_.expires_after(connect_deadline_.left(clock_.now()));
     timer_.async_wait([this](const ErrorCode& error) {
       if (!error && !connected_) fail(not_connected());
     });
-    listener_.emplace(loop_, listener.give_up());
-    accept();
+    open(door_, std::move(listener));
+    if (local_listener) open(local_door_, std::move(local_listener));
     for (std::uint32_t rank = 0; rank < me_.rank.value(); ++rank) dial(peers_[rank]);
     connect_if_complete();
   }
@@ -195,7 +285,7 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   }
 
   StrangerHandle stranger(Fd fd, int family) {
-    auto handle = std::make_shared<Stranger>(Stranger{.socket = adopt(loop_, std::move(fd), family), .timer = asio::steady_timer{loop_}});
+    auto handle = std::make_shared<Stranger>(Stranger{.socket = adopt(loop_, std::move(fd), family), .timer = asio::steady_timer{loop_}, .local = family == AF_UNIX});
     handle->timer.expires_after(handshake_max);
     handle->timer.async_wait([handle](const ErrorCode& error) {
       ErrorCode ignored;
@@ -204,26 +294,31 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
     return handle;
   }
 
-  void accept() {
-    listener_->async_wait(asio::posix::stream_descriptor::wait_read, [this](const ErrorCode& error) {
-      if (error || !listener_) return;
+  void open(Door& door, Fd listener) {
+    door.listener.emplace(loop_, listener.give_up());
+    accept(door);
+  }
+
+  void accept(Door& door) {
+    door.listener->async_wait(asio::posix::stream_descriptor::wait_read, [this, &door](const ErrorCode& error) {
+      if (error || !door.listener) return;
       for (;;) {
-        auto accepted = accept_one(listener_->native_handle());
+        auto accepted = accept_one(door.listener->native_handle());
         if (!accepted.ok()) {  // no descriptor is free: the listener stays readable, so do not spin on it
-          listen_pause_.expires_after(accept_pause);
-          return listen_pause_.async_wait([this](const ErrorCode& stopped) {
-            if (!stopped && listener_) accept();
+          door.pause.expires_after(accept_pause);
+          return door.pause.async_wait([this, &door](const ErrorCode& stopped) {
+            if (!stopped && door.listener) accept(door);
           });
         }
-        if (!*accepted) return accept();
-        if (strangers_.size() < strangers_max) hear(std::move(**accepted));
+        if (!*accepted) return accept(door);
+        if (strangers_.size() < strangers_max) hear(std::move(**accepted), local_address(door.listener->native_handle()).family());
       }
     });
   }
 
-  void hear(Fd fd) {
-    set_no_delay(fd.get());
-    const StrangerHandle guest = stranger(std::move(fd), local_address(listener_->native_handle()).family());
+  void hear(Fd fd, int family) {
+    if (family != AF_UNIX) set_no_delay(fd.get());
+    const StrangerHandle guest = stranger(std::move(fd), family);
     strangers_.insert(guest);
     asio::async_read(*guest->socket, asio::buffer(guest->introduction), [this, guest](const ErrorCode& error, std::size_t) {
       auto said = decode_introduction(guest->introduction);
@@ -246,8 +341,8 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
             return dismiss(guest);
           }
           if (peer.socket) return dismiss(guest);
-          admit(peer, *guest);
-          strangers_.erase(guest);
+          if (guest->local) offer_memory(guest, peer);
+          else admit(peer, guest);
         });
       });
     });
@@ -260,17 +355,28 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   }
 
   void dial(Peer& peer) {
-    auto fd = connect_begin(peer.address);
-    if (!fd.ok()) return dial_later(peer, fd.failure().what);
-    set_no_delay(fd->get());
-    const StrangerHandle host = stranger(std::move(*fd), peer.address.family());
+    const SocketAddress& to = peer.local_address ? *peer.local_address : peer.address;
+    auto fd = connect_begin(to);
+    if (!fd.ok()) return not_reached(peer, fd.failure());
+    if (to.family() != AF_UNIX) set_no_delay(fd->get());
+    const StrangerHandle host = stranger(std::move(*fd), to.family());
     strangers_.insert(host);
-    host->socket->async_wait(StreamSocket::wait_write, [this, host, &peer](const ErrorCode& error) {
+    host->socket->async_wait(StreamSocket::wait_write, [this, host, &peer, to](const ErrorCode& error) {
       if (over_) return dismiss(host);
-      if (error) return redial(host, peer, fmt::format("{} did not answer", to_string(peer.address)));
-      if (const auto connected = connect_result(host->socket->native_handle(), peer.address); !connected.ok()) return redial(host, peer, connected.failure().what);
+      if (error) return redial(host, peer, fmt::format("{} did not answer", to_string(to)));
+      if (const auto connected = connect_result(host->socket->native_handle(), to); !connected.ok()) {
+        dismiss(host);
+        return not_reached(peer, connected.failure());
+      }
       introduce(host, peer);
     });
+  }
+
+  /// The peer listens before it tells where. So if nobody listens at its Unix socket, that is in another network
+  /// namespace of this host, as between containers. (A full queue there is another failure: it empties again.)
+  void not_reached(Peer& peer, const Failure& why) {
+    if (peer.local_address && (why.code == Code::unreachable || why.code == Code::not_permitted)) peer.local_address.reset();
+    dial_later(peer, why.what);
   }
 
   void introduce(const StrangerHandle& host, Peer& peer) {
@@ -295,8 +401,8 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
         asio::async_write(*host->socket, asio::buffer(host->proof), [this, host, &peer](const ErrorCode& failed, std::size_t) {
           if (over_) return dismiss(host);
           if (failed) return redial(host, peer, "it closed the connection");
-          admit(peer, *host);
-          strangers_.erase(host);
+          if (host->local) offer_memory(host, peer);
+          else admit(peer, host);
         });
       });
     });
@@ -315,10 +421,69 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
     });
   }
 
-  void admit(Peer& peer, Stranger& proved) {
-    proved.timer.cancel();
-    peer.socket = std::move(proved.socket);
-    proved.socket.reset();
+  // --- memory, between two of one host that have proved the key; both do the same ---
+
+  void offer_memory(const StrangerHandle& proved, Peer& peer) {
+    const auto offer = lanes_ ? lanes_->offer() : Lanes::Offer{};
+    const MemoryOffer words{.size = offer.size.value()};
+    const std::array<int, 2> files{offer.region, offer.bell};
+    if (!send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}), std::span{files}.first(lanes_ ? files.size() : 0)).ok()) {
+      return part(proved, peer, "it closed the connection");
+    }
+    proved->socket->async_wait(StreamSocket::wait_read, [this, proved, &peer](const ErrorCode& error) {
+      if (over_) return dismiss(proved);
+      if (error) return part(proved, peer, "it closed the connection");
+      look_at_memory(proved, peer);
+    });
+  }
+
+  void look_at_memory(const StrangerHandle& proved, Peer& peer) {
+    MemoryOffer words;
+    std::array<Fd, 2> files;
+    if (!receive_with(proved->socket->native_handle(), std::as_writable_bytes(std::span{&words, 1}), files).ok() || words.magic != MemoryOffer{}.magic) {
+      return part(proved, peer, "it offered no memory, as a rank of this host would");
+    }
+    if (!lanes_) {
+      peer.last_problem = no_lanes_;
+    } else if (lanes_->attached(peer.rank)) {  // an earlier connection got as far and broke: what was attached stays the same
+      proved->mine = Verdict::usable;
+    } else if (words.size > 0 && files[0]) {
+      const auto attached = lanes_->attach(peer.rank, std::move(files[0]), Bytes{words.size}, std::move(files[1]));
+      if (attached.ok()) proved->mine = Verdict::usable;
+      else peer.last_problem = attached.failure().what;
+    }
+    asio::async_write(*proved->socket, asio::buffer(&proved->mine, 1), [this, proved, &peer](const ErrorCode& failed, std::size_t) {
+      if (over_) return dismiss(proved);
+      if (failed) return part(proved, peer, "it closed the connection");
+      asio::async_read(*proved->socket, asio::buffer(&proved->theirs, 1), [this, proved, &peer](const ErrorCode& cut, std::size_t) {
+        if (over_) return dismiss(proved);
+        if (cut) return part(proved, peer, "it closed the connection");
+        if (peer.socket) return dismiss(proved);
+        peer.shares = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
+        admit(peer, proved);
+      });
+    });
+  }
+
+  /// The connection is of no use. Who dialled it dials again.
+  void part(const StrangerHandle& proved, Peer& peer, std::string why) {
+    if (peer.rank < me_.rank) return redial(proved, peer, std::move(why));
+    peer.last_problem = std::move(why);
+    dismiss(proved);
+  }
+
+  void admit(Peer& peer, const StrangerHandle& proved) {
+    if (transport_ == Transport::shm && !peer.shares) {
+      return fail({.code = Code::not_permitted,
+                   .remedy = Remedy::fix_config,
+                   .what = fmt::format("rank {} is not to be reached through shared memory{}{}; ELRUN_TRANSPORT=auto takes TCP where it is not", peer.rank.value(),
+                                       peer.last_problem.empty() ? ": it is of another host, or was told to use TCP" : ": ", peer.last_problem),
+                   .peer = peer.rank});
+    }
+    strangers_.erase(proved);
+    proved->timer.cancel();
+    peer.socket = std::move(proved->socket);
+    proved->socket.reset();
     read_header(peer);
     connect_if_complete();
   }
@@ -329,7 +494,8 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
       if (peer.rank != me_.rank && !peer.socket) return;
     }
     timer_.cancel();
-    listener_.reset();
+    door_.listener.reset();
+    local_door_.listener.reset();
     const std::lock_guard lock{mutex_};
     connected_ = true;
     changed_.notify_all();
@@ -347,7 +513,7 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
       if (!error && calling_ && timer_.expiry() <= asio::steady_timer::clock_type::now()) fail(late(limit));
     });
     for (Peer& peer : peers_) {
-      if (peer.rank == me_.rank || (whom && peer.rank != *whom)) continue;
+      if (peer.rank == me_.rank || peer.shares || (whom && peer.rank != *whom)) continue;
       ++peer.call;
       peer.in = Cursor<ReceivePiece>{receives[peer.rank.value()]};
       peer.out = Cursor<SendPiece>{sends[peer.rank.value()]};
@@ -364,6 +530,23 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
       if (over_) return;
     }
     close_side();
+  }
+
+  /// What the lanes could not do, for the communication thread to judge.
+  void give_up(const Failure& failure) {
+    if (failure.code == Code::generation_over) return;  // it said so first
+    asio::post(loop_, [this, failure] {
+      if (over_) return;
+      if (failure.code == Code::peer_lost) miss(peers_[failure.peer->value()]);
+      else fail(failure);
+    });
+  }
+
+  Result<void> end_of_call(bool succeeded_through_memory) {
+    std::unique_lock lock{mutex_};
+    changed_.wait(lock, [&] { return call_done_ && (succeeded_through_memory || failure_); });  // the loop keeps the deadline
+    if (failure_ && !(succeeded_through_memory && call_succeeded_)) return *failure_;
+    return {};
   }
 
   void close_side() {
@@ -398,6 +581,7 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
       if (error) return lose(peer, error);
       auto frame = decode_frame_header(peer.header_in, me_.generation);
       if (!frame.ok()) return fail(of_peer(peer, frame.failure()));
+      if (peer.shares) return fail(of_peer(peer, {.code = Code::protocol, .remedy = Remedy::abort_group, .what = "a frame, though its bytes go through memory"}));
       peer.frame = *frame;
       peer.frame_left = frame->length;
       peer.checksum = 0;
@@ -494,6 +678,7 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
                           .what = fmt::format("rank {} is gone: {}", peer.rank.value(), in_order ? "it closed the connection" : error.message()),
                           .peer = peer.rank};
     }
+    if (peer.shares) lanes_->lose(peer.rank);
     if (calling_ && (!peer.in.done() || peer.reading || !peer.out.done() || peer.sending)) miss(peer);
   }
 
@@ -529,9 +714,12 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   /// Afterwards nothing of this object touches a caller's memory; then whoever waits may go.
   void close_all() {
     over_ = true;
+    // Before the peers see the connections end, and take this rank for gone: nobody may read then what they reuse.
+    if (lanes_) lanes_->end();
     timer_.cancel();
     loss_timer_.cancel();
-    listener_.reset();
+    door_.listener.reset();
+    local_door_.listener.reset();
     for (const StrangerHandle& stranger : std::exchange(strangers_, {})) dismiss(stranger);
     for (Peer& peer : peers_) {
       ErrorCode ignored;
@@ -545,18 +733,22 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   SteadyClock clock_;
   const Membership me_;
   const Key256 key_;
+  const Transport transport_;
   const Deadline connect_deadline_;
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{loop_.get_executor()};
 
   // The communication thread's own.
   std::vector<Peer> peers_;
-  asio::steady_timer timer_, listen_pause_, loss_timer_;
-  std::optional<asio::posix::stream_descriptor> listener_;
+  asio::steady_timer timer_, loss_timer_;
+  Door door_, local_door_;
   std::set<StrangerHandle> strangers_;
   Rng jitter_{0};
   bool over_ = false, calling_ = false, missing_ = false;
   std::size_t sides_open_ = 0;
+  std::string no_lanes_;  // why there are none
+
+  std::unique_ptr<Lanes> lanes_;  // made before the communication thread begins; the caller's then, but for what any thread may do
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -566,16 +758,16 @@ class TcpMesh::State : public std::enable_shared_from_this<State> {
   std::thread thread_;
 };
 
-TcpMesh::TcpMesh(std::shared_ptr<State> state) : state_{std::move(state)}, owner_{::getpid()} {}
+Mesh::Mesh(std::shared_ptr<State> state) : state_{std::move(state)}, owner_{::getpid()} {}
 
-TcpMesh::~TcpMesh() {
+Mesh::~Mesh() {
   if (::getpid() == owner_) state_->stop();
   else (void)new std::shared_ptr<State>{std::move(state_)};  // a forked child: thread, loop and sockets are the parent's
 }
 
-Result<std::unique_ptr<TcpMesh>> TcpMesh::join(Session& session, Duration connect) {
-  const auto state = std::make_shared<State>(session.place(), connect);
-  std::unique_ptr<TcpMesh> mesh{new TcpMesh{state}};
+Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, Transport transport, Duration connect) {
+  const auto state = std::make_shared<State>(session.place(), transport, connect);
+  std::unique_ptr<Mesh> mesh{new Mesh{state}};
   // From the first moment: a generation that ends while its members connect ends their waiting too.
   session.on_generation_over([weak = std::weak_ptr<State>{state}](const Failure& why) {
     if (const auto alive = weak.lock()) alive->revoke(why);
@@ -584,13 +776,23 @@ Result<std::unique_ptr<TcpMesh>> TcpMesh::join(Session& session, Duration connec
   return mesh;
 }
 
-Result<void> TcpMesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
-  if (::getpid() != owner_) {
-    return Failure{.code = Code::refused, .remedy = Remedy::exit_process, .what = fmt::format("this process was forked from worker {} and has no process group", owner_)};
-  }
+Result<void> Mesh::check_owner() const {
+  if (::getpid() == owner_) return {};
+  return Failure{.code = Code::refused, .remedy = Remedy::exit_process, .what = fmt::format("this process was forked from worker {} and has no process group", owner_)};
+}
+
+Result<void> Mesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+  ELRUN_TRY(check_owner());
   return state_->exchange(sends, receives, whom, limit);
 }
 
-void TcpMesh::revoke(const Failure& why) { state_->revoke(why); }
+bool Mesh::all_local() const { return state_->all_local(); }
+
+Result<void> Mesh::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+  ELRUN_TRY(check_owner());
+  return state_->reduce(in, out, count, type, op, gather, limit);
+}
+
+void Mesh::revoke(const Failure& why) { state_->revoke(why); }
 
 }  // namespace elrun::inline v0

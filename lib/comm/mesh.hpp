@@ -1,5 +1,6 @@
 #pragma once
-/// \file TcpMesh: one connection to every peer of a generation, and the exchange that everything else is made of.
+/// \file Mesh: one connection to every peer of a generation, shared memory with those of this host, and the exchange that
+/// everything else is made of.
 
 #include <memory>
 #include <span>
@@ -9,22 +10,28 @@
 namespace elrun::inline v0 {
 
 /// Made and used by one thread; `revoke` from any. One communication thread, which user code never runs on.
-class TcpMesh {
+class Mesh {
  public:
   /// Listens at the session's address, tells everybody where through its store, dials all lower ranks, is dialled by
   /// all higher ones, and returns when every pair has proved its key.
-  static Result<std::unique_ptr<TcpMesh>> join(Session& session, Duration connect);
+  /// `transport` says which peers may be reached through memory.
+  static Result<std::unique_ptr<Mesh>> join(Session& session, Transport transport, Duration connect);
   /// Aborts: closes all connections, waits for nobody.
-  ~TcpMesh();
+  ~Mesh();
 
   /// Moves list r of `sends` to rank r and fills list r of `receives` from rank r, all at the same time. `whom` is one
   /// peer for a call between two, nothing for a call of all ranks; the two kinds are counted alike on both sides.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit);
+  /// Whether all peers are reached through memory: then `reduce` is there too.
+  [[nodiscard]] bool all_local() const;
+  /// As Lanes::reduce.
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit);
   void revoke(const Failure& why);
 
  private:
   class State;
-  explicit TcpMesh(std::shared_ptr<State> state);
+  explicit Mesh(std::shared_ptr<State> state);
+  [[nodiscard]] Result<void> check_owner() const;
   std::shared_ptr<State> state_;
   const int owner_;  ///< The process that made it.
 };

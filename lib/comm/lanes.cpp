@@ -1,0 +1,520 @@
+/// The idea: every rank has a region that it alone writes and its peers read: for each peer a lane (a ring of references
+/// to chunks in the region, and two counters) and slots, where bytes wait that others are to read. Whoever has bytes for
+/// others copies them into a slot once, whatever the number of readers, and posts the chunk in their lanes; a reader
+/// copies out, or folds straight from the slot, and raises its own counter of chunks taken, which the writer reads. No
+/// word is written by two processes, so there is no lock, and nothing that a dead or thawed process could leave torn.
+///
+/// Who finds nothing to do says so in its region (`asleep`) and waits for its bell; who has moved a counter rings the
+/// bell of a peer that is asleep. Both first write, then read the other's word, in one total order: one of them sees the
+/// other. The communication thread rings too, when a peer's connection ends or the generation is over.
+///
+/// A reduction goes by the rounds of ReduceSchedule. In a round each rank posts the others' blocks of the next round, folds
+/// its own of this one, posts the result, and reads the others' results of the round before. Each step waits only for
+/// steps that stand earlier in this order, so waiting for one peer after the other cannot close a circle, as long as the
+/// slots suffice for what may be under way: the blocks of two rounds and the results of two.
+
+#include "lib/comm/lanes.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/comm/fold.hpp"
+#include "lib/comm/frame.hpp"
+#include "lib/comm/schedule.hpp"
+#include "lib/comm/shared_memory.hpp"
+#include "lib/link/roll_call.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+using SendPiece = std::span<const std::byte>;
+using ReceivePiece = std::span<std::byte>;
+
+constexpr std::uint64_t magic = 0x3130'454e'414c'4c45;  // "ELLANE01": the last two digits are the version
+constexpr std::size_t line = 64;                        // words of two writers, or of two readers, share none
+constexpr std::size_t page = 4096;
+constexpr std::size_t chunks_max = 16;                  // under way in one lane
+constexpr Bytes slot_most = 256_KiB;                    // large enough to hide a wake-up, small enough to stay in the cache
+constexpr Bytes slot_least = 16_KiB;
+constexpr Bytes slots_max = 32_MiB;                     // of one region, as long as slots can become smaller
+constexpr int spins_alone = 2000;                       // looks before sleeping, where every rank can have a core
+constexpr int yields_crowded = 4;                       // and where they cannot: the peer may need this very core
+
+struct Chunk {
+  std::uint64_t call = 0, total = 0;     // which call between the two, and how many bytes its payload has
+  std::uint64_t offset = 0, length = 0;  // in the writer's region
+};
+struct alignas(line) Lane {
+  alignas(line) std::atomic<std::uint64_t> posted{0};  // chunks for that peer
+  alignas(line) std::atomic<std::uint64_t> taken{0};   // of that peer's chunks for this rank
+  alignas(line) std::array<Chunk, chunks_max> chunks{};
+};
+struct alignas(page) Header {
+  std::uint64_t magic = 0, size = 0, generation = 0;
+  std::array<std::uint64_t, 2> lineage{};
+  std::uint32_t rank = 0, world = 0, local = 0;
+  alignas(line) std::atomic<std::uint32_t> asleep{0};  // ring
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+int cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+class Lanes::State {
+ public:
+  State(const Membership& me, std::vector<Rank> local, SharedMemory region, Bell bell, std::size_t slot_size, std::size_t slots)
+      : me_{me}, local_{std::move(local)}, region_{std::move(region)}, bell_{std::move(bell)}, slot_size_{slot_size}, peers_(local_.size() - 1), inputs_(me_.world.value()) {
+    header_ = new (region_.data()) Header{};
+    header_->size = region_.size();
+    header_->generation = me_.generation.number;
+    header_->lineage = me_.generation.lineage.bits;
+    header_->rank = me_.rank.value();
+    header_->world = me_.world.value();
+    header_->local = static_cast<std::uint32_t>(local_.size());
+    for (std::size_t i = 0; i < local_.size(); ++i) new (lane_at(region_.data(), i)) Lane{};
+    header_->magic = magic;
+    const std::size_t mine = index_of(me_.rank).value();
+    // Beginning after this rank, so that not everybody turns to the same peer first.
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      const std::size_t index = (mine + 1 + i) % local_.size();
+      peers_[i].rank = local_[index];
+      peers_[i].out = lane_at(region_.data(), index);
+    }
+    for (std::size_t i = 0; i < slots; ++i) {
+      slots_.push_back({.offset = slots_offset(local_.size()) + i * slot_size_, .holders = {}});
+      slots_.back().holders.reserve(peers_.size());
+    }
+    streams_.resize(peers_.size());
+    for (Stream& stream : streams_) stream.to.reserve(peers_.size());
+    everybody_.reserve(peers_.size());
+    const bool alone = cores() >= static_cast<int>(local_.size());
+    spins_ = alone ? spins_alone : 0;
+    yields_ = alone ? 0 : yields_crowded;
+  }
+
+  static std::size_t slots_offset(std::size_t local) { return (sizeof(Header) + local * sizeof(Lane) + page - 1) / page * page; }
+
+  Offer offer() const { return {region_.file(), bell_.file(), Bytes{region_.size()}}; }
+
+  Result<void> attach(Rank whom, Fd file, Bytes size, Fd bell) {
+    Peer* const peer = find(whom);
+    if (peer == nullptr || peer->view || !bell) return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
+    if (size.value() < slots_offset(local_.size())) return Failure{Code::protocol, Remedy::abort_group, "shared memory without room for its lanes"};
+    ELRUN_TRY_ASSIGN(SharedMemory view, SharedMemory::view(std::move(file), size));
+    const auto* const header = reinterpret_cast<const Header*>(view.data());
+    if (header->magic != magic || header->size != size.value() || header->rank != whom.value() || header->world != me_.world.value() || header->local != local_.size()) {
+      return Failure{Code::protocol, Remedy::abort_group, fmt::format("shared memory that is not rank {}'s", whom.value())};
+    }
+    if (header->generation != me_.generation.number || header->lineage != me_.generation.lineage.bits) {
+      return Failure{Code::refused, Remedy::abort_group, fmt::format("shared memory of generation {}, which is not {}", header->generation, to_string(me_.generation))};
+    }
+    peer->header = header;
+    peer->in = reinterpret_cast<const Lane*>(lane_at(view.data(), index_of(me_.rank).value()));
+    peer->bell.emplace(std::move(bell));
+    peer->view = std::move(view);
+    everybody_.clear();  // in the order of peers_, whatever the order of attaching
+    for (Peer& each : peers_) if (each.view) everybody_.push_back(&each);
+    return {};
+  }
+
+  bool attached(Rank whom) const {
+    return std::ranges::any_of(peers_, [&](const Peer& peer) { return peer.rank == whom && peer.view; });
+  }
+
+  void lose(Rank whom) noexcept {
+    if (Peer* const peer = find(whom)) peer->lost.store(true);
+    bell_.ring();
+  }
+
+  void end() noexcept {
+    over_.store(true);
+    bell_.ring();
+  }
+
+  // --- exchange ---
+
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+    const Limit until{Deadline::after(clock_.now(), limit), limit};
+    streams_used_ = 0;
+    for (Peer* const peer : everybody_) {
+      peer->pending = Cursor<ReceivePiece>{};
+      if (whom && peer->rank != *whom) continue;
+      ++peer->call;
+      peer->pending = Cursor<ReceivePiece>{receives[peer->rank.value()]};
+      peer->total = peer->pending.left();
+      send_by_stream(*peer, sends[peer->rank.value()]);
+    }
+    const std::span<Stream> streams = std::span{streams_}.first(streams_used_);
+    for (;;) {
+      bool moved = false, open = false;
+      for (Peer* const peer : everybody_) {
+        if (peer->pending.done()) continue;
+        if (available(*peer)) {
+          ELRUN_TRY(copy_chunk(*peer));
+          moved = true;
+        }
+        open = open || !peer->pending.done();
+      }
+      for (Stream& stream : streams) {
+        if (stream.left.done()) continue;
+        if (Slot* const slot = slot_for(stream)) {
+          stage(stream, *slot);
+          moved = true;
+        }
+        open = open || !stream.left.done();
+      }
+      if (over_.load()) return over();  // also at the end: peers that heard of it may have reused what was just read
+      if (!open) return {};
+      if (moved) continue;
+      ELRUN_TRY(wait(until, [&] {
+        return std::ranges::any_of(everybody_, [&](const Peer* peer) { return !peer->pending.done() && available(*peer); }) ||
+               std::ranges::any_of(streams, [&](const Stream& stream) { return !stream.left.done() && slot_for(stream) != nullptr; });
+      }, [&](const Peer& peer) {
+        return !peer.pending.done() || std::ranges::any_of(streams, [&](const Stream& stream) {
+          return !stream.left.done() && std::ranges::find(stream.to, &peer) != stream.to.end() && under_way(peer) >= most_under_way(stream);
+        });
+      }));
+    }
+  }
+
+  // --- reduction ---
+
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+    ELRUN_ASSERT(everybody_.size() + 1 == me_.world.value());
+    const Limit until{Deadline::after(clock_.now(), limit), limit};
+    const std::size_t width = size_of(type);
+    const ReduceSchedule schedule{me_.world, count, slot_size_ / width};
+    const Range part = part_of(me_.rank, me_.world, count);
+    for (Peer* const peer : everybody_) {
+      ++peer->call;
+      peer->total = count * width;
+    }
+    const auto contribute = [&](std::uint64_t round) -> Result<void> {
+      for (Peer* const peer : everybody_) {
+        const Range theirs = schedule.folded(peer->rank, round);
+        if (theirs.size() == 0) continue;
+        ELRUN_TRY_ASSIGN(Slot* const slot, any_slot(until));
+        std::memcpy(place(*slot), in + theirs.begin * width, theirs.size() * width);
+        post(*slot, theirs.size() * width, count * width, std::span{&peer, 1});
+      }
+      return {};
+    };
+    ELRUN_TRY(contribute(0));
+    for (std::uint64_t round = 0; round < schedule.rounds() + (gather ? 1 : 0); ++round) {
+      ELRUN_TRY(contribute(round + 1));
+      if (const Range fold = schedule.folded(me_.rank, round); fold.size() > 0) {
+        for (Peer* const peer : everybody_) {
+          ELRUN_TRY_ASSIGN(const SendPiece theirs, expect(*peer, fold.size() * width, until));
+          inputs_[peer->rank.value()] = theirs.data();
+        }
+        inputs_[me_.rank.value()] = in + fold.begin * width;
+        Slot* result = nullptr;
+        std::byte* const mine = out + (gather ? fold.begin : fold.begin - part.begin) * width;
+        if (gather) {
+          ELRUN_TRY_ASSIGN(result, any_slot(until));
+          fold_ranks(inputs_, place(*result), fold.size(), type, op);
+          std::memcpy(mine, place(*result), fold.size() * width);
+        } else {
+          fold_ranks(inputs_, mine, fold.size(), type, op);
+        }
+        for (Peer* const peer : everybody_) took(*peer);
+        if (gather) post(*result, fold.size() * width, count * width, everybody_);
+      }
+      if (gather && round > 0) {
+        for (Peer* const peer : everybody_) {
+          const Range given = schedule.folded(peer->rank, round - 1);
+          if (given.size() == 0) continue;
+          ELRUN_TRY_ASSIGN(const SendPiece theirs, expect(*peer, given.size() * width, until));
+          std::memcpy(out + given.begin * width, theirs.data(), theirs.size());
+          took(*peer);
+        }
+      }
+      if (over_.load()) return over();
+    }
+    return {};
+  }
+
+ private:
+  struct Peer {
+    Rank rank{};
+    Lane* out = nullptr;             // in this rank's region
+    SharedMemory view;
+    const Header* header = nullptr;  // in the peer's region, as all that follows
+    const Lane* in = nullptr;
+    std::optional<Bell> bell;
+    std::atomic<bool> lost{false};
+    std::uint64_t call = 0, posted = 0, taken = 0;
+    std::uint64_t total = 0;         // that belongs to the call from this peer
+    Cursor<ReceivePiece> pending;
+  };
+  struct Holder {
+    const Peer* peer = nullptr;
+    std::uint64_t until = 0;  // that peer has taken so many chunks
+  };
+  struct Slot {
+    std::size_t offset = 0;
+    std::vector<Holder> holders;
+  };
+  /// Bytes that go to one peer, or the same ones to several.
+  struct Stream {
+    std::span<const SendPiece> list;
+    Cursor<SendPiece> left;
+    std::uint64_t total = 0;
+    std::vector<Peer*> to;
+  };
+  struct Limit {
+    Deadline at;
+    Duration whole;
+  };
+
+  static Lane* lane_at(std::byte* region, std::size_t index) { return reinterpret_cast<Lane*>(region + sizeof(Header) + index * sizeof(Lane)); }
+  std::byte* place(const Slot& slot) const { return region_.data() + slot.offset; }
+
+  std::optional<std::size_t> index_of(Rank rank) const {
+    const auto at = std::ranges::find(local_, rank);
+    if (at == local_.end()) return std::nullopt;
+    return static_cast<std::size_t>(at - local_.begin());
+  }
+  Peer* find(Rank rank) {
+    const auto at = std::ranges::find(peers_, rank, &Peer::rank);
+    return at == peers_.end() ? nullptr : &*at;
+  }
+
+  // --- sending ---
+
+  static bool same(std::span<const SendPiece> a, std::span<const SendPiece> b) {
+    return std::ranges::equal(a, b, [](SendPiece x, SendPiece y) { return x.data() == y.data() && x.size() == y.size(); });
+  }
+
+  void send_by_stream(Peer& peer, const SendList& list) {
+    const Cursor<SendPiece> left{list};
+    if (left.done()) return;
+    for (Stream& stream : std::span{streams_}.first(streams_used_)) {
+      if (same(stream.list, list)) return stream.to.push_back(&peer);
+    }
+    Stream& stream = streams_[streams_used_++];
+    stream.list = list;
+    stream.left = left;
+    stream.total = left.left();
+    stream.to.assign(1, &peer);
+  }
+
+  static std::uint64_t under_way(const Peer& peer) { return peer.posted - peer.in->taken.load(); }
+
+  /// One peer that is slow may hold its share of the slots, and not those that others wait for.
+  std::uint64_t most_under_way(const Stream& stream) const {
+    return std::min<std::uint64_t>(chunks_max, std::max<std::size_t>(2, slots_.size() * stream.to.size() / peers_.size()));
+  }
+
+  static bool is_free(const Slot& slot) {
+    return std::ranges::all_of(slot.holders, [](const Holder& holder) { return holder.peer->in->taken.load() >= holder.until || holder.peer->lost.load(); });
+  }
+
+  Slot* free_slot() {
+    const auto slot = std::ranges::find_if(slots_, is_free);
+    return slot == slots_.end() ? nullptr : &*slot;
+  }
+
+  Slot* slot_for(const Stream& stream) {
+    const std::uint64_t most = most_under_way(stream);
+    if (std::ranges::any_of(stream.to, [&](const Peer* peer) { return under_way(*peer) >= most; })) return nullptr;
+    return free_slot();
+  }
+
+  void stage(Stream& stream, Slot& slot) {
+    std::size_t filled = 0;
+    while (filled < slot_size_ && !stream.left.done()) {
+      SendPiece piece;
+      (void)stream.left.take(slot_size_ - filled, std::span{&piece, 1});
+      std::memcpy(place(slot) + filled, piece.data(), piece.size());
+      filled += piece.size();
+    }
+    post(slot, filled, stream.total, stream.to);
+  }
+
+  void post(Slot& slot, std::uint64_t length, std::uint64_t total, std::span<Peer* const> to) {
+    slot.holders.clear();
+    for (Peer* const peer : to) {
+      peer->out->chunks[peer->posted % chunks_max] = {.call = peer->call, .total = total, .offset = slot.offset, .length = length};
+      slot.holders.push_back({peer, ++peer->posted});
+      peer->out->posted.store(peer->posted);
+      wake(*peer);
+    }
+  }
+
+  static void wake(const Peer& peer) {
+    if (peer.header->asleep.load() != 0) peer.bell->ring();
+  }
+
+  // --- receiving ---
+
+  static bool available(const Peer& peer) { return peer.in->posted.load() != peer.taken; }
+
+  /// The next chunk, which is there, judged: nothing of it is believed.
+  Result<SendPiece> head(const Peer& peer) const {
+    const std::uint64_t ahead = peer.in->posted.load() - peer.taken;
+    const Chunk chunk = peer.in->chunks[peer.taken % chunks_max];
+    if (ahead > chunks_max || chunk.length == 0 || chunk.offset > peer.view.size() || chunk.length > peer.view.size() - chunk.offset) {
+      return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk that is none", peer.rank.value()), .peer = peer.rank};
+    }
+    if (chunk.call != peer.call || chunk.total != peer.total) return differing(peer, chunk);
+    return SendPiece{peer.view.data() + chunk.offset, chunk.length};
+  }
+
+  static Failure differing(const Peer& peer, const Chunk& chunk) {
+    return {.code = Code::protocol,
+            .remedy = Remedy::abort_group,
+            .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls", peer.rank.value(), chunk.total,
+                                chunk.call, peer.total, peer.call),
+            .peer = peer.rank};
+  }
+
+  static void took(Peer& peer) {
+    peer.out->taken.store(++peer.taken);
+    wake(peer);
+  }
+
+  Result<void> copy_chunk(Peer& peer) {
+    ELRUN_TRY_ASSIGN(SendPiece from, head(peer));
+    if (from.size() > peer.pending.left()) return differing(peer, {.call = peer.call, .total = peer.total + from.size()});
+    while (!from.empty()) {
+      ReceivePiece into;
+      (void)peer.pending.take(from.size(), std::span{&into, 1});
+      std::memcpy(into.data(), from.data(), into.size());
+      from = from.subspan(into.size());
+    }
+    took(peer);
+    return {};
+  }
+
+  // --- waiting ---
+
+  Failure over() const { return {.code = Code::generation_over, .remedy = Remedy::rejoin, .what = "the generation is over"}; }
+
+  /// Until `ready()`, or there is a reason why it never will be: `needed(peer)` says who would have to do something.
+  template <class Ready, class Needed>
+  Result<void> wait(const Limit& limit, Ready ready, Needed needed) {
+    for (int i = 0; i < spins_; ++i) {
+      if (ready()) return {};
+      pause();
+    }
+    for (int i = 0; i < yields_; ++i) {
+      std::this_thread::yield();
+      if (ready()) return {};
+    }
+    for (;;) {
+      header_->asleep.store(1);
+      // First who is gone, then what is there: what a peer posted before it went counts.
+      const auto gone = std::ranges::find_if(everybody_, [&](const Peer* peer) { return peer->lost.load() && needed(*peer); });
+      const bool over_now = over_.load();
+      const bool is_ready = ready();
+      const Duration left = limit.at.left(clock_.now());
+      if (!is_ready && !over_now && gone == everybody_.end() && left > Duration{0}) bell_.wait(left);
+      header_->asleep.store(0, std::memory_order_relaxed);
+      if (is_ready) return {};
+      if (over_now) return over();
+      if (gone != everybody_.end()) {
+        return Failure{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = fmt::format("rank {} is gone", (*gone)->rank.value()), .peer = (*gone)->rank};
+      }
+      if (left == Duration{0}) return late(limit.whole, needed);
+    }
+  }
+
+  template <class Needed>
+  Failure late(Duration limit, Needed needed) const {
+    std::vector<Rank> missing;
+    for (const Peer* const peer : everybody_) if (needed(*peer)) missing.push_back(peer->rank);
+    std::ranges::sort(missing);
+    return {.code = Code::deadline_passed,
+            .remedy = Remedy::abort_group,
+            .what = fmt::format("a collective call was not over within {} ms; missing: {}", limit / 1ms, list_ranks(missing)),
+            .peer = missing.empty() ? std::nullopt : std::optional{missing.front()}};
+  }
+
+  Result<Slot*> any_slot(const Limit& limit) {
+    Slot* slot = free_slot();
+    if (slot != nullptr) return slot;
+    ELRUN_TRY(wait(limit, [&] { return (slot = free_slot()) != nullptr; }, [](const Peer& peer) { return under_way(peer) > 0; }));
+    return slot;
+  }
+
+  Result<SendPiece> expect(Peer& peer, std::uint64_t length, const Limit& limit) {
+    if (!available(peer)) ELRUN_TRY(wait(limit, [&] { return available(peer); }, [&](const Peer& other) { return &other == &peer; }));
+    ELRUN_TRY_ASSIGN(const SendPiece piece, head(peer));
+    if (piece.size() != length) {
+      return Failure{.code = Code::protocol,
+                     .remedy = Remedy::abort_group,
+                     .what = fmt::format("rank {} posted a block of {} bytes in a reduction where one of {} belongs: the ranks make different calls", peer.rank.value(), piece.size(), length),
+                     .peer = peer.rank};
+    }
+    return piece;
+  }
+
+  SteadyClock clock_;
+  const Membership me_;
+  const std::vector<Rank> local_;
+  SharedMemory region_;
+  const Bell bell_;
+  const std::size_t slot_size_;
+  Header* header_ = nullptr;
+  std::vector<Peer> peers_;
+  std::vector<Peer*> everybody_;  // who is attached
+  std::vector<Slot> slots_;
+  std::atomic<bool> over_{false};
+  int spins_ = 0, yields_ = 0;
+
+  // Kept between calls, so that a call allocates nothing.
+  std::vector<Stream> streams_;
+  std::size_t streams_used_ = 0;
+  std::vector<const std::byte*> inputs_;
+};
+
+Lanes::Lanes(std::unique_ptr<State> state) : state_{std::move(state)} {}
+Lanes::~Lanes() = default;
+
+Result<std::unique_ptr<Lanes>> Lanes::make(const Membership& me, std::vector<Rank> local) {
+  ELRUN_ASSERT(local.size() > 1 && std::ranges::is_sorted(local));
+  const std::size_t slots = 2 * (local.size() - 1) + 2;  // two rounds of a reduction: what others fold, and what was folded
+  const std::size_t most = std::min<std::size_t>(slot_most.value(), slots_max.value() / slots) / page * page;
+  const std::size_t slot_size = std::max<std::size_t>(slot_least.value(), most);
+  ELRUN_TRY_ASSIGN(SharedMemory region, SharedMemory::make(Bytes{State::slots_offset(local.size()) + slots * slot_size}));
+  ELRUN_TRY_ASSIGN(Bell bell, Bell::make());
+  return std::unique_ptr<Lanes>{new Lanes{std::make_unique<State>(me, std::move(local), std::move(region), std::move(bell), slot_size, slots)}};
+}
+
+Lanes::Offer Lanes::offer() const { return state_->offer(); }
+Result<void> Lanes::attach(Rank peer, Fd region, Bytes size, Fd bell) { return state_->attach(peer, std::move(region), size, std::move(bell)); }
+bool Lanes::attached(Rank peer) const { return state_->attached(peer); }
+void Lanes::lose(Rank peer) noexcept { state_->lose(peer); }
+void Lanes::end() noexcept { state_->end(); }
+Result<void> Lanes::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+  return state_->exchange(sends, receives, whom, limit);
+}
+Result<void> Lanes::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+  return state_->reduce(in, out, count, type, op, gather, limit);
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,53 @@
+#pragma once
+/// \file Lanes: how the ranks of one host give each other bytes through memory.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <elrun/process_group.hpp>
+
+#include "lib/base/fd.hpp"
+
+namespace elrun::inline v0 {
+
+/// The region of one rank in one generation, and its view of its peers'. Calls come from one thread; `attach` before the
+/// first of them; `lose` and `end` from any thread.
+///
+/// A call fails with `peer_lost` when a peer that it needs was lost (what that peer had posted before still counts),
+/// `generation_over` after `end`, `deadline_passed`, or `protocol` when a peer makes another call. Then no other may
+/// follow: who owns the lanes ends them.
+class Lanes {
+ public:
+  /// `local`: the ranks of this host, this one among them, in rising order; the same list on all of them.
+  static Result<std::unique_ptr<Lanes>> make(const Membership& me, std::vector<Rank> local);
+  ~Lanes();
+
+  /// What a peer needs to attach. The descriptors stay here.
+  struct Offer {
+    int region = -1, bell = -1;
+    Bytes size;
+  };
+  [[nodiscard]] Offer offer() const;
+  Result<void> attach(Rank peer, Fd region, Bytes size, Fd bell);
+  [[nodiscard]] bool attached(Rank peer) const;
+
+  /// Its connection ended: nothing will be posted any more.
+  void lose(Rank peer) noexcept;
+  /// Every call ends now, and whoever reads what this rank lent is told that it is not valid any more.
+  void end() noexcept;
+
+  /// As ProcessGroup::exchange, with the attached peers only: the lists of others are left alone.
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit);
+  /// All ranks of the world are attached. Element by element, in rank order, straight from the peers' memory. `gather`:
+  /// `out` has `count` elements (it may be `in`) and gets all of them; otherwise it gets this rank's part alone.
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit);
+
+ private:
+  class State;
+  explicit Lanes(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,201 @@
+#include "lib/comm/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+
+#include "lib/base/clock.hpp"
+#include "lib/comm/lanes.hpp"
+#include "lib/comm/transport.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+
+namespace {
+
+Fd copy_of(int file) { return Fd{::fcntl(file, F_DUPFD_CLOEXEC, 0)}; }
+
+std::pair<Fd, Fd> connected() {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  return {Fd{ends[0]}, Fd{ends[1]}};
+}
+
+}  // namespace
+
+TEST_CASE("shared memory is written by one, and read by others", "[shared_memory]") {
+  const SharedMemory mine = SharedMemory::make(8_KiB).value();
+  REQUIRE(mine.size() == 8192);
+  CHECK(std::ranges::all_of(std::span{mine.data(), mine.size()}, [](std::byte b) { return b == std::byte{0}; }));
+  const SharedMemory theirs = SharedMemory::view(copy_of(mine.file()), 8_KiB).value();
+  mine.data()[8191] = std::byte{9};
+  CHECK(theirs.data()[8191] == std::byte{9});
+
+  SECTION("nobody can cut it under a reader") { CHECK(::ftruncate(mine.file(), 0) != 0); }
+  SECTION("who has the descriptor cannot write to it") {
+    if ((::fcntl(mine.file(), F_GET_SEALS) & F_SEAL_FUTURE_WRITE) == 0) return;  // a kernel before 5.1
+    CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, mine.file(), 0) == MAP_FAILED);
+    CHECK(::pwrite(mine.file(), "x", 1, 0) < 0);
+  }
+  SECTION("it outlives whoever made it") {
+    { const SharedMemory gone = std::move(const_cast<SharedMemory&>(mine)); }
+    CHECK(theirs.data()[8191] == std::byte{9});
+  }
+}
+
+TEST_CASE("what is no sealed memory of the promised size is not mapped", "[shared_memory]") {
+  const SharedMemory mine = SharedMemory::make(8_KiB).value();
+  CHECK(SharedMemory::view(copy_of(mine.file()), 4_KiB).failure().code == Code::protocol);
+  CHECK(SharedMemory::view(copy_of(mine.file()), 1_GiB).failure().code == Code::protocol);
+  CHECK(SharedMemory::view(copy_of(mine.file()), 0_B).failure().code == Code::protocol);
+  Fd loose{::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  REQUIRE(::ftruncate(loose.get(), 8192) == 0);
+  CHECK(SharedMemory::view(std::move(loose), 8_KiB).failure().code == Code::protocol);
+  CHECK(SharedMemory::view(Fd{::open("/dev/zero", O_RDONLY | O_CLOEXEC)}, 8_KiB).failure().code == Code::protocol);
+}
+
+TEST_CASE("a bell that was rung before the wait ends it", "[shared_memory]") {
+  const Bell mine = Bell::make().value();
+  const Bell theirs{copy_of(mine.file())};
+  theirs.ring();
+  theirs.ring();
+  mine.wait(60s);
+  const SteadyClock clock;
+  const Instant before = clock.now();
+  mine.wait(20ms);  // both rings were heard
+  CHECK(clock.now() - before >= 20ms);
+  auto rung = std::async(std::launch::async, [&] { theirs.ring(); });
+  mine.wait(60s);
+  CHECK(clock.now() - before < 60s);
+}
+
+TEST_CASE("descriptors are handed over with their message, or not at all", "[shared_memory]") {
+  const auto [here, there] = connected();
+  const SharedMemory memory = SharedMemory::make(4_KiB).value();
+  const std::array<std::byte, 16> words{std::byte{1}};
+  std::array<std::byte, 16> read{};
+  std::array<Fd, 2> files;
+
+  SECTION("both") {
+    REQUIRE(send_with(here.get(), words, std::array{memory.file(), memory.file()}).ok());
+    REQUIRE(receive_with(there.get(), read, files).ok());
+    CHECK(read == words);
+    CHECK((::fcntl(files[0].get(), F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK(SharedMemory::view(std::move(files[1]), 4_KiB).ok());
+  }
+  SECTION("none") {
+    REQUIRE(send_with(here.get(), words, {}).ok());
+    REQUIRE(receive_with(there.get(), read, files).ok());
+    CHECK(!files[0]);
+  }
+  SECTION("one too few") {
+    REQUIRE(send_with(here.get(), words, std::array{memory.file()}).ok());
+    CHECK(receive_with(there.get(), read, files).failure().code == Code::protocol);
+  }
+  SECTION("one too many, and none of them stays open") {
+    const int before = ::fcntl(here.get(), F_DUPFD, 0);
+    ::close(before);
+    REQUIRE(send_with(here.get(), words, std::array{memory.file(), memory.file(), memory.file()}).ok());
+    CHECK(receive_with(there.get(), read, files).failure().code == Code::protocol);
+    files = {};
+    const int after = ::fcntl(here.get(), F_DUPFD, 0);
+    ::close(after);
+    CHECK(after == before);
+  }
+  SECTION("a message that is cut short") {
+    REQUIRE(send_with(here.get(), std::span{words}.first(5), std::array{memory.file(), memory.file()}).ok());
+    CHECK(receive_with(there.get(), read, files).failure().code == Code::protocol);
+  }
+}
+
+TEST_CASE("a region is attached only by a rank of its generation and world, once", "[shared_memory]") {
+  const std::vector<Rank> both{Rank{0}, Rank{1}};
+  const Generation now{7, {{1, 2}}}, earlier{6, {{1, 2}}}, foreign{7, {{1, 3}}};
+  const auto lanes_of = [&](const Generation& generation, std::uint32_t rank, std::uint32_t world) {
+    return Lanes::make({generation, Rank{rank}, WorldSize{world}}, both).value();
+  };
+  const auto mine = lanes_of(now, 0, 2);
+  const auto attach = [&](const Lanes& theirs, std::uint32_t as = 1) {
+    const auto offer = theirs.offer();
+    return mine->attach(Rank{as}, copy_of(offer.region), offer.size, copy_of(offer.bell));
+  };
+  CHECK(attach(*lanes_of(earlier, 1, 2)).failure().code == Code::refused);
+  CHECK(attach(*lanes_of(foreign, 1, 2)).failure().code == Code::refused);
+  CHECK(attach(*lanes_of(now, 0, 2)).failure().code == Code::protocol);
+  CHECK(attach(*lanes_of(now, 1, 3)).failure().code == Code::protocol);
+  CHECK(attach(*lanes_of(now, 1, 2), 2).failure().code == Code::protocol);
+  const SharedMemory small = SharedMemory::make(4_KiB).value();
+  CHECK(mine->attach(Rank{1}, copy_of(small.file()), 4_KiB, copy_of(small.file())).failure().code == Code::protocol);
+  const SharedMemory blank = SharedMemory::make(1_MiB).value();
+  CHECK(mine->attach(Rank{1}, copy_of(blank.file()), 1_MiB, copy_of(blank.file())).failure().code == Code::protocol);
+  CHECK_FALSE(mine->attached(Rank{1}));
+  CHECK(attach(*lanes_of(now, 1, 2)).ok());
+  CHECK(mine->attached(Rank{1}));
+  CHECK(attach(*lanes_of(now, 1, 2)).failure().code == Code::protocol);
+}
+
+TEST_CASE("what a peer posted before it went counts; what it owes is missed at once", "[shared_memory]") {
+  const Generation generation{1, {{5, 6}}};
+  const std::vector<Rank> both{Rank{0}, Rank{1}};
+  std::array<std::unique_ptr<Lanes>, 2> lanes;
+  for (std::uint32_t r = 0; r < 2; ++r) lanes[r] = Lanes::make({generation, Rank{r}, WorldSize{2}}, both).value();
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    const auto offer = lanes[1 - r]->offer();
+    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell)).ok());
+  }
+  const std::vector<std::byte> data(1000, std::byte{4});
+  std::vector<std::byte> got(1000);
+  const std::vector<SendList> nothing(2);
+  std::vector<SendList> sends(2);
+  sends[0].push_back(data);
+  std::vector<ReceiveList> none(2), receives(2);
+  receives[1].push_back(got);
+  REQUIRE(lanes[1]->exchange(sends, none, {}, 60s).ok());
+  lanes[0]->lose(Rank{1});
+  CHECK(lanes[0]->exchange(nothing, receives, {}, 60s).ok());
+  CHECK(got == data);
+
+  SECTION("a lost one") {
+    const auto missed = lanes[0]->exchange(nothing, receives, {}, 600s);
+    CHECK(missed.failure().code == Code::peer_lost);
+    CHECK(missed.failure().peer == Rank{1});
+  }
+  SECTION("the end of the generation comes first") {
+    lanes[0]->end();
+    CHECK(lanes[0]->exchange(nothing, receives, {}, 600s).failure().code == Code::generation_over);
+  }
+  SECTION("a deadline names who is late") {
+    std::vector<ReceiveList> more(2);
+    more[0].push_back(got);
+    const auto late = lanes[1]->exchange(nothing, more, {}, 30ms);
+    CHECK(late.failure().code == Code::deadline_passed);
+    CHECK_THAT(late.failure().what, Catch::Contains("missing: rank 0"));
+  }
+  SECTION("another length is another call") {
+    REQUIRE(lanes[0]->exchange(nothing, none, {}, 60s).ok());  // the counts of both are equal again
+    std::vector<SendList> other(2);
+    other[1].push_back(std::span{data}.first(999));
+    REQUIRE(lanes[0]->exchange(other, none, {}, 60s).ok());
+    std::vector<ReceiveList> more(2);
+    more[0].push_back(got);
+    REQUIRE(lanes[1]->exchange(nothing, none, {}, 60s).ok());
+    REQUIRE(lanes[1]->exchange(nothing, none, {}, 60s).ok());
+    const auto differs = lanes[1]->exchange(nothing, more, {}, 60s);
+    CHECK(differs.failure().code == Code::protocol);
+    CHECK_THAT(differs.failure().what, Catch::Contains("999 bytes") && Catch::Contains("different calls"));
+  }
+}
+
+TEST_CASE("a program's transport wins over the environment's, and other words are refused", "[shared_memory]") {
+  CHECK(choose_transport(Transport::automatic, {}).value() == Transport::automatic);
+  CHECK(choose_transport(Transport::automatic, "auto").value() == Transport::automatic);
+  CHECK(choose_transport(Transport::automatic, "tcp").value() == Transport::tcp);
+  CHECK(choose_transport(Transport::automatic, "shm").value() == Transport::shm);
+  CHECK(choose_transport(Transport::tcp, "shm").value() == Transport::tcp);
+  for (const char* word : {"", "TCP", "nccl", "shm "}) CHECK(choose_transport(Transport::automatic, word).failure().code == Code::invalid_argument);
+  CHECK(choose_transport(Transport::automatic, std::string(100'000, 'x')).failure().what.size() < 200);
+}

@@ -48,3 +48,11 @@ if(TARGET gpt)
     endif()
   endif()
 endif()
+
+# The mnist sample for real: golden hash, accuracy, kills.
+if(TARGET mnist AND TARGET elrun_launcher)
+  elrun_test(mnist_elrun_test SOURCES process/mnist_elrun_test.cpp LABELS process golden grpc TIMEOUT 900)
+  if(TARGET mnist_elrun_test)
+    add_dependencies(mnist_elrun_test mnist elrun_launcher)
+  endif()
+endif()

@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   auto text = elrun::TextFile::open(options.data, options.context);
   if (!text.ok()) {
     parsed.problems.push_back("--data " + text.failure().what);
-    if (parsed.exit_code == 0) parsed.exit_code = gpt::ExitCode::no_input;
+    if (parsed.exit_code == 0) parsed.exit_code = flags::no_input;
   }
   if (!parsed.problems.empty()) return refuse(parsed.problems, parsed.exit_code);
   return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, options, *text); });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <elrun/schedule.hpp>
+#include "samples/flags.hpp"
 
 namespace gpt {
 
@@ -28,14 +29,7 @@ struct Options {
   bool help = false;
 };
 
-/// `sysexits.h`, which launchers and schedulers know.
-enum ExitCode : int { usage = 64, no_input = 66, configuration = 78 };
-
-struct Parsed {
-  Options options;
-  std::vector<std::string> problems;  ///< Each with option, value and remedy; empty when all is well.
-  int exit_code = 0;                  ///< Of the gravest problem: `usage` before `configuration`.
-};
+using Parsed = flags::Parsed<Options>;
 
 /// `--name value` and `--name=value`. The last of two wins.
 [[nodiscard]] Parsed parse(const std::vector<std::string>& arguments);

@@ -85,9 +85,9 @@ constexpr std::size_t tile_min = 64, tasks_wanted = 8, panel_max = 64;
 typedef float Quad __attribute__((vector_size(16)));  // NOLINT: `using` drops the attribute in g++
 
 // Four rows of four become four columns, in registers.
-inline void transpose_quad(const float* in, std::size_t in_stride, float* out, std::size_t out_stride) {
+inline void transpose_quad(const float* const in[4], float* out, std::size_t out_stride) {
   Quad r[4];
-  for (std::size_t i = 0; i < 4; ++i) std::memcpy(&r[i], in + i * in_stride, sizeof(Quad));
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(&r[i], in[i], sizeof(Quad));
   const Quad a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5), b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
   const Quad c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7), d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
   const Quad t[4] = {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
@@ -95,23 +95,53 @@ inline void transpose_quad(const float* in, std::size_t in_stride, float* out, s
   for (std::size_t i = 0; i < 4; ++i) std::memcpy(out + i * out_stride, &t[i], sizeof(Quad));
 }
 
+// Panels are short: a call of memcpy for each costs more than the copy.
+inline void copy(const float* in, std::size_t n, float* out) {
+  std::size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    Quad q;
+    std::memcpy(&q, in + i, sizeof q);
+    std::memcpy(out + i, &q, sizeof q);
+  }
+  for (; i < n; ++i) out[i] = in[i];
+}
+
+// What packing and cutting ask of a matrix: where an element is, whether `n` elements of a column (of a row) adjoin in
+// memory, and the same matrix without its first rows and columns.
+const float* at(const View& m, std::size_t i, std::size_t p) { return m.data + i * m.row + p * m.column; }
+bool column_adjoins(const View& m, std::size_t, std::size_t) { return m.row == 1; }
+bool row_adjoins(const View& m, std::size_t, std::size_t) { return m.column == 1; }
+View from(const View& m, std::size_t i, std::size_t p) { return {at(m, i, p), m.row, m.column}; }
+
+const float* at(const Gathered& m, std::size_t i, std::size_t p) { return m.data + m.rows[i] + m.columns[p]; }
+bool column_adjoins(const Gathered& m, std::size_t i, std::size_t n) { return m.rows[i + n - 1] - m.rows[i] == n - 1; }
+bool row_adjoins(const Gathered& m, std::size_t p, std::size_t n) { return m.columns[p + n - 1] - m.columns[p] == n - 1; }
+Gathered from(const Gathered& m, std::size_t i, std::size_t p) { return {m.data, m.rows + i, m.columns + p}; }
+
 // Copies m(i, p), i below `count`, p below `k`, into panels of `panel` values of i, p after p; the last panel is padded
 // with zero.
-void pack(View m, std::size_t count, std::size_t k, std::size_t panel, float* out) {
+template <class Matrix>
+void pack(const Matrix& m, std::size_t count, std::size_t k, std::size_t panel, float* out) {
   for (std::size_t i = 0; i < count; i += panel, out += panel * k) {
     const std::size_t n = std::min(panel, count - i);
-    const float* in = m.data + i * m.row;
     if (n < panel) std::fill(out, out + panel * k, 0.0f);
-    if (m.row == 1) {
-      for (std::size_t p = 0; p < k; ++p) std::memcpy(out + p * panel, in + p * m.column, n * sizeof(float));
+    if (column_adjoins(m, i, n)) {
+      for (std::size_t p = 0; p < k; ++p) copy(at(m, i, p), n, out + p * panel);
       continue;
     }
-    const std::size_t quads_i = m.column == 1 ? n / 4 * 4 : 0, quads_p = k / 4 * 4;
-    for (std::size_t r = 0; r < quads_i; r += 4)
-      for (std::size_t p = 0; p < quads_p; p += 4)
-        transpose_quad(in + r * m.row + p, m.row, out + p * panel + r, panel);
-    for (std::size_t r = 0; r < n; ++r)
-      for (std::size_t p = r < quads_i ? quads_p : 0; p < k; ++p) out[p * panel + r] = in[r * m.row + p * m.column];
+    for (std::size_t r = 0; r < n; r += 4) {
+      const std::size_t rows = std::min<std::size_t>(4, n - r);
+      for (std::size_t p = 0; p < k;) {
+        if (rows == 4 && k - p >= 4 && row_adjoins(m, p, 4)) {
+          const float* const in[4] = {at(m, i + r, p), at(m, i + r + 1, p), at(m, i + r + 2, p), at(m, i + r + 3, p)};
+          transpose_quad(in, out + p * panel + r, panel);
+          p += 4;
+        } else {
+          for (std::size_t q = 0; q < rows; ++q) out[p * panel + r + q] = *at(m, i + r + q, p);
+          ++p;
+        }
+      }
+    }
   }
 }
 
@@ -156,19 +186,30 @@ void Engine::product(Extent e, View a, View b, Target c, Into into) {
 
 // Packs a block of a and of b, multiplies, and goes on along k. Between blocks the sums rest in c: an fp32 number that
 // is stored and loaded again is the same number, so each element stays one chain.
-void Engine::product_here(std::size_t worker, Extent e, View a, View b, Target c, Into into) {
+template <class A, class B>
+void Engine::multiply(std::size_t worker, Extent e, const A& a, const B& b, Target c, Into into) {
   float* const panels_a = scratch_[worker].data();
   float* const panels_b = panels_a + (tile_max + panel_max) * tile_max;
   for (std::size_t j = 0; j < e.columns; j += tile_max)
     for (std::size_t p = 0; p < e.k; p += tile_max) {
       const std::size_t n = std::min(tile_max, e.columns - j), k = std::min(tile_max, e.k - p);
-      pack({b.data + p * b.row + j * b.column, b.column, b.row}, n, k, kernels_.tile_columns, panels_b);
+      pack(from(b, p, j).transposed(), n, k, kernels_.tile_columns, panels_b);
       for (std::size_t i = 0; i < e.rows; i += tile_max) {
         const std::size_t m = std::min(tile_max, e.rows - i);
-        pack({a.data + i * a.row + p * a.column, a.row, a.column}, m, k, kernels_.tile_rows, panels_a);
+        pack(from(a, i, p), m, k, kernels_.tile_rows, panels_a);
         kernels_.product(panels_a, panels_b, m, n, k, c.data + i * c.stride + j, c.stride, p > 0 || into == Into::sum);
       }
     }
+}
+
+void Engine::product_here(std::size_t worker, Extent e, View a, View b, Target c, Into into) {
+  multiply(worker, e, a, b, c, into);
+}
+void Engine::product_here(std::size_t worker, Extent e, Gathered a, View b, Target c, Into into) {
+  multiply(worker, e, a, b, c, into);
+}
+void Engine::product_here(std::size_t worker, Extent e, Gathered a, Gathered b, Target c, Into into) {
+  multiply(worker, e, a, b, c, into);
 }
 
 }  // namespace nn

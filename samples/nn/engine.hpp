@@ -2,6 +2,7 @@
 /// \file What layers compute with: threads, one instruction set's kernels, and scratch memory. None of it moves a bit.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -15,6 +16,13 @@ struct View {
   const float* data;
   std::size_t row, column = 1;
   [[nodiscard]] View transposed() const { return {data, column, row}; }
+};
+/// A matrix that is only read, and whose rows and columns lie where two tables say: element (i, j) is
+/// `data[rows[i] + columns[j]]`. Both ascend, each number once. An image seen through a window is one (conv.hpp).
+struct Gathered {
+  const float* data;
+  const std::uint32_t *rows, *columns;
+  [[nodiscard]] Gathered transposed() const { return {data, columns, rows}; }
 };
 /// A matrix that is written: element (i, j) is `data[i * stride + j]`.
 struct Target {
@@ -58,6 +66,8 @@ class Engine {
   void product(Extent extent, View a, View b, Target c, Into into = Into::fresh);
   /// The same on the calling thread, inside a task of `worker`.
   void product_here(std::size_t worker, Extent extent, View a, View b, Target c, Into into = Into::fresh);
+  void product_here(std::size_t worker, Extent extent, Gathered a, View b, Target c, Into into = Into::fresh);
+  void product_here(std::size_t worker, Extent extent, Gathered a, Gathered b, Target c, Into into = Into::fresh);
 
   [[nodiscard]] std::size_t threads() const;
   [[nodiscard]] const Kernels& kernels() const { return kernels_; }
@@ -65,6 +75,8 @@ class Engine {
  private:
   using Call = void (*)(void* task, std::size_t index, std::size_t worker);
   void run(std::size_t count, Call call, void* task);
+  template <class A, class B>
+  void multiply(std::size_t worker, Extent extent, const A& a, const B& b, Target c, Into into);
 
   class Pool;
   const Kernels& kernels_;

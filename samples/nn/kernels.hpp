@@ -37,6 +37,14 @@ struct Kernels {
   void (*gelu_forward)(const float* x, std::size_t n, float* y);
   /// dx = dy · gelu'(x); `dx` may be `dy`.
   void (*gelu_backward)(const float* dy, const float* x, std::size_t n, float* dx);
+  void (*relu_forward)(const float* x, std::size_t n, float* y);
+  /// dx = dy · scale where y > 0, else 0; `dx` may be `dy`.
+  void (*relu_backward)(const float* dy, const float* y, float scale, std::size_t n, float* dx);
+  /// Of four rows: y = relu(the largest) · factor, and which of them it was, 0 to 3, the first of equal ones.
+  void (*pool_forward)(const float* const* x, const float* factor, std::size_t n, float* y, float* which);
+  /// g = dy · scale where y > 0, else 0; dx[which] = g, the other three 0; dbias += g.
+  void (*pool_backward)(const float* dy, const float* y, float scale, const float* which, std::size_t n, float* const* dx,
+                        float* dbias);
   /// Returns log(sum(exp(x))) - x[target], and leaves (softmax(x) - one at target) · scale in x.
   float (*cross_entropy)(float* x, std::size_t n, std::size_t target, float scale);
   void (*add)(const float* a, const float* b, std::size_t n, float* y);  ///< y = a + b; `y` may be one of them.

@@ -316,6 +316,44 @@ void gelu_backward(const float* dy, const float* x, std::size_t n, float* dx) {
   each(dy, x, n, dx, [](Lanes d, Lanes v) { return d * map([](V u) { return gelu_slope(u); }, v); });
 }
 
+void relu_forward(const float* x, std::size_t n, float* y) {
+  each(x, n, y, [](Lanes v) { return map([](V u) { return u > all(0) ? u : all(0); }, v); });
+}
+NN_INLINE Lanes where_positive(Lanes y, Lanes x) {
+  return map([](V u, V v) { return u > all(0) ? v : all(0); }, y, x);
+}
+void relu_backward(const float* dy, const float* y, float scale, std::size_t n, float* dx) {
+  each(dy, y, n, dx, [&](Lanes d, Lanes v) { return where_positive(v, d * all_lanes(scale)); });
+}
+
+void pool_forward(const float* const* x, const float* factor, std::size_t n, float* y, float* which) {
+  for (std::size_t i = 0; i < n; i += lanes) {
+    Lanes best = load(x[0] + i, n - i), chosen = all_lanes(0);
+    for (std::size_t k = 1; k < 4; ++k) {
+      const Lanes other = load(x[k] + i, n - i);
+      for (std::size_t part = 0; part < parts; ++part) {
+        const V o = other.part[part], b = best.part[part];
+        chosen.part[part] = o > b ? all(static_cast<float>(k)) : chosen.part[part];
+        best.part[part] = o > b ? o : b;
+      }
+    }
+    store(y + i, where_positive(best, best * load(factor + i, n - i)), n - i);
+    store(which + i, chosen, n - i);
+  }
+}
+void pool_backward(const float* dy, const float* y, float scale, const float* which, std::size_t n, float* const* dx,
+                   float* dbias) {
+  for (std::size_t i = 0; i < n; i += lanes) {
+    const Lanes g = where_positive(load(y + i, n - i), load(dy + i, n - i) * all_lanes(scale));
+    const Lanes chosen = load(which + i, n - i);
+    for (std::size_t k = 0; k < 4; ++k) {
+      const float number = static_cast<float>(k);
+      store(dx[k] + i, map([number](V c, V v) { return c == all(number) ? v : all(0); }, chosen, g), n - i);
+    }
+    store(dbias + i, load(dbias + i, n - i) + g, n - i);
+  }
+}
+
 float cross_entropy(float* x, std::size_t n, std::size_t target, float scale) {
   const float top = largest(x, n), chosen = x[target];
   const float total = exponentials(x, n, 1.0f, top);
@@ -352,6 +390,10 @@ const Kernels NN_TABLE(NN_ISA) = {
     .softmax_backward = NN_ISA::softmax_backward,
     .gelu_forward = NN_ISA::gelu_forward,
     .gelu_backward = NN_ISA::gelu_backward,
+    .relu_forward = NN_ISA::relu_forward,
+    .relu_backward = NN_ISA::relu_backward,
+    .pool_forward = NN_ISA::pool_forward,
+    .pool_backward = NN_ISA::pool_backward,
     .cross_entropy = NN_ISA::cross_entropy,
     .add = NN_ISA::add,
     .sum = NN_ISA::sum,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "samples/nn/block.hpp"
+#include "samples/nn/conv.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/nn_support.hpp"
 
@@ -245,4 +246,43 @@ TEST_CASE("a whole block has the same bits for any number of threads and every i
     for (const Array& g : block.gradients) all.insert(all.end(), g.begin(), g.end());
     return all;
   }));
+}
+
+TEST_CASE("convolution: what the window says, and the backward pass is the slope of the forward pass", "[nn]") {
+  Engine engine{1};
+  const std::size_t height = 6, width = 5, in = 3, out = 7, window = 3;
+  const Convolution conv{height, width, in, out, window};
+  Array x = test::random(height * width * in, 1), w = test::random(conv.weights(), 2), b = test::random(out, 3),
+        y(conv.outputs()), dx(x.size()), dw(w.size()), turned(w.size());
+  conv.forward(engine, 0, x.data(), w.data(), b.data(), y.data());
+  for (std::size_t r = 0; r < conv.out_height(); ++r)
+    for (std::size_t c = 0; c < conv.out_width(); ++c)
+      for (std::size_t o = 0; o < out; ++o) {
+        float sum = b[o];
+        for (std::size_t i = 0; i < window; ++i)
+          for (std::size_t j = 0; j < window; ++j)
+            for (std::size_t k = 0; k < in; ++k)
+              sum = std::fma(x[((r + i) * width + c + j) * in + k], w[((i * window + j) * in + k) * out + o], sum);
+        CHECK(y[(r * conv.out_width() + c) * out + o] == sum);
+      }
+
+  const Array g = test::random(conv.outputs(), 4);
+  Array rimmed(conv.rimmed_size());
+  for (std::size_t r = 0; r < conv.out_height(); ++r)
+    for (std::size_t c = 0; c < conv.out_width(); ++c)
+      std::copy_n(g.data() + (r * conv.out_width() + c) * out, out, rimmed.data() + conv.rimmed_at(r, c));
+  const auto loss = [&] {
+    conv.forward(engine, 0, x.data(), w.data(), b.data(), y.data());
+    return dot(g, y);
+  };
+  conv.turn(w.data(), turned.data());
+  conv.backward_input(engine, 0, rimmed.data(), turned.data(), dx.data());
+  check_gradient("x", x, dx, loss);
+  conv.backward_weight(engine, 0, g.data(), Rim::none, x.data(), dw.data(), Into::fresh);
+  check_gradient("weight", w, dw, loss);
+  const Array once = dw;
+  conv.backward_weight(engine, 0, rimmed.data(), Rim::zeros, x.data(), dw.data(), Into::fresh);
+  CHECK(test::same_bits(dw, once));
+  conv.backward_weight(engine, 0, rimmed.data(), Rim::zeros, x.data(), dw.data(), Into::sum);
+  CHECK(dw[3] == Approx(2 * once[3]));
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
@@ -54,6 +55,44 @@ TEST_CASE("an element of a product is one chain of fma, k ascending, on every pa
         Engine engine{threads, isa};
         CHECK(test::same_bits(product(engine, p), expected));
       }
+  });
+}
+
+TEST_CASE("a matrix whose rows and columns lie in tables gives the bits of the same matrix in one piece", "[nn]") {
+  elrun::test::for_all_seeds(24, [](elrun::Rng& rng) {
+    // Ascending, in runs that adjoin and in gaps.
+    const auto table = [&](std::size_t n, std::size_t step) {
+      std::vector<std::uint32_t> out;
+      for (std::uint32_t at = 0; out.size() < n; at += static_cast<std::uint32_t>(step * (rng.chance(0.2) ? 2 : 1)))
+        out.push_back(at);
+      return out;
+    };
+    const auto extent = [&] { return static_cast<std::size_t>(1 + rng.below(rng.chance(0.3) ? 300 : 40)); };
+    const Extent e{extent(), extent(), extent()};
+    // One side runs in ones, so that elements adjoin along it; the other strides over all of them.
+    const auto make = [&](std::size_t rows, std::size_t columns, bool along_rows, std::uint32_t name, auto use) {
+      const std::size_t stride = 2 * std::max(rows, columns);
+      const auto r = table(rows, along_rows ? 1 : stride), c = table(columns, along_rows ? stride : 1);
+      const std::vector<float> data = test::random(r.back() + c.back() + 1, name);
+      std::vector<float> whole(rows * columns);
+      for (std::size_t i = 0; i < rows; ++i)
+        for (std::size_t j = 0; j < columns; ++j) whole[i * columns + j] = data[r[i] + c[j]];
+      use(Gathered{data.data(), r.data(), c.data()}, View{whole.data(), columns});
+    };
+    make(e.rows, e.k, rng.chance(0.5), 1, [&](Gathered a, View whole_a) {
+      make(e.k, e.columns, rng.chance(0.5), 2, [&](Gathered b, View whole_b) {
+        const std::vector<float> start = test::random(e.rows * e.columns, 3);
+        for (const Isa isa : available()) {
+          Engine engine{1, isa};
+          std::vector<float> expected = start, one = start, both = start;
+          engine.product_here(0, e, whole_a, whole_b, {expected.data(), e.columns}, Into::sum);
+          engine.product_here(0, e, a, whole_b, {one.data(), e.columns}, Into::sum);
+          engine.product_here(0, e, a, b, {both.data(), e.columns}, Into::sum);
+          CHECK(test::same_bits(one, expected));
+          CHECK(test::same_bits(both, expected));
+        }
+      });
+    });
   });
 }
 

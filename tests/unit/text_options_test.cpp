@@ -23,7 +23,7 @@ TEST_CASE("options are read as --name value and --name=value", "[gpt]") {
 TEST_CASE("all problems are told at once, each with option, value and remedy", "[gpt]") {
   const auto parsed = parse({"--data", "a", "--steps", "0", "--bogus", "3", "--heads=x", "extra", "--global-batch",
                              "10", "--micro-batch", "4", "--lr", "-1", "--every"});
-  CHECK(parsed.exit_code == gpt::ExitCode::usage);
+  CHECK(parsed.exit_code == flags::usage);
   REQUIRE(parsed.problems.size() == 7);
   CHECK_THAT(parsed.problems[0], Contains("--steps '0'") && Contains("at least 1"));
   CHECK_THAT(parsed.problems[1], Contains("--bogus") && Contains("--help"));
@@ -43,7 +43,7 @@ TEST_CASE("a missing text is told beside other problems, and only once", "[gpt]"
 
 TEST_CASE("contradictions have an exit code of their own", "[gpt]") {
   const auto parsed = parse({"--data", "a", "--channels", "100", "--heads", "3", "--every", "5"});
-  CHECK(parsed.exit_code == gpt::ExitCode::configuration);
+  CHECK(parsed.exit_code == flags::configuration);
   REQUIRE(parsed.problems.size() == 2);
   CHECK_THAT(parsed.problems[0], Contains("--channels 100") && Contains("--heads 3") && Contains("try --channels 102"));
   CHECK_THAT(parsed.problems[1], Contains("--every 5") && Contains("--checkpoint"));
@@ -52,14 +52,14 @@ TEST_CASE("contradictions have an exit code of their own", "[gpt]") {
 TEST_CASE("numbers are bounded and read whole", "[gpt]") {
   for (const char* bad : {"", " 1", "1 ", "+1", "-1", "1e3", "0x10", "99999999999999999999", "2.5"}) {
     CAPTURE(bad);
-    CHECK(parse({"--data", "a", "--layers", bad}).exit_code == gpt::ExitCode::usage);
+    CHECK(parse({"--data", "a", "--layers", bad}).exit_code == flags::usage);
   }
   for (const char* bad : {"0", "nan", "inf", "-0.1", "1x", "1000"})
-    CHECK(parse({"--data", "a", "--lr", bad}).exit_code == gpt::ExitCode::usage);
-  CHECK(parse({"--data", "a", "--zero", "2"}).exit_code == gpt::ExitCode::usage);
-  CHECK(parse({"--data", "a", "--keep", "1"}).exit_code == gpt::ExitCode::usage);
-  CHECK(parse({}).exit_code == gpt::ExitCode::usage);
-  CHECK(parse({"--data="}).exit_code == gpt::ExitCode::usage);
+    CHECK(parse({"--data", "a", "--lr", bad}).exit_code == flags::usage);
+  CHECK(parse({"--data", "a", "--zero", "2"}).exit_code == flags::usage);
+  CHECK(parse({"--data", "a", "--keep", "1"}).exit_code == flags::usage);
+  CHECK(parse({}).exit_code == flags::usage);
+  CHECK(parse({"--data="}).exit_code == flags::usage);
 }
 
 TEST_CASE("help names every option with its default, and wins over problems", "[gpt]") {

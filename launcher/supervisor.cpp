@@ -128,11 +128,12 @@ void Supervisor::on_link_up() {
 }
 
 void Supervisor::on_link_down(const Failure& why) {
-  waiting_for_ = fmt::format("the coordinator at {}: {}", options_.coordinator, why.what);
+  // Where its name is an address already, the failure says so as well.
+  waiting_for_ = "the coordinator at " + (why.what.starts_with(options_.coordinator) ? why.what : fmt::format("{}: {}", options_.coordinator, why.what));
   if (last_.number != 0 && !coordinator_by_) coordinator_by_ = now_ + options_.timeouts.coordinator_grace;
   if (last_.number == 0 && !join_by_) join_by_ = now_ + options_.timeouts.join;
   const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
-  say(Level::warning, fmt::format("waiting for {}; {}tried again for {}", waiting_for_,
+  say(Level::warning, fmt::format("waiting for {}; {}it is tried for another {}", waiting_for_,
                                   phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
   link_up_ = served_ = false;
   if (ELRUN_PLANTED(torchrun_d5_store_loss_kills_workers) && phase_ == Phase::running) stop({.rejoin = true}, std::nullopt, why);
@@ -641,7 +642,7 @@ void Supervisor::on_tick() {
     if (phase_ != Phase::joining) return;
     const Failure why{
         Code::deadline_passed, Remedy::exit_process,
-        fmt::format("the nodes did not meet within {}; node {} waited for {}", for_people(options_.timeouts.join),
+        fmt::format("the nodes did not meet within {}: node {} waited for {}", for_people(options_.timeouts.join),
                     options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
     act(Send{Leave{"the join deadline passed"}});
     stop({.rejoin = false, .finish = {exit_code::join_deadline, why.what, false}}, std::nullopt, why);

@@ -236,7 +236,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     if (!was_up) why += advice(why);
     // Another address of the same name may answer; only the whole list counts as an attempt.
     if (!was_up && ++next_address_ < addresses_.size()) return open();
-    failed({Code::unreachable, Remedy::retry, fmt::format("the coordinator at {} ({}): {}", endpoint_.host, address.text, why)});
+    failed({Code::unreachable, Remedy::retry, fmt::format("{}: {}", address.text, in_plain_words(why))});
   }
   void refused(std::string why) override {
     received(Refused{{.code = Code::refused,

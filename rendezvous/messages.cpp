@@ -17,4 +17,10 @@ WorkerDeath bounded(WorkerDeath death, std::size_t traceback_max, std::size_t la
   return death;
 }
 
+std::string in_plain_words(std::string_view grpc_message) {
+  constexpr std::string_view before = "Failed to connect to remote host: ";
+  const auto at = grpc_message.rfind(before);
+  return std::string{at == grpc_message.npos ? grpc_message : grpc_message.substr(at + before.size())};
+}
+
 }  // namespace elrun::inline v0

@@ -212,4 +212,7 @@ struct StoreResult {
 };
 using CoordinatorMessage = std::variant<Refused, Waiting, World, Revoke, Resumed, Verdict, StoreResult>;
 
+/// Why a connection could not be made, as the system says it: without the words that gRPC puts before it.
+[[nodiscard]] std::string in_plain_words(std::string_view grpc_message);
+
 }  // namespace elrun::inline v0

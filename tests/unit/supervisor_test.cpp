@@ -180,6 +180,16 @@ TEST_CASE("what failed beside the first, or before it, is told while the workers
   }
 }
 
+TEST_CASE("who waits for a coordinator names it once, and what is wrong with it", "[supervisor]") {
+  const auto said = [](const std::string& why) {
+    Node node;
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, why}});
+    return node.said;
+  };
+  CHECK(said("host:1: Connection refused") == "waiting for the coordinator at host:1: Connection refused; it is tried for another 600.0 s\n");
+  CHECK(said("10.0.0.1:1: Connection refused") == "waiting for the coordinator at host:1: 10.0.0.1:1: Connection refused; it is tried for another 600.0 s\n");
+}
+
 TEST_CASE("one death is told once, and how many restarts are left", "[supervisor]") {
   Node node;
   node.start();

@@ -81,6 +81,12 @@ std::string refusal(Message message) {
 
 }  // namespace
 
+TEST_CASE("why a connection could not be made is told in the system's words", "[wire]") {
+  CHECK(in_plain_words("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused") == "Connection refused");
+  CHECK(in_plain_words("Failed to connect to remote host: ") == "");
+  CHECK(in_plain_words("no answer within 5 s") == "no answer within 5 s");
+}
+
 TEST_CASE("every message arrives as it was sent", "[wire]") {
   const auto join = std::get<Join>(there_and_back(NodeMessage{a_join()}));
   CHECK(join.who == a_join().who);

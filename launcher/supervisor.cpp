@@ -552,9 +552,10 @@ void Supervisor::all_ended() {
 }
 
 std::string Supervisor::fate_of_workers() const {
-  if (workers_.empty()) return "this node has left, and no worker of it ran";
+  const std::string begin = job_over_ ? "the job was done" : "this node has left";
+  if (workers_.empty()) return begin + "; no worker of it was running";
   const auto killed = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.ending->signal == SIGKILL; });
-  std::string text = job_over_ ? "the job was done; " : "this node has left; ";
+  std::string text = begin + "; ";
   if (const std::size_t ended = workers_.size() - static_cast<std::size_t>(killed); ended > 0) text += fmt::format("{} ended{}", count_of(ended, "worker"), killed > 0 ? ", " : "");
   if (killed > 0) text += fmt::format("{} killed", count_of(static_cast<std::size_t>(killed), "worker"));
   return text;

@@ -233,7 +233,7 @@ TEST_CASE("a node that was asked to end says at last what became of its workers"
   }
   SECTION("there was none") {
     CHECK(node.on(SignalCame{SIGHUP}).back() == "finish 129");
-    CHECK(node.after_signal == "SIGHUP: this node has left, and no worker of it ran");
+    CHECK(node.after_signal == "SIGHUP: this node has left; no worker of it was running");
   }
   SECTION("not after a failure") {
     node.start();

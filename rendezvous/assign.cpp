@@ -62,15 +62,27 @@ std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<
     if (c.hint >= 0) hints.insert(c.hint);
   if (fixed && hints.size() == candidates.size()) place.clear();
 
-  std::sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
-    const auto survivor_a = place.find(a.node), survivor_b = place.find(b.node);
-    const bool old_a = survivor_a != place.end(), old_b = survivor_b != place.end();
-    if (old_a != old_b) return old_a;
-    if (old_a) return survivor_a->second < survivor_b->second;
-    const auto hint_a = static_cast<std::uint32_t>(a.hint), hint_b = static_cast<std::uint32_t>(b.hint);  // -1: last
+  // Each name is looked up once, not at each comparison, and light things are sorted: there may be 100,000 nodes.
+  struct Standing {
+    std::size_t place;  // behind all survivors for newcomers
+    Candidate* candidate;
+  };
+  std::vector<Standing> standings;
+  standings.reserve(candidates.size());
+  for (Candidate& c : candidates) {
+    const auto survivor = place.find(c.node);
+    standings.push_back({survivor != place.end() ? survivor->second : before.size(), &c});
+  }
+  std::sort(standings.begin(), standings.end(), [](const Standing& a, const Standing& b) {
+    if (a.place != b.place) return a.place < b.place;
+    const auto hint_a = static_cast<std::uint32_t>(a.candidate->hint), hint_b = static_cast<std::uint32_t>(b.candidate->hint);  // -1: last
     if (hint_a != hint_b) return hint_a < hint_b;
-    return natural_less(a.node.value(), b.node.value());
+    return natural_less(a.candidate->node.value(), b.candidate->node.value());
   });
+  std::vector<Candidate> sorted;
+  sorted.reserve(candidates.size());
+  for (const Standing& standing : standings) sorted.push_back(std::move(*standing.candidate));
+  candidates = std::move(sorted);
 
   const bool as_given = fixed && hints.size() == candidates.size();
   const bool any_label = std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return !c.topology.empty(); });

@@ -137,14 +137,19 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   void feed(const RoundEvent& event) {
     for (RoundAction& action : round_.step(event, clock_.now())) {
       if (const auto* wake = std::get_if<WakeAt>(&action)) perform(*wake);  // tells nobody anything
+      else if (held_.empty() && !must_last(action)) announce(action);
       else held_.push_back(std::move(action));
     }
-    announce();
+    announce_held();
+  }
+  void announce(const RoundAction& action) {
+    if (says_verdict(action)) verdict_said_ = true;
+    std::visit([&](const auto& a) { perform(a); }, action);
   }
   // In the order of the round's decisions. What lasts, and all that follows it, waits until the ledger has it.
-  void announce() {
+  void announce_held() {
     while (!held_.empty() && !clearing_) {
-      if (ledger_ != nullptr && !cleared_ && lasts(held_.front())) {
+      if (!cleared_ && must_last(held_.front())) {
         const auto* begin = std::get_if<BeginGeneration>(&held_.front());
         clearing_ = true;
         ledger_->clear(begin != nullptr ? std::optional{begin->generation} : std::nullopt,
@@ -152,7 +157,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
                          if (self.expired()) return;
                          clearing_ = false;
                          cleared_ = true;
-                         announce();
+                         announce_held();
                        },
                        [this, self = std::weak_ptr{self_}](const std::string& why) {
                          if (!self.expired()) delayed(why);
@@ -161,9 +166,8 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
       }
       const RoundAction action = std::move(held_.front());
       held_.pop_front();
-      if (says_verdict(action)) verdict_said_ = true;
       cleared_ = false;
-      std::visit([&](const auto& a) { perform(a); }, action);
+      announce(action);
     }
     tell_if_may_exit();
   }
@@ -171,8 +175,8 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     const auto* send = std::get_if<SendTo>(&action);
     return send != nullptr && std::holds_alternative<Verdict>(send->message);
   }
-  [[nodiscard]] bool lasts(const RoundAction& action) const {
-    return std::holds_alternative<BeginGeneration>(action) || (!verdict_said_ && says_verdict(action));
+  [[nodiscard]] bool must_last(const RoundAction& action) const {
+    return ledger_ != nullptr && (std::holds_alternative<BeginGeneration>(action) || (!verdict_said_ && says_verdict(action)));
   }
   void delayed(const std::string& why) {
     const std::string text = "the next step of the job cannot be written down yet, and waits: " + why;

@@ -283,7 +283,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
     // is what the others were told, and the key is this coordinator's.
     if (!knows_it && !join.resuming && generation_.lineage == setup_.lineage && me->address == join.address &&
         me->master_port == join.master_port && me->workers == join.workers)
-      return send(node, world_of(static_cast<std::uint32_t>(me - members_.begin())));
+      return send(node, world_of(static_cast<std::uint32_t>(me - members_.begin()), key_of(setup_.secret, generation_)));
     change(node, [&](Node& n) { n.join = join; });
     lost_[join.who.node] = "it gave the generation up";
     revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} gave generation {} up", join.who.node.value(), to_string(generation_)), {}, {}, generation_, join.who.node.value()},
@@ -627,6 +627,7 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   return_by_ = now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
   say(failed ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation_), why.what));
   actions_.push_back(EndGeneration{why.what});
+  actions_.reserve(actions_.size() + members_.size() + 1);  // and when to wake
   for (auto& [id, node] : nodes_) {
     if (!node.member) continue;
     change(node, [](Node& n) { n.owes = !ELRUN_PLANTED(forms_before_acknowledged), n.ready = n.ready || !n.owes; });
@@ -708,6 +709,8 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   enough_since_.reset();
   forming_since_.reset();
   actions_.push_back(BeginGeneration{generation_, members_});
+  actions_.reserve(actions_.size() + members_.size() + 2);  // and what is said, and when to wake
+  const Key256 key = key_of(setup_.secret, generation_);
   for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
     Node& node = nodes_.at(members_[rank].node);
     change(node, [](Node& n) {
@@ -715,7 +718,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
       n.ready = n.owes = false;
       n.told = 0;
     });
-    send(node, world_of(rank));
+    send(node, world_of(rank, key));
   }
   say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"), count_of(seat_of(0).world_size, "worker")));
 }
@@ -740,8 +743,8 @@ Seat Round::seat_of(std::uint32_t group_rank) const {
           members_.back().base_rank + members_.back().workers, roster_};
 }
 
-World Round::world_of(std::uint32_t group_rank) const {
-  World world{generation_, key_of(setup_.secret, generation_), seat_of(group_rank), members_[group_rank].address,
+World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
+  World world{generation_, key, seat_of(group_rank), members_[group_rank].address,
               members_[0].address, members_[0].master_port, restarts_, cause_, members_[group_rank].role};
   if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
   if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;

@@ -227,7 +227,7 @@ class Round {
   void wake(Instant now);
   void listen(StreamNumber number, Stream& stream, Instant until);
   void forget(StreamNumber number);
-  [[nodiscard]] World world_of(std::uint32_t group_rank) const;
+  [[nodiscard]] World world_of(std::uint32_t group_rank, const Key256& key) const;
   [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
 
   [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;

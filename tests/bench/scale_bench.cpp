@@ -188,7 +188,7 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
   wire::Generation last_;  // number 0: none
   std::mutex mutex_;
   std::deque<wire::ToCoordinator> queue_;
-  bool up_ = false;
+  bool up_ = false, answered_ = false;
   std::atomic<bool> has_a_world_ = false, vanished_ = false;
 };
 
@@ -196,7 +196,7 @@ class Load {
  public:
   Load(std::uint32_t agents, std::string target) : agents_{agents}, target_{std::move(target)} {}
 
-  // One line per phase; SIGUSR1 begins the second.
+  // One line per phase, and one when the spare has its answer, too; then SIGUSR1 begins the second.
   int run() {
     sigset_t begin;
     sigemptyset(&begin);
@@ -208,6 +208,9 @@ class Load {
     std::thread beats{[this] { beat(); }};
     if (!all_have_a_world(agents_)) give_up(fmt::format("{} of {} agents have a world", worlds_.load(), agents_));
     report("world", ms_since(from));
+    if (!all_have_an_answer()) give_up(fmt::format("{} of {} agents have an answer", answers_.load(), agents_ + 1));
+    fmt::print("settled\n");
+    std::fflush(stdout);
 
     int number = 0;
     sigwait(&begin, &number);
@@ -230,8 +233,13 @@ class Load {
     opening_changed_.notify_one();
   }
   /// True when the stream is to begin again.
-  bool received(const wire::ToNode& message) {
+  bool received(const wire::ToNode& message, bool first) {
     ++messages_;
+    if (first) {
+      const std::lock_guard lock{mutex_};
+      ++answers_;
+      answers_changed_.notify_one();
+    }
     const std::size_t size = message.ByteSizeLong();
     bytes_ += size;
     if (message.has_revoke()) {
@@ -264,6 +272,10 @@ class Load {
     std::unique_lock lock{mutex_};
     return worlds_changed_.wait_for(lock, patience, [&] { return worlds_ >= count; });
   }
+  bool all_have_an_answer() {
+    std::unique_lock lock{mutex_};
+    return answers_changed_.wait_for(lock, patience, [this] { return answers_ > agents_; });
+  }
   // Every agent says once a second that it lives, of many thousands less often; a twentieth of them at a time.
   void beat() {
     const auto pause = std::max(std::chrono::milliseconds{50}, std::chrono::milliseconds{agents_ / 40});
@@ -286,9 +298,9 @@ class Load {
   std::atomic<std::size_t> made_ = 0;
   std::atomic<std::int64_t> opening_ = 0;
   std::atomic<bool> beating_ = true;
-  std::atomic<std::uint64_t> worlds_ = 0, messages_ = 0, bytes_ = 0, world_bytes_ = 0, revokes_ = 0, revoke_bytes_ = 0;
+  std::atomic<std::uint64_t> answers_ = 0, worlds_ = 0, messages_ = 0, bytes_ = 0, world_bytes_ = 0, revokes_ = 0, revoke_bytes_ = 0;
   std::mutex mutex_;
-  std::condition_variable opening_changed_, worlds_changed_;
+  std::condition_variable opening_changed_, answers_changed_, worlds_changed_;
 };
 
 wire::ToCoordinator LoadStream::join() const {
@@ -324,7 +336,7 @@ void LoadStream::OnReadDone(bool ok) {
   if (!ok) return;
   if (in_.has_refused()) give_up("refused: " + in_.refused().failure().what());
   if (in_.has_world()) last_ = in_.world().generation(), has_a_world_ = true;
-  if (load_.received(in_)) again();
+  if (load_.received(in_, !std::exchange(answered_, true))) again();
   StartRead(&in_);
 }
 
@@ -372,7 +384,7 @@ Outcome measure(test::Job& server, std::uint32_t agents, bool bare) {
   out.world.cpu_ms = cpu_world - cpu_before;
   out.memory_kb = resident_kb(server.pid()) - memory_before;
   out.world_bytes = static_cast<std::size_t>(test::number_after(*world, "world_bytes"));
-  std::this_thread::sleep_for(std::chrono::seconds{1});  // the spare joins, and what was under way ends
+  if (!load.line("settled", Wait{patience})) throw std::runtime_error("the spare has no answer: " + load.output() + server.output());
   const double cpu_rest = cpu_ms(server.pid());
   load.signal(SIGUSR1);
   const auto replaced = load.line("replaced ms", Wait{patience});

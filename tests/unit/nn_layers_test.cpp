@@ -286,3 +286,39 @@ TEST_CASE("convolution: what the window says, and the backward pass is the slope
   conv.backward_weight(engine, 0, rimmed.data(), Rim::zeros, x.data(), dw.data(), Into::sum);
   CHECK(dw[3] == Approx(2 * once[3]));
 }
+
+TEST_CASE("relu and the pool over four rows do what they say, over the end of a vector too", "[nn]") {
+  constexpr std::size_t n = 37;
+  std::vector<Array> rows;
+  for (std::uint32_t k = 0; k < 4; ++k) rows.push_back(test::random(n, 20 + k));
+  rows[0][5] = rows[2][5] = 9;                               // equal: the first is taken
+  for (Array& row : rows) row[6] = row[36] = -1;             // nothing above zero
+  rows[3][7] = 11;
+  const float* const x[] = {rows[0].data(), rows[1].data(), rows[2].data(), rows[3].data()};
+  const Array factor = test::random(n, 30), dy = test::random(n, 31);
+  CHECK(test::same_bits_everywhere([&](Engine& engine) {
+    const Kernels& kernels = engine.kernels();
+    Array y(n), which(n), relu(n), back(n), bias(n, 1.0f), out;
+    std::vector<Array> dx(4, Array(n, 99.0f));
+    float* const to[] = {dx[0].data(), dx[1].data(), dx[2].data(), dx[3].data()};
+    kernels.pool_forward(x, factor.data(), n, y.data(), which.data());
+    kernels.pool_backward(dy.data(), y.data(), 0.5f, which.data(), n, to, bias.data());
+    kernels.relu_forward(rows[0].data(), n, relu.data());
+    kernels.relu_backward(dy.data(), relu.data(), 2.0f, n, back.data());
+    for (std::size_t i = 0; i < n; ++i) {
+      std::size_t first = 0;
+      for (std::size_t k = 1; k < 4; ++k)
+        if (rows[k][i] > rows[first][i]) first = k;
+      const float largest = rows[first][i];
+      CHECK(which[i] == static_cast<float>(first));
+      CHECK(y[i] == (largest > 0 ? largest * factor[i] : 0.0f));
+      const float g = y[i] > 0 ? dy[i] * 0.5f : 0.0f;
+      for (std::size_t k = 0; k < 4; ++k) CHECK(dx[k][i] == (k == first ? g : 0.0f));
+      CHECK(bias[i] == 1.0f + g);
+      CHECK(relu[i] == (rows[0][i] > 0 ? rows[0][i] : 0.0f));
+      CHECK(back[i] == (rows[0][i] > 0 ? dy[i] * 2.0f : 0.0f));
+    }
+    for (const Array* part : {&y, &which, &relu, &back, &bias}) out.insert(out.end(), part->begin(), part->end());
+    return out;
+  }));
+}

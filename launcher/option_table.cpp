@@ -60,7 +60,7 @@ constexpr std::array table{
            .help = "accepted; workers are always started afresh"},
 
     Option{.name = "max_restarts", .group = failures, .value = "N",
-           .help = "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job)"},
+           .help = "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job); alike ones in a row after a pause"},
     Option{.name = "shutdown_timeout", .group = failures, .value = "SECONDS",
            .help = "between the signal that ends workers and SIGKILL (30)"},
     Option{.name = "signals_to_handle", .group = failures, .initial = "SIGTERM,SIGINT,SIGHUP,SIGQUIT", .value = "NAMES",

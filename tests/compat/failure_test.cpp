@@ -93,7 +93,7 @@ TEST_CASE("44 a signal is named, and its number is negative", "[compat][process]
   CHECK_THAT(root_cause(job.output()), Contains("  exitcode  : -9 (pid: ") && Contains(") (SIGKILL)\n") && Contains("Signal 9 (SIGKILL) received by PID "));
 }
 
-TEST_CASE("45 the error record of a worker is shown, and handed on with its code", "[compat][process]") {
+TEST_CASE("45 the error record of a worker is shown, and handed on with its code", "[compat][process][torch]") {
   if (!has_python()) return;
   SECTION("as any program may write it") {
     const Programs programs{"if rank == 1:\n    record('ValueError: no such thing')\n    sys.exit(4)\ntime.sleep(600)\n"};

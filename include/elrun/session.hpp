@@ -27,11 +27,19 @@ struct Place {
   bool elastic = false;           ///< Under elrun: a failure starts a new generation. Otherwise it ends the program.
 };
 
-/// Opened once per process. Thread-safe but for the constructor and destructor; the destructor waits for nobody.
+/// What the agent may do with a worker whose generation is over.
+enum class WorkerKind : std::uint8_t {
+  program,  ///< It is asked to end, then started again.
+  job,      ///< It is killed and started again; its restarts have a budget, which decided steps refill.
+  staying,  ///< A job whose process goes on: it calls `next_generation`, or is killed.
+};
+
+/// Opened once per process. Thread-safe but for the constructor, the destructor and `next_generation`; the destructor
+/// waits for nobody.
 class ELRUN_API Session {
  public:
   /// Called once, on the session's thread, when the generation is over (a member was lost, the agent went away).
-  /// Must not block. Called at once if it is over already.
+  /// Must not block. Called at once if it is over already. Forgotten by `next_generation`.
   using OnOver = std::function<void(const Failure&)>;
 
   virtual ~Session() = default;
@@ -47,6 +55,14 @@ class ELRUN_API Session {
   /// else may know. Never waits.
   virtual void cannot_go_on(const Failure&) {}
 
+  /// Of a generation that is over, in a worker that stays: waits for this process's place in the next one. After success
+  /// `place()` and `store()` are of that one. Until `agreed_by` for the agent to say, too, that the generation is over;
+  /// from then on as long as the agent lives, for it ends this process when there is no next one.
+  virtual Result<void> next_generation(Deadline agreed_by);
+  /// How long the program may need from the end of a generation to its call of `next_generation`; after a while longer
+  /// it is killed. Never waits.
+  virtual void returns_within(Duration) {}
+
   /// Whether this worker's node was asked to leave. What would be lost with it is to be saved now; there is less than the
   /// time between the launcher's signal and SIGKILL. Never waits.
   [[nodiscard]] virtual bool is_leaving() const { return false; }
@@ -55,9 +71,8 @@ class ELRUN_API Session {
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.
-  /// `is_job` tells the agent that this worker is a `Job`, whose restarts have a budget that progress refills.
   /// Waits until the session is up, `deadline` at most, and says for whom.
-  static Result<std::unique_ptr<Session>> open(bool is_job, Deadline deadline);
+  static Result<std::unique_ptr<Session>> open(WorkerKind kind, Deadline deadline);
 };
 
 }  // namespace elrun::inline v0

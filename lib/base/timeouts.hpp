@@ -18,6 +18,7 @@ struct Timeouts {
   Duration last_call = 30s;            ///< Once `nodes_min` have joined, how long a round waits for more newcomers.
   Duration join = 600s;                ///< A node that is in no world after this long gives up (spares wait without end).
   Duration revocation = 2s;            ///< A worker's process acknowledges the end of its generation within this, or is killed.
+  Duration returning = 30s;            ///< A worker whose process stays is back from its program within this (8 x its longest slot, if that is more), or is killed.
   Duration collective = 600s;          ///< A collective call; deaths are told by agents, not by this.
   Duration connect = 60s;              ///< All peers of a new generation are connected within this.
   Duration drain = 25s;                ///< A planned leave is prepared within this ...

@@ -43,7 +43,7 @@ void print_line(std::string_view line) {
 int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program) {
   const SteadyClock clock;
   try {
-    auto opened = Session::open(true, Deadline::after(clock.now(), Timeouts{}.join));
+    auto opened = Session::open(WorkerKind::staying, Deadline::after(clock.now(), Timeouts{}.join));
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
     const Place& place = session->place();

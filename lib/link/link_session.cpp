@@ -87,7 +87,7 @@ class Link {
     if (lost_) return *lost_;
     return Failure{Code::deadline_passed, Remedy::retry, fmt::format("no word from {} in time", target_.where)};
   }
-  [[nodiscard]] const Place& place() const { return *place_; }  // written once, before `wait_until_ready` returned
+  [[nodiscard]] const Place& place() const { return *place_; }
 
   Result<StoreReply> ask(StoreRequest request, Deadline deadline) {
     std::unique_lock lock{mutex_};
@@ -120,21 +120,33 @@ class Link {
     });
   }
 
-  void progress(StepNumber decided) {
-    asio::post(loop_, [this, decided] { send(StepDecided{place_->membership.generation, decided.value()}); });
-  }
-
-  void cannot_go_on(Failure why) {
-    asio::post(loop_, [this, why = std::move(why)] { send(GenerationOver{place_->membership.generation, why}); });
-  }
+  void progress(StepNumber decided) { post(StepDecided{place_->membership.generation, decided.value()}); }
+  void cannot_go_on(Failure why) { post(GenerationOver{place_->membership.generation, std::move(why)}); }
+  void returns_within(Duration time) { returns_within_.store(time.count(), std::memory_order_relaxed); }
 
   [[nodiscard]] bool is_leaving() const { return leaving_.load(std::memory_order_relaxed); }
-  void ready_to_leave() {
-    asio::post(loop_, [this] { send(PrepareToLeave{place_->membership.generation}); });
+  void ready_to_leave() { post(PrepareToLeave{place_->membership.generation}); }
+
+  Result<void> next_generation(Deadline agreed_by) {
+    std::unique_lock lock{mutex_};
+    changed_.wait_for(lock, agreed_by.left(clock_.now()), [&] { return over_ || lost_; });
+    if (!over_ && !lost_)
+      return Failure{.code = Code::deadline_passed,
+                     .remedy = Remedy::exit_process,
+                     .what = fmt::format("{} has not said in time that the generation is over", target_.where),
+                     .rank = place_->membership.rank,
+                     .generation = place_->membership.generation};
+    changed_.wait(lock, [&] { return next_ || lost_; });  // as long as the agent lives
+    if (lost_) return *lost_;
+    place_ = std::exchange(next_, std::nullopt);
+    over_.reset();
+    leaving_ = false;
+    post(Returned{place_->membership.generation});
+    return {};
   }
 
   Result<void> finished(Deadline deadline) {
-    asio::post(loop_, [this] { send(JobOver{place_->membership.generation}); });
+    post(JobOver{place_->membership.generation});
     std::unique_lock lock{mutex_};
     changed_.wait_for(lock, deadline.left(clock_.now()), [&] { return job_over_ || lost_; });
     if (job_over_) return {};
@@ -145,6 +157,10 @@ class Link {
   const SteadyClock& clock() const { return clock_; }
 
  private:
+  void post(Message message) {
+    asio::post(loop_, [this, message = std::move(message)] { send(message); });
+  }
+
   // --- on the link thread ---
 
   void start() {
@@ -248,17 +264,16 @@ class Link {
     if (const auto* welcome = std::get_if<Welcome>(&message)) return on_welcome(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&message)) return lose(refusal->failure);
     if (!welcomed_) return;
-    const Generation& mine = place_->membership.generation;
-    if (const auto* over = std::get_if<GenerationOver>(&message); over != nullptr && over->generation == mine) {
-      send(GenerationOver{mine, {}});  // acknowledged before anybody else hears of it: the agent waits for this alone
-      end(over->why);
-    } else if (const auto* leave = std::get_if<PrepareToLeave>(&message); leave != nullptr && leave->generation == mine) {
+    if (const auto* over = std::get_if<GenerationOver>(&message); over != nullptr && over->generation == newest_) {
+      end(over->why);  // first: with the acknowledgement nothing is done for it any more
+      send(GenerationOver{newest_, {.code = Code::generation_over}, Duration{returns_within_.load(std::memory_order_relaxed)}});
+    } else if (const auto* leave = std::get_if<PrepareToLeave>(&message); leave != nullptr && leave->generation == newest_) {
       leaving_ = true;
     } else if (const auto* reply = std::get_if<StoreReply>(&message)) {
       const std::lock_guard lock{mutex_};
       if (const auto call = calls_.find(reply->id); call != calls_.end()) call->second = *reply;
       changed_.notify_all();
-    } else if (const auto* job = std::get_if<JobOver>(&message); job != nullptr && job->generation == mine) {
+    } else if (const auto* job = std::get_if<JobOver>(&message); job != nullptr && job->generation == newest_) {
       const std::lock_guard lock{mutex_};
       job_over_ = true;
       changed_.notify_all();
@@ -266,7 +281,7 @@ class Link {
   }
 
   void on_welcome(const Welcome& welcome) {
-    if (welcomed_) return;
+    if (welcomed_) return on_next_place(welcome.place);
     Place place = welcome.place;
     if (place.membership.rank.value() != target_.hello.rank) {
       return lose({.code = Code::mismatch, .remedy = Remedy::exit_process,
@@ -279,9 +294,19 @@ class Link {
       place.address = local_.host();
     }
     welcomed_ = true;
+    newest_ = place.membership.generation;
     deadline_timer_.cancel();
     const std::lock_guard lock{mutex_};
     place_ = std::move(place);
+    changed_.notify_all();
+  }
+
+  // The program takes it when it is back from its own code. If the generation is over before that, it never was in it.
+  void on_next_place(const Place& place) {
+    const std::lock_guard lock{mutex_};
+    if (!over_ || place.membership.generation.number <= newest_.number) return;
+    newest_ = place.membership.generation;
+    next_ = place;
     changed_.notify_all();
   }
 
@@ -304,7 +329,7 @@ class Link {
     heartbeat_.cancel();
     {
       const std::lock_guard lock{mutex_};
-      why.rank = Rank{target_.hello.rank};
+      why.rank = place_ ? place_->membership.rank : Rank{target_.hello.rank};
       if (place_) why.generation = place_->membership.generation;
       if (!lost_) lost_ = why;
     }
@@ -314,6 +339,7 @@ class Link {
   void end(const Failure& why) {
     {
       const std::lock_guard lock{mutex_};
+      next_.reset();
       if (!over_) over_ = why;
       changed_.notify_all();
     }
@@ -327,7 +353,7 @@ class Link {
     Failure failure = *over_;
     failure.code = Code::generation_over;
     failure.what = fmt::format("the generation is over: {}", over_->what);
-    failure.rank = Rank{target_.hello.rank};
+    failure.rank = place_ ? place_->membership.rank : Rank{target_.hello.rank};
     if (place_) failure.generation = place_->membership.generation;
     return failure;
   }
@@ -351,11 +377,14 @@ class Link {
   LogIfChanged waiting_, loopback_;
   std::vector<Session::OnOver> on_over_;
   bool welcomed_ = false;
+  Generation newest_{};  // that the other end has told a place of
   std::atomic<bool> leaving_{false};
+  std::atomic<Duration::rep> returns_within_{0};
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Place> place_;                           // set once; read without the lock after `wait_until_ready`
+  std::optional<Place> place_;                           // changed, and read without the lock, by the caller's thread alone once it is there
+  std::optional<Place> next_;                            // told, and not taken yet
   std::optional<Failure> lost_, over_;                   // the connection; the generation
   std::map<std::uint64_t, std::optional<StoreReply>> calls_;
   std::uint64_t last_call_ = 0;
@@ -366,12 +395,12 @@ class Link {
 
 class LinkSession final : public Session {
  public:
-  explicit LinkSession(std::unique_ptr<Link> link) : link_{std::move(link)}, store_{*this} {}
+  explicit LinkSession(std::unique_ptr<Link> link) : link_{std::move(link)} { store_.emplace(*this); }
   ~LinkSession() override {
     if (forked()) (void)link_.release();  // its thread, loop and connection are the parent's
   }
   [[nodiscard]] const Place& place() const override { return link_->place(); }
-  [[nodiscard]] Store& store() override { return store_; }
+  [[nodiscard]] Store& store() override { return *store_; }
   void on_generation_over(OnOver call) override {
     if (forked()) return call(in_child());
     link_->on_over(std::move(call));
@@ -381,6 +410,16 @@ class LinkSession final : public Session {
   }
   void cannot_go_on(const Failure& why) override {
     if (!forked() && why.code == Code::peer_lost) link_->cannot_go_on(why);
+  }
+  Result<void> next_generation(Deadline agreed_by) override {
+    if (forked()) return in_child();
+    if (!place().elastic) return Session::next_generation(agreed_by);
+    ELRUN_TRY(link_->next_generation(agreed_by));
+    store_.emplace(*this);
+    return {};
+  }
+  void returns_within(Duration time) override {
+    if (!forked()) link_->returns_within(time);
   }
   [[nodiscard]] bool is_leaving() const override { return !forked() && link_->is_leaving(); }
   void ready_to_leave() override {
@@ -416,7 +455,7 @@ class LinkSession final : public Session {
 
   const pid_t owner_ = ::getpid();
   std::unique_ptr<Link> link_;
-  LinkStore store_;
+  std::optional<LinkStore> store_;  // of the generation at hand
 };
 
 Result<std::unique_ptr<Session>> open_link(Target target, Deadline deadline) {
@@ -425,18 +464,23 @@ Result<std::unique_ptr<Session>> open_link(Target target, Deadline deadline) {
   return std::unique_ptr<Session>{std::make_unique<LinkSession>(std::move(link))};
 }
 
-Hello hello_of(Rank rank, WorldSize world, bool is_job) {
-  return {.release = ELRUN_RELEASE, .pid = static_cast<std::uint64_t>(::getpid()), .rank = rank.value(), .world = world.value(), .is_job = is_job};
+Hello hello_of(Rank rank, WorldSize world, WorkerKind kind) {
+  return {.release = ELRUN_RELEASE,
+          .pid = static_cast<std::uint64_t>(::getpid()),
+          .rank = rank.value(),
+          .world = world.value(),
+          .is_job = kind != WorkerKind::program,
+          .stays = kind == WorkerKind::staying};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> open_under_agent(const UnderAgent& place, bool is_job, Deadline deadline) {
-  return open_link({hello_of(place.rank, place.world, is_job), fmt::format("the agent at {}", place.socket), place}, deadline);
+Result<std::unique_ptr<Session>> open_under_agent(const UnderAgent& place, WorkerKind kind, Deadline deadline) {
+  return open_link({hello_of(place.rank, place.world, kind), fmt::format("the agent at {}", place.socket), place}, deadline);
 }
 
-Result<std::unique_ptr<Session>> open_in_operators_job(const InOperatorsJob& place, bool is_job, Deadline deadline) {
-  return open_link({hello_of(place.rank, place.world, is_job), fmt::format("rank 0 at {}:{}", place.master_address, place.master_port), place}, deadline);
+Result<std::unique_ptr<Session>> open_in_operators_job(const InOperatorsJob& place, WorkerKind kind, Deadline deadline) {
+  return open_link({hello_of(place.rank, place.world, kind), fmt::format("rank 0 at {}:{}", place.master_address, place.master_port), place}, deadline);
 }
 
 }  // namespace elrun::inline v0

@@ -11,7 +11,7 @@
 
 namespace elrun::inline v0 {
 
-[[nodiscard]] Result<std::unique_ptr<Session>> open_under_agent(const UnderAgent& place, bool is_job, Deadline deadline);
-[[nodiscard]] Result<std::unique_ptr<Session>> open_in_operators_job(const InOperatorsJob& place, bool is_job, Deadline deadline);
+[[nodiscard]] Result<std::unique_ptr<Session>> open_under_agent(const UnderAgent& place, WorkerKind kind, Deadline deadline);
+[[nodiscard]] Result<std::unique_ptr<Session>> open_in_operators_job(const InOperatorsJob& place, WorkerKind kind, Deadline deadline);
 
 }  // namespace elrun::inline v0

@@ -29,11 +29,12 @@ struct Hello {
   std::uint32_t rank = 0;     ///< RANK; under elrun also checked against the peer's credentials
   std::uint32_t world = 1;
   bool is_job = false;
+  bool stays = false;         ///< Its process can go on in the next generation.
 };
 /// Why this worker cannot be talked to; nothing when it can.
 [[nodiscard]] std::optional<Failure> incompatible(const Hello& hello);
 
-/// Agent to worker: your place. Sent once the world is complete.
+/// Agent to worker: your place. Sent once the world is complete; to a worker that stays, again for each generation.
 struct Welcome {
   Place place;
 };
@@ -52,10 +53,16 @@ struct StepDecided {
 struct JobOver {
   Generation generation;
 };
-/// Agent to worker: your generation is over. Worker to agent: acknowledged; or, with `peer_lost`, it cannot go on here.
+/// Agent to worker: your generation is over. Worker to agent: with `generation_over` an acknowledgement, after which it
+/// does nothing for that generation any more; with another code it cannot go on here.
 struct GenerationOver {
   Generation generation;
   Failure why;
+  Duration returns_within{0};  ///< Of an acknowledgement: the program may need this long to come back from its own code.
+};
+/// Worker to agent: the program has taken its place in this generation.
+struct Returned {
+  Generation generation;
 };
 
 /// Agent to worker: your node was asked to leave; save what would be lost. Worker to agent: it is saved.
@@ -63,7 +70,7 @@ struct PrepareToLeave {
   Generation generation;
 };
 
-using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave>;
+using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave, Returned>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

@@ -38,13 +38,17 @@ class AloneSession final : public Session {
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::open(bool is_job, Deadline deadline) {
+Result<void> Session::next_generation(Deadline) {
+  return Failure{.code = Code::refused, .remedy = Remedy::exit_process, .what = "there is no next generation without elrun", .rank = place().membership.rank};
+}
+
+Result<std::unique_ptr<Session>> Session::open(WorkerKind kind, Deadline deadline) {
   ELRUN_TRY_ASSIGN(const Surroundings surroundings, read_surroundings([](const char* name) -> std::optional<std::string> {
                      const char* value = std::getenv(name);
                      return value == nullptr ? std::nullopt : std::optional<std::string>{value};
                    }));
-  if (const auto* agent = std::get_if<UnderAgent>(&surroundings)) return open_under_agent(*agent, is_job, deadline);
-  if (const auto* job = std::get_if<InOperatorsJob>(&surroundings)) return open_in_operators_job(*job, is_job, deadline);
+  if (const auto* agent = std::get_if<UnderAgent>(&surroundings)) return open_under_agent(*agent, kind, deadline);
+  if (const auto* job = std::get_if<InOperatorsJob>(&surroundings)) return open_in_operators_job(*job, kind, deadline);
   return std::unique_ptr<Session>{std::make_unique<AloneSession>()};
 }
 

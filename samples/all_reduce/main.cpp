@@ -16,7 +16,7 @@ namespace {
 elrun::Result<void> program(bool crash) {
   using namespace std::chrono_literals;
   const elrun::Deadline deadline = elrun::deadline_in(60s);
-  ELRUN_TRY_ASSIGN(const auto session, elrun::Session::open(/*is_job=*/false, deadline));
+  ELRUN_TRY_ASSIGN(const auto session, elrun::Session::open(elrun::WorkerKind::program, deadline));
   const elrun::Place& place = session->place();
   const auto [generation, rank, world] = place.membership;
 

@@ -8,7 +8,7 @@
 int main() {
   using namespace std::chrono_literals;
   const elrun::Deadline deadline = elrun::deadline_in(60s);
-  const auto session = elrun::Session::open(/*is_job=*/false, deadline);
+  const auto session = elrun::Session::open(elrun::WorkerKind::program, deadline);
   if (!session.ok()) {
     std::fprintf(stderr, "hello: %s\n", elrun::message(session.failure()).c_str());
     return 1;

@@ -54,13 +54,28 @@ class SmallAgent {
     thread_.join();
   }
   [[nodiscard]] std::string socket() const { return directory_ + "/agent"; }
-  Result<std::unique_ptr<Session>> open(std::uint32_t rank, bool is_job = true) {
-    return open_under_agent({socket(), Rank{rank}, WorldSize{world_}}, is_job, within(20s));
+  Result<std::unique_ptr<Session>> open(std::uint32_t rank, WorkerKind kind = WorkerKind::job) {
+    return open_under_agent({socket(), Rank{rank}, WorldSize{world_}}, kind, within(20s));
   }
   void broadcast(Message message) {
     boost::asio::post(loop_, [this, message] {
       for (const auto& [connection, rank] : ranks_) server_->send(connection, message);
     });
+  }
+  /// The next generation, the same ranks in the opposite order.
+  Generation begin_next() {
+    const Generation next{generation.number + ++later_, generation.lineage};
+    boost::asio::post(loop_, [this, next] {
+      (void)store_.begin_generation(next);
+      for (const auto& [connection, rank] : ranks_) {
+        Place place;
+        place.membership = {next, Rank{world_ - 1 - rank}, WorldSize{world_}};
+        place.local_world = world_;
+        place.elastic = true;
+        server_->send(connection, Welcome{place});
+      }
+    });
+    return next;
   }
   /// Waits for a message that a worker sent.
   template <class M>
@@ -113,6 +128,7 @@ class SmallAgent {
   }
 
   std::uint32_t world_;
+  std::uint64_t later_ = 0;
   std::string directory_;
   boost::asio::io_context loop_{1};
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_{loop_.get_executor()};
@@ -142,7 +158,7 @@ std::vector<std::string> operators_environment(std::uint32_t rank, std::uint32_t
 
 TEST_CASE("alone, a worker is a world of one with a store of its own", "[session]") {
   for (const char* name : {"ELRUN_SOCKET", "RANK", "WORLD_SIZE"}) ::unsetenv(name);
-  auto session = Session::open(true, within(1s)).value();
+  auto session = Session::open(WorkerKind::job, within(1s)).value();
   CHECK(session->place().membership.world == WorldSize{1});
   CHECK(session->place().membership.generation.number == 1);
   CHECK(!session->place().elastic);
@@ -209,6 +225,34 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
     first->on_generation_over([&](const Failure& why) { late.set_value(why); });
     CHECK(late.get_future().get().peer == Rank{1});
   }
+  SECTION("a process that stays gets another place, and its calls are of that generation") {
+    CHECK(first->next_generation(within(50ms)).failure().code == Code::deadline_passed);  // the agent does not agree that it is over
+    std::promise<void> revoked;
+    first->on_generation_over([&](const Failure&) { revoked.set_value(); });
+    first->returns_within(7s);
+    agent.broadcast(GenerationOver{agent.generation, loss_of(1)});
+    revoked.get_future().get();
+    const auto acknowledged = agent.next<GenerationOver>();
+    CHECK(acknowledged.why.code == Code::generation_over);
+    const Generation lost = agent.begin_next();  // over again before the program takes it: it never was in it
+    agent.broadcast(GenerationOver{lost, loss_of(0)});
+    while (agent.next<GenerationOver>().generation != lost) {}
+    const Generation next = agent.begin_next();
+    REQUIRE(first->next_generation(within(20s)).ok());
+    REQUIRE(second->next_generation(within(20s)).ok());
+    CHECK(first->place().membership == Membership{next, Rank{1}, WorldSize{2}});
+    CHECK(second->place().membership.rank == Rank{0});
+    CHECK(agent.next<Returned>().generation == next);
+    CHECK(second->store().add("n", 1, within(20s)).value() == 1);
+    CHECK(first->store().add("n", 1, within(20s)).value() == 2);
+    std::promise<Failure> told;
+    first->on_generation_over([&](const Failure& why) { told.set_value(why); });
+    agent.broadcast(GenerationOver{next, loss_of(0)});
+    CHECK(told.get_future().get().peer == Rank{0});
+    CHECK(first->store().set("k", {}, within(20s)).failure().code == Code::generation_over);
+    agent.stop();  // nobody will tell of a next one
+    CHECK(first->next_generation(within(20s)).failure().code == Code::peer_lost);
+  }
   SECTION("an agent that is gone is the end of the generation") {
     std::promise<Failure> told;
     first->on_generation_over([&](const Failure& why) { told.set_value(why); });
@@ -240,7 +284,7 @@ TEST_CASE("a refused worker is told why", "[session]") {
 }
 
 TEST_CASE("a socket that nobody serves is an answer, not a wait", "[session]") {
-  const auto lost = open_under_agent({"/tmp/elrun-no-such-socket", Rank{0}, WorldSize{1}}, false, within(60s));
+  const auto lost = open_under_agent({"/tmp/elrun-no-such-socket", Rank{0}, WorldSize{1}}, WorkerKind::program, within(60s));
   REQUIRE(!lost.ok());
   CHECK_THAT(lost.failure().what, Catch::Contains("/tmp/elrun-no-such-socket"));
 }

@@ -28,8 +28,8 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(10)) {
-    case 0: return Hello{static_cast<std::uint16_t>(rng.next()), any_text(rng, 30), rng.next64(), rng.next(), rng.next(), rng.chance(0.5)};
+  switch (rng.below(11)) {
+    case 0: return Hello{static_cast<std::uint16_t>(rng.next()), any_text(rng, 30), rng.next64(), rng.next(), rng.next(), rng.chance(0.5), rng.chance(0.5)};
     case 1: {
       Place place;
       const std::uint32_t rank = rng.next() >> 1;
@@ -48,8 +48,9 @@ Message any_message(Rng& rng) {
     case 3: return Alive{};
     case 4: return StepDecided{any_generation(rng), rng.next64()};
     case 5: return JobOver{any_generation(rng)};
-    case 6: return GenerationOver{any_generation(rng), any_failure(rng)};
+    case 6: return GenerationOver{any_generation(rng), any_failure(rng), Duration{rng.next()}};
     case 9: return PrepareToLeave{any_generation(rng)};
+    case 10: return Returned{any_generation(rng)};
     case 7: {
       StoreRequest request{rng.next64(), static_cast<StoreOp>(1 + rng.below(11)), any_generation(rng), Duration{rng.next()}};
       for (std::uint64_t n = rng.below(4); n > 0; --n) request.keys.push_back(any_text(rng, 50));

@@ -60,7 +60,7 @@ int be_deaf() {
 int be_a_job(const std::string& then) {
   const elrun::SteadyClock clock;
   const auto soon = [&] { return elrun::Deadline::after(clock.now(), std::chrono::seconds{30}); };
-  auto session = elrun::Session::open(true, soon());
+  auto session = elrun::Session::open(elrun::WorkerKind::job, soon());
   if (!session) return std::fprintf(stderr, "%s\n", elrun::message(session.failure()).c_str()), 20;
   const elrun::Membership me = (*session)->place().membership;
   const bool first = (*session)->place().restart_count == 0;

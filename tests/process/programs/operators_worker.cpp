@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const SteadyClock clock;
   const auto within = [&](Duration wait) { return Deadline::after(clock.now(), wait); };
-  auto session = Session::open(false, within(mode == "impatient" ? 500ms : 30s));
+  auto session = Session::open(WorkerKind::program, within(mode == "impatient" ? 500ms : 30s));
   if (!session.ok()) return fail(session.failure());
   const Place& place = (*session)->place();
   Store& store = (*session)->store();

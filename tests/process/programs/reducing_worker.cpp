@@ -11,7 +11,7 @@ using namespace elrun;
 int main() {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const SteadyClock clock;
-  auto session = Session::open(false, Deadline::after(clock.now(), 60s));
+  auto session = Session::open(WorkerKind::program, Deadline::after(clock.now(), 60s));
   if (!session.ok()) return std::printf("%s\n", message(session.failure()).c_str()), 2;
   auto group = ProcessGroup::join(**session);
   if (!group.ok()) return std::printf("%s\n", message(group.failure()).c_str()), 2;

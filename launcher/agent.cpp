@@ -232,8 +232,10 @@ class Agent {
     while (!events_.empty()) {
       const Event event = std::move(events_.front());
       events_.pop_front();
+      const Generation before = supervisor_.last_generation();
       const std::vector<Action> actions = supervisor_.on(event, clock_.now());
       log_context_->generation = supervisor_.last_generation().number;
+      if (supervisor_.last_generation() != before) reporter_.began(std::get<World>(std::get<CoordinatorSaid>(event).message), supervisor_.node_restarts());
       side_doors_.saw(event, actions, supervisor_);
       for (const Action& action : actions)
         std::visit([this](const auto& a) { perform(a); }, action);
@@ -271,10 +273,7 @@ class Agent {
   }
 
   void perform(const Spawn& a) {
-    if (spawned_ != a.world.generation) {
-      output_->begin_attempt();
-      reporter_.began(a.world, a.node_restarts);
-    }
+    if (spawned_ != a.world.generation) output_->begin_attempt();
     spawned_ = a.world.generation;
     const Path error_file = output_->error_file(a.worker);
     const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), error_file};
@@ -321,8 +320,11 @@ class Agent {
     if (const auto child = children_.find(a.worker); child != children_.end()) child->second->signal(a.number);
   }
   void perform(const Release& a) { children_.erase(a.worker); }
-  void perform(const EndOrphans&) {
-    const Orphans::Ended ended = orphans_.end(orphans_end_within);
+  void perform(const EndOrphans& a) {
+    const Orphans::Ended ended = orphans_.end(orphans_end_within, [&a](pid_t pid) {
+      const auto owner = local_rank_of(pid);
+      return owner && std::find(a.stay.begin(), a.stay.end(), *owner) != a.stay.end();
+    });
     if (ended.killed > 0) log_.info(fmt::format("ended what workers had left behind: {} process{}", ended.killed, ended.killed == 1 ? "" : "es"));
     if (!ended.remain.empty())
       log_.warning(fmt::format("of what workers had left behind, these processes hang in the kernel: {}; what they hold (a device, a port) may be missed", fmt::join(ended.remain, ", ")));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -51,6 +52,17 @@ std::vector<pid_t> child_processes() {
   return listed ? found : children_by_parent();
 }
 
+std::optional<LocalRank> local_rank_of(pid_t pid) {
+  constexpr std::string_view name = "LOCAL_RANK=";
+  std::ifstream file{"/proc/" + std::to_string(pid) + "/environ", std::ios::binary};
+  for (std::string variable; std::getline(file, variable, '\0');) {
+    std::uint32_t rank = 0;
+    const char* const end = variable.data() + variable.size();
+    if (variable.starts_with(name) && std::from_chars(variable.data() + name.size(), end, rank).ptr == end) return LocalRank{rank};
+  }
+  return {};
+}
+
 Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known) : clock_{clock}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
   for (const pid_t pid : child_processes())
@@ -73,12 +85,12 @@ void Orphans::collect() {
 }
 
 // A process that is killed gives its own children to this one, so it looks again until there is none.
-Orphans::Ended Orphans::end(Duration limit) {
+Orphans::Ended Orphans::end(Duration limit, const std::function<bool(pid_t)>& is_spared) {
   const Instant until = clock_.now() + limit;
   std::set<pid_t> killed;
   while (true) {
     std::vector<pid_t> found = child_processes();
-    found.erase(std::remove_if(found.begin(), found.end(), [this](pid_t pid) { return is_known_(pid) || others_.contains(pid); }), found.end());
+    found.erase(std::remove_if(found.begin(), found.end(), [&](pid_t pid) { return is_known_(pid) || others_.contains(pid) || is_spared(pid); }), found.end());
     if (found.empty() || clock_.now() >= until) return {killed.size(), std::move(found)};
     bool all_collected = true;
     for (const pid_t pid : found) {

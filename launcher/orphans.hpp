@@ -5,12 +5,14 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 
+#include <elrun/ids.hpp>
 #include <elrun/units.hpp>
 
 #include "lib/base/clock.hpp"
@@ -31,8 +33,8 @@ class Orphans {
     std::size_t killed = 0;      ///< With what they had started themselves.
     std::vector<pid_t> remain;  ///< Did not end within `limit` (they hang in the kernel).
   };
-  /// Kills all there are, and waits until the kernel has ended them, `limit` at most.
-  [[nodiscard]] Ended end(Duration limit);
+  /// Kills all there are but for those that are spared, and waits until the kernel has ended them, `limit` at most.
+  [[nodiscard]] Ended end(Duration limit, const std::function<bool(pid_t)>& is_spared);
 
  private:
   void wait_for_endings();
@@ -42,6 +44,9 @@ class Orphans {
   std::set<pid_t> others_;  // were children before any worker was (`helper & exec elrun`): not a worker's, and left alone
   boost::asio::signal_set endings_;
 };
+
+/// The worker that this process, or the one that started it, was; by LOCAL_RANK in its environment.
+[[nodiscard]] std::optional<LocalRank> local_rank_of(pid_t pid);
 
 /// The living and the unread dead among this process's children, by /proc; none where there is no /proc.
 [[nodiscard]] std::vector<pid_t> child_processes();

@@ -449,7 +449,7 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   std::map<int, Watched> watched_;  // the collector's
   int write_error_told_ = 0;        // the collector's; 0: none
   bool stopping_ = false;           // the collector's
-  std::map<std::pair<LocalRank, Stream>, SourcePointer> sources_;  // of this attempt; the loop's
+  std::map<std::pair<LocalRank, Stream>, SourcePointer> sources_;  // of each worker's newest attempt; the loop's
 };
 
 // --- the loop's side ------------------------------------------------------------------------------------------------
@@ -503,7 +503,6 @@ void Output::begin_attempt() {
   if (begun_) attempt_ = Attempt{attempt_.value() + 1};
   begun_ = true;
   filtered_.clear();
-  if (threads_) threads_->sources_.clear();
 }
 
 Path Output::error_file(LocalRank worker) {
@@ -543,6 +542,9 @@ std::shared_ptr<Fd> Output::filtered(Stream stream) {
 }
 
 WorkerStreams Output::open(LocalRank worker, Rank rank) {
+  attempts_[worker] = attempt_;
+  if (threads_)
+    for (const Stream stream : {Stream::out, Stream::err}) threads_->sources_.erase({worker, stream});
   WorkerStreams streams{open_stream(worker, rank, Stream::out), open_stream(worker, rank, Stream::err)};
   // With both in the same file their order must stay, so they share one pipe.
   if (!streams.out && streams.err && one_destination_ && route_of(worker, Stream::out) == Route::inherit && route_of(worker, Stream::err) == Route::inherit)
@@ -632,7 +634,7 @@ std::vector<std::string> Output::last_errors(LocalRank worker) const {
     }
   }
   if (route_of(worker, Stream::err) != Route::file) return {};
-  const Fd file{::open(layout_.stream_file(attempt_, worker, Stream::err).c_str(), O_RDONLY | O_CLOEXEC)};
+  const Fd file{::open(layout_.stream_file(attempts_.at(worker), worker, Stream::err).c_str(), O_RDONLY | O_CLOEXEC)};
   const off_t size = file ? ::lseek(file.get(), 0, SEEK_END) : 0;
   if (size <= 0) return {};
   const auto length = std::min<std::size_t>(static_cast<std::size_t>(size), last_bytes_max);
@@ -646,7 +648,7 @@ std::uintmax_t Output::bytes_of(LocalRank worker) const {
   std::uintmax_t bytes = 0;
   for (const Stream stream : {Stream::out, Stream::err}) {
     std::error_code none;
-    const std::uintmax_t size = std::filesystem::file_size(layout_.stream_file(attempt_, worker, stream), none);
+    const std::uintmax_t size = std::filesystem::file_size(layout_.stream_file(attempts_.at(worker), worker, stream), none);
     if (!none) bytes += size;
   }
   return bytes;

@@ -44,7 +44,7 @@ class Output {
   Output& operator=(const Output&) = delete;
 
   [[nodiscard]] const LogLayout& layout() const { return layout_; }
-  /// The next incarnation of all workers of this node.
+  /// The workers that are opened from now on are a new incarnation; others that live stay in theirs.
   void begin_attempt();
   [[nodiscard]] Attempt attempt() const { return attempt_; }
 
@@ -56,10 +56,10 @@ class Output {
   /// Calls `then` on the loop when all that the worker has written until now is known here, but in any case soon: a file
   /// that blocks holds up nobody.
   void after_worker(LocalRank worker, std::function<void()> then);
-  /// What this worker of this attempt last wrote to its standard error, if that goes through elrun or into a file; as a
+  /// What this worker last wrote to its standard error, if that goes through elrun or into a file; as a
   /// terminal would show it, at most `last_lines_max` lines.
   [[nodiscard]] std::vector<std::string> last_errors(LocalRank worker) const;
-  /// How much this worker of this attempt has written to files: a sign of life when it grows.
+  /// How much this worker has written to files: a sign of life when it grows.
   [[nodiscard]] std::uintmax_t bytes_of(LocalRank worker) const;
   /// Calls `then` on the loop when all is shown, or the terminal took nothing for a while. No worker may be started after.
   void after_all(std::function<void()> then);
@@ -84,6 +84,7 @@ class Output {
   const bool one_destination_;  // elrun's standard output and error are the same file
   const bool watches_errors_;   // standard error that is inherited goes through elrun, unchanged
   Attempt attempt_{};
+  std::map<LocalRank, Attempt> attempts_;  // in which each worker was opened
   bool begun_ = false;
   std::map<Stream, std::shared_ptr<Fd>> filtered_;  // of this attempt
   boost::asio::steady_timer stall_;

@@ -107,7 +107,7 @@ void Reporter::began(const World& world, std::uint32_t node_restarts) {
   place_.world_size = world.seat.world_size;
   place_.restarts = node_restarts;
   base_rank_ = world.seat.base_rank;
-  workers_.clear();
+  for (auto& [local, worker] : workers_) worker.rank = base_rank_ + local.value();
   event({.state = "RENDEZVOUS", .took = clock_.now() - joining_since_});
   event({.state = "ASSIGN_WORKER_RANKS"});
 }

@@ -4,7 +4,8 @@
 //   joining --World--> running --Revoke--> stopping --all ended: Acknowledge, Join--> joining
 //                         `--Verdict, signal, coordinator away too long--> stopping --all ended--> finished
 //
-// A node acknowledges the end of a generation only when no process of it is left, and so cannot act for it any more.
+// A node acknowledges the end of a generation only when nothing can act for it any more: every process of it has ended, or
+// stays and has acknowledged the end itself. Those that stay keep their memory, and get another place in the next world.
 // What the coordinator must know while it is away (a worker failed, all are done) is not queued: it follows from the
 // workers' states, and is said again when the link is back and the generation goes on.
 #include "launcher/supervisor.hpp"
@@ -85,8 +86,11 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
 
 std::optional<Instant> Supervisor::wake_at() const {
   std::optional<Instant> least;
-  for (const auto& at : {join_by_, coordinator_by_, kill_at_, verdict_by_, end_hung_at_, hang_.due(), leave_at_})
+  const auto consider = [&least](const std::optional<Instant>& at) {
     if (at && (!least || *at < *least)) least = at;
+  };
+  for (const auto& at : {join_by_, coordinator_by_, kill_at_, acknowledge_by_, verdict_by_, end_hung_at_, hang_.due(), leave_at_}) consider(at);
+  for (const Worker& w : workers_) consider(w.return_by);
   return phase_ == Phase::finished ? std::nullopt : least;
 }
 
@@ -180,6 +184,7 @@ void Supervisor::on_message(const World& m) {
   }
   phase_ = Phase::running;
   served_ = true;
+  before_ = world_.generation;
   world_ = m;
   last_ = m.generation;
   join_by_.reset();
@@ -189,7 +194,8 @@ void Supervisor::on_message(const World& m) {
   calls_.clear();
   memory_.clear();
   // A job that is over stays over: no worker starts, only the coordinator has to hear it (again).
-  workers_.assign(job_over_ ? 0 : options_.workers, Worker{});
+  const auto staying = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.stays && !w.ending; });
+  workers_.resize(job_over_ ? 0 : options_.workers);
   hang_why_.clear();
   hung_were_asked_ = false;
   for (std::uint32_t i = 0; i < workers_.size() && options_.hang_sign == HangSign::output; ++i) hang_.watch(LocalRank{i}, now_);
@@ -198,12 +204,21 @@ void Supervisor::on_message(const World& m) {
   if (m.seat.nodes > 1 && options_.workers > 0)
     text += options_.workers == 1 ? fmt::format(", rank {} here", rank_of(0))
                                   : fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
+  if (staying > 0) text += fmt::format(", {} go on here in the same process", staying);
   if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
   if (m.restarts.used > 0)
     text += fmt::format("; {} of {} used", m.restarts.used, count_of(static_cast<std::size_t>(options_.round.max_restarts >= 0 ? options_.round.max_restarts : job_restarts), "restart"));
   lost_ = false;
   say(Level::info, text);
-  for (std::uint32_t i = 0; i < workers_.size(); ++i) act(Spawn{m, LocalRank{i}, node_restarts_});
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    const bool lives = workers_[i].pid != 0 && !workers_[i].ending;
+    if (lives && workers_[i].stays) {
+      welcome(i);
+    } else if (!lives) {  // else it was killed just now, and is lost in this generation
+      workers_[i] = Worker{};
+      act(Spawn{m, LocalRank{i}, node_restarts_});
+    }
+  }
   if (workers_.empty()) report_to_coordinator();
 }
 
@@ -319,13 +334,19 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   w.failed_at = now_ - e.ago;
   w.death = e.death;
   if (!hang_why_.empty() && !e.ending.ok()) w.death.evidence = fmt::format("it hung ({}), and elrun ended it", hang_why_);
+  if (phase_ == Phase::joining) {  // one that was to stay: the next world gets a fresh one
+    act(SignalGroup{e.worker, SIGKILL});
+    act(Release{e.worker});
+    w.released = true;
+    if (w.connection) act(HangUp{*std::exchange(w.connection, std::nullopt)});
+    return say(Level::warning, fmt::format("{} ended by {} between generations", name_of(i), describe(e.ending)));
+  }
   if (phase_ == Phase::stopping) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
     const bool ended_by_elrun = e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL;
     if (after_.rejoin && !job_over_ && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stopped_at_)) tell_of_failure(i);
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
-    if (running() == 0) all_ended();
-    return;
+    return stop_if_done();
   }
   if (!e.ending.ok() && job_over_) {
     say(Level::warning,
@@ -396,10 +417,19 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
                            hello.rank)});
   w.connection = from;
   w.is_job = hello.is_job;
+  w.can_stay = hello.stays;
   hang_.watch(LocalRank{static_cast<std::uint32_t>(i)}, now_);
+  welcome(i);
+}
+
+// A worker that stays has a time to come back from its program, which its peers wait for.
+void Supervisor::welcome(std::size_t worker) {
+  Worker& w = workers_[worker];
+  if (w.stays) w.return_by = now_ + std::max(options_.timeouts.returning, w.returns_within);
+  w.stays = w.quit = w.ready_to_leave = false;
   Place place;
-  place.membership = {world_.generation, Rank{hello.rank}, WorldSize{world_.seat.world_size}};
-  place.local_rank = LocalRank{static_cast<std::uint32_t>(i)};
+  place.membership = {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}};
+  place.local_rank = LocalRank{static_cast<std::uint32_t>(worker)};
   place.local_world = options_.workers;
   place.run = options_.run;
   place.node = options_.node;
@@ -407,7 +437,14 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   place.key = world_.key;
   place.restart_count = world_.restarts.generations;
   place.elastic = true;
-  act(Answer{from, Welcome{std::move(place)}});
+  act(Answer{*w.connection, Welcome{std::move(place)}});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const Returned& m) {
+  const auto i = worker_at(from);
+  if (!i || phase_ != Phase::running || m.generation != world_.generation) return;
+  workers_[*i].return_by.reset();
+  hang_.watch(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
@@ -432,10 +469,17 @@ void Supervisor::on_worker_wrote(LocalRank worker) {
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
-  // Also while workers are being stopped: all members decided it before any of them was.
-  if (!worker_at(from) || m.generation != world_.generation) return;
-  if (!job_over_) act(Send{JobFinished{m.generation}});
+  // Also when that generation is over: all its members decided it before.
+  if (!worker_at(from) || (m.generation != world_.generation && m.generation != before_)) return;
+  if (!job_over_) act(Send{JobFinished{world_.generation}});
   job_over_ = true;
+  for (Worker& w : workers_) w.return_by.reset();
+  if (phase_ == Phase::joining) {  // there is no next generation for those who stayed
+    phase_ = Phase::stopping;
+    stopped_at_ = now_;
+    after_ = {};
+  }
+  if (phase_ == Phase::stopping) kill_staying(true);
   hang_.clear();  // what it does now is work of its own
   end_hung_at_.reset();
   hang_why_.clear();
@@ -443,8 +487,13 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
-  if (phase_ != Phase::running || !worker_at(from) || m.generation != world_.generation || m.why.code != Code::peer_lost) return;
-  if (!std::exchange(peer_lost_, true)) join_as_broken();
+  const auto i = worker_at(from);
+  if (!i || m.generation != world_.generation) return;
+  if (phase_ == Phase::running && m.why.code == Code::peer_lost && !std::exchange(peer_lost_, true)) return join_as_broken();
+  if (phase_ != Phase::stopping || m.why.code != Code::generation_over || !workers_[*i].stays) return;
+  workers_[*i].quit = true;
+  workers_[*i].returns_within = std::clamp<Duration>(m.returns_within, Duration{0}, 24h);
+  stop_if_done();
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
@@ -469,21 +518,26 @@ void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
 void Supervisor::on_hung_up(ConnectionId from) {
   calls_.erase(calls_.lower_bound({from, 0}), calls_.upper_bound({from, ~std::uint64_t{0}}));
   if (const auto i = worker_at(from)) {
-    workers_[*i].connection.reset();
+    Worker& w = workers_[*i];
+    w.connection.reset();
     act(Send{StoreCallerGone{from}});
+    if (!w.stays || w.ending) return;
+    w.stays = false;  // nobody can tell it its place
+    act(SignalGroup{LocalRank{static_cast<std::uint32_t>(*i)}, SIGKILL});
   }
 }
 
 // --- ends ---------------------------------------------------------------------------------------------------------
 
 // Ends what runs: a Job's worker at once, for its state is revoked and its checkpoints survive a kill; others are
-// asked.
+// asked. Workers that can stay are told, and have to acknowledge it.
 void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure& why) {
   if (phase_ == Phase::stopping && !after_.rejoin) return;  // the first reason to finish stays
   after_ = std::move(after);
   if (!after_.rejoin) coordinator_by_.reset(), join_by_.reset();
-  if (phase_ == Phase::stopping) return;  // on its way already
+  if (phase_ == Phase::stopping) return after_.rejoin ? void() : kill_staying(true);  // on its way already
   phase_ = Phase::stopping;
+  const bool some_stay = after_.rejoin && !signal && !job_over_ && hang_why_.empty();
   hang_.clear();
   end_hung_at_.reset();
   stopped_at_ = now_;
@@ -492,14 +546,24 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   if (ELRUN_PLANTED(acknowledges_before_the_end) && after_.rejoin) act(Send{Acknowledge{last_}});
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const LocalRank worker{static_cast<std::uint32_t>(i)};
-    const Worker& w = workers_[i];
+    Worker& w = workers_[i];
+    if (w.released) continue;
+    w.return_by.reset();
+    w.stays = some_stay && w.can_stay && w.connection && !w.ending;
+    w.quit = false;
     if (w.connection && !signal) act(Answer{*w.connection, GenerationOver{world_.generation, why}});
-    if (w.ending)
+    if (w.stays)
+      acknowledge_by_ = now_ + options_.timeouts.revocation;
+    else if (w.ending)
       act(SignalGroup{worker, SIGKILL});
     else
       act(SignalGroup{worker, signal ? *signal : w.is_job ? SIGKILL : SIGTERM});
   }
-  if (running() == 0) all_ended();
+  stop_if_done();
+}
+
+void Supervisor::stop_if_done() {
+  if (std::all_of(workers_.begin(), workers_.end(), [this](const Worker& w) { return is_stopped(w); })) all_stopped();
 }
 
 // --- hangs ---
@@ -528,19 +592,51 @@ void Supervisor::end_hung() {
 
 void Supervisor::kill_running() {
   for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (!workers_[i].ending) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
+    if (!workers_[i].ending && !workers_[i].stays) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
 }
 
-void Supervisor::all_ended() {
-  kill_at_.reset();
-  if (after_.signal != 0) after_.finish.after_signal = fmt::format("{}: {}", signal_name(after_.signal), fate_of_workers());
+// Those that were to stay, and shall not: they did not acknowledge it in time, or there is nothing to stay for.
+void Supervisor::kill_staying(bool acknowledged_too) {
+  acknowledge_by_.reset();
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].connection) act(HangUp{*workers_[i].connection});
-    act(Release{LocalRank{static_cast<std::uint32_t>(i)}});
+    Worker& w = workers_[i];
+    if (!w.stays || w.ending || (w.quit && !acknowledged_too)) continue;
+    w.stays = false;
+    if (!acknowledged_too) say(Level::error, fmt::format("{} did not acknowledge within {} that its generation is over: killed", name_of(i), for_people(options_.timeouts.revocation)));
+    act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
+  }
+}
+
+// Its peers cannot connect to it: a process of its own is the next rung.
+void Supervisor::kill_the_late() {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (!w.return_by || now_ < *w.return_by) continue;
+    w.return_by.reset();
+    say(Level::error, fmt::format("{} did not come back from its program in {} after generation {} began (a slot that takes long? a deadlock?): it is killed and started again",
+                                  name_of(i), for_people(std::max(options_.timeouts.returning, w.returns_within)), world_.generation.number));
+    act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
+  }
+}
+
+void Supervisor::all_stopped() {
+  kill_at_.reset();
+  acknowledge_by_.reset();
+  if (after_.signal != 0) after_.finish.after_signal = fmt::format("{}: {}", signal_name(after_.signal), fate_of_workers());
+  EndOrphans orphans;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const LocalRank worker{static_cast<std::uint32_t>(i)};
+    Worker& w = workers_[i];
+    if (!w.ending) {
+      orphans.stay.push_back(worker);
+      continue;
+    }
+    if (w.connection) act(HangUp{*std::exchange(w.connection, std::nullopt)});
+    if (!std::exchange(w.released, true)) act(Release{worker});
   }
   // Only the good end of a job leaves what put itself into a session of its own.
-  if (after_.rejoin || after_.finish.exit_code != 0) act(EndOrphans{});
-  workers_.clear();
+  if (after_.rejoin || after_.finish.exit_code != 0) act(orphans);
+  if (orphans.stay.empty()) workers_.clear();
   calls_.clear();
   if (!after_.rejoin) {
     phase_ = Phase::finished;
@@ -618,6 +714,8 @@ void Supervisor::on_tick() {
     say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(), "worker")));
     if (!ELRUN_PLANTED(kill_deadline_forgotten)) kill_running();
   }
+  if (acknowledge_by_ && now_ >= *acknowledge_by_) kill_staying(false);
+  kill_the_late();
   if (leave_at_ && now_ >= *leave_at_) {
     say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
     leave(leaving_by_);

@@ -86,7 +86,9 @@ struct Release {
   LocalRank worker;
 };
 /// What workers started and left behind, in whatever session, is ended before anything else is done.
-struct EndOrphans {};
+struct EndOrphans {
+  std::vector<LocalRank> stay{};  ///< What these started is spared: they live.
+};
 /// The worker hangs, and is killed in a moment: what its threads do is written to the log now.
 struct TakeStacks {
   LocalRank worker;
@@ -141,6 +143,8 @@ class Supervisor {
   /// The newest generation this node has seen.
   [[nodiscard]] const Generation& last_generation() const { return last_; }
   [[nodiscard]] Phase phase() const { return phase_; }
+  /// How often a worker of this node ended a generation.
+  [[nodiscard]] std::uint32_t node_restarts() const { return node_restarts_; }
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
@@ -149,6 +153,12 @@ class Supervisor {
     std::optional<Ending> ending;
     std::optional<ConnectionId> connection;
     bool is_job = false;
+    bool can_stay = false;        // its process can go on in the next generation
+    bool stays = false;           // and is to: its generation is over
+    bool quit = false;            // it acknowledged that, and does nothing for the old one any more
+    bool released = false;        // it has ended and was collected
+    Duration returns_within{};
+    std::optional<Instant> return_by;  // from its own code to its place in world_
     bool ready_to_leave = false;
     Instant failed_at{};
     WorkerDeath death{};
@@ -177,6 +187,7 @@ class Supervisor {
   void on_worker_said(ConnectionId from, const JobOver& m);
   void on_worker_said(ConnectionId from, const PrepareToLeave& m);
   void on_worker_said(ConnectionId from, const GenerationOver& m);
+  void on_worker_said(ConnectionId from, const Returned& m);
   void on_worker_said(ConnectionId from, const StoreRequest& m);
   void on_hung_up(ConnectionId from);
   void on_signal(int number);
@@ -197,8 +208,13 @@ class Supervisor {
   void on_hang();
   void end_hung();
   void kill_running();
+  void kill_staying(bool acknowledged_too);
+  void kill_the_late();
   void note_loss();
-  void all_ended();
+  void welcome(std::size_t worker);
+  void all_stopped();
+  [[nodiscard]] bool is_stopped(const Worker& w) const { return w.ending || (w.stays && (w.quit || ELRUN_PLANTED(staying_is_not_acknowledged))); }
+  void stop_if_done();
   void refuse(ConnectionId connection, Failure why);
   [[nodiscard]] std::size_t running() const;
   [[nodiscard]] std::string fate_of_workers() const;
@@ -216,7 +232,8 @@ class Supervisor {
   Generation last_{};
   std::uint64_t heard_ = 0;  // the newest generation that ran without this node
   World world_;
-  std::vector<Worker> workers_;
+  Generation before_{};  // world_: workers that stay may still say that it ended the job
+  std::vector<Worker> workers_;  // while joining: those that stay, and places of others
   AfterStop after_;
   std::map<std::pair<ConnectionId, std::uint64_t>, StoreRequest> calls_;  // under way; by caller and its number
   StoreMemory memory_;  // what this node's workers did to the store in this generation
@@ -238,6 +255,7 @@ class Supervisor {
   std::optional<Instant> coordinator_by_;  // the coordinator is away
   std::optional<Instant> verdict_by_;      // the job is over here, and no coordinator knows it yet
   std::optional<Instant> kill_at_;         // stopping
+  std::optional<Instant> acknowledge_by_;  // stopping: those who stay
   HangWatch hang_;
   std::string hang_why_;                   // of this generation, once a worker hung
   std::optional<Instant> end_hung_at_;     // stacks are being taken until then

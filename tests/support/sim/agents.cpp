@@ -248,7 +248,8 @@ void Simulation::perform(ProcessId id, const launcher::SignalGroup& a) {
   const auto child = agents_.at(id).children.find(a.worker);
   if (child == agents_.at(id).children.end() || !process(child->second).alive) return;
   tell("{} sends signal {} to {}", name(id), a.number, name(child->second));
-  see(WorkerSignalled{child->second, id, workers_.at(child->second).generation, a.number});
+  // Who is not back in time is killed, whatever happened elsewhere.
+  if (!workers_.at(child->second).stay.away) see(WorkerSignalled{child->second, id, workers_.at(child->second).generation, a.number});
   happen_after(random(1ms), child->second, SignalArrives{a.number});
 }
 

@@ -33,7 +33,8 @@
   bug(forgotten_caller_counts, "a caller that is gone still counts in a barrier")                                       \
   bug(coordinator_blames_nodes_for_its_nap, "a coordinator that was paused takes its own silence for that of its nodes")   \
   bug(fresh_store_is_empty, "the store of a fresh coordinator lacks what was put there before")                         \
-  bug(kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")
+  bug(kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")            \
+  bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")
 
 namespace elrun::sim {
 

@@ -51,6 +51,8 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   p.hosted = rng.chance(0.4);
   p.ledger = rng.chance(0.5);
 
+  p.stays = p.jobs && Rng{seed ^ 0xc2b2ae3d27d4eb4fu}.chance(0.5);  // of its own: the other choices of a seed stay what they were
+
   p.timeouts.join = ms(40'000, 120'000);
   p.timeouts.coordinator_grace = ms(45'000, 90'000);
   p.timeouts.collective = 45s;

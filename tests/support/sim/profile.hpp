@@ -43,6 +43,7 @@ struct Profile {
   RoundOptions round;
   Timeouts timeouts;
   bool jobs = true;           ///< Workers are Jobs (sessions, steps, the store); else programs that run and end
+  bool stays = false;         ///< Processes of Jobs go on from one generation to the next
   bool hosted = false;        ///< The first node's agent hosts the coordinator; else it has a process and host of its own
   bool ledger = false;        ///< What began is on record (etcd, a fence): a fresh coordinator starts above it
   Duration delay_min = 100us, delay_spread = 1ms;

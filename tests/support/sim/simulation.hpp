@@ -55,8 +55,9 @@ struct ChildEnded { ProcessId worker; launcher::Ending ending; };
 struct ToWorker { Message message; std::optional<ProcessId> answered_by; };
 struct SignalArrives { int number; };
 struct WorkerExits { launcher::Ending ending; };
-struct StepComputed { std::uint64_t step; };
-struct StepTooLong { std::uint64_t step; };
+struct StepComputed { Generation generation; std::uint64_t step; };
+struct StepTooLong { Generation generation; std::uint64_t step; };
+struct ComesBack { Generation generation; };  ///< A program, from its own code to its next generation
 struct Vote { Generation generation; std::uint32_t rank; std::uint64_t step; };
 struct PeerGone { Generation generation; };
 struct Injected { FaultKind kind; };
@@ -67,7 +68,7 @@ struct Heal {};
 using Happening =
     std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
                  SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
-                 SignalArrives, WorkerExits, StepComputed, StepTooLong, Vote, PeerGone, Injected, Thaws, AgentArrives, FreshCoordinator, Heal>;
+                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, Vote, PeerGone, Injected, Thaws, AgentArrives, FreshCoordinator, Heal>;
 
 /// Events of one channel keep their order.
 struct Channel {
@@ -141,6 +142,13 @@ struct Coordinator {
   bool verdict_seen = false;
 };
 
+/// Of a worker that stays, in its generation.
+struct Staying {
+  bool welcomed = false;      ///< Its place was told
+  bool acknowledged = false;  ///< It said that it knows of the end, and does nothing for it any more
+  bool away = false;          ///< Its program is still in its own code
+};
+
 struct Worker {
   ProcessId agent;
   Incarnation who;
@@ -148,11 +156,14 @@ struct Worker {
   Generation generation;
   std::uint32_t rank = 0, world = 1;
   bool deaf = false, wedged = false, hangs = false, over = false;
+  Staying stay;
   std::uint64_t step = 0;
   std::vector<ProcessId> peers;
   std::map<std::uint64_t, std::set<std::uint32_t>> votes;
   std::map<std::uint64_t, StoreRequest> calls;
-  std::uint64_t calls_made = 0, turns = 0;
+  struct {
+    std::uint64_t made = 0, forgotten = 0, turns = 0;
+  } counts;
 };
 
 struct Node {
@@ -284,6 +295,8 @@ class Simulation {
   void on(ProcessId to, const WorkerExits& e);
   void on(ProcessId to, const StepComputed& e);
   void on(ProcessId to, const StepTooLong& e);
+  void on(ProcessId to, const ComesBack& e);
+  void gather_peers(ProcessId id);
   void on(ProcessId to, const Vote& e);
   void on(ProcessId to, const PeerGone& e);
   void on(const Injected& e);

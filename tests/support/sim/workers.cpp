@@ -12,6 +12,11 @@ namespace {
 constexpr std::uint64_t steps_between_barriers = 8;
 constexpr std::uint64_t steps_of_a_program = 8;  // what a program that is no Job takes, in the time of steps
 
+// A worker that stays may be in a later one by the time an answer of this one is read.
+bool is_or_was(const Worker& w, const Generation& generation, std::size_t rank) {
+  return w.generation.number > generation.number || (w.generation == generation && w.rank == rank);
+}
+
 ByteVector bytes_of(const std::string& text) { return {as_bytes(text).begin(), as_bytes(text).end()}; }
 
 }  // namespace
@@ -27,6 +32,7 @@ void Simulation::on(ProcessId id, const WorkerBegins&) {
   hello.rank = w.rank;
   hello.world = w.world;
   hello.is_job = true;
+  hello.stays = profile_.stays;
   say(id, hello);
 }
 
@@ -36,15 +42,26 @@ void Simulation::say(ProcessId id, Message message) {
 
 void Simulation::on(ProcessId id, const ToWorker& e) {
   Worker& w = workers_.at(id);
-  if (std::holds_alternative<Welcome>(e.message)) {
-    StoreRequest gather;
-    gather.op = StoreOp::all_gather;
-    gather.keys = {"peers"};
-    gather.value = bytes_of(fmt::format("{} {}", id.value(), decided_));
-    gather.rank = w.rank;
-    gather.count = w.world;
-    gather.wait = profile_.timeouts.store_wait;
-    call_store(id, std::move(gather));
+  if (const auto* welcome = std::get_if<Welcome>(&e.message)) {
+    if (!std::exchange(w.stay.welcomed, true)) return gather_peers(id);
+    if (!w.stay.acknowledged) return checkers_.report.violate("fenced", fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
+    const Membership& place = welcome->place.membership;
+    w.generation = place.generation;
+    w.rank = place.rank.value();
+    w.world = place.world.value();
+    w.peers.clear();
+    w.votes.clear();
+    w.stay.acknowledged = false;
+    w.stay.away = true;
+    see(sim::WorkerStarted{id, w.agent, w.who, w.generation, w.rank, w.world});
+    happen_after(random(profile_.step), id, ComesBack{w.generation});
+  } else if (const auto* over = std::get_if<GenerationOver>(&e.message)) {
+    if (!profile_.stays || over->generation != w.generation || w.stay.acknowledged) return;
+    w.stay.acknowledged = true;
+    w.calls.clear();
+    w.counts.forgotten = w.counts.made;
+    see(WorkerGone{id});  // as far as that generation goes
+    say(id, GenerationOver{w.generation, {.code = Code::generation_over}});
   } else if (std::holds_alternative<Refusal>(e.message)) {
     exit_worker(id, {.exit_code = 1});
   } else if (std::holds_alternative<JobOver>(e.message)) {
@@ -52,6 +69,7 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
   } else if (std::holds_alternative<PrepareToLeave>(e.message)) {
     if (!w.deaf) say(id, PrepareToLeave{w.generation});
   } else if (const auto* reply = std::get_if<StoreReply>(&e.message)) {
+    if (reply->id <= w.counts.forgotten) return;
     const auto call = w.calls.find(reply->id);
     if (call == w.calls.end()) return checkers_.report.violate("store-is-linear", fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));
     const StoreRequest request = std::move(call->second);
@@ -61,11 +79,31 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
   }
 }
 
+void Simulation::gather_peers(ProcessId id) {
+  const Worker& w = workers_.at(id);
+  StoreRequest gather;
+  gather.op = StoreOp::all_gather;
+  gather.keys = {"peers"};
+  gather.value = bytes_of(fmt::format("{} {}", id.value(), decided_));
+  gather.rank = w.rank;
+  gather.count = w.world;
+  gather.wait = profile_.timeouts.store_wait;
+  call_store(id, std::move(gather));
+}
+
+void Simulation::on(ProcessId id, const ComesBack& e) {
+  Worker& w = workers_.at(id);
+  if (w.generation != e.generation || w.stay.acknowledged || w.over) return;
+  w.stay.away = false;
+  say(id, Returned{w.generation});
+  gather_peers(id);
+}
+
 void Simulation::call_store(ProcessId id, StoreRequest request) {
   Worker& w = workers_.at(id);
-  request.id = ++w.calls_made;
+  request.id = ++w.counts.made;
   request.generation = w.generation;
-  if (gathers(request.op)) request.caller = id.value() + 1, request.turn = ++w.turns;
+  if (gathers(request.op)) request.caller = id.value() + 1, request.turn = ++w.counts.turns;
   w.calls.emplace(request.id, request);
   see(StoreCalled{id, w.generation, request});
   say(id, request);
@@ -91,7 +129,7 @@ void Simulation::store_answered(ProcessId id, const StoreRequest& request, const
       w.step = std::max(w.step, step);
     }
     for (std::size_t rank = 0; rank < w.peers.size(); ++rank)
-      if (w.peers[rank].value() >= processes_.size() || !workers_.contains(w.peers[rank]) || workers_.at(w.peers[rank]).generation != w.generation || workers_.at(w.peers[rank]).rank != rank)
+      if (w.peers[rank].value() >= processes_.size() || !workers_.contains(w.peers[rank]) || !is_or_was(workers_.at(w.peers[rank]), w.generation, rank))
         return checkers_.report.violate("one-membership", fmt::format("{} was told that worker#{} is rank {} of generation {}", name(id), w.peers[rank].value(), rank, to_string(w.generation)));
   }
   begin_step(id);
@@ -103,19 +141,20 @@ void Simulation::begin_step(ProcessId id) {
     w.over = true;
     return say(id, JobOver{w.generation});
   }
-  happen_after(profile_.step / 2 + random(profile_.step), id, StepComputed{w.step});
-  happen_after(profile_.timeouts.collective, id, StepTooLong{w.step});
+  happen_after(profile_.step / 2 + random(profile_.step), id, StepComputed{w.generation, w.step});
+  happen_after(profile_.timeouts.collective, id, StepTooLong{w.generation, w.step});
 }
 
 void Simulation::on(ProcessId id, const StepComputed& e) {
   const Worker& w = workers_.at(id);
+  if (w.generation != e.generation || w.stay.acknowledged) return;
   for (const ProcessId peer : w.peers)
     if (hosts_[process(peer).host]) happen(peer == id ? now_ : arrival(process(id).host, process(peer).host), peer, Vote{w.generation, w.rank, e.step});
 }
 
 void Simulation::on(ProcessId id, const Vote& e) {
   Worker& w = workers_.at(id);
-  if (e.generation != w.generation) return;  // the generation's key would not fit
+  if (e.generation != w.generation || w.stay.acknowledged) return;  // the generation's key would not fit
   w.votes[e.step].insert(e.rank);
   count_votes(id);
 }
@@ -155,7 +194,7 @@ void Simulation::some_store_call(ProcessId id) {
   } else if (choice < 4) {
     request.op = StoreOp::set;
     request.keys = {key};
-    request.value = bytes_of(fmt::format("{}.{}", id.value(), w.calls_made + 1));
+    request.value = bytes_of(fmt::format("{}.{}", id.value(), w.counts.made + 1));
   } else if (choice < 6) {
     request.op = StoreOp::get;
     request.keys = {key};
@@ -163,7 +202,7 @@ void Simulation::some_store_call(ProcessId id) {
   } else if (choice == 6) {  // the same key in each generation, each time another value
     request.op = StoreOp::set;
     request.keys = {fmt::format("address of {}", w.rank)};
-    request.value = bytes_of(fmt::format("{} of {}", id.value(), w.calls_made + 1));
+    request.value = bytes_of(fmt::format("{} of {}", id.value(), w.counts.made + 1));
   } else {
     request.op = StoreOp::get;
     request.keys = {fmt::format("address of {}", rng_.below(w.world))};
@@ -175,7 +214,7 @@ void Simulation::some_store_call(ProcessId id) {
 // Somebody else decided the last step and is gone, or somebody is out of reach: no program waits for ever.
 void Simulation::on(ProcessId id, const StepTooLong& e) {
   const Worker& w = workers_.at(id);
-  if (w.over || w.step != e.step) return;
+  if (w.over || w.step != e.step || w.generation != e.generation || w.stay.acknowledged) return;
   see(WorkerFailedByItself{id, w.generation});
   exit_worker(id, {.exit_code = 1});
 }

@@ -1,0 +1,162 @@
+// Workers that stay: their process goes on from one generation to the next.
+
+#include "tests/unit/supervisor_node.hpp"
+
+namespace elrun::test {
+namespace {
+
+constexpr Duration returning = Timeouts{}.returning, revocation = Timeouts{}.revocation;
+
+Message acknowledgement(std::uint64_t number, Duration returns_within = Duration{0}) {
+  return GenerationOver{generation(number), {.code = Code::generation_over}, returns_within};
+}
+
+/// Two workers of generation 1 that can stay, on connections 10 and 11.
+Node running() {
+  Node node;
+  node.on(LinkUp{});
+  node.hear(world(1, 2));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    CHECK(node.tell(10 + i, Hello{.rank = i, .world = 2, .is_job = true, .stays = true}) == Words{fmt::format("welcome {}", 10 + i)});
+  }
+  return node;
+}
+
+}  // namespace
+
+TEST_CASE("when the world changes, workers that stay are told, acknowledge it, and get a place in the next one", "[supervisor][stay]") {
+  Node node = running();
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "revoke 11"});
+  CHECK(node.tell(10, acknowledgement(1)).empty());  // the node acknowledges once nothing of it can act any more
+  CHECK(node.tell(11, acknowledgement(1)) == Words{"join last 1"});
+  World next = world(2, 2);
+  next.seat = {.group_rank = 1, .base_rank = 4, .nodes = 2, .world_size = 6};
+  CHECK(node.hear(next) == Words{"welcome 10", "welcome 11"});
+  const auto& place = std::get<Welcome>(std::get<Answer>(node.actions.back()).message).place;
+  CHECK(place.membership == Membership{generation(2), Rank{5}, WorldSize{6}});
+  CHECK(node.tell(10, Returned{generation(2)}).empty());
+  CHECK(node.tell(11, Returned{generation(2)}).empty());
+  CHECK_FALSE(node.wake_at());
+  CHECK(node.tell(10, StepDecided{generation(2), 9}) == Words{"progress 9"});
+}
+
+TEST_CASE("only the dead are started again", "[supervisor][stay]") {
+  Node node = running();
+  CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"failed 0 137 job"});
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "revoke 11"});
+  node.on(WorkerHungUp{10});
+  CHECK(node.tell(11, acknowledgement(1)) == Words{"release 0", "join last 1"});
+  CHECK(node.hear(world(2, 2)) == Words{"spawn 0", "welcome 11"});
+  CHECK(node.said.find("1 go on here in the same process") != node.said.npos);
+}
+
+TEST_CASE("who does not acknowledge in time is killed and started again", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  REQUIRE(node.wake_at() == node.now + revocation);
+  CHECK(node.wait(revocation) == Words{"signal 1 9"});
+  CHECK(node.said.find("did not acknowledge") != node.said.npos);
+  CHECK(node.tell(11, acknowledgement(1)).empty());  // too late
+  CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "join last 1"});
+  CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "spawn 1"});
+}
+
+TEST_CASE("who does not come back from its program in time is killed: longer where its slots are longer", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  node.tell(11, acknowledgement(1, 2 * returning));
+  node.hear(world(2, 2));
+  CHECK(node.wait(returning) == Words{"signal 0 9"});
+  CHECK(node.said.find("rank 0") != node.said.npos);
+  CHECK(node.wait(returning - 1ns).empty());
+  CHECK(node.wait(1ns) == Words{"signal 1 9"});
+  CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"failed 0 137 job"});  // as any worker that dies
+}
+
+TEST_CASE("a lost peer that a worker tells of is no acknowledgement", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, GenerationOver{generation(1), revoked});
+  CHECK(node.tell(11, acknowledgement(1)).empty());
+  CHECK(node.tell(10, acknowledgement(2)).empty());  // nor is one of another generation
+  CHECK(node.tell(10, acknowledgement(1)) == Words{"join last 1"});
+}
+
+TEST_CASE("between generations a worker that dies is collected, and the next world has a fresh one", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  node.tell(11, acknowledgement(1));
+  SECTION("by itself") { CHECK(node.ended(1, {.signal = SIGSEGV}) == Words{"signal 1 9", "release 1"}); }
+  SECTION("after its connection broke, for nobody could tell it its place") {
+    CHECK(node.on(WorkerHungUp{11}) == Words{"caller gone", "signal 1 9"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1"});
+  }
+  CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "spawn 1"});
+}
+
+TEST_CASE("a connection that breaks between generations costs its worker the place, also when the world comes first", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  node.tell(11, acknowledgement(1));
+  node.on(WorkerHungUp{11});
+  CHECK(node.hear(world(2, 2)) == Words{"welcome 10"});  // its process has not ended yet
+  CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 137 job"});  // a generation more, and all is well
+}
+
+TEST_CASE("workers that stay end with the job", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  SECTION("while others still acknowledge") {
+    CHECK(node.hear(Verdict{.exit_code = 3}) == Words{"signal 0 9", "signal 1 9"});
+    node.ended(0, {.signal = SIGKILL});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 0", "release 1", "finish 3"});
+  }
+  SECTION("while they wait for a world") {
+    node.tell(11, acknowledgement(1));
+    CHECK(node.hear(Verdict{.exit_code = 3}) == Words{"revoke 10", "signal 0 9", "revoke 11", "signal 1 9"});
+    node.ended(0, {.signal = SIGKILL});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 0", "release 1", "finish 3"});
+  }
+  SECTION("by a signal to this node, which they get too") {
+    node.tell(11, acknowledgement(1));
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    node.ended(0, {.signal = SIGTERM});
+    CHECK(node.ended(1, {.signal = SIGTERM}) == Words{"signal 1 9", "release 0", "release 1", "finish 143"});
+  }
+}
+
+TEST_CASE("a worker whose word that the job is over comes after the end of its generation is believed", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  SECTION("while others acknowledge") {
+    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "signal 0 9", "signal 1 9", "over 10"});
+  }
+  SECTION("while they wait for a world: there is none for them any more") {
+    node.tell(11, acknowledgement(1));
+    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "signal 0 9", "signal 1 9", "over 10"});
+    CHECK(node.hear(world(2, 2)).empty());  // of a round that it is not in any more
+    node.ended(0, {.signal = SIGKILL});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 0", "release 1", "join last 1", "job finished"});
+  }
+}
+
+TEST_CASE("a hang is not survived: those who hang cannot be told from those who wait for them", "[supervisor][stay]") {
+  Node node{2, 10s, HangSign::progress};
+  node.on(LinkUp{});
+  node.hear(world(1, 2));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    node.tell(10 + i, Hello{.rank = i, .world = 2, .is_job = true, .stays = true});
+  }
+  CHECK(node.wait(10s) == Words{"stacks 0", "stacks 1"});
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "revoke 11", "signal 1 9"});
+}
+
+}  // namespace elrun::test

@@ -236,7 +236,7 @@ Result<void> Checkpointer::choose(std::vector<Found>& line, const std::string& r
   return {};
 }
 
-Result<Start> Checkpointer::start() {
+Result<Start> Checkpointer::start(bool has_state) {
   auto started = [&]() -> Result<Start> {
     ELRUN_TRY(open_root());
     for (const Path& directory : {root_, root_ / fences_directory, root_ / checkpoints_directory})
@@ -276,6 +276,7 @@ Result<Start> Checkpointer::start() {
                             .inherits = timeline_,
                             .resumed_from = start.choice};
     ELRUN_TRY(publish_once(files_, root_ / fences_directory, fence_name(fence_), unique(), encode(fence)));
+    if (has_state) return start;
     log_.info(start.choice
                   ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
                   : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));

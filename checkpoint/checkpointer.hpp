@@ -75,7 +75,8 @@ class Checkpointer {
   /// Leader. Makes the root when it is absent, claims the next fence, chooses the newest checkpoint of the timeline
   /// that passes all checks but those of its data blocks, quarantines the damaged ones that it met. Fails with
   /// `corrupt` when there were checkpoints and none can be used: a job is never silently begun again.
-  Result<Start> start();
+  /// `has_state`: the job goes on from what its members hold, and only saves.
+  Result<Start> start(bool has_state = false);
 
   /// Any rank, with the start that the leader published. Reads exactly the ranges of `fragments`, checks every block
   /// it uses, and returns the host state. After a failure the fragments' contents are unspecified.

@@ -264,7 +264,9 @@ class ELRUN_API Job {
 };
 
 /// Finds this worker's place (see Session::open), runs `program`, and returns the exit code for `main`: 0 when it
-/// returned, 78 for a wrong configuration, 1 for another failure, whose message goes to standard error.
+/// returned, 78 for a wrong configuration, 1 for another failure, whose message goes to standard error. Where sharded
+/// state was lost with a worker and there is no checkpoint, `program` is left by an exception and run again, with a new
+/// Job.
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
 
 }  // namespace elrun::inline v0

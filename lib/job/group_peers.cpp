@@ -20,7 +20,11 @@ class GroupPeers final : public Peers {
 }  // namespace
 
 Result<std::unique_ptr<Peers>> join_process_group(Session& session) {
-  ELRUN_TRY_ASSIGN(ProcessGroup group, ProcessGroup::join(session));
+  // A peer that stays may have to come back from a long slot first. Its agent knows how long that may take, and kills it
+  // when it takes longer.
+  GroupOptions options;
+  if (session.place().elastic && session.place().membership.generation.number > 1) options.connect = options.collective;
+  ELRUN_TRY_ASSIGN(ProcessGroup group, ProcessGroup::join(session, options));
   return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group))};
 }
 

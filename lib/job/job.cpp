@@ -45,33 +45,24 @@ void Job::Impl::require(bool holds, std::string_view what) const {
 
 void Job::Impl::expect(Result<void> result) {
   if (result.ok()) return;
-  if (world.over()) leave(world.why_over());
+  if (world.over()) revoked();
   throw Error{std::move(result).failure()};
 }
 
-template <class T>
-T Job::Impl::expect(Result<T> result) {
-  if (!result.ok()) expect(Result<void>{std::move(result).failure()});
-  return std::move(result).value();
+void Job::Impl::revoked() {
+  if (!host.session.place().elastic) leave(world.why_over());
+  throw Revoked{};
 }
 
-void Job::Impl::leave(const Failure& why) {
-  Failure f = why;
-  if (!f.rank.has_value()) f.rank = world.membership().rank;
-  if (!f.generation.has_value()) f.generation = world.membership().generation;
-  if (host.session.place().elastic) {
-    host.session.cannot_go_on(f);
-    host.log.info(
-        fmt::format("generation {} is over, waiting at most {} s for this node's elrun to end this process: {}",
-                    to_string(world.membership().generation),
-                    std::chrono::duration_cast<std::chrono::seconds>(host.end_wait).count(), message(f)));
-    std::this_thread::sleep_for(host.end_wait);
-  } else {
-    f.what +=
+void Job::Impl::leave(Failure why) {
+  if (!why.rank.has_value()) why.rank = world.membership().rank;
+  if (!why.generation.has_value()) why.generation = world.membership().generation;
+  if (!host.session.place().elastic) {
+    why.what +=
         "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
-    f.remedy = Remedy::exit_process;
+    why.remedy = Remedy::exit_process;
   }
-  throw Error{std::move(f)};
+  throw Error{std::move(why)};
 }
 
 // ---- declarations
@@ -106,29 +97,16 @@ void Job::Impl::seal() {
   require(!sealed_, "seal is called twice");
   if (const auto wrong = problems(specs_); !wrong.empty()) throw Error{invalid(wrong)};
   layout_ = lay_out(specs_);
-  slots_ = assign_slots(static_cast<std::uint32_t>(plan->slots()), world.size());
   allocate();
-  prepare_votes();
+  plan_world();
   sealed_ = true;
   if (world.leads() && host.session.place().restart_count == 0) show_memory();  // it was said before
 }
 
+/// What no change of the world moves.
 void Job::Impl::allocate() {
-  const std::uint32_t rank = world.rank(), size = world.size();
-  const auto states = whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank);
   parameters_ = Arena<float>{layout_.parameters};
-  for (std::size_t m = 0; m < moments_of(plan->optimizer).size(); ++m) moments_.emplace_back(elements(states));
-  gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
-  norm_ = NormTree{layout_, size, rank};
-  if (!whole_optimizer())
-    gather_parameters_ = gather_shards(layout_, size, rank, parameters_.span(), Space::parameters);
-  for (const Piece& p : states)
-    for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
-      const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
-      if (begin >= end) continue;
-      const std::uint64_t skip = begin - p.begin;
-      updates_.push_back({p.parameter + skip, p.place + skip, p.gradient + skip, end - begin, run.decay});
-    }
+  allocate_moments();
   std::uint64_t frozen = 0;
   for (UnitState& unit : units_) {
     const UnitLayout& layout = layout_.units[unit.index];
@@ -138,6 +116,37 @@ void Job::Impl::allocate() {
   }
   frozen_zeros_.assign(frozen, 0.0f);
   samples_.reserve(plan->micro_batch);
+}
+
+/// Zeros, for this rank's place in the world.
+void Job::Impl::allocate_moments() {
+  held_ = whole_optimizer() ? Cut{} : my_cut();
+  const std::uint64_t count = elements(pieces(layout_, held_.world, held_.rank));
+  moments_.clear();
+  for (std::size_t m = 0; m < moments_of(plan->optimizer).size(); ++m) moments_.emplace_back(count);
+}
+
+/// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom.
+void Job::Impl::plan_world() {
+  if (planned_ == my_cut()) return;
+  planned_ = my_cut();
+  const std::uint32_t rank = world.rank(), size = world.size();
+  slots_ = assign_slots(static_cast<std::uint32_t>(plan->slots()), size);
+  const auto states = whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank);
+  gradients_ = {};  // before the new ones: memory for both is not there
+  gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
+  norm_ = NormTree{layout_, size, rank};
+  if (!whole_optimizer())
+    gather_parameters_ = gather_shards(layout_, size, rank, parameters_.span(), Space::parameters);
+  updates_.clear();
+  for (const Piece& p : states)
+    for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
+      const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
+      if (begin >= end) continue;
+      const std::uint64_t skip = begin - p.begin;
+      updates_.push_back({p.parameter + skip, p.place + skip, p.gradient + skip, end - begin, run.decay});
+    }
+  prepare_votes();
 }
 
 void Job::Impl::show_memory() const {
@@ -167,31 +176,18 @@ void Job::Impl::show_memory() const {
 bool Job::Impl::restore() {
   require(sealed_, "restore comes after seal()");
   require(!restored_, "restore is called twice");
-  expect(world.join());
-  same_job_everywhere();
-  restored_ = true;
-  const Generation& generation = world.membership().generation;
-  commit_ = StepCommit{world.membership(), 0};
-  if (checkpoint_.directory.empty()) {
-    if (generation.number > 1 && world.leads())
-      host.log.warning(
-          fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
-                      "the bits will be the same",
-                      to_string(generation)));
-    return false;
+  while (stage_ != Stage::ready) {
+    try {
+      enter();
+    } catch (const Revoked&) {
+    }
   }
-  const Place& place = host.session.place();
-  saves_.emplace(host.files, host.clock, host.log, world, checkpoint_,
-                 Saver{place.run.value(), generation, world.membership().rank, world.membership().world,
-                       identity(*plan), model_table(specs_, layout_, plan->optimizer)},
-                 fragments(true), fragments(false));
-  const auto aux = expect(saves_->restore());
-  if (!aux.has_value()) return false;
-  take_host_state(*aux);
+  restored_ = true;
+  has_state_ = true;  // or the program makes it now, from nothing
   if (commit_.knowledge().applied > plan->steps && world.leads())
     host.log.warning(fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do",
                                  commit_.knowledge().applied, plan->steps));
-  return true;
+  return begun_before_;
 }
 
 /// Two programs, or one with two sets of flags, in one world: said before the first collective of a step mixes them up.
@@ -263,7 +259,6 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
   take(skipped_state, std::as_writable_bytes(std::span{&skipped_, 1}));
   for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
   commit_ = StepCommit{world.membership(), step};
-  saved_step_ = step;
 }
 
 /// What this rank writes or reads. A checkpoint has every kind for every element of a unit, so the moments of frozen
@@ -295,21 +290,29 @@ std::vector<Fragment> Job::Impl::fragments(bool to_save) {
 std::optional<std::uint64_t> Job::Impl::next_step() {
   require(restored_, "next_step comes after restore()");
   if (outcome.has_value()) return std::nullopt;
-  if (world.over()) leave(world.why_over());
-  require(!step_open_, "next_step is called before the step was applied");
+  require(!step_open_ || world.over(), "next_step is called before the step was applied");
   if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};
-  if (!checked_) same_parameters_everywhere();
-  const std::uint64_t step = commit_.knowledge().applied;
-  if (step >= plan->steps) {
-    finish();
-    return std::nullopt;
+  for (;;) {
+    try {
+      enter();
+      if (!checked_) same_parameters_everywhere();
+      const std::uint64_t step = commit_.knowledge().applied;
+      if (step >= plan->steps) {
+        finish();
+        return std::nullopt;
+      }
+      const bool periodic = checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0;
+      if ((periodic || (member_leaves_ && saves_.has_value())) && step != saved_step_) save(false);
+      if (std::exchange(member_leaves_, false) && host.session.is_leaving() && !std::exchange(ready_to_leave_, true))
+        host.session.ready_to_leave();
+      in_ = InStep{.begun = host.clock.now()};
+      step_open_ = handed_out_ = true;
+      host_states_at_begin_.clear();
+      for (const HostState& s : host_states_) host_states_at_begin_.emplace_back(s.bytes.begin(), s.bytes.end());
+      return step;
+    } catch (const Revoked&) {
+    }
   }
-  const bool periodic = checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0;
-  if ((periodic || (member_leaves_ && saves_.has_value())) && step != saved_step_) save(false);
-  if (std::exchange(member_leaves_, false) && host.session.is_leaving() && !std::exchange(ready_to_leave_, true)) host.session.ready_to_leave();
-  in_ = InStep{.begun = host.clock.now()};
-  step_open_ = true;
-  return step;
 }
 
 void Job::Impl::save(bool last) {
@@ -328,7 +331,7 @@ void Job::Impl::save(bool last) {
     saved_step_ = step;
     return;
   }
-  if (world.over()) leave(world.why_over());
+  if (world.over()) revoked();
   Failure why = saved.failure();
   if (why.code == Code::refused && why.remedy == Remedy::fix_config)
     throw Error{std::move(why)};  // another job owns the root now, and a restart would only take it back
@@ -408,17 +411,20 @@ bool Job::prints() const { return impl_->world.leads(); }
 std::uint32_t Job::compute_threads() const { return impl_->host.threads; }
 Device Job::device() const { return {}; }
 
-void JobAccess::drive(JobHost job_host, const std::function<void(Job&)>& program) {
-  Job job{std::make_unique<Job::Impl>(std::move(job_host))};
-  Job::Impl& impl = *job.impl_;
-  try {
-    program(job);
-  } catch (const Error&) {
-    throw;
-  } catch (...) {
-    if (impl.world.over())
-      impl.leave(impl.world.why_over());  // whatever it tripped over was a step that does not count
-    throw;
+void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
+  for (bool again = true; std::exchange(again, false);) {
+    Job job{std::make_unique<Job::Impl>(job_host)};
+    const Job::Impl& impl = *job.impl_;
+    try {
+      program(job);
+    } catch (const Error&) {
+      throw;
+    } catch (const BeginAgain&) {
+      again = true;
+    } catch (...) {
+      if (impl.world.over()) job.impl_->leave(impl.world.why_over());  // whatever it tripped over was a step that does not count
+      throw;
+    }
   }
 }
 

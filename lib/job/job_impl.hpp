@@ -19,6 +19,7 @@
 #include "lib/job/gradients.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/saves.hpp"
+#include "lib/job/standing.hpp"
 #include "lib/job/update.hpp"
 #include "lib/job/world.hpp"
 
@@ -33,7 +34,7 @@ struct JobHost {
   std::function<void(std::string_view)> out;  ///< One line to standard output.
   JoinPeers join;
   std::uint32_t threads = 1;  ///< See Job::compute_threads.
-  Duration end_wait = 30s;    ///< How long a worker under elrun waits to be ended by its agent.
+  Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
 
 /// A declared tensor, and what its views point at.
@@ -49,6 +50,9 @@ struct UnitState {
   std::deque<TensorState> tensors;  // views hold addresses
   std::uint32_t scopes = 0;         // use_grad scopes begun in this slot
 };
+
+/// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
+struct BeginAgain {};
 
 class [[gnu::visibility("hidden")]] Job::Impl {
  public:
@@ -68,8 +72,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void report(float loss, std::uint64_t tokens);
   void begin_gradient(UnitState& unit);
 
-  /// Of a generation that is over: waits for the agent to end this process where one will, then throws.
-  [[noreturn]] void leave(const Failure& why);
+  /// Of a generation that is over, after which there is none for this process.
+  [[noreturn]] void leave(Failure why);
 
   JobHost host;
   World world;
@@ -86,6 +90,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     std::uint64_t parameter, state, gradient, size;
     bool decay;
   };
+  /// The generation is over; caught where the job goes on in the next one.
+  struct Revoked {};
   /// Everything of the step under way.
   struct InStep {
     std::size_t slot = 0;  // index into my slots of the one to hand out next
@@ -94,11 +100,17 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     bool evaluating = false;
     Instant begun{};
   };
+  /// How far this member has come in its generation.
+  enum class Stage : std::uint8_t { joining, settled, ready };
+
   void require(bool holds, std::string_view what) const;
+  [[noreturn]] void revoked();
   void expect(Result<void> result);
   template <class T>
   T expect(Result<T> result);
   void allocate();
+  void plan_world();
+  void allocate_moments();
   void prepare_votes();
   void show_memory() const;
   void same_job_everywhere();
@@ -106,6 +118,19 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[world.rank()]; }
   void same_parameters_everywhere();
   void take_host_state(const std::vector<Aux>& aux);
+
+  // Recovery, recovery.cpp.
+  void rejoin();
+  void enter();
+  void settle();
+  void share();
+  [[nodiscard]] Standing standing() const;
+  void drop_step();
+  void load_or_begin();
+  void open_saves();
+  void inherit(const Heritage& from);
+  void move_state(const Heritage& from, const std::vector<Piece>& old_pieces, const std::vector<Arena<float>>& old_moments);
+  void move_host_state(const Heritage& from);
   [[nodiscard]] std::vector<Aux> host_state() const;
   [[nodiscard]] std::vector<Fragment> fragments(bool to_save);
   void save(bool last);
@@ -115,6 +140,12 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void zero_gradient(const UnitState& unit);
   void write_vote(const Vote& vote);
   Result<void> exchange_votes();
+  bool reduce_and_vote();
+  /// A constant of the job, never of the world.
+  [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan->slots()); }
+  [[nodiscard]] static bool is_skipped(const Decision& decision);
+  [[nodiscard]] float norm_of(const Decision& decision) const;
+  void apply_decided();
   void update(const AnyOptimizer& optimizer, float lr, float scale);
 
   CheckpointOptions checkpoint_;
@@ -123,6 +154,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<HostState> host_states_;
   Layout layout_;
   bool sealed_ = false, restored_ = false, checked_ = false;
+  Stage stage_ = Stage::joining;
+  bool begun_before_ = false;  // restore found or got state
+  bool has_state_ = false;     // of commit_.knowledge().applied steps, in the arenas
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
   Arena<float> parameters_;
@@ -141,13 +175,32 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<float> my_losses_;  // of my slots
   std::vector<std::uint64_t> my_tokens_;
   std::vector<float> losses_;                   // of all slots, by number
-  std::uint64_t tokens_ = 0;                    // of the whole step
   std::vector<std::vector<float>> norm_nodes_;  // by rank
   std::vector<std::span<const float>> norm_views_;
 
+  /// A place that shards are cut for.
+  struct Cut {
+    std::uint32_t world = 1, rank = 0;
+    friend bool operator==(const Cut&, const Cut&) = default;
+  };
+  [[nodiscard]] Cut my_cut() const { return {world.size(), world.rank()}; }
+  Cut planned_{0, 0};           // what plan_world planned for
+  Cut held_{0, 0};              // how the moments in the arenas are cut, where they are sharded ...
+  Generation held_since_{};     // ... in this generation
+  bool whole_parameters_ = true;     // those outside of this rank's shard are of the same step
+  std::vector<Standing> standings_;  // of this generation, once it is settled
+  std::uint64_t newest_step_ = 0;    // decided, of all members
+
   StepCommit commit_;
   InStep in_;
-  bool step_open_ = false;  // handed out and neither applied nor revoked
+  bool step_open_ = false;    // handed out and neither applied nor revoked
+  bool handed_out_ = false;   // and not decided
+  std::vector<std::vector<std::byte>> host_states_at_begin_;  // of that step
+  Decision decision_;         // of the last step decided here
+  AnyOptimizer optimizer_;           // of the step voted for
+  ApplyOptions apply_options_;
+  Duration longest_slot_{};
+  Instant slot_begun_{};
   Slot slot_;
   std::vector<std::uint64_t> samples_;
   float reported_loss_ = 0;  // of the open slot
@@ -159,11 +212,17 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage
 };
 
+template <class T>
+T Job::Impl::expect(Result<T> result) {
+  if (!result.ok()) expect(Result<void>{std::move(result).failure()});
+  return std::move(result).value();
+}
+
 /// The door that tests and `run` use.
 struct JobAccess {
-  /// Runs `program` with a job of its own. Failures come out as Error; an exception during a revoked step as the reason
+  /// Runs `program` with a job of its own, and again when it begins again. Failures come out as Error; an exception during a revoked step as the reason
   /// of the revocation.
-  static void drive(JobHost job_host, const std::function<void(Job&)>& program);
+  static void drive(const JobHost& job_host, const std::function<void(Job&)>& program);
 };
 
 /// Builds the parts of a Slot and Step that users do not see.

@@ -40,6 +40,7 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
   Failure last;
   for (int attempt = 0; attempt < damaged_max; ++attempt) {
     ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start(); }, decode_start));
+    claimed_ = true;
     if (!start.choice.has_value()) return std::optional<std::vector<Aux>>{};
     auto loaded = checkpointer_.load(start, loaded_);
     const auto everywhere = world_.agree(loaded.ok() ? Result<void>{} : Result<void>{loaded.failure()});
@@ -58,6 +59,11 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
 
 Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux,
                          const std::function<Result<void>()>& still_owner) {
+  if (!claimed_) {
+    ELRUN_TRY(world_.agree(checkpointer_.open_root()));
+    ELRUN_TRY(leaders<Start>([&] { return checkpointer_.start(/*has_state=*/true); }, decode_start));
+    claimed_ = true;
+  }
   std::uint64_t aux_bytes = 0;
   for (const Aux& a : aux) aux_bytes += a.bytes.size();
   ELRUN_TRY_ASSIGN(const SaveTicket ticket,

@@ -22,7 +22,7 @@ class Saves {
 
   /// Loads the newest usable checkpoint and returns its host state; nothing when the root has none.
   Result<std::optional<std::vector<Aux>>> restore();
-  /// Commits a checkpoint. `refused` says that a newer job owns the root; after any other failure the world can go on.
+  /// Commits a checkpoint; the first call claims the root where `restore` has not. `refused` says that a newer job owns the root; after any other failure the world can go on.
   Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner);
 
  private:
@@ -33,6 +33,7 @@ class Saves {
   CheckpointOptions options_;
   Checkpointer checkpointer_;
   std::vector<Fragment> saved_, loaded_;
+  bool claimed_ = false;
 };
 
 }  // namespace elrun::inline v0

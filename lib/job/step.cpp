@@ -18,6 +18,7 @@
 namespace elrun::inline v0 {
 namespace {
 
+constexpr int slots_to_return = 8;  // of the longest: so long may a program take to come back to next_step()
 constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
 
 struct VoteHeader {
@@ -56,6 +57,7 @@ Slot* Job::Impl::next_slot() {
         unit.tensors[t].grad = leaf + layout.gradient_begin + layout.offsets[t];
   }
   in_.open = true, in_.reported = false;
+  slot_begun_ = host.clock.now();
   return &slot_;
 }
 
@@ -69,6 +71,8 @@ void Job::Impl::report(float loss, std::uint64_t tokens) {
 
 void Job::Impl::close_slot() {
   in_.open = false;
+  if (const Duration took = host.clock.now() - slot_begun_; took > longest_slot_)
+    host.session.returns_within(slots_to_return * (longest_slot_ = took));
   if (world.over()) return;  // nothing of it will be used
   require(in_.reported, "a slot ended without slot.report(loss, tokens)");
   for (const UnitState& unit : units_)
@@ -82,7 +86,10 @@ void Job::Impl::close_slot() {
 
 void Job::Impl::prepare_votes() {
   const std::uint32_t size = world.size();
-  votes_.resize(size);
+  votes_.assign(size, {});
+  norm_views_.clear();
+  vote_sends_.clear();
+  vote_receives_.clear();
   norm_nodes_.resize(size);
   vote_sends_.resize(size);
   vote_receives_.resize(size);
@@ -118,7 +125,7 @@ void Job::Impl::write_vote(const Vote& vote) {
 /// Success: the step is decided, and losses, tokens and norm nodes of all members are here.
 Result<void> Job::Impl::exchange_votes() {
   ELRUN_TRY(world.exchange(vote_sends_, vote_receives_));
-  tokens_ = 0;
+  std::uint64_t all_tokens = 0;
   bool member_leaves = false;
   std::vector<std::uint64_t> tokens;
   std::vector<float> losses;
@@ -142,10 +149,14 @@ Result<void> Job::Impl::exchange_votes() {
     at = get(votes_[r], at, std::span{losses});
     get(votes_[r], at, std::span{norm_nodes_[r]});
     for (std::size_t i = 0; i < slots_[r].size(); ++i) losses_[slots_[r][i]] = losses[i];
-    for (const std::uint64_t t : tokens) tokens_ += t;
+    for (const std::uint64_t t : tokens) all_tokens += t;
   }
   ELRUN_ASSERT(commit_.decided());
   member_leaves_ = member_leaves;  // all members have the same votes
+  decision_ = {.squares = norm_.root(norm_views_),
+               .finite = commit_.finite(),
+               .loss = fold_leaves(std::span<const float>{losses_}, FoldFunctor{}) * per_slot(),
+               .tokens = all_tokens};
   return {};
 }
 
@@ -159,41 +170,64 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   require(step_open_ || world.over(), "apply was called twice, or without a step from next_step()");
   if (in_.open) close_slot();
   step_open_ = false;
+  optimizer_ = optimizer;
+  apply_options_ = options;
+  const std::uint64_t step = commit_.knowledge().applied;
+  if (!world.over()) {
+    require(in_.slot == my_slots().size(), "apply was called before all slots of the step were run");
+    if (reduce_and_vote()) {
+      apply_decided();
+      // A failure ends the generation, not the step: the next one brings the other shards.
+      if (!whole_parameters_) whole_parameters_ = world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok();
+    }
+  }
+  // The vote was given, and the world changed before all others' came: whether it is decided, the next generation finds out.
+  while (commit_.knowledge().voted > step && commit_.knowledge().applied == step && host.session.place().elastic) {
+    try {
+      if (world.over()) rejoin();
+      settle();
+    } catch (const Revoked&) {
+    }
+  }
   StepResult result{
       .step = commit_.knowledge().applied, .world = world.size(), .generation = world.membership().generation.number};
-  if (world.over()) return result;
-  require(in_.slot == my_slots().size(), "apply was called before all slots of the step were run");
+  if (result.step == step) return result;
+  handed_out_ = false;
+  result.decided = true;
+  result.loss = decision_.loss;
+  result.norm = norm_of(decision_);
+  result.skipped = is_skipped(decision_);
+  result.steps_skipped = skipped_;
+  result.tokens = decision_.tokens;
+  const std::chrono::duration<double> took = host.clock.now() - in_.begun;
+  result.tokens_per_s = took.count() > 0 ? static_cast<double>(result.tokens) / took.count() : 0;
+  return result;
+}
 
-  if (!gradients_.reduce(world).ok()) return result;
+/// True once the step is decided.
+bool Job::Impl::reduce_and_vote() {
+  if (!gradients_.reduce(world).ok()) return false;
   std::vector<float>& nodes = norm_nodes_[world.rank()];
   norm_.fold_shard(gradients_.reduced(), nodes);
   write_vote(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); })));
-  if (!exchange_votes().ok()) return result;
+  return exchange_votes().ok();
+}
 
-  // Decided. From here on everything is done, whatever becomes of the generation.
-  const float per_slot = 1.0f / static_cast<float>(plan->slots());  // a constant of the job, never of the world
-  const float squares = norm_.root(norm_views_);
-  result.norm = std::sqrt(squares) * per_slot;
-  result.loss = loss_ = fold_leaves(std::span<const float>{losses_}, FoldFunctor{}) * per_slot;
-  result.skipped = !commit_.finite() || !std::isfinite(squares);
-  if (!result.skipped) {
-    const bool clipped = options.clip_norm > 0 && result.norm > options.clip_norm;
-    update(optimizer, options.lr, clipped ? per_slot * (options.clip_norm / result.norm) : per_slot);
-    if (!whole_optimizer())
-      (void)world.exchange(gather_parameters_.sends,
-                           gather_parameters_.receives);  // a failure ends the generation, not the step
+/// What a decided step does to this rank's shard, whatever becomes of the generation.
+void Job::Impl::apply_decided() {
+  loss_ = decision_.loss;
+  if (!is_skipped(decision_)) {
+    const float norm = norm_of(decision_), most = apply_options_.clip_norm;
+    update(optimizer_, apply_options_.lr, most > 0 && norm > most ? per_slot() * (most / norm) : per_slot());
+    whole_parameters_ = whole_optimizer();  // else the other shards are to be gathered
   }
-  skipped_ += result.skipped;
+  skipped_ += is_skipped(decision_);
   commit_.applied();
   host.session.progress(StepNumber{commit_.knowledge().applied});
-  const std::chrono::duration<double> took = host.clock.now() - in_.begun;
-  result.decided = true;
-  result.step = commit_.knowledge().applied;
-  result.steps_skipped = skipped_;
-  result.tokens = tokens_;
-  result.tokens_per_s = took.count() > 0 ? static_cast<double>(tokens_) / took.count() : 0;
-  return result;
 }
+
+bool Job::Impl::is_skipped(const Decision& decision) { return !decision.finite || !std::isfinite(decision.squares); }
+float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(decision.squares) * per_slot(); }
 
 void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
   for (const UpdateRun& run : updates_) {
@@ -210,7 +244,8 @@ void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
 Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
   require(restored_, "evaluate comes after restore()");
   require(!in_.open, "evaluate is called inside a slot; call it between steps");
-  if (count == 0) return {.decided = !world.over()};
+  if (world.over() || stage_ != Stage::ready) return {};  // its slots would be handed out anew
+  if (count == 0) return {.decided = true};
   const std::uint64_t slots = (count + plan->micro_batch - 1) / plan->micro_batch;
   if (slots > slots_max)
     throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};

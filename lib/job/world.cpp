@@ -29,9 +29,21 @@ World::World(Session& session, JoinPeers join)
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
-World::~World() {
-  const std::lock_guard lock{end_->mutex};
-  end_->peers = nullptr;
+void World::renew() {
+  forget_peers();
+  membership_ = session_.place().membership;
+  end_ = std::make_shared<End>();
+  session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
+}
+
+World::~World() { forget_peers(); }
+
+void World::forget_peers() {
+  {
+    const std::lock_guard lock{end_->mutex};
+    end_->peers = nullptr;
+  }
+  peers_.reset();
 }
 
 Failure World::why_over() const {

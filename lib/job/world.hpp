@@ -27,7 +27,7 @@ class Peers {
 };
 using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
 
-/// One generation of a job. Used from the job's thread; the end of the generation comes in from the session's.
+/// The generation of a job that runs. Used from the job's thread; the end of the generation comes in from the session's.
 class World {
  public:
   World(Session& session, JoinPeers join);
@@ -36,6 +36,9 @@ class World {
   [[nodiscard]] std::uint32_t rank() const { return membership_.rank.value(); }
   [[nodiscard]] std::uint32_t size() const { return membership_.world.value(); }
   [[nodiscard]] bool leads() const { return rank() == 0; }
+
+  /// The session is in another generation now: forgets the old one, which is over.
+  void renew();
 
   /// Connects to the peers; does nothing when that is done, or in a world of one.
   Result<void> join();
@@ -63,6 +66,7 @@ class World {
     Peers* peers = nullptr;
     void set(const Failure& failure);
   };
+  void forget_peers();
   Session& session_;
   JoinPeers join_;
   Membership membership_;

@@ -132,6 +132,7 @@ struct Member {
   bool finished = false;
   std::uint64_t decided = 0;
   std::uint64_t host_state = 0;
+  std::uint64_t steps_begun = 0;  // more host state, which changes before the step is decided
   std::vector<std::uint64_t> ready_to_leave_at;
   std::vector<StepResult> steps;
   std::vector<std::string> lines;
@@ -203,7 +204,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .log = log,
                         .out = [&](std::string_view line) { me.lines.emplace_back(line); },
                         .join = options.join ? options.join : memory,
-                        .end_wait = 0s},
+                        .agree_wait = 0s},
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {
       me.failure = e.failure();
@@ -298,8 +299,10 @@ inline Program toy(const ToyOptions& options) {
       if (last != t.unit) units.push_back(job.unit(t.unit)), last = t.unit;
       tensors.push_back(units.back().tensor<float>(t.name, {t.size}, t.options));
     }
-    std::uint64_t mine = 0;  // host state
+    std::uint64_t mine = 0, begun = 0;  // host state
     job.state("steps seen", mine);
+    job.state("steps begun", begun);
+    me.steps.clear();
     job.seal();
     if (!job.restore())
       for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -308,6 +311,7 @@ inline Program toy(const ToyOptions& options) {
       }
     while (auto step = job.next_step()) {
       if (step->number() == options.stop_after) return;
+      ++begun;
       for (Slot& slot : step->slots()) {
         if (options.in_slot) options.in_slot(job, step->number(), slot);
         const auto add = [&](std::size_t t, std::uint32_t use) {
@@ -339,6 +343,7 @@ inline Program toy(const ToyOptions& options) {
       if (r.decided) me.steps.push_back(r), ++mine;
     }
     me.host_state = mine;
+    me.steps_begun = begun;
     me.outcome = job.outcome();
   };
 }

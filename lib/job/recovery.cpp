@@ -1,0 +1,268 @@
+// From one generation to the next, in the same process. All members go through it together, newcomers from restore(),
+// the others from next_step(), or from apply() when they had voted: settle (what became of the step under way), then
+// share (who lacks state gets it from those who have it, or all from a checkpoint).
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/job/job_impl.hpp"
+#include "lib/job/plan.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+/// Elements [begin, end) of one unit, in both of two pieces of it.
+struct Overlap {
+  std::uint64_t begin = 0, end = 0;
+};
+std::optional<Overlap> overlap(const Piece& a, const Piece& b) {
+  const Overlap both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  if (a.unit != b.unit || both.begin >= both.end) return std::nullopt;
+  return both;
+}
+
+}  // namespace
+
+/// Waits for this process's place in the next generation.
+void Job::Impl::rejoin() {
+  const Failure why = world.why_over();
+  if (!host.session.place().elastic) leave(why);
+  host.session.cannot_go_on(why);
+  if (const auto next = host.session.next_generation(Deadline::after(host.clock.now(), host.agree_wait)); !next.ok()) {
+    Failure f = next.failure();
+    f.what = fmt::format("{} (and before that: {})", f.what, why.what);
+    leave(std::move(f));
+  }
+  world.renew();
+  stage_ = Stage::joining;
+  checked_ = ready_to_leave_ = member_leaves_ = false;
+}
+
+/// Until this member is ready for a step of the generation at hand, whichever that is.
+void Job::Impl::enter() {
+  if (world.over()) rejoin();
+  if (stage_ != Stage::ready) drop_step();
+  if (stage_ == Stage::joining) settle();
+  if (stage_ == Stage::settled) share();
+}
+
+/// A step that was handed out and is not decided is done again: host state is again what it was when it began.
+void Job::Impl::drop_step() {
+  step_open_ = false;
+  in_ = {};
+  if (!std::exchange(handed_out_, false)) return;
+  for (std::size_t i = 0; i < host_states_.size(); ++i)
+    std::copy(host_states_at_begin_[i].begin(), host_states_at_begin_[i].end(), host_states_[i].bytes.begin());
+}
+
+Standing Job::Impl::standing() const {
+  return {.has_state = has_state_,
+          .has_begun = restored_,
+          .knowledge = commit_.knowledge(),
+          .decision = decision_,
+          .saved_step = saved_step_,
+          .cut = held_since_,
+          .parts = held_.world,
+          .part = held_.rank,
+          .whole_parameters = whole_parameters_};
+}
+
+/// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
+void Job::Impl::settle() {
+  expect(world.join());
+  same_job_everywhere();
+  const auto parts = expect(world.all_gather(encode(standing())));
+  standings_.clear();
+  for (const ByteVector& part : parts) standings_.push_back(expect(decode_standing(part)));
+  std::vector<Knowledge> known(standings_.size());
+  for (std::size_t r = 0; r < known.size(); ++r)
+    if (standings_[r].has_state) known[r] = standings_[r].knowledge;
+  const Recovered recovered = recover(known);
+  newest_step_ = recovered.next_step;
+  const auto knower = std::find_if(standings_.begin(), standings_.end(), [&](const Standing& s) {
+    return s.has_state && s.knowledge.decided == newest_step_;
+  });
+  for (std::size_t r = 0; r < standings_.size(); ++r) {
+    Standing& s = standings_[r];
+    if (!s.has_state || recovered.members[r] != Recovery::apply) continue;
+    if (r == world.rank() && s.knowledge.decided < newest_step_) decision_ = knower->decision;
+    s.knowledge = {newest_step_, newest_step_, newest_step_};
+    // Its own shard alone; the others' owners are somewhere else now.
+    s.whole_parameters = whole_optimizer() || is_skipped(knower->decision);
+  }
+  if (has_state_ && recovered.members[world.rank()] == Recovery::apply) {
+    commit_.learn(newest_step_);
+    apply_decided();
+  }
+  commit_ = StepCommit{world.membership(), commit_.knowledge().applied};
+  stage_ = Stage::settled;
+}
+
+void Job::Impl::share() {
+  const Heritage from = heritage(standings_, newest_step_, whole_optimizer());
+  plan_world();
+  if (from.complete) {
+    inherit(from);
+  } else {
+    if (from.found && world.leads())
+      host.log.warning(fmt::format("part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning", newest_step_));
+    has_state_ = false;
+    load_or_begin();
+    // Initial values are made by the program before its loop, so all run it from there.
+    if (!begun_before_ && std::any_of(standings_.begin(), standings_.end(), [](const Standing& s) { return s.has_begun; })) throw BeginAgain{};
+  }
+  has_state_ = restored_ || begun_before_;
+  whole_parameters_ = true;
+  held_since_ = world.membership().generation;
+  stage_ = Stage::ready;
+}
+
+/// From a checkpoint, or from nothing.
+void Job::Impl::load_or_begin() {
+  const Generation& generation = world.membership().generation;
+  begun_before_ = false;
+  commit_ = StepCommit{world.membership(), 0};
+  if (!whole_optimizer() && held_ != my_cut()) allocate_moments();
+  if (checkpoint_.directory.empty()) {
+    if (generation.number > 1 && world.leads())
+      host.log.warning(
+          fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
+                      "the bits will be the same",
+                      to_string(generation)));
+    return;
+  }
+  open_saves();
+  const auto aux = expect(saves_->restore());
+  if (!aux.has_value()) return;
+  take_host_state(*aux);
+  saved_step_ = commit_.knowledge().applied;
+  begun_before_ = true;
+}
+
+void Job::Impl::open_saves() {
+  if (checkpoint_.directory.empty()) return;
+  saves_.emplace(host.files, host.clock, host.log, world, checkpoint_,
+                 Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank,
+                       world.membership().world, identity(*plan), model_table(specs_, layout_, plan->optimizer)},
+                 fragments(true), fragments(false));
+}
+
+/// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
+void Job::Impl::inherit(const Heritage& from) {
+  if (from.moves) {
+    const Cut before = held_;
+    const auto old_pieces = pieces(layout_, before.world, before.rank);
+    std::vector<Arena<float>> old_moments;
+    const bool recut = !whole_optimizer() && before != my_cut();
+    if (recut) {
+      old_moments = std::move(moments_);
+      allocate_moments();
+    }
+    try {
+      move_state(from, old_pieces, recut ? old_moments : moments_);
+      move_host_state(from);
+      expect(world.agree({}));
+    } catch (...) {
+      if (recut) moments_ = std::move(old_moments), held_ = before;
+      throw;
+    }
+    const auto newcomers = std::count(from.brings.begin(), from.brings.end(), std::nullopt);
+    if (world.leads() && newcomers > 0)
+      host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", newest_step_, newcomers, world.size()));
+  }
+  saved_step_ = standings_[from.givers.front()].saved_step;
+  commit_ = StepCommit{world.membership(), newest_step_};
+  open_saves();
+}
+
+void Job::Impl::move_host_state(const Heritage& from) {
+  ByteWriter mine;
+  if (from.givers.front() == world.rank())
+    for (const Aux& a : host_state()) mine.put_text(a.name), mine.put_bytes(a.bytes);
+  const auto parts = expect(world.all_gather(mine.bytes()));
+  if (from.brings[world.rank()]) return;
+  std::vector<Aux> aux;
+  ByteReader reader{parts[from.givers.front()]};
+  while (reader.left() > 0 && !reader.broken()) {
+    std::string name = reader.get_text(reader.left());
+    const ByteSpan bytes = reader.get_bytes(reader.left());
+    aux.push_back({std::move(name), {bytes.begin(), bytes.end()}});
+  }
+  expect(reader.finish("the host state of another member"));
+  take_host_state(aux);
+  begun_before_ = true;
+}
+
+/// One exchange. A giver sends its part of parameters and moments to whoever lacks them; the first of them, what is frozen.
+void Job::Impl::move_state(const Heritage& from, const std::vector<Piece>& old_pieces, const std::vector<Arena<float>>& old_moments) {
+  const std::uint32_t size = world.size(), me = world.rank();
+  std::vector<SendList> sends(size);
+  std::vector<ReceiveList> receives(size);
+  const auto given_by = [&](std::uint32_t rank) -> std::vector<Piece> {
+    return from.brings[rank] ? pieces(layout_, from.parts, *from.brings[rank]) : std::vector<Piece>{};
+  };
+  const auto wanted_by = [&](std::uint32_t rank) { return whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank); };
+  /// Runs between two ranks, in the same order on both sides.
+  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const auto& parameter, const auto& moment, const auto& frozen) {
+    if (!from.brings[giver]) return;
+    const bool lacks_all = !from.brings[taker].has_value();
+    const auto given = given_by(giver);
+    if (lacks_all || !standings_[taker].whole_parameters)
+      for (const Piece& p : given) parameter(p);
+    if (lacks_all || !whole_optimizer()) {
+      const auto wanted = wanted_by(taker);
+      for (const Piece& g : given)
+        for (const Piece& w : wanted)
+          if (const auto both = overlap(g, w)) moment(*both, g, w);
+    }
+    if (lacks_all && giver == from.givers.front())
+      for (const UnitLayout& unit : layout_.units)
+        if (unit.used > unit.trainable) frozen(unit);
+  };
+  // Where a giver's elements lie in its memory, which for replicated state is all of it.
+  const auto old_place = [&](const Piece& part, std::uint64_t element) -> std::uint64_t {
+    for (const Piece& p : old_pieces)
+      if (p.unit == part.unit && p.begin <= element && element < p.end) return p.place + (element - p.begin);
+    ELRUN_ASSERT(false);
+    return 0;
+  };
+  const auto bytes_of_run = [](float* at, std::uint64_t count) { return std::as_writable_bytes(std::span{at, count}); };
+  for (std::uint32_t other = 0; other < size; ++other) {
+    const bool self = other == me;
+    if (!self || !whole_optimizer())
+      each(
+          me, other,
+          [&](const Piece& p) {
+            if (!self) sends[other].push_back(bytes_of_run(parameters_.data() + p.parameter, p.size()));
+          },
+          [&](const Overlap& both, const Piece& given, const Piece& wanted) {
+            for (std::size_t k = 0; k < moments_.size(); ++k) {
+              float* const at = old_moments[k].data() + old_place(given, both.begin);
+              float* const to = moments_[k].data() + wanted.place + (both.begin - wanted.begin);
+              if (!self)
+                sends[other].push_back(bytes_of_run(at, both.end - both.begin));
+              else if (at != to)
+                std::copy_n(at, both.end - both.begin, to);
+            }
+          },
+          [&](const UnitLayout& unit) {
+            sends[other].push_back(bytes_of_run(parameters_.data() + unit.begin + unit.trainable, unit.used - unit.trainable));
+          });
+    if (self) continue;
+    each(
+        other, me, [&](const Piece& p) { receives[other].push_back(bytes_of_run(parameters_.data() + p.parameter, p.size())); },
+        [&](const Overlap& both, const Piece&, const Piece& wanted) {
+          for (const Arena<float>& moment : moments_)
+            receives[other].push_back(bytes_of_run(moment.data() + wanted.place + (both.begin - wanted.begin), both.end - both.begin));
+        },
+        [&](const UnitLayout& unit) {
+          receives[other].push_back(bytes_of_run(parameters_.data() + unit.begin + unit.trainable, unit.used - unit.trainable));
+        });
+  }
+  expect(world.exchange(sends, receives));
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,263 @@
+#pragma once
+/// \file A job of several members in threads, over any number of generations: members go away in mid-exchange, newcomers
+/// come, and whoever is left goes on in the same thread, as a process does under elrun.
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "tests/unit/job_world.hpp"
+
+namespace elrun::test {
+
+/// What happens to a generation. `at` counts exchanges of the one to whom it happens.
+struct Fate {
+  /// A member goes away; one more wants in; it has to end with nobody lost; or one exchange reaches one member alone: all
+  /// others fail in it.
+  enum class Kind : std::uint8_t { dies, grows, breaks, splits };
+  Kind kind = Kind::dies;
+  std::uint32_t whom = 0;     ///< Of the members in rank order, modulo their number.
+  std::uint64_t at = 0;
+  bool comes_back = true;     ///< A newcomer in the place of the one that dies.
+};
+
+/// Thrown out of an exchange: what SIGKILL is to a process.
+struct Killed {};
+
+class ElasticWorld {
+ public:
+  ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program) : fates_{fates.begin(), fates.end()}, program_{std::move(program)} {
+    const std::lock_guard lock{mutex_};
+    for (std::uint32_t i = 0; i < members; ++i) add_member();
+    form();
+  }
+  ~ElasticWorld() { wait(); }
+
+  /// Waits for the end of all, and returns what became of each, in the order in which they were born.
+  std::deque<Member>& wait() {
+    for (std::size_t i = 0; i < count(); ++i)
+      if (thread(i).joinable()) thread(i).join();
+    return results_;
+  }
+  [[nodiscard]] std::uint64_t generations() const { return number_; }
+  [[nodiscard]] bool was_killed(std::size_t member) const { return people_[member]->killed; }
+  [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  struct Shared {
+    Shared(const Clock& clock, const Generation& generation, std::uint32_t world) : store{clock, generation}, net{world} {}
+    SharedStore store;
+    MemoryNet net;
+  };
+  struct Person;
+  class PersonSession final : public Session {
+   public:
+    PersonSession(ElasticWorld& world, Person& person) : world_{world}, person_{person} {}
+    const Place& place() const override { return place_; }
+    Store& store() override { return *store_; }
+    void on_generation_over(OnOver call) override {
+      std::unique_lock lock{world_.mutex_};
+      if (person_.over) {
+        lock.unlock();
+        return call(*person_.over);
+      }
+      calls_.push_back(std::move(call));
+    }
+    void progress(StepNumber) override {}
+    Result<void> finished(Deadline) override { return world_.finished(), Result<void>{}; }
+    void cannot_go_on(const Failure& why) override { world_.end_generation(place_.membership.generation.number, why); }
+    Result<void> next_generation(Deadline) override { return world_.next(person_); }
+
+    ElasticWorld& world_;
+    Person& person_;
+    Place place_;
+    std::unique_ptr<Store> store_;
+    std::vector<OnOver> calls_;
+  };
+  struct Person {
+    explicit Person(ElasticWorld& world) : session{world, *this} {}
+    PersonSession session;
+    bool alive = true, waits = true, killed = false;
+    std::optional<Failure> over;
+    std::optional<Place> next;
+    std::shared_ptr<Shared> shared;
+    std::thread thread;
+  };
+  class Peers_ final : public Peers {
+   public:
+    Peers_(ElasticWorld& world, Person& person) : world_{world}, person_{person}, shared_{person.shared}, membership_{person.session.place().membership} {}
+    Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+      if (world_.strikes(person_, membership_, count_++)) {
+        (void)shared_->net.exchange(membership_.rank.value(), sends, receives, true);
+        throw Killed{};
+      }
+      const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false);
+      if (!done.ok() || !world_.misses(membership_, count_ - 1)) return done;
+      const Failure why{Code::peer_lost, Remedy::rejoin, "the line was cut at the last byte"};
+      world_.end_generation(membership_.generation.number, why);
+      return why;
+    }
+    void revoke(const Failure& why) override { shared_->net.revoke(why); }
+
+   private:
+    ElasticWorld& world_;
+    Person& person_;
+    std::shared_ptr<Shared> shared_;
+    Membership membership_;
+    std::uint64_t count_ = 0;
+  };
+
+  std::size_t count() {
+    const std::lock_guard lock{mutex_};
+    return people_.size();
+  }
+  std::thread& thread(std::size_t i) {
+    const std::lock_guard lock{mutex_};
+    return people_[i]->thread;
+  }
+
+  // --- under the mutex ---
+
+  void add_member() {
+    Person& person = *people_.emplace_back(std::make_unique<Person>(*this));
+    Member& result = results_.emplace_back();
+    person.thread = std::thread{[this, &person, &result] { live(person, result); }};
+  }
+
+  /// A generation of all who live and wait, when nobody else lives.
+  void form() {
+    std::vector<Person*> members;
+    for (const auto& p : people_) {
+      if (!p->alive) continue;
+      if (!p->waits) return;
+      members.push_back(p.get());
+    }
+    if (members.empty() || over_for_good_) return;
+    ++number_;
+    const Generation generation{number_, {{0x1234, 5}}};
+    const auto size = static_cast<std::uint32_t>(members.size());
+    const auto shared = std::make_shared<Shared>(clock_, generation, size);
+    for (std::uint32_t r = 0; r < size; ++r) {
+      Place place;
+      place.membership = {generation, Rank{r}, WorldSize{size}};
+      place.run = RunId{"test"};
+      place.elastic = true;
+      place.address = "127.0.0.1";
+      place.restart_count = static_cast<std::uint32_t>(number_ - 1);
+      members[r]->next = place;
+      members[r]->shared = shared;
+      members[r]->waits = false;
+    }
+    fate_ = fates_.empty() ? std::nullopt : std::optional{fates_.front()};
+    if (!fates_.empty()) fates_.pop_front();
+    changed_.notify_all();
+  }
+
+  // --- from the members' threads ---
+
+  void live(Person& person, Member& result) {
+    if (!next(person).ok()) return;
+    const Log log{"test", [this, &result](Level, std::string_view line) {
+                    const std::lock_guard lock{mutex_};
+                    result.lines.emplace_back(line);
+                    lines_.emplace_back(line);
+                  }};
+    PosixFiles files;
+    try {
+      JobAccess::drive({.clock = clock_,
+                        .files = files,
+                        .session = person.session,
+                        .log = log,
+                        .out = [&](std::string_view line) { result.lines.emplace_back(line); },
+                        .join = [this, &person](Session&) -> Result<std::unique_ptr<Peers>> { return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)}; }},
+                       [&](Job& job) { program_(job, result); });
+    } catch (const Killed&) {
+      gone(person, true);
+      return;
+    } catch (const Error& e) {
+      result.failure = e.failure();
+      end_generation(person.session.place().membership.generation.number, e.failure());
+    }
+    gone(person, false);
+  }
+
+  Result<void> next(Person& person) {
+    std::unique_lock lock{mutex_};
+    if (!person.next) {
+      person.waits = true;
+      form();
+    }
+    if (!changed_.wait_for(lock, 60s, [&] { return person.next || over_for_good_; })) return Failure{Code::deadline_passed, Remedy::exit_process, "no generation formed in the test's world"};
+    if (!person.next) return Failure{Code::generation_over, Remedy::exit_process, "the job is over"};
+    person.session.place_ = *std::exchange(person.next, std::nullopt);
+    person.session.store_ = person.shared->store.of(person.session.place_.membership.rank);
+    person.session.calls_.clear();
+    person.over.reset();
+    return {};
+  }
+
+  void gone(Person& person, bool killed) {
+    const std::lock_guard lock{mutex_};
+    person.alive = false;
+    person.killed = killed;
+    form();
+  }
+
+  void finished() {
+    const std::lock_guard lock{mutex_};
+    over_for_good_ = true;
+    changed_.notify_all();
+  }
+
+  void end_generation(std::uint64_t number, const Failure& why) {
+    std::vector<std::pair<Session::OnOver, Failure>> calls;
+    {
+      const std::lock_guard lock{mutex_};
+      if (number != number_) return;
+      for (const auto& p : people_) {
+        if (!p->alive || p->over || p->session.place_.membership.generation.number != number) continue;
+        p->over = why;
+        for (auto& call : std::exchange(p->session.calls_, {})) calls.emplace_back(std::move(call), why);
+      }
+    }
+    for (const auto& [call, reason] : calls) call(reason);
+  }
+
+  /// Whether this exchange is the member's last one.
+  bool strikes(Person& person, const Membership& who, std::uint64_t exchange) {
+    Fate fate;
+    {
+      const std::lock_guard lock{mutex_};
+      if (!fate_ || fate_->kind == Fate::Kind::splits || who.generation.number != number_ || fate_->whom % who.world.value() != who.rank.value() || fate_->at != exchange) return false;
+      fate = *std::exchange(fate_, std::nullopt);
+      if (fate.kind == Fate::Kind::grows || (fate.kind == Fate::Kind::dies && fate.comes_back)) add_member();
+      if (fate.kind == Fate::Kind::dies) person.alive = false;
+    }
+    if (fate.kind != Fate::Kind::dies) end_generation(who.generation.number, {Code::generation_over, Remedy::rejoin, "the world changes"});
+    return fate.kind == Fate::Kind::dies;
+  }
+
+  /// Whether this member does not get what all others sent in this exchange, as far as it knows.
+  bool misses(const Membership& who, std::uint64_t exchange) {
+    const std::lock_guard lock{mutex_};
+    return fate_ && fate_->kind == Fate::Kind::splits && fate_->at == exchange && who.generation.number == number_ &&
+           fate_->whom % who.world.value() != who.rank.value();
+  }
+
+  const SteadyClock clock_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Fate> fates_;
+  std::optional<Fate> fate_;  // of this generation; one that struck is gone, but for a split
+  const Program program_;
+  std::deque<std::unique_ptr<Person>> people_;
+  std::deque<Member> results_;
+  std::vector<std::string> lines_;
+  std::uint64_t number_ = 0;
+  bool over_for_good_ = false;
+};
+
+}  // namespace elrun::test

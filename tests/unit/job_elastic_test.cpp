@@ -1,0 +1,150 @@
+// Worlds that change: members die in the middle of any exchange, newcomers come, and the others go on where they are.
+
+#include <algorithm>
+
+#include "tests/support/property.hpp"
+#include "tests/unit/elastic_world.hpp"
+
+namespace elrun::test {
+namespace {
+
+std::uint64_t undisturbed(const Plan& plan) {
+  static std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> known;
+  auto& hash = known[{plan.slots(), plan.steps}];
+  if (hash == 0) hash = run_world({.world = 1}, toy({.plan = plan}))[0].outcome->state_hash;
+  return hash;
+}
+
+float losses_undisturbed() {
+  static const float sum = [] {
+    const std::vector<Member> members = run_world({.world = 1}, toy({.plan = toy_plan(0)}));
+    float losses = 0;
+    for (const StepResult& r : members[0].steps) losses += r.loss;
+    return losses;
+  }();
+  return sum;
+}
+
+std::vector<Fate> random_fates(Rng& rng, std::uint64_t count) {
+  std::vector<Fate> fates;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto kind = static_cast<Fate::Kind>(rng.below(4));
+    fates.push_back({kind, static_cast<std::uint32_t>(rng.below(8)), rng.below(rng.chance(0.3) ? 8 : 60), rng.chance(0.7)});
+  }
+  return fates;
+}
+
+std::string describe(const std::vector<Fate>& fates) {
+  std::string text;
+  for (const Fate& f : fates)
+    text += fmt::format("{} {} at {}{}; ", f.kind == Fate::Kind::dies ? "dies" : f.kind == Fate::Kind::grows ? "grows" : f.kind == Fate::Kind::breaks ? "breaks" : "splits", f.whom, f.at,
+                        f.kind == Fate::Kind::dies && f.comes_back ? ", comes back" : "");
+  return text;
+}
+
+/// A random history with replicated or sharded state; with sharded state, checkpoints or none.
+void any_history(Rng& rng) {
+  const int stage = static_cast<int>(rng.below(2));
+  const TemporaryDirectory root;
+  const Plan plan = toy_plan(stage);
+  CheckpointOptions checkpoint;
+  if (rng.chance(0.5)) checkpoint = {.directory = root.path(), .every = 1 + rng.below(4)};
+  const auto members = 1 + static_cast<std::uint32_t>(rng.below(4));
+  const auto fates = random_fates(rng, 1 + rng.below(4));
+  INFO("zero(" << stage << "), " << members << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
+  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint})};
+  std::size_t done = 0;
+  auto& results = world.wait();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Member& m = results[i];
+    INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
+    const bool came_late = !m.outcome && !m.failure;
+    const bool heard_late = m.failure && m.failure->code == Code::generation_over;  // the job was over; its agent ends it
+    if (world.was_killed(i) || came_late || heard_late) continue;
+    REQUIRE(!m.failure.has_value());
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.outcome->step == plan.steps);
+    CHECK(m.outcome->state_hash == undisturbed(plan));
+    CHECK(m.host_state == plan.steps);  // rolled with the step: counted once each
+    CHECK(m.steps_begun == plan.steps);
+    ++done;
+    if (stage == 0)  // nothing decided is ever done again
+      for (std::size_t s = 1; s < m.steps.size(); ++s) CHECK(m.steps[s].step == m.steps[s - 1].step + 1);
+  }
+  const bool all_died = done == 0 && std::all_of(fates.begin(), fates.end(), [](const Fate& f) { return f.kind == Fate::Kind::dies; });
+  CHECK((done > 0 || all_died));
+}
+
+}  // namespace
+
+TEST_CASE("the survivors of a loss go on in the same process, and no decided step is done again", "[job][elastic]") {
+  for (const std::uint64_t at : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 20, 21, 22}) {
+    INFO("at exchange " << at);
+    ElasticWorld world{3, {{Fate::Kind::dies, 1, at, true}}, toy({.plan = toy_plan(0)})};
+    auto& results = world.wait();
+    REQUIRE(results.size() == 4);
+    for (const std::size_t survivor : {0u, 2u}) {
+      REQUIRE(results[survivor].outcome.has_value());
+      CHECK(results[survivor].outcome->state_hash == undisturbed(toy_plan(0)));
+      REQUIRE(results[survivor].steps.size() == 7);
+      for (std::uint64_t s = 0; s < 7; ++s) CHECK(results[survivor].steps[s].step == s + 1);
+    }
+    REQUIRE(results[3].outcome.has_value());
+    CHECK(results[3].outcome->state_hash == undisturbed(toy_plan(0)));
+    CHECK(results[3].host_state == 7);
+    CHECK(world.generations() == 2);
+  }
+}
+
+TEST_CASE("a step whose votes reached one member alone is decided on all, and done once", "[job][elastic]") {
+  for (const int stage : {0, 1})
+    for (std::uint64_t at = 6; at < 24; ++at) {
+      INFO("zero(" << stage << "), at exchange " << at);
+      ElasticWorld world{3, {{Fate::Kind::splits, 1, at, false}}, toy({.plan = toy_plan(stage)})};
+      for (const Member& m : world.wait()) {
+        INFO((m.failure ? message(*m.failure) : ""));
+        REQUIRE(m.outcome.has_value());
+        CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage)));
+        CHECK(m.steps.size() == 7);
+        CHECK(m.steps_begun == 7);
+        float losses = 0;
+        for (const StepResult& r : m.steps) losses += r.loss;
+        CHECK(losses == losses_undisturbed());
+      }
+      CHECK(world.generations() == 2);
+    }
+}
+
+TEST_CASE("sharded state moves to a grown world without a checkpoint", "[job][elastic]") {
+  ElasticWorld world{2, {{Fate::Kind::grows, 0, 15, false}, {Fate::Kind::grows, 1, 12, false}}, toy({.plan = toy_plan(1)})};
+  auto& results = world.wait();
+  REQUIRE(results.size() == 4);
+  for (const Member& m : results) {
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.outcome->state_hash == undisturbed(toy_plan(1)));
+  }
+  CHECK(results[0].steps.size() == 7);  // none was done twice
+  CHECK(std::none_of(world.lines().begin(), world.lines().end(), [](const std::string& l) { return l.find("was lost") != l.npos; }));
+}
+
+TEST_CASE("sharded state that is lost comes from a checkpoint, or the job begins again, in the same processes", "[job][elastic]") {
+  const TemporaryDirectory root;
+  for (const bool saves : {true, false}) {
+    CheckpointOptions checkpoint;
+    if (saves) checkpoint = {.directory = root.path(), .every = 2};
+    ElasticWorld world{3, {{Fate::Kind::dies, 2, saves ? 25u : 18u, true}}, toy({.plan = toy_plan(1), .checkpoint = checkpoint})};
+    auto& results = world.wait();
+    REQUIRE(results.size() == 4);
+    for (const std::size_t i : {0u, 1u, 3u}) {
+      INFO((results[i].failure ? message(*results[i].failure) : ""));
+      REQUIRE(results[i].outcome.has_value());
+      CHECK(results[i].outcome->state_hash == undisturbed(toy_plan(1)));
+      CHECK(results[i].host_state == 7);
+    }
+    CHECK(results[0].steps.size() == (saves ? 8 : 7));  // one was done again; or the program ran again, and counted anew
+  }
+}
+
+TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") { for_all_seeds(150, any_history); }
+
+}  // namespace elrun::test

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <elrun/export.hpp>
@@ -28,17 +30,39 @@ struct GroupOptions {
   Duration connect = std::chrono::seconds{60};      ///< All peers are connected within this, or the missing ones are named.
   Duration collective = std::chrono::seconds{600};  ///< Default deadline of a call.
   Transport transport = Transport::automatic;
+  std::string name{};  ///< Tells apart several groups of one generation: the same on all ranks of one, used once.
 };
 
 /// Pieces of memory that travel to, or come from, one peer, in this order. Borrowed until the call returns.
 using SendList = std::vector<std::span<const std::byte>>;
 using ReceiveList = std::vector<std::span<std::byte>>;
 
+/// A call that was begun and goes on on the group's own thread. A value: copies speak of the same call. Thread-safe.
+class ELRUN_API Work {
+ public:
+  /// Waits until the call is over, and returns what it returned. When `deadline` passes first, that is `deadline_passed`
+  /// with the remedy `retry`: the call goes on (until its own deadline), and may be waited for again.
+  Result<void> wait(Deadline deadline) const;
+  [[nodiscard]] bool done() const;
+
+ private:
+  friend class CallQueue;
+  struct State;
+  explicit Work(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
 /// One rank's hold on one generation. When that generation ends, or `revoke` is called, every call, also one that
 /// waits, fails with `generation_over`; a peer that goes away is `peer_lost`, and the group is over. After a failure
 /// the contents of the buffers are unspecified and all later calls fail the same way.
 /// Calls come from one thread, in the same order on all ranks; `revoke` from any. Buffers are host memory, borrowed
-/// until the call returns. Every wait ends by its deadline and names the ranks that are missing.
+/// until the call returns. Every wait ends by its deadline (GroupOptions) and names the ranks that are missing.
+/// What does not fit (lengths, a rank that is none, the average of integers) is `invalid_argument` before anything moves,
+/// and the group lives on; ranks that make different calls learn it as `protocol`, and it is over.
+///
+/// Each call has a form that ends in `_async` and returns at once. Such calls run one after the other, in the order in
+/// which they were begun, on a thread of the group's own; a call without `_async` waits for its turn behind them. Their
+/// buffers are borrowed until the call is over, also when its Work is thrown away.
 class ELRUN_API ProcessGroup {
  public:
   /// Connects to all peers of the session's generation. Every pair proves the generation's key to each other.
@@ -46,42 +70,70 @@ class ELRUN_API ProcessGroup {
 
   [[nodiscard]] const Membership& membership() const;
 
-  /// Reduces element by element over all ranks, in rank order, so that all ranks get the same bits. In place.
+  /// Reduces element by element over all ranks, in rank order, so that all ranks get the same bits. In place. `T` is
+  /// float, double, bf16 (summed as float, rounded once) or an integer of 8, 32 or 64 bits (sums wrap around).
   template <class T>
   Result<void> all_reduce(std::span<T> data, ReduceOp op = ReduceOp::sum) {
     return all_reduce(data.data(), data.size(), DTypeOf<T>::value, op);
+  }
+  template <class T>
+  [[nodiscard]] Work all_reduce_async(std::span<T> data, ReduceOp op = ReduceOp::sum) {
+    return all_reduce_async(data.data(), data.size(), DTypeOf<T>::value, op);
   }
   /// `in` has world size x n elements, `out` n: the reduced part of this rank.
   template <class T>
   Result<void> reduce_scatter(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::sum) {
     return reduce_scatter(in.data(), in.size(), out.data(), out.size(), DTypeOf<T>::value, op);
   }
-  /// `out` has world size x n elements: everybody's `in`, in rank order.
+  template <class T>
+  [[nodiscard]] Work reduce_scatter_async(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::sum) {
+    return reduce_scatter_async(in.data(), in.size(), out.data(), out.size(), DTypeOf<T>::value, op);
+  }
+  /// `out` has world size x n bytes, `in` n: everybody's `in`, in rank order.
   Result<void> all_gather(std::span<const std::byte> in, std::span<std::byte> out);
+  [[nodiscard]] Work all_gather_async(std::span<const std::byte> in, std::span<std::byte> out);
+  /// Everybody gets the root's bytes; `data` has the same length on all ranks.
   Result<void> broadcast(std::span<std::byte> data, Rank root);
+  [[nodiscard]] Work broadcast_async(std::span<std::byte> data, Rank root);
   /// `in` and `out` have world size equal parts: part r goes to rank r, part r of `out` came from rank r.
   Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out);
+  [[nodiscard]] Work all_to_all_async(std::span<const std::byte> in, std::span<std::byte> out);
+  /// Between two: only they make the call. `send` returns when `data` may be used again, which can be before the other
+  /// has it; the lengths agree.
   Result<void> send(std::span<const std::byte> data, Rank to);
+  [[nodiscard]] Work send_async(std::span<const std::byte> data, Rank to);
   Result<void> receive(std::span<std::byte> data, Rank from);
+  [[nodiscard]] Work receive_async(std::span<std::byte> data, Rank from);
+  /// Returns when all ranks have come to it.
   Result<void> barrier();
+  [[nodiscard]] Work barrier_async();
+
+  /// A group of those ranks that pass the same `color`, numbered by (key, rank), with this group's options; nothing for a
+  /// rank that passes no color. All ranks make the call. The new group has connections of its own: either may end before
+  /// the other, and ranks in its failures are its own. The session must still be there.
+  Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key = 0);
 
   /// The call that all others are made of: list r of `sends` goes to rank r, list r of `receives` comes from rank r.
   /// Both have one list per rank; the lengths on both sides agree (checked: `protocol`). This rank's own lists are
   /// copied. Nothing is allocated in proportion to the data.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives);
+  /// The lists too are borrowed until the call is over.
+  [[nodiscard]] Work exchange_async(std::span<const SendList> sends, std::span<const ReceiveList> receives);
 
   /// Ends every call now, with this reason. Thread-safe; never waits.
   void revoke(const Failure& why);
 
   ProcessGroup(ProcessGroup&&) noexcept;
   ProcessGroup& operator=(ProcessGroup&&) noexcept;
-  ~ProcessGroup();  ///< Closes the connections at once; waits for no peer.
+  ~ProcessGroup();  ///< Closes the connections at once, which ends the calls under way; waits for no peer.
 
  private:
   class Impl;
   explicit ProcessGroup(std::unique_ptr<Impl> impl);
   Result<void> all_reduce(void* data, std::size_t count, DType type, ReduceOp op);
   Result<void> reduce_scatter(const void* in, std::size_t in_count, void* out, std::size_t out_count, DType type, ReduceOp op);
+  Work all_reduce_async(void* data, std::size_t count, DType type, ReduceOp op);
+  Work reduce_scatter_async(const void* in, std::size_t in_count, void* out, std::size_t out_count, DType type, ReduceOp op);
   std::unique_ptr<Impl> impl_;
 };
 

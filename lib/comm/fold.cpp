@@ -54,20 +54,34 @@ struct Max {
 template <class T, class Op>
 void fold(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, Op op, [[maybe_unused]] bool average) {
   using F = typename Folded<T>::type;
-  std::array<T, tile> raw;
   std::array<F, tile> sum;
   for (std::size_t begin = 0; begin < count; begin += tile) {
     const std::size_t n = std::min(tile, count - begin);
-    for (std::size_t input = 0; input < inputs.size(); ++input) {
-      std::memcpy(raw.data(), inputs[input] + begin * sizeof(T), n * sizeof(T));
-      if (input == 0) for (std::size_t i = 0; i < n; ++i) sum[i] = widen(raw[i]);
-      else for (std::size_t i = 0; i < n; ++i) sum[i] = op(sum[i], widen(raw[i]));
+    const auto load = [](const std::byte* from, std::size_t i) {  // one load: nothing is assumed of the alignment
+      T x;
+      std::memcpy(&x, from + i * sizeof(T), sizeof(T));
+      return widen(x);
+    };
+    const auto tile_of = [&](std::size_t input) { return inputs[input] + begin * sizeof(T); };
+    const std::byte* const first = tile_of(0);
+    if (inputs.size() == 1) {
+      for (std::size_t i = 0; i < n; ++i) sum[i] = load(first, i);
+    } else {
+      const std::byte* const second = tile_of(1);
+      for (std::size_t i = 0; i < n; ++i) sum[i] = op(load(first, i), load(second, i));
+    }
+    for (std::size_t input = 2; input < inputs.size(); ++input) {
+      const std::byte* const next = tile_of(input);
+      for (std::size_t i = 0; i < n; ++i) sum[i] = op(sum[i], load(next, i));
     }
     if constexpr (std::is_floating_point_v<F>) {
       if (average) for (std::size_t i = 0; i < n; ++i) sum[i] /= static_cast<F>(inputs.size());
     }
-    for (std::size_t i = 0; i < n; ++i) raw[i] = narrow<T>(sum[i]);
-    std::memcpy(out + begin * sizeof(T), raw.data(), n * sizeof(T));
+    std::byte* const to = out + begin * sizeof(T);
+    for (std::size_t i = 0; i < n; ++i) {
+      const T x = narrow<T>(sum[i]);
+      std::memcpy(to + i * sizeof(T), &x, sizeof(T));
+    }
   }
 }
 

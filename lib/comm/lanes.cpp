@@ -45,7 +45,7 @@ constexpr std::uint64_t magic = 0x3130'454e'414c'4c45;  // "ELLANE01": the last 
 constexpr std::size_t line = 64;                        // words of two writers, or of two readers, share none
 constexpr std::size_t page = 4096;
 constexpr std::size_t chunks_max = 16;                  // under way in one lane
-constexpr Bytes slot_most = 256_KiB;                    // large enough to hide a wake-up, small enough to stay in the cache
+constexpr Bytes slot_most = 64_KiB;                     // so that a region stays in the second cache, and readers begin early
 constexpr Bytes slot_least = 16_KiB;
 constexpr Bytes slots_max = 32_MiB;                     // of one region, as long as slots can become smaller
 constexpr int spins_alone = 2000;                       // looks before sleeping, where every rank can have a core
@@ -216,7 +216,7 @@ class Lanes::State {
       for (Peer* const peer : everybody_) {
         const Range theirs = schedule.folded(peer->rank, round);
         if (theirs.size() == 0) continue;
-        ELRUN_TRY_ASSIGN(Slot* const slot, any_slot(until));
+        ELRUN_TRY_ASSIGN(Slot* const slot, any_slot(std::span{&peer, 1}, until));
         std::memcpy(place(*slot), in + theirs.begin * width, theirs.size() * width);
         post(*slot, theirs.size() * width, count * width, std::span{&peer, 1});
       }
@@ -234,7 +234,7 @@ class Lanes::State {
         Slot* result = nullptr;
         std::byte* const mine = out + (gather ? fold.begin : fold.begin - part.begin) * width;
         if (gather) {
-          ELRUN_TRY_ASSIGN(result, any_slot(until));
+          ELRUN_TRY_ASSIGN(result, any_slot(everybody_, until));
           fold_ranks(inputs_, place(*result), fold.size(), type, op);
           std::memcpy(mine, place(*result), fold.size() * width);
         } else {
@@ -454,10 +454,13 @@ class Lanes::State {
             .peer = missing.empty() ? std::nullopt : std::optional{missing.front()}};
   }
 
-  Result<Slot*> any_slot(const Limit& limit) {
-    Slot* slot = free_slot();
-    if (slot != nullptr) return slot;
-    ELRUN_TRY(wait(limit, [&] { return (slot = free_slot()) != nullptr; }, [](const Peer& peer) { return under_way(peer) > 0; }));
+  /// A slot for a chunk to these peers, in whose lanes there is room for it.
+  Result<Slot*> any_slot(std::span<Peer* const> to, const Limit& limit) {
+    Slot* slot = nullptr;
+    const auto ready = [&] {
+      return std::ranges::all_of(to, [](const Peer* peer) { return under_way(*peer) < chunks_max; }) && (slot = free_slot()) != nullptr;
+    };
+    if (!ready()) ELRUN_TRY(wait(limit, ready, [](const Peer& peer) { return under_way(peer) > 0; }));
     return slot;
   }
 
@@ -497,7 +500,8 @@ Lanes::~Lanes() = default;
 
 Result<std::unique_ptr<Lanes>> Lanes::make(const Membership& me, std::vector<Rank> local) {
   ELRUN_ASSERT(local.size() > 1 && std::ranges::is_sorted(local));
-  const std::size_t slots = 2 * (local.size() - 1) + 2;  // two rounds of a reduction: what others fold, and what was folded
+  // What two rounds of a reduction have under way (what others fold, and what was folded), twice, so that nobody sleeps early.
+  const std::size_t slots = 4 * local.size();
   const std::size_t most = std::min<std::size_t>(slot_most.value(), slots_max.value() / slots) / page * page;
   const std::size_t slot_size = std::max<std::size_t>(slot_least.value(), most);
   ELRUN_TRY_ASSIGN(SharedMemory region, SharedMemory::make(Bytes{State::slots_offset(local.size()) + slots * slot_size}));

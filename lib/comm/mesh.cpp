@@ -96,8 +96,8 @@ SocketAddress abstract_address(std::string_view name) {
 
 class Mesh::State : public std::enable_shared_from_this<State> {
  public:
-  State(const Place& place, Transport transport, Duration connect)
-      : me_{place.membership}, key_{place.key}, transport_{transport}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, loss_timer_{loop_}, door_{loop_}, local_door_{loop_} {
+  State(const Place& place, Transport transport, const std::string& name, Duration connect)
+      : me_{place.membership}, key_{name.empty() ? place.key : hmac_sha256(place.key, as_bytes("group " + name))}, name_{name}, transport_{transport}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, loss_timer_{loop_}, door_{loop_}, local_door_{loop_} {
     std::uint64_t seed = 0;
     random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
     jitter_ = Rng{seed};
@@ -123,7 +123,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
         place += fmt::format(" {} {}", boot, name);
       }
     }
-    ELRUN_TRY_ASSIGN(const auto places, session.store().all_gather("elrun/comm/addresses", me_.rank, me_.world, as_bytes(place), connect_deadline_));
+    ELRUN_TRY_ASSIGN(const auto places, session.store().all_gather("elrun/comm/addresses" + (name_.empty() ? name_ : "/" + name_), me_.rank, me_.world, as_bytes(place), connect_deadline_));
     std::vector<Rank> local;
     for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) {
       const std::string text{as_text(places[rank]).substr(0, 450)};
@@ -700,6 +700,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   Failure located(Failure failure) const {
     failure.rank = me_.rank;
     failure.generation = me_.generation;
+    if (!name_.empty()) failure.what = fmt::format("in the group \"{}\": {}", name_, failure.what);
     return failure;
   }
 
@@ -733,6 +734,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   SteadyClock clock_;
   const Membership me_;
   const Key256 key_;
+  const std::string name_;
   const Transport transport_;
   const Deadline connect_deadline_;
   asio::io_context loop_{1};
@@ -765,8 +767,8 @@ Mesh::~Mesh() {
   else (void)new std::shared_ptr<State>{std::move(state_)};  // a forked child: thread, loop and sockets are the parent's
 }
 
-Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, Transport transport, Duration connect) {
-  const auto state = std::make_shared<State>(session.place(), transport, connect);
+Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, Transport transport, const std::string& name, Duration connect) {
+  const auto state = std::make_shared<State>(session.place(), transport, name, connect);
   std::unique_ptr<Mesh> mesh{new Mesh{state}};
   // From the first moment: a generation that ends while its members connect ends their waiting too.
   session.on_generation_over([weak = std::weak_ptr<State>{state}](const Failure& why) {

@@ -14,8 +14,9 @@ class Mesh {
  public:
   /// Listens at the session's address, tells everybody where through its store, dials all lower ranks, is dialled by
   /// all higher ones, and returns when every pair has proved its key.
-  /// `transport` says which peers may be reached through memory.
-  static Result<std::unique_ptr<Mesh>> join(Session& session, Transport transport, Duration connect);
+  /// `transport` says which peers may be reached through memory; it is chosen, the environment was asked. Groups of
+  /// different names do not hear each other.
+  static Result<std::unique_ptr<Mesh>> join(Session& session, Transport transport, const std::string& name, Duration connect);
   /// Aborts: closes all connections, waits for nobody.
   ~Mesh();
 

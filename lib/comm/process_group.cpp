@@ -1,5 +1,7 @@
 #include <elrun/process_group.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -8,10 +10,12 @@
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
+#include "lib/comm/call_queue.hpp"
 #include "lib/comm/fold.hpp"
 #include "lib/comm/frame.hpp"
 #include "lib/comm/mesh.hpp"
 #include "lib/comm/schedule.hpp"
+#include "lib/comm/split.hpp"
 #include "lib/comm/transport.hpp"
 
 namespace elrun::inline v0 {
@@ -42,12 +46,38 @@ Result<void> copy_own(const SendList& from, const ReceiveList& to) {
   return {};
 }
 
+/// The session of a group that has a part of its ranks, while that group joins.
+class PartOfSession final : public Session {
+ public:
+  PartOfSession(Session& whole, const Membership& membership) : whole_{whole}, place_{whole.place()} { place_.membership = membership; }
+  [[nodiscard]] const Place& place() const override { return place_; }
+  [[nodiscard]] Store& store() override { return whole_.store(); }
+  void on_generation_over(OnOver call) override { whole_.on_generation_over(std::move(call)); }
+  void progress(StepNumber decided) override { whole_.progress(decided); }
+  Result<void> finished(Deadline deadline) override { return whole_.finished(deadline); }
+
+ private:
+  Session& whole_;
+  Place place_;
+};
+
 }  // namespace
 
 class ProcessGroup::Impl {
  public:
-  Impl(const Membership& membership, const GroupOptions& options, std::unique_ptr<Mesh> mesh)
-      : membership_{membership}, options_{options}, mesh_{std::move(mesh)}, sends_(world()), receives_(world()) {}
+  Impl(Session& session, const Membership& membership, const GroupOptions& options, std::unique_ptr<Mesh> mesh)
+      : session_{session}, membership_{membership}, options_{options}, mesh_{std::move(mesh)}, sends_(world()), receives_(world()), calls_{std::make_unique<CallQueue>()} {}
+
+  ~Impl() {
+    if (!calls_->started()) return;
+    if (::getpid() != owner_) {  // a forked child: the thread is the parent's
+      (void)calls_.release();
+      return;
+    }
+    mesh_->revoke({.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was given up while calls were under way"});
+  }
+
+  CallQueue& calls() { return *calls_; }
 
   [[nodiscard]] const Membership& membership() const { return membership_; }
   [[nodiscard]] std::uint32_t me() const { return membership_.rank.value(); }
@@ -123,6 +153,21 @@ class ProcessGroup::Impl {
     return exchange(sends_, receives_, whom);
   }
 
+  Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key) {
+    const SplitWord mine{color ? 1u : 0u, color.value_or(0), key};
+    std::vector<SplitWord> words(world());
+    ELRUN_TRY(all_gather(std::as_bytes(std::span{&mine, 1}), std::as_writable_bytes(std::span{words})));
+    const std::uint64_t number = splits_++;  // counted alike everywhere
+    const std::vector<Rank> members = members_of_split(words, membership_.rank);
+    if (members.empty()) return std::optional<ProcessGroup>{};
+    GroupOptions options = options_;
+    options.name = fmt::format("{}{}split {} color {}", options_.name, options_.name.empty() ? "" : ", ", number, *color);
+    const auto rank = static_cast<std::uint32_t>(std::ranges::find(members, membership_.rank) - members.begin());
+    PartOfSession part{session_, {membership_.generation, Rank{rank}, WorldSize{static_cast<std::uint32_t>(members.size())}}};
+    ELRUN_TRY_ASSIGN(auto mesh, Mesh::join(part, options.transport, options.name, options.connect));
+    return std::optional{ProcessGroup{std::make_unique<Impl>(session_, part.place().membership, options, std::move(mesh))}};
+  }
+
   Result<void> barrier() {
     const std::byte here{1};
     std::vector<std::byte> there(world());
@@ -193,6 +238,7 @@ class ProcessGroup::Impl {
     return {};
   }
 
+  Session& session_;
   Membership membership_;
   GroupOptions options_;
   std::unique_ptr<Mesh> mesh_;
@@ -200,13 +246,19 @@ class ProcessGroup::Impl {
   std::vector<SendList> sends_;
   std::vector<ReceiveList> receives_;
   std::vector<std::byte> scratch_;
+
+  std::uint64_t splits_ = 0;
+  const int owner_ = ::getpid();
+  std::unique_ptr<CallQueue> calls_;  // the last member: its thread ends before what its calls use
 };
 
 Result<ProcessGroup> ProcessGroup::join(Session& session, const GroupOptions& options) {
   const char* const variable = std::getenv("ELRUN_TRANSPORT");
   ELRUN_TRY_ASSIGN(const Transport transport, choose_transport(options.transport, variable == nullptr ? std::nullopt : std::optional<std::string>{variable}));
-  ELRUN_TRY_ASSIGN(auto mesh, Mesh::join(session, transport, options.connect));
-  return ProcessGroup{std::make_unique<Impl>(session.place().membership, options, std::move(mesh))};
+  ELRUN_TRY_ASSIGN(auto mesh, Mesh::join(session, transport, options.name, options.connect));
+  GroupOptions chosen = options;
+  chosen.transport = transport;
+  return ProcessGroup{std::make_unique<Impl>(session, session.place().membership, chosen, std::move(mesh))};
 }
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}
@@ -215,19 +267,35 @@ ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
 
 const Membership& ProcessGroup::membership() const { return impl_->membership(); }
-Result<void> ProcessGroup::all_gather(std::span<const std::byte> in, std::span<std::byte> out) { return impl_->all_gather(in, out); }
-Result<void> ProcessGroup::broadcast(std::span<std::byte> data, Rank root) { return impl_->broadcast(data, root); }
-Result<void> ProcessGroup::all_to_all(std::span<const std::byte> in, std::span<std::byte> out) { return impl_->all_to_all(in, out); }
-Result<void> ProcessGroup::send(std::span<const std::byte> data, Rank to) { return impl_->between(data, {}, to); }
-Result<void> ProcessGroup::receive(std::span<std::byte> data, Rank from) { return impl_->between({}, data, from); }
-Result<void> ProcessGroup::barrier() { return impl_->barrier(); }
-Result<void> ProcessGroup::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) { return impl_->exchange(sends, receives); }
 void ProcessGroup::revoke(const Failure& why) { impl_->revoke(why); }
-Result<void> ProcessGroup::all_reduce(void* data, std::size_t count, DType type, ReduceOp op) {
-  return impl_->all_reduce(static_cast<std::byte*>(data), count, type, op);
+
+Result<std::optional<ProcessGroup>> ProcessGroup::split(std::optional<std::uint32_t> color, std::int32_t key) {
+  std::optional<Result<std::optional<ProcessGroup>>> part;
+  ELRUN_TRY(impl_->calls().in_turn([&] {
+    part.emplace(impl_->split(color, key));
+    return Result<void>{};
+  }));
+  return std::move(*part);
 }
-Result<void> ProcessGroup::reduce_scatter(const void* in, std::size_t in_count, void* out, std::size_t out_count, DType type, ReduceOp op) {
-  return impl_->reduce_scatter(static_cast<const std::byte*>(in), in_count, static_cast<std::byte*>(out), out_count, type, op);
-}
+
+// Each call in its two forms: in turn, and begun. `impl` stays where it is when the group is moved.
+#define ELRUN_GROUP_CALL(name, parameters, ...)                                                            \
+  Result<void> ProcessGroup::name parameters {                                                             \
+    return impl_->calls().in_turn([=, impl = impl_.get()]() -> Result<void> { return impl->__VA_ARGS__; }); \
+  }                                                                                                        \
+  Work ProcessGroup::name##_async parameters {                                                             \
+    return impl_->calls().begin([=, impl = impl_.get()]() -> Result<void> { return impl->__VA_ARGS__; });   \
+  }
+ELRUN_GROUP_CALL(all_gather, (std::span<const std::byte> in, std::span<std::byte> out), all_gather(in, out))
+ELRUN_GROUP_CALL(broadcast, (std::span<std::byte> data, Rank root), broadcast(data, root))
+ELRUN_GROUP_CALL(all_to_all, (std::span<const std::byte> in, std::span<std::byte> out), all_to_all(in, out))
+ELRUN_GROUP_CALL(send, (std::span<const std::byte> data, Rank to), between(data, {}, to))
+ELRUN_GROUP_CALL(receive, (std::span<std::byte> data, Rank from), between({}, data, from))
+ELRUN_GROUP_CALL(barrier, (), barrier())
+ELRUN_GROUP_CALL(exchange, (std::span<const SendList> sends, std::span<const ReceiveList> receives), exchange(sends, receives))
+ELRUN_GROUP_CALL(all_reduce, (void* data, std::size_t count, DType type, ReduceOp op), all_reduce(static_cast<std::byte*>(data), count, type, op))
+ELRUN_GROUP_CALL(reduce_scatter, (const void* in, std::size_t in_count, void* out, std::size_t out_count, DType type, ReduceOp op),
+                 reduce_scatter(static_cast<const std::byte*>(in), in_count, static_cast<std::byte*>(out), out_count, type, op))
+#undef ELRUN_GROUP_CALL
 
 }  // namespace elrun::inline v0

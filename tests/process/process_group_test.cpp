@@ -615,3 +615,116 @@ TEST_CASE("a rank that must share memory and cannot is told which one it does no
   const std::string complaints = run_group(2, [](std::uint32_t rank, ProcessGroup&, Complaints& complain) { complain(rank != 0, "joined"); }, {Transport::shm, Transport::tcp});
   CHECK_THAT(complaints, Catch::Contains("rank 1 is not to be reached through shared memory") && Catch::Contains("ELRUN_TRANSPORT") && !Catch::Contains("joined"));
 }
+
+TEST_CASE("what a slow peer has not yet taken of earlier calls disturbs no later one", "[process_group]") {
+  // Many small sends fill its lane; the reduction that follows posts there too.
+  CHECK(run_group(6, [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          const std::vector<std::byte> small(10, static_cast<std::byte>(rank));
+          std::vector<std::byte> got(10);
+          for (int i = 0; i < 40; ++i) {
+            if (rank == 0) complaints.must(group.send(small, Rank{1}), "send");
+            if (rank == 1) complaints.must(group.receive(got, Rank{0}), "receive");
+          }
+          std::vector<std::uint32_t> data(200'000, rank);
+          complaints.must(group.all_reduce(std::span{data}), "all_reduce");
+          complaints(std::ranges::all_of(data, [](std::uint32_t x) { return x == 15; }), "the sum is wrong");
+        }) == "");
+}
+
+TEST_CASE("calls that are begun run in their order, beside the program, and with its own calls behind them", "[process_group]") {
+  for_all_seeds(6, [](Rng& rng) {
+    const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(4));
+    const Transports transports = any_transports(rng, world);
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            const Deadline deadline = deadline_in(60s);
+            // Each call works on what the one before it left.
+            std::vector<std::uint64_t> data(100'000, rank + 1), part(data.size()), all(world * data.size());
+            const auto bytes = [](std::vector<std::uint64_t>& values) { return std::as_writable_bytes(std::span{values}); };
+            std::vector<Work> works;
+            works.push_back(group.all_reduce_async(std::span{data}));                                       // data: the sum
+            works.push_back(group.all_gather_async(bytes(data), bytes(all)));                               // all: the sum everywhere
+            works.push_back(group.reduce_scatter_async(std::span<const std::uint64_t>{all}, std::span{part}));  // part: world times the sum
+            works.push_back(group.broadcast_async(bytes(part), Rank{0}));
+            works.push_back(group.barrier_async());
+            complaints.must(group.all_reduce(std::span{part}, ReduceOp::max), "the call behind those that were begun");
+            for (const Work& work : works) {
+              complaints(work.done(), "a call that was begun before is still under way");
+              complaints.must(work.wait(deadline), "work");
+            }
+            const std::uint64_t one = std::uint64_t{world} * (world + 1) / 2;
+            complaints(std::ranges::all_of(data, [&](std::uint64_t x) { return x == one; }), "the sum is wrong");
+            complaints(std::ranges::all_of(part, [&](std::uint64_t x) { return x == one * world; }), "the scattered sum is wrong");
+          }, transports) == "");
+  });
+}
+
+TEST_CASE("a wait for a call that is not over says so, and may be made again", "[process_group]") {
+  std::latch late{2};
+  CHECK(run_group(2, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          if (rank == 1) {
+            late.arrive_and_wait();
+            return complaints.must(group.barrier(), "barrier");
+          }
+          const Work work = group.barrier_async();
+          const auto waited = work.wait(deadline_in(1ms));
+          complaints(!work.done() && !waited.ok() && waited.failure().code == Code::deadline_passed && waited.failure().remedy == Remedy::retry, "it was over");
+          late.arrive_and_wait();
+          complaints.must(work.wait(deadline_in(60s)), "the second wait");
+          complaints.must(work.wait(deadline_in(0s)), "a wait for what is over");
+        }) == "");
+}
+
+TEST_CASE("what is under way ends with its group, and by revocation", "[process_group]") {
+  const bool revoked = GENERATE(false, true);
+  std::latch ended{2};
+  CHECK(run_group(2, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          if (rank == 1) return ended.arrive_and_wait();
+          std::vector<std::byte> one(1'000'000), two(1'000'000);
+          const Work first = group.receive_async(one, Rank{1}), second = group.receive_async(two, Rank{1});
+          if (revoked) group.revoke({.code = Code::peer_lost, .what = "revoked by the test"});
+          else { const ProcessGroup gone = std::move(group); }
+          for (const Work& work : {first, second}) {
+            const auto result = work.wait(deadline_in(60s));
+            complaints(!result.ok() && result.failure().code == Code::generation_over, result.ok() ? "it succeeded" : message(result.failure()));
+          }
+          ended.arrive_and_wait();
+        }) == "");
+}
+
+TEST_CASE("a split group has the ranks of one color, in the order of their keys", "[process_group]") {
+  for_all_seeds(8, [](Rng& rng) {
+    const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(5));
+    const Transports transports = any_transports(rng, world);
+    struct Word {
+      std::optional<std::uint32_t> color;
+      std::int32_t key = 0;
+    };
+    std::vector<Word> words(world);
+    for (Word& word : words) {
+      if (!rng.chance(0.2)) word.color = static_cast<std::uint32_t>(rng.below(2));
+      word.key = static_cast<std::int32_t>(rng.below(3)) - 1;
+    }
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            auto part = group.split(words[rank].color, words[rank].key);
+            if (!part.ok()) return complaints(false, message(part.failure()));
+            complaints(part->has_value() == words[rank].color.has_value(), "a group for no color, or none for one");
+            if (part->has_value()) {
+              std::vector<std::pair<std::int32_t, std::uint32_t>> wanted;
+              for (std::uint32_t r = 0; r < world; ++r) if (words[r].color == words[rank].color) wanted.push_back({words[r].key, r});
+              std::ranges::sort(wanted);
+              std::vector<std::uint32_t> members(wanted.size());
+              complaints((*part)->membership().world.value() == wanted.size(), "another size");
+              complaints.must((*part)->all_gather(std::as_bytes(std::span{&rank, 1}), std::as_writable_bytes(std::span{members})), "all_gather in the part");
+              for (std::size_t i = 0; i < wanted.size(); ++i) complaints(members[i] == wanted[i].second, "another order");
+              // Again, of the part: all of one color, backwards.
+              auto back = (*part)->split(7, -static_cast<std::int32_t>((*part)->membership().rank.value()));
+              if (!back.ok()) return complaints(false, message(back.failure()));
+              std::uint32_t first = rank;
+              complaints.must((**back).broadcast(std::as_writable_bytes(std::span{&first, 1}), Rank{0}), "broadcast");
+              complaints(first == wanted.back().second, "not backwards");
+            }
+            complaints.must(group.barrier(), "the whole group's barrier");
+            complaints(group.split(1).ok(), "a second split");
+          }, transports) == "");
+  });
+}

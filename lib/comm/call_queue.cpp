@@ -1,0 +1,95 @@
+#include "lib/comm/call_queue.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+#include "lib/base/quiet_thread.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t waiting_max = 4096;
+constexpr Duration wait_max = 24h * 365;  // no clock overflows by it
+
+}  // namespace
+
+Work::Work(std::shared_ptr<State> state) : state_{std::move(state)} {}
+
+bool Work::done() const {
+  const std::lock_guard lock{state_->mutex};
+  return state_->done;
+}
+
+Result<void> Work::wait(Deadline deadline) const {
+  const SteadyClock clock;
+  std::unique_lock lock{state_->mutex};
+  const Duration most = std::min<Duration>(deadline.left(clock.now()), wait_max);
+  if (state_->changed.wait_for(lock, most, [&] { return state_->done; })) return state_->result;
+  return Failure{Code::deadline_passed, Remedy::retry, "the call is still under way; it ends by its own deadline"};
+}
+
+CallQueue::~CallQueue() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock{mutex_};
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Work CallQueue::begin(Call call) {
+  auto work = std::make_shared<Work::State>();
+  {
+    const std::lock_guard lock{mutex_};
+    if (waiting_.size() >= waiting_max) {
+      work->done = true;
+      work->result = Failure{Code::exhausted, Remedy::retry, fmt::format("{} calls wait already: wait for some of them first", waiting_max)};
+      return Work{std::move(work)};
+    }
+    waiting_.push_back({std::move(call), work});
+  }
+  if (!thread_.joinable()) thread_ = quiet_thread([this] { run(); });
+  changed_.notify_all();
+  return Work{std::move(work)};
+}
+
+bool CallQueue::idle() {
+  if (!thread_.joinable()) return true;
+  const std::lock_guard lock{mutex_};
+  return waiting_.empty() && !running_;
+}
+
+Result<void> CallQueue::result_of(const Work& work) {
+  std::unique_lock lock{work.state_->mutex};
+  work.state_->changed.wait(lock, [&] { return work.state_->done; });  // the call keeps its own deadline
+  return work.state_->result;
+}
+
+void CallQueue::run() {
+  std::unique_lock lock{mutex_};
+  for (;;) {
+    changed_.wait(lock, [&] { return !waiting_.empty() || over_; });
+    if (waiting_.empty()) return;
+    Entry entry = std::move(waiting_.front());
+    waiting_.pop_front();
+    running_ = true;
+    lock.unlock();
+    Result<void> result = entry.call();
+    // First idle, then done: who has waited for a call finds the thread free.
+    lock.lock();
+    running_ = false;
+    lock.unlock();
+    {
+      const std::lock_guard done{entry.work->mutex};
+      entry.work->result = std::move(result);
+      entry.work->done = true;
+    }
+    entry.work->changed.notify_all();
+    lock.lock();
+  }
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,56 @@
+#pragma once
+/// \file CallQueue: the calls of one group, one after the other, on a thread of its own once there is one to be done beside.
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <elrun/process_group.hpp>
+
+#include "lib/base/clock.hpp"
+
+namespace elrun::inline v0 {
+
+struct Work::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  Result<void> result;
+};
+
+/// Used by one thread. The destructor waits for the calls that were begun: whoever owns it makes them fail first.
+class CallQueue {
+ public:
+  using Call = std::function<Result<void>()>;
+
+  ~CallQueue();
+  /// Behind all that were begun. Fails at once with `exhausted` when too many wait.
+  Work begin(Call call);
+  /// The same, and waits for it; on the caller's own thread when nothing is under way.
+  template <class Body>
+  Result<void> in_turn(const Body& call) {
+    if (idle()) return call();  // nobody else begins one meanwhile
+    return result_of(begin(call));
+  }
+  [[nodiscard]] bool started() const { return thread_.joinable(); }
+
+ private:
+  struct Entry {
+    Call call;
+    std::shared_ptr<Work::State> work;
+  };
+  bool idle();
+  static Result<void> result_of(const Work& work);
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> waiting_;
+  bool running_ = false, over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace elrun::inline v0

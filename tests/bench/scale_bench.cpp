@@ -171,11 +171,7 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
   [[nodiscard]] wire::ToCoordinator join() const;
   void OnReadInitialMetadataDone(bool ok) override;
   void OnReadDone(bool ok) override;
-  void OnWriteDone(bool) override {
-    const std::lock_guard lock{mutex_};
-    queue_.pop_front();
-    if (!queue_.empty() && up_) StartWrite(&queue_.front());
-  }
+  void OnWriteDone(bool) override;
   void OnDone(const grpc::Status& status) override {
     if (!vanished_) give_up(fmt::format("stream {} ended: {}", number_, status.error_message()));
   }
@@ -188,7 +184,7 @@ class LoadStream final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNo
   wire::Generation last_;  // number 0: none
   std::mutex mutex_;
   std::deque<wire::ToCoordinator> queue_;
-  bool up_ = false, answered_ = false;
+  bool up_ = false, joined_ = false;
   std::atomic<bool> has_a_world_ = false, vanished_ = false;
 };
 
@@ -196,7 +192,7 @@ class Load {
  public:
   Load(std::uint32_t agents, std::string target) : agents_{agents}, target_{std::move(target)} {}
 
-  // One line per phase, and one when the spare has its answer, too; then SIGUSR1 begins the second.
+  // One line per phase, and one when the spare has joined, too; then SIGUSR1 begins the second.
   int run() {
     sigset_t begin;
     sigemptyset(&begin);
@@ -208,7 +204,7 @@ class Load {
     std::thread beats{[this] { beat(); }};
     if (!all_have_a_world(agents_)) give_up(fmt::format("{} of {} agents have a world", worlds_.load(), agents_));
     report("world", ms_since(from));
-    if (!all_have_an_answer()) give_up(fmt::format("{} of {} agents have an answer", answers_.load(), agents_ + 1));
+    if (!all_have_joined()) give_up(fmt::format("{} of {} agents have said their Join", joined_.load(), agents_ + 1));
     fmt::print("settled\n");
     std::fflush(stdout);
 
@@ -228,18 +224,18 @@ class Load {
     std::_Exit(0);  // ten thousand streams have nothing to say any more
   }
 
+  void joined() {
+    const std::lock_guard lock{mutex_};
+    ++joined_;
+    joined_changed_.notify_one();
+  }
   void opened() {
     --opening_;
     opening_changed_.notify_one();
   }
   /// True when the stream is to begin again.
-  bool received(const wire::ToNode& message, bool first) {
+  bool received(const wire::ToNode& message) {
     ++messages_;
-    if (first) {
-      const std::lock_guard lock{mutex_};
-      ++answers_;
-      answers_changed_.notify_one();
-    }
     const std::size_t size = message.ByteSizeLong();
     bytes_ += size;
     if (message.has_revoke()) {
@@ -272,9 +268,9 @@ class Load {
     std::unique_lock lock{mutex_};
     return worlds_changed_.wait_for(lock, patience, [&] { return worlds_ >= count; });
   }
-  bool all_have_an_answer() {
+  bool all_have_joined() {
     std::unique_lock lock{mutex_};
-    return answers_changed_.wait_for(lock, patience, [this] { return answers_ > agents_; });
+    return joined_changed_.wait_for(lock, patience, [this] { return joined_ > agents_; });
   }
   // Every agent says once a second that it lives, of many thousands less often; a twentieth of them at a time.
   void beat() {
@@ -298,9 +294,9 @@ class Load {
   std::atomic<std::size_t> made_ = 0;
   std::atomic<std::int64_t> opening_ = 0;
   std::atomic<bool> beating_ = true;
-  std::atomic<std::uint64_t> answers_ = 0, worlds_ = 0, messages_ = 0, bytes_ = 0, world_bytes_ = 0, revokes_ = 0, revoke_bytes_ = 0;
+  std::atomic<std::uint64_t> joined_ = 0, worlds_ = 0, messages_ = 0, bytes_ = 0, world_bytes_ = 0, revokes_ = 0, revoke_bytes_ = 0;
   std::mutex mutex_;
-  std::condition_variable opening_changed_, answers_changed_, worlds_changed_;
+  std::condition_variable opening_changed_, joined_changed_, worlds_changed_;
 };
 
 wire::ToCoordinator LoadStream::join() const {
@@ -332,11 +328,18 @@ void LoadStream::OnReadInitialMetadataDone(bool ok) {
   load_.opened();
 }
 
+void LoadStream::OnWriteDone(bool) {
+  if (!std::exchange(joined_, true)) load_.joined();  // the first that it says
+  const std::lock_guard lock{mutex_};
+  queue_.pop_front();
+  if (!queue_.empty() && up_) StartWrite(&queue_.front());
+}
+
 void LoadStream::OnReadDone(bool ok) {
   if (!ok) return;
   if (in_.has_refused()) give_up("refused: " + in_.refused().failure().what());
   if (in_.has_world()) last_ = in_.world().generation(), has_a_world_ = true;
-  if (load_.received(in_, !std::exchange(answered_, true))) again();
+  if (load_.received(in_)) again();
   StartRead(&in_);
 }
 
@@ -384,7 +387,7 @@ Outcome measure(test::Job& server, std::uint32_t agents, bool bare) {
   out.world.cpu_ms = cpu_world - cpu_before;
   out.memory_kb = resident_kb(server.pid()) - memory_before;
   out.world_bytes = static_cast<std::size_t>(test::number_after(*world, "world_bytes"));
-  if (!load.line("settled", Wait{patience})) throw std::runtime_error("the spare has no answer: " + load.output() + server.output());
+  if (!load.line("settled", Wait{patience})) throw std::runtime_error("the spare has not joined: " + load.output() + server.output());
   const double cpu_rest = cpu_ms(server.pid());
   load.signal(SIGUSR1);
   const auto replaced = load.line("replaced ms", Wait{patience});

@@ -22,10 +22,11 @@ std::vector<std::string> with_checkpoints(const Folder& folder, unsigned steps, 
   return gpt_arguments(folder / "text", steps, arguments);
 }
 
-/// The shard files of the newest checkpoint.
+/// The shard files of the newest checkpoint. A save that was cut off has no COMMIT, and nobody would speak of it.
 std::vector<fs::path> newest_shards(const std::string& root) {
   std::set<fs::path> checkpoints;
-  for (const auto& entry : fs::directory_iterator{fs::path{root} / "ckpt"}) checkpoints.insert(entry.path());
+  for (const auto& entry : fs::directory_iterator{fs::path{root} / "ckpt"})
+    if (fs::exists(entry.path() / "COMMIT")) checkpoints.insert(entry.path());
   REQUIRE_FALSE(checkpoints.empty());
   std::vector<fs::path> shards;
   for (const auto& entry : fs::directory_iterator{*checkpoints.rbegin()})

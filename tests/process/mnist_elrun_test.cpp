@@ -157,8 +157,8 @@ TEST_CASE("trained on 8,000 real images, at least 97 of 100 others are told righ
   std::vector<std::string> killed = arguments;
   killed.insert(killed.end(), {"--every", "25", "--checkpoint_path", folder.path() + "/ck"});
   const auto job = start("elrun", mnist_under_elrun({"--nproc_per_node", "3", "--max_restarts", "5"}, killed));
-  for (const char* sign : {"step=40 ", "step=130 ", "step=200 "}) {
-    REQUIRE(until(*job, sign));
+  for (const char* sign : {"step=40 ", "step=130 "}) {
+    REQUIRE(job->line(sign, Wait{300000}).has_value());
     const auto living = job->children_named("mnist");
     REQUIRE_FALSE(living.empty());
     REQUIRE(::kill(living.front(), SIGKILL) == 0);

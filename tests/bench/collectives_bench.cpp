@@ -96,7 +96,7 @@ void measure(std::size_t most, bool tells, std::uint32_t world, const std::vecto
 }
 
 int work(std::size_t most, [[maybe_unused]] const std::string& folder) {
-  const auto session = std::move(Session::open(false, deadline_in(60s))).value();
+  const auto session = std::move(Session::open(WorkerKind::program, deadline_in(60s))).value();
   const auto [generation, rank, world] = session->place().membership;
   auto memory = ProcessGroup::join(*session, {.transport = Transport::shm, .name = "shm"}).value();
   auto tcp = ProcessGroup::join(*session, {.transport = Transport::tcp, .name = "tcp"}).value();

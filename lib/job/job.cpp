@@ -407,7 +407,7 @@ const Outcome& Job::outcome() const {
 void Job::print(std::string_view line) {
   if (prints()) impl_->host.out(line);
 }
-bool Job::prints() const { return impl_->world.leads(); }
+bool Job::prints() const { return impl_->prints(); }
 std::uint32_t Job::compute_threads() const { return impl_->host.threads; }
 Device Job::device() const { return {}; }
 

@@ -75,6 +75,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   /// Of a generation that is over, after which there is none for this process.
   [[noreturn]] void leave(Failure why);
 
+  /// The first member that was there before, so that whoever prints knows what was printed last; else the first.
+  [[nodiscard]] bool prints() const { return world.rank() == printer_; }
+
   JobHost host;
   World world;
   std::optional<Plan> plan;
@@ -115,7 +118,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void show_memory() const;
   void same_job_everywhere();
   [[nodiscard]] bool whole_optimizer() const { return plan->placement.optimizer == Spread::replicated; }
-  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[world.rank()]; }
+  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_.rank]; }
   void same_parameters_everywhere();
   void take_host_state(const std::vector<Aux>& aux);
 
@@ -190,6 +193,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool whole_parameters_ = true;     // those outside of this rank's shard are of the same step
   std::vector<Standing> standings_;  // of this generation, once it is settled
   std::uint64_t newest_step_ = 0;    // decided, of all members
+  std::uint32_t printer_ = 0;        // its rank
 
   StepCommit commit_;
   InStep in_;

@@ -77,6 +77,8 @@ void Job::Impl::settle() {
   const auto parts = expect(world.all_gather(encode(standing())));
   standings_.clear();
   for (const ByteVector& part : parts) standings_.push_back(expect(decode_standing(part)));
+  const auto there_before = std::find_if(standings_.begin(), standings_.end(), [](const Standing& s) { return s.has_begun; });
+  printer_ = there_before == standings_.end() ? 0 : static_cast<std::uint32_t>(there_before - standings_.begin());
   std::vector<Knowledge> known(standings_.size());
   for (std::size_t r = 0; r < known.size(); ++r)
     if (standings_[r].has_state) known[r] = standings_[r].knowledge;

@@ -101,12 +101,6 @@ class Training {
   }
 
   void report(const elrun::StepResult& r, float lr, std::optional<std::uint64_t> correct) {
-    if (!job_.prints()) return;
-    std::string line = format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu images_per_s=%.0f", number(r.step),
-                              static_cast<double>(r.loss), static_cast<double>(r.norm), r.world, number(r.generation),
-                              r.tokens_per_s);
-    if (correct.has_value()) line += " accuracy=" + accuracy_of(*correct);
-    job_.print(line);
     const double epoch = static_cast<double>(r.step * options_.global_batch) / static_cast<double>(digits_.train());
     std::vector<mnist::LogField> fields{{"epoch", epoch},
                                         {"loss", r.loss},
@@ -118,6 +112,12 @@ class Training {
                                         {"images_per_s", r.tokens_per_s}};
     if (correct.has_value())
       fields.push_back({"accuracy", static_cast<double>(*correct) / static_cast<double>(digits_.test())});
+    if (!job_.prints()) return log_.note(r.step, fields);
+    std::string line = format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu images_per_s=%.0f", number(r.step),
+                              static_cast<double>(r.loss), static_cast<double>(r.norm), r.world, number(r.generation),
+                              r.tokens_per_s);
+    if (correct.has_value()) line += " accuracy=" + accuracy_of(*correct);
+    job_.print(line);
     if (const auto logged = log_.write(r.step, fields); !logged.ok()) throw elrun::Error{logged.failure()};
   }
 

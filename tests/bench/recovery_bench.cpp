@@ -1,5 +1,5 @@
-// How long does a job stand still when a node goes, or comes? Real agents on the loopback, each with one worker of the
-// gpt sample: from the event to the first step of the next generation, as the survivor prints it. One line per question.
+// How long does a job stand still when a worker or a node goes, or a node comes? Real agents on the loopback with workers of
+// the gpt sample (one each, where nodes go or come): from the event to the first step of the next generation, as the survivor prints it. One line per question.
 // A silent node is one whose processes are all stopped: its connections live on and say nothing, as behind a cut cable.
 #include <signal.h>
 #include <stdlib.h>
@@ -51,13 +51,14 @@ class Cluster {
   }
   /// The agent of rank 0 leads and prints; another one's rank orders it behind.
   [[nodiscard]] std::unique_ptr<Job> agent(int rank) const {
-    const char* bin = std::getenv("ELRUN_BIN");
-    return std::make_unique<Job>(Job::Setting{
-        .arguments = {"--nnodes", nodes_, "--nproc_per_node", "1", "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_,
-                      "--rdzv_conf", times_, "--no_python", fmt::format("{}/gpt", bin != nullptr ? bin : "build/bin"), "--data", folder_.path() + "/text", "--steps", "1000000",
-                      "--global-batch", "8", "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16", "--checkpoint",
-                      folder_.path() + "/checkpoints", "--every", "50"},
-        .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
+    return start({"--nnodes", nodes_, "--nproc_per_node", "1", "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf", times_},
+                 {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
+  }
+  /// One agent with all the workers.
+  [[nodiscard]] std::unique_ptr<Job> alone(int workers, bool sharded) const {
+    std::vector<std::string> program{"--zero", sharded ? "1" : "0"};
+    if (sharded) program.insert(program.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
+    return start({"--nproc_per_node", std::to_string(workers)}, program);
   }
   /// The host of the rendezvous, if it is an agent, serves before the next one is started.
   [[nodiscard]] std::unique_ptr<Job> first_agent() const {
@@ -67,6 +68,13 @@ class Cluster {
   }
 
  private:
+  [[nodiscard]] std::unique_ptr<Job> start(std::vector<std::string> options, const std::vector<std::string>& program) const {
+    const char* bin = std::getenv("ELRUN_BIN");
+    options.insert(options.end(), {"--no_python", fmt::format("{}/gpt", bin != nullptr ? bin : "build/bin"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
+                                   "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16"});
+    options.insert(options.end(), program.begin(), program.end());
+    return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
+  }
   std::string nodes_, times_, port_ = std::to_string(elrun::test::free_port());
   elrun::test::TemporaryDirectory folder_;
   std::unique_ptr<Job> store_;
@@ -123,6 +131,22 @@ double loss_ms(bool apart, Loss loss, bool spare, const std::string& times) {
   return took;
 }
 
+/// One of the workers of one agent, not the one that prints.
+double worker_ms(int workers, bool sharded) {
+  const Cluster cluster{"1", "", false};
+  const auto agent = cluster.alone(workers, sharded);
+  const Step before = step_in(*agent, workers, 0);
+  settle(*agent);
+  const std::vector<pid_t> all = agent->children_named("gpt");
+  if (all.size() != static_cast<std::size_t>(workers)) give_up("workers are missing: " + agent->output());
+  const Time begin = now();
+  ::kill(all.back(), SIGKILL);
+  (void)step_in(*agent, workers, before.generation);
+  const double took = ms_since(begin);
+  end(*agent);
+  return took;
+}
+
 double replacement_ms() {
   const Cluster cluster{"2", "last_call_timeout=60", true};
   const auto survivor = cluster.first_agent(), victim = cluster.agent(1);
@@ -170,6 +194,8 @@ int main(int argc, char** argv) {
   ::setlinebuf(stdout);
   if (argc > 1) only = argv[1];
   const std::string fast = "keep_alive_interval=0.1,keep_alive_max_attempt=5";
+  answer("one of 4 workers killed, replicated state", 25, "0.1 s", [] { return worker_ms(4, false); });
+  answer("one of 4 workers killed, sharded state and checkpoints", 25, "-", [] { return worker_ms(4, true); });
   answer("one of two agents killed, coordinator elsewhere", 7, "1 s", [] { return loss_ms(true, Loss::killed, false, ""); });
   answer("one of two agents killed, coordinator on the survivor", 7, "1 s", [] { return loss_ms(false, Loss::killed, false, ""); });
   answer("one of two agents silent, limit 5 s", 3, "6 s", [] { return loss_ms(true, Loss::silent, false, ""); });

@@ -93,7 +93,24 @@ TEST_CASE("the survivors of a loss go on in the same process, and no decided ste
     CHECK(results[3].outcome->state_hash == undisturbed(toy_plan(0)));
     CHECK(results[3].host_state == 7);
     CHECK(world.generations() == 2);
+    for (std::uint64_t s = 1; s <= 7; ++s) {  // the one that prints is a survivor from then on
+      const auto printed = [&](const Member& m) { return std::count(m.lines.begin(), m.lines.end(), fmt::format("step {}", s)); };
+      CHECK(printed(results[0]) == 1);
+      CHECK(printed(results[2]) + printed(results[3]) == 0);
+    }
   }
+}
+
+TEST_CASE("when the one that prints dies, the first of those who were there goes on with it", "[job][elastic]") {
+  ElasticWorld world{3, {{Fate::Kind::dies, 0, 14, true}}, toy({.plan = toy_plan(0)})};
+  auto& results = world.wait();
+  REQUIRE(results.size() == 4);
+  std::vector<std::string> printed;
+  for (const Member& m : {results[0], results[1]})
+    for (const std::string& line : m.lines)
+      if (line.starts_with("step ") && line.size() == 6) printed.push_back(line);
+  CHECK(printed == std::vector<std::string>{"step 1", "step 2", "step 3", "step 4", "step 5", "step 6", "step 7"});
+  CHECK(std::none_of(results[3].lines.begin(), results[3].lines.end(), [](const std::string& l) { return l == "step 7"; }));
 }
 
 TEST_CASE("a step whose votes reached one member alone is decided on all, and done once", "[job][elastic]") {

@@ -136,6 +136,7 @@ struct Member {
   std::vector<std::uint64_t> ready_to_leave_at;
   std::vector<StepResult> steps;
   std::vector<std::string> lines;
+  std::size_t ahead = 0;  // slots that were told in advance
 };
 
 struct WorldOptions {
@@ -340,7 +341,10 @@ inline Program toy(const ToyOptions& options) {
       }
       const StepResult r = std::visit(
           [&](const auto& optimizer) { return step->apply(optimizer, toy_options(step->number())); }, options.optimizer);
-      if (r.decided) me.steps.push_back(r), ++mine;
+      if (!r.decided) continue;
+      me.steps.push_back(r), ++mine;
+      job.print(fmt::format("step {}", r.step));
+      me.ahead = job.samples_ahead(2).size();
     }
     me.host_state = mine;
     me.steps_begun = begun;

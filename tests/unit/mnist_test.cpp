@@ -103,6 +103,16 @@ TEST_CASE("a log has each step once, whoever wrote it before", "[mnist]") {
   REQUIRE(write(first, 6, 1).ok());  // it wrote 5 last, and goes on after the other's 5
   CHECK_THAT(content_of(path), Contains("{\"step\":5,\"loss\":null}\n{\"step\":6,\"loss\":1}\n"));
 
+  mnist::StepLog heir{path};  // of a writer that is gone, and did not live to write step 7
+  const mnist::LogField noted{"loss", 2};
+  heir.note(7, {&noted, 1});
+  REQUIRE(write(heir, 8, 3).ok());
+  CHECK_THAT(content_of(path), Contains("{\"step\":6,\"loss\":1}\n{\"step\":7,\"loss\":2}\n{\"step\":8,\"loss\":3}\n"));
+  mnist::StepLog late{path};  // but it did
+  late.note(8, {&noted, 1});
+  REQUIRE(write(late, 9, 4).ok());
+  CHECK_THAT(content_of(path), Contains("{\"step\":8,\"loss\":3}\n{\"step\":9,\"loss\":4}\n"));
+
   std::ofstream{path} << "dear diary\n";
   mnist::StepLog third{path};
   CHECK_THAT(write(third, 1, 1).failure().what, Contains(path) && Contains("something else"));

@@ -160,6 +160,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Stage stage_ = Stage::joining;
   bool begun_before_ = false;  // restore found or got state
   bool has_state_ = false;     // of commit_.knowledge().applied steps, in the arenas
+  bool overwritten_ = false;   // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
   Arena<float> parameters_;

@@ -60,7 +60,7 @@ void Job::Impl::drop_step() {
 
 Standing Job::Impl::standing() const {
   return {.has_state = has_state_,
-          .has_begun = restored_,
+          .has_begun = restored_ || overwritten_,
           .knowledge = commit_.knowledge(),
           .decision = decision_,
           .saved_step = saved_step_,
@@ -126,6 +126,7 @@ void Job::Impl::share() {
 void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
   begun_before_ = false;
+  overwritten_ |= !checkpoint_.directory.empty();
   commit_ = StepCommit{world.membership(), 0};
   if (!whole_optimizer() && held_ != my_cut()) allocate_moments();
   if (checkpoint_.directory.empty()) {
@@ -138,7 +139,10 @@ void Job::Impl::load_or_begin() {
   }
   open_saves();
   const auto aux = expect(saves_->restore());
-  if (!aux.has_value()) return;
+  if (!aux.has_value()) {
+    for (const Arena<float>& moment : moments_) std::ranges::fill(moment.span(), 0.0f);  // of a checkpoint that was damaged
+    return;
+  }
   take_host_state(*aux);
   saved_step_ = commit_.knowledge().applied;
   begun_before_ = true;
@@ -155,6 +159,8 @@ void Job::Impl::open_saves() {
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
 void Job::Impl::inherit(const Heritage& from) {
   if (from.moves) {
+    // Cut short, it leaves a mixture in the memory of who gets all.
+    if (!from.brings[world.rank()]) has_state_ = false, overwritten_ = true;
     const Cut before = held_;
     const auto old_pieces = pieces(layout_, before.world, before.rank);
     std::vector<Arena<float>> old_moments;

@@ -25,7 +25,7 @@ struct Decision {
 /// One member's part. A newcomer has no state.
 struct Standing {
   bool has_state = false;
-  bool has_begun = false;  ///< Its program has made or got initial values, and is in its loop.
+  bool has_begun = false;  ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
   Knowledge knowledge{};
   Decision decision{};  ///< Of step `knowledge.decided - 1`, where this member decided it.
   std::uint64_t saved_step = 0;

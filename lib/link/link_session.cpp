@@ -140,7 +140,6 @@ class Link {
     if (lost_) return *lost_;
     place_ = std::exchange(next_, std::nullopt);
     over_.reset();
-    leaving_ = false;
     post(Returned{place_->membership.generation});
     return {};
   }
@@ -306,6 +305,7 @@ class Link {
     const std::lock_guard lock{mutex_};
     if (!over_ || place.membership.generation.number <= newest_.number) return;
     newest_ = place.membership.generation;
+    leaving_ = false;  // here, for the agent may say so again before the program takes its place
     next_ = place;
     changed_.notify_all();
   }

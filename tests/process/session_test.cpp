@@ -237,8 +237,12 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
     const Generation lost = agent.begin_next();  // over again before the program takes it: it never was in it
     agent.broadcast(GenerationOver{lost, loss_of(0)});
     while (agent.next<GenerationOver>().generation != lost) {}
+    CHECK_FALSE(first->is_leaving());
     const Generation next = agent.begin_next();
+    agent.broadcast(PrepareToLeave{next});  // before the program takes its place there
+    for (const Deadline heard = within(60s); !first->is_leaving() && !heard.passed(steady.now());) std::this_thread::yield();
     REQUIRE(first->next_generation(within(20s)).ok());
+    CHECK(first->is_leaving());
     REQUIRE(second->next_generation(within(20s)).ok());
     CHECK(first->place().membership == Membership{next, Rank{1}, WorldSize{2}});
     CHECK(second->place().membership.rank == Rank{0});

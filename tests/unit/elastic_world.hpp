@@ -95,7 +95,9 @@ class ElasticWorld {
         throw Killed{};
       }
       const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false);
-      if (!done.ok() || !world_.misses(membership_, count_ - 1)) return done;
+      if (!done.ok()) return spoil(receives), done;
+      if (!world_.misses(membership_, count_ - 1)) return done;
+      spoil(receives);
       const Failure why{Code::peer_lost, Remedy::rejoin, "the line was cut at the last byte"};
       world_.end_generation(membership_.generation.number, why);
       return why;
@@ -103,6 +105,12 @@ class ElasticWorld {
     void revoke(const Failure& why) override { shared_->net.revoke(why); }
 
    private:
+    /// What an exchange that fails leaves where it was to receive: anything.
+    static void spoil(std::span<const ReceiveList> receives) {
+      for (const ReceiveList& list : receives)
+        for (const auto& part : list) std::ranges::fill(part, std::byte{0x3f});
+    }
+
     ElasticWorld& world_;
     Person& person_;
     std::shared_ptr<Shared> shared_;

@@ -162,6 +162,22 @@ TEST_CASE("sharded state that is lost comes from a checkpoint, or the job begins
   }
 }
 
+TEST_CASE("who got a part of the state before its giver died does not begin with it", "[job][elastic]") {
+  for (const int stage : {0, 1})
+    for (std::uint64_t at = 0; at < 12; ++at) {
+      INFO("zero(" << stage << "), at exchange " << at);
+      ElasticWorld world{2, {{Fate::Kind::dies, 1, 15, true}, {Fate::Kind::dies, 0, at, true}}, toy({.plan = toy_plan(stage)})};
+      auto& results = world.wait();
+      REQUIRE(results.size() == 4);
+      for (const std::size_t i : {2u, 3u}) {
+        INFO((results[i].failure ? message(*results[i].failure) : ""));
+        REQUIRE(results[i].outcome.has_value());
+        CHECK(results[i].outcome->state_hash == undisturbed(toy_plan(stage)));
+        CHECK(results[i].host_state == 7);
+      }
+    }
+}
+
 TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") { for_all_seeds(150, any_history); }
 
 }  // namespace elrun::test

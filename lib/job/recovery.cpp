@@ -139,10 +139,7 @@ void Job::Impl::load_or_begin() {
   }
   open_saves();
   const auto aux = expect(saves_->restore());
-  if (!aux.has_value()) {
-    for (const Arena<float>& moment : moments_) std::ranges::fill(moment.span(), 0.0f);  // of a checkpoint that was damaged
-    return;
-  }
+  if (!aux.has_value()) return;
   take_host_state(*aux);
   saved_step_ = commit_.knowledge().applied;
   begun_before_ = true;

@@ -140,6 +140,7 @@ void Supervisor::on_link_down(const Failure& why) {
   say(Level::warning, fmt::format("waiting for {}; {}it is tried for another {}", waiting_for_,
                                   phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
   link_up_ = served_ = false;
+  hold_the_broken();
   if (ELRUN_PLANTED(torchrun_d5_store_loss_kills_workers) && phase_ == Phase::running) stop({.rejoin = true}, std::nullopt, why);
   for (auto call = calls_.begin(); call != calls_.end();) {
     if (may_repeat(call->second.op)) {
@@ -238,6 +239,8 @@ void Supervisor::on_message(const Revoke& m) {
 void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
   served_ = true;
+  for (Worker& w : workers_)  // it goes on in spite of what they lost? Not with them
+    if (w.held && !w.ending) w.return_by = now_ + options_.timeouts.returning;
   if (!ELRUN_PLANTED(done_is_not_reported_again)) report_to_coordinator();
   if (m.fresh)  // its store waits for what all nodes remember
     for (StoreRequest& request : memory_.replay(world_.generation, world_.seat.group_rank)) act(Send{StoreCall{0, std::move(request)}});
@@ -426,7 +429,7 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
 void Supervisor::welcome(std::size_t worker) {
   Worker& w = workers_[worker];
   if (w.stays) w.return_by = now_ + std::max(options_.timeouts.returning, w.returns_within);
-  w.stays = w.quit = w.ready_to_leave = false;
+  w.stays = w.quit = w.ready_to_leave = w.cannot_go_on = w.held = false;
   Place place;
   place.membership = {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}};
   place.local_rank = LocalRank{static_cast<std::uint32_t>(worker)};
@@ -489,7 +492,12 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
 void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
   const auto i = worker_at(from);
   if (!i || m.generation != world_.generation) return;
-  if (phase_ == Phase::running && m.why.code == Code::peer_lost && !std::exchange(peer_lost_, true)) return join_as_broken();
+  if (phase_ == Phase::running && m.why.code == Code::peer_lost) {
+    workers_[*i].cannot_go_on = true;
+    hold_the_broken();
+    if (!std::exchange(peer_lost_, true)) join_as_broken();
+    return;
+  }
   if (phase_ != Phase::stopping || m.why.code != Code::generation_over || !workers_[*i].stays) return;
   workers_[*i].quit = true;
   workers_[*i].returns_within = std::clamp<Duration>(m.returns_within, Duration{0}, 24h);
@@ -604,6 +612,16 @@ void Supervisor::kill_staying(bool acknowledged_too) {
     w.stays = false;
     if (!acknowledged_too) say(Level::error, fmt::format("{} did not acknowledge within {} that its generation is over: killed", name_of(i), for_people(options_.timeouts.revocation)));
     act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
+  }
+}
+
+// Nobody can end the generation while the coordinator is away, for as long as its grace. A worker that lost a peer in it
+// waits for that a short time only: told now that it is over, it keeps its state and waits for the next one instead.
+void Supervisor::hold_the_broken() {
+  if (phase_ != Phase::running || (link_up_ && served_)) return;
+  for (Worker& w : workers_) {
+    if (!w.cannot_go_on || !w.can_stay || !w.connection || w.ending || std::exchange(w.held, true)) continue;
+    act(Answer{*w.connection, GenerationOver{world_.generation, {Code::peer_lost, Remedy::rejoin, "a peer was lost while the coordinator is away"}}});
   }
 }
 

@@ -155,6 +155,8 @@ class Supervisor {
     bool is_job = false;
     bool can_stay = false;        // its process can go on in the next generation
     bool stays = false;           // and is to: its generation is over
+    bool cannot_go_on = false;    // it said so: it lost a peer
+    bool held = false;            // it was told by this agent alone that its generation is over
     bool quit = false;            // it acknowledged that, and does nothing for the old one any more
     bool released = false;        // it has ended and was collected
     Duration returns_within{};
@@ -210,6 +212,7 @@ class Supervisor {
   void kill_running();
   void kill_staying(bool acknowledged_too);
   void kill_the_late();
+  void hold_the_broken();
   void note_loss();
   void welcome(std::size_t worker);
   void all_stopped();

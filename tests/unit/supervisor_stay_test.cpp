@@ -147,6 +147,31 @@ TEST_CASE("a worker whose word that the job is over comes after the end of its g
   }
 }
 
+TEST_CASE("a worker that loses a peer while the coordinator is away keeps its state until it is back", "[supervisor][stay]") {
+  Node node = running();
+  const Message lost = GenerationOver{generation(1), revoked};
+  if (GENERATE(true, false)) {
+    CHECK(node.tell(10, lost).empty());  // there is a coordinator: the end of the generation is its word
+    CHECK(node.on(LinkDown{}) == Words{"revoke 10"});
+  } else {
+    node.on(LinkDown{});
+    CHECK(node.tell(10, lost) == Words{"revoke 10"});
+  }
+  CHECK(node.tell(10, lost).empty());  // once
+  CHECK(node.tell(10, acknowledgement(1)).empty());
+  CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0 broken"});
+  SECTION("it ends the generation") {
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "revoke 11"});
+    CHECK(node.tell(10, acknowledgement(1)).empty());
+    CHECK(node.tell(11, acknowledgement(1)) == Words{"join last 1"});
+    CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "welcome 11"});
+  }
+  SECTION("it goes on with it: that worker has to be another process") {
+    CHECK(node.hear(Resumed{generation(1)}).empty());
+    CHECK(node.wait(returning) == Words{"signal 0 9"});
+  }
+}
+
 TEST_CASE("a hang is not survived: those who hang cannot be told from those who wait for them", "[supervisor][stay]") {
   Node node{2, 10s, HangSign::progress};
   node.on(LinkUp{});

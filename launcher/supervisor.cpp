@@ -23,6 +23,8 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration broken_line_most = 10s;  // well before workers give up waiting for the word that their generation is over
+
 std::string for_people(Duration d) {
   const double ms = std::chrono::duration<double, std::milli>(d).count();
   return ms < 1000 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.1f} s", ms / 1000);
@@ -89,7 +91,7 @@ std::optional<Instant> Supervisor::wake_at() const {
   const auto consider = [&least](const std::optional<Instant>& at) {
     if (at && (!least || *at < *least)) least = at;
   };
-  for (const auto& at : {join_by_, coordinator_by_, kill_at_, acknowledge_by_, verdict_by_, end_hung_at_, hang_.due(), leave_at_}) consider(at);
+  for (const auto& at : {join_by_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), leave_at_}) consider(at);
   for (const Worker& w : workers_) consider(w.return_by);
   return phase_ == Phase::finished ? std::nullopt : least;
 }
@@ -191,6 +193,7 @@ void Supervisor::on_message(const World& m) {
   join_by_.reset();
   waiting_for_.clear();
   own_failure_ = peer_lost_ = false;
+  broken_line_at_.reset();
   step_ = 0;  // steps may be done again
   calls_.clear();
   memory_.clear();
@@ -239,8 +242,7 @@ void Supervisor::on_message(const Revoke& m) {
 void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
   served_ = true;
-  for (Worker& w : workers_)  // it goes on in spite of what they lost? Not with them
-    if (w.held && !w.ending) w.return_by = now_ + options_.timeouts.returning;
+  if (peer_lost_) tell_of_broken_line();  // it means to go on in spite of that
   if (!ELRUN_PLANTED(done_is_not_reported_again)) report_to_coordinator();
   if (m.fresh)  // its store waits for what all nodes remember
     for (StoreRequest& request : memory_.replay(world_.generation, world_.seat.group_rank)) act(Send{StoreCall{0, std::move(request)}});
@@ -495,7 +497,11 @@ void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
   if (phase_ == Phase::running && m.why.code == Code::peer_lost) {
     workers_[*i].cannot_go_on = true;
     hold_the_broken();
-    if (!std::exchange(peer_lost_, true)) join_as_broken();
+    if (std::exchange(peer_lost_, true)) return;
+    peer_lost_why_ = m.why.what;
+    // A worker that died or a node that fell silent is known by then, and is the better reason.
+    broken_line_at_ = now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most);
+    join_as_broken();
     return;
   }
   if (phase_ != Phase::stopping || m.why.code != Code::generation_over || !workers_[*i].stays) return;
@@ -550,6 +556,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   end_hung_at_.reset();
   stopped_at_ = now_;
   leave_at_.reset();
+  broken_line_at_.reset();
   kill_at_ = gone_by_.value_or(now_ + options_.timeouts.stop_grace);
   if (ELRUN_PLANTED(acknowledges_before_the_end) && after_.rejoin) act(Send{Acknowledge{last_}});
   for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -623,6 +630,16 @@ void Supervisor::hold_the_broken() {
     if (!w.cannot_go_on || !w.can_stay || !w.connection || w.ending || std::exchange(w.held, true)) continue;
     act(Answer{*w.connection, GenerationOver{world_.generation, {Code::peer_lost, Remedy::rejoin, "a peer was lost while the coordinator is away"}}});
   }
+}
+
+// Two workers live and cannot talk to each other any more: only a new generation connects them again.
+void Supervisor::tell_of_broken_line() {
+  broken_line_at_.reset();
+  const auto worker = std::find_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.cannot_go_on && !w.ending; });
+  if (phase_ != Phase::running || job_over_ || !link_up_ || !served_ || worker == workers_.end()) return;  // else it is held
+  const auto local = static_cast<std::uint32_t>(worker - workers_.begin());
+  say(Level::error, fmt::format("{} lost a peer that is not known to have died: {}", name_of(local), peer_lost_why_));
+  act(Send{WorkerFailed{world_.generation, local, 1, fmt::format("the loss of a peer that is not known to have died ({:.500})", peer_lost_why_), true, {}, {}}});
 }
 
 // Its peers cannot connect to it: a process of its own is the next rung.
@@ -734,6 +751,7 @@ void Supervisor::on_tick() {
   }
   if (acknowledge_by_ && now_ >= *acknowledge_by_) kill_staying(false);
   kill_the_late();
+  if (broken_line_at_ && now_ >= *broken_line_at_) tell_of_broken_line();
   if (leave_at_ && now_ >= *leave_at_) {
     say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
     leave(leaving_by_);

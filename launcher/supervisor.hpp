@@ -213,6 +213,7 @@ class Supervisor {
   void kill_staying(bool acknowledged_too);
   void kill_the_late();
   void hold_the_broken();
+  void tell_of_broken_line();
   void note_loss();
   void welcome(std::size_t worker);
   void all_stopped();
@@ -246,6 +247,7 @@ class Supervisor {
   bool job_over_ = false;
   bool own_failure_ = false;  // a worker of this node ended this generation
   bool peer_lost_ = false;    // a worker of this node said so of this generation
+  std::string peer_lost_why_; // in its words
   std::uint32_t node_restarts_ = 0;
   std::uint64_t step_ = 0;                 // highest decided
   int signals_ = 0;                        // that asked to end
@@ -258,6 +260,7 @@ class Supervisor {
   std::optional<Instant> coordinator_by_;  // the coordinator is away
   std::optional<Instant> verdict_by_;      // the job is over here, and no coordinator knows it yet
   std::optional<Instant> kill_at_;         // stopping
+  std::optional<Instant> broken_line_at_;  // a peer was lost, and nobody has said of what until then
   std::optional<Instant> acknowledge_by_;  // stopping: those who stay
   HangWatch hang_;
   std::string hang_why_;                   // of this generation, once a worker hung

@@ -1,15 +1,22 @@
 // The promise of the project, with real processes: whatever happens to the world, the job ends with exit code 0 and in
 // the state of a run to which nothing happened.
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <memory>
 
+#include "lib/base/fd.hpp"
 #include "tests/support/gpt_job.hpp"
 #include "tests/support/property.hpp"
 
 using namespace elrun::test;
+using elrun::Fd;
 using elrun::Rng;
 
 namespace {
@@ -23,6 +30,18 @@ std::string undisturbed(const Folder& folder, unsigned steps) {
 }
 
 std::string tail(const std::string& text) { return text.substr(text.size() > 6000 ? text.size() - 6000 : 0); }
+
+/// A process's end of a TCP connection, taken out of it; nothing when there is none, or it may not be taken.
+Fd connection_of(pid_t pid) {
+  const Fd process{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/" + std::to_string(pid) + "/fd"}) {
+    Fd copy{static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), std::stoi(entry.path().filename()), 0))};
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    if (copy && ::getpeername(copy.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_family == AF_INET) return copy;
+  }
+  return Fd{};
+}
 
 Wait up_to(Rng& rng, unsigned ms) { return Wait{rng.below(ms + 1)}; }
 
@@ -106,6 +125,29 @@ TEST_CASE("replicated state: the survivors of a kill keep their processes, and n
       if (at != std::string::npos) CHECK(ended.output.find(line, at + 1) == std::string::npos);
     }
   });
+}
+
+TEST_CASE("two workers whose connection breaks live on: the world is made again of the same processes", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 300;
+  const std::string state = undisturbed(folder, steps);
+  const auto job = start("elrun", under_elrun({"--nproc_per_node", "3"}, gpt_arguments(folder / "text", steps)), {{"ELRUN_TRANSPORT", "tcp"}});
+  REQUIRE(until(*job, "step=20 "));
+  const auto before = job->children_named("gpt");
+  REQUIRE(before.size() == 3);
+  const Fd connection = connection_of(before[1]);
+  if (!connection) {
+    WARN("SKIPPED: this kernel does not lend a connection of another process (pidfd_getfd)");
+    return;
+  }
+  REQUIRE(::shutdown(connection.get(), SHUT_RDWR) == 0);
+  REQUIRE(until(*job, "lost a peer that is not known to have died"));
+  REQUIRE(until(*job, "generation=2 "));
+  CHECK(job->children_named("gpt") == before);
+  const Ended ended = finish(*job);
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.state == state);
 }
 
 TEST_CASE("without checkpoints a killed worker begins the job again, with the same bits", "[golden]") {

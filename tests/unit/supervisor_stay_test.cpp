@@ -166,9 +166,33 @@ TEST_CASE("a worker that loses a peer while the coordinator is away keeps its st
     CHECK(node.tell(11, acknowledgement(1)) == Words{"join last 1"});
     CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "welcome 11"});
   }
-  SECTION("it goes on with it: that worker has to be another process") {
-    CHECK(node.hear(Resumed{generation(1)}).empty());
-    CHECK(node.wait(returning) == Words{"signal 0 9"});
+  SECTION("it means to go on with it, and is told why it cannot") {
+    CHECK(node.hear(Resumed{generation(1)}) == Words{"failed 0 1 job"});
+    CHECK(node.wait(returning).empty());
+  }
+}
+
+TEST_CASE("two workers that lost each other and live are connected again by a new generation, in the same processes", "[supervisor][stay]") {
+  constexpr Duration known_by = Timeouts{}.heartbeat_limit + Timeouts{}.reconnect_grace;
+  Node node = running();
+  const Message lost = GenerationOver{generation(1), {Code::peer_lost, Remedy::rejoin, "rank 1 is gone: connection reset"}};
+  CHECK(node.tell(10, lost).empty());
+  node.now += 1s;
+  CHECK(node.tell(11, lost).empty());
+  SECTION("nobody knows of a death") {
+    CHECK(node.wait(known_by - 1s - 1ns).empty());
+    CHECK(node.wait(1ns) == Words{"failed 0 1 job"});
+    CHECK(node.said.find("connection reset") != node.said.npos);
+    CHECK(node.wait(known_by).empty());  // once
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "revoke 11"});
+  }
+  SECTION("a death is the better reason") {
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.wake_at() == node.now + revocation);
+  }
+  SECTION("the coordinator is away: they are held instead") {
+    CHECK(node.on(LinkDown{}) == Words{"revoke 10", "revoke 11"});
+    CHECK(node.wait(known_by).empty());
   }
 }
 

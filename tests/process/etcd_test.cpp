@@ -21,7 +21,7 @@ bool without_etcd() {
   return true;
 }
 
-constexpr Duration patience = 20s;  // only a failing test waits for so long
+constexpr Duration patience = 60s;  // only a failing test waits for so long
 
 /// A server, and a loop that runs until something is so.
 struct Stage {

@@ -18,7 +18,7 @@
 namespace elrun::test {
 namespace {
 
-constexpr Duration patience = 20s;  // only a failing test waits for so long
+constexpr Duration patience = 60s;  // only a failing test waits for so long
 
 /// A loop that runs until something is so.
 struct Stage {

@@ -99,7 +99,7 @@ TEST_CASE("a name that moved: the coordinator's pod is replaced, and the others 
   const bool silent = GENERATE(false, true);  // its node is lost; or its processes alone
   if (silent) store->cut_cable();
   else store->kill();
-  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 30s));
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 60s));
   store.reset();
   Pod fresh{fabric, "coordinator", 20};
   REQUIRE(fresh.run(Cluster::store(patient)).line("serving"));
@@ -135,7 +135,7 @@ TEST_CASE("a coordinator's pod without workers comes back 5 s later elsewhere: n
   coordinator->kill();
   fabric.publish("coordinator", {});
   const auto gone = std::chrono::steady_clock::now();
-  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 30s));
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 60s));
   REQUIRE(until(a.job(), "step="));  // and it trains on
   coordinator.reset();
   listen(a.job(), std::chrono::duration_cast<Wait>(gone + 5s - std::chrono::steady_clock::now()));
@@ -184,7 +184,7 @@ TEST_CASE("a node that falls silent is lost by the heartbeat limit, and comes ba
   CHECK_FALSE(worker.ended(0ms));  // nobody told the node
   b.mend_cable();
   CHECK(worker.ended(30s));
-  for (Pod* pod : {&a, &b}) CHECK(pod->job().line("world=2", 30s));
+  for (Pod* pod : {&a, &b}) CHECK(pod->job().line("world=2", 60s));
   cluster.end();
   for (Pod* pod : {&a, &b, &store}) CHECK(pod->job().wait() == 0);
 }
@@ -201,7 +201,7 @@ TEST_CASE("packets that are lost in one direction only: the node is lost, and co
   INFO((heard ? "it is heard" : "it hears"));
   Pod& mute = heard ? store : b;
   mute.lose_packets_to(heard ? b : store);
-  CHECK(a.job().line("world=1", 30s));
+  CHECK(a.job().line("world=1", 60s));
   mute.mend();
   for (Pod* pod : {&a, &b}) CHECK(pod->job().line("world=2", 60s));
   cluster.end();
@@ -278,11 +278,11 @@ TEST_CASE("a coordinator that is frozen, replaced and thawed decides nothing any
   for (Pod* pod : {&a, &b}) pod->run(cluster.agent("2", quick));
   for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("world=2"));
   old.freeze();
-  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 30s));
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("waiting for the coordinator", 60s));
   Pod fresh{fabric, "coordinator", 20};
   REQUIRE(fresh.run(Cluster::store(quick)).line("serving"));
   fabric.publish("coordinator", {fresh.address()});
-  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("is back", 30s));
+  for (Pod* pod : {&a, &b}) REQUIRE(pod->job().line("is back", 60s));
   old.thaw();
   CHECK(old.job().line("is lost"));
   cluster.end();

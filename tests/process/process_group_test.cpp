@@ -363,11 +363,11 @@ TEST_CASE("a proof that was captured on one connection opens no other", "[proces
   local.run([&](std::uint32_t rank, Session& session) {
     if (rank == 0) {
       const auto group = ProcessGroup::join(session, patient);
-      (void)session.store().set("joined", {}, Deadline::after(local.clock().now(), 30s));
+      (void)session.store().set("joined", {}, Deadline::after(local.clock().now(), 60s));
       return complaints(group.ok(), group.ok() ? "" : message(group.failure()));
     }
     // Rank 1 is played here: it has the key, and says the same introduction each time.
-    const auto places = session.store().all_gather("elrun/comm/addresses", Rank{1}, WorldSize{2}, as_bytes("1 127.0.0.1"), Deadline::after(local.clock().now(), 30s));
+    const auto places = session.store().all_gather("elrun/comm/addresses", Rank{1}, WorldSize{2}, as_bytes("1 127.0.0.1"), Deadline::after(local.clock().now(), 60s));
     if (!places.ok()) return complaints(false, message(places.failure()));
     const auto port = static_cast<std::uint16_t>(std::atoi(std::string{as_text((*places)[0])}.c_str()));
     const Introduction mine{session.place().membership.generation, WorldSize{2}, Rank{1}, Rank{0}, {}};
@@ -398,7 +398,7 @@ TEST_CASE("a proof that was captured on one connection opens no other", "[proces
     complaints(first != second && second != third, "a nonce came twice");
     const Sha256 own = proof_of(Role::dialer, session.place().key, mine, third);
     (void)::send(honest.get(), own.data(), own.size(), MSG_NOSIGNAL);
-    complaints(session.store().get("joined", Deadline::after(local.clock().now(), 30s)).ok(), "rank 0 did not join");
+    complaints(session.store().get("joined", Deadline::after(local.clock().now(), 60s)).ok(), "rank 0 did not join");
   });
   CHECK(complaints.all() == "");
 }

@@ -88,7 +88,7 @@ class SmallAgent {
         heard_.erase(at);
         return found;
       }
-      const bool more = arrived_.wait_for(lock, 20s) == std::cv_status::no_timeout;
+      const bool more = arrived_.wait_for(lock, 60s) == std::cv_status::no_timeout;
       REQUIRE(more);
     }
   }

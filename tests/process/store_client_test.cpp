@@ -18,7 +18,7 @@
 namespace elrun::test {
 namespace {
 
-constexpr Duration patience = 20s;  // only a failing test waits for so long
+constexpr Duration patience = 60s;  // only a failing test waits for so long
 Deadline soon() { return deadline_in(patience); }
 
 /// A store alone, as `elrun store` serves it.

@@ -45,9 +45,9 @@ class Job {
   [[nodiscard]] pid_t pid() const { return pid_; }
   void signal(int number) const;
   /// The first line not yet returned that contains `text`; nothing when the output ends or the time is over before.
-  std::optional<std::string> line(const std::string& text, Wait wait = Wait{20000});
+  std::optional<std::string> line(const std::string& text, Wait wait = Wait{60000});
   /// The exit code as a shell tells it, -1 when it still runs after `wait`. Reads the output to its end.
-  int wait(Wait wait = Wait{30000});
+  int wait(Wait wait = Wait{90000});
   /// All that has been read so far.
   [[nodiscard]] const std::string& output() const { return output_; }
   [[nodiscard]] bool says(const std::string& text) const { return output_.find(text) != std::string::npos; }

@@ -56,3 +56,11 @@ if(TARGET mnist AND TARGET elrun_launcher)
     add_dependencies(mnist_elrun_test mnist elrun_launcher)
   endif()
 endif()
+
+# The raw-pointer sample, before and after.
+if(TARGET flat_after AND TARGET elrun_launcher)
+  elrun_test(flat_test SOURCES process/flat_test.cpp LINK fmt::fmt LABELS process golden grpc TIMEOUT 300)
+  if(TARGET flat_test)
+    add_dependencies(flat_test flat_before flat_after elrun_launcher)
+  endif()
+endif()

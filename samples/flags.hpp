@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -122,6 +123,13 @@ void add_contradictions(Parsed<Options>& parsed, std::vector<std::string> proble
     parsed.problems.push_back(std::move(problem));
     if (parsed.exit_code == 0) parsed.exit_code = ExitCode::configuration;
   }
+}
+
+/// Says all problems on standard error and returns the exit code for `main`.
+template <class Options>
+[[nodiscard]] int refuse(const std::string& program, const Parsed<Options>& parsed) {
+  for (const std::string& problem : parsed.problems) std::fprintf(stderr, "%s: %s\n", program.c_str(), problem.c_str());
+  return parsed.exit_code;
 }
 
 /// One line per flag, with its default.

@@ -194,7 +194,6 @@ int main(int argc, char** argv) {
       parsed.exit_code = flags::no_input;
     }
   }
-  for (const std::string& problem : parsed.problems) std::fprintf(stderr, "flat_after: %s\n", problem.c_str());
-  if (!parsed.problems.empty()) return parsed.exit_code;
+  if (!parsed.problems.empty()) return flags::refuse("flat_after", parsed);
   return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, parsed.options, text); });
 }

@@ -183,8 +183,7 @@ int main(int argc, char** argv) {
       parsed.exit_code = flags::no_input;
     }
   }
-  for (const std::string& problem : parsed.problems) std::fprintf(stderr, "flat_before: %s\n", problem.c_str());
-  if (!parsed.problems.empty()) return parsed.exit_code;
+  if (!parsed.problems.empty()) return flags::refuse("flat_before", parsed);
   train(parsed.options, text);
   return 0;
 }

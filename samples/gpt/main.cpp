@@ -1,25 +1,18 @@
 // A language model on any text: a whole program around elrun::Job. Nothing in it knows how many processes there are.
 
-#include <cstdarg>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include <elrun/elrun.hpp>
+#include "samples/format.hpp"
 #include "samples/gpt/model.hpp"
 #include "samples/gpt/options.hpp"
 #include "samples/gpt/text.hpp"
 
 namespace {
 
-__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
-  char line[256];
-  va_list values;
-  va_start(values, pattern);
-  std::vsnprintf(line, sizeof line, pattern, values);
-  va_end(values);
-  return line;
-}
+using samples::format;
 
 elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
   return {.global_batch = options.global_batch,
@@ -76,11 +69,6 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
                    static_cast<double>(end.loss), static_cast<unsigned long long>(end.state_hash)));
 }
 
-int refuse(const std::vector<std::string>& problems, int exit_code) {
-  for (const std::string& problem : problems) std::fprintf(stderr, "gpt: %s\n", problem.c_str());
-  return exit_code;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -88,12 +76,12 @@ int main(int argc, char** argv) {
   const gpt::Options& options = parsed.options;
   if (options.help) return std::fputs(gpt::help().c_str(), stdout) < 0 ? 1 : 0;
 
-  if (options.data.empty()) return refuse(parsed.problems, parsed.exit_code);
+  if (options.data.empty()) return flags::refuse("gpt", parsed);
   auto text = elrun::TextFile::open(options.data, options.context);
   if (!text.ok()) {
     parsed.problems.push_back("--data " + text.failure().what);
     if (parsed.exit_code == 0) parsed.exit_code = flags::no_input;
   }
-  if (!parsed.problems.empty()) return refuse(parsed.problems, parsed.exit_code);
+  if (!parsed.problems.empty()) return flags::refuse("gpt", parsed);
   return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, options, *text); });
 }

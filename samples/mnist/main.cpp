@@ -1,12 +1,12 @@
 // A convolutional network on MNIST: a whole program around elrun::Job. Nothing in it knows how many processes there are.
 
-#include <cstdarg>
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <elrun/elrun.hpp>
+#include "samples/format.hpp"
 #include "samples/mnist/digits.hpp"
 #include "samples/mnist/model.hpp"
 #include "samples/mnist/options.hpp"
@@ -14,14 +14,7 @@
 
 namespace {
 
-__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
-  char line[256];
-  va_list values;
-  va_start(values, pattern);
-  std::vsnprintf(line, sizeof line, pattern, values);
-  va_end(values);
-  return line;
-}
+using samples::format;
 
 class Training {
  public:
@@ -130,22 +123,17 @@ class Training {
   std::vector<mnist::Digit> test_batch_;
 };
 
-int refuse(const std::vector<std::string>& problems, int exit_code) {
-  for (const std::string& problem : problems) std::fprintf(stderr, "mnist: %s\n", problem.c_str());
-  return exit_code;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   mnist::Parsed parsed = mnist::parse({argv + 1, argv + argc});
   if (parsed.options.help) return std::fputs(mnist::help().c_str(), stdout) < 0 ? 1 : 0;
-  if (parsed.options.data_path.empty()) return refuse(parsed.problems, parsed.exit_code);
+  if (parsed.options.data_path.empty()) return flags::refuse("mnist", parsed);
   const auto digits = mnist::Digits::open(parsed.options.data_path);
   if (!digits.ok()) {
     parsed.problems.push_back("--data_path: " + digits.failure().what);
     if (parsed.exit_code == 0) parsed.exit_code = flags::no_input;
   }
-  if (!parsed.problems.empty()) return refuse(parsed.problems, parsed.exit_code);
+  if (!parsed.problems.empty()) return flags::refuse("mnist", parsed);
   return elrun::run(argc, argv, [&](elrun::Job& job) { Training{job, parsed.options, *digits}.run(); });
 }

@@ -36,27 +36,46 @@ struct TensorOptions {
   std::uint32_t uses = 1;  ///< `use_grad` scopes per slot that add to the gradient (2: tied); handed off after the last.
 };
 
-/// A parameter: a view into its unit's memory, at an address that is stable from `seal()` to the end of the job.
-/// Cheap to copy. Contents are what this step computes with, inside a `use` scope of its unit.
+/// Where a tensor's memory is just now: what its views share. The job's own; programs hold a `Tensor`.
+struct TensorPlace {
+  void* data = nullptr;  ///< Null where nobody may read or write it.
+  void* grad = nullptr;  ///< Null outside of `use_grad` scopes of its unit, and for a frozen tensor.
+  Shape shape;
+  std::string name;      ///< With its unit's: "block.0/qkv".
+};
+
+namespace detail {
+/// Throws Error (invalid_argument) that names tensor and remedy.
+[[noreturn]] ELRUN_API void out_of_scope(const TensorPlace* tensor, bool gradient);
+}  // namespace detail
+
+/// A parameter: a view into its unit's memory. Cheap to copy, valid as long as the job. Contents are what this step
+/// computes with, inside a `use` or `use_grad` scope of its unit.
 template <class T>
 class Tensor {
  public:
   Tensor() = default;
-  [[nodiscard]] T* data() const { return *data_; }
-  /// Where this slot's gradient goes, inside a `use_grad` scope: zero at the scope's begin when it is the first of the
-  /// slot's uses, added to after that. Same shape, same dtype.
-  [[nodiscard]] T* grad() const { return *grad_; }
-  [[nodiscard]] const Shape& shape() const { return *shape_; }
-  [[nodiscard]] std::uint64_t size() const { return element_count(*shape_); }
-  [[nodiscard]] std::span<T> span() const { return {*data_, size()}; }
-  [[nodiscard]] std::span<T> grad_span() const { return {*grad_, size()}; }
+  /// Elements in row-major order. Throws before `seal()`, and out of scope where parameters are sharded.
+  [[nodiscard]] T* data() const {
+    if (place_ == nullptr || place_->data == nullptr) [[unlikely]] detail::out_of_scope(place_, false);
+    return static_cast<T*>(place_->data);
+  }
+  /// Where this slot's gradient goes: zero at the begin of the slot's first `use_grad` scope, added to after that. Same
+  /// shape, same dtype. Throws outside of such a scope, and for a frozen tensor. Ask anew in every scope: the address
+  /// may be another.
+  [[nodiscard]] T* grad() const {
+    if (place_ == nullptr || place_->grad == nullptr) [[unlikely]] detail::out_of_scope(place_, true);
+    return static_cast<T*>(place_->grad);
+  }
+  [[nodiscard]] const Shape& shape() const { return place_->shape; }
+  [[nodiscard]] std::uint64_t size() const { return element_count(place_->shape); }
+  [[nodiscard]] std::span<T> span() const { return {data(), size()}; }
+  [[nodiscard]] std::span<T> grad_span() const { return {grad(), size()}; }
 
  private:
   friend class Unit;
-  Tensor(T* const* data, T* const* grad, const Shape* shape) : data_{data}, grad_{grad}, shape_{shape} {}
-  T* const* data_ = nullptr;   // owned by the job, filled in by seal()
-  T* const* grad_ = nullptr;
-  const Shape* shape_ = nullptr;
+  explicit Tensor(const TensorPlace& place) : place_{&place} {}
+  const TensorPlace* place_ = nullptr;  // owned by the job
 };
 
 /// A scope in which a unit's weights (or gradients) may be touched. Ends it at destruction, in the stream's order.
@@ -81,23 +100,18 @@ class ELRUN_API Unit {
   /// Declares a parameter, before `seal()`. `T` is float; names are unique in the unit.
   template <class T>
   Tensor<T> tensor(std::string_view name, Shape shape, TensorOptions options = {}) {
-    const Slots s = declare(name, DTypeOf<T>::value, std::move(shape), options);
-    return Tensor<T>{static_cast<T* const*>(s.data), static_cast<T* const*>(s.grad), s.shape};
+    return Tensor<T>{declare(name, DTypeOf<T>::value, std::move(shape), options)};
   }
-  /// Weights are there until the scope ends.
+  /// Weights are there until the scope ends. After `restore()`.
   [[nodiscard]] UseScope use(Stream stream = {});
-  /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off.
+  /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off. Inside a slot
+  /// of a step, at most as often per slot as the unit's tensors declare `uses`; ends before its slot does.
   [[nodiscard]] UseScope use_grad(Stream stream = {});
 
  private:
   friend class Job;
-  struct Slots {
-    const void* data;
-    const void* grad;
-    const Shape* shape;
-  };
   explicit Unit(void* impl) : impl_{impl} {}
-  Slots declare(std::string_view name, DType type, Shape shape, TensorOptions options);
+  const TensorPlace& declare(std::string_view name, DType type, Shape shape, TensorOptions options);
   void* impl_;
 };
 

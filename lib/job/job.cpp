@@ -8,6 +8,7 @@
 #include "kernels/state_hash.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/job/agreement.hpp"
 #include "lib/job/assign.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
@@ -192,32 +193,26 @@ bool Job::Impl::restore() {
 
 /// Two programs, or one with two sets of flags, in one world: said before the first collective of a step mixes them up.
 void Job::Impl::same_job_everywhere() {
+  const auto mine = agreements(*plan, checkpoint_, specs_);
   ByteWriter w;
-  const auto add = [&w](std::string_view text) { w.put_raw(sha256(as_bytes(text))); };
-  add(identity(*plan).description);
-  add(fmt::format("{} {}", whole_optimizer(), plan->steps));
-  add(fmt::format("{} {}", checkpoint_.directory, checkpoint_.every));
-  std::string model;
-  for (const UnitSpec& unit : specs_) {
-    model += fmt::format("unit {}\n", unit.name);
-    for (const TensorSpec& t : unit.tensors)
-      model += fmt::format("{} {} {} {} {}\n", t.name, fmt::join(t.shape, "x"), t.options.decay, t.options.frozen,
-                           t.options.uses);
+  for (const Agreement& a : mine) w.put_raw(sha256(as_bytes(a.text)));
+  const auto digests = expect(world.all_gather(w.bytes()));
+  for (std::uint32_t r = 1; r < world.size(); ++r) {
+    if (digests[r] == digests[0]) continue;
+    // All have the same digests, so all come here together: the texts of what differs first, for the message.
+    const auto digest = [&](std::uint32_t rank, std::size_t i) {
+      return digests[rank].size() == w.bytes().size() ? ByteSpan{digests[rank]}.subspan(i * 32, 32) : ByteSpan{};
+    };
+    std::size_t i = 0;
+    while (i + 1 < mine.size() && std::ranges::equal(digest(r, i), digest(0, i))) ++i;
+    const auto texts = expect(world.all_gather(as_bytes(mine[i].text)));
+    const auto text = [&](std::uint32_t rank) {
+      return std::string_view{reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size()};
+    };
+    throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                        fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags\n{}",
+                                    r, mine[i].name, difference("rank 0", text(0), fmt::format("rank {}", r), text(r)))}};
   }
-  add(model);
-  constexpr const char* names[] = {"plan", "placement or number of steps", "checkpoint options", "model"};
-  const auto parts = expect(world.all_gather(w.bytes()));
-  for (std::uint32_t r = 1; r < world.size(); ++r)
-    for (std::size_t i = 0; i < std::size(names); ++i) {
-      const auto digest = [&](std::uint32_t rank) {
-        return parts[rank].size() == w.bytes().size() ? ByteSpan{parts[rank]}.subspan(i * 32, 32) : ByteSpan{};
-      };
-      if (!std::ranges::equal(digest(r), digest(0)))
-        throw Error{
-            Failure{Code::mismatch, Remedy::fix_config,
-                    fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags",
-                                r, names[i])}};
-    }
 }
 
 void Job::Impl::same_parameters_everywhere() {

@@ -37,18 +37,12 @@ struct JobHost {
   Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
 
-/// A declared tensor, and what its views point at.
-struct TensorState {
-  float* data = nullptr;
-  float* grad = nullptr;
-  Shape shape;
-};
-
 struct UnitState {
   Job::Impl* job = nullptr;
   std::uint32_t index = 0;
-  std::deque<TensorState> tensors;  // views hold addresses
+  std::deque<TensorPlace> tensors;  // views hold addresses
   std::uint32_t scopes = 0;         // use_grad scopes begun in this slot
+  std::uint32_t open_scopes = 0;    // and not ended
 };
 
 /// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
@@ -60,7 +54,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   void configure(const Plan& plan, const CheckpointOptions& checkpoint);
   UnitState& unit(std::string_view name);
-  TensorState& declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options);
+  TensorPlace& declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options);
   void register_state(std::string_view name, std::span<std::byte> bytes);
   void seal();
   bool restore();
@@ -70,7 +64,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Slot* next_slot();
   StepResult apply(const AnyOptimizer& optimizer, const ApplyOptions& options);
   void report(float loss, std::uint64_t tokens);
+  void begin_use() const;
   void begin_gradient(UnitState& unit);
+  void end_gradient(UnitState& unit) noexcept;
 
   /// Of a generation that is over, after which there is none for this process.
   [[noreturn]] void leave(Failure why);

@@ -11,6 +11,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/job/assign.hpp"
+#include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
 #include "lib/job/plan.hpp"
 #include "lib/job/sampler.hpp"
@@ -48,14 +49,7 @@ Slot* Job::Impl::next_slot() {
   samples_.resize(plan->micro_batch);
   samples_of_slot(*plan, commit_.knowledge().applied, index, samples_);
   SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, commit_.knowledge().applied, index));
-  float* const leaf = gradients_.leaf(in_.slot);
-  for (UnitState& unit : units_) {
-    unit.scopes = 0;
-    const UnitLayout& layout = layout_.units[unit.index];
-    for (std::size_t t = 0; t < unit.tensors.size(); ++t)
-      if (!specs_[unit.index].tensors[t].options.frozen)
-        unit.tensors[t].grad = leaf + layout.gradient_begin + layout.offsets[t];
-  }
+  for (UnitState& unit : units_) unit.scopes = 0;
   in_.open = true, in_.reported = false;
   slot_begun_ = host.clock.now();
   return &slot_;
@@ -75,8 +69,13 @@ void Job::Impl::close_slot() {
     host.session.returns_within(slots_to_return * (longest_slot_ = took));
   if (world.over()) return;  // nothing of it will be used
   require(in_.reported, "a slot ended without slot.report(loss, tokens)");
-  for (const UnitState& unit : units_)
+  for (const UnitState& unit : units_) {
+    if (unit.open_scopes > 0)
+      throw Error{invalid(fmt::format("slot {} ended inside a use_grad scope of unit '{}': let the scope end before the slot, for its "
+                                      "end hands the gradient off",
+                                      slot_.index(), specs_[unit.index].name))};
     if (unit.scopes == 0) zero_gradient(unit);  // it had no part in this slot
+  }
   my_losses_[in_.slot] = reported_loss_;
   my_tokens_[in_.slot] = reported_tokens_;
   gradients_.fold_leaf(in_.slot++);
@@ -175,6 +174,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   const std::uint64_t step = commit_.knowledge().applied;
   if (!world.over()) {
     require(in_.slot == my_slots().size(), "apply was called before all slots of the step were run");
+    if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
     if (reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.

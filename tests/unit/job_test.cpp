@@ -104,31 +104,6 @@ TEST_CASE("a thread that rounds or flushes in its own way is refused", "[job]") 
 #endif
 }
 
-TEST_CASE("ranks that run another program or other flags are told apart before they train", "[job]") {
-  const auto what = [](const std::function<void(Plan&, CheckpointOptions&, std::uint64_t & size)>& change_on_rank_1) {
-    std::atomic<int> next{0};  // members are alike; whoever comes second is changed
-    const auto members = run_world({.world = 2}, [&](Job& job, Member&) {
-      Plan plan = toy_plan(0);
-      CheckpointOptions checkpoint;
-      std::uint64_t size = 10;
-      if (next++ == 1) change_on_rank_1(plan, checkpoint, size);
-      job.configure(plan, checkpoint);
-      auto t = job.unit("u").tensor<float>("t", {size});
-      job.seal();
-      (void)job.restore();
-      t.data()[0] = static_cast<float>(plan.seed);
-      (void)job.next_step();
-    });
-    REQUIRE(members[0].failure.has_value());
-    CHECK(exit_code(*members[0].failure) == 78);
-    return members[0].failure->what;
-  };
-  CHECK(contains(what([](Plan& p, auto&, auto&) { p.seed = 99; }), "another plan"));
-  CHECK(contains(what([](Plan& p, auto&, auto&) { p.steps = 99; }), "number of steps"));
-  CHECK(contains(what([](auto&, CheckpointOptions& c, auto&) { c.directory = "/nonexistent"; }), "checkpoint options"));
-  CHECK(contains(what([](auto&, auto&, std::uint64_t& size) { size = 11; }), "another model"));
-}
-
 TEST_CASE("parameters that differ between ranks are told before the first step", "[job]") {
   std::atomic<int> next{0};
   const auto members = run_world({.world = 3}, [&](Job& job, Member&) {

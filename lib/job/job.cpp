@@ -321,7 +321,9 @@ void Job::Impl::save(bool last) {
     return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
   };
   const std::uint64_t step = commit_.knowledge().applied;
+  const Instant begun = host.clock.now();
   const auto saved = saves_->save(step, host_state(), still_owner);
+  was_away_since(begun);
   if (saved.ok()) {
     saved_step_ = step;
     return;

@@ -136,6 +136,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void finish();
   [[nodiscard]] std::uint64_t state_sum() const;
   void close_slot();
+  void was_away_since(Instant begun);
   void zero_gradient(const UnitState& unit);
   void write_vote(const Vote& vote);
   Result<void> exchange_votes();
@@ -200,7 +201,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Decision decision_;         // of the last step decided here
   AnyOptimizer optimizer_;           // of the step voted for
   ApplyOptions apply_options_;
-  Duration longest_slot_{};
+  Duration longest_away_{};  // without a look at the world: a slot, or a save
   Instant slot_begun_{};
   Slot slot_;
   std::vector<std::uint64_t> samples_;

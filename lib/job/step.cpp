@@ -19,7 +19,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr int slots_to_return = 8;  // of the longest: so long may a program take to come back to next_step()
+constexpr int times_to_return = 8;  // the longest slot or save: so long may a program take to come back to next_step()
 constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
 
 struct VoteHeader {
@@ -65,8 +65,7 @@ void Job::Impl::report(float loss, std::uint64_t tokens) {
 
 void Job::Impl::close_slot() {
   in_.open = false;
-  if (const Duration took = host.clock.now() - slot_begun_; took > longest_slot_)
-    host.session.returns_within(slots_to_return * (longest_slot_ = took));
+  was_away_since(slot_begun_);
   if (world.over()) return;  // nothing of it will be used
   require(in_.reported, "a slot ended without slot.report(loss, tokens)");
   for (const UnitState& unit : units_) {
@@ -79,6 +78,11 @@ void Job::Impl::close_slot() {
   my_losses_[in_.slot] = reported_loss_;
   my_tokens_[in_.slot] = reported_tokens_;
   gradients_.fold_leaf(in_.slot++);
+}
+
+void Job::Impl::was_away_since(Instant begun) {
+  if (const Duration took = host.clock.now() - begun; took > longest_away_)
+    host.session.returns_within(times_to_return * (longest_away_ = took));
 }
 
 // ---- votes
@@ -259,7 +263,9 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
     for (std::size_t i = 0; i < samples_.size(); ++i) samples_[i] = first + i;
     SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, evaluation_step, index));
     in_.open = true, in_.reported = false;
+    slot_begun_ = host.clock.now();
     forward(slot_);
+    was_away_since(slot_begun_);
     in_.open = false;
     require(in_.reported || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
     mine.put(reported_tokens_);

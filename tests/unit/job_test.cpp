@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "lib/job/fp_environment.hpp"
+#include "tests/support/faulty_files.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {
@@ -336,6 +337,38 @@ TEST_CASE("a member whose node leaves has all save at the end of the step, once,
   CHECK(members[0].outcome->state_hash == run_world({.world = 1}, toy({.plan = toy_plan(1)}))[0].outcome->state_hash);
   const auto without_root = run_world({.world = 2, .leave = WorldOptions::Leave{0, 1}}, toy({.plan = toy_plan(1)}));
   CHECK(without_root[0].ready_to_leave_at == std::vector<std::uint64_t>{2});  // there is nothing to save to
+}
+
+TEST_CASE("the agent knows how long a member may be away: eight times its longest slot, evaluation or save", "[job]") {
+  ManualClock clock;
+  FaultyFiles files;
+  Duration slot = 1s, evaluation{}, save{}, longest = 1s;
+  SECTION("a slot") {}
+  SECTION("an evaluation") { longest = evaluation = 3s; }
+  SECTION("a save") { longest = save = 7s; }
+  bool saves = false;
+  files.before = [&](std::uint64_t) {
+    if (std::exchange(saves, false)) clock.advance(save);
+  };
+  ToyOptions options{.plan = toy_plan(0)};
+  options.checkpoint = {.directory = "/root", .every = 3};
+  options.stop_after = 5;
+  options.in_slot = [&](Job&, std::uint64_t step, Slot&) {
+    clock.advance(slot);
+    saves = step == 2;
+  };
+  const Program program = toy(options);
+  const auto members = run_world({.clock = &clock, .files = &files}, [&](Job& job, Member& me) {
+    program(job, me);
+    (void)job.evaluate(3, [&](Slot& s) {
+      clock.advance(evaluation);
+      s.report(1.0f, 1);
+    });
+  });
+  INFO((members[0].failure ? message(*members[0].failure) : ""));
+  CHECK_FALSE(members[0].failure.has_value());
+  CHECK_FALSE(saves);
+  CHECK(members[0].returns_within == 8 * longest);
 }
 
 TEST_CASE("a save that fails is told, and training goes on", "[job]") {

@@ -104,6 +104,7 @@ class TestSession final : public Session {
   Result<void> finished(Deadline) override { return has_finished = true, Result<void>{}; }
   bool is_leaving() const override { return leaves_at.has_value() && decided >= *leaves_at; }
   void ready_to_leave() override { ready_at.push_back(decided); }
+  void returns_within(Duration time) override { within = time; }
 
   void end(const Failure& why) {
     const std::lock_guard lock{mutex_};
@@ -116,6 +117,7 @@ class TestSession final : public Session {
   bool has_finished = false;
   std::optional<std::uint64_t> leaves_at;  // steps decided when it is asked to
   std::vector<std::uint64_t> ready_at;     // and when it said that it may
+  Duration within{};                       // the program says it comes back
 
  private:
   std::mutex mutex_;
@@ -134,6 +136,7 @@ struct Member {
   std::uint64_t host_state = 0;
   std::uint64_t steps_begun = 0;  // more host state, which changes before the step is decided
   std::vector<std::uint64_t> ready_to_leave_at;
+  Duration returns_within{};
   std::vector<StepResult> steps;
   std::vector<std::string> lines;
   std::size_t ahead = 0;  // slots that were told in advance
@@ -155,6 +158,8 @@ struct WorldOptions {
   std::uint64_t* bytes_sent = nullptr;
   bool elastic = false;
   JoinPeers join{};  ///< Instead of the exchange of memory.
+  const Clock* clock = nullptr;  ///< Instead of the real one.
+  Files* files = nullptr;        ///< Likewise.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -171,7 +176,8 @@ struct TestGeneration {
 
 /// Runs `program` as every member of one generation, and waits for all of them.
 inline std::vector<Member> run_world(const WorldOptions& options, const Program& program) {
-  static const SteadyClock clock;
+  static const SteadyClock steady;
+  const Clock& clock = options.clock != nullptr ? *options.clock : steady;
   const Generation generation{options.generation, {{0x1234, options.generation}}};
   const auto shared = std::make_unique<TestGeneration>(clock, generation, options.world);
   std::vector<Member> members(options.world);
@@ -192,7 +198,8 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                     const std::lock_guard lock{shared->lines};
                     me.lines.emplace_back(line);
                   }};
-    PosixFiles files;
+    PosixFiles posix;
+    Files& files = options.files != nullptr ? *options.files : posix;
     const bool dies = options.death.has_value() && options.death->rank == rank;
     const JoinPeers memory = [&](Session&) -> Result<std::unique_ptr<Peers>> {
       return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(
@@ -214,6 +221,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
     me.finished = session.has_finished;
     me.decided = session.decided;
     me.ready_to_leave_at = session.ready_at;
+    me.returns_within = session.within;
   };
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < options.world; ++r) threads.emplace_back(one, r);

@@ -2,6 +2,7 @@
 /// \file A job of several members in threads, over any number of generations: members go away in mid-exchange, newcomers
 /// come, and whoever is left goes on in the same thread, as a process does under elrun.
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -16,12 +17,12 @@ namespace elrun::test {
 /// What happens to a generation. `at` counts exchanges of the one to whom it happens.
 struct Fate {
   /// A member goes away; one more wants in; it has to end with nobody lost; or one exchange reaches one member alone: all
-  /// others fail in it.
-  enum class Kind : std::uint8_t { dies, grows, breaks, splits };
+  /// others fail in it. Or its node is asked to leave, with the next fate in the same generation.
+  enum class Kind : std::uint8_t { dies, grows, breaks, splits, leaves };
   Kind kind = Kind::dies;
   std::uint32_t whom = 0;     ///< Of the members in rank order, modulo their number.
   std::uint64_t at = 0;
-  bool comes_back = true;     ///< A newcomer in the place of the one that dies.
+  bool comes_back = true;     ///< A newcomer in the place of the one that dies or leaves.
 };
 
 /// Thrown out of an exchange: what SIGKILL is to a process.
@@ -70,6 +71,8 @@ class ElasticWorld {
     Result<void> finished(Deadline) override { return world_.finished(), Result<void>{}; }
     void cannot_go_on(const Failure& why) override { world_.end_generation(place_.membership.generation.number, why); }
     Result<void> next_generation(Deadline) override { return world_.next(person_); }
+    bool is_leaving() const override { return person_.is_leaving; }
+    void ready_to_leave() override { world_.leave(person_); }
 
     ElasticWorld& world_;
     Person& person_;
@@ -81,6 +84,8 @@ class ElasticWorld {
     explicit Person(ElasticWorld& world) : session{world, *this} {}
     PersonSession session;
     bool alive = true, waits = true, killed = false;
+    bool comes_back = false, has_left = false;
+    std::atomic<bool> is_leaving = false;
     std::optional<Failure> over;
     std::optional<Place> next;
     std::shared_ptr<Shared> shared;
@@ -159,9 +164,12 @@ class ElasticWorld {
       members[r]->shared = shared;
       members[r]->waits = false;
     }
+    draw_fate();
+    changed_.notify_all();
+  }
+  void draw_fate() {
     fate_ = fates_.empty() ? std::nullopt : std::optional{fates_.front()};
     if (!fates_.empty()) fates_.pop_front();
-    changed_.notify_all();
   }
 
   // --- from the members' threads ---
@@ -194,6 +202,7 @@ class ElasticWorld {
 
   Result<void> next(Person& person) {
     std::unique_lock lock{mutex_};
+    if (person.has_left) return Failure{Code::generation_over, Remedy::exit_process, "its node has left"};
     if (!person.next) {
       person.waits = true;
       form();
@@ -205,6 +214,16 @@ class ElasticWorld {
     person.session.calls_.clear();
     person.over.reset();
     return {};
+  }
+
+  /// As its agent does: the node leaves at once, and the others go on without it.
+  void leave(Person& person) {
+    {
+      const std::lock_guard lock{mutex_};
+      person.has_left = true;
+      if (person.comes_back) add_member();
+    }
+    end_generation(person.session.place().membership.generation.number, {Code::generation_over, Remedy::rejoin, "a node leaves"});
   }
 
   void gone(Person& person, bool killed) {
@@ -241,6 +260,12 @@ class ElasticWorld {
       const std::lock_guard lock{mutex_};
       if (!fate_ || fate_->kind == Fate::Kind::splits || who.generation.number != number_ || fate_->whom % who.world.value() != who.rank.value() || fate_->at != exchange) return false;
       fate = *std::exchange(fate_, std::nullopt);
+      if (fate.kind == Fate::Kind::leaves) {
+        person.comes_back = fate.comes_back;
+        person.is_leaving = true;
+        draw_fate();
+        return false;
+      }
       if (fate.kind == Fate::Kind::grows || (fate.kind == Fate::Kind::dies && fate.comes_back)) add_member();
       if (fate.kind == Fate::Kind::dies) person.alive = false;
     }

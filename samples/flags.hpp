@@ -20,8 +20,8 @@ constexpr std::uint64_t unbounded = std::uint64_t{1} << 62;
 /// Of a struct `Options`: everything about one flag.
 template <class Options>
 struct Flag {
-  const char *name, *value;
-  std::variant<std::string Options::*, std::uint64_t Options::*, double Options::*> place;
+  const char *name, *value;  ///< A flag for a bool has no value: it is there or not.
+  std::variant<std::string Options::*, std::uint64_t Options::*, double Options::*, bool Options::*> place;
   std::uint64_t min, max;  ///< Of whole numbers.
   const char* help;
 };
@@ -78,7 +78,7 @@ std::string assign(Options& options, const Flag<Options>& flag, const std::strin
 
 }  // namespace detail
 
-/// `--name value` and `--name=value`; the last of two wins. `Options` has a member `help`.
+/// `--name value` and `--name=value`, or `--name` alone for a bool; the last of two wins. `Options` has a member `help`.
 template <class Options, std::size_t count>
 [[nodiscard]] Parsed<Options> parse(const Flag<Options> (&table)[count], const std::string& program,
                                     const std::vector<std::string>& arguments) {
@@ -99,12 +99,16 @@ template <class Options, std::size_t count>
       for (const Flag<Options>& flag : table)
         if (detail::same_name(flag.name, std::string_view{argument}.substr(2, equals == std::string::npos ? equals : equals - 2)))
           found = &flag;
+    const auto* const set = found == nullptr ? nullptr : std::get_if<bool Options::*>(&found->place);
     if (found == nullptr) {
       wrong("'" + argument + "' is no option of " + program + ": see --help");
       // What follows an unknown `--name` is taken to be its value, and not a problem of its own.
       if (argument.starts_with("--") && equals == std::string::npos && i + 1 < arguments.size() &&
           !arguments[i + 1].starts_with("--"))
         ++i;
+    } else if (set != nullptr) {
+      if (equals != std::string::npos) wrong("'" + argument + "': --" + found->name + " takes no value");
+      parsed.options.*(*set) = true;
     } else if (equals == std::string::npos && i + 1 == arguments.size()) {
       wrong(argument + " needs a value: " + argument + " " + found->value);
     } else if (std::string problem = detail::assign(

@@ -54,7 +54,8 @@ Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
       norm_bias_{last_.tensor<float>("norm.bias", {options.channels}, no_decay)},
       shape_{largest_},
       x_(options.layers + 1, std::vector<float>(largest_.rows() * options.channels)),
-      kept_(options.layers, nn::BlockActivations{largest_}),
+      recompute_{options.recompute},
+      kept_(recompute_ ? 1 : options.layers, nn::BlockActivations{largest_}),
       scratch_{largest_},
       norm_(largest_.rows() * options.channels),
       mean_(largest_.rows()),
@@ -100,7 +101,7 @@ void Model::predict(const nn::BlockShape& shape, const std::int32_t* inputs) {
   }
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const auto scope = blocks_[i].unit.use();
-    nn::block_forward(engine_, shape, blocks_[i].weights(), x_[i].data(), kept_[i], scratch_, x_[i + 1].data());
+    nn::block_forward(engine_, shape, blocks_[i].weights(), x_[i].data(), kept_of(i), scratch_, x_[i + 1].data());
   }
   const auto last = last_.use(), tokens = embedding_.use();
   nn::LayerNorm{c}.forward(engine_, rows, x_.back().data(), norm_weight_.data(), norm_bias_.data(), norm_.data(),
@@ -132,7 +133,9 @@ void Model::backward(const std::int32_t* inputs) {
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const auto scope = blocks_[i].unit.use_grad();
-    nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_[i], scratch_,
+    if (recompute_ && i + 1 < blocks_.size())  // the last block's are still there
+      nn::block_activations(engine_, shape_, blocks_[i].weights(), x_[i].data(), kept_of(i), scratch_);
+    nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_of(i), scratch_,
                        dx_.data());
   }
   const auto tokens = embedding_.use_grad(), positions = place_.use_grad();

@@ -24,7 +24,9 @@ class Model {
   /// long.)
   void initialise(const elrun::RandomStream& random);
 
-  /// The mean loss over `batch` samples of `context` bytes. Keeps what `backward` needs.
+  /// The mean loss over `batch` samples of `context` bytes. Keeps what `backward` needs; with `options.recompute` no more
+  /// of a block than what enters it, from which `backward` computes the rest again: the same operations, so the same
+  /// bits (Chen et al., "Training deep nets with sublinear memory cost", 2016).
   float forward(std::size_t batch, const std::int32_t* inputs, const std::int32_t* targets);
   /// Hands the gradients of the last `forward` to the job.
   void backward(const std::int32_t* inputs);
@@ -41,6 +43,7 @@ class Model {
     [[nodiscard]] nn::BlockTensors<float> gradients() const;
   };
 
+  [[nodiscard]] nn::BlockActivations& kept_of(std::size_t block) { return kept_[recompute_ ? 0 : block]; }
   /// Leaves logits for all positions in `logits_`.
   void predict(const nn::BlockShape& shape, const std::int32_t* inputs);
 
@@ -56,7 +59,8 @@ class Model {
 
   nn::BlockShape shape_;               // of the last forward pass
   std::vector<std::vector<float>> x_;  // what enters each block, and what leaves the last
-  std::vector<nn::BlockActivations> kept_;
+  bool recompute_;
+  std::vector<nn::BlockActivations> kept_;  // of all blocks, or of the last one computed
   nn::BlockScratch scratch_;
   std::vector<float> norm_, mean_, scale_, logits_, losses_, dx_;
 };

@@ -20,6 +20,8 @@ const flags::Flag<Options> table[] = {
     {"context", "N", &Options::context, 1, 1 << 16, "bytes that the model looks back on; also the length of a sample"},
     {"zero", "0|1", &Options::zero, 0, 1,
      "0: every worker keeps all of the optimizer's state; 1: its share. The result is the same"},
+    {"recompute", "", &Options::recompute, 0, 0,
+     "keep one block's activations instead of all, and compute the others again on the way back; the same bits"},
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights and the order of samples"},
     {"lr", "X", &Options::lr, 0, 0,
      "highest learning rate: linear warm-up over a tenth of the steps, then a cosine to a tenth"},

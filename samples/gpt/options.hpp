@@ -21,6 +21,7 @@ struct Options {
   std::uint64_t context = 64;  ///< Bytes that a prediction looks back on; also the length of a sample.
   std::uint64_t zero = 1;      ///< ZeRO stage.
   std::uint64_t seed = 1;
+  bool recompute = false;      ///< Activations of a block are computed again in the backward pass.
   double lr = 2e-3;         ///< The highest of the schedule.
   std::string checkpoint;   ///< Directory; empty: none.
   std::uint64_t every = 0;  ///< Steps between checkpoints.

@@ -19,8 +19,8 @@ BlockActivations::BlockActivations(const BlockShape& s)
 BlockScratch::BlockScratch(const BlockShape& s)
     : narrow(s.rows() * s.channels), wide(s.rows() * 4 * s.channels), attention(s.attention_elements()) {}
 
-void block_forward(Engine& engine, const BlockShape& s, const BlockTensors<const float>& w, const float* x,
-                   BlockActivations& kept, BlockScratch& scratch, float* y) {
+void block_activations(Engine& engine, const BlockShape& s, const BlockTensors<const float>& w, const float* x,
+                       BlockActivations& kept, BlockScratch& scratch) {
   const std::size_t rows = s.rows(), c = s.channels;
   const LayerNorm norm{c};
   norm.forward(engine, rows, x, w.norm1_weight, w.norm1_bias, kept.norm1.data(), kept.mean1.data(), kept.scale1.data());
@@ -33,6 +33,12 @@ void block_forward(Engine& engine, const BlockShape& s, const BlockTensors<const
                kept.scale2.data());
   Linear{c, 4 * c}.forward(engine, rows, kept.norm2.data(), w.expand, kept.hidden.data());
   gelu_forward(engine, rows * 4 * c, kept.hidden.data(), kept.active.data());
+}
+
+void block_forward(Engine& engine, const BlockShape& s, const BlockTensors<const float>& w, const float* x,
+                   BlockActivations& kept, BlockScratch& scratch, float* y) {
+  const std::size_t rows = s.rows(), c = s.channels;
+  block_activations(engine, s, w, x, kept, scratch);
   Linear{4 * c, c}.forward(engine, rows, kept.active.data(), w.contract, scratch.narrow.data());
   add(engine, rows * c, kept.middle.data(), scratch.narrow.data(), y);
 }

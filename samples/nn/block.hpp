@@ -37,7 +37,10 @@ struct BlockScratch {
   std::vector<float> narrow, wide, attention;
 };
 
-/// `y` may not be `x`.
+/// What block_backward needs of a forward pass: all of it but the output.
+void block_activations(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x,
+                       BlockActivations& kept, BlockScratch&);
+/// The activations and the output. `y` may not be `x`.
 void block_forward(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x,
                    BlockActivations& kept, BlockScratch&, float* y);
 /// `dx` holds the gradient of the output and becomes that of the input; adds to `gradients`.

@@ -26,6 +26,22 @@ TEST_CASE("a bare run ends in the golden state, whatever the placement and the t
     }
 }
 
+TEST_CASE("activations that are computed again are the same: the golden state, and that of two more blocks", "[golden]") {
+  const Folder folder;
+  for (const char* zero : {"0", "1"}) {
+    const Ended ended = run("gpt", gpt_arguments(folder / "text", 12, {"--recompute", "--zero", zero}), {{"OMP_NUM_THREADS", "2"}});
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.state == golden);
+  }
+  // The golden model has one block, whose activations are there when they are needed.
+  const Ended kept = run("gpt", gpt_arguments(folder / "text", 6, {"--layers", "3"}));
+  const Ended again = run("gpt", gpt_arguments(folder / "text", 6, {"--layers", "3", "--recompute"}));
+  INFO(kept.output << again.output);
+  CHECK(kept.state.size() == 16);
+  CHECK(again.state == kept.state);
+}
+
 TEST_CASE("another seed and another text end in other states", "[golden]") {
   const Folder folder;
   const Ended seed = run("gpt", gpt_arguments(folder / "text", 12, {"--seed", "8"}));

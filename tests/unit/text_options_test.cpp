@@ -20,6 +20,18 @@ TEST_CASE("options are read as --name value and --name=value", "[gpt]") {
   CHECK(parse({"--data", "a", "--steps", "1", "--steps", "2"}).options.steps == 2);
 }
 
+TEST_CASE("a flag that is there or not takes no value", "[gpt]") {
+  const auto parsed = parse({"--data", "a", "--recompute", "--steps", "7"});
+  CHECK(parsed.problems.empty());
+  CHECK(parsed.options.recompute);
+  CHECK(parsed.options.steps == 7);
+  CHECK_FALSE(parse({"--data", "a"}).options.recompute);
+  CHECK(parse({"--recompute", "--data", "a"}).problems.empty());
+  const auto wrong = parse({"--data", "a", "--recompute=1"});
+  REQUIRE(wrong.problems.size() == 1);
+  CHECK_THAT(wrong.problems[0], Contains("'--recompute=1'") && Contains("takes no value"));
+}
+
 TEST_CASE("all problems are told at once, each with option, value and remedy", "[gpt]") {
   const auto parsed = parse({"--data", "a", "--steps", "0", "--bogus", "3", "--heads=x", "extra", "--global-batch",
                              "10", "--micro-batch", "4", "--lr", "-1", "--every"});

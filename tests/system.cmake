@@ -49,6 +49,12 @@ if(TARGET gpt)
   endif()
 endif()
 
+# The whole golden proof, by hand: minutes.
+if(TARGET gpt AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE STREQUAL "thread")
+  elrun_executable(elrun_golden SOURCES golden/main.cpp golden/fleet.cpp golden/history.cpp support/spawn.cpp LINK elrun::base fmt::fmt)
+  add_dependencies(elrun_golden gpt elrun_launcher)
+endif()
+
 # The mnist sample for real: golden hash, accuracy, kills.
 if(TARGET mnist AND TARGET elrun_launcher)
   elrun_test(mnist_elrun_test SOURCES process/mnist_elrun_test.cpp LABELS process golden grpc TIMEOUT 900)

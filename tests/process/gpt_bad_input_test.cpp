@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
 
 using namespace elrun::test;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
 
 using namespace elrun::test;

@@ -10,7 +10,6 @@
 
 #include <elrun/philox.hpp>
 
-#include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
 
 namespace elrun::test {

@@ -24,6 +24,7 @@
 #include <elrun/result.hpp>
 #include <elrun/schedule.hpp>
 #include <elrun/tensor.hpp>
+#include <elrun/verify.hpp>
 
 namespace elrun::inline v0 {
 
@@ -271,6 +272,7 @@ class ELRUN_API Job {
  private:
   friend ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
   friend struct JobAccess;
+  friend ELRUN_API Verification verify(Job& job);
   explicit Job(std::unique_ptr<Impl> impl);
   ~Job();
   void register_state(std::string_view name, std::span<std::byte> bytes);

@@ -63,6 +63,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
   Slot* next_slot();
   StepResult apply(const AnyOptimizer& optimizer, const ApplyOptions& options);
+  [[nodiscard]] Verification verify();
   void report(float loss, std::uint64_t tokens);
   void begin_use() const;
   void begin_gradient(UnitState& unit);
@@ -80,6 +81,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::optional<Outcome> outcome;
 
  private:
+  friend struct JobAccess;
   struct HostState {
     std::string name;
     std::span<std::byte> bytes;
@@ -225,6 +227,8 @@ struct JobAccess {
   /// Runs `program` with a job of its own, and again when it begins again. Failures come out as Error; an exception during a revoked step as the reason
   /// of the revocation.
   static void drive(const JobHost& job_host, const std::function<void(Job&)>& program);
+  /// This rank's memory of one of the optimizer's states: where a test flips a bit.
+  [[nodiscard]] static std::span<float> moment(Job& job, std::size_t index) { return job.impl_->moments_[index].span(); }
 };
 
 /// Builds the parts of a Slot and Step that users do not see.

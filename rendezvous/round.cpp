@@ -72,8 +72,11 @@ Round::Round(RoundSetup setup) : setup_{std::move(setup)}, run_{setup_.run}, flo
 
 std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   // A coordinator that was itself stopped (paused, swapped out) heard nobody: that is nobody's silence but its own.
-  if (wake_ && now > *wake_ + setup_.timeouts.heartbeat && !ELRUN_PLANTED(coordinator_blames_nodes_for_its_nap)) {
-    for (auto& [number, stream] : streams_) stream.heard = now;
+  // Who had a short time to come back may have done so: its words are behind this event.
+  const Duration late = wake_ ? now - *wake_ : Duration{0};
+  if (late > setup_.timeouts.reconnect_grace / 4 && !ELRUN_PLANTED(coordinator_blames_nodes_for_its_nap)) {
+    if (late > setup_.timeouts.heartbeat)
+      for (auto& [number, stream] : streams_) stream.heard = now;
     std::set<std::pair<Instant, NodeId>> broken;
     for (const auto& [at, id] : broken_) nodes_.at(id).broken = now, broken.emplace(now, id);
     broken_ = std::move(broken);

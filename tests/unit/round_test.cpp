@@ -415,6 +415,24 @@ TEST_CASE("a sleep that is shorter than the heartbeat limit blames nobody either
   }
 }
 
+TEST_CASE("who came back while the coordinator slept is not lost, however short the sleep was", "[round]") {
+  for (const Duration asleep : {Duration{330ms}, Duration{500ms}, Duration{2s}}) {
+    Pair bench;
+    bench.pass(1ms);
+    bench.break_stream(bench.b);
+    bench.now += asleep;  // longer than a broken stream may be, and its timer comes first
+    bench.feed(RoundTick{});
+    CHECK(bench.round.running());
+    Join again = bench.a_join("b");
+    again.last = bench.generation();
+    again.resuming = true;
+    again.seat = bench.last<World>(bench.b)->seat;
+    CHECK(bench.last<Resumed>(bench.join(again))->generation == bench.generation());
+    bench.pass(10s);
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+  }
+}
+
 TEST_CASE("what came during one sleep is forgiven once, however many words it is", "[round]") {
   Pair bench;
   bench.pass(10ms);

@@ -251,6 +251,9 @@ class Agent {
     }
   }
 
+  void perform(const LookAgain&) {
+    if (link_) link_->look_again();
+  }
   void perform(const Send& a) {
     if (!link_) return;
     const auto* join = std::get_if<Join>(&a.message);

@@ -23,6 +23,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration look_again_every = 10s;
 constexpr Duration broken_line_most = 10s;  // well before workers give up waiting for the word that their generation is over
 
 std::string for_people(Duration d) {
@@ -91,7 +92,7 @@ std::optional<Instant> Supervisor::wake_at() const {
   const auto consider = [&least](const std::optional<Instant>& at) {
     if (at && (!least || *at < *least)) least = at;
   };
-  for (const auto& at : {join_by_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), leave_at_}) consider(at);
+  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), leave_at_}) consider(at);
   for (const Worker& w : workers_) consider(w.return_by);
   return phase_ == Phase::finished ? std::nullopt : least;
 }
@@ -142,6 +143,7 @@ void Supervisor::on_link_down(const Failure& why) {
   say(Level::warning, fmt::format("waiting for {}; {}it is tried for another {}", waiting_for_,
                                   phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
   link_up_ = served_ = false;
+  look_again_at_.reset();
   hold_the_broken();
   if (ELRUN_PLANTED(torchrun_d5_store_loss_kills_workers) && phase_ == Phase::running) stop({.rejoin = true}, std::nullopt, why);
   for (auto call = calls_.begin(); call != calls_.end();) {
@@ -172,6 +174,8 @@ void Supervisor::on_message(const Waiting& m) {
   if (m.why != waiting_for_) say(Level::info, m.why);
   waiting_for_ = m.why;
   heard_ = std::max(heard_, m.running.number);
+  if (phase_ != Phase::joining || m.running.number != 0) look_again_at_.reset();
+  else if (!look_again_at_) look_again_at_ = now_ + look_again_every;
 }
 
 void Supervisor::on_message(const World& m) {
@@ -192,6 +196,7 @@ void Supervisor::on_message(const World& m) {
   last_ = m.generation;
   join_by_.reset();
   waiting_for_.clear();
+  look_again_at_.reset();
   own_failure_ = peer_lost_ = false;
   broken_line_at_.reset();
   step_ = 0;  // steps may be done again
@@ -556,6 +561,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   end_hung_at_.reset();
   stopped_at_ = now_;
   leave_at_.reset();
+  look_again_at_.reset();
   broken_line_at_.reset();
   kill_at_ = gone_by_.value_or(now_ + options_.timeouts.stop_grace);
   if (ELRUN_PLANTED(acknowledges_before_the_end) && after_.rejoin) act(Send{Acknowledge{last_}});
@@ -751,6 +757,11 @@ void Supervisor::on_tick() {
   }
   if (acknowledge_by_ && now_ >= *acknowledge_by_) kill_staying(false);
   kill_the_late();
+  // It may have been replaced while it was frozen, and thawed with the streams of some nodes: the others are elsewhere.
+  if (look_again_at_ && now_ >= *look_again_at_) {
+    look_again_at_ = now_ + look_again_every;
+    act(LookAgain{});
+  }
   if (broken_line_at_ && now_ >= *broken_line_at_) tell_of_broken_line();
   if (leave_at_ && now_ >= *leave_at_) {
     say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");

@@ -76,6 +76,8 @@ struct Spawn {
   LocalRank worker;
   std::uint32_t node_restarts = 0;
 };
+/// The coordinator has nobody else for this node: does its name still lead there?
+struct LookAgain {};
 /// To the whole process group of the worker, dead or alive.
 struct SignalGroup {
   LocalRank worker;
@@ -113,7 +115,7 @@ struct Finish {
   std::vector<WorkerDeath> deaths{};  ///< The root cause first; empty when no worker decided it
   std::string after_signal{};         ///< What became of the workers, when this node was asked to end.
 };
-using Action = std::variant<Send, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
+using Action = std::variant<Send, LookAgain, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
 
 /// What it depends on.
 struct SupervisorOptions {
@@ -257,6 +259,7 @@ class Supervisor {
   bool lost_ = false;                      // this generation: a worker or node of it
   std::optional<Instant> lost_at_;         // since the last recovery: when
   std::optional<Instant> join_by_;         // no coordinator has spoken yet
+  std::optional<Instant> look_again_at_;   // the coordinator has nobody else for this node
   std::optional<Instant> coordinator_by_;  // the coordinator is away
   std::optional<Instant> verdict_by_;      // the job is over here, and no coordinator knows it yet
   std::optional<Instant> kill_at_;         // stopping

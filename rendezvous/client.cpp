@@ -175,6 +175,14 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   void send(const NodeMessage& message) override {
     if (up_) attempt_->send(message);
   }
+  void look_again() override {
+    if (!up_) return;
+    lookup_.start(endpoint_, [this](const Resolved& now) {
+      const std::string& here = addresses_[next_address_].target;
+      if (!up_ || now.addresses.empty() || std::any_of(now.addresses.begin(), now.addresses.end(), [&](const Address& a) { return a.target == here; })) return;
+      attempt_->cancel(fmt::format("the name {} leads to {} now", endpoint_.host, now.addresses.front().text));
+    });
+  }
   [[nodiscard]] std::string local_address() const override { return local_address_; }
 
  private:

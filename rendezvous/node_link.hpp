@@ -31,6 +31,8 @@ class NodeLink {
   virtual ~NodeLink() = default;  ///< Ends the stream at once.
   /// Messages sent while disconnected are dropped: Join tells all that matters.
   virtual void send(const NodeMessage& message) = 0;
+  /// Asks the name again where it leads; when that is no longer where this line leads, connects anew. Never waits.
+  virtual void look_again() {}
   /// This node's address as the coordinator's host sees it; "127.0.0.1" in process.
   [[nodiscard]] virtual std::string local_address() const = 0;
 };

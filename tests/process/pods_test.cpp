@@ -112,6 +112,22 @@ TEST_CASE("a name that moved: the coordinator's pod is replaced, and the others 
   for (Pod* pod : {&a, &b}) CHECK(times_said(pod->job(), "ready ") == 1);  // no worker was started again
 }
 
+TEST_CASE("a name that moved while its old coordinator lives on: nodes that wait there follow the name", "[pods][process]") {
+  A_FABRIC();
+  Cluster cluster;
+  Pod a{fabric, "a", 11}, b{fabric, "b", 12}, old{fabric, "coordinator", 10}, fresh{fabric, "coordinator", 20};
+  REQUIRE(old.run(Cluster::store(patient)).line("serving"));
+  fabric.publish("coordinator", {old.address()});
+  REQUIRE(a.run(cluster.agent("2", patient)).line("1 of 2 nodes"));
+  REQUIRE(fresh.run(Cluster::store(patient)).line("serving"));
+  fabric.publish("coordinator", {fresh.address()});
+  REQUIRE(b.run(cluster.agent("2", patient)).line("1 of 2 nodes"));
+  CHECK(a.job().line("leads to " + fresh.address()));
+  for (Pod* pod : {&a, &b}) CHECK(pod->job().line("world=2"));
+  cluster.end();
+  for (Pod* pod : {&a, &b}) CHECK(pod->job().wait() == 0);
+}
+
 TEST_CASE("a coordinator's pod without workers comes back 5 s later elsewhere: no worker restarts",
           "[pods][process][golden]") {
   A_FABRIC();

@@ -58,7 +58,9 @@ class Node {
           words.push_back(fmt::format("call {}.{}", call->worker, call->request.id));
         else if (std::holds_alternative<StoreCallerGone>(send->message))
           words.push_back("caller gone");
-      } else if (const auto* spawn = std::get_if<Spawn>(&a))
+      } else if (std::holds_alternative<LookAgain>(a))
+        words.push_back("look again");
+      else if (const auto* spawn = std::get_if<Spawn>(&a))
         words.push_back(fmt::format("spawn {}", spawn->worker.value()));
       else if (const auto* s = std::get_if<SignalGroup>(&a))
         words.push_back(fmt::format("signal {} {}", s->worker.value(), s->number));

@@ -227,11 +227,28 @@ TEST_CASE("a node that finds no coordinator by the join deadline says for whom i
     Node spare;
     spare.on(LinkUp{});
     CHECK(spare.wake_at() == Instant{} + 600s);  // until it answers
-    spare.hear(Waiting{"generation 1 runs with 2 nodes; this node is a spare"});
+    spare.hear(Waiting{"generation 1 runs with 2 nodes; this node is a spare", generation(1)});
     CHECK_FALSE(spare.wake_at());
     spare.on(LinkDown{{Code::unreachable, Remedy::retry, "gone"}});
     CHECK(spare.wait(600s).back() == "finish 170");
   }
+}
+
+TEST_CASE("a coordinator that has nobody else may no longer be where its name leads: the line looks again", "[supervisor]") {
+  Node node;
+  node.on(LinkUp{});
+  node.hear(Waiting{"1 of 2 nodes"});
+  CHECK(node.wait(10s - 1ns).empty());
+  node.hear(Waiting{"1 of 2 nodes; gone: node1"});
+  CHECK(node.wait(1ns) == Words{"look again"});
+  CHECK(node.wait(10s) == Words{"look again"});
+  SECTION("others run: it is the one") { node.hear(Waiting{"this node is a spare", generation(1)}); }
+  SECTION("the line is down: it looks at every attempt") {
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "gone"}});
+    node.on(LinkUp{});
+  }
+  SECTION("there is a world") { node.hear(world(1, 2)); }
+  CHECK(node.wait(20s).empty());
 }
 
 TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {

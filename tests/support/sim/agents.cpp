@@ -222,6 +222,13 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
   send_up(*agent.stream, Uplink{*agent.stream, std::move(message)});
 }
 
+void Simulation::perform(ProcessId id, const launcher::LookAgain&) {
+  const Agent& agent = agents_.at(id);
+  if (!agent.up || agent.hosts || !named_ || streams_.at(*agent.stream).coordinator == *named_) return;
+  close_agent_end(*agent.stream);
+  link_down(id, "its name leads elsewhere now");
+}
+
 void Simulation::perform(ProcessId id, const launcher::Spawn& a) {
   Agent& agent = agents_.at(id);
   const ProcessId child = start_process(Process::Kind::worker, process(id).host);
@@ -304,7 +311,7 @@ void Simulation::on(ProcessId id, const ChildEnded& e) {
 
 void Simulation::on(ProcessId id, const SignalArrives& e) {
   if (workers_.contains(id)) {
-    if (e.number == SIGKILL && workers_.at(id).wedged) return happen_after(random(240s), id, WorkerExits{{.exit_code = 0, .signal = SIGKILL}});
+    if (e.number == SIGKILL && workers_.at(id).wedged) return happen_after(random(Profile::wedged_at_most), id, WorkerExits{{.exit_code = 0, .signal = SIGKILL}});
     if (e.number == SIGKILL) return exit_worker(id, {.exit_code = 0, .signal = SIGKILL});
     workers_.at(id).hangs = workers_.at(id).deaf;
     if (!workers_.at(id).deaf) happen_after(random(300ms), id, WorkerExits{{.exit_code = 0, .signal = e.number}});

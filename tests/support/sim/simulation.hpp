@@ -140,6 +140,7 @@ struct Coordinator {
   std::uint64_t callers_made = 0;
   std::map<std::pair<StoreCaller, std::uint64_t>, StoreRequest> calls;  ///< Under way
   bool verdict_seen = false;
+  std::optional<GenerationBegan> began;  // and told to nobody yet
 };
 
 /// Of a worker that stays, in its generation.
@@ -227,6 +228,7 @@ class Simulation {
   void perform(ProcessId id, const launcher::SignalGroup& a);
   void perform(ProcessId id, const launcher::Release& a);
   void perform(ProcessId id, const launcher::EndOrphans& a);
+  void perform(ProcessId id, const launcher::LookAgain& a);
   void perform(ProcessId id, const launcher::TakeStacks& a);
   void perform(ProcessId id, const launcher::Answer& a);
   void perform(ProcessId id, const launcher::HangUp& a);
@@ -267,6 +269,7 @@ class Simulation {
   void heal();
   void note(const std::string& what, std::optional<ProcessId> whom);
   void watch_liveness();
+  [[nodiscard]] std::size_t nodes_alive() const;
   [[nodiscard]] bool settled() const;
   [[nodiscard]] std::vector<ProcessId> alive(Process::Kind kind) const;
   [[nodiscard]] std::optional<ProcessId> any(Process::Kind kind);

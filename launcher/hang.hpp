@@ -26,6 +26,11 @@ class HangWatch {
   void forget(LocalRank worker) { last_sign_.erase(worker); }
   void clear() { last_sign_.clear(); }
 
+  /// Nobody is silent for too long before `at`.
+  void excuse_until(Instant at) {
+    for (auto& [worker, sign] : last_sign_) sign = std::max(sign, at - limit_);
+  }
+
   /// When the first of them will have been silent for too long.
   [[nodiscard]] std::optional<Instant> due() const {
     const auto least = std::min_element(last_sign_.begin(), last_sign_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });

@@ -23,6 +23,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration nap_least = 100ms, nap_excuses = 1s;
 constexpr Duration look_again_every = 10s;
 constexpr Duration broken_line_most = 10s;  // well before workers give up waiting for the word that their generation is over
 
@@ -53,6 +54,7 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   now_ = now;
   actions_.clear();
   if (phase_ == Phase::finished) return {};
+  excuse_own_nap();
   std::visit(
       [this](const auto& e) {
         using E = std::decay_t<decltype(e)>;
@@ -95,6 +97,18 @@ std::optional<Instant> Supervisor::wake_at() const {
   for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), leave_at_}) consider(at);
   for (const Worker& w : workers_) consider(w.return_by);
   return phase_ == Phase::finished ? std::nullopt : least;
+}
+
+// An agent that was itself stopped (frozen, swapped out) heard nobody: what was said to it meanwhile is behind this event.
+void Supervisor::excuse_own_nap() {
+  const auto wake = wake_at();
+  if (!wake || now_ - *wake < nap_least) return;
+  const auto excuse = [until = now_ + nap_excuses](std::optional<Instant>& at) {
+    if (at) at = std::max(*at, until);
+  };
+  for (auto* at : {&join_by_, &coordinator_by_, &acknowledge_by_, &broken_line_at_}) excuse(*at);
+  for (Worker& w : workers_) excuse(w.return_by);
+  hang_.excuse_until(now_ + nap_excuses);
 }
 
 // --- the coordinator ----------------------------------------------------------------------------------------------

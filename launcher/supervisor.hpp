@@ -214,6 +214,7 @@ class Supervisor {
   void kill_running();
   void kill_staying(bool acknowledged_too);
   void kill_the_late();
+  void excuse_own_nap();
   void hold_the_broken();
   void tell_of_broken_line();
   void note_loss();

@@ -196,6 +196,36 @@ TEST_CASE("two workers that lost each other and live are connected again by a ne
   }
 }
 
+TEST_CASE("an agent that was itself asleep blames no worker for what it has not yet heard", "[supervisor][stay]") {
+  constexpr Duration asleep = 20ms + returning;  // timers come first
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  SECTION("the acknowledgement waits in its socket") {
+    CHECK(node.wait(revocation + 2s).empty());
+    node.tell(10, acknowledgement(1));
+    CHECK(node.tell(11, acknowledgement(1)) == Words{"join last 1"});
+  }
+  SECTION("that they are back does") {
+    node.tell(10, acknowledgement(1));
+    node.tell(11, acknowledgement(1));
+    node.hear(world(2, 2));
+    CHECK(node.wait(asleep + 100ms).empty());
+    CHECK(node.tell(10, Returned{generation(2)}).empty());
+    CHECK(node.wait(1s) == Words{"signal 1 9"});  // and judges as ever from then on
+  }
+}
+
+TEST_CASE("no worker hangs while its agent is asleep", "[supervisor][hang]") {
+  Node node{1, 10s, HangSign::progress};
+  node.on(LinkUp{});
+  node.hear(world(1, 1));
+  node.on(WorkerStarted{LocalRank{0}, 100});
+  node.tell(10, Hello{.rank = 0, .world = 1, .is_job = true});
+  CHECK(node.wait(1h).empty());
+  CHECK(node.tell(10, StepDecided{generation(1), 1}) == Words{"progress 1"});
+  CHECK(node.wait(10s) == Words{"stacks 0"});
+}
+
 TEST_CASE("a hang is not survived: those who hang cannot be told from those who wait for them", "[supervisor][stay]") {
   Node node{2, 10s, HangSign::progress};
   node.on(LinkUp{});

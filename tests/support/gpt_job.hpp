@@ -62,7 +62,7 @@ struct Ended {
 
 inline Ended finish(Job& job) {
   Ended ended;
-  ended.code = job.wait(Wait{100000});
+  ended.code = job.wait(Wait{300000});
   ended.output = job.output();
   if (const auto done = ended.output.rfind("\ndone "); done != std::string::npos)
     if (const auto state = ended.output.find(" state=", done); state != std::string::npos)

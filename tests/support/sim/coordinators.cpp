@@ -74,17 +74,18 @@ void Simulation::on(ProcessId id, const StoreTimer& e) {
 void Simulation::feed(ProcessId id, const RoundEvent& event) {
   Coordinator& c = coordinators_.at(id);
   std::vector<RoundAction> actions = c.round.step(event, local(id));
-  // What was decided is decided, whether it is said to all or not.
+  // What was decided and said to one is so, whether it is said to all or not.
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const auto* begin = std::get_if<BeginGeneration>(&actions[i]);
     if (begin == nullptr) continue;
-    GenerationBegan began{id, c.lineage, begin->generation, {}, begin->adopted, named_ == id};
+    GenerationBegan began{id, c.lineage, begin->generation, {}, {}, begin->adopted, named_ == id};
+    for (const Member& m : begin->members) began.nodes.push_back(m.node);
     for (std::size_t j = i; j < actions.size(); ++j)
       if (const auto* send = std::get_if<SendTo>(&actions[j]); send != nullptr && (std::holds_alternative<World>(send->message) || std::holds_alternative<Resumed>(send->message)))
         began.members.push_back(agents_.at(streams_.at(send->stream.value()).agent).who);
     ++generations_;
-    sizes_[key_of(began.generation)] = static_cast<std::uint32_t>(began.members.size());
-    see(began);
+    sizes_[key_of(began.generation)] = static_cast<std::uint32_t>(began.nodes.size());
+    c.began = std::move(began);
   }
   if (c.round.verdict() && !c.verdict_seen) {
     c.verdict_seen = true;
@@ -112,8 +113,10 @@ void Simulation::work_coordinator(ProcessId id) {
   end_process(id);
 }
 
-void Simulation::perform(ProcessId, const SendTo& a) {
+void Simulation::perform(ProcessId id, const SendTo& a) {
   const StreamId stream = a.stream.value();
+  Coordinator& c = coordinators_.at(id);
+  if (c.began && (std::holds_alternative<World>(a.message) || std::holds_alternative<Resumed>(a.message))) see(*std::exchange(c.began, std::nullopt));
   if (streams_.at(stream).coordinator_end) send_down(stream, Downlink{stream, a.message});
 }
 

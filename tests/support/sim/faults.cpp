@@ -173,9 +173,16 @@ void Simulation::heal() {
   if (job_over_) return;
   if (!profile_.hosted) happen_after(random(1s), {}, FreshCoordinator{});
   // Some of the lost never return, where the job can go on without them.
-  const bool enough = alive(Process::Kind::agent).size() >= profile_.round.nodes_min;
+  const bool enough = nodes_alive() >= profile_.round.nodes_min;
   for (Slot slot = 0; slot < nodes_.size(); ++slot)
     if (!nodes_[slot].left && ((profile_.hosted && slot == 0) || !enough || rng_.chance(0.5))) happen_after(random(2s), {}, AgentArrives{slot});
+}
+
+// Agents of one node, the frozen one that thawed and its replacement, count once.
+std::size_t Simulation::nodes_alive() const {
+  std::set<NodeId> nodes;
+  for (const ProcessId id : alive(Process::Kind::agent)) nodes.insert(agents_.at(id).who.node);
+  return nodes.size();
 }
 
 // A generation runs whose members all run it, or a verdict is there; or there are too few to form one, and none of them
@@ -184,7 +191,7 @@ bool Simulation::settled() const {
   if (job_over_) return true;
   const std::vector<ProcessId> agents = alive(Process::Kind::agent);
   const bool over = std::any_of(agents.begin(), agents.end(), [&](ProcessId id) { return agents_.at(id).job_over; });
-  if (agents.size() < profile_.round.nodes_min && !over) return true;
+  if (nodes_alive() < profile_.round.nodes_min && !over) return true;
   if (!named_ || !process(*named_).alive) return profile_.hosted && nodes_[0].left;
   const std::optional<Generation> running = coordinators_.at(*named_).round.running();
   if (!running) return false;

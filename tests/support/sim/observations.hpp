@@ -125,7 +125,8 @@ struct GenerationBegan {
   ProcessId coordinator;
   Lineage lineage;  ///< Of the coordinator; of the generation too, unless it was adopted.
   Generation generation;
-  std::vector<Incarnation> members;
+  std::vector<NodeId> nodes;
+  std::vector<Incarnation> members;  ///< Of those that are told: one whose stream broke a moment ago may be back in time.
   bool adopted = false;
   bool named = false;  ///< The endpoint's name leads to this coordinator: its members did not move on to another.
 };

@@ -27,7 +27,7 @@ bool does_no_harm(FaultKind kind) {
 Duration Profile::forms_within() const {
   // The silence is noticed, the revocation is acknowledged or its deadline passes, the missing return, and growth settles.
   return server_keepalive_limit + 4 * timeouts.heartbeat_limit + timeouts.revocation + timeouts.stop_grace + timeouts.heartbeat_limit +
-         round.last_call + 40s;
+         round.last_call + 40s + (wedged_workers > 0 ? wedged_at_most : Duration{0});
 }
 
 Duration Profile::ends_within() const {

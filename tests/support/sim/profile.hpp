@@ -52,6 +52,7 @@ struct Profile {
   std::uint64_t steps = 30;
   Duration step = 500ms;      ///< Up to one and a half times
   double deaf_workers = 0;    ///< This part of the workers does not end on SIGTERM
+  static constexpr Duration wedged_at_most = 240s;
   double wedged_workers = 0;  ///< This part takes long to end even on SIGKILL, as with a driver that hangs
   bool worker_faults = false;  ///< Workers die by themselves, too
   Duration arrive_within = 2s;

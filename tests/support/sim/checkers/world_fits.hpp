@@ -16,11 +16,11 @@ struct WorldFits {
   std::uint32_t nodes_min = 1, nodes_max = 1;  ///< Set by the plan
 
   void on(const GenerationBegan& began, Report& report) const {
-    if (began.members.size() < nodes_min || began.members.size() > nodes_max)
-      report.violate(name, fmt::format("generation {} began with {} nodes; {} to {} are allowed", to_string(began.generation), began.members.size(), nodes_min, nodes_max));
+    if (began.nodes.size() < nodes_min || began.nodes.size() > nodes_max)
+      report.violate(name, fmt::format("generation {} began with {} nodes; {} to {} are allowed", to_string(began.generation), began.nodes.size(), nodes_min, nodes_max));
     std::set<NodeId> nodes;
-    for (const Incarnation& who : began.members)
-      if (!nodes.insert(who.node).second) report.violate(name, fmt::format("{} is twice in generation {}", who.node.value(), to_string(began.generation)));
+    for (const NodeId& node : began.nodes)
+      if (!nodes.insert(node).second) report.violate(name, fmt::format("{} is twice in generation {}", node.value(), to_string(began.generation)));
   }
 };
 

@@ -1,8 +1,10 @@
 // How long does a job stand still when a worker or a node goes, or a node comes? Real agents on the loopback with workers of
-// the gpt sample (one each, where nodes go or come): from the event to the first step of the next generation, as the survivor prints it. One line per question.
-// A silent node is one whose processes are all stopped: its connections live on and say nothing, as behind a cut cable.
+// the gpt sample: from the event to the first step that is decided in the next generation, as the survivor prints it, less
+// what such a step takes there undisturbed. The rest of the slot that survivors are in is not taken off. A silent node is one
+// whose processes are all stopped: its connections live on and say nothing, as behind a cut cable.
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,8 +13,10 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -39,50 +43,59 @@ constexpr Wait patience{60000};
 
 double ms_since(Time begin) { return std::chrono::duration<double, std::milli>(now() - begin).count(); }
 
+struct Shape {
+  int agents = 1, workers = 1;  ///< Workers of each agent.
+  bool sharded = false;         ///< zero(1), and a checkpoint every 50 steps; otherwise replicated, with none.
+  bool apart = true;            ///< The coordinator is `elrun store`; otherwise the first agent, or whoever follows it.
+  std::string nodes{}, times{};
+};
+
 /// One job: a folder, an endpoint, and what stands in all its agents' command lines.
 class Cluster {
  public:
-  Cluster(std::string nodes, std::string times, bool apart) : nodes_{std::move(nodes)}, times_{std::move(times)} {
+  explicit Cluster(Shape shape) : shape_{std::move(shape)} {
     std::ofstream text{folder_.path() + "/text"};
     for (int i = 0; i < 4000; ++i) text << "line " << i * 7919 % 4001 << " of a text that nobody needs to read\n";
-    if (!apart) return;
-    store_ = std::make_unique<Job>(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port_, "--rdzv_conf", times_}});
+    if (!shape_.apart || shape_.agents == 1) return;
+    store_ = std::make_unique<Job>(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port_, "--rdzv_conf", shape_.times}});
     if (!store_->line("serving", patience)) give_up("the store does not serve: " + store_->output());
   }
   /// The agent of rank 0 leads and prints; another one's rank orders it behind.
   [[nodiscard]] std::unique_ptr<Job> agent(int rank) const {
-    return start({"--nnodes", nodes_, "--nproc_per_node", "1", "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf", times_},
-                 {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
-  }
-  /// One agent with all the workers.
-  [[nodiscard]] std::unique_ptr<Job> alone(int workers, bool sharded) const {
-    std::vector<std::string> program{"--zero", sharded ? "1" : "0"};
-    if (sharded) program.insert(program.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
-    return start({"--nproc_per_node", std::to_string(workers)}, program);
+    std::vector<std::string> options{"--nproc_per_node", std::to_string(shape_.workers), "--max_restarts", "1000"};
+    if (shape_.agents > 1)
+      options.insert(options.end(), {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
+                                     shape_.times + (shape_.apart ? ",is_host=0" : "")});
+    const char* bin = std::getenv("ELRUN_BIN");
+    options.insert(options.end(), {"--no_python", fmt::format("{}/gpt", bin != nullptr ? bin : "build/bin"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
+                                   "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16", "--zero", shape_.sharded ? "1" : "0"});
+    if (shape_.sharded) options.insert(options.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
+    return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
   }
   /// The host of the rendezvous, if it is an agent, serves before the next one is started.
   [[nodiscard]] std::unique_ptr<Job> first_agent() const {
     auto first = agent(0);
-    if (!first->line(store_ ? " nodes; " : "serving", patience)) give_up("the first agent does not join: " + first->output());
+    if (shape_.agents > 1 && !first->line(store_ ? " nodes; " : "serving", patience)) give_up("the first agent does not join: " + first->output());
     return first;
   }
+  [[nodiscard]] int world() const { return shape_.agents * shape_.workers; }
 
  private:
-  [[nodiscard]] std::unique_ptr<Job> start(std::vector<std::string> options, const std::vector<std::string>& program) const {
-    const char* bin = std::getenv("ELRUN_BIN");
-    options.insert(options.end(), {"--no_python", fmt::format("{}/gpt", bin != nullptr ? bin : "build/bin"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
-                                   "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16"});
-    options.insert(options.end(), program.begin(), program.end());
-    return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
-  }
-  std::string nodes_, times_, port_ = std::to_string(elrun::test::free_port());
+  Shape shape_;
+  std::string port_ = std::to_string(elrun::test::free_port());
   elrun::test::TemporaryDirectory folder_;
   std::unique_ptr<Job> store_;
 };
 
 struct Step {
   std::int64_t world, generation;
+  Time when;
 };
+
+std::optional<Step> step_of(const std::string& line) {
+  if (!line.starts_with("step=")) return {};
+  return Step{number_after(line, " world"), number_after(line, " generation"), now()};
+}
 
 /// The next step that was taken in a world of this many workers, of a generation after `last`.
 Step step_in(Job& job, std::int64_t world, std::int64_t last) {
@@ -90,8 +103,8 @@ Step step_in(Job& job, std::int64_t world, std::int64_t last) {
   while (ms_since(begin) < 60'000) {
     const auto line = job.line("step=", patience);
     if (!line) break;
-    const Step step{number_after(*line, " world"), number_after(*line, " generation")};
-    if (step.world == world && step.generation > last) return step;
+    const auto step = step_of(*line);
+    if (step && step->world == world && step->generation > last) return *step;
   }
   give_up("no such step: " + job.output());
 }
@@ -99,56 +112,140 @@ Step step_in(Job& job, std::int64_t world, std::int64_t last) {
 /// The job runs for a moment, so that what is measured is not its beginning.
 void settle(Job& job, Wait time = 1500ms) { (void)job.line("no line says this", time); }
 
+double at_share(std::vector<double> all, double share) {
+  std::sort(all.begin(), all.end());
+  return all[std::min(all.size() - 1, static_cast<std::size_t>(share * static_cast<double>(all.size())))];
+}
+
+/// What a step takes, of the next ones that are printed.
+double undisturbed_ms(Job& job) {
+  constexpr int steps = 50;
+  std::optional<Time> first;
+  for (int seen = 0;;) {
+    const auto line = job.line("step=", patience);
+    if (!line) give_up("no more steps: " + job.output());
+    if (!step_of(*line)) continue;
+    if (!first) first = now();
+    else if (++seen == steps) return ms_since(*first) / steps;
+  }
+}
+
 enum class Loss { killed, silent };
 
 void lose(Job& agent, Loss loss) {
   std::vector<pid_t> all = agent.children_named("gpt");
-  if (all.size() != 1) give_up("the victim has no worker");
+  if (all.empty()) give_up("the victim has no worker");
   all.push_back(agent.pid());
   for (const pid_t pid : all) ::kill(pid, loss == Loss::killed ? SIGKILL : SIGSTOP);
 }
 
-// A stopped agent that is killed leaves its worker to its guard.
+// A stopped agent that is killed leaves its workers to its guard.
 void end(Job& agent) {
   agent.signal(SIGKILL);
   agent.signal(SIGCONT);
   (void)agent.wait(patience);
 }
 
-double loss_ms(bool apart, Loss loss, bool spare, const std::string& times) {
-  const Cluster cluster{"1:2", "last_call_timeout=60," + times, apart};
+/// One recovery, in milliseconds since the event; each as its first line says.
+struct Phases {
+  double noticed = 0, begun = 0, decided = 0, step = 0;
+};
+
+/// Of an agent's line about its part of a generation that begins; 0 of any other.
+std::int64_t generation_in(const std::string& line) {
+  const auto at = line.find("] generation ");
+  return at == std::string::npos || line.find(" here") == std::string::npos ? 0 : std::strtoll(line.c_str() + at + 13, nullptr, 10);
+}
+
+/// What the survivor says after the event at `begin`.
+Phases recovery(Job& survivor, Time begin, std::int64_t last) {
+  Phases phases;
+  while (ms_since(begin) < 60'000) {
+    const auto line = survivor.line("", patience);
+    if (!line) break;
+    if (phases.noticed == 0 && line->starts_with("[elrun ") && !line->starts_with("[elrun rank")) phases.noticed = ms_since(begin);
+    if (phases.begun == 0 && generation_in(*line) > last) phases.begun = ms_since(begin);
+    const auto step = step_of(*line);
+    if (!step || step->generation <= last) continue;
+    phases.decided = ms_since(begin);
+    phases.step = undisturbed_ms(survivor);
+    return phases;
+  }
+  give_up("no step after the loss: " + survivor.output());
+}
+
+/// One worker after the other of the first agent, not the one that prints.
+std::vector<Phases> processes_lost(const Shape& shape, int repeats) {
+  const Cluster cluster{shape};
+  std::vector<std::unique_ptr<Job>> agents;
+  for (int rank = 0; rank < shape.agents; ++rank) agents.push_back(rank == 0 ? cluster.first_agent() : cluster.agent(rank));
+  Job& leader = *agents.front();
+  Step step = step_in(leader, cluster.world(), 0);
+  std::vector<Phases> all;
+  for (int i = 0; i < repeats; ++i) {
+    settle(leader, i == 0 ? 1500ms : 200ms);
+    const std::vector<pid_t> workers = agents.back()->children_named("gpt");
+    if (workers.size() != static_cast<std::size_t>(shape.workers)) give_up("workers are missing: " + leader.output());
+    const Time begin = now();
+    ::kill(workers[workers.size() - 1], SIGKILL);
+    all.push_back(recovery(leader, begin, step.generation));
+    step = step_in(leader, cluster.world(), step.generation);
+  }
+  for (const auto& agent : agents) end(*agent);
+  return all;
+}
+
+/// One of two agents, again and again: the one that coordinates, or the other. What comes in its place joins before the next
+/// time, and how long the survivor's workers stood still for it is `joins`.
+std::vector<Phases> nodes_lost(const Shape& shape, Loss loss, int repeats, std::vector<double>& joins) {
+  const Cluster cluster{shape};
+  auto survivor = cluster.first_agent(), victim = cluster.agent(1);
+  Step step = step_in(*survivor, cluster.world(), 0);
+  std::vector<Phases> all;
+  for (int i = 0; i < repeats; ++i) {
+    if (!shape.apart) std::swap(survivor, victim);  // who leads coordinates, and the other one is the next to do so
+    settle(*survivor, i == 0 ? 1500ms : 300ms);
+    const Time begin = now();
+    lose(*victim, loss);
+    all.push_back(recovery(*survivor, begin, step.generation));
+    end(*victim);
+    victim = cluster.agent(1);
+    std::optional<Step> before;
+    for (;;) {
+      const auto line = survivor->line("step=", patience);
+      if (!line) give_up("nobody joins: " + survivor->output());
+      const auto next = step_of(*line);
+      if (!next) continue;
+      if (before && next->world == cluster.world()) {
+        joins.push_back(std::chrono::duration<double, std::milli>(next->when - before->when).count() - undisturbed_ms(*survivor));
+        step = *next;
+        break;
+      }
+      before = next;
+    }
+  }
+  for (Job* job : {victim.get(), survivor.get()}) end(*job);
+  return all;
+}
+
+/// With a spare, which takes the place of the dead.
+double replaced_ms(Loss loss, const std::string& times) {
+  const Cluster cluster{{.agents = 2, .nodes = "1:2", .times = "last_call_timeout=60," + times}};
   const auto survivor = cluster.first_agent(), victim = cluster.agent(1);
   const Step before = step_in(*survivor, 2, 0);
-  const auto waiting = spare ? cluster.agent(2) : nullptr;
-  if (waiting && !waiting->line("spare", patience)) give_up("the third agent is no spare: " + waiting->output());
+  const auto waiting = cluster.agent(2);
+  if (!waiting->line("spare", patience)) give_up("the third agent is no spare: " + waiting->output());
   settle(*survivor);
   const Time begin = now();
   lose(*victim, loss);
-  (void)step_in(*survivor, spare ? 2 : 1, before.generation);
+  (void)step_in(*survivor, 2, before.generation);
   const double took = ms_since(begin);
-  for (Job* job : {victim.get(), waiting.get(), survivor.get()})
-    if (job != nullptr) end(*job);
-  return took;
-}
-
-/// One of the workers of one agent, not the one that prints.
-double worker_ms(int workers, bool sharded) {
-  const Cluster cluster{"1", "", false};
-  const auto agent = cluster.alone(workers, sharded);
-  const Step before = step_in(*agent, workers, 0);
-  settle(*agent);
-  const std::vector<pid_t> all = agent->children_named("gpt");
-  if (all.size() != static_cast<std::size_t>(workers)) give_up("workers are missing: " + agent->output());
-  const Time begin = now();
-  ::kill(all.back(), SIGKILL);
-  (void)step_in(*agent, workers, before.generation);
-  const double took = ms_since(begin);
-  end(*agent);
+  for (Job* job : {victim.get(), waiting.get(), survivor.get()}) end(*job);
   return took;
 }
 
 double replacement_ms() {
-  const Cluster cluster{"2", "last_call_timeout=60", true};
+  const Cluster cluster{{.agents = 2, .nodes = "2", .times = "last_call_timeout=60"}};
   const auto survivor = cluster.first_agent(), victim = cluster.agent(1);
   const Step before = step_in(*survivor, 2, 0);
   settle(*survivor);
@@ -163,7 +260,7 @@ double replacement_ms() {
 }
 
 double growth_ms() {
-  const Cluster cluster{"1:2", "last_call_timeout=0.1", true};
+  const Cluster cluster{{.agents = 2, .nodes = "1:2", .times = "last_call_timeout=0.1"}};
   const auto first = cluster.agent(0);  // it is alone at first, and may not be told that it waits
   const Step before = step_in(*first, 1, 0);
   settle(*first);
@@ -186,6 +283,32 @@ void answer(const std::string& question, int repeats, const std::string& bound, 
   fmt::print("recovery: {}: {:.2f} s median of {}, longest {:.2f} s (bound: {})\n", question, all[all.size() / 2] / 1000, repeats, all.back() / 1000, bound);
 }
 
+void print_losses(const std::string& question, const std::vector<Phases>& all) {
+  const auto of = [&](double share, const auto& get) {
+    std::vector<double> values;
+    for (const Phases& p : all) values.push_back(get(p));
+    return at_share(std::move(values), share);
+  };
+  const auto recovered = [](const Phases& p) { return p.decided - p.step; };
+  fmt::print("recovery: {}: p50 {:.1f} ms, p99 {:.1f} ms of {}; p50 of the phases: noticed {:.1f}, next generation {:.1f}, step decided {:.1f}, of which a step itself {:.1f}\n", question, of(0.5, recovered),
+             of(0.99, recovered), all.size(), of(0.5, [](const Phases& p) { return p.noticed; }), of(0.5, [](const Phases& p) { return p.begun; }), of(0.5, [](const Phases& p) { return p.decided; }),
+             of(0.5, [](const Phases& p) { return p.step; }));
+}
+
+void processes(const Shape& shape, int repeats) {
+  const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents, shape.agents > 1 ? "s" : "", shape.sharded ? "sharded" : "replicated");
+  if (question.find(only) != std::string::npos) print_losses(question, processes_lost(shape, repeats));
+}
+
+void nodes(const std::string& what, Shape shape, Loss loss, const std::string& times, int repeats) {
+  shape.agents = 2, shape.nodes = "1:2", shape.times = "last_call_timeout=60" + times;
+  const std::string question = fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.sharded ? "sharded" : "replicated");
+  if (question.find(only) == std::string::npos) return;
+  std::vector<double> joins;
+  print_losses(question, nodes_lost(shape, loss, repeats, joins));
+  fmt::print("recovery:   and the replacement joins: the others stand still for p50 {:.1f} ms, p99 {:.1f} ms of {}, beyond a step\n", at_share(joins, 0.5), at_share(joins, 0.99), joins.size());
+}
+
 }  // namespace
 
 // recovery_bench [TEXT]: the questions that contain it, or all.
@@ -193,15 +316,20 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::setlinebuf(stdout);
   if (argc > 1) only = argv[1];
-  const std::string fast = "keep_alive_interval=0.1,keep_alive_max_attempt=5";
-  answer("one of 4 workers killed, replicated state", 25, "0.1 s", [] { return worker_ms(4, false); });
-  answer("one of 4 workers killed, sharded state and checkpoints", 25, "-", [] { return worker_ms(4, true); });
-  answer("one of two agents killed, coordinator elsewhere", 7, "1 s", [] { return loss_ms(true, Loss::killed, false, ""); });
-  answer("one of two agents killed, coordinator on the survivor", 7, "1 s", [] { return loss_ms(false, Loss::killed, false, ""); });
-  answer("one of two agents silent, limit 5 s", 3, "6 s", [] { return loss_ms(true, Loss::silent, false, ""); });
-  answer("one of two agents silent, limit 0.5 s", 7, "1.5 s", [&] { return loss_ms(true, Loss::silent, false, fast); });
-  answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return loss_ms(true, Loss::killed, true, ""); });
-  answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return loss_ms(true, Loss::silent, true, fast); });
+  double load = 0;
+  (void)::getloadavg(&load, 1);
+  fmt::print("recovery: on {} cores, load {:.1f} at the beginning\n", ::sysconf(_SC_NPROCESSORS_ONLN), load);
+  const std::string fast = ",keep_alive_interval=0.1,keep_alive_max_attempt=5";
+  for (const bool sharded : {false, true}) {
+    processes({.agents = 1, .workers = 4, .sharded = sharded}, 100);
+    processes({.agents = 2, .workers = 4, .sharded = sharded, .nodes = "2"}, 100);
+    nodes("node, end of stream", {.workers = 4, .sharded = sharded}, Loss::killed, "", 30);
+    nodes("node, silent, limit 0.5 s", {.workers = 4, .sharded = sharded}, Loss::silent, fast, 10);
+    nodes("node, silent, limit 5 s", {.workers = 4, .sharded = sharded}, Loss::silent, "", 5);
+    nodes("coordinator's node, end of stream", {.workers = 4, .sharded = sharded, .apart = false}, Loss::killed, "", 10);
+  }
+  answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
+  answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });
   answer("--nnodes 2: start of the replacement to the next step", 7, "1 s", [] { return replacement_ms(); });
   answer("a second agent joins a running 1:2 job: start to a step of both", 7, "1 s", [] { return growth_ms(); });
 }

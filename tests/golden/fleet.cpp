@@ -24,7 +24,7 @@ Wait since(Time begin) { return std::chrono::duration_cast<Wait>(now() - begin);
 
 std::vector<std::string> arguments_of(const Training& training, const Setting& setting, const std::string& checkpoints) {
   std::vector<std::string> more;
-  for (const auto& [option, value] : setting.options) more.insert(more.end(), {option, value});
+  for (const Choice& choice : setting.options) more.insert(more.end(), choice.begin(), choice.end());
   if (setting.checkpoint_every > 0) more.insert(more.end(), {"--checkpoint", checkpoints, "--every", std::to_string(setting.checkpoint_every)});
   return test::gpt_arguments(training.text, training.steps, more);
 }

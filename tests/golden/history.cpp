@@ -48,11 +48,11 @@ std::vector<Dimension> dimensions_in(const std::string& help) {
     std::istringstream words{line};
     std::string option, choices;
     words >> option >> choices;
-    if (!option.starts_with("--") || choices.find('|') == std::string::npos) continue;
     if (std::ranges::none_of(indifferent, [&](const char* name) { return option == std::string{"--"} + name; })) continue;
-    Dimension dimension{option, {}};
+    Dimension dimension;
     std::istringstream values{choices};
-    for (std::string value; std::getline(values, value, '|');) dimension.values.push_back(value);
+    if (choices.find('|') == std::string::npos) dimension = {{}, {option}};
+    else for (std::string value; std::getline(values, value, '|');) dimension.push_back({option, value});
     found.push_back(std::move(dimension));
   }
   return found;
@@ -66,7 +66,7 @@ std::vector<Setting> matrix(const std::vector<Dimension>& dimensions) {
       for (const auto& value : values) put(more.emplace_back(cell), value);
     cells = std::move(more);
   };
-  for (const Dimension& d : dimensions) times(d.values, [&](Setting& s, const std::string& v) { s.options.emplace_back(d.option, v); });
+  for (const Dimension& d : dimensions) times(d, [](Setting& s, const Choice& choice) { s.options.push_back(choice); });
   times(std::vector<const char*>{"shm", "tcp"}, [](Setting& s, const char* v) { s.transport = v; });
   times(std::vector{1u, 2u}, [](Setting& s, unsigned v) { s.threads = v; });
   times(std::vector{1u, 2u, 3u, 5u, 6u, 7u, 8u}, [](Setting& s, unsigned v) { s.workers = v; });
@@ -81,7 +81,7 @@ History draw(std::uint64_t seed, const std::vector<Dimension>& dimensions, unsig
   s.workers = 1 + static_cast<unsigned>(rng.below(slots / s.agents));
   s.threads = 1 + static_cast<unsigned>(rng.below(2));
   s.transport = any_of(rng, std::vector<std::string>{"auto", "shm", "tcp"});
-  for (const Dimension& d : dimensions) s.options.emplace_back(d.option, any_of(rng, d.values));
+  for (const Dimension& d : dimensions) s.options.push_back(any_of(rng, d));
   if (rng.chance(0.6)) s.checkpoint_every = 10 + static_cast<unsigned>(rng.below(steps / 10));
   s.coordinator_apart = rng.chance(0.5);
 
@@ -117,7 +117,8 @@ std::string to_string(Kind kind) {
 
 std::string describe(const Setting& s) {
   std::string text = fmt::format("{} x {} workers, {} thread{}, {}", s.agents, s.workers, s.threads, s.threads == 1 ? "" : "s", s.transport);
-  for (const auto& [option, value] : s.options) text += fmt::format(", {} {}", option, value);
+  for (const Choice& choice : s.options)
+    if (!choice.empty()) text += fmt::format(", {}", fmt::join(choice, " "));
   if (s.checkpoint_every > 0) text += fmt::format(", a checkpoint every {} steps", s.checkpoint_every);
   if (s.coordinator_apart) text += ", coordinator apart";
   return text;

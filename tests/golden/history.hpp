@@ -2,9 +2,7 @@
 /// \file What a job runs on and what happens to it, as values: cells of the matrix, and histories drawn from seeds.
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/support/spawn.hpp"
@@ -13,20 +11,19 @@ namespace elrun::golden {
 
 using test::Wait;
 
-/// An option of the program that must not move a bit of its state, with its possible values.
-struct Dimension {
-  std::string option;
-  std::vector<std::string> values;
-};
+/// What may stand in a program's command line for one of its options, the choice of which must not move a bit of its state:
+/// `--zero 0` or `--zero 1`; nothing or `--recompute`.
+using Choice = std::vector<std::string>;
+using Dimension = std::vector<Choice>;
 
-/// Of the options that are known to be such, those that a program's help offers, as `--name a|b|c`.
+/// Of the options that are known to be such, those that a program's help offers, as `--name a|b|c` or as `--name` alone.
 [[nodiscard]] std::vector<Dimension> dimensions_in(const std::string& help);
 
 /// How a job is run.
 struct Setting {
   unsigned agents = 1, workers = 1, threads = 1;  ///< Workers of each agent, threads of each worker.
   std::string transport = "auto";                 ///< ELRUN_TRANSPORT.
-  std::vector<std::pair<std::string, std::string>> options;
+  std::vector<Choice> options;
   unsigned checkpoint_every = 0;   ///< 0: without checkpoints.
   bool coordinator_apart = false;  ///< `elrun store`; otherwise an agent of two is the coordinator, or one is alone.
 };

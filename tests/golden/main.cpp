@@ -171,7 +171,8 @@ class Campaign {
       ++runs_;
       const bool good = judge(describe(cell), "", run_undisturbed(training_, cell));
       std::string row = fmt::format("{} thread{}, {}", cell.threads, cell.threads == 1 ? " " : "s", cell.transport);
-      for (const auto& [option, value] : cell.options) row += fmt::format(", {} {}", option, value);
+      for (const Choice& choice : cell.options)
+        if (!choice.empty()) row += fmt::format(", {}", fmt::join(choice, " "));
       rows[row] += fmt::format(" {}{}", cell.workers, good ? "" : " FAILED");
       progress(fmt::format("{} of {}", i + 1, chosen.size()));
     }

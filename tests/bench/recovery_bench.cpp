@@ -24,6 +24,7 @@
 #include "tests/support/spawn.hpp"
 
 using elrun::test::Job;
+using elrun::test::generation_in;
 using elrun::test::number_after;
 using elrun::test::Wait;
 using std::chrono_literals::operator""ms;
@@ -150,12 +151,6 @@ void end(Job& agent) {
 struct Phases {
   double noticed = 0, begun = 0, decided = 0, step = 0;
 };
-
-/// Of an agent's line about its part of a generation that begins; 0 of any other.
-std::int64_t generation_in(const std::string& line) {
-  const auto at = line.find("] generation ");
-  return at == std::string::npos || line.find(" here") == std::string::npos ? 0 : std::strtoll(line.c_str() + at + 13, nullptr, 10);
-}
 
 /// What the survivor says after the event at `begin`.
 Phases recovery(Job& survivor, Time begin, std::int64_t last) {

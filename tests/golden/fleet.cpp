@@ -130,9 +130,9 @@ class Fleet {
         over_ = true;
         const auto state = line.find(" state=");
         states_.push_back(state == std::string::npos ? line : line.substr(state + 7, 16));
-      } else if (const auto at = line.find("] generation "); at != std::string::npos && line.find(" here") != std::string::npos) {
+      } else if (const std::int64_t generation = test::generation_in(line); generation > 0) {
         agent.was_member = true;
-        ending_.generations = std::max(ending_.generations, static_cast<unsigned>(std::stoul(line.substr(at + 13))));
+        ending_.generations = std::max(ending_.generations, static_cast<unsigned>(generation));
       }
     }
   }

@@ -81,7 +81,6 @@ History draw(std::uint64_t seed, const std::vector<Dimension>& dimensions, unsig
   s.workers = 1 + static_cast<unsigned>(rng.below(slots / s.agents));
   s.threads = 1 + static_cast<unsigned>(rng.below(2));
   s.transport = any_of(rng, std::vector<std::string>{"auto", "shm", "tcp"});
-  for (const Dimension& d : dimensions) s.options.push_back(any_of(rng, d));
   if (rng.chance(0.6)) s.checkpoint_every = 10 + static_cast<unsigned>(rng.below(steps / 10));
   s.coordinator_apart = rng.chance(0.5);
 
@@ -99,6 +98,7 @@ History draw(std::uint64_t seed, const std::vector<Dimension>& dimensions, unsig
     e.away = Wait{rng.below(rng.chance(0.5) ? 100 : 1200)};
     h.events.push_back(e);
   }
+  for (const Dimension& d : dimensions) s.options.push_back(any_of(rng, d));  // last: a new one changes nothing else in a history
   return h;
 }
 

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 namespace elrun::test {
@@ -141,6 +142,15 @@ std::vector<pid_t> Job::children_named(const std::string& name) const {
 std::int64_t number_after(const std::string& line, const std::string& name) {
   const auto at = line.find(name + "=");
   return at == std::string::npos ? -1 : std::strtoll(line.c_str() + at + name.size() + 1, nullptr, 10);
+}
+
+std::int64_t generation_in(const std::string& line) {
+  static constexpr std::string_view name = "] generation ";
+  const auto at = line.find(name);
+  if (!line.starts_with("[elrun ") || at == std::string::npos) return 0;
+  char* end = nullptr;
+  const std::int64_t number = std::strtoll(line.c_str() + at + name.size(), &end, 10);
+  return *end == ':' ? number : 0;  // the coordinator's own lines name the lineage, too
 }
 
 TemporaryDirectory::TemporaryDirectory() : path_{"/tmp/elrun-test-XXXXXX"} {

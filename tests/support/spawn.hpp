@@ -69,6 +69,9 @@ class Job {
 /// The number after `name=` in a line.
 [[nodiscard]] std::int64_t number_after(const std::string& line, const std::string& name);
 
+/// The number in an agent's line about its part of a generation that begins, "[elrun ...] generation 2: 1 node, ..."; 0 in any other.
+[[nodiscard]] std::int64_t generation_in(const std::string& line);
+
 /// A directory that goes with the test.
 class TemporaryDirectory {
  public:

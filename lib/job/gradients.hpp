@@ -34,6 +34,8 @@ class Gradients {
 
   /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
   [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }
+  /// Memory for a leaf that is thrown away, before this rank's first is made.
+  [[nodiscard]] float* first() const { return buffer(0); }
   /// The leaf is final: it is added to what it completes.
   void fold_leaf(std::size_t i);
   /// After all of this rank's leaves. A failure leaves the contents unspecified.

@@ -15,6 +15,7 @@
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
 #include "lib/job/arena.hpp"
+#include "lib/job/audit.hpp"
 #include "lib/job/commit.hpp"
 #include "lib/job/gradients.hpp"
 #include "lib/job/layout.hpp"
@@ -64,6 +65,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Slot* next_slot();
   StepResult apply(const AnyOptimizer& optimizer, const ApplyOptions& options);
   [[nodiscard]] Verification verify();
+  void audit(double probability);
   void report(float loss, std::uint64_t tokens);
   void begin_use() const;
   void begin_gradient(UnitState& unit);
@@ -100,6 +102,10 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     bool reported = false;
     bool evaluating = false;
     Instant begun{};
+    std::optional<Audit> audit;     // of this step
+    bool has_to_audit = false;      // this rank, and it has not yet
+    bool auditing = false;          // the open slot is another rank's
+    std::uint64_t audit_hash = 0;   // of the audited slot, where this rank computed it
   };
   /// How far this member has come in its generation.
   enum class Stage : std::uint8_t { joining, settled, ready };
@@ -137,6 +143,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void save(bool last);
   void finish();
   [[nodiscard]] std::uint64_t state_sum() const;
+  [[nodiscard]] float* leaf() const;
+  void note_audit();
+  bool audit_agrees();
   void close_slot();
   void was_away_since(Instant begun);
   void zero_gradient(const UnitState& unit);

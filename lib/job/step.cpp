@@ -44,8 +44,10 @@ std::size_t get(const ByteVector& bytes, std::size_t at, std::span<T> values) {
 
 Slot* Job::Impl::next_slot() {
   if (in_.open) close_slot();
-  if (!step_open_ || world.over() || in_.slot == my_slots().size()) return nullptr;
-  const std::uint32_t index = my_slots()[in_.slot];
+  if (!step_open_ || world.over()) return nullptr;
+  in_.auditing = std::exchange(in_.has_to_audit, false);
+  if (!in_.auditing && in_.slot == my_slots().size()) return nullptr;
+  const std::uint32_t index = in_.auditing ? in_.audit->slot : my_slots()[in_.slot];
   samples_.resize(plan->micro_batch);
   samples_of_slot(*plan, commit_.knowledge().applied, index, samples_);
   SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, commit_.knowledge().applied, index));
@@ -75,6 +77,8 @@ void Job::Impl::close_slot() {
                                       slot_.index(), specs_[unit.index].name))};
     if (unit.scopes == 0) zero_gradient(unit);  // it had no part in this slot
   }
+  if (in_.audit && in_.audit->slot == slot_.index()) note_audit();
+  if (std::exchange(in_.auditing, false)) return;
   my_losses_[in_.slot] = reported_loss_;
   my_tokens_[in_.slot] = reported_tokens_;
   gradients_.fold_leaf(in_.slot++);
@@ -177,9 +181,9 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   apply_options_ = options;
   const std::uint64_t step = commit_.knowledge().applied;
   if (!world.over()) {
-    require(in_.slot == my_slots().size(), "apply was called before all slots of the step were run");
+    require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
-    if (reduce_and_vote()) {
+    if (audit_agrees() && reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
       if (!whole_parameters_) whole_parameters_ = world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok();
@@ -198,6 +202,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   if (result.step == step) return result;
   handed_out_ = false;
   result.decided = true;
+  result.audited = in_.audit.has_value();
   result.loss = decision_.loss;
   result.norm = norm_of(decision_);
   result.skipped = is_skipped(decision_);

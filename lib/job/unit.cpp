@@ -63,9 +63,9 @@ void Job::Impl::begin_gradient(UnitState& unit) {
         specs_[unit.index].name, unit.scopes, slot_.index(), layout.uses, unit.scopes))};
   if (unit.scopes == 1) zero_gradient(unit);
   ++unit.open_scopes;
-  float* const leaf = gradients_.leaf(in_.slot) + layout.gradient_begin;
+  float* const gradient = leaf() + layout.gradient_begin;
   for (std::size_t t = 0; t < unit.tensors.size(); ++t)
-    if (!specs_[unit.index].tensors[t].options.frozen) unit.tensors[t].grad = leaf + layout.offsets[t];
+    if (!specs_[unit.index].tensors[t].options.frozen) unit.tensors[t].grad = gradient + layout.offsets[t];
 }
 
 void Job::Impl::end_gradient(UnitState& unit) noexcept {
@@ -75,7 +75,7 @@ void Job::Impl::end_gradient(UnitState& unit) noexcept {
 
 void Job::Impl::zero_gradient(const UnitState& unit) {
   const UnitLayout& layout = layout_.units[unit.index];
-  std::fill_n(gradients_.leaf(in_.slot) + layout.gradient_begin, layout.trainable, 0.0f);
+  std::fill_n(leaf() + layout.gradient_begin, layout.trainable, 0.0f);
 }
 
 }  // namespace elrun::inline v0

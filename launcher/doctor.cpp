@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "launcher/host.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -22,11 +23,6 @@ constexpr std::uint64_t processes_per_worker = 64, locked_memory_advised = gibi,
 Finding well(std::string subject, std::string what) { return {Finding::Grade::ok, std::move(subject), std::move(what), {}}; }
 Finding warn(std::string subject, std::string what, std::string remedy) { return {Finding::Grade::warn, std::move(subject), std::move(what), std::move(remedy)}; }
 Finding fail(std::string subject, std::string what, std::string remedy) { return {Finding::Grade::fail, std::move(subject), std::move(what), std::move(remedy)}; }
-
-std::string for_people(Duration d) {
-  const double ms = std::chrono::duration<double, std::milli>(d).count();
-  return ms < 1000 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.1f} s", ms / 1000);
-}
 
 std::string size_text(std::uint64_t bytes) { return bytes < gibi ? fmt::format("{} MiB", bytes / mebi) : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / static_cast<double>(gibi)); }
 

@@ -224,6 +224,7 @@ class Supervisor {
   void stop_if_done();
   void refuse(ConnectionId connection, Failure why);
   [[nodiscard]] std::size_t running() const;
+  [[nodiscard]] static StoreReply refused_call(const StoreRequest& call, Code code, std::string what);
   [[nodiscard]] std::string fate_of_workers() const;
   [[nodiscard]] std::uint32_t rank_of(std::size_t worker) const;
   [[nodiscard]] std::string name_of(std::size_t worker) const;

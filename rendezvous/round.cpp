@@ -22,6 +22,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
 #include "rendezvous/assign.hpp"
 
 namespace elrun::inline v0 {
@@ -55,7 +56,6 @@ std::string some_of(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string count_of(std::size_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
 
 }  // namespace
 

@@ -121,8 +121,7 @@ class Agent {
     if (const auto opened = side_doors_.open(options_.side, setting_.directory); !opened.ok())
       return log_.error(message(opened.failure())), exit_code::contradiction;
     feed(Started{});
-    if (auto connected = connect(); !connected)
-      return log_.error(message(connected.failure())), exit_code::contradiction;
+    connect();
     loop_.run();
     children_.clear();
     return exit_code_;
@@ -141,7 +140,7 @@ class Agent {
 
   // --- the line to the coordinator ---
 
-  Result<void> connect() {
+  void connect() {
     if (!options_.etcd.empty()) {
       auto elected = connect_through_etcd(loop_, clock_, coordinator_log_,
                                           {options_.etcd, run_, options_.host_rule != HostRule::never, options_.local_address,
@@ -149,16 +148,25 @@ class Agent {
                                           handler(), [this] { end_if_allowed(); });
       elected_ = elected.get();
       link_ = std::move(elected);
-      return {};
-    }
-    if (!options_.endpoint) {
+    } else if (!options_.endpoint) {
       link_ = coordinator(0).connect_in_process(handler());
-      return {};
+    } else if (options_.host_rule == HostRule::never) {
+      link_ = connect_to_endpoint();
+    } else {
+      look_up_endpoint([this](std::vector<std::string> leads_to) {
+        if (finished_) return;
+        const auto hosted = try_to_host(std::move(leads_to));
+        if (hosted && !*hosted) link_ = connect_to_endpoint();
+        if (hosted) return;
+        log_.error(message(hosted.failure()));
+        exit_code_ = exit_code::contradiction;
+        loop_.stop();  // there is nothing yet to bring to its end
+      });
     }
-    if (options_.host_rule != HostRule::never)
-      if (auto hosted = try_to_host(addresses_of(options_.endpoint->host)); !hosted || *hosted) return hosted ? Result<void>{} : hosted.failure();
-    link_ = connect_to_coordinator(loop_, *options_.endpoint, options_.timeouts, random_number(), handler(), options_.access);
-    return {};
+  }
+
+  std::unique_ptr<NodeLink> connect_to_endpoint() {
+    return connect_to_coordinator(loop_, *options_.endpoint, options_.timeouts, random_number(), handler(), options_.access);
   }
 
   Coordinator& coordinator(std::uint64_t generation_floor) {
@@ -201,16 +209,24 @@ class Agent {
             [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }};
   }
 
-  // Workers may run, so the loop does not wait for name servers.
-  void take_over() {
-    if (coordinator_ || finished_ || std::exchange(looking_up_, true)) return;
+  // The loop does not wait for name servers: signals come, and workers may run.
+  template <class Call>
+  void look_up_endpoint(Call call) {
+    if (std::exchange(looking_up_, true)) return;
     Endpoint endpoint = *options_.endpoint;
     if (endpoint.host == "localhost") endpoint.host = "127.0.0.1";
-    lookup_.start(endpoint, [this](const Resolved& found) {
+    lookup_.start(endpoint, [this, call](const Resolved& found) {
       looking_up_ = false;
-      if (coordinator_ || finished_ || link_is_up_) return;
       std::vector<std::string> leads_to;
       for (const Address& address : found.addresses) leads_to.push_back(address.host);
+      call(std::move(leads_to));
+    });
+  }
+
+  void take_over() {
+    if (coordinator_ || finished_) return;
+    look_up_endpoint([this](std::vector<std::string> leads_to) {
+      if (coordinator_ || finished_ || link_is_up_) return;
       if (const auto hosted = try_to_host(std::move(leads_to)); !hosted) log_.warning(message(hosted.failure()));
     });
   }

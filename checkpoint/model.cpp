@@ -1,5 +1,6 @@
 #include "checkpoint/model.hpp"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -158,6 +159,12 @@ std::vector<std::string> differences(const ModelTable& saved, const ModelTable& 
 std::vector<std::string> differences(const PlanIdentity& saved, const PlanIdentity& mine, std::size_t limit) {
   if (saved.hash == mine.hash) return {};  // the description may gain lines without being another plan
   std::vector<std::string> lines = compare(split(saved.description), split(mine.description), limit);
+  const auto is_numeric = [](const std::string& line) {
+    return line.starts_with("architecture:") || line.starts_with("elrun.numeric:") || line.starts_with("program.numeric:");
+  };
+  if (std::ranges::any_of(lines, is_numeric))
+    lines.emplace_back("architecture, elrun.numeric and program.numeric are the numeric class: with another one the same steps "
+                       "give other bits, so what was saved cannot be continued exactly");
   if (lines.empty())
     lines.push_back(fmt::format("plan: the checkpoint has {}, this job has {}", saved.hash, mine.hash));
   return lines;

@@ -278,6 +278,13 @@ TEST_CASE("another plan or model is refused, and the difference named", "[checkp
                                               Contains("another directory"));
     CHECK(other.start().failure().code == Code::mismatch);
   }
+  SECTION("numeric class") {
+    TestJob other{files, 1, 2, small_model(), 1, "run", "/ckpts", {"def456", "global_batch: 64\nseed: 7\nelrun.numeric: 2"}};
+    CHECK_THAT(said(other.start()), Contains("elrun.numeric: the checkpoint has none, this job has 2") && Contains("the numeric class") &&
+                                        Contains("other bits"));
+    TestJob seed{files, 1, 2, small_model(), 1, "run", "/ckpts", {"def457", "global_batch: 64\nseed: 8"}};
+    CHECK_THAT(said(seed.start()), Contains("seed") && !Contains("numeric class"));
+  }
   SECTION("model") {
     ModelTable model = small_model();
     model.units[0].tensors[0].shape = {60, 50};

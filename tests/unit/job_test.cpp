@@ -392,6 +392,21 @@ TEST_CASE("a save that fails is told, and training goes on", "[job]") {
                     [](const std::string& l) { return contains(l, "could not be saved"); }));
 }
 
+TEST_CASE("a checkpoint of another numeric class is refused with 78, and the message says what that is", "[job]") {
+  const TemporaryDirectory root;
+  Plan plan = toy_plan(1);
+  plan.steps = 1, plan.numeric = "mine 1";
+  REQUIRE(run_world({}, toy({.plan = plan, .checkpoint = {.directory = root.path()}}))[0].outcome.has_value());
+  plan.numeric = "mine 2";
+  for (const Member& m : run_world({.world = 2, .generation = 2}, toy({.plan = plan, .checkpoint = {.directory = root.path()}}))) {
+    REQUIRE(m.failure.has_value());
+    INFO(message(*m.failure));
+    CHECK(exit_code(*m.failure) == 78);
+    CHECK(contains(m.failure->what, "program.numeric: the checkpoint has mine 1, this job has mine 2"));
+    CHECK(contains(m.failure->what, "the numeric class"));
+  }
+}
+
 TEST_CASE("a checkpoint of another plan or model is refused with 78, and both sides are named", "[job]") {
   const TemporaryDirectory root;
   const CheckpointOptions checkpoint{.directory = root.path()};

@@ -67,15 +67,16 @@ inline std::vector<std::string> against_the_arrows(std::string_view path, std::s
     const auto bad = [&](std::string_view why) {
       problems.push_back(std::string{path} + ':' + std::to_string(line) + ": " + std::string{header} + ' ' + std::string{why});
     };
-    if (quoted) {
+    if (layer->folder == "include/elrun/") {  // what is installed: no header of a package or of the system, and none by a path of this tree
+      const bool of_std = header.find_first_of("./") == std::string_view::npos;
+      if (quoted || !(of_std || header.starts_with("elrun/"))) bad("does not belong in a public header");
+    } else if (quoted) {
       const bool generated = header.find('/') == std::string_view::npos;  // protobuf's, found by the target that makes them
       if (generated && !(header.ends_with(".pb.h") && starts_with_any("google/protobuf/", layer->packages)))
         bad("is not named by its whole path");
       else if (!generated && !header.starts_with(layer->folder) && !starts_with_any(header, layer->elrun))
         bad("runs against the arrows");
-    } else if (header.starts_with("elrun/") || !starts_with_any(header, packages)) {
-      if (layer->folder == "include/elrun/" && header.starts_with("fmt/")) bad("does not belong in a public header");
-    } else if (!starts_with_any(header, layer->packages)) {
+    } else if (!header.starts_with("elrun/") && starts_with_any(header, packages) && !starts_with_any(header, layer->packages)) {
       bad("is a package that this layer does not know");
     }
   }

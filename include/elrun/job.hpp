@@ -246,6 +246,9 @@ class ELRUN_API Job {
     register_state(name, std::as_writable_bytes(std::span{&value, 1}));
   }
 
+  /// Bytes per rank by state for every placement, slots per rank and the part of the compute that works, in a world of so
+  /// many ranks: a table for people, in lines. After the last declaration; allocates nothing, and needs no `seal()`.
+  [[nodiscard]] std::string plan_table(std::uint32_t world) const;
   /// Plans the layout and allocates everything. Nothing is allocated afterwards. Prints bytes per rank by state.
   void seal();
   /// Puts the newest state into the arenas: from a committed checkpoint of any world size. False only when the whole

@@ -12,6 +12,7 @@
 #include "lib/job/assign.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
+#include "lib/job/memory.hpp"
 #include "lib/job/plan.hpp"
 #include "lib/job/sampler.hpp"
 
@@ -20,20 +21,12 @@ namespace {
 
 constexpr Duration owner_wait = 5s;    // for the store to say that this generation is the current one
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
-constexpr double efficiency_warning = 0.9;
 constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", skipped_state = "elrun.skipped", user_state = "state.";
 
 template <class T>
 std::vector<std::byte> bytes_of(const T& value) {
   const auto bytes = std::as_bytes(std::span{&value, 1});
   return {bytes.begin(), bytes.end()};
-}
-
-std::string human(std::uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
-  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
 }  // namespace
@@ -154,22 +147,22 @@ void Job::Impl::show_memory() const {
   std::uint64_t parameters = 0;
   for (const UnitSpec& unit : specs_)
     for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
-  std::size_t least = slots_[0].size(), most = least;
-  for (const auto& s : slots_) least = std::min(least, s.size()), most = std::max(most, s.size());
-  const double efficiency = compute_efficiency(plan->slots(), world.size());
   host.log.info(fmt::format(
       "{} parameters in {} unit(s), zero({}); bytes per rank: parameters {}, gradients {} ({} buffers: folded here, "
       "exchanged once "
-      "per step), optimizer {}, exchange {}; {} slots per step on {} rank(s), {} each, {:.0f} % of the compute",
-      parameters, units_.size(), whole_optimizer() ? 0 : 1, human(parameters_.span().size_bytes()),
-      human(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers(),
-      human(moments_.size() * moments_[0].span().size_bytes()), human(gradients_.exchange_bytes()), plan->slots(), world.size(),
-      least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most), 100 * efficiency));
-  if (efficiency < efficiency_warning)
-    host.log.warning(
-        fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per "
-                    "rank keep above 90 %)",
-                    plan->slots(), world.size(), 100 * (1 - efficiency)));
+      "per step), optimizer {}, exchange {}; {}",
+      parameters, units_.size(), whole_optimizer() ? 0 : 1, human_bytes(parameters_.span().size_bytes()),
+      human_bytes(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers(),
+      human_bytes(moments_.size() * moments_[0].span().size_bytes()), human_bytes(gradients_.exchange_bytes()),
+      slots_line(plan->slots(), world.size())));
+  if (const std::string warning = efficiency_warning(plan->slots(), world.size()); !warning.empty()) host.log.warning(warning);
+}
+
+std::string Job::Impl::plan_table(std::uint32_t ranks) const {
+  require(plan.has_value(), "plan_table comes after configure()");
+  require(ranks > 0, "plan_table(0): a world has at least one rank");
+  if (const auto wrong = problems(specs_); !wrong.empty()) throw Error{invalid(wrong)};
+  return memory_table(*plan, specs_, ranks);
 }
 
 // ---- restore
@@ -388,6 +381,7 @@ const Plan& Job::plan() const {
 Unit Job::unit(std::string_view name) { return Unit{&impl_->unit(name)}; }
 void Job::register_state(std::string_view name, std::span<std::byte> bytes) { impl_->register_state(name, bytes); }
 void Job::seal() { impl_->seal(); }
+std::string Job::plan_table(std::uint32_t world) const { return impl_->plan_table(world); }
 bool Job::restore() { return impl_->restore(); }
 RandomStream Job::rng(std::string_view name) const { return named_stream(plan().seed, name); }
 std::optional<Step> Job::next_step() {

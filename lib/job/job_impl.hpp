@@ -57,6 +57,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   UnitState& unit(std::string_view name);
   TensorPlace& declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options);
   void register_state(std::string_view name, std::span<std::byte> bytes);
+  [[nodiscard]] std::string plan_table(std::uint32_t ranks) const;
   void seal();
   bool restore();
   std::optional<std::uint64_t> next_step();

@@ -42,6 +42,7 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
       {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep)});
   nn::Engine engine{job.compute_threads()};
   gpt::Model model{job, engine, options};
+  if (options.plan > 0) return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan)));
   job.seal();
   if (!job.restore()) model.initialise(job.rng("init"));
 

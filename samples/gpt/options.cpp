@@ -31,6 +31,7 @@ const flags::Flag<Options> table[] = {
     {"keep", "N", &Options::keep, 2, 1 << 20,
      "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
     {"sample", "N", &Options::sample, 0, 1 << 20, "bytes of text to write at the end"},
+    {"plan", "W", &Options::plan, 1, 1 << 16, "print what W workers would each hold and do, for every placement, and end"},
 };
 
 std::vector<std::string> contradictions(const Options& o) {

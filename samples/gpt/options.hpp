@@ -27,6 +27,7 @@ struct Options {
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
   std::uint64_t sample = 0;  ///< Bytes of text to generate at the end.
+  std::uint64_t plan = 0;  ///< Workers to print the plan for; 0: train.
   bool help = false;
 };
 

@@ -27,6 +27,7 @@ class Training {
         log_{options.log_path} {}
 
   void run() {
+    if (options_.plan > 0) return job_.print(job_.plan_table(static_cast<std::uint32_t>(options_.plan)));
     job_.seal();
     if (!job_.restore()) model_.initialise(job_.rng("init"));
     if (digits_.split())

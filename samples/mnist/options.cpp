@@ -21,6 +21,7 @@ const flags::Flag<Options> table[] = {
     {"test_every", "K", &Options::test_every, 0, unbounded, "steps between tests; 0: an epoch. The end is always tested"},
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights, dropout and the order of images"},
     {"lr", "X", &Options::lr, 0, 0, "highest learning rate: a short linear warm-up, then a cosine to a twentieth"},
+    {"plan", "W", &Options::plan, 1, 1 << 16, "print what W workers would each hold and do, for every placement, and end"},
 };
 
 std::vector<std::string> contradictions(const Options& o) {

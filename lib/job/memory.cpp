@@ -1,0 +1,106 @@
+#include "lib/job/memory.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/job/assign.hpp"
+#include "lib/job/tree.hpp"
+#include "lib/job/update.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr double efficiency_least = 0.9;
+
+/// Partial sums that an owner keeps while the leaves of all slots come in, one slot after the other.
+std::uint64_t partial_sums(std::uint32_t slots) {
+  std::vector<std::uint32_t> all(slots);
+  for (std::uint32_t s = 0; s < slots; ++s) all[s] = s;
+  const FoldSchedule schedule = fold_schedule(all, slots);
+  std::uint64_t depth = 1;
+  for (std::uint32_t s = 0; s < slots; ++s)  // a leaf that is added at once to what is there needs no place of its own
+    depth = std::max<std::uint64_t>(depth, schedule.buffer[s] + (schedule.merges[s] == 0 ? 1 : 0));
+  return depth;
+}
+
+}  // namespace
+
+std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
+                                     std::uint32_t world) {
+  const bool per_slot = placement.gradients == Spread::sharded, gathers = placement.parameters == Spread::sharded;
+  const bool whole_optimizer = placement.optimizer == Spread::replicated;
+  const auto by_rank = assign_slots(slots, world);
+  std::uint64_t nodes = 0, partials = per_slot ? partial_sums(slots) : 0, frozen = 0;
+  if (!per_slot)
+    for (const auto& mine : by_rank) nodes += maximal_nodes(mine, slots).size();
+  for (const UnitLayout& unit : layout.units) frozen += unit.size - unit.trainable;
+  std::vector<RankBytes> out(world);
+  for (std::uint32_t r = 0; r < world; ++r) {
+    const auto shard = pieces(layout, world, r);
+    const std::uint64_t mine = elements(shard);
+    RankBytes& b = out[r];
+    b.parameters = gathers ? mine + frozen : layout.parameters;
+    b.optimizer = moments_of(optimizer).size() * (whole_optimizer ? layout.gradients : mine);
+    if (per_slot) {
+      b.gradients = partials * mine + (whole_optimizer ? layout.gradients : 0);
+      for (const UnitLayout& unit : layout.units) {
+        const LeafRange part = elrun::shard(unit.trainable, world, r);
+        const std::uint64_t leaf = unit.trainable, arriving = (std::min(world, slots) - 1) * (part.end - part.begin);
+        b.in_use = std::max(b.in_use, leaf + arriving + (gathers ? unit.trainable - (part.end - part.begin) : 0));
+      }
+    } else {
+      const FoldSchedule schedule = fold_schedule(by_rank[r], slots);
+      b.gradients = std::max(schedule.depth, 1u) * layout.gradients;
+      b.exchange = (nodes - schedule.nodes.size()) * mine;
+      if (gathers)
+        for (const UnitLayout& unit : layout.units) b.in_use = std::max(b.in_use, unit.trainable);
+    }
+    for (std::uint64_t* count : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *count *= sizeof(float);
+  }
+  return out;
+}
+
+std::string slots_line(std::uint64_t slots, std::uint32_t world) {
+  const std::uint64_t least = slots / world, most = (slots + world - 1) / world;
+  return fmt::format("{} slots per step on {} rank(s), {} each, {:.0f} % of the compute", slots, world,
+                     least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most),
+                     100 * compute_efficiency(slots, world));
+}
+
+std::string efficiency_warning(std::uint64_t slots, std::uint32_t world) {
+  const double efficiency = compute_efficiency(slots, world);
+  if (efficiency >= efficiency_least) return {};
+  return fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep "
+                     "above 90 %)",
+                     slots, world, 100 * (1 - efficiency));
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world) {
+  const Layout layout = lay_out(units);
+  std::uint64_t parameters = 0;
+  for (const UnitSpec& unit : units)
+    for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
+  std::string out = fmt::format("{} parameters in {} unit(s), {}; {}\n", parameters, units.size(), name_of(plan.optimizer),
+                                slots_line(plan.slots(), world));
+  if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
+  out += fmt::format("{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most\n", "placement", "parameters",
+                     "gradients", "optimizer", "exchange", "in use", "all");
+  for (const int stage : {0, 1, 2, 3}) {
+    const auto ranks = bytes_by_rank(layout, zero(stage), plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world);
+    const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
+    out += fmt::format("zero({})   {:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage, human_bytes(most.parameters), human_bytes(most.gradients),
+                       human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()));
+  }
+  out.pop_back();
+  return out;
+}
+
+}  // namespace elrun::inline v0

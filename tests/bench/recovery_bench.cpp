@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,7 +49,7 @@ struct Shape {
   int agents = 1, workers = 1;  ///< Workers of each agent.
   bool sharded = false;         ///< zero(1), and a checkpoint every 50 steps; otherwise replicated, with none.
   bool apart = true;            ///< The coordinator is `elrun store`; otherwise the first agent, or whoever follows it.
-  std::string nodes{}, times{};
+  std::string nodes = "1:2", times = "last_call_timeout=60";
 };
 
 /// One job: a folder, an endpoint, and what stands in all its agents' command lines.
@@ -225,7 +226,7 @@ std::vector<Phases> nodes_lost(const Shape& shape, Loss loss, int repeats, std::
 
 /// With a spare, which takes the place of the dead.
 double replaced_ms(Loss loss, const std::string& times) {
-  const Cluster cluster{{.agents = 2, .nodes = "1:2", .times = "last_call_timeout=60," + times}};
+  const Cluster cluster{{.agents = 2, .times = "last_call_timeout=60" + times}};
   const auto survivor = cluster.first_agent(), victim = cluster.agent(1);
   const Step before = step_in(*survivor, 2, 0);
   const auto waiting = cluster.agent(2);
@@ -240,7 +241,7 @@ double replaced_ms(Loss loss, const std::string& times) {
 }
 
 double replacement_ms() {
-  const Cluster cluster{{.agents = 2, .nodes = "2", .times = "last_call_timeout=60"}};
+  const Cluster cluster{{.agents = 2, .nodes = "2"}};
   const auto survivor = cluster.first_agent(), victim = cluster.agent(1);
   const Step before = step_in(*survivor, 2, 0);
   settle(*survivor);
@@ -255,7 +256,7 @@ double replacement_ms() {
 }
 
 double growth_ms() {
-  const Cluster cluster{{.agents = 2, .nodes = "1:2", .times = "last_call_timeout=0.1"}};
+  const Cluster cluster{{.agents = 2, .times = "last_call_timeout=0.1"}};
   const auto first = cluster.agent(0);  // it is alone at first, and may not be told that it waits
   const Step before = step_in(*first, 1, 0);
   settle(*first);
@@ -267,11 +268,13 @@ double growth_ms() {
   return took;
 }
 
-std::string only;  // questions that contain this
+std::string only;                                    // questions that contain this
+int repeats_max = std::numeric_limits<int>::max();  // of each
 
 template <class Measure>
 void answer(const std::string& question, int repeats, const std::string& bound, Measure measure) {
   if (question.find(only) == std::string::npos) return;
+  repeats = std::min(repeats, repeats_max);
   std::vector<double> all;
   for (int i = 0; i < repeats; ++i) all.push_back(measure());
   std::sort(all.begin(), all.end());
@@ -292,25 +295,26 @@ void print_losses(const std::string& question, const std::vector<Phases>& all) {
 
 void processes(const Shape& shape, int repeats) {
   const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents, shape.agents > 1 ? "s" : "", shape.sharded ? "sharded" : "replicated");
-  if (question.find(only) != std::string::npos) print_losses(question, processes_lost(shape, repeats));
+  if (question.find(only) != std::string::npos) print_losses(question, processes_lost(shape, std::min(repeats, repeats_max)));
 }
 
 void nodes(const std::string& what, Shape shape, Loss loss, const std::string& times, int repeats) {
-  shape.agents = 2, shape.nodes = "1:2", shape.times = "last_call_timeout=60" + times;
+  shape.agents = 2, shape.times += times;
   const std::string question = fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.sharded ? "sharded" : "replicated");
   if (question.find(only) == std::string::npos) return;
   std::vector<double> joins;
-  print_losses(question, nodes_lost(shape, loss, repeats, joins));
+  print_losses(question, nodes_lost(shape, loss, std::min(repeats, repeats_max), joins));
   fmt::print("recovery:   and the replacement joins: the others stand still for p50 {:.1f} ms, p99 {:.1f} ms of {}, beyond a step\n", at_share(joins, 0.5), at_share(joins, 0.99), joins.size());
 }
 
 }  // namespace
 
-// recovery_bench [TEXT]: the questions that contain it, or all.
+// recovery_bench [TEXT [REPEATS]]: the questions that contain it, or all; each so many times at most.
 int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::setlinebuf(stdout);
   if (argc > 1) only = argv[1];
+  if (argc > 2) repeats_max = std::max(1, std::atoi(argv[2]));
   double load = 0;
   (void)::getloadavg(&load, 1);
   fmt::print("recovery: on {} cores, load {:.1f} at the beginning\n", ::sysconf(_SC_NPROCESSORS_ONLN), load);
@@ -321,7 +325,7 @@ int main(int argc, char** argv) {
     nodes("node, end of stream", {.workers = 4, .sharded = sharded}, Loss::killed, "", 30);
     nodes("node, silent, limit 0.5 s", {.workers = 4, .sharded = sharded}, Loss::silent, fast, 10);
     nodes("node, silent, limit 5 s", {.workers = 4, .sharded = sharded}, Loss::silent, "", 5);
-    nodes("coordinator's node, end of stream", {.workers = 4, .sharded = sharded, .apart = false}, Loss::killed, "", 10);
+    nodes("node of the coordinator, end of stream", {.workers = 4, .sharded = sharded, .apart = false}, Loss::killed, "", 10);
   }
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });

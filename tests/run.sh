@@ -13,7 +13,7 @@ bash tests/run.sh [--sanitize address|thread] [--full] [--help] [-- CTEST-OPTION
   --torch              with Debian's PyTorch for the compatibility list, which is 220 MB to fetch; else what needs it is
                        skipped where it is not installed. Part of --full
   --full               the long campaigns too: more seeds and kills (ELRUN_FULL=1), everything once more with clang 16
-                       (build/clang), and each fuzzer for a minute (build/fuzz)
+                       (build/clang), the whole golden proof (elrun_golden), and each fuzzer for a minute (build/fuzz)
   -- OPTIONS           go to ctest, such as:  -- -R kernels -V
 
 A failing property prints ELRUN_SEED=N, which replays it:  ELRUN_SEED=N bash tests/run.sh -- -R NAME -V
@@ -92,6 +92,8 @@ if [[ -n "$full" ]]; then
   if [[ -z "$sanitize" ]]; then
     build no-cuda build/clang -DCMAKE_CXX_COMPILER=clang++-16 "${patience[@]}"
     ctest --test-dir build/clang -j "$jobs" "$@"
+    # Half an hour: every cell of the golden matrix, 200 histories of real kills.
+    if [[ -x build/bin/elrun_golden ]]; then build/bin/elrun_golden --logs build/golden-logs; fi
     target=fuzzers build asan build/fuzz -DCMAKE_CXX_COMPILER=clang++-16 -DELRUN_LIBFUZZER=ON
     find build/fuzz -name '*_fuzz' -type f -perm -u+x | sort | while read -r fuzzer; do
       echo "fuzzing for a minute: $fuzzer"

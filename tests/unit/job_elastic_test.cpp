@@ -200,6 +200,20 @@ TEST_CASE("a node leaves with its state saved, whatever happens to the world mea
     }
 }
 
+TEST_CASE("a checkpoint is read over whatever a failed exchange left, beyond the tensors' ends too", "[job][elastic]") {
+  const TemporaryDirectory root;
+  const Plan plan = toy_plan(1);
+  // The gathering of a step's parameters fails; then the first reading of the checkpoint is cut short by an arrival.
+  ElasticWorld world{3, {{Fate::Kind::dies, 1, 42, true}, {Fate::Kind::grows, 0, 5, false}}, toy({.plan = plan, .checkpoint = {.directory = root.path(), .every = 3}})};
+  auto& results = world.wait();
+  REQUIRE(results.size() == 5);
+  for (const std::size_t i : {0u, 2u, 3u, 4u}) {
+    INFO((results[i].failure ? message(*results[i].failure) : ""));
+    REQUIRE(results[i].outcome.has_value());
+    CHECK(results[i].outcome->state_hash == undisturbed(plan));
+  }
+}
+
 TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") { for_all_seeds(150, any_history); }
 
 }  // namespace elrun::test

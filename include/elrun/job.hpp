@@ -103,7 +103,14 @@ class ELRUN_API Unit {
   Tensor<T> tensor(std::string_view name, Shape shape, TensorOptions options = {}) {
     return Tensor<T>{declare(name, DTypeOf<T>::value, std::move(shape), options)};
   }
-  /// Weights are there until the scope ends. After `restore()`.
+  /// Weights are there until the scope ends. After `restore()`. Sharded parameters are gathered by it, and released at the
+  /// end of the last scope that is open; a pointer kept beyond it leads to no memory, and the process ends by SIGSEGV:
+  /// * each process uses what it needs, in any order, inside of slots and between steps. The others serve it from their next
+  ///   call of the job (`use`, `next_step`, `evaluate`, `verify`, or the end of the program), so it may have to wait for them;
+  /// * initial values are written in here, the same on all ranks, between `restore()` and the first step; every rank keeps
+  ///   its own shard of them when the scope ends. What is written anywhere else is lost or wrong;
+  /// * no scope is open when `next_step`, `apply` or `evaluate` are called.
+  /// When the world changes under it, it returns at once: memory is there, its contents are unspecified.
   [[nodiscard]] UseScope use(Stream stream = {});
   /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off. Inside a slot
   /// of a step, at most as often per slot as the unit's tensors declare `uses`; ends before its slot does.

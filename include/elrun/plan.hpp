@@ -14,18 +14,28 @@ namespace elrun::inline v0 {
 /// Whether a state is whole on every rank or cut into shards over them.
 enum class Spread : std::uint8_t { replicated, sharded };
 
+/// When gradients travel to the owners of their shards.
+enum class Exchange : std::uint8_t {
+  automatic,  ///< `per_slot` where gradients are sharded, else `per_step`.
+  per_step,   ///< Each rank sums its slots up, and one exchange does the rest: least traffic, but whole gradients on
+              ///< every rank while a step is computed.
+  per_slot,   ///< A unit's gradient leaves as soon as its slot has made it: sums of a rank's own shard are all it keeps.
+};
+
 /// Where each state lives. ZeRO's stages are rows of this table. It never changes a bit of the result.
+/// What is frozen is whole on every rank.
 struct Placement {
   Spread parameters = Spread::replicated;
   Spread gradients = Spread::replicated;
   Spread optimizer = Spread::replicated;
+  Exchange exchange = Exchange::automatic;
   friend constexpr bool operator==(const Placement&, const Placement&) = default;
 };
 
 /// zero(0): all replicated. zero(1): optimizer sharded. zero(2): gradients too. zero(3): parameters too.
-[[nodiscard]] constexpr Placement zero(int stage) {
+[[nodiscard]] constexpr Placement zero(int stage, Exchange exchange = Exchange::automatic) {
   return {stage >= 3 ? Spread::sharded : Spread::replicated, stage >= 2 ? Spread::sharded : Spread::replicated,
-          stage >= 1 ? Spread::sharded : Spread::replicated};
+          stage >= 1 ? Spread::sharded : Spread::replicated, exchange};
 }
 
 enum class Reduce : std::uint8_t { exact };  ///< The canonical tree: the same bits at any world size.

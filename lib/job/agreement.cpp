@@ -50,8 +50,9 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
   }
   return {{"plan", identity(plan).description},
           {"placement or number of steps",
-           fmt::format("parameters: {}\ngradients: {}\noptimizer: {}\nsteps: {}\n", word(plan.placement.parameters),
-                       word(plan.placement.gradients), word(plan.placement.optimizer), plan.steps)},
+           fmt::format("parameters: {}\ngradients: {}, exchanged per {}\noptimizer: {}\nsteps: {}\n", word(plan.placement.parameters),
+                       word(plan.placement.gradients), exchanges_per_slot(plan.placement) ? "slot" : "step",
+                       word(plan.placement.optimizer), plan.steps)},
           {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\n", checkpoint.directory, checkpoint.every)},
           {"model", std::move(model)}};
 }

@@ -15,8 +15,7 @@ namespace elrun::inline v0 {
 void Job::Impl::audit(double probability) {
   if (!(probability >= 0 && probability <= 1))
     throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
-  require(plan->placement == zero(0) || plan->placement == zero(1),
-          "audit is for zero(0) and zero(1): where gradients are sharded no rank has a whole one to compare");
+  require(!in_phases(), "audit is for zero(0) and zero(1), which exchange once per step: where gradients are sharded no rank has a whole one to compare");
   require(step_open_ || world.over(), "audit comes after next_step() and before apply()");
   if (world.over()) return;
   require(in_.slot == 0 && !in_.open && !in_.audit, "audit is called once per step, before slots()");

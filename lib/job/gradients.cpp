@@ -5,21 +5,14 @@
 #include <optional>
 
 #include "kernels/fold.hpp"
-#include "kernels/granule.hpp"
 
 namespace elrun::inline v0 {
-namespace {
-
-constexpr std::uint64_t fold_chunk =
-    16 * granule;  // a chunk of each operand stays in the second-level cache; no bit depends on it
-
-}  // namespace
 
 Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank, std::span<float> memory,
                      Space space) {
   Gather out{std::vector<SendList>(world), std::vector<ReceiveList>(world)};
   const auto part = [&](const Piece& p) {
-    return memory.subspan(space == Space::parameters ? p.parameter : p.gradient, p.size());
+    return memory.subspan(begin_in(space, p), p.size());
   };
   const auto mine = pieces(layout, world, rank);
   for (std::uint32_t r = 0; r < world; ++r) {
@@ -109,8 +102,9 @@ Result<void> Gradients::reduce(World& world) {
   return {};
 }
 
-NormTree::NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank)
+NormTree::NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank, Space space)
     : rank_{rank},
+      space_{space},
       granules_{layout.granules()},
       shard_{pieces(layout, world, rank)},
       sums_{elements(shard_) / granule} {
@@ -126,7 +120,7 @@ NormTree::NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank
 
 void NormTree::fold_shard(const float* gradient, std::span<float> out) {
   for (const Piece& p : shard_)
-    sums_of_squares({gradient + p.gradient, p.size()}, sums_.span(p.place / granule, p.size() / granule));
+    sums_of_squares({gradient + begin_in(space_, p), p.size()}, sums_.span(p.place / granule, p.size() / granule));
   // A node's granules are consecutive among mine, for all of them are mine; and its tree depends on their number alone.
   std::uint64_t first = 0;
   for (std::size_t i = 0; i < nodes_[rank_].size(); ++i) {

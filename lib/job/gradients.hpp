@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/granule.hpp"
 #include "lib/job/arena.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/tree.hpp"
@@ -21,7 +22,12 @@ struct Gather {
   std::vector<SendList> sends;
   std::vector<ReceiveList> receives;
 };
-enum class Space : std::uint8_t { parameters, gradients };
+enum class Space : std::uint8_t { parameters, gradients, shard };  ///< The last: of a rank's own shard alone.
+[[nodiscard]] constexpr std::uint64_t begin_in(Space space, const Piece& p) {
+  return space == Space::parameters ? p.parameter : space == Space::gradients ? p.gradient : p.place;
+}
+/// A chunk of each operand of a fold stays in the second-level cache; no bit depends on it.
+constexpr std::uint64_t fold_chunk = 16 * granule;
 [[nodiscard]] Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank,
                                    std::span<float> memory, Space space);
 
@@ -73,7 +79,8 @@ class Gradients {
 class NormTree {
  public:
   NormTree() = default;
-  NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank);
+  /// `space`: in which the gradient will be given.
+  NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank, Space space);
   /// Nodes that a rank brings.
   [[nodiscard]] std::size_t nodes(std::uint32_t rank) const { return nodes_[rank].size(); }
   /// This rank's nodes, from the gradient where its shard is final.
@@ -83,6 +90,7 @@ class NormTree {
 
  private:
   std::uint32_t rank_ = 0;
+  Space space_ = Space::gradients;
   std::uint64_t granules_ = 0;
   std::vector<Piece> shard_;
   std::vector<std::vector<TreeNode>> nodes_;

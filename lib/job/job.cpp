@@ -99,23 +99,27 @@ void Job::Impl::seal() {
 
 /// What no change of the world moves.
 void Job::Impl::allocate() {
-  parameters_ = Arena<float>{layout_.parameters};
+  parameters_ = gathers() ? PagedArena{layout_.parameters} : PagedArena::whole(layout_.parameters);
   allocate_moments();
   std::uint64_t frozen = 0;
   for (UnitState& unit : units_) {
     const UnitLayout& layout = layout_.units[unit.index];
-    for (std::size_t t = 0; t < unit.tensors.size(); ++t)
-      unit.tensors[t].data = parameters_.data() + layout.begin + layout.offsets[t];
+    parameters_.hold(layout.begin + layout.trainable, layout.begin + layout.size);
+    point_at_weights(unit);
     frozen = std::max(frozen, layout.used - std::min(layout.used, layout.trainable));
   }
+  finished_leaves_.reserve(units_.size());
+  written_.resize(units_.size());
   frozen_zeros_.assign(frozen, 0.0f);
   samples_.reserve(plan->micro_batch);
 }
 
-/// Zeros, for this rank's place in the world.
+/// Zeros, for this rank's place in the world; and memory for its shard of the parameters, beside what is there.
 void Job::Impl::allocate_moments() {
   held_ = whole_optimizer() ? Cut{} : my_cut();
-  const std::uint64_t count = elements(pieces(layout_, held_.world, held_.rank));
+  const auto shard = pieces(layout_, held_.world, held_.rank);
+  if (gathers()) hold_shard(shard);
+  const std::uint64_t count = elements(shard);
   moments_.clear();
   for (std::size_t m = 0; m < moments_of(plan->optimizer).size(); ++m) moments_.emplace_back(count);
 }
@@ -125,12 +129,18 @@ void Job::Impl::plan_world() {
   if (planned_ == my_cut()) return;
   planned_ = my_cut();
   const std::uint32_t rank = world.rank(), size = world.size();
-  slots_ = assign_slots(static_cast<std::uint32_t>(plan->slots()), size);
+  const auto count = static_cast<std::uint32_t>(plan->slots());
+  slots_ = streams() ? deal_slots(count, size) : assign_slots(count, size);
+  phases_ = std::ranges::max(slots_, {}, [](const auto& slots) { return slots.size(); }).size();
   const auto states = whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank);
-  gradients_ = {};  // before the new ones: memory for both is not there
-  gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
-  norm_ = NormTree{layout_, size, rank};
-  if (!whole_optimizer())
+  gradients_ = {}, stream_ = {};  // before the new ones: memory for both is not there
+  if (streams())
+    stream_ = LeafStream{layout_, count, size, rank, whole_optimizer()};
+  else
+    gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
+  const Space space = streams() ? stream_.space() : Space::gradients;
+  norm_ = NormTree{layout_, size, rank, space};
+  if (!whole_optimizer() && !gathers())
     gather_parameters_ = gather_shards(layout_, size, rank, parameters_.span(), Space::parameters);
   updates_.clear();
   for (const Piece& p : states)
@@ -138,23 +148,27 @@ void Job::Impl::plan_world() {
       const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
       if (begin >= end) continue;
       const std::uint64_t skip = begin - p.begin;
-      updates_.push_back({p.parameter + skip, p.place + skip, p.gradient + skip, end - begin, run.decay});
+      updates_.push_back({p.parameter + skip, p.place + skip, begin_in(space, p) + skip, end - begin, run.decay});
     }
   prepare_votes();
+  prepare_rounds();
 }
 
 void Job::Impl::show_memory() const {
-  std::uint64_t parameters = 0;
-  for (const UnitSpec& unit : specs_)
-    for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
+  std::uint64_t parameters = 0, unit = 0;
+  for (const UnitSpec& spec : specs_)
+    for (const TensorSpec& t : spec.tensors) parameters += element_count(t.shape);
+  for (const UnitLayout& layout : layout_.units) unit = std::max(unit, layout.trainable * sizeof(float));
+  const std::string gradients =
+      streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and the units in use", human_bytes(stream_.bytes()), stream_.partials())
+                : fmt::format("{} ({} buffers: folded here, exchanged once per step)",
+                              human_bytes(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers());
   host.log.info(fmt::format(
-      "{} parameters in {} unit(s), zero({}); bytes per rank: parameters {}, gradients {} ({} buffers: folded here, "
-      "exchanged once "
-      "per step), optimizer {}, exchange {}; {}",
-      parameters, units_.size(), whole_optimizer() ? 0 : 1, human_bytes(parameters_.span().size_bytes()),
-      human_bytes(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers(),
-      human_bytes(moments_.size() * moments_[0].span().size_bytes()), human_bytes(gradients_.exchange_bytes()),
-      slots_line(plan->slots(), world.size())));
+      "{} parameters in {} unit(s), of which the largest is {}, zero({}); bytes per rank: parameters {}{}, gradients {}, optimizer {}, "
+      "exchange {}; {}",
+      parameters, units_.size(), human_bytes(unit), *stage_of(plan->placement), human_bytes(parameters_.held_bytes()),
+      gathers() ? " and the units in use" : "", gradients, human_bytes(moments_.size() * moments_[0].span().size_bytes()),
+      human_bytes(gradients_.exchange_bytes()), slots_line(plan->slots(), world.size())));
   if (const std::string warning = efficiency_warning(plan->slots(), world.size()); !warning.empty()) host.log.warning(warning);
 }
 
@@ -178,6 +192,7 @@ bool Job::Impl::restore() {
   }
   restored_ = true;
   has_state_ = true;  // or the program makes it now, from nothing
+  may_initialise_ = !begun_before_;
   if (commit_.knowledge().applied > plan->steps && world.leads())
     host.log.warning(fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do",
                                  commit_.knowledge().applied, plan->steps));
@@ -210,7 +225,14 @@ void Job::Impl::same_job_everywhere() {
 
 void Job::Impl::same_parameters_everywhere() {
   checked_ = true;
-  const std::uint64_t mine = mix_sum(std::as_bytes(parameters_.span()), 0, 0);
+  std::uint64_t mine = 0;
+  if (gathers()) {
+    for (const UnitLayout& unit : layout_.units)
+      mine += mix_sum(std::as_bytes(parameters_.span(unit.begin + unit.trainable, unit.size - unit.trainable)), 0, unit.begin);
+    for (std::size_t u = 0; u < written_.size(); ++u) mine += Mix{}(written_[u], u);
+  } else {
+    mine = mix_sum(std::as_bytes(parameters_.span()), 0, 0);
+  }
   const auto parts = expect(world.all_gather(bytes_of(mine)));
   for (std::uint32_t r = 1; r < world.size(); ++r)
     if (parts[r] != parts[0])
@@ -261,12 +283,14 @@ std::vector<Fragment> Job::Impl::fragments(bool to_save) {
   };
   for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
     const UnitLayout& unit = layout_.units[u];
-    add("param", u, 0, unit.used, parameters_.data() + unit.begin, true);
+    const std::uint64_t whole = gathers() ? unit.trainable : 0;  // is on every rank from here on
+    add("param", u, whole, unit.used, parameters_.data() + unit.begin + whole, true);
     for (const std::string_view kind : moments_of(plan->optimizer))
       if (to_save) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
   }
   for (const Piece& p : whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, world.size(), world.rank())) {
     const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
+    if (gathers()) add("param", p.unit, p.begin, end, parameters_.data() + p.parameter, false);
     for (std::size_t m = 0; m < moments_.size(); ++m)
       add(moments_of(plan->optimizer)[m], p.unit, p.begin, end, moments_[m].data() + p.place, whole_optimizer());
   }
@@ -279,10 +303,12 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
   require(restored_, "next_step comes after restore()");
   if (outcome.has_value()) return std::nullopt;
   require(!step_open_ || world.over(), "next_step is called before the step was applied");
+  no_scope_open("next_step()");
   if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};
   for (;;) {
     try {
       enter();
+      if (gathers() && !end_phase(phase())) revoked();
       if (!checked_) same_parameters_everywhere();
       const std::uint64_t step = commit_.knowledge().applied;
       if (step >= plan->steps) {
@@ -294,6 +320,8 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (std::exchange(member_leaves_, false) && host.session.is_leaving() && !std::exchange(ready_to_leave_, true))
         host.session.ready_to_leave();
       in_ = InStep{.begun = host.clock.now()};
+      if (streams()) stream_.begin();
+      may_initialise_ = false;
       step_open_ = handed_out_ = true;
       host_states_at_begin_.clear();
       for (const HostState& s : host_states_) host_states_at_begin_.emplace_back(s.bytes.begin(), s.bytes.end());
@@ -357,10 +385,12 @@ std::uint64_t Job::Impl::state_sum() const {
   };
   std::uint64_t out = 0;
   for (const UnitLayout& unit : layout_.units) {
-    const LeafRange mine = shard(unit.size, world.size(), world.rank());
-    out += sum("param", parameters_.data() + unit.begin + mine.begin, mine.end - mine.begin, unit.begin + mine.begin);
+    const std::uint64_t frozen = unit.begin + unit.trainable;
+    const LeafRange mine = shard(unit.size - unit.trainable, world.size(), world.rank());
+    out += sum("param", parameters_.data() + frozen + mine.begin, mine.end - mine.begin, frozen + mine.begin);
   }
   for (const Piece& p : pieces(layout_, world.size(), world.rank())) {
+    out += sum("param", parameters_.data() + p.parameter, p.size(), p.parameter);
     const std::uint64_t at = whole_optimizer() ? p.gradient : p.place;
     for (std::size_t m = 0; m < moments_.size(); ++m)
       out += sum(moments_of(plan->optimizer)[m], moments_[m].data() + at, p.size(), p.parameter);
@@ -408,6 +438,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     const Job::Impl& impl = *job.impl_;
     try {
       program(job);
+      job.impl_->serve_to_the_end();
     } catch (const Error&) {
       throw;
     } catch (const BeginAgain&) {

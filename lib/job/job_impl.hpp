@@ -19,6 +19,10 @@
 #include "lib/job/commit.hpp"
 #include "lib/job/gradients.hpp"
 #include "lib/job/layout.hpp"
+#include "lib/job/leaf_stream.hpp"
+#include "lib/job/paged_arena.hpp"
+#include "lib/job/plan.hpp"
+#include "lib/job/rounds.hpp"
 #include "lib/job/saves.hpp"
 #include "lib/job/standing.hpp"
 #include "lib/job/update.hpp"
@@ -41,9 +45,10 @@ struct JobHost {
 struct UnitState {
   Job::Impl* job = nullptr;
   std::uint32_t index = 0;
-  std::deque<TensorPlace> tensors;  // views hold addresses
-  std::uint32_t scopes = 0;         // use_grad scopes begun in this slot
-  std::uint32_t open_scopes = 0;    // and not ended
+  std::deque<TensorPlace> tensors;   // views hold addresses
+  std::uint32_t scopes = 0;          // use_grad scopes begun in this slot,
+  std::uint32_t gradients_open = 0;  // those of them that have not ended,
+  std::uint32_t open = 0;            // and scopes of any kind that have not
 };
 
 /// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
@@ -68,9 +73,12 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] Verification verify();
   void audit(double probability);
   void report(float loss, std::uint64_t tokens);
-  void begin_use() const;
+  void begin_use(UnitState& unit);
   void begin_gradient(UnitState& unit);
-  void end_gradient(UnitState& unit) noexcept;
+  void end_use(UnitState& unit, bool gradient);
+  void serve_to_the_end();
+  [[nodiscard]] const PagedArena& parameters() const { return parameters_; }
+  [[nodiscard]] const LeafStream& stream() const { return stream_; }
 
   /// Of a generation that is over, after which there is none for this process.
   [[noreturn]] void leave(Failure why);
@@ -99,6 +107,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   /// Everything of the step under way.
   struct InStep {
     std::size_t slot = 0;  // index into my slots of the one to hand out next
+    std::size_t phase = 0; // slots that all ranks are through with, where they go through them together
     bool open = false;     // a slot is handed out
     bool reported = false;
     bool evaluating = false;
@@ -120,9 +129,14 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void plan_world();
   void allocate_moments();
   void prepare_votes();
+  void prepare_rounds();
   void show_memory() const;
   void same_job_everywhere();
   [[nodiscard]] bool whole_optimizer() const { return plan->placement.optimizer == Spread::replicated; }
+  [[nodiscard]] bool gathers() const { return plan->placement.parameters == Spread::sharded; }
+  [[nodiscard]] bool streams() const { return exchanges_per_slot(plan->placement); }
+  /// Whether ranks go through their slots together.
+  [[nodiscard]] bool in_phases() const { return gathers() || streams(); }
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_.rank]; }
   void same_parameters_everywhere();
   void take_host_state(const std::vector<Aux>& aux);
@@ -135,6 +149,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] Standing standing() const;
   void drop_step();
   void load_or_begin();
+  void zero_padding();
   void open_saves();
   void inherit(const Heritage& from);
   void move_state(const Heritage& from, const std::vector<Piece>& old_pieces, const std::vector<Arena<float>>& old_moments);
@@ -150,9 +165,23 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void close_slot();
   void was_away_since(Instant begun);
   void zero_gradient(const UnitState& unit);
+
+  // What ranks do for each other in the middle of user code, sharing.cpp.
+  [[nodiscard]] Phase phase() const;
+  bool round(const Phase& phase, std::uint64_t gather, bool last);
+  bool serve(std::uint64_t gather);
+  bool end_phase(const Phase& phase);
+  void end_phases_of_step();
+  void finish_leaves();
+  void no_scope_open(std::string_view call) const;
+  void point_at_weights(UnitState& unit);
+  void point_at_gradients(UnitState& unit, float* space);
+  void hold_shard(const std::vector<Piece>& shard);
+  void keep_only(const std::vector<Piece>& shard);
   void write_vote(const Vote& vote);
   Result<void> exchange_votes();
   bool reduce_and_vote();
+  [[nodiscard]] const float* reduced() const { return streams() ? stream_.reduced() : gradients_.reduced(); }
   /// A constant of the job, never of the world.
   [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan->slots()); }
   [[nodiscard]] static bool is_skipped(const Decision& decision);
@@ -172,13 +201,22 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool overwritten_ = false;   // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
-  Arena<float> parameters_;
+  PagedArena parameters_;
   std::vector<Arena<float>> moments_;  // as moments_of(plan->optimizer)
   std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
   std::vector<UpdateRun> updates_;
   Gather gather_parameters_;
-  Gradients gradients_;
+  Gradients gradients_;  // whichever of the two evaluations the placement asks for
+  LeafStream stream_;
+  std::vector<std::uint32_t> finished_leaves_;  // units, in the order in which their last scope ended
   NormTree norm_;
+  // A round: what everybody needs, and the exchanges.
+  std::vector<Need> needs_;
+  std::vector<SendList> need_sends_, round_sends_;
+  std::vector<ReceiveList> need_receives_, round_receives_;
+  std::size_t phases_ = 0;                 // most slots that any rank has
+  bool may_initialise_ = false;            // nothing was restored, and no step handed out
+  std::vector<std::uint64_t> written_;     // by unit: the hash of what a scope left before the first step
   std::optional<Saves> saves_;
 
   // The exchange of votes: one blob per rank, whose size follows from the plan.
@@ -239,6 +277,7 @@ struct JobAccess {
   static void drive(const JobHost& job_host, const std::function<void(Job&)>& program);
   /// This rank's memory of one of the optimizer's states: where a test flips a bit.
   [[nodiscard]] static std::span<float> moment(Job& job, std::size_t index) { return job.impl_->moments_[index].span(); }
+  [[nodiscard]] static const Job::Impl& impl(const Job& job) { return *job.impl_; }
 };
 
 /// Builds the parts of a Slot and Step that users do not see.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lib/job/assign.hpp"
+#include "lib/job/plan.hpp"
 #include "lib/job/tree.hpp"
 #include "lib/job/update.hpp"
 
@@ -28,7 +29,7 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
                                      std::uint32_t world) {
-  const bool per_slot = placement.gradients == Spread::sharded, gathers = placement.parameters == Spread::sharded;
+  const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters == Spread::sharded;
   const bool whole_optimizer = placement.optimizer == Spread::replicated;
   const auto by_rank = assign_slots(slots, world);
   std::uint64_t nodes = 0, partials = per_slot ? partial_sums(slots) : 0, frozen = 0;

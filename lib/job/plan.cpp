@@ -36,16 +36,25 @@ std::vector<std::string> Plan::problems() const {
   if (steps == 0) say("steps is 0: there is nothing to train; ask for at least one step");
   if (steps != 0 && global_batch > (std::uint64_t{1} << 62) / steps)
     say("steps {} x global_batch {} is beyond 2^62 sample positions", steps, global_batch);
-  if (placement == zero(2) || placement == zero(3))
-    say("placement zero({}) comes in a later version; use zero(0) or zero(1), which give the same bits",
-        placement == zero(2) ? 2 : 3);
-  else if (placement != zero(0) && placement != zero(1))
-    say("this placement is none of zero(0) to zero(3), and no other is known yet; use zero(0) or zero(1)");
+  if (!stage_of(placement)) say("this placement is none of zero(0) to zero(3), and no other is known; use one of them");
+  if (placement.exchange > Exchange::per_slot)
+    say("placement.exchange is none that is known; use Exchange::automatic, per_step or per_slot");
   if (reduce != Reduce::exact) say("reduce is not a known reduction; use Reduce::exact");
   if (name_of(optimizer) == nullptr) say("optimizer is none that is known; use Optimizer::adamw, sgd or lion");
   if (numeric.size() > 256 || numeric.find('\n') != std::string::npos)
     say("numeric is to be one line of at most 256 bytes, it has {}", numeric.size());
   return out;
+}
+
+std::optional<int> stage_of(const Placement& placement) {
+  for (const int stage : {0, 1, 2, 3})
+    if (placement == zero(stage, placement.exchange)) return stage;
+  return std::nullopt;
+}
+
+bool exchanges_per_slot(const Placement& placement) {
+  if (placement.exchange != Exchange::automatic) return placement.exchange == Exchange::per_slot;
+  return placement.gradients == Spread::sharded;
 }
 
 std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& checkpoint) {

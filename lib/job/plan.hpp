@@ -1,6 +1,7 @@
 #pragma once
 /// \file What the plan means to a checkpoint: the lines that make two jobs the same job, and their hash.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@ constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own ar
 
 /// Everything that fixes the bits, one `name: value` per line; `placement` and `steps` do not.
 [[nodiscard]] PlanIdentity identity(const Plan& plan);
+
+/// The ZeRO stage, whenever gradients travel; nothing for what is none.
+[[nodiscard]] std::optional<int> stage_of(const Placement& placement);
+/// What `Exchange::automatic` means is decided here.
+[[nodiscard]] bool exchanges_per_slot(const Placement& placement);
 
 /// Problems of plan and options together.
 [[nodiscard]] std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& checkpoint);

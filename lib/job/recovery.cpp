@@ -39,6 +39,7 @@ void Job::Impl::rejoin() {
   world.renew();
   stage_ = Stage::joining;
   checked_ = ready_to_leave_ = member_leaves_ = false;
+  written_.assign(written_.size(), 0);
 }
 
 /// Until this member is ready for a step of the generation at hand, whichever that is.
@@ -53,6 +54,7 @@ void Job::Impl::enter() {
 void Job::Impl::drop_step() {
   step_open_ = false;
   in_ = {};
+  finished_leaves_.clear();
   if (!std::exchange(handed_out_, false)) return;
   for (std::size_t i = 0; i < host_states_.size(); ++i)
     std::copy(host_states_at_begin_[i].begin(), host_states_at_begin_[i].end(), host_states_[i].bytes.begin());
@@ -93,7 +95,7 @@ void Job::Impl::settle() {
     if (r == world.rank() && s.knowledge.decided < newest_step_) decision_ = knower->decision;
     s.knowledge = {newest_step_, newest_step_, newest_step_};
     // Its own shard alone; the others' owners are somewhere else now.
-    s.whole_parameters = whole_optimizer() || is_skipped(knower->decision);
+    s.whole_parameters = whole_optimizer() || gathers() || is_skipped(knower->decision);
   }
   if (has_state_ && recovered.members[world.rank()] == Recovery::apply) {
     commit_.learn(newest_step_);
@@ -132,7 +134,10 @@ void Job::Impl::load_or_begin() {
   }
   overwritten_ |= !checkpoint_.directory.empty();
   commit_ = StepCommit{world.membership(), 0};
-  if (!whole_optimizer() && held_ != my_cut()) allocate_moments();
+  if (!whole_optimizer() && held_ != my_cut()) {
+    allocate_moments();
+    if (gathers()) keep_only(pieces(layout_, held_.world, held_.rank));
+  }
   if (checkpoint_.directory.empty()) {
     if (generation.number > 1 && world.leads())
       host.log.warning(
@@ -142,11 +147,27 @@ void Job::Impl::load_or_begin() {
     return;
   }
   open_saves();
+  zero_padding();
   const auto aux = expect(saves_->restore());
   if (!aux.has_value()) return;
   take_host_state(*aux);
   saved_step_ = commit_.knowledge().applied;
   begun_before_ = true;
+}
+
+/// What lies behind the last tensor of each unit, which no checkpoint holds: an exchange that failed may have left anything
+/// there, and it counts in the state hash.
+void Job::Impl::zero_padding() {
+  const std::vector<Piece> shard = pieces(layout_, held_.world, held_.rank);
+  for (const Piece& p : shard) {
+    const std::uint64_t used = std::clamp(layout_.units[p.unit].used, p.begin, p.end) - p.begin;
+    if (gathers()) std::fill_n(parameters_.data() + p.parameter + used, p.size() - used, 0.0f);
+    for (const Arena<float>& moment : moments_) std::fill_n(moment.data() + p.place + used, p.size() - used, 0.0f);
+  }
+  for (const UnitLayout& unit : layout_.units) {
+    const std::uint64_t used = gathers() ? std::max(unit.used, unit.trainable) : unit.used;
+    std::fill_n(parameters_.data() + unit.begin + used, unit.size - used, 0.0f);
+  }
 }
 
 void Job::Impl::open_saves() {
@@ -175,9 +196,13 @@ void Job::Impl::inherit(const Heritage& from) {
       move_host_state(from);
       expect(world.agree({}));
     } catch (...) {
-      if (recut) moments_ = std::move(old_moments), held_ = before;
+      if (recut) {
+        moments_ = std::move(old_moments), held_ = before;
+        if (gathers()) keep_only(old_pieces);
+      }
       throw;
     }
+    if (recut && gathers()) keep_only(pieces(layout_, held_.world, held_.rank));
     const auto newcomers = std::count(from.brings.begin(), from.brings.end(), std::nullopt);
     if (world.leads() && newcomers > 0)
       host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", newest_step_, newcomers, world.size()));
@@ -205,7 +230,8 @@ void Job::Impl::move_host_state(const Heritage& from) {
   begun_before_ = true;
 }
 
-/// One exchange. A giver sends its part of parameters and moments to whoever lacks them; the first of them, what is frozen.
+/// One exchange. A giver sends its part of parameters and moments to whoever lacks them (sharded parameters stay at their
+/// addresses: what a member keeps of them does not move); the first of them, what is frozen.
 void Job::Impl::move_state(const Heritage& from, const std::vector<Piece>& old_pieces, const std::vector<Arena<float>>& old_moments) {
   const std::uint32_t size = world.size(), me = world.rank();
   std::vector<SendList> sends(size);
@@ -219,13 +245,16 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Piece>& old_p
     if (!from.brings[giver]) return;
     const bool lacks_all = !from.brings[taker].has_value();
     const auto given = given_by(giver);
-    if (lacks_all || !standings_[taker].whole_parameters)
-      for (const Piece& p : given) parameter(p);
+    if (!gathers() && (lacks_all || !standings_[taker].whole_parameters))
+      for (const Piece& p : given) parameter(p.parameter, p.size());
     if (lacks_all || !whole_optimizer()) {
       const auto wanted = wanted_by(taker);
       for (const Piece& g : given)
         for (const Piece& w : wanted)
-          if (const auto both = overlap(g, w)) moment(*both, g, w);
+          if (const auto both = overlap(g, w)) {
+            if (gathers()) parameter(g.parameter + (both->begin - g.begin), both->end - both->begin);
+            moment(*both, g, w);
+          }
     }
     if (lacks_all && giver == from.givers.front())
       for (const UnitLayout& unit : layout_.units)
@@ -244,8 +273,8 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Piece>& old_p
     if (!self || !whole_optimizer())
       each(
           me, other,
-          [&](const Piece& p) {
-            if (!self) sends[other].push_back(bytes_of_run(parameters_.data() + p.parameter, p.size()));
+          [&](std::uint64_t begin, std::uint64_t count) {
+            if (!self) sends[other].push_back(bytes_of_run(parameters_.data() + begin, count));
           },
           [&](const Overlap& both, const Piece& given, const Piece& wanted) {
             for (std::size_t k = 0; k < moments_.size(); ++k) {
@@ -262,7 +291,8 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Piece>& old_p
           });
     if (self) continue;
     each(
-        other, me, [&](const Piece& p) { receives[other].push_back(bytes_of_run(parameters_.data() + p.parameter, p.size())); },
+        other, me,
+        [&](std::uint64_t begin, std::uint64_t count) { receives[other].push_back(bytes_of_run(parameters_.data() + begin, count)); },
         [&](const Overlap& both, const Piece&, const Piece& wanted) {
           for (const Arena<float>& moment : moments_)
             receives[other].push_back(bytes_of_run(moment.data() + wanted.place + (both.begin - wanted.begin), both.end - both.begin));

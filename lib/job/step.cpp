@@ -46,7 +46,10 @@ Slot* Job::Impl::next_slot() {
   if (in_.open) close_slot();
   if (!step_open_ || world.over()) return nullptr;
   in_.auditing = std::exchange(in_.has_to_audit, false);
-  if (!in_.auditing && in_.slot == my_slots().size()) return nullptr;
+  if (!in_.auditing && in_.slot == my_slots().size()) {
+    if (in_phases()) end_phases_of_step();
+    return nullptr;
+  }
   const std::uint32_t index = in_.auditing ? in_.audit->slot : my_slots()[in_.slot];
   samples_.resize(plan->micro_batch);
   samples_of_slot(*plan, commit_.knowledge().applied, index, samples_);
@@ -66,22 +69,28 @@ void Job::Impl::report(float loss, std::uint64_t tokens) {
 }
 
 void Job::Impl::close_slot() {
+  const Phase ended = phase();
   in_.open = false;
   was_away_since(slot_begun_);
   if (world.over()) return;  // nothing of it will be used
   require(in_.reported, "a slot ended without slot.report(loss, tokens)");
-  for (const UnitState& unit : units_) {
-    if (unit.open_scopes > 0)
+  for (const UnitState& unit : units_)
+    if (unit.gradients_open > 0)
       throw Error{invalid(fmt::format("slot {} ended inside a use_grad scope of unit '{}': let the scope end before the slot, for its "
                                       "end hands the gradient off",
                                       slot_.index(), specs_[unit.index].name))};
-    if (unit.scopes == 0) zero_gradient(unit);  // it had no part in this slot
-  }
+  if (!streams())
+    for (const UnitState& unit : units_)
+      if (unit.scopes == 0) zero_gradient(unit);  // it had no part in this slot
   if (in_.audit && in_.audit->slot == slot_.index()) note_audit();
   if (std::exchange(in_.auditing, false)) return;
   my_losses_[in_.slot] = reported_loss_;
   my_tokens_[in_.slot] = reported_tokens_;
-  gradients_.fold_leaf(in_.slot++);
+  if (streams())
+    finish_leaves();
+  else
+    gradients_.fold_leaf(in_.slot);
+  if (!in_phases() || end_phase(ended)) ++in_.slot;
 }
 
 void Job::Impl::was_away_since(Instant begun) {
@@ -176,6 +185,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
                                     name_of(kind_of(optimizer)), name_of(plan->optimizer)))};
   require(step_open_ || world.over(), "apply was called twice, or without a step from next_step()");
   if (in_.open) close_slot();
+  no_scope_open("apply()");
   step_open_ = false;
   optimizer_ = optimizer;
   apply_options_ = options;
@@ -183,6 +193,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   if (!world.over()) {
     require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
+    if (in_phases()) end_phases_of_step();
     if (audit_agrees() && reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
@@ -215,9 +226,9 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
 
 /// True once the step is decided.
 bool Job::Impl::reduce_and_vote() {
-  if (!gradients_.reduce(world).ok()) return false;
+  if (!(streams() ? stream_.finish(world) : gradients_.reduce(world)).ok()) return false;
   std::vector<float>& nodes = norm_nodes_[world.rank()];
-  norm_.fold_shard(gradients_.reduced(), nodes);
+  norm_.fold_shard(reduced(), nodes);
   write_vote(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); })));
   return exchange_votes().ok();
 }
@@ -228,7 +239,7 @@ void Job::Impl::apply_decided() {
   if (!is_skipped(decision_)) {
     const float norm = norm_of(decision_), most = apply_options_.clip_norm;
     update(optimizer_, apply_options_.lr, most > 0 && norm > most ? per_slot() * (most / norm) : per_slot());
-    whole_parameters_ = whole_optimizer();  // else the other shards are to be gathered
+    whole_parameters_ = whole_optimizer() || gathers();  // else the other shards are to be gathered
   }
   skipped_ += is_skipped(decision_);
   commit_.applied();
@@ -241,7 +252,7 @@ float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(deci
 void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
   for (const UpdateRun& run : updates_) {
     UpdateElements elements{.parameter = parameters_.span(run.parameter, run.size),
-                            .gradient = {gradients_.reduced() + run.gradient, run.size},
+                            .gradient = {reduced() + run.gradient, run.size},
                             .decay = run.decay};
     for (std::size_t m = 0; m < moments_.size(); ++m) elements.moments[m] = moments_[m].span(run.state, run.size);
     elrun::update(optimizer, lr, scale, commit_.knowledge().applied + 1, elements);
@@ -253,12 +264,14 @@ void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
 Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
   require(restored_, "evaluate comes after restore()");
   require(!in_.open, "evaluate is called inside a slot; call it between steps");
+  no_scope_open("evaluate()");
   if (world.over() || stage_ != Stage::ready) return {};  // its slots would be handed out anew
   if (count == 0) return {.decided = true};
   const std::uint64_t slots = (count + plan->micro_batch - 1) / plan->micro_batch;
   if (slots > slots_max)
     throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
   const auto by_rank = assign_slots(static_cast<std::uint32_t>(slots), world.size());
+  if (gathers() && !end_phase(phase())) return {};
   ByteWriter mine;
   in_.evaluating = true;
   for (const std::uint32_t index : by_rank[world.rank()]) {
@@ -276,8 +289,9 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
     mine.put(reported_tokens_);
     mine.put(std::bit_cast<std::uint32_t>(reported_loss_));
   }
+  const Phase ended = phase();
   in_.evaluating = false;
-  if (world.over()) return {};
+  if (world.over() || (gathers() && !end_phase(ended))) return {};
   const auto parts = world.all_gather(mine.bytes());
   if (!parts.ok()) return {};
   Evaluation result{.decided = true};

@@ -32,7 +32,8 @@ std::vector<Extent> extents(const UnitSpec& spec, const UnitLayout& layout, bool
 Verification Job::Impl::verify() {
   require(restored_, "verify comes after restore()");
   require(!in_.open, "verify is called inside a slot; call it between steps");
-  if (world.over() || stage_ != Stage::ready) return {};
+  no_scope_open("verify()");
+  if (world.over() || stage_ != Stage::ready || (gathers() && !end_phase(phase()))) return {};
   struct Copy {
     std::string tensor;
     std::string_view kind;

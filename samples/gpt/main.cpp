@@ -14,6 +14,11 @@ namespace {
 
 using samples::format;
 
+elrun::Exchange exchange_of(const gpt::Options& options) {
+  if (options.exchange == "auto") return elrun::Exchange::automatic;
+  return options.exchange == "step" ? elrun::Exchange::per_step : elrun::Exchange::per_slot;
+}
+
 elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
   return {.global_batch = options.global_batch,
           .micro_batch = options.micro_batch,
@@ -21,7 +26,7 @@ elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
           .data_hash = text.hash(),
           .steps = options.steps,
           .seed = options.seed,
-          .placement = elrun::zero(static_cast<int>(options.zero)),
+          .placement = elrun::zero(static_cast<int>(options.zero), exchange_of(options)),
           // What the names and shapes of the parameters do not say.
           .numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context)};
 }
@@ -34,11 +39,6 @@ void print_sample(elrun::Job& job, gpt::Model& model, std::size_t count) {
     job.print("sample: " + text.substr(begin, end - begin));
     begin = end + 1;
   }
-}
-
-void demand_identical_states(elrun::Job& job) {
-  if (const auto found = elrun::verify(job); found.difference)
-    throw elrun::Error{{elrun::Code::corrupt, elrun::Remedy::exit_process, found.difference->what}};
 }
 
 void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
@@ -55,7 +55,6 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
   const elrun::AdamW adamw{};
   const elrun::Schedule rate = gpt::schedule(options);
   while (auto step = job.next_step()) {
-    if (options.audit > 0) step->audit(options.audit);
     for (elrun::Slot& slot : step->slots()) {
       gpt::fetch(text, slot.samples(), inputs, targets);
       const float loss = model.forward(slot.samples().size(), inputs.data(), targets.data());
@@ -63,11 +62,11 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
       slot.report(loss, slot.samples().size() * options.context);
     }
     const elrun::StepResult r = step->apply(adamw, {.lr = rate.at(step->number()), .clip_norm = 1.0f});
-    if (!r.decided) continue;  // the world has changed, and the same step comes again
-    job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f%s",
-                     static_cast<unsigned long long>(r.step), static_cast<double>(r.loss), static_cast<double>(r.norm),
-                     r.world, static_cast<unsigned long long>(r.generation), r.tokens_per_s, r.audited ? " audited" : ""));
-    if (options.verify > 0 && r.step % options.verify == 0) demand_identical_states(job);
+    if (r.decided)  // otherwise the world has changed, and the same step comes again
+      job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f",
+                       static_cast<unsigned long long>(r.step), static_cast<double>(r.loss),
+                       static_cast<double>(r.norm), r.world, static_cast<unsigned long long>(r.generation),
+                       r.tokens_per_s));
   }
 
   if (options.sample > 0 && job.prints()) print_sample(job, model, options.sample);

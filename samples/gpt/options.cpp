@@ -18,8 +18,10 @@ const flags::Flag<Options> table[] = {
     {"channels", "N", &Options::channels, 1, 1 << 16, "width of the model; a multiple of --heads"},
     {"heads", "N", &Options::heads, 1, 1 << 10, "attention heads per block"},
     {"context", "N", &Options::context, 1, 1 << 16, "bytes that the model looks back on; also the length of a sample"},
-    {"zero", "0|1", &Options::zero, 0, 1,
-     "0: every worker keeps all of the optimizer's state; 1: its share. The result is the same"},
+    {"zero", "0..3", &Options::zero, 0, 3,
+     "what every worker keeps only its share of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too. The result is the same"},
+    {"exchange", "auto|step|slot", &Options::exchange, 0, 0,
+     "when gradients travel: once per step, or as soon as a slot has made them; auto: as --zero wants it. The result is the same"},
     {"recompute", "", &Options::recompute, 0, 0,
      "keep one block's activations instead of all, and compute the others again on the way back; the same bits"},
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights and the order of samples"},
@@ -31,9 +33,6 @@ const flags::Flag<Options> table[] = {
     {"keep", "N", &Options::keep, 2, 1 << 20,
      "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
     {"sample", "N", &Options::sample, 0, 1 << 20, "bytes of text to write at the end"},
-    {"audit", "P", &Options::audit, 0, 0,
-     "probability with which one slot of a step is computed by other workers too, and compared; 1: in every step"},
-    {"verify", "K", &Options::verify, 1, unbounded, "compare the states of all workers every K steps"},
     {"plan", "W", &Options::plan, 1, 1 << 16, "print what W workers would each hold and do, for every placement, and end"},
 };
 
@@ -46,7 +45,8 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.channels % o.heads != 0)
     out.push_back("--channels " + number(o.channels) + " is no multiple of --heads " + number(o.heads) +
                   ": each head takes an equal share; try --channels " + number((o.channels / o.heads + 1) * o.heads));
-  if (o.audit > 1) out.push_back("--audit " + std::to_string(o.audit) + " is no probability: try --audit 0.01");
+  if (o.exchange != "auto" && o.exchange != "step" && o.exchange != "slot")
+    out.push_back("--exchange " + o.exchange + " is none of auto, step and slot");
   if (o.every > 0 && o.checkpoint.empty())
     out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");
   return out;

@@ -20,6 +20,7 @@ struct Options {
   std::uint64_t heads = 4;
   std::uint64_t context = 64;  ///< Bytes that a prediction looks back on; also the length of a sample.
   std::uint64_t zero = 1;      ///< ZeRO stage.
+  std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
   std::uint64_t seed = 1;
   bool recompute = false;      ///< Activations of a block are computed again in the backward pass.
   double lr = 2e-3;         ///< The highest of the schedule.
@@ -27,8 +28,6 @@ struct Options {
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
   std::uint64_t sample = 0;  ///< Bytes of text to generate at the end.
-  double audit = 0;          ///< Probability with which a slot of a step is computed by other workers, too.
-  std::uint64_t verify = 0;  ///< Steps between comparisons of all workers' states; 0: none.
   std::uint64_t plan = 0;  ///< Workers to print the plan for; 0: train.
   bool help = false;
 };

@@ -25,11 +25,11 @@ float losses_undisturbed() {
   return sum;
 }
 
-std::vector<Fate> random_fates(Rng& rng, std::uint64_t count) {
+std::vector<Fate> random_fates(Rng& rng, std::uint64_t count, std::uint64_t exchanges) {
   std::vector<Fate> fates;
   for (std::uint64_t i = 0; i < count; ++i) {
     const auto kind = static_cast<Fate::Kind>(rng.below(5));
-    fates.push_back({kind, static_cast<std::uint32_t>(rng.below(8)), rng.below(rng.chance(0.3) ? 8 : 60), rng.chance(0.7)});
+    fates.push_back({kind, static_cast<std::uint32_t>(rng.below(8)), rng.below(rng.chance(0.3) ? 8 : exchanges), rng.chance(0.7)});
   }
   return fates;
 }
@@ -42,16 +42,17 @@ std::string describe(const std::vector<Fate>& fates) {
   return text;
 }
 
-/// A random history with replicated or sharded state; with sharded state, checkpoints or none.
+/// A random history of any placement, with checkpoints or none.
 void any_history(Rng& rng) {
-  const int stage = static_cast<int>(rng.below(2));
+  const int stage = static_cast<int>(rng.below(4));
+  const bool per_slot = rng.chance(stage >= 2 ? 0.8 : 0.2);
   const TemporaryDirectory root;
-  const Plan plan = toy_plan(stage);
+  const Plan plan = toy_plan(stage, 8, per_slot ? Exchange::per_slot : Exchange::per_step);
   CheckpointOptions checkpoint;
   if (rng.chance(0.5)) checkpoint = {.directory = root.path(), .every = 1 + rng.below(4)};
   const auto members = 1 + static_cast<std::uint32_t>(rng.below(4));
-  const auto fates = random_fates(rng, 1 + rng.below(4));
-  INFO("zero(" << stage << "), " << members << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
+  const auto fates = random_fates(rng, 1 + rng.below(4), per_slot ? 200 : stage == 3 ? 120 : 60);
+  INFO("zero(" << stage << "), gradients " << (per_slot ? "per slot" : "per step") << ", " << members << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
   ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint})};
   std::size_t done = 0;
   auto& results = world.wait();
@@ -114,8 +115,8 @@ TEST_CASE("when the one that prints dies, the first of those who were there goes
 }
 
 TEST_CASE("a step whose votes reached one member alone is decided on all, and done once", "[job][elastic]") {
-  for (const int stage : {0, 1})
-    for (std::uint64_t at = 6; at < 24; ++at) {
+  for (const int stage : {0, 1, 2, 3})
+    for (std::uint64_t at = stage < 2 ? 6 : 8; at < (stage < 2 ? 24 : 70); at += stage < 2 ? 1 : 3) {
       INFO("zero(" << stage << "), at exchange " << at);
       ElasticWorld world{3, {{Fate::Kind::splits, 1, at, false}}, toy({.plan = toy_plan(stage)})};
       for (const Member& m : world.wait()) {
@@ -133,15 +134,19 @@ TEST_CASE("a step whose votes reached one member alone is decided on all, and do
 }
 
 TEST_CASE("sharded state moves to a grown world without a checkpoint", "[job][elastic]") {
-  ElasticWorld world{2, {{Fate::Kind::grows, 0, 15, false}, {Fate::Kind::grows, 1, 12, false}}, toy({.plan = toy_plan(1)})};
-  auto& results = world.wait();
-  REQUIRE(results.size() == 4);
-  for (const Member& m : results) {
-    REQUIRE(m.outcome.has_value());
-    CHECK(m.outcome->state_hash == undisturbed(toy_plan(1)));
+  for (const int stage : {1, 2, 3}) {
+    const std::uint64_t step = stage == 1 ? 0 : 30;  // more exchanges make a step
+    ElasticWorld world{2, {{Fate::Kind::grows, 0, 15 + 3 * step, false}, {Fate::Kind::grows, 1, 12 + 2 * step, false}}, toy({.plan = toy_plan(stage)})};
+    auto& results = world.wait();
+    REQUIRE(results.size() == 4);
+    for (const Member& m : results) {
+      INFO("zero(" << stage << ")" << (m.failure ? message(*m.failure) : ""));
+      REQUIRE(m.outcome.has_value());
+      CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage)));
+    }
+    CHECK(results[0].steps.size() == 7);  // none was done twice
+    CHECK(std::none_of(world.lines().begin(), world.lines().end(), [](const std::string& l) { return l.find("was lost") != l.npos; }));
   }
-  CHECK(results[0].steps.size() == 7);  // none was done twice
-  CHECK(std::none_of(world.lines().begin(), world.lines().end(), [](const std::string& l) { return l.find("was lost") != l.npos; }));
 }
 
 TEST_CASE("sharded state that is lost comes from a checkpoint, or the job begins again, in the same processes", "[job][elastic]") {
@@ -163,7 +168,7 @@ TEST_CASE("sharded state that is lost comes from a checkpoint, or the job begins
 }
 
 TEST_CASE("who got a part of the state before its giver died does not begin with it", "[job][elastic]") {
-  for (const int stage : {0, 1})
+  for (const int stage : {0, 1, 3})
     for (std::uint64_t at = 0; at < 12; ++at) {
       INFO("zero(" << stage << "), at exchange " << at);
       ElasticWorld world{2, {{Fate::Kind::dies, 1, 15, true}, {Fate::Kind::dies, 0, at, true}}, toy({.plan = toy_plan(stage)})};

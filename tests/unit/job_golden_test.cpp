@@ -187,11 +187,13 @@ TEST_CASE("every world and placement ends with the bits of one slow process", "[
   for (const std::uint64_t slots : {8u, 5u, 1u}) {
     const Slow slow{toy_plan(0, slots)};
     if (slots == 8) CHECK(fmt::format("{:016x}", slow.hash) == fmt::format("{:016x}", golden_state));
-    for (const int stage : {0, 1})
-      for (const std::uint32_t world : {1u, 2u, 3u, 5u, 8u, 11u}) {
-        INFO(slots << " slots on " << world << " ranks, zero(" << stage << ")");
-        same_run(run_world({.world = world}, toy({.plan = toy_plan(stage, slots)})), slow);
-      }
+    for (const int stage : {0, 1, 2, 3})
+      for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
+        for (const std::uint32_t world : {1u, 2u, 3u, 5u, 8u, 11u}) {
+          INFO(slots << " slots on " << world << " ranks, zero(" << stage << "), gradients "
+                     << (exchange == Exchange::per_slot ? "per slot" : "per step"));
+          same_run(run_world({.world = world}, toy({.plan = toy_plan(stage, slots, exchange)})), slow);
+        }
   }
 }
 
@@ -201,12 +203,12 @@ TEST_CASE("every optimizer ends with the bits of one slow process, over a change
         AnyOptimizer{Lion{.weight_decay = 0.05f}}}) {
     INFO(name_of(kind_of(optimizer)));
     const Slow slow{toy_plan(0), optimizer};
-    for (const int stage : {0, 1})
+    for (const int stage : {0, 1, 2, 3})
       same_run(run_world({.world = 3}, toy({.plan = toy_plan(stage), .optimizer = optimizer})), slow);
     const TemporaryDirectory root;
     const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
     const auto before = run_world(
-        {.world = 4}, toy({.plan = toy_plan(1), .checkpoint = checkpoint, .optimizer = optimizer, .stop_after = 5}));
+        {.world = 4}, toy({.plan = toy_plan(3), .checkpoint = checkpoint, .optimizer = optimizer, .stop_after = 5}));
     for (const Member& m : before) REQUIRE_FALSE(m.failure.has_value());
     same_run(run_world({.world = 3, .generation = 2},
                        toy({.plan = toy_plan(0), .checkpoint = checkpoint, .optimizer = optimizer})),
@@ -216,7 +218,7 @@ TEST_CASE("every optimizer ends with the bits of one slow process, over a change
 
 TEST_CASE("over TCP the bits are the same", "[job]") {
   const Slow slow{toy_plan(0)};
-  for (const int stage : {0, 1})
+  for (const int stage : {0, 1, 2, 3})
     for (const std::uint32_t world : {2u, 3u, 5u}) {
       INFO(world << " ranks over TCP, zero(" << stage << ")");
       same_run(run_world({.world = world, .join = join_process_group}, toy({.plan = toy_plan(stage)})), slow);
@@ -225,16 +227,16 @@ TEST_CASE("over TCP the bits are the same", "[job]") {
 
 TEST_CASE("a checkpoint of four workers goes on under any world with the same bits", "[job]") {
   const Slow slow{toy_plan(0)};
-  for (const int stage : {0, 1})
+  for (const int stage : {0, 1, 2, 3})
     for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
-      INFO("zero(" << stage << ") on 4 ranks, then on " << world);
+      INFO("zero(" << stage << ") on 4 ranks, then zero(" << 3 - stage << ") on " << world);
       const TemporaryDirectory root;
       const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
       const auto before =
           run_world({.world = 4}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint, .stop_after = 5}));
       for (const Member& m : before) REQUIRE_FALSE(m.failure.has_value());
       const auto after =
-          run_world({.world = world, .generation = 2}, toy({.plan = toy_plan(1 - stage), .checkpoint = checkpoint}));
+          run_world({.world = world, .generation = 2}, toy({.plan = toy_plan(3 - stage), .checkpoint = checkpoint}));
       same_run(after, slow, 4);
       const auto again =
           run_world({.world = 2, .generation = 3}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint}));
@@ -254,9 +256,9 @@ TEST_CASE("members that die at any exchange, again and again, change no bit", "[
     std::uint64_t generation = 1;
     for (; generation <= 20; ++generation) {
       WorldOptions options{.world = 1 + static_cast<std::uint32_t>(rng.below(5)), .generation = generation};
-      if (generation < 6) options.death = {static_cast<std::uint32_t>(rng.below(options.world)), rng.below(60)};
+      if (generation < 6) options.death = {static_cast<std::uint32_t>(rng.below(options.world)), rng.below(150)};
       INFO("seed " << seed << ", generation " << generation << ", world " << options.world);
-      members = run_world(options, toy({.plan = toy_plan(static_cast<int>(rng.below(2))), .checkpoint = checkpoint}));
+      members = run_world(options, toy({.plan = toy_plan(static_cast<int>(rng.below(4))), .checkpoint = checkpoint}));
       const auto ended = static_cast<std::size_t>(
           std::count_if(members.begin(), members.end(), [](const Member& m) { return m.outcome.has_value(); }));
       for (const Member& m : members)

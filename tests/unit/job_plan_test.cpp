@@ -18,11 +18,25 @@ TEST_CASE("a plan that holds has no problems", "[job]") {
   CHECK(good().slots() == 4);
 }
 
+TEST_CASE("every stage has both evaluations, and sharded gradients travel in every slot when nobody says otherwise", "[job]") {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const Exchange exchange : {Exchange::automatic, Exchange::per_step, Exchange::per_slot}) {
+      Plan p = good();
+      p.placement = zero(stage, exchange);
+      CHECK(p.problems().empty());
+      CHECK(stage_of(p.placement) == stage);
+    }
+    CHECK(exchanges_per_slot(zero(stage)) == (stage >= 2));
+    CHECK(exchanges_per_slot(zero(stage, Exchange::per_slot)));
+    CHECK_FALSE(exchanges_per_slot(zero(stage, Exchange::per_step)));
+  }
+}
+
 TEST_CASE("all problems of plan and options are told at once", "[job]") {
   Plan p;
-  p.global_batch = 7, p.micro_batch = 2, p.placement = zero(3);
+  p.global_batch = 7, p.micro_batch = 2, p.placement.parameters = Spread::sharded;
   CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() ==
-        6);  // divisor, samples, steps, zero(3), keep, every
+        6);  // divisor, samples, steps, placement, keep, every
 }
 
 TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
@@ -37,7 +51,8 @@ TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
   CHECK(broken([](Plan& p) { p.global_batch = 1 << 20, p.micro_batch = 1; }).size() == 1);
   CHECK(broken([](Plan& p) { p.samples = 0; }).size() == 1);
   CHECK(broken([](Plan& p) { p.steps = std::uint64_t{1} << 61; }).size() == 1);
-  CHECK(broken([](Plan& p) { p.placement = zero(2); }).size() == 1);
+  CHECK(broken([](Plan& p) { p.placement = zero(3), p.placement.optimizer = Spread::replicated; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.placement.exchange = static_cast<Exchange>(9); }).size() == 1);
   CHECK(broken([](Plan& p) { p.placement.parameters = Spread::sharded; }).size() == 1);
   CHECK(broken([](Plan& p) { p.numeric = "two\nlines"; }).size() == 1);
   CHECK(broken([](Plan& p) { p.optimizer = static_cast<Optimizer>(9); }).size() == 1);

@@ -265,10 +265,10 @@ inline const std::vector<ToyTensor>& toy_tensors() {
   return all;
 }
 
-inline Plan toy_plan(int stage, std::uint64_t slots = 8) {
+inline Plan toy_plan(int stage, std::uint64_t slots = 8, Exchange exchange = Exchange::automatic) {
   Plan p;
   p.global_batch = 3 * slots, p.micro_batch = 3, p.samples = 50, p.steps = 7, p.seed = 11;
-  p.placement = zero(stage);
+  p.placement = zero(stage, exchange);
   return p;
 }
 inline const AdamW toy_adamw{.weight_decay = 0.05f};
@@ -303,9 +303,11 @@ inline Program toy(const ToyOptions& options) {
     job.configure(plan, options.checkpoint);
     std::vector<Unit> units;
     std::vector<Tensor<float>> tensors;
+    std::vector<std::size_t> unit_of;
     std::string last;
     for (const ToyTensor& t : toy_tensors()) {
       if (last != t.unit) units.push_back(job.unit(t.unit)), last = t.unit;
+      unit_of.push_back(units.size() - 1);
       tensors.push_back(units.back().tensor<float>(t.name, {t.size}, t.options));
     }
     std::uint64_t mine = 0, begun = 0;  // host state
@@ -315,6 +317,7 @@ inline Program toy(const ToyOptions& options) {
     job.seal();
     if (!job.restore())
       for (std::size_t t = 0; t < tensors.size(); ++t) {
+        const auto scope = units[unit_of[t]].use();
         const RandomStream rng = job.rng(toy_tensors()[t].name);
         for (std::uint64_t i = 0; i < tensors[t].size(); ++i) tensors[t].data()[i] = rng.normal(i);
       }

@@ -1,0 +1,135 @@
+#include "lib/job/leaf_stream.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/fold.hpp"
+#include "lib/base/assert.hpp"
+
+namespace elrun::inline v0 {
+
+std::vector<std::vector<std::uint32_t>> deal_slots(std::uint32_t slots, std::uint32_t world) {
+  std::vector<std::vector<std::uint32_t>> out(world);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) out[slot % world].push_back(slot);
+  return out;
+}
+
+LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate)
+    : units_{layout.units},
+      slots_{slots},
+      world_{world},
+      rank_{rank},
+      replicate_{replicate},
+      shard_(layout.units.size()),
+      leaves_{layout.gradients},
+      open_(layout.units.size()),
+      handed_(layout.units.size() * world),
+      here_(layout.units.size()) {
+  for (const Piece& p : pieces(layout, world, rank)) shard_[p.unit] = p, shard_elements_ += p.size();
+  std::vector<std::uint32_t> all(slots);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) all[slot] = slot;
+  schedule_ = fold_schedule(all, slots);
+  ELRUN_ASSERT(schedule_.nodes.size() <= 1);
+  // A leaf that is added to what is there needs no buffer of its own.
+  for (std::uint32_t slot = 0; slot < slots; ++slot)
+    depth_ = std::max(depth_, schedule_.buffer[slot] + (schedule_.merges[slot] == 0 ? 1 : 0));
+  stack_ = Arena<float>{depth_ * shard_elements_};
+  arrivals_ = PagedArena{world * shard_elements_};
+  if (!replicate) return;
+  whole_ = Arena<float>{layout.gradients};
+  if (world > 1) gather_ = gather_shards(layout, world, rank, whole_.span(), Space::gradients);
+}
+
+void LeafStream::begin() {
+  first_slot_ = 0;
+  std::fill(open_.begin(), open_.end(), false);
+  std::fill(handed_.begin(), handed_.end(), false);
+  std::fill(here_.begin(), here_.end(), 0);
+  leaves_.release(0, leaves_.size());
+  arrivals_.release(0, arrivals_.size());
+}
+
+std::uint32_t LeafStream::busy() const { return complete() ? 0 : std::min(world_, slots_ - first_slot_); }
+
+void LeafStream::open(std::uint32_t unit) {
+  ELRUN_ASSERT(!open_[unit]);
+  open_[unit] = true;
+  leaves_.hold(begin_of(unit), begin_of(unit) + units_[unit].trainable);
+  std::ranges::fill(leaves_.span(begin_of(unit), units_[unit].trainable), 0.0f);  // a page may be larger than a granule
+}
+
+std::span<const float> LeafStream::part_for(std::uint32_t unit, std::uint32_t rank) const {
+  ELRUN_ASSERT(open_[unit]);
+  const LeafRange run = shard(units_[unit].trainable, world_, rank);
+  return leaves_.span(begin_of(unit) + run.begin, run.end - run.begin);
+}
+
+std::span<float> LeafStream::arriving(std::uint32_t unit, std::uint32_t rank) {
+  const std::uint64_t begin = rank * shard_elements_ + shard_[unit].place, count = shard_[unit].size();
+  arrivals_.hold(begin, begin + count);
+  return arrivals_.span(begin, count);
+}
+
+bool LeafStream::arrived(std::uint32_t unit, std::uint32_t rank) {
+  if (rank >= busy() || handed_[unit * world_ + rank]) return false;
+  handed_[unit * world_ + rank] = true;
+  if (rank == rank_) close(unit);
+  if (++here_[unit] == busy()) fold(unit);
+  return true;
+}
+
+/// What belongs to others was sent. What is this rank's own stays until all parts are here.
+void LeafStream::close(std::uint32_t unit) {
+  const std::uint64_t begin = begin_of(unit), end = begin + units_[unit].trainable;
+  const std::uint64_t mine = begin + shard_[unit].begin;
+  leaves_.release(begin, mine);
+  leaves_.release(mine + shard_[unit].size(), end);
+}
+
+void LeafStream::fold(std::uint32_t unit) {
+  const Piece& mine = shard_[unit];
+  const std::uint32_t ranks = busy();
+  for (std::uint64_t begin = 0; begin < mine.size(); begin += fold_chunk) {
+    const std::uint64_t count = std::min(fold_chunk, mine.size() - begin);
+    const auto partial = [&](std::uint64_t i) { return stack_.span(i * shard_elements_ + mine.place + begin, count); };
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      const std::span<const float> leaf = r == rank_ ? leaves_.span(begin_of(unit) + mine.begin + begin, count)
+                                                     : arrivals_.span(r * shard_elements_ + mine.place + begin, count);
+      std::uint64_t top = schedule_.buffer[first_slot_ + r];
+      const std::uint32_t merges = schedule_.merges[first_slot_ + r];
+      if (merges == 0) {
+        std::memcpy(partial(top).data(), leaf.data(), leaf.size_bytes());
+        continue;
+      }
+      add_into(partial(--top), leaf);
+      for (std::uint32_t m = 1; m < merges; ++m, --top) add_into(partial(top - 1), std::span<const float>{partial(top)});
+    }
+  }
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    const std::uint64_t begin = r * shard_elements_ + mine.place;
+    if (r != rank_) arrivals_.release(begin, begin + mine.size());
+  }
+  if (rank_ < ranks) leaves_.release(begin_of(unit) + mine.begin, begin_of(unit) + mine.end);
+}
+
+bool LeafStream::next() {
+  for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
+    if (units_[unit].trainable > 0 && here_[unit] != busy()) return false;
+  std::fill(open_.begin(), open_.end(), false);
+  std::fill(handed_.begin(), handed_.end(), false);
+  std::fill(here_.begin(), here_.end(), 0);
+  first_slot_ += world_;
+  return true;
+}
+
+Result<void> LeafStream::finish(World& world) {
+  ELRUN_ASSERT(complete());
+  if (!replicate_) return {};
+  for (const Piece& p : shard_) std::copy_n(stack_.data() + p.place, p.size(), whole_.data() + p.gradient);
+  return world.exchange(gather_.sends, gather_.receives);
+}
+
+std::uint64_t LeafStream::bytes() const { return (stack_.size() + whole_.size()) * sizeof(float); }
+std::uint64_t LeafStream::bytes_max() const { return bytes() + leaves_.held_bytes_max() + arrivals_.held_bytes_max(); }
+
+}  // namespace elrun::inline v0

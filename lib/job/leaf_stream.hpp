@@ -1,0 +1,87 @@
+#pragma once
+/// \file The evaluation of the canonical tree that keeps no whole gradient: leaves go to the owners of their shards as soon
+/// as they are made, and the owners fold.
+///
+/// In micro-step i rank r runs slot i W + r. Once the leaf of a unit is final it is handed off: every other rank gets the
+/// part that belongs to its shard. When an owner has a unit's parts of all slots of the micro-step, it adds them up in the
+/// order of the slots, on a stack of partial sums of its shard: a binary counter, whose additions are the tree's. Units may
+/// come in any order, and in another one on each rank; what came early waits.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/job/arena.hpp"
+#include "lib/job/gradients.hpp"
+#include "lib/job/layout.hpp"
+#include "lib/job/paged_arena.hpp"
+#include "lib/job/tree.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// Slots of each rank, ascending: i W + r.
+[[nodiscard]] std::vector<std::vector<std::uint32_t>> deal_slots(std::uint32_t slots, std::uint32_t world);
+
+class LeafStream {
+ public:
+  LeafStream() = default;
+  /// `replicate`: reduced gradients are brought to all ranks.
+  LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate);
+
+  /// A new step; also after one that was broken off. The last reduced gradient is still there.
+  void begin();
+  /// Ranks with a slot in this micro-step: 0 .. busy() - 1.
+  [[nodiscard]] std::uint32_t busy() const;
+  /// Whether all slots are folded.
+  [[nodiscard]] bool complete() const { return first_slot_ >= slots_; }
+
+  /// Makes the leaf of a unit, all zeros.
+  void open(std::uint32_t unit);
+  [[nodiscard]] bool is_open(std::uint32_t unit) const { return open_[unit]; }
+  /// Where leaves are made: the gradients' space, of which open units are there.
+  [[nodiscard]] float* leaves() const { return leaves_.data(); }
+
+  /// Of an open unit: what goes to `rank`.
+  [[nodiscard]] std::span<const float> part_for(std::uint32_t unit, std::uint32_t rank) const;
+  /// Where what `rank` hands off arrives.
+  [[nodiscard]] std::span<float> arriving(std::uint32_t unit, std::uint32_t rank);
+  /// `rank` handed the unit off, and its part is here. False: it cannot have, or not again.
+  [[nodiscard]] bool arrived(std::uint32_t unit, std::uint32_t rank);
+  /// On to the next micro-step. False: some busy rank did not hand off all units.
+  [[nodiscard]] bool next();
+
+  /// After the last micro-step.
+  Result<void> finish(World& world);
+  /// The sum over all slots, not yet divided by their number: in this rank's shard, or everywhere.
+  [[nodiscard]] const float* reduced() const { return replicate_ ? whole_.data() : stack_.data(); }
+  [[nodiscard]] Space space() const { return replicate_ ? Space::gradients : Space::shard; }
+
+  [[nodiscard]] std::uint32_t partials() const { return depth_; }
+  [[nodiscard]] std::uint64_t bytes() const;      ///< That are always there.
+  [[nodiscard]] std::uint64_t bytes_max() const;  ///< And with leaves and what arrived, so far.
+
+ private:
+  [[nodiscard]] std::uint64_t begin_of(std::uint32_t unit) const { return units_[unit].gradient_begin; }
+  void fold(std::uint32_t unit);
+  void close(std::uint32_t unit);
+
+  std::vector<UnitLayout> units_;
+  std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
+  bool replicate_ = false;
+  std::uint32_t first_slot_ = 0;  // of this micro-step
+  std::vector<Piece> shard_;      // by unit; empty where nothing of it is this rank's
+  std::uint64_t shard_elements_ = 0;
+  FoldSchedule schedule_;
+  std::uint32_t depth_ = 1;
+  Arena<float> stack_;   // partial sums of the shard, one after the other
+  PagedArena leaves_;    // of this rank's slot
+  PagedArena arrivals_;  // the shard's parts of other ranks' leaves, by rank
+  std::vector<bool> open_;
+  std::vector<bool> handed_;         // by unit and rank
+  std::vector<std::uint32_t> here_;  // by unit: ranks that handed it off
+  Arena<float> whole_;
+  Gather gather_;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,48 @@
+#pragma once
+/// \file PagedArena: addresses for everything, memory for what is held. Views into it stay where they are while pages come
+/// and go under them; touching what is not held ends the process at once, so that nobody computes with what is not there.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace elrun::inline v0 {
+
+class PagedArena {
+ public:
+  PagedArena() = default;
+  /// Addresses of `count` floats, on page borders. None is held.
+  explicit PagedArena(std::uint64_t count);
+  /// All is held, for good.
+  [[nodiscard]] static PagedArena whole(std::uint64_t count);
+
+  [[nodiscard]] float* data() const { return data_.get(); }
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  [[nodiscard]] std::span<float> span() const { return {data_.get(), size_}; }
+  [[nodiscard]] std::span<float> span(std::uint64_t begin, std::uint64_t count) const { return span().subspan(begin, count); }
+
+  /// Gives memory to elements [begin, end), in whole pages: zeros where nothing was held.
+  void hold(std::uint64_t begin, std::uint64_t end);
+  /// Takes the memory of the pages that lie wholly in [begin, end), and their contents with it.
+  void release(std::uint64_t begin, std::uint64_t end);
+
+  [[nodiscard]] std::uint64_t held_bytes() const { return held_bytes_; }
+  [[nodiscard]] std::uint64_t held_bytes_max() const { return held_bytes_max_; }
+
+ private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(float* p) const;
+  };
+  enum class Pages : std::uint8_t { small, any };
+  PagedArena(std::uint64_t count, Pages pages);
+  void mark(std::size_t first, std::size_t last, bool held);
+  std::unique_ptr<float[], Unmap> data_;
+  std::uint64_t size_ = 0;
+  std::vector<bool> held_;  // by page
+  std::uint64_t held_bytes_ = 0, held_bytes_max_ = 0;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,33 @@
+#include "lib/job/rounds.hpp"
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0 {
+
+std::string to_string(const Phase& phase) {
+  switch (phase.what) {
+    case Phase::What::between: return fmt::format("between slots, with step {} to come", phase.step);
+    case Phase::What::slot: return fmt::format("in slot {} of its own in step {}", phase.index, phase.step);
+    case Phase::What::evaluation: return fmt::format("in an evaluation before step {}", phase.step);
+  }
+  return "nowhere known";
+}
+
+Result<void> check(std::span<const Need> by_rank, std::uint64_t units) {
+  for (std::uint32_t r = 0; r < by_rank.size(); ++r) {
+    const Need& need = by_rank[r];
+    std::string what;
+    if (need.phase != by_rank[0].phase)
+      what = fmt::format("rank {} is {}, but rank 0 is {}: all processes run the same program, and come to the same calls", r,
+                         to_string(need.phase), to_string(by_rank[0].phase));
+    else if ((need.gather != Need::nothing && need.gather >= units) || (need.hand_off != Need::nothing && need.hand_off >= units))
+      what = fmt::format("rank {} asks for unit {} or {}, and there are {}", r, need.gather, need.hand_off, units);
+    if (what.empty()) continue;
+    Failure f{Code::protocol, Remedy::abort_group, std::move(what)};
+    f.peer = Rank{r};
+    return f;
+  }
+  return {};
+}
+
+}  // namespace elrun::inline v0

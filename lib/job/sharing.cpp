@@ -1,0 +1,212 @@
+// What ranks do for each other in the middle of user code: weights are gathered for a scope, leaves handed off after it.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "kernels/state_hash.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/job/job_impl.hpp"
+
+namespace elrun::inline v0 {
+
+Phase Job::Impl::phase() const {
+  const std::uint64_t step = commit_.knowledge().applied;
+  if (in_.evaluating) return {Phase::What::evaluation, step, 0};
+  if (in_.open) return {Phase::What::slot, step, in_.phase};
+  return {Phase::What::between, step, 0};
+}
+
+void Job::Impl::prepare_rounds() {
+  const std::uint32_t size = world.size();
+  needs_.assign(size, {});
+  for (auto* lists : {&need_sends_, &round_sends_}) lists->assign(size, {});
+  for (auto* lists : {&need_receives_, &round_receives_}) lists->assign(size, {});
+  for (std::uint32_t r = 0; r < size; ++r) {
+    if (r == world.rank()) continue;
+    need_sends_[r] = {std::as_bytes(std::span{&needs_[world.rank()], 1})};
+    need_receives_[r] = {std::as_writable_bytes(std::span{&needs_[r], 1})};
+  }
+}
+
+/// One round, in which the leaf that was finished first is handed off. False: the world is over. `last` holds once no
+/// other leaf is left.
+bool Job::Impl::round(const Phase& phase, std::uint64_t gather, bool last) {
+  const std::uint32_t me = world.rank();
+  Need& mine = needs_[me];
+  mine = {.phase = phase, .gather = gather};
+  if (!finished_leaves_.empty()) mine.hand_off = finished_leaves_.front();
+  mine.last = last && finished_leaves_.size() <= 1;
+  if (!world.exchange(need_sends_, need_receives_).ok()) return false;
+  auto wrong = check(needs_, units_.size());
+  const auto hands_off = [](const Need& need) { return need.hand_off != Need::nothing; };
+  const auto refuse_leaf = [&](std::uint32_t rank) {
+    Failure f{Code::protocol, Remedy::abort_group,
+              fmt::format("rank {} hands off a leaf of unit {}, which nobody expects of it {}", rank, needs_[rank].hand_off, to_string(phase))};
+    f.peer = Rank{rank};
+    wrong = f;
+  };
+  for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
+    if (hands_off(needs_[r]) && (!streams() || phase.what != Phase::What::slot)) refuse_leaf(r);
+  if (wrong.ok() && std::ranges::any_of(needs_, [&](const Need& need) { return hands_off(need) || need.gather != Need::nothing; })) {
+    const auto part = [&](std::uint64_t unit, std::uint32_t rank) {
+      const LeafRange run = shard(layout_.units[unit].trainable, world.size(), rank);
+      return parameters_.span(layout_.units[unit].begin + run.begin, run.end - run.begin);
+    };
+    for (std::uint32_t r = 0; r < world.size(); ++r) {
+      round_sends_[r].clear(), round_receives_[r].clear();
+      if (r == me) continue;
+      const Need& theirs = needs_[r];
+      if (theirs.gather != Need::nothing) round_sends_[r].push_back(std::as_bytes(part(theirs.gather, me)));
+      if (mine.gather != Need::nothing) round_receives_[r].push_back(std::as_writable_bytes(part(mine.gather, r)));
+      if (hands_off(mine)) round_sends_[r].push_back(std::as_bytes(stream_.part_for(static_cast<std::uint32_t>(mine.hand_off), r)));
+      if (hands_off(theirs))
+        round_receives_[r].push_back(std::as_writable_bytes(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r)));
+    }
+    if (!world.exchange(round_sends_, round_receives_).ok()) return false;
+    for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
+      if (hands_off(needs_[r]) && !stream_.arrived(static_cast<std::uint32_t>(needs_[r].hand_off), r)) refuse_leaf(r);
+  }
+  if (!wrong.ok()) {
+    world.end(wrong.failure());
+    return false;
+  }
+  if (hands_off(mine)) finished_leaves_.erase(finished_leaves_.begin());
+  return true;
+}
+
+/// Until this rank has what it needs here, and others have what it finished.
+bool Job::Impl::serve(std::uint64_t gather) {
+  do {
+    if (!round(phase(), std::exchange(gather, Need::nothing), false)) return false;
+  } while (!finished_leaves_.empty());
+  return true;
+}
+
+/// Serves the others until nobody needs anything more in this phase. False: the world is over.
+bool Job::Impl::end_phase(const Phase& phase) {
+  do {
+    if (!round(phase, Need::nothing, true)) return false;
+  } while (!std::ranges::all_of(needs_, [](const Need& need) { return need.last != 0; }));
+  if (phase.what != Phase::What::slot) return true;
+  ++in_.phase;
+  if (!streams() || stream_.next()) return true;
+  world.end({Code::protocol, Remedy::abort_group, fmt::format("a rank that was {} ended it without handing off all units", to_string(phase))});
+  return false;
+}
+
+/// Of a rank that has run all of its slots: others may have more of them.
+void Job::Impl::end_phases_of_step() {
+  while (in_.phase < phases_ && !world.over())
+    if (!end_phase({Phase::What::slot, commit_.knowledge().applied, in_.phase})) return;
+}
+
+/// After the program's return: others may still use weights of which this rank holds a shard. Whatever fails, the job has
+/// succeeded.
+void Job::Impl::serve_to_the_end() {
+  if (outcome.has_value() && gathers()) (void)end_phase(phase());
+}
+
+void Job::Impl::no_scope_open(std::string_view call) const {
+  if (!in_phases()) return;
+  for (const UnitState& unit : units_)
+    if (unit.open > 0)
+      throw Error{invalid(fmt::format("unit '{}' is still in a use scope at {}: end the scope before", specs_[unit.index].name, call))};
+}
+
+void Job::Impl::point_at_weights(UnitState& unit) {
+  const UnitLayout& layout = layout_.units[unit.index];
+  const bool there = !gathers() || unit.open > 0;
+  for (std::size_t t = 0; t < unit.tensors.size(); ++t)
+    unit.tensors[t].data =
+        there || specs_[unit.index].tensors[t].options.frozen ? parameters_.data() + layout.begin + layout.offsets[t] : nullptr;
+}
+
+/// `space`: where gradients are made now; null: nowhere.
+void Job::Impl::point_at_gradients(UnitState& unit, float* space) {
+  const UnitLayout& layout = layout_.units[unit.index];
+  for (std::size_t t = 0; t < unit.tensors.size(); ++t)
+    if (!specs_[unit.index].tensors[t].options.frozen)
+      unit.tensors[t].grad = space == nullptr ? nullptr : space + layout.gradient_begin + layout.offsets[t];
+}
+
+void Job::Impl::begin_use(UnitState& unit) {
+  const UnitLayout& layout = layout_.units[unit.index];
+  require(restored_, "use comes after restore()");
+  const bool fetches = gathers() && unit.open == 0 && layout.trainable > 0;
+  if (fetches) parameters_.hold(layout.begin, layout.begin + layout.trainable);
+  const bool served = (!fetches && finished_leaves_.empty()) || serve(fetches ? unit.index : Need::nothing);
+  if (!served && outcome.has_value()) {
+    Failure f = world.why_over();
+    f.what = fmt::format("unit '{}' cannot be gathered after the last step: {}", specs_[unit.index].name, f.what);
+    throw Error{std::move(f)};
+  }
+  // What a program writes now may be made of what did not come.
+  if (!served && may_initialise_ && world.size() > 1) has_state_ = false, overwritten_ = true;
+  ++unit.open;
+  if (fetches) point_at_weights(unit);
+}
+
+void Job::Impl::begin_gradient(UnitState& unit) {
+  require(in_.open && !in_.evaluating, "use_grad is for the slots of a step; an evaluation has no gradients");
+  const UnitLayout& layout = layout_.units[unit.index];
+  if (unit.scopes == layout.uses)
+    throw Error{invalid(fmt::format(
+        "unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",
+        specs_[unit.index].name, unit.scopes + 1, slot_.index(), layout.uses, unit.scopes + 1))};
+  begin_use(unit);
+  ++unit.gradients_open;
+  const bool first = unit.scopes++ == 0;
+  if (first && streams()) stream_.open(unit.index);
+  if (first && !streams()) zero_gradient(unit);
+  point_at_gradients(unit, streams() ? stream_.leaves() : leaf());
+}
+
+void Job::Impl::zero_gradient(const UnitState& unit) {
+  const UnitLayout& layout = layout_.units[unit.index];
+  std::fill_n(leaf() + layout.gradient_begin, layout.trainable, 0.0f);
+}
+
+/// Waits for nobody: what was finished is handed off in the next call of the job.
+void Job::Impl::end_use(UnitState& unit, bool gradient) {
+  const UnitLayout& layout = layout_.units[unit.index];
+  --unit.open;
+  if (gradient && --unit.gradients_open == 0) {
+    point_at_gradients(unit, nullptr);
+    if (streams() && unit.scopes == layout.uses && layout.trainable > 0) finished_leaves_.push_back(unit.index);
+  }
+  if (!gathers() || unit.open > 0) return;
+  if (may_initialise_) written_[unit.index] = mix_sum(std::as_bytes(parameters_.span(layout.begin, layout.trainable)), 0, 0);
+  const LeafRange mine = shard(layout.trainable, held_.world, held_.rank);
+  parameters_.release(layout.begin, layout.begin + mine.begin);
+  parameters_.release(layout.begin + mine.end, layout.begin + layout.trainable);
+  point_at_weights(unit);
+}
+
+/// Leaves that no scope made in this slot are zeros, or half made: they are final all the same.
+void Job::Impl::finish_leaves() {
+  for (UnitState& unit : units_) {
+    const UnitLayout& layout = layout_.units[unit.index];
+    if (unit.scopes == layout.uses || layout.trainable == 0) continue;
+    if (unit.scopes == 0) stream_.open(unit.index);
+    finished_leaves_.push_back(unit.index);
+  }
+}
+
+// ---- this rank's shard of the parameters, where they are sharded; what is frozen is whole
+
+void Job::Impl::hold_shard(const std::vector<Piece>& shard) {
+  for (const Piece& p : shard) parameters_.hold(p.parameter, p.parameter + p.size());
+}
+
+void Job::Impl::keep_only(const std::vector<Piece>& shard) {
+  std::vector<LeafRange> mine(layout_.units.size());
+  for (const Piece& p : shard) mine[p.unit] = {p.begin, p.end};
+  for (std::size_t u = 0; u < mine.size(); ++u) {
+    const UnitLayout& unit = layout_.units[u];
+    parameters_.release(unit.begin, unit.begin + mine[u].begin);
+    parameters_.release(unit.begin + mine[u].end, unit.begin + unit.trainable);
+  }
+}
+
+}  // namespace elrun::inline v0

@@ -38,7 +38,12 @@ struct Placement {
           stage >= 1 ? Spread::sharded : Spread::replicated, exchange};
 }
 
-enum class Reduce : std::uint8_t { exact };  ///< The canonical tree: the same bits at any world size.
+/// How gradients are added up over the slots of a step.
+enum class Reduce : std::uint8_t {
+  exact,  ///< By the canonical tree: the same bits at any world size, whatever happened on the way.
+  fast,   ///< Each rank adds its slots up as they come, and one sum of each rank is exchanged: less memory and traffic where
+          ///< a rank's slots are no whole subtree. The result depends on the world; with `Exchange::per_step` only.
+};
 
 /// A job's plan. Everything but `placement` and `steps` is hashed into the checkpoint: another plan is another job.
 struct Plan {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/fold.hpp"
+#include "lib/job/summands.hpp"
 
 namespace elrun::inline v0 {
 
@@ -24,12 +25,11 @@ Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t ra
 }
 
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank,
-                     std::uint32_t rank, bool replicate)
+                     std::uint32_t rank, bool replicate, Reduce reduce)
     : space_{layout.gradients}, replicate_{replicate} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
-  std::uint64_t slots = 0;
-  for (const auto& s : slots_by_rank) slots += s.size();
-  schedule_ = fold_schedule(slots_by_rank[rank], slots);
+  const Summands tree = summands(slots_by_rank, reduce);
+  schedule_ = tree.schedules[rank];
   buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
   partials_ = Arena<float>{buffers_ * space_};
   shard_ = pieces(layout, world, rank);
@@ -44,11 +44,11 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   receives_.resize(world);
   std::uint64_t received_nodes = 0;
   for (std::uint32_t r = 0; r < world; ++r)
-    if (r != rank) received_nodes += maximal_nodes(slots_by_rank[r], slots).size();
+    if (r != rank) received_nodes += tree.schedules[r].nodes.size();
   received_ = Arena<float>{received_nodes * shard_elements};
   float* next = received_.data();
   for (std::uint32_t r = 0; r < world; ++r) {
-    const auto nodes = maximal_nodes(slots_by_rank[r], slots);
+    const auto& nodes = tree.schedules[r].nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       held.push_back({nodes[n], static_cast<std::uint32_t>(operands_.size())});
       if (r == rank) {
@@ -73,7 +73,7 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
     if (at != held.end() && at->node == node) return at->operand;
     return std::nullopt;
   };
-  root_ = fold(TreeNode{0, slots}, given, [&](std::uint32_t left, std::uint32_t right) {
+  root_ = fold(TreeNode{0, tree.count}, given, [&](std::uint32_t left, std::uint32_t right) {
     additions_.push_back({left, right});
     return left;
   });

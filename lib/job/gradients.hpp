@@ -36,7 +36,7 @@ class Gradients {
   Gradients() = default;
   /// `slots_by_rank`: see assign_slots. `replicate`: reduced gradients are brought to all ranks.
   Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, std::uint32_t rank,
-            bool replicate);
+            bool replicate, Reduce reduce = Reduce::exact);
 
   /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
   [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }

@@ -137,7 +137,7 @@ void Job::Impl::plan_world() {
   if (streams())
     stream_ = LeafStream{layout_, count, size, rank, whole_optimizer()};
   else
-    gradients_ = Gradients{layout_, slots_, rank, whole_optimizer()};
+    gradients_ = Gradients{layout_, slots_, rank, whole_optimizer(), plan->reduce};
   const Space space = streams() ? stream_.space() : Space::gradients;
   norm_ = NormTree{layout_, size, rank, space};
   if (!whole_optimizer() && !gathers())
@@ -170,6 +170,9 @@ void Job::Impl::show_memory() const {
       gathers() ? " and the units in use" : "", gradients, human_bytes(moments_.size() * moments_[0].span().size_bytes()),
       human_bytes(gradients_.exchange_bytes()), slots_line(plan->slots(), world.size())));
   if (const std::string warning = efficiency_warning(plan->slots(), world.size()); !warning.empty()) host.log.warning(warning);
+  if (plan->reduce == Reduce::fast)
+    host.log.warning("Reduce::fast: sums follow the number of workers, so the result changes with it and with every failure; "
+                     "Reduce::exact gives the same bits always");
 }
 
 std::string Job::Impl::plan_table(std::uint32_t ranks) const {

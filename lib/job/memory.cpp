@@ -6,7 +6,7 @@
 
 #include "lib/job/assign.hpp"
 #include "lib/job/plan.hpp"
-#include "lib/job/tree.hpp"
+#include "lib/job/summands.hpp"
 #include "lib/job/update.hpp"
 
 namespace elrun::inline v0 {
@@ -28,13 +28,13 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 }  // namespace
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
-                                     std::uint32_t world) {
+                                     std::uint32_t world, Reduce reduce) {
   const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters == Spread::sharded;
   const bool whole_optimizer = placement.optimizer == Spread::replicated;
-  const auto by_rank = assign_slots(slots, world);
+  const Summands tree = summands(assign_slots(slots, world), reduce);
   std::uint64_t nodes = 0, partials = per_slot ? partial_sums(slots) : 0, frozen = 0;
   if (!per_slot)
-    for (const auto& mine : by_rank) nodes += maximal_nodes(mine, slots).size();
+    for (const FoldSchedule& schedule : tree.schedules) nodes += schedule.nodes.size();
   for (const UnitLayout& unit : layout.units) frozen += unit.size - unit.trainable;
   std::vector<RankBytes> out(world);
   for (std::uint32_t r = 0; r < world; ++r) {
@@ -51,7 +51,7 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
         b.in_use = std::max(b.in_use, leaf + arriving + (gathers ? unit.trainable - (part.end - part.begin) : 0));
       }
     } else {
-      const FoldSchedule schedule = fold_schedule(by_rank[r], slots);
+      const FoldSchedule& schedule = tree.schedules[r];
       b.gradients = std::max(schedule.depth, 1u) * layout.gradients;
       b.exchange = (nodes - schedule.nodes.size()) * mine;
       if (gathers)
@@ -95,7 +95,7 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
   out += fmt::format("{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most\n", "placement", "parameters",
                      "gradients", "optimizer", "exchange", "in use", "all");
   for (const int stage : {0, 1, 2, 3}) {
-    const auto ranks = bytes_by_rank(layout, zero(stage), plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world);
+    const auto ranks = bytes_by_rank(layout, zero(stage), plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world, plan.reduce);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
     out += fmt::format("zero({})   {:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage, human_bytes(most.parameters), human_bytes(most.gradients),
                        human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()));

@@ -39,11 +39,21 @@ std::vector<std::string> Plan::problems() const {
   if (!stage_of(placement)) say("this placement is none of zero(0) to zero(3), and no other is known; use one of them");
   if (placement.exchange > Exchange::per_slot)
     say("placement.exchange is none that is known; use Exchange::automatic, per_step or per_slot");
-  if (reduce != Reduce::exact) say("reduce is not a known reduction; use Reduce::exact");
+  if (name_of(reduce) == nullptr) say("reduce is none that is known; use Reduce::exact or fast");
+  if (reduce == Reduce::fast && exchanges_per_slot(placement))
+    say("Reduce::fast saves nothing where gradients are exchanged in every slot: use Reduce::exact, or Exchange::per_step");
   if (name_of(optimizer) == nullptr) say("optimizer is none that is known; use Optimizer::adamw, sgd or lion");
   if (numeric.size() > 256 || numeric.find('\n') != std::string::npos)
     say("numeric is to be one line of at most 256 bytes, it has {}", numeric.size());
   return out;
+}
+
+const char* name_of(Reduce reduce) {
+  switch (reduce) {
+    case Reduce::exact: return "exact";
+    case Reduce::fast: return "fast";
+  }
+  return nullptr;
 }
 
 std::optional<int> stage_of(const Placement& placement) {
@@ -72,10 +82,10 @@ std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& che
 PlanIdentity identity(const Plan& plan) {
   PlanIdentity out;
   out.description = fmt::format(
-      "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: exact\n"
+      "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: {}\n"
       "optimizer: {}\n"
       "architecture: {}\nelrun.numeric: {}\nprogram.numeric: {}\n",
-      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, name_of(plan.optimizer), architecture, numeric_version,
+      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, name_of(plan.reduce), name_of(plan.optimizer), architecture, numeric_version,
       plan.numeric);
   out.hash = to_hex(sha256(as_bytes(out.description)));
   return out;

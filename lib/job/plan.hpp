@@ -17,6 +17,8 @@ constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own ar
 /// Everything that fixes the bits, one `name: value` per line; `placement` and `steps` do not.
 [[nodiscard]] PlanIdentity identity(const Plan& plan);
 
+/// Null for none that is known.
+[[nodiscard]] const char* name_of(Reduce reduce);
 /// The ZeRO stage, whenever gradients travel; nothing for what is none.
 [[nodiscard]] std::optional<int> stage_of(const Placement& placement);
 /// What `Exchange::automatic` means is decided here.

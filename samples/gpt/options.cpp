@@ -22,6 +22,8 @@ const flags::Flag<Options> table[] = {
      "what every worker keeps only its share of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too. The result is the same"},
     {"exchange", "auto|step|slot", &Options::exchange, 0, 0,
      "when gradients travel: once per step, or as soon as a slot has made them; auto: as --zero wants it. The result is the same"},
+    {"reduce", "exact|fast", &Options::reduce, 0, 0,
+     "exact: the same result at any number of workers; fast: less traffic, and the result depends on that number"},
     {"recompute", "", &Options::recompute, 0, 0,
      "keep one block's activations instead of all, and compute the others again on the way back; the same bits"},
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights and the order of samples"},
@@ -47,6 +49,7 @@ std::vector<std::string> contradictions(const Options& o) {
                   ": each head takes an equal share; try --channels " + number((o.channels / o.heads + 1) * o.heads));
   if (o.exchange != "auto" && o.exchange != "step" && o.exchange != "slot")
     out.push_back("--exchange " + o.exchange + " is none of auto, step and slot");
+  if (o.reduce != "exact" && o.reduce != "fast") out.push_back("--reduce " + o.reduce + " is neither exact nor fast");
   if (o.every > 0 && o.checkpoint.empty())
     out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");
   return out;

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cmath>
+#include <set>
 
 #include "kernels/state_hash.hpp"
 #include "lib/job/group_peers.hpp"
@@ -271,6 +272,32 @@ TEST_CASE("members that die at any exchange, again and again, change no bit", "[
     }
     REQUIRE(members[0].outcome.has_value());
     CHECK(members[0].outcome->state_hash == slow.hash);
+  }
+}
+
+TEST_CASE("Reduce::fast exchanges one sum per rank: the same on all ranks and stages, and another in every world", "[job]") {
+  std::set<std::uint64_t> hashes{Slow{toy_plan(0)}.hash};
+  for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
+    std::uint64_t of_world = 0, sent[2] = {};
+    for (const int stage : {0, 1}) {
+      Plan plan = toy_plan(stage);
+      plan.reduce = Reduce::fast;
+      for (const std::uint64_t steps : {6, 7}) {
+        plan.steps = steps;
+        const auto members = run_world({.world = world, .bytes_sent = &sent[steps - 6]}, toy({.plan = plan}));
+        for (const Member& m : members) {
+          INFO("world " << world << ", zero(" << stage << "): " << (m.failure ? message(*m.failure) : ""));
+          REQUIRE(m.outcome.has_value());
+          if (steps < 7) continue;
+          if (of_world == 0) of_world = m.outcome->state_hash;
+          CHECK(m.outcome->state_hash == of_world);
+        }
+      }
+      const std::uint64_t ring = 2 * (world - 1) * 9 * 1024 * sizeof(float);
+      CHECK(sent[1] - sent[0] >= ring);
+      CHECK(sent[1] - sent[0] < ring + 4096);  // and the votes
+    }
+    CHECK(hashes.insert(of_world).second);
   }
 }
 

@@ -53,6 +53,9 @@ TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
   CHECK(broken([](Plan& p) { p.steps = std::uint64_t{1} << 61; }).size() == 1);
   CHECK(broken([](Plan& p) { p.placement = zero(3), p.placement.optimizer = Spread::replicated; }).size() == 1);
   CHECK(broken([](Plan& p) { p.placement.exchange = static_cast<Exchange>(9); }).size() == 1);
+  CHECK(broken([](Plan& p) { p.reduce = static_cast<Reduce>(9); }).size() == 1);
+  CHECK(broken([](Plan& p) { p.reduce = Reduce::fast, p.placement = zero(2); }).size() == 1);
+  CHECK(broken([](Plan& p) { p.reduce = Reduce::fast, p.placement = zero(2, Exchange::per_step); }).empty());
   CHECK(broken([](Plan& p) { p.placement.parameters = Spread::sharded; }).size() == 1);
   CHECK(broken([](Plan& p) { p.numeric = "two\nlines"; }).size() == 1);
   CHECK(broken([](Plan& p) { p.optimizer = static_cast<Optimizer>(9); }).size() == 1);

@@ -128,10 +128,6 @@ void Job::Impl::share() {
 void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
   begun_before_ = false;
-  if (restored_ || overwritten_) {  // an exchange that failed may have left anything beyond the tensors' ends, and no checkpoint has that
-    std::ranges::fill(parameters_.span(), 0.0f);
-    for (Arena<float>& moment : moments_) std::ranges::fill(moment.span(), 0.0f);
-  }
   overwritten_ |= !checkpoint_.directory.empty();
   commit_ = StepCommit{world.membership(), 0};
   if (!whole_optimizer() && held_ != my_cut()) {

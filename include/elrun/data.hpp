@@ -13,8 +13,8 @@
 
 namespace elrun::inline v0 {
 
-/// An idx file of unsigned bytes, as MNIST and Fashion-MNIST come in: a header with the extents, then the items.
-/// Move-only.
+/// An idx file of unsigned bytes, as MNIST and Fashion-MNIST come in (LeCun, Cortes, Burges, "The MNIST database of
+/// handwritten digits"): a header with the extents, big-endian, then the items. Move-only.
 class ELRUN_API IdxFile {
  public:
   /// Opens `path`, or `path`.gz where there is only that one; names that end in .gz are taken as they are. A compressed
@@ -28,9 +28,9 @@ class ELRUN_API IdxFile {
   [[nodiscard]] const Shape& shape() const;           ///< The number of items comes first.
   [[nodiscard]] std::uint64_t items() const { return shape()[0]; }
   [[nodiscard]] std::uint64_t item_bytes() const;     ///< Product of the other extents; 1 for labels.
-  /// Row after row. `index` is below `items()`.
+  /// `item_bytes()` of them, row after row. `index` is below `items()`, or the process ends. Valid as long as the file.
   [[nodiscard]] std::span<const unsigned char> item(std::uint64_t index) const;
-  /// Of the extents and the content, plain or compressed alike; for Plan::data_hash.
+  /// Of the extents and the content, plain or compressed alike; for Plan::data_hash. One pass over the file.
   [[nodiscard]] std::uint64_t hash() const;
 
  private:
@@ -52,11 +52,12 @@ class ELRUN_API TextFile {
   [[nodiscard]] std::span<const unsigned char> bytes() const;
   [[nodiscard]] std::uint64_t context() const { return context_; }
   [[nodiscard]] std::uint64_t samples() const { return (bytes().size() - 1) / context_; }
-  /// Context + 1 bytes. `id` is below `samples()`.
+  /// Context + 1 bytes, valid as long as the file. `id` is below `samples()`; nobody checks that.
   [[nodiscard]] std::span<const unsigned char> sample(std::uint64_t id) const {
     return bytes().subspan(id * context_, context_ + 1);
   }
-  /// Of the content and its length, for Plan::data_hash; another text has another one, but for chance.
+  /// Of the content and its length, for Plan::data_hash; another text has another one, but for chance. One pass over the
+  /// file.
   [[nodiscard]] std::uint64_t hash() const;
 
  private:

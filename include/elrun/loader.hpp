@@ -21,7 +21,7 @@ class ELRUN_API BatchLoader {
   using Ids = std::vector<std::uint64_t>;
   struct Options {
     std::size_t item_bytes = 0;
-    std::size_t items_max = 0;  ///< Of one batch.
+    std::size_t items_max = 0;  ///< Of one batch; a longer list is an Error (invalid_argument).
     std::size_t ahead = 2;      ///< Batches that are read ahead; there is memory for two more.
   };
   /// Fills one item. Called on the loader's thread and on that of `get`, at times on both at once.
@@ -29,6 +29,7 @@ class ELRUN_API BatchLoader {
   /// The lists that will probably be asked for next, in order, at most so many. Called inside `get`.
   using Next = std::function<std::vector<Ids>(std::size_t count)>;
 
+  /// Allocates all memory. Throws Error (invalid_argument) for options without size, or beyond what can be allocated.
   BatchLoader(const Options& options, Fetch fetch, Next next);
   BatchLoader(BatchLoader&&) noexcept;
   BatchLoader& operator=(BatchLoader&&) = delete;
@@ -46,7 +47,8 @@ class ELRUN_API BatchLoader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Samples of type T. `fetch(id, sample)` fills one; it may wait for a disk, and must not depend on anything but the id.
+/// Samples of type T. `fetch(id, sample)` fills one; it may wait for a disk, and must not depend on anything but the id. It is
+/// called on the loader's thread and on that of `get`, at times on both at once. Use the loader itself from one thread.
 ///
 ///     elrun::Loader<Digit> digits{job, [&](std::uint64_t id, Digit& digit) { read(id, digit); }};
 ///     for (auto& slot : step->slots()) train(digits.get(slot.samples()));
@@ -62,9 +64,11 @@ class Loader {
                    call(id, *reinterpret_cast<T*>(item.data()));
                  },
                  [&job](std::size_t count) { return job.samples_ahead(count); }} {}
+  /// One sample per id, in order, valid until the next call. Throws what `fetch` threw.
   [[nodiscard]] std::span<const T> get(std::span<const std::uint64_t> ids) {
     return {reinterpret_cast<const T*>(batches_.get(ids).data()), ids.size()};
   }
+  /// Batches that `get` found read, or being read, so far.
   [[nodiscard]] std::uint64_t foreseen() const { return batches_.foreseen(); }
 
  private:

@@ -12,9 +12,9 @@ enum class Optimizer : std::uint8_t { adamw, sgd, lion };
 /// AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019), with bias correction.
 /// States: `exp_avg`, `exp_avg_sq`, fp32.
 struct AdamW {
-  float beta1 = 0.9f;
+  float beta1 = 0.9f;    ///< At least 0 and below 1, as beta2.
   float beta2 = 0.95f;
-  float epsilon = 1e-8f;
+  float epsilon = 1e-8f;  ///< Above 0; added to the root of the second moment.
   float weight_decay = 0.1f;  ///< Only for tensors declared with `.decay = true`.
 };
 
@@ -23,7 +23,7 @@ struct AdamW {
 /// with `nesterov` by -lr (g + momentum m). Weight decay is decoupled as in AdamW, and not part of g.
 /// State: `momentum`, fp32.
 struct Sgd {
-  float momentum = 0.9f;
+  float momentum = 0.9f;  ///< At least 0 and below 1.
   bool nesterov = false;
   float weight_decay = 0.0f;  ///< Only for tensors declared with `.decay = true`.
 };
@@ -32,15 +32,18 @@ struct Sgd {
 /// the sign of beta1 m + (1 - beta1) g, then m = beta2 m + (1 - beta2) g. Wants a third to a tenth of AdamW's rate.
 /// State: `exp_avg`, fp32.
 struct Lion {
-  float beta1 = 0.9f;
+  float beta1 = 0.9f;  ///< At least 0 and below 1, as beta2.
   float beta2 = 0.99f;
   float weight_decay = 0.1f;  ///< Only for tensors declared with `.decay = true`.
 };
 
-/// What changes from step to step.
+/// What changes from step to step: the same on all ranks. What is out of bounds here or in an optimizer's options is told by
+/// `Step::apply`, all at once.
 struct ApplyOptions {
-  float lr = 0.0f;
-  float clip_norm = 0.0f;  ///< Gradients are scaled so that their global norm is at most this; 0: not clipped.
+  float lr = 0.0f;         ///< Learning rate; any finite number.
+  /// Gradients are scaled so that their global norm (of the mean over the step's slots) is at most this (Pascanu, Mikolov,
+  /// Bengio, "On the difficulty of training recurrent neural networks", ICML 2013); 0: not clipped.
+  float clip_norm = 0.0f;
 };
 
 }  // namespace elrun::inline v0

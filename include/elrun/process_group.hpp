@@ -17,6 +17,7 @@
 
 namespace elrun::inline v0 {
 
+/// What a reduction does element by element. `avg` is the sum divided by the world size, for floating types.
 enum class ReduceOp : std::uint8_t { sum, min, max, avg };
 
 /// How bytes travel between two ranks.

@@ -7,7 +7,7 @@
 
 namespace elrun::inline v0 {
 
-/// A stream of random numbers, one per element index. A value; copies give the same numbers. Usable on host and device.
+/// A stream of random numbers of Philox4x32-10 (elrun/philox.hpp), one per element index. A value; copies give the same numbers. Usable on host and device.
 class RandomStream {
  public:
   constexpr RandomStream() = default;

@@ -9,7 +9,8 @@
 
 namespace elrun::inline v0 {
 
-/// A linear warm-up, then a shape that ends at the last step. A value; state to save there is none.
+/// A linear warm-up (Goyal et al., "Accurate, large minibatch SGD", 2017), then a shape that ends at the last step; the cosine
+/// is that of Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts. A value; state to save there is none.
 struct Schedule {
   enum class Shape : std::uint8_t {
     constant,  ///< `highest` to the end.

@@ -22,7 +22,7 @@ struct Place {
   RunId run{};
   NodeId node{};
   std::string address;            ///< Of this node, as its peers reach it: where listeners bind.
-  std::array<std::byte, 32> key{};  ///< The generation's secret; peers prove it to each other before the first frame.
+  std::array<std::byte, 32> key{};  ///< The generation's secret, never to be printed; peers prove it to each other before the first frame.
   std::uint32_t restart_count = 0;  ///< Generations of this job before this one that ended by a failure.
   bool elastic = false;           ///< Under elrun: a failure starts a new generation. Otherwise it ends the program.
 };
@@ -57,7 +57,7 @@ class ELRUN_API Session {
 
   /// Of a generation that is over, in a worker that stays: waits for this process's place in the next one. After success
   /// `place()` and `store()` are of that one. Until `agreed_by` for the agent to say, too, that the generation is over;
-  /// from then on as long as the agent lives, for it ends this process when there is no next one.
+  /// from then on as long as the agent lives, for it ends this process when there is no next one. `refused` without elrun.
   virtual Result<void> next_generation(Deadline agreed_by);
   /// How long the program may need from the end of a generation to its call of `next_generation`; after a while longer
   /// it is killed. Never waits.
@@ -71,7 +71,8 @@ class ELRUN_API Session {
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.
-  /// Waits until the session is up, `deadline` at most, and says for whom.
+  /// Waits until the session is up, `deadline` at most, and says for whom. Fails with `invalid_argument` when the environment
+  /// contradicts itself, `unreachable` or `deadline_passed` when nobody answers, `refused` when the answer is no.
   static Result<std::unique_ptr<Session>> open(WorkerKind kind, Deadline deadline);
 };
 

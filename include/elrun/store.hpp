@@ -19,15 +19,16 @@ namespace elrun::inline v0 {
 
 /// Keys of one generation; they vanish with it, except those that begin with `job/`, which belong to the job.
 /// Thread-safe. Every call ends by its deadline (`deadline_passed`, naming what it waited for) or with
-/// `generation_over`. Keys have at most 4 KiB, values at most 16 MiB.
+/// `generation_over`. Keys have at most 4 KiB, values at most 16 MiB; more is `invalid_argument`, and nothing is sent.
 class ELRUN_API Store {
  public:
   using Value = std::vector<std::byte>;
   virtual ~Store() = default;
+  /// Whatever the key held before.
   virtual Result<void> set(std::string_view key, std::span<const std::byte> value, Deadline deadline) = 0;
   /// Waits until the key exists.
   virtual Result<Value> get(std::string_view key, Deadline deadline) = 0;
-  /// Adds to a decimal counter (absent: 0) and returns the new value.
+  /// Adds to a decimal counter (absent: 0) and returns the new value. `invalid_argument` when the key holds no number.
   virtual Result<std::int64_t> add(std::string_view key, std::int64_t amount, Deadline deadline) = 0;
   /// Stores `desired` if the key holds `expected` (or is absent and `expected` is empty). Returns what the key holds
   /// then; `expected` itself when the key is absent and `expected` is not empty (as torch's TCPStore does).

@@ -36,7 +36,7 @@ struct Deadline {
 /// `wait` from now by this process's monotonic clock, for programs that keep no clock of their own.
 [[nodiscard]] ELRUN_API Deadline deadline_in(Duration wait);
 
-/// A number of bytes.
+/// A number of bytes. Arithmetic is that of 64 bits without sign.
 class Bytes {
  public:
   constexpr Bytes() = default;

@@ -22,7 +22,8 @@ enum class Exchange : std::uint8_t {
   per_slot,   ///< A unit's gradient leaves as soon as its slot has made it: sums of a rank's own shard are all it keeps.
 };
 
-/// Where each state lives. ZeRO's stages are rows of this table. It never changes a bit of the result.
+/// Where each state lives. The stages of ZeRO (Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion
+/// parameter models", SC'20) are rows of this table. It never changes a bit of the result.
 /// What is frozen is whole on every rank.
 struct Placement {
   Spread parameters = Spread::replicated;

@@ -151,7 +151,7 @@ TEST_CASE("a node that meets nobody is counted as such", "[chronicle]") {
     CHECK(has(node.record().last_failure, "other options"));
   }
   SECTION("too late") {
-    node.pass(601s);
+    node.pass(Timeouts{}.join);
     node.on(Tick{});
     CHECK(node.record().meetings.at(Meeting::deadline) == 1);
   }

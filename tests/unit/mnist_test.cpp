@@ -183,35 +183,50 @@ TEST_CASE("the network's backward pass is the slope of its forward pass, dropout
   };
   std::vector<Slope> slopes;
   const auto members = run_world({}, [&](Job& job, Member&) {
-    job.configure(plan_for(digits));
+    Plan plan = plan_for(digits);
+    plan.global_batch = plan.micro_batch, plan.optimizer = Optimizer::sgd;
+    job.configure(plan);
     nn::Engine engine{2};
     mnist::Model model{job, engine, 6};
     job.seal();
     if (!job.restore()) model.initialise(job.rng("init"));
+    const auto weights = [&] {
+      std::vector<std::vector<float>> all;
+      for (const Tensor<float>& t : model.tensors()) all.emplace_back(t.span().begin(), t.span().end());
+      return all;
+    };
+    const auto before = weights();
+    std::vector<mnist::Digit> batch;
+    RandomStream rng;
     auto step = job.next_step();
     for (Slot& slot : step->slots()) {
-      const auto batch = digits_of(digits, slot.samples());
-      slot.report(model.forward(batch, slot.rng()), 1);
+      batch = digits_of(digits, slot.samples());
+      rng = slot.rng();
+      slot.report(model.forward(batch, rng), 1);
       model.backward(batch);
-      std::size_t number = 0;
-      for (const Tensor<float>& t : model.tensors()) {
-        // Along the gradient itself, where a step of fixed length changes the loss the most.
-        const std::vector<float> gradient{t.grad_span().begin(), t.grad_span().end()}, saved{t.span().begin(), t.span().end()};
-        double squares = 0;
-        for (const float g : gradient) squares += static_cast<double>(g) * static_cast<double>(g);
-        const double length = std::sqrt(squares);
-        const auto loss = [&](double by) {
-          for (std::size_t i = 0; i < saved.size(); ++i)
-            t.data()[i] = static_cast<float>(saved[i] + by * static_cast<double>(gradient[i]) / length);
-          return static_cast<double>(model.forward(batch, slot.rng()));
-        };
-        constexpr double by = 2e-3;
-        slopes.push_back({fmt::format("tensor {}", number++), (loss(by) - loss(-by)) / (2 * by), length});
-        std::ranges::copy(saved, t.data());
-      }
-      return;
+    }
+    // So large a step that what is left of the weights is the gradient, but for its sign and scale.
+    constexpr float lr = 0x1p20f;
+    (void)step->apply(Sgd{.momentum = 0}, {.lr = lr});
+    const auto after = weights();
+    for (std::size_t n = 0; n < before.size(); ++n) std::ranges::copy(before[n], model.tensors()[n].data());
+    for (std::size_t n = 0; n < before.size(); ++n) {
+      std::vector<double> gradient;
+      for (std::size_t i = 0; i < before[n].size(); ++i) gradient.push_back((static_cast<double>(before[n][i]) - static_cast<double>(after[n][i])) / static_cast<double>(lr));
+      double squares = 0;
+      for (const double g : gradient) squares += g * g;
+      const double length = std::sqrt(squares);
+      // Along the gradient itself, where a step of fixed length changes the loss the most.
+      const auto loss = [&](double by) {
+        for (std::size_t i = 0; i < gradient.size(); ++i) model.tensors()[n].data()[i] = static_cast<float>(static_cast<double>(before[n][i]) + by * gradient[i] / length);
+        return static_cast<double>(model.forward(batch, rng));
+      };
+      constexpr double by = 2e-3;
+      slopes.push_back({fmt::format("tensor {}", n), (loss(by) - loss(-by)) / (2 * by), length});
+      std::ranges::copy(before[n], model.tensors()[n].data());
     }
   });
+  INFO((members[0].failure ? message(*members[0].failure) : ""));
   REQUIRE(slopes.size() == 8);
   for (const Slope& s : slopes) {
     INFO(s.tensor);

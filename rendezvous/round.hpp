@@ -228,6 +228,7 @@ class Round {
   void listen(StreamNumber number, Stream& stream, Instant until);
   void forget(StreamNumber number);
   [[nodiscard]] World world_of(std::uint32_t group_rank, const Key256& key) const;
+  [[nodiscard]] Key256 key() const;  ///< Of the newest generation
   [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
 
   [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;
@@ -308,5 +309,13 @@ class Round {
 
   std::vector<RoundAction> actions_;  // of the step under way
 };
+
+// Every change of a node that the counts depend on goes through here.
+template <class Change>
+void Round::change(Node& node, Change change) {
+  count(node, false);
+  change(node);
+  count(node, true);
+}
 
 }  // namespace elrun::inline v0

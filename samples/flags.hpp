@@ -149,6 +149,7 @@ template <class Options, std::size_t count>
     if (const auto* x = std::get_if<double Options::*>(&flag.place)) {
       std::string number = std::to_string(defaults.*(*x));
       number.erase(number.find_last_not_of('0') + 1);
+      if (number.ends_with('.')) number.pop_back();
       tail = " (" + number + ")";
     }
     text += head + flag.help + tail + "\n";

@@ -42,6 +42,11 @@ void print_sample(elrun::Job& job, gpt::Model& model, std::size_t count) {
   }
 }
 
+void demand_identical_states(elrun::Job& job) {
+  if (const auto found = elrun::verify(job); found.difference)
+    throw elrun::Error{{elrun::Code::corrupt, elrun::Remedy::exit_process, found.difference->what}};
+}
+
 void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
   job.configure(
       plan_of(options, text),
@@ -56,6 +61,7 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
   const elrun::AdamW adamw{};
   const elrun::Schedule rate = gpt::schedule(options);
   while (auto step = job.next_step()) {
+    if (options.audit > 0) step->audit(options.audit);
     for (elrun::Slot& slot : step->slots()) {
       gpt::fetch(text, slot.samples(), inputs, targets);
       const float loss = model.forward(slot.samples().size(), inputs.data(), targets.data());
@@ -63,11 +69,11 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
       slot.report(loss, slot.samples().size() * options.context);
     }
     const elrun::StepResult r = step->apply(adamw, {.lr = rate.at(step->number()), .clip_norm = 1.0f});
-    if (r.decided)  // otherwise the world has changed, and the same step comes again
-      job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f",
-                       static_cast<unsigned long long>(r.step), static_cast<double>(r.loss),
-                       static_cast<double>(r.norm), r.world, static_cast<unsigned long long>(r.generation),
-                       r.tokens_per_s));
+    if (!r.decided) continue;  // the world has changed, and the same step comes again
+    job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f%s",
+                     static_cast<unsigned long long>(r.step), static_cast<double>(r.loss), static_cast<double>(r.norm),
+                     r.world, static_cast<unsigned long long>(r.generation), r.tokens_per_s, r.audited ? " audited" : ""));
+    if (options.verify > 0 && r.step % options.verify == 0) demand_identical_states(job);
   }
 
   if (options.sample > 0 && job.prints()) print_sample(job, model, options.sample);

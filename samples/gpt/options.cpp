@@ -35,6 +35,9 @@ const flags::Flag<Options> table[] = {
     {"keep", "N", &Options::keep, 2, 1 << 20,
      "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
     {"sample", "N", &Options::sample, 0, 1 << 20, "bytes of text to write at the end"},
+    {"audit", "P", &Options::audit, 0, 0,
+     "probability with which one slot of a step is computed by other workers too, and compared; 1: in every step"},
+    {"verify", "K", &Options::verify, 1, unbounded, "compare the states of all workers every K steps"},
     {"plan", "W", &Options::plan, 1, 1 << 16, "print what W workers would each hold and do, for every placement, and end"},
 };
 
@@ -50,6 +53,7 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.exchange != "auto" && o.exchange != "step" && o.exchange != "slot")
     out.push_back("--exchange " + o.exchange + " is none of auto, step and slot");
   if (o.reduce != "exact" && o.reduce != "fast") out.push_back("--reduce " + o.reduce + " is neither exact nor fast");
+  if (o.audit > 1) out.push_back("--audit " + std::to_string(o.audit) + " is no probability: try --audit 0.01");
   if (o.every > 0 && o.checkpoint.empty())
     out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");
   return out;

@@ -29,6 +29,8 @@ struct Options {
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
   std::uint64_t sample = 0;  ///< Bytes of text to generate at the end.
+  double audit = 0;          ///< Probability with which a slot of a step is computed by other workers, too.
+  std::uint64_t verify = 0;  ///< Steps between comparisons of all workers' states; 0: none.
   std::uint64_t plan = 0;  ///< Workers to print the plan for; 0: train.
   bool help = false;
 };

@@ -1,6 +1,7 @@
 #include "tests/golden/history.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -11,7 +12,7 @@ namespace elrun::golden {
 namespace {
 
 // Of a program's options, those whose value must not show in the state.
-constexpr const char* indifferent[] = {"zero", "hybrid", "evaluation", "overlap", "recompute"};
+constexpr const char* indifferent[] = {"zero", "hybrid", "exchange", "overlap", "recompute"};
 
 constexpr unsigned slots = 8;  // of a step: no more workers take part
 
@@ -51,8 +52,15 @@ std::vector<Dimension> dimensions_in(const std::string& help) {
     if (std::ranges::none_of(indifferent, [&](const char* name) { return option == std::string{"--"} + name; })) continue;
     Dimension dimension;
     std::istringstream values{choices};
-    if (choices.find('|') == std::string::npos) dimension = {{}, {option}};
-    else for (std::string value; std::getline(values, value, '|');) dimension.push_back({option, value});
+    unsigned first = 0, last = 0;
+    if (std::sscanf(choices.c_str(), "%u..%u", &first, &last) == 2)
+      for (unsigned value = first; value <= last; ++value) dimension.push_back({option, std::to_string(value)});
+    else if (choices.find('|') != std::string::npos)
+      for (std::string value; std::getline(values, value, '|');) {
+        if (value != "auto") dimension.push_back({option, value});  // it is one of the others
+      }
+    else
+      dimension = {{}, {option}};
     found.push_back(std::move(dimension));
   }
   return found;

@@ -16,7 +16,7 @@ using test::Wait;
 using Choice = std::vector<std::string>;
 using Dimension = std::vector<Choice>;
 
-/// Of the options that are known to be such, those that a program's help offers, as `--name a|b|c` or as `--name` alone.
+/// Of the options that are known to be such, those that a program's help offers, as `--name a|b|c`, `--name 0..3` or `--name` alone.
 [[nodiscard]] std::vector<Dimension> dimensions_in(const std::string& help);
 
 /// How a job is run.

@@ -64,6 +64,19 @@ TEST_CASE("every world size and placement under elrun ends in the state of a bar
     }
 }
 
+TEST_CASE("audited and verified in every step: the same state", "[golden]") {
+  const Folder folder;
+  const std::string state = undisturbed(folder, 12);
+  for (const char* workers : {"1", "2", "3"}) {
+    const Ended ended = run("elrun", under_elrun({"--nproc_per_node", workers},
+                                                 gpt_arguments(folder / "text", 12, {"--audit", "1", "--verify", "1", "--zero", "0"})));
+    INFO(workers << " workers\n" << ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.says(" audited\n") == (*workers != '1'));
+    CHECK(ended.state == state);
+  }
+}
+
 TEST_CASE("workers beyond the slots of a step keep shards and change nothing", "[golden]") {
   const Folder folder;
   const std::string state = undisturbed(folder, 3);

@@ -61,6 +61,15 @@ TEST_CASE("contradictions have an exit code of their own", "[gpt]") {
   CHECK_THAT(parsed.problems[1], Contains("--every 5") && Contains("--checkpoint"));
 }
 
+TEST_CASE("an audit has a probability", "[gpt]") {
+  CHECK(parse({"--data", "a", "--audit", "0.25", "--verify", "10"}).problems.empty());
+  CHECK(parse({"--data", "a", "--audit", "1"}).problems.empty());
+  const auto parsed = parse({"--data", "a", "--audit", "1.5"});
+  REQUIRE(parsed.problems.size() == 1);
+  CHECK_THAT(parsed.problems[0], Contains("--audit 1.5") && Contains("probability"));
+  CHECK(parse({"--data", "a", "--audit", "0"}).exit_code == flags::usage);
+}
+
 TEST_CASE("numbers are bounded and read whole", "[gpt]") {
   for (const char* bad : {"", " 1", "1 ", "+1", "-1", "1e3", "0x10", "99999999999999999999", "2.5"}) {
     CAPTURE(bad);
@@ -79,8 +88,8 @@ TEST_CASE("help names every option with its default, and wins over problems", "[
   CHECK(parsed.options.help);
   CHECK(parsed.problems.empty());
   for (const char* name : {"--data", "--steps", "--global-batch", "--micro-batch", "--layers", "--channels", "--heads",
-                           "--context", "--zero", "--exchange", "--seed", "--lr", "--checkpoint", "--every", "--keep", "--sample", "--plan",
-                           "--recompute"})
+                           "--context", "--zero", "--exchange", "--reduce", "--seed", "--lr", "--checkpoint", "--every", "--keep", "--sample", "--plan",
+                           "--recompute", "--audit", "--verify"})
     CHECK_THAT(gpt::help(), Contains(name));
   CHECK_THAT(gpt::help(), Contains("(60)"));
 }

@@ -228,22 +228,36 @@ void Job::Impl::same_job_everywhere() {
 
 void Job::Impl::same_parameters_everywhere() {
   checked_ = true;
-  std::uint64_t mine = 0;
+  std::uint64_t whole = 0;
   if (gathers()) {
     for (const UnitLayout& unit : layout_.units)
-      mine += mix_sum(std::as_bytes(parameters_.span(unit.begin + unit.trainable, unit.size - unit.trainable)), 0, unit.begin);
-    for (std::size_t u = 0; u < written_.size(); ++u) mine += Mix{}(written_[u], u);
+      whole += mix_sum(std::as_bytes(parameters_.span(unit.begin + unit.trainable, unit.size - unit.trainable)), 0, unit.begin);
   } else {
-    mine = mix_sum(std::as_bytes(parameters_.span()), 0, 0);
+    whole = mix_sum(std::as_bytes(parameters_.span()), 0, 0);
   }
-  const auto parts = expect(world.all_gather(bytes_of(mine)));
-  for (std::uint32_t r = 1; r < world.size(); ++r)
-    if (parts[r] != parts[0])
-      throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                          fmt::format("the parameters of rank {} differ from those of rank 0 before step {}: "
-                                      "initialise them from job.rng(name) "
-                                      "alone, on every rank",
-                                      r, commit_.knowledge().applied)}};
+  ByteWriter mine;
+  mine.put(whole);
+  // Of a unit that is sharded those ranks compare what they saw who had it in a scope: who had not, wrote nothing.
+  for (const std::uint64_t hash : written_) mine.put(hash);
+  const auto parts = expect(world.all_gather(mine.bytes()));
+  std::vector<std::optional<std::pair<std::uint32_t, std::uint64_t>>> seen(1 + written_.size());
+  for (std::uint32_t r = 0; r < world.size(); ++r) {
+    ByteReader reader{parts[r]};
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const auto hash = reader.get<std::uint64_t>();
+      if (i > 0 && hash == 0) continue;
+      if (!seen[i]) seen[i] = {r, hash};
+      if (seen[i]->second != hash && !reader.broken())
+        throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                            fmt::format("the parameters of rank {} differ from those of rank {} before step {}: "
+                                        "initialise them from job.rng(name) alone, on every rank",
+                                        r, seen[i]->first, commit_.knowledge().applied)}};
+    }
+    if (const auto read = reader.finish("the hashes of a rank's parameters"); !read.ok()) {
+      world.end(read.failure());
+      revoked();
+    }
+  }
 }
 
 std::vector<Aux> Job::Impl::host_state() const {

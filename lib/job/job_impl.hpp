@@ -1,6 +1,7 @@
 #pragma once
 /// \file Job::Impl: everything of one job of one process. No globals: tests run a whole world of them in threads.
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -139,6 +140,10 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] bool in_phases() const { return gathers() || streams(); }
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_.rank]; }
   void same_parameters_everywhere();
+  /// A newcomer between restore() and its first step: those who were there before come straight to next_step().
+  [[nodiscard]] bool is_alone_here() const {
+    return !checked_ && std::ranges::any_of(standings_, [](const Standing& s) { return s.has_begun; });
+  }
   void take_host_state(const std::vector<Aux>& aux);
 
   // Recovery, recovery.cpp.

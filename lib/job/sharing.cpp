@@ -135,7 +135,8 @@ void Job::Impl::begin_use(UnitState& unit) {
   require(restored_, "use comes after restore()");
   const bool fetches = gathers() && unit.open == 0 && layout.trainable > 0;
   if (fetches) parameters_.hold(layout.begin, layout.begin + layout.trainable);
-  const bool served = (!fetches && finished_leaves_.empty()) || serve(fetches ? unit.index : Need::nothing);
+  // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
+  const bool served = (!fetches && finished_leaves_.empty()) || (stage_ == Stage::ready && serve(fetches ? unit.index : Need::nothing));
   if (!served && outcome.has_value()) {
     Failure f = world.why_over();
     f.what = fmt::format("unit '{}' cannot be gathered after the last step: {}", specs_[unit.index].name, f.what);

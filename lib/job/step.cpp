@@ -263,9 +263,9 @@ void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
 
 Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
   require(restored_, "evaluate comes after restore()");
-  require(!in_.open, "evaluate is called inside a slot; call it between steps");
+  require(!in_.open || world.over(), "evaluate is called inside a slot; call it between steps");
   no_scope_open("evaluate()");
-  if (world.over() || stage_ != Stage::ready) return {};  // its slots would be handed out anew
+  if (world.over() || stage_ != Stage::ready || is_alone_here()) return {};  // its slots would be handed out anew
   if (count == 0) return {.decided = true};
   const std::uint64_t slots = (count + plan->micro_batch - 1) / plan->micro_batch;
   if (slots > slots_max)

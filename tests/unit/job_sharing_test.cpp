@@ -4,7 +4,9 @@
 
 #include <numeric>
 
-#include "tests/unit/job_world.hpp"
+#include <elrun/verify.hpp>
+
+#include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {
 namespace {
@@ -345,6 +347,75 @@ TEST_CASE("a leaf that comes twice, or from a rank without a slot, is refused", 
   CHECK(stream.next());
   CHECK(stream.complete());
   CHECK(stream.busy() == 0);
+}
+
+TEST_CASE("a use between steps is safe whenever the world changes", "[job][sharing]") {
+  for (const auto kind : {Fate::Kind::grows, Fate::Kind::breaks, Fate::Kind::dies})
+    for (std::uint64_t at = 8; at < 200; at += 11) {
+      INFO("kind " << static_cast<int>(kind) << " at exchange " << at);
+      ElasticWorld world{3, {{kind, 1, at, false}},
+                         layered(toy_plan(3), in_order, [](Job&, Layers& layers) { (void)layers.sum(); })};
+      for (const Member& m : world.wait()) {
+        INFO((m.failure ? message(*m.failure) : ""));
+        if (!m.outcome && !m.failure) continue;
+        CHECK(m.outcome.has_value());
+        if (m.outcome) CHECK(m.outcome->state_hash == plain_hash());
+      }
+      CHECK(world.generations() <= 2);
+    }
+}
+
+TEST_CASE("a newcomer that verifies or evaluates before its first step holds nobody up", "[job][sharing]") {
+  for (const int stage : {0, 3})
+    for (const bool evaluates : {false, true}) {
+      INFO("zero(" << stage << ") evaluates " << evaluates);
+      ElasticWorld world{2, {{Fate::Kind::grows, 1, stage == 0 ? 30u : 130u, false}}, [&](Job& job, Member& me) {
+        job.configure(toy_plan(stage));
+        Layers layers{job};
+        job.seal();
+        if (!job.restore()) layers.initialise(job.rng("layers"));
+        if (evaluates) (void)job.evaluate(10, [&](Slot& slot) { slot.report(layers.sum(), 1); });
+        else (void)verify(job);
+        while (auto step = job.next_step()) {
+          for (Slot& slot : step->slots()) in_order(layers, slot, 0), slot.report(1.0f, 1);
+          me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+        }
+        me.outcome = job.outcome();
+      }};
+      for (const Member& m : world.wait()) {
+        INFO((m.failure ? message(*m.failure) : ""));
+        CHECK(m.outcome.has_value());
+      }
+      CHECK(world.generations() <= 2);
+    }
+}
+
+TEST_CASE("a unit that begins as zeros may be read by some ranks before the first step", "[job][sharing]") {
+  for (const int stage : {0, 3})
+    for (const bool evaluates : {false, true}) {
+      INFO("zero(" << stage << ") evaluates " << evaluates);
+      const auto members = run_world({.world = 3}, [&](Job& job, Member& me) {
+        job.configure(toy_plan(stage));
+        Layers layers{job};
+        job.seal();
+        if (!job.restore())
+          for (std::size_t u = 0; u + 1 < Layers::count; ++u) {  // the last stays zeros
+            const auto scope = layers.units[u].use();
+            for (float& x : layers.weights[u].span()) x = 0.5f;
+          }
+        if (evaluates) (void)job.evaluate(3, [&](Slot& slot) { slot.report(layers.sum(), 1); });
+        else if (job.prints()) (void)layers.sum();
+        while (auto step = job.next_step()) {
+          for (Slot& slot : step->slots()) in_order(layers, slot, 0), slot.report(1.0f, 1);
+          me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+        }
+        me.outcome = job.outcome();
+      });
+      for (const Member& m : members) {
+        INFO((m.failure ? message(*m.failure) : ""));
+        CHECK(m.outcome.has_value());
+      }
+    }
 }
 
 }  // namespace elrun::test

@@ -26,9 +26,9 @@ class HangWatch {
   void forget(LocalRank worker) { last_sign_.erase(worker); }
   void clear() { last_sign_.clear(); }
 
-  /// Nobody is silent for too long before `at`.
-  void excuse_until(Instant at) {
-    for (auto& [worker, sign] : last_sign_) sign = std::max(sign, at - limit_);
+  /// Until `now` nobody could be heard for so long: it counts for no worker, and none is silent for too long before `at`.
+  void excuse(Duration deaf, Instant now, Instant at) {
+    for (auto& [worker, sign] : last_sign_) sign = std::max(std::min(sign + deaf, now), at - limit_);
   }
 
   /// When the first of them will have been silent for too long.

@@ -24,7 +24,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr Duration nap_least = 100ms, nap_excuses = 1s;
+constexpr Duration nap_least = 100ms, nap_excuses = 1s, nap_rests = 10s;
 constexpr Duration look_again_every = 10s;
 
 // Doing it twice is the same as doing it once, so a call whose answer was lost may be sent again.
@@ -35,10 +35,10 @@ bool may_repeat(StoreOp op) { return (op != StoreOp::add || ELRUN_PLANTED(add_re
 Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, hang_{options_.hang_timeout} {}
 
 std::vector<Action> Supervisor::on(const Event& event, Instant now) {
-  now_ = now;
+  const Instant last_event = std::exchange(now_, now);
   actions_.clear();
   if (phase_ == Phase::finished) return {};
-  excuse_own_nap();
+  excuse_own_nap(last_event);
   std::visit(
       [this](const auto& e) {
         using E = std::decay_t<decltype(e)>;
@@ -83,16 +83,20 @@ std::optional<Instant> Supervisor::wake_at() const {
   return phase_ == Phase::finished ? std::nullopt : least;
 }
 
-// An agent that was itself stopped (frozen, swapped out) heard nobody: what was said to it meanwhile is behind this event.
-void Supervisor::excuse_own_nap() {
+// An agent that was itself stopped (frozen, swapped out) heard nobody: what was said to it meanwhile is behind this event,
+// and who slept with it needs the time that was left. One that is always a little late blames others all the same.
+void Supervisor::excuse_own_nap(Instant last_event) {
   const auto wake = wake_at();
   if (!wake || now_ - *wake < nap_least) return;
-  const auto excuse = [until = now_ + nap_excuses](std::optional<Instant>& at) {
-    if (at) at = std::max(*at, until);
+  if (excused_at_ && now_ - *excused_at_ < nap_rests && now_ - *wake < nap_excuses) return;
+  excused_at_ = now_;
+  const Duration asleep = now_ - last_event;
+  const auto excuse = [&](std::optional<Instant>& at) {
+    if (at) at = std::max(*at + asleep, now_ + nap_excuses);
   };
   for (auto* at : {&join_by_, &coordinator_by_, &acknowledge_by_, &broken_line_at_}) excuse(*at);
   for (Worker& w : workers_) excuse(w.return_by);
-  hang_.excuse_until(now_ + nap_excuses);
+  hang_.excuse(asleep, now_, now_ + nap_excuses);
 }
 
 // --- the coordinator ----------------------------------------------------------------------------------------------

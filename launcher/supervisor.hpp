@@ -214,7 +214,7 @@ class Supervisor {
   void kill_running();
   void kill_staying(bool acknowledged_too);
   void kill_the_late();
-  void excuse_own_nap();
+  void excuse_own_nap(Instant last_event);
   void hold_the_broken();
   void tell_of_broken_line();
   void note_loss();
@@ -265,6 +265,7 @@ class Supervisor {
   std::optional<Instant> coordinator_by_;  // the coordinator is away
   std::optional<Instant> verdict_by_;      // the job is over here, and no coordinator knows it yet
   std::optional<Instant> kill_at_;         // stopping
+  std::optional<Instant> excused_at_;      // this agent was asleep, and blamed nobody for it
   std::optional<Instant> broken_line_at_;  // a peer was lost, and nobody has said of what until then
   std::optional<Instant> acknowledge_by_;  // stopping: those who stay
   HangWatch hang_;

@@ -203,10 +203,10 @@ void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
   if (phase_ == Phase::running && m.why.code == Code::peer_lost) {
     workers_[*i].cannot_go_on = true;
     hold_the_broken();
+    // A worker that died or a node that fell silent is known by then, and is the better reason.
+    if (!broken_line_at_) broken_line_at_ = now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most);
     if (std::exchange(peer_lost_, true)) return;
     peer_lost_why_ = m.why.what;
-    // A worker that died or a node that fell silent is known by then, and is the better reason.
-    broken_line_at_ = now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most);
     join_as_broken();
     return;
   }

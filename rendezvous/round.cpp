@@ -41,7 +41,12 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
     if (late > setup_.timeouts.heartbeat)
       for (auto& [number, stream] : streams_) stream.heard = now;
     std::set<std::pair<Instant, NodeId>> broken;
-    for (const auto& [at, id] : broken_) nodes_.at(id).broken = now, broken.emplace(now, id);
+    for (const auto& [at, id] : broken_) {
+      Node& node = nodes_.at(id);
+      // A coordinator that is always a little late has to give up who is gone all the same.
+      if (late > setup_.timeouts.heartbeat || now < node.broken_since + setup_.timeouts.heartbeat_limit) node.broken = now;
+      broken.emplace(node.broken, id);
+    }
     broken_ = std::move(broken);
     wake_ = now;  // once for all that came meanwhile, or each of many thousand words would cost a walk over many thousand nodes
   }
@@ -87,7 +92,7 @@ void Round::on(const StreamBroken& event, Instant now) {
     } else {
       change(node->second, [&](Node& n) {
         n.stream.reset();
-        n.broken = now;
+        n.broken = n.broken_since = now;
       });
       // Nobody is left: that was this coordinator's own line. Its members have as long as with a fresh one.
       if (runs() && connected_ == 0) deserted_until_ = now + setup_.timeouts.recovery;

@@ -145,7 +145,8 @@ class Round {
     Join join;
     std::optional<StreamNumber> stream;  // none: broken, in its grace
     StreamNumber newest{};               // of its streams
-    Instant broken{};                    // when
+    Instant broken{};                    // when; later, where this coordinator was asleep
+    Instant broken_since{};              // when indeed
     Instant arrived{};                   // when it became a newcomer; decides who of the spares is next
     bool member = false;                 // of generation_
     bool owes = false;                   // has to acknowledge the end of generation_

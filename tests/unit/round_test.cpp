@@ -433,6 +433,20 @@ TEST_CASE("who came back while the coordinator slept is not lost, however short 
   }
 }
 
+TEST_CASE("a coordinator that is always a little late still notices who does not come back", "[round]") {
+  Pair bench;
+  bench.pass(1ms);
+  bench.break_stream(bench.b);
+  const Instant begun = bench.now;
+  while (bench.round.running() && bench.now < begun + 1min) {
+    bench.now += 313ms;  // 250 ms, and 63 ms late
+    bench.feed(RoundTick{});
+    bench.say(bench.a, NodeAlive{});
+  }
+  CHECK_FALSE(bench.round.running());
+  CHECK(bench.now - begun < 6s);
+}
+
 TEST_CASE("what came during one sleep is forgiven once, however many words it is", "[round]") {
   Pair bench;
   bench.pass(10ms);

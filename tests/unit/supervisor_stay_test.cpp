@@ -211,8 +211,33 @@ TEST_CASE("an agent that was itself asleep blames no worker for what it has not 
     node.hear(world(2, 2));
     CHECK(node.wait(asleep + 100ms).empty());
     CHECK(node.tell(10, Returned{generation(2)}).empty());
-    CHECK(node.wait(1s) == Words{"signal 1 9"});  // and judges as ever from then on
+    CHECK(node.wait(returning - 1ns).empty());  // they may have slept, too
+    CHECK(node.wait(1ns) == Words{"signal 1 9"});
   }
+}
+
+TEST_CASE("an agent that is always a little late still ends who does not acknowledge", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  const Instant begun = node.now;
+  bool killed = false;
+  while (!killed && node.now < begun + 60s) {
+    node.now = *node.wake_at() + 100ms;
+    killed = !node.on(Tick{}).empty();
+  }
+  CHECK(killed);
+}
+
+TEST_CASE("a step goes on after a sleep of the whole machine for as long as it might have", "[supervisor][hang]") {
+  Node node{1, 10s, HangSign::progress};
+  node.on(LinkUp{});
+  node.hear(world(1, 1));
+  node.on(WorkerStarted{LocalRank{0}, 100});
+  node.tell(10, Hello{.rank = 0, .world = 1, .is_job = true});
+  node.wait(1s);
+  CHECK(node.wait(1h).empty());
+  for (int i = 0; i < 4; ++i) CHECK(node.wait(1s).empty());
+  CHECK(node.tell(10, StepDecided{generation(1), 1}) == Words{"progress 1"});
 }
 
 TEST_CASE("no worker hangs while its agent is asleep", "[supervisor][hang]") {

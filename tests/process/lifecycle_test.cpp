@@ -197,20 +197,20 @@ TEST_CASE("orphans of workers that end are collected while the worker runs", "[l
 
 TEST_CASE("a hang is seen, looked at, and ended with 174", "[lifecycle][hang]") {
   SECTION("a Job that decides no step is restarted") {
-    Job job{{.arguments = {"--nproc_per_node", "2", "--hang_timeout", "1", "--no_python", std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker", "job", "stop_once"}}};
+    Job job{{.arguments = {"--nproc_per_node", "2", "--hang_timeout", "3", "--no_python", std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker", "job", "stop_once"}}};
     CHECK(job.wait(patience) == 0);
-    CHECK(job.says("no sign of progress for 1.0 s"));
+    CHECK(job.says("no sign of progress for 3.0 s"));
     CHECK(job.says("thread "));
     CHECK(job.says("finished rank=1 generation=2"));
   }
   SECTION("a silent Python program ends with the stacks of its threads") {
-    Job job{{.arguments = {"--hang_timeout", "2", "--hang_on", "output", "--tee", "3", "-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"}}};
+    Job job{{.arguments = {"--hang_timeout", "5", "--hang_on", "output", "--tee", "3", "-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"}}};
     CHECK(job.wait(patience) == 174);
     CHECK(job.says("most recent call first"));  // Python's own words
     CHECK(job.says("timeit.py"));
   }
   SECTION("who writes does not hang") {
-    Job job{{.arguments = shell({"--hang_timeout", "2", "--hang_on", "output", "--tee", "1"}, "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.4; done")}};
+    Job job{{.arguments = shell({"--hang_timeout", "4", "--hang_on", "output", "--tee", "1"}, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.5; done")}};
     CHECK(job.wait(patience) == 0);
   }
 }

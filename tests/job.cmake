@@ -9,4 +9,4 @@ elrun_test(job_property_test
 elrun_test(job_test
   SOURCES unit/job_audit_test.cpp unit/job_contract_test.cpp unit/job_elastic_test.cpp unit/job_golden_test.cpp unit/job_memory_test.cpp
           unit/job_sharing_test.cpp unit/job_test.cpp unit/job_verify_test.cpp
-  LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden)
+  LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 600)

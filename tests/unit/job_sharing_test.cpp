@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <numeric>
+#include <stdexcept>
 
 #include <elrun/verify.hpp>
 
@@ -18,7 +19,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 /// Pages of an arena that the kernel holds.
 std::uint64_t resident(const PagedArena& arena) {
   std::vector<unsigned char> pages((arena.span().size_bytes() + 4095) / 4096);
-  REQUIRE(mincore(arena.data(), arena.span().size_bytes(), pages.data()) == 0);
+  if (mincore(arena.data(), arena.span().size_bytes(), pages.data()) != 0) throw std::runtime_error{"mincore failed"};  // checks are not for threads of members
   return static_cast<std::uint64_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; }));
 }
 

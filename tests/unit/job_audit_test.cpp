@@ -27,7 +27,7 @@ Program audited(const Audited& options) {
       const bool is_faulty = options.faulty(me, step->number());
       for (Slot& slot : step->slots()) {
         const auto scope = unit.use_grad();
-        for (std::uint64_t i = 0; i < t.size(); ++i) t.grad()[i] += toy_gradient(t.data()[i], i, slot.samples(), slot.rng(), 1);
+        add_toy_gradient({t.grad(), t.size()}, t.span(), slot.samples(), slot.rng(), 1);
         if (is_faulty) t.grad()[1234] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(t.grad()[1234]) ^ 1u);
         slot.report(toy_loss(slot.samples(), slot.rng()), 3);
         ++me.host_state;

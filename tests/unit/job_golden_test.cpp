@@ -75,8 +75,8 @@ struct Slow {
     const RandomStream rng = slot_stream(plan.seed, step, slot);
     Floats g(w.size(), 0.0f);
     const auto add = [&](std::size_t t, std::uint32_t use) {
-      for (std::uint64_t i = 0; i < toy_tensors()[t].size; ++i)
-        g[place[t].begin + i] += toy_gradient(w[place[t].begin + i], i, samples, rng, use);
+      const std::uint64_t begin = place[t].begin, size = toy_tensors()[t].size;
+      add_toy_gradient({&g[begin], size}, {&w[begin], size}, samples, rng, use);
     };
     add(0, 1), add(1, 2), add(3, 3);
     if (slot != 2) add(4, 4);

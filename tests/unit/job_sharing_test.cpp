@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <numeric>
-#include <stdexcept>
 
 #include <elrun/verify.hpp>
 
@@ -19,7 +18,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 /// Pages of an arena that the kernel holds.
 std::uint64_t resident(const PagedArena& arena) {
   std::vector<unsigned char> pages((arena.span().size_bytes() + 4095) / 4096);
-  if (mincore(arena.data(), arena.span().size_bytes(), pages.data()) != 0) throw std::runtime_error{"mincore failed"};  // checks are not for threads of members
+  must(mincore(arena.data(), arena.span().size_bytes(), pages.data()) == 0, "mincore failed");
   return static_cast<std::uint64_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; }));
 }
 
@@ -216,13 +215,13 @@ TEST_CASE("between steps, in evaluations and after the end, sharded parameters a
         mine.push_back(layers.sum());
         if (inside.prints()) (void)layers.sum();  // the others serve it from their next call
         const Evaluation e = inside.evaluate(10, [&](Slot& slot) { slot.report(layers.sum() + static_cast<float>(slot.index()), 1); });
-        CHECK(e.decided);
+        must(e.decided, "the evaluation was not decided");
         mine.push_back(e.loss);
       };
       job.configure(toy_plan(stage));
       Layers layers{job};
       job.seal();
-      CHECK_FALSE(job.restore());
+      must(!job.restore(), "there is a checkpoint to restore");
       layers.initialise(job.rng("layers"));
       while (auto step = job.next_step()) {
         for (Slot& slot : step->slots()) in_order(layers, slot, 0), slot.report(1.0f, 1);
@@ -245,7 +244,7 @@ TEST_CASE("between steps, in evaluations and after the end, sharded parameters a
 TEST_CASE("what is touched outside of a scope is a clear error", "[job]") {
   const auto restored = [](const std::function<void(Job&, Layers&)>& rest) {
     return failure_of([&](Job& job, Layers& layers) {
-      CHECK_FALSE(job.restore());
+      must(!job.restore(), "there is a checkpoint to restore");
       layers.initialise(job.rng("layers"));
       rest(job, layers);
     }).what;
@@ -296,7 +295,7 @@ TEST_CASE("ranks that are at different places of the program are told both", "[j
     job.configure(toy_plan(3));
     Layers layers{job};
     job.seal();
-    CHECK_FALSE(job.restore());
+    must(!job.restore(), "there is a checkpoint to restore");
     layers.initialise(job.rng("layers"));
     auto step = job.next_step();
     if (odd) (void)layers.sum();  // before its slots, where the others are in theirs
@@ -318,7 +317,7 @@ TEST_CASE("initial values that differ between ranks are told before the first st
     job.configure(toy_plan(3));
     Layers layers{job};
     job.seal();
-    CHECK_FALSE(job.restore());
+    must(!job.restore(), "there is a checkpoint to restore");
     layers.initialise(job.rng("layers"));
     {
       const auto scope = layers.units[4].use();

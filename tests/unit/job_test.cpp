@@ -50,7 +50,7 @@ TEST_CASE("calls out of order are told, not done", "[job]") {
   CHECK(contains(what(sealed([](Job& job, Unit&, auto&) { (void)job.unit("late"); })), "after seal()"));
   const auto stepping = [&](auto in_step) {
     return sealed([in_step](Job& job, Unit& u, auto&) {
-      CHECK_FALSE(job.restore());
+      must(!job.restore(), "there is a checkpoint to restore");
       auto step = job.next_step();
       in_step(job, *step, u);
     });

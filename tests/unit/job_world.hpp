@@ -1,9 +1,13 @@
 #pragma once
 /// \file A whole world of jobs in threads of this process, over an exchange of memory, and a toy model to train in it.
 
+#include <array>
 #include <condition_variable>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include <unistd.h>
@@ -163,6 +167,11 @@ struct WorldOptions {
 };
 using Program = std::function<void(Job&, Member&)>;
 
+/// For the threads of members, where Catch2 may not check: ends the test, and says why.
+inline void must(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error{what};
+}
+
 /// What the members of one generation share. On the heap: the thread sanitizer tells mutexes apart by address, and only
 /// freed memory begins anew.
 struct TestGeneration {
@@ -276,13 +285,29 @@ inline ApplyOptions toy_options(std::uint64_t step) {
   return {.lr = 0.01f / static_cast<float>(1 + step), .clip_norm = 8.0f};
 }
 
-/// One gradient element of one use: magnitudes from 2^-8 to 2^8, so that the order of additions shows in the bits.
-inline float toy_gradient(float w, std::uint64_t element, std::span<const std::uint64_t> samples,
-                          const RandomStream& rng, std::uint32_t use) {
+/// What of a use's gradient does not depend on the weights: magnitudes from 2^-8 to 2^8, so that the order of additions
+/// shows in the bits. Every world of a test asks for the same, so it is made once; any thread may ask.
+inline std::shared_ptr<const std::vector<float>> toy_noise(const RandomStream& rng, std::uint32_t use,
+                                                           std::uint64_t size) {
+  static std::mutex mutex;
+  static std::map<std::array<std::uint64_t, 4>, std::shared_ptr<const std::vector<float>>> made;
+  const RandomStream of_use = rng.operation(use);
+  const std::array<std::uint64_t, 4> key{of_use.bits(size), of_use.bits(size + 1), use, size};
+  const std::lock_guard lock{mutex};
+  if (const auto known = made.find(key); known != made.end()) return known->second;
+  if (made.size() == 4096) made.clear();
+  std::vector<float> noise(size);
+  for (std::uint64_t i = 0; i < size; ++i)
+    noise[i] = of_use.normal(i) * (static_cast<float>(1u << (rng.bits(i) % 17)) * 0x1p-8f);
+  return made[key] = std::make_shared<const std::vector<float>>(std::move(noise));
+}
+/// Adds one use's gradient of one tensor.
+inline void add_toy_gradient(std::span<float> gradient, std::span<const float> weights,
+                             std::span<const std::uint64_t> samples, const RandomStream& rng, std::uint32_t use) {
   float x = 0;
   for (const std::uint64_t s : samples) x += static_cast<float>(s % 7) - 3.0f;
-  const float scale = static_cast<float>(1u << (rng.bits(element) % 17)) * 0x1p-8f;
-  return w * x * 0.1f + rng.operation(use).normal(element) * scale;
+  const auto noise = toy_noise(rng, use, weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) gradient[i] += weights[i] * x * 0.1f + (*noise)[i];
 }
 inline float toy_loss(std::span<const std::uint64_t> samples, const RandomStream& rng) {
   return static_cast<float>(samples[0]) * 0.3f + rng.uniform(5);
@@ -327,8 +352,7 @@ inline Program toy(const ToyOptions& options) {
       for (Slot& slot : step->slots()) {
         if (options.in_slot) options.in_slot(job, step->number(), slot);
         const auto add = [&](std::size_t t, std::uint32_t use) {
-          for (std::uint64_t i = 0; i < tensors[t].size(); ++i)
-            tensors[t].grad()[i] += toy_gradient(tensors[t].data()[i], i, slot.samples(), slot.rng(), use);
+          add_toy_gradient({tensors[t].grad(), tensors[t].size()}, tensors[t].span(), slot.samples(), slot.rng(), use);
         };
         {
           auto g = units[0].use_grad();

@@ -56,6 +56,10 @@ struct Plan {
   std::uint64_t seed = 0;          ///< Of data order, initial values and slots' random numbers.
   Placement placement = zero(0);
   Reduce reduce = Reduce::exact;
+  /// f32, or bf16: then each slot's gradient is rounded to bf16 (to nearest, ties to even) as it is handed over, and added up
+  /// in fp32 all the same. Half the bytes wherever such a leaf travels, above all with `Exchange::per_slot`; other bits than
+  /// with f32, and again the same ones in every world. Not with `Reduce::fast`, which has no leaves.
+  DType leaves = DType::f32;
   Optimizer optimizer = Optimizer::adamw;  ///< `Step::apply` takes the options of this one, and of no other.
   std::string numeric;             ///< The program's own part of the numeric class: change it when its arithmetic changes.
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "kernels/convert.hpp"
 #include "kernels/fold.hpp"
 #include "lib/job/summands.hpp"
 
@@ -25,8 +26,8 @@ Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t ra
 }
 
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank,
-                     std::uint32_t rank, bool replicate, Reduce reduce)
-    : space_{layout.gradients}, replicate_{replicate} {
+                     std::uint32_t rank, bool replicate, Reduce reduce, DType leaves)
+    : space_{layout.gradients}, rounds_{leaves == DType::bf16}, replicate_{replicate} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   const Summands tree = summands(slots_by_rank, reduce);
   schedule_ = tree.schedules[rank];
@@ -42,29 +43,48 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   std::vector<Held> held;
   sends_.resize(world);
   receives_.resize(world);
-  std::uint64_t received_nodes = 0;
+  const auto travels_packed = [&](TreeNode node) { return rounds_ && world > 1 && node.leaf(); };
+  std::uint64_t received_nodes = 0, received_leaves = 0, own_leaves = 0;
   for (std::uint32_t r = 0; r < world; ++r)
-    if (r != rank) received_nodes += tree.schedules[r].nodes.size();
+    for (const TreeNode& node : tree.schedules[r].nodes) {
+      if (r == rank)
+        own_leaves += travels_packed(node);
+      else
+        ++(travels_packed(node) ? received_leaves : received_nodes);
+    }
   received_ = Arena<float>{received_nodes * shard_elements};
-  float* next = received_.data();
+  own_leaves_ = Arena<float>{own_leaves * shard_elements};
+  received_leaves_ = Arena<bf16>{received_leaves * shard_elements};
+  for (const Piece& p : shard_) chunk_ = std::max(chunk_, std::min(fold_chunk, p.size()));
+  expanded_ = Arena<float>{received_leaves * chunk_};
+  float *next = received_.data(), *own = own_leaves_.data(), *chunk = expanded_.data();
+  bf16* leaf = received_leaves_.data();
   for (std::uint32_t r = 0; r < world; ++r) {
     const auto& nodes = tree.schedules[r].nodes;
-    for (std::size_t n = 0; n < nodes.size(); ++n) {
+    for (std::uint32_t n = 0; n < nodes.size(); ++n) {
       held.push_back({nodes[n], static_cast<std::uint32_t>(operands_.size())});
-      if (r == rank) {
-        operands_.push_back({buffer(n), true});
+      const auto receive = [&](auto* at) {
+        for (const Piece& p : shard_) receives_[r].push_back(std::as_writable_bytes(std::span{at + p.place, p.size()}));
+      };
+      if (r == rank && !travels_packed(nodes[n])) {
+        operands_.push_back({buffer(n), In::whole});
+      } else if (r == rank) {
+        packed_.push_back(n);
+        operands_.push_back({std::exchange(own, own + shard_elements), In::shard});
+      } else if (!travels_packed(nodes[n])) {
+        receive(next);
+        operands_.push_back({std::exchange(next, next + shard_elements), In::shard});
       } else {
-        operands_.push_back({next, false});
-        for (const Piece& p : shard_)
-          receives_[r].push_back(std::as_writable_bytes(std::span{next + p.place, p.size()}));
-        next += shard_elements;
+        receive(std::exchange(leaf, leaf + shard_elements));
+        operands_.push_back({std::exchange(chunk, chunk + chunk_), In::chunk});
       }
     }
     if (r == rank) continue;
     const auto theirs = pieces(layout, world, r);
-    for (std::size_t n = 0; n < schedule_.nodes.size(); ++n)
+    for (std::uint32_t n = 0; n < schedule_.nodes.size(); ++n)
       for (const Piece& p : theirs)
-        sends_[r].push_back(std::as_bytes(std::span<const float>{buffer(n) + p.gradient, p.size()}));
+        sends_[r].push_back(travels_packed(schedule_.nodes[n]) ? std::as_bytes(packed(buffer(n), p.gradient, p.size()))
+                                                               : std::as_bytes(std::span<const float>{buffer(n) + p.gradient, p.size()}));
   }
   std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) { return a.node.begin < b.node.begin; });
   const auto given = [&](TreeNode node) -> std::optional<std::uint32_t> {
@@ -81,19 +101,34 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
 }
 
 void Gradients::fold_leaf(std::size_t i) {
+  if (rounds_) round_to_bf16({leaf(i), space_});
   std::uint64_t top = schedule_.buffer[i];
   for (std::uint32_t m = 0; m < schedule_.merges[i]; ++m, --top)
     add_into(std::span{buffer(top - 1), space_}, std::span<const float>{buffer(top), space_});
 }
 
+/// Of this rank's leaves that go out as they are: its own part is kept as floats, and the rest is packed.
+void Gradients::pack_leaves() {
+  for (std::size_t i = 0; i < packed_.size(); ++i) {
+    float* const leaf = buffer(packed_[i]);
+    for (const Piece& p : shard_) std::copy_n(leaf + p.gradient, p.size(), own_leaves_.data() + i * elements(shard_) + p.place);
+    pack_to_bf16({leaf, space_});
+  }
+}
+
 Result<void> Gradients::reduce(World& world) {
+  pack_leaves();
   ELRUN_TRY(world.exchange(sends_, receives_));
+  const std::uint64_t leaves = chunk_ == 0 ? 0 : expanded_.size() / chunk_, shard_elements = elements(shard_);
   for (const Piece& p : shard_)
     for (std::uint64_t begin = 0; begin < p.size(); begin += fold_chunk) {
       const std::uint64_t count = std::min(fold_chunk, p.size() - begin);
       const auto chunk = [&](std::uint32_t o) {
-        return std::span{operands_[o].base + (operands_[o].mine ? p.gradient : p.place) + begin, count};
+        const Operand& operand = operands_[o];
+        return std::span{operand.base + (operand.in == In::chunk ? 0 : (operand.in == In::whole ? p.gradient : p.place) + begin), count};
       };
+      for (std::uint64_t i = 0; i < leaves; ++i)
+        to_float(received_leaves_.span(i * shard_elements + p.place + begin, count), expanded_.span(i * chunk_, count));
       for (const Addition& a : additions_) add_into(chunk(a.left), chunk(a.right));
       float* const result = buffer(0) + p.gradient + begin;
       if (const auto root = chunk(root_); root.data() != result) std::memcpy(result, root.data(), root.size_bytes());

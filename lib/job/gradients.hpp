@@ -4,6 +4,7 @@
 /// Leaves are made in a stack of buffers and folded up to the maximal nodes of this rank's slots. One exchange brings
 /// every node's part to the owner of the shard, which makes the rest of the canonical tree's additions. The reduced
 /// gradient lies in the first buffer: in this rank's shard, or everywhere when gradients are replicated.
+/// Where the plan's leaves are bf16 each is rounded before it is added to anything.
 
 #include <cstdint>
 #include <span>
@@ -12,6 +13,7 @@
 #include "kernels/granule.hpp"
 #include "lib/job/arena.hpp"
 #include "lib/job/layout.hpp"
+#include "lib/job/leaves.hpp"
 #include "lib/job/tree.hpp"
 #include "lib/job/world.hpp"
 
@@ -26,8 +28,6 @@ enum class Space : std::uint8_t { parameters, gradients, shard };  ///< The last
 [[nodiscard]] constexpr std::uint64_t begin_in(Space space, const Piece& p) {
   return space == Space::parameters ? p.parameter : space == Space::gradients ? p.gradient : p.place;
 }
-/// A chunk of each operand of a fold stays in the second-level cache; no bit depends on it.
-constexpr std::uint64_t fold_chunk = 16 * granule;
 [[nodiscard]] Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank,
                                    std::span<float> memory, Space space);
 
@@ -36,7 +36,7 @@ class Gradients {
   Gradients() = default;
   /// `slots_by_rank`: see assign_slots. `replicate`: reduced gradients are brought to all ranks.
   Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, std::uint32_t rank,
-            bool replicate, Reduce reduce = Reduce::exact);
+            bool replicate, Reduce reduce = Reduce::exact, DType leaves = DType::f32);
 
   /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
   [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }
@@ -50,18 +50,30 @@ class Gradients {
   [[nodiscard]] const float* reduced() const { return buffer(0); }
 
   [[nodiscard]] std::uint32_t buffers() const { return buffers_; }
-  [[nodiscard]] std::uint64_t exchange_bytes() const { return received_.size() * sizeof(float); }
+  [[nodiscard]] std::uint64_t exchange_bytes() const {
+    return received_.span().size_bytes() + received_leaves_.span().size_bytes() + own_leaves_.span().size_bytes() + expanded_.span().size_bytes();
+  }
 
  private:
+  /// In the gradients' space, in that of the shard alone, or a received leaf that is a float only while it is added.
+  enum class In : std::uint8_t { whole, shard, chunk };
   struct Operand {  // a node of the tree that is there after the exchange
     float* base = nullptr;
-    bool mine = false;  // in the gradients' space; else in that of the shard alone
+    In in = In::whole;
   };
+  void pack_leaves();
   [[nodiscard]] float* buffer(std::uint64_t i) const { return partials_.data() + i * space_; }
   std::uint64_t space_ = 0;
   FoldSchedule schedule_;
   std::uint32_t buffers_ = 0;
   Arena<float> partials_, received_;
+  // Where leaves are bf16, those that are no part of a sum when they travel do so packed.
+  bool rounds_ = false;
+  std::vector<std::uint32_t> packed_;  // buffers of this rank's
+  Arena<float> own_leaves_;            // the shard's part of each of them, for packing is in place
+  Arena<bf16> received_leaves_;
+  Arena<float> expanded_;  // a chunk of each
+  std::uint64_t chunk_ = 0;
   std::vector<Piece> shard_;
   std::vector<SendList> sends_;
   std::vector<ReceiveList> receives_;

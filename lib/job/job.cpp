@@ -135,9 +135,9 @@ void Job::Impl::plan_world() {
   const auto states = whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank);
   gradients_ = {}, stream_ = {};  // before the new ones: memory for both is not there
   if (streams())
-    stream_ = LeafStream{layout_, count, size, rank, whole_optimizer()};
+    stream_ = LeafStream{layout_, count, size, rank, whole_optimizer(), plan->leaves};
   else
-    gradients_ = Gradients{layout_, slots_, rank, whole_optimizer(), plan->reduce};
+    gradients_ = Gradients{layout_, slots_, rank, whole_optimizer(), plan->reduce, plan->leaves};
   const Space space = streams() ? stream_.space() : Space::gradients;
   norm_ = NormTree{layout_, size, rank, space};
   if (!whole_optimizer() && !gathers())
@@ -164,9 +164,10 @@ void Job::Impl::show_memory() const {
                 : fmt::format("{} ({} buffers: folded here, exchanged once per step)",
                               human_bytes(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers());
   host.log.info(fmt::format(
-      "{} parameters in {} unit(s), of which the largest is {}, zero({}); bytes per rank: parameters {}{}, gradients {}, optimizer {}, "
+      "{} parameters in {} unit(s), of which the largest is {}, zero({}){}; bytes per rank: parameters {}{}, gradients {}, optimizer {}, "
       "exchange {}; {}",
-      parameters, units_.size(), human_bytes(unit), *stage_of(plan->placement), human_bytes(parameters_.held_bytes()),
+      parameters, units_.size(), human_bytes(unit), *stage_of(plan->placement),
+      plan->leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(parameters_.held_bytes()),
       gathers() ? " and the units in use" : "", gradients, human_bytes(moments_.size() * moments_[0].span().size_bytes()),
       human_bytes(gradients_.exchange_bytes()), slots_line(plan->slots(), world.size())));
   if (const std::string warning = efficiency_warning(plan->slots(), world.size()); !warning.empty()) host.log.warning(warning);

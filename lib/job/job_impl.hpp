@@ -178,6 +178,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool end_phase(const Phase& phase);
   void end_phases_of_step();
   void finish_leaves();
+  void finish_leaf(std::uint32_t unit);
   void no_scope_open(std::string_view call) const;
   void point_at_weights(UnitState& unit);
   void point_at_gradients(UnitState& unit, float* space);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/fold.hpp"
+#include "kernels/convert.hpp"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
@@ -14,12 +15,20 @@ std::vector<std::vector<std::uint32_t>> deal_slots(std::uint32_t slots, std::uin
   return out;
 }
 
-LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate)
+namespace {
+
+void put(std::span<float> into, std::span<const float> leaf) { std::memcpy(into.data(), leaf.data(), leaf.size_bytes()); }
+void put(std::span<float> into, std::span<const bf16> leaf) { to_float(leaf, into); }
+
+}  // namespace
+
+LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate, DType leaves)
     : units_{layout.units},
       slots_{slots},
       world_{world},
       rank_{rank},
       replicate_{replicate},
+      type_{leaves},
       shard_(layout.units.size()),
       leaves_{layout.gradients},
       open_(layout.units.size()),
@@ -58,16 +67,24 @@ void LeafStream::open(std::uint32_t unit) {
   std::ranges::fill(leaves_.span(begin_of(unit), units_[unit].trainable), 0.0f);  // a page may be larger than a granule
 }
 
-std::span<const float> LeafStream::part_for(std::uint32_t unit, std::uint32_t rank) const {
+void LeafStream::finish_leaf(std::uint32_t unit) {
   ELRUN_ASSERT(open_[unit]);
-  const LeafRange run = shard(units_[unit].trainable, world_, rank);
-  return leaves_.span(begin_of(unit) + run.begin, run.end - run.begin);
+  if (type_ != DType::bf16) return;
+  const std::uint64_t begin = begin_of(unit), count = units_[unit].trainable;
+  pack_to_bf16(leaves_.span(begin, count));
+  leaves_.release(begin + taken(count), begin + count);
 }
 
-std::span<float> LeafStream::arriving(std::uint32_t unit, std::uint32_t rank) {
-  const std::uint64_t begin = rank * shard_elements_ + shard_[unit].place, count = shard_[unit].size();
+std::span<const std::byte> LeafStream::part_for(std::uint32_t unit, std::uint32_t rank) const {
+  ELRUN_ASSERT(open_[unit]);
+  const LeafRange run = shard(units_[unit].trainable, world_, rank);
+  return std::as_bytes(leaves_.span(begin_of(unit) + taken(run.begin), taken(run.end - run.begin)));
+}
+
+std::span<std::byte> LeafStream::arriving(std::uint32_t unit, std::uint32_t rank) {
+  const std::uint64_t begin = rank * shard_elements_ + shard_[unit].place, count = taken(shard_[unit].size());
   arrivals_.hold(begin, begin + count);
-  return arrivals_.span(begin, count);
+  return std::as_writable_bytes(arrivals_.span(begin, count));
 }
 
 bool LeafStream::arrived(std::uint32_t unit, std::uint32_t rank) {
@@ -81,9 +98,8 @@ bool LeafStream::arrived(std::uint32_t unit, std::uint32_t rank) {
 /// What belongs to others was sent. What is this rank's own stays until all parts are here.
 void LeafStream::close(std::uint32_t unit) {
   const std::uint64_t begin = begin_of(unit), end = begin + units_[unit].trainable;
-  const std::uint64_t mine = begin + shard_[unit].begin;
-  leaves_.release(begin, mine);
-  leaves_.release(mine + shard_[unit].size(), end);
+  leaves_.release(begin, begin + taken(shard_[unit].begin));
+  leaves_.release(begin + taken(shard_[unit].end), end);
 }
 
 void LeafStream::fold(std::uint32_t unit) {
@@ -92,24 +108,27 @@ void LeafStream::fold(std::uint32_t unit) {
   for (std::uint64_t begin = 0; begin < mine.size(); begin += fold_chunk) {
     const std::uint64_t count = std::min(fold_chunk, mine.size() - begin);
     const auto partial = [&](std::uint64_t i) { return stack_.span(i * shard_elements_ + mine.place + begin, count); };
-    for (std::uint32_t r = 0; r < ranks; ++r) {
-      const std::span<const float> leaf = r == rank_ ? leaves_.span(begin_of(unit) + mine.begin + begin, count)
-                                                     : arrivals_.span(r * shard_elements_ + mine.place + begin, count);
-      std::uint64_t top = schedule_.buffer[first_slot_ + r];
-      const std::uint32_t merges = schedule_.merges[first_slot_ + r];
-      if (merges == 0) {
-        std::memcpy(partial(top).data(), leaf.data(), leaf.size_bytes());
-        continue;
-      }
+    const auto take = [&](auto leaf, std::uint32_t slot) {
+      std::uint64_t top = schedule_.buffer[slot];
+      const std::uint32_t merges = schedule_.merges[slot];
+      if (merges == 0) return put(partial(top), leaf);
       add_into(partial(--top), leaf);
       for (std::uint32_t m = 1; m < merges; ++m, --top) add_into(partial(top - 1), std::span<const float>{partial(top)});
+    };
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      const float* const leaf = r == rank_ ? leaves_.data() + begin_of(unit) : arrivals_.data() + r * shard_elements_ + mine.place;
+      const std::uint64_t first = begin + (r == rank_ ? mine.begin : 0);
+      if (type_ == DType::bf16)
+        take(packed(leaf, first, count), first_slot_ + r);
+      else
+        take(std::span{leaf + first, count}, first_slot_ + r);
     }
   }
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const std::uint64_t begin = r * shard_elements_ + mine.place;
     if (r != rank_) arrivals_.release(begin, begin + mine.size());
   }
-  if (rank_ < ranks) leaves_.release(begin_of(unit) + mine.begin, begin_of(unit) + mine.end);
+  if (rank_ < ranks) leaves_.release(begin_of(unit), begin_of(unit) + units_[unit].trainable);
 }
 
 bool LeafStream::next() {

@@ -5,7 +5,8 @@
 /// In micro-step i rank r runs slot i W + r. Once the leaf of a unit is final it is handed off: every other rank gets the
 /// part that belongs to its shard. When an owner has a unit's parts of all slots of the micro-step, it adds them up in the
 /// order of the slots, on a stack of partial sums of its shard: a binary counter, whose additions are the tree's. Units may
-/// come in any order, and in another one on each rank; what came early waits.
+/// come in any order, and in another one on each rank; what came early waits. A leaf is made in fp32; where the plan's leaves are
+/// bf16 it is packed in place once it is final, and travels and waits so. Whole granules have an even number of elements.
 
 #include <cstdint>
 #include <span>
@@ -27,7 +28,8 @@ class LeafStream {
  public:
   LeafStream() = default;
   /// `replicate`: reduced gradients are brought to all ranks.
-  LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate);
+  LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate,
+             DType leaves = DType::f32);
 
   /// A new step; also after one that was broken off. The last reduced gradient is still there.
   void begin();
@@ -42,10 +44,12 @@ class LeafStream {
   /// Where leaves are made: the gradients' space, of which open units are there.
   [[nodiscard]] float* leaves() const { return leaves_.data(); }
 
-  /// Of an open unit: what goes to `rank`.
-  [[nodiscard]] std::span<const float> part_for(std::uint32_t unit, std::uint32_t rank) const;
+  /// The leaf of an open unit is final, and rounded if the plan says so.
+  void finish_leaf(std::uint32_t unit);
+  /// Of a final leaf: what goes to `rank`.
+  [[nodiscard]] std::span<const std::byte> part_for(std::uint32_t unit, std::uint32_t rank) const;
   /// Where what `rank` hands off arrives.
-  [[nodiscard]] std::span<float> arriving(std::uint32_t unit, std::uint32_t rank);
+  [[nodiscard]] std::span<std::byte> arriving(std::uint32_t unit, std::uint32_t rank);
   /// `rank` handed the unit off, and its part is here. False: it cannot have, or not again.
   [[nodiscard]] bool arrived(std::uint32_t unit, std::uint32_t rank);
   /// On to the next micro-step. False: some busy rank did not hand off all units.
@@ -63,12 +67,15 @@ class LeafStream {
 
  private:
   [[nodiscard]] std::uint64_t begin_of(std::uint32_t unit) const { return units_[unit].gradient_begin; }
+  /// Of memory in floats: what `elements` of a final leaf take.
+  [[nodiscard]] std::uint64_t taken(std::uint64_t elements) const { return elements * size_of(type_) / sizeof(float); }
   void fold(std::uint32_t unit);
   void close(std::uint32_t unit);
 
   std::vector<UnitLayout> units_;
   std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
   bool replicate_ = false;
+  DType type_ = DType::f32;       // of a final leaf
   std::uint32_t first_slot_ = 0;  // of this micro-step
   std::vector<Piece> shard_;      // by unit; empty where nothing of it is this rank's
   std::uint64_t shard_elements_ = 0;

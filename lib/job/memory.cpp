@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lib/job/assign.hpp"
+#include "lib/job/leaves.hpp"
 #include "lib/job/plan.hpp"
 #include "lib/job/summands.hpp"
 #include "lib/job/update.hpp"
@@ -28,13 +29,19 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 }  // namespace
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
-                                     std::uint32_t world, Reduce reduce) {
+                                     std::uint32_t world, Reduce reduce, DType leaves) {
   const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters == Spread::sharded;
   const bool whole_optimizer = placement.optimizer == Spread::replicated;
   const Summands tree = summands(assign_slots(slots, world), reduce);
-  std::uint64_t nodes = 0, partials = per_slot ? partial_sums(slots) : 0, frozen = 0;
+  const bool rounds = leaves == DType::bf16;
+  /// Of memory in floats: what elements of a final leaf take.
+  const auto taken = [&](std::uint64_t elements) { return elements * size_of(leaves) / sizeof(float); };
+  const auto packed_leaves = [&](const FoldSchedule& s) -> std::uint64_t {
+    return rounds && world > 1 ? static_cast<std::uint64_t>(std::ranges::count_if(s.nodes, &TreeNode::leaf)) : 0;
+  };
+  std::uint64_t nodes = 0, single = 0, partials = per_slot ? partial_sums(slots) : 0, frozen = 0;
   if (!per_slot)
-    for (const FoldSchedule& schedule : tree.schedules) nodes += schedule.nodes.size();
+    for (const FoldSchedule& schedule : tree.schedules) nodes += schedule.nodes.size(), single += packed_leaves(schedule);
   for (const UnitLayout& unit : layout.units) frozen += unit.size - unit.trainable;
   std::vector<RankBytes> out(world);
   for (std::uint32_t r = 0; r < world; ++r) {
@@ -47,15 +54,22 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
       b.gradients = partials * mine + (whole_optimizer ? layout.gradients : 0);
       for (const UnitLayout& unit : layout.units) {
         const LeafRange part = elrun::shard(unit.trainable, world, r);
-        const std::uint64_t leaf = unit.trainable, arriving = (std::min(world, slots) - 1) * (part.end - part.begin);
-        b.in_use = std::max(b.in_use, leaf + arriving + (gathers ? unit.trainable - (part.end - part.begin) : 0));
+        const std::uint32_t busy = std::min(world, slots);
+        const std::uint64_t leaf = r < busy ? unit.trainable : 0, arriving = (r < busy ? busy - 1 : busy) * (part.end - part.begin);
+        b.in_use = std::max(b.in_use, std::max(leaf, taken(leaf) + taken(arriving)) + (gathers ? unit.trainable - (part.end - part.begin) : 0));
       }
     } else {
       const FoldSchedule& schedule = tree.schedules[r];
       b.gradients = std::max(schedule.depth, 1u) * layout.gradients;
-      b.exchange = (nodes - schedule.nodes.size()) * mine;
+      const std::uint64_t own = packed_leaves(schedule), received = single - own;
+      std::uint64_t chunk = 0;
+      for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk, p.size()));
+      b.exchange = (nodes - schedule.nodes.size() - received) * mine + received * (taken(mine) + chunk) + own * mine;
       if (gathers)
-        for (const UnitLayout& unit : layout.units) b.in_use = std::max(b.in_use, unit.trainable);
+        for (const UnitLayout& unit : layout.units) {
+          const LeafRange part = elrun::shard(unit.trainable, world, r);
+          b.in_use = std::max(b.in_use, unit.trainable - (part.end - part.begin));
+        }
     }
     for (std::uint64_t* count : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *count *= sizeof(float);
   }
@@ -89,13 +103,14 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
   std::uint64_t parameters = 0;
   for (const UnitSpec& unit : units)
     for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
-  std::string out = fmt::format("{} parameters in {} unit(s), {}; {}\n", parameters, units.size(), name_of(plan.optimizer),
+  std::string out = fmt::format("{} parameters in {} unit(s), {}{}; {}\n", parameters, units.size(), name_of(plan.optimizer),
+                                plan.leaves == DType::f32 ? "" : ", leaves in bf16",
                                 slots_line(plan.slots(), world));
   if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
   out += fmt::format("{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most\n", "placement", "parameters",
                      "gradients", "optimizer", "exchange", "in use", "all");
   for (const int stage : {0, 1, 2, 3}) {
-    const auto ranks = bytes_by_rank(layout, zero(stage), plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world, plan.reduce);
+    const auto ranks = bytes_by_rank(layout, zero(stage), plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world, plan.reduce, plan.leaves);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
     out += fmt::format("zero({})   {:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage, human_bytes(most.parameters), human_bytes(most.gradients),
                        human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()));

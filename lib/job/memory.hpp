@@ -23,7 +23,8 @@ struct RankBytes {
 };
 /// Of each rank of a world. Gradients that are sharded travel in every slot, others once per step.
 [[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer,
-                                                   std::uint32_t slots, std::uint32_t world, Reduce reduce = Reduce::exact);
+                                                   std::uint32_t slots, std::uint32_t world, Reduce reduce = Reduce::exact,
+                                                   DType leaves = DType::f32);
 
 /// "8 slots per step on 3 rank(s), 2 to 3 each, 89 % of the compute"
 [[nodiscard]] std::string slots_line(std::uint64_t slots, std::uint32_t world);

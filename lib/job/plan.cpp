@@ -42,6 +42,9 @@ std::vector<std::string> Plan::problems() const {
   if (name_of(reduce) == nullptr) say("reduce is none that is known; use Reduce::exact or fast");
   if (reduce == Reduce::fast && exchanges_per_slot(placement))
     say("Reduce::fast saves nothing where gradients are exchanged in every slot: use Reduce::exact, or Exchange::per_step");
+  if (name_of(leaves) == nullptr) say("leaves is neither f32 nor bf16; use DType::f32 or DType::bf16");
+  if (reduce == Reduce::fast && leaves != DType::f32)
+    say("Reduce::fast adds gradients up as they come and has no leaves to round: use Reduce::exact, or leaves = DType::f32");
   if (name_of(optimizer) == nullptr) say("optimizer is none that is known; use Optimizer::adamw, sgd or lion");
   if (numeric.size() > 256 || numeric.find('\n') != std::string::npos)
     say("numeric is to be one line of at most 256 bytes, it has {}", numeric.size());
@@ -54,6 +57,14 @@ const char* name_of(Reduce reduce) {
     case Reduce::fast: return "fast";
   }
   return nullptr;
+}
+
+const char* name_of(DType leaves) {
+  switch (leaves) {
+    case DType::f32: return "f32";
+    case DType::bf16: return "bf16";
+    default: return nullptr;
+  }
 }
 
 std::optional<int> stage_of(const Placement& placement) {
@@ -82,11 +93,11 @@ std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& che
 PlanIdentity identity(const Plan& plan) {
   PlanIdentity out;
   out.description = fmt::format(
-      "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: {}\n"
+      "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: {}\nleaves: {}\n"
       "optimizer: {}\n"
       "architecture: {}\nelrun.numeric: {}\nprogram.numeric: {}\n",
-      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, name_of(plan.reduce), name_of(plan.optimizer), architecture, numeric_version,
-      plan.numeric);
+      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, name_of(plan.reduce),
+      name_of(plan.leaves), name_of(plan.optimizer), architecture, numeric_version, plan.numeric);
   out.hash = to_hex(sha256(as_bytes(out.description)));
   return out;
 }

@@ -19,6 +19,8 @@ constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own ar
 
 /// Null for none that is known.
 [[nodiscard]] const char* name_of(Reduce reduce);
+/// Of `Plan::leaves`; null for what no leaf can be.
+[[nodiscard]] const char* name_of(DType leaves);
 /// The ZeRO stage, whenever gradients travel; nothing for what is none.
 [[nodiscard]] std::optional<int> stage_of(const Placement& placement);
 /// What `Exchange::automatic` means is decided here.

@@ -59,9 +59,9 @@ bool Job::Impl::round(const Phase& phase, std::uint64_t gather, bool last) {
       const Need& theirs = needs_[r];
       if (theirs.gather != Need::nothing) round_sends_[r].push_back(std::as_bytes(part(theirs.gather, me)));
       if (mine.gather != Need::nothing) round_receives_[r].push_back(std::as_writable_bytes(part(mine.gather, r)));
-      if (hands_off(mine)) round_sends_[r].push_back(std::as_bytes(stream_.part_for(static_cast<std::uint32_t>(mine.hand_off), r)));
+      if (hands_off(mine)) round_sends_[r].push_back(stream_.part_for(static_cast<std::uint32_t>(mine.hand_off), r));
       if (hands_off(theirs))
-        round_receives_[r].push_back(std::as_writable_bytes(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r)));
+        round_receives_[r].push_back(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
     }
     if (!world.exchange(round_sends_, round_receives_).ok()) return false;
     for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
@@ -174,7 +174,7 @@ void Job::Impl::end_use(UnitState& unit, bool gradient) {
   --unit.open;
   if (gradient && --unit.gradients_open == 0) {
     point_at_gradients(unit, nullptr);
-    if (streams() && unit.scopes == layout.uses && layout.trainable > 0) finished_leaves_.push_back(unit.index);
+    if (streams() && unit.scopes == layout.uses && layout.trainable > 0) finish_leaf(unit.index);
   }
   if (!gathers() || unit.open > 0) return;
   if (may_initialise_) written_[unit.index] = mix_sum(std::as_bytes(parameters_.span(layout.begin, layout.trainable)), 0, 0);
@@ -190,8 +190,13 @@ void Job::Impl::finish_leaves() {
     const UnitLayout& layout = layout_.units[unit.index];
     if (unit.scopes == layout.uses || layout.trainable == 0) continue;
     if (unit.scopes == 0) stream_.open(unit.index);
-    finished_leaves_.push_back(unit.index);
+    finish_leaf(unit.index);
   }
+}
+
+void Job::Impl::finish_leaf(std::uint32_t unit) {
+  stream_.finish_leaf(unit);
+  finished_leaves_.push_back(unit);
 }
 
 // ---- this rank's shard of the parameters, where they are sharded; what is frozen is whole

@@ -28,6 +28,7 @@ elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
           .seed = options.seed,
           .placement = elrun::zero(static_cast<int>(options.zero), exchange_of(options)),
           .reduce = options.reduce == "fast" ? elrun::Reduce::fast : elrun::Reduce::exact,
+          .leaves = options.leaves == "bf16" ? elrun::DType::bf16 : elrun::DType::f32,
           // What the names and shapes of the parameters do not say.
           .numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context)};
 }

@@ -24,6 +24,8 @@ const flags::Flag<Options> table[] = {
      "when gradients travel: once per step, or as soon as a slot has made them; auto: as --zero wants it. The result is the same"},
     {"reduce", "exact|fast", &Options::reduce, 0, 0,
      "exact: the same result at any number of workers; fast: less traffic, and the result depends on that number"},
+    {"leaves", "f32|bf16", &Options::leaves, 0, 0,
+     "bf16: each slot's gradient is rounded before it is added up, and half the bytes travel; another result, again the same everywhere"},
     {"recompute", "", &Options::recompute, 0, 0,
      "keep one block's activations instead of all, and compute the others again on the way back; the same bits"},
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights and the order of samples"},
@@ -53,6 +55,7 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.exchange != "auto" && o.exchange != "step" && o.exchange != "slot")
     out.push_back("--exchange " + o.exchange + " is none of auto, step and slot");
   if (o.reduce != "exact" && o.reduce != "fast") out.push_back("--reduce " + o.reduce + " is neither exact nor fast");
+  if (o.leaves != "f32" && o.leaves != "bf16") out.push_back("--leaves " + o.leaves + " is neither f32 nor bf16");
   if (o.audit > 1) out.push_back("--audit " + std::to_string(o.audit) + " is no probability: try --audit 0.01");
   if (o.every > 0 && o.checkpoint.empty())
     out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");

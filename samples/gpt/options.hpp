@@ -21,6 +21,7 @@ struct Options {
   std::uint64_t context = 64;  ///< Bytes that a prediction looks back on; also the length of a sample.
   std::uint64_t zero = 1;      ///< ZeRO stage.
   std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
+  std::string leaves = "f32";     ///< What each slot's gradient is rounded to: f32 or bf16.
   std::string reduce = "exact";  ///< How gradients are added up: exact or fast.
   std::uint64_t seed = 1;
   bool recompute = false;      ///< Activations of a block are computed again in the backward pass.

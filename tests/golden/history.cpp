@@ -11,8 +11,8 @@
 namespace elrun::golden {
 namespace {
 
-// Of a program's options, those whose value must not show in the state.
-constexpr const char* indifferent[] = {"zero", "hybrid", "exchange", "overlap", "recompute"};
+// Of a program's options, those whose value must not show in the state; and leaves, of which each kind has one state.
+constexpr const char* varied[] = {"zero", "hybrid", "exchange", "overlap", "recompute", "leaves"};
 
 constexpr unsigned slots = 8;  // of a step: no more workers take part
 
@@ -49,7 +49,7 @@ std::vector<Dimension> dimensions_in(const std::string& help) {
     std::istringstream words{line};
     std::string option, choices;
     words >> option >> choices;
-    if (std::ranges::none_of(indifferent, [&](const char* name) { return option == std::string{"--"} + name; })) continue;
+    if (std::ranges::none_of(varied, [&](const char* name) { return option == std::string{"--"} + name; })) continue;
     Dimension dimension;
     std::istringstream values{choices};
     unsigned first = 0, last = 0;

@@ -13,6 +13,7 @@ namespace {
 // The state after 12 steps on the text of seed 1. It moves when the arithmetic moves, and then `numeric` of the sample
 // and libelrun's numeric version move with it: find out why before anything else.
 constexpr const char* golden = "f8f0dc1fde1b3a71";
+constexpr const char* golden_bf16 = "2273c9f54b99254c";  // with --leaves bf16
 }  // namespace
 
 TEST_CASE("a bare run ends in the golden state, whatever the placement and the threads", "[golden]") {
@@ -29,6 +30,20 @@ TEST_CASE("a bare run ends in the golden state, whatever the placement and the t
   const Ended streamed = run("gpt", gpt_arguments(folder / "text", 12, {"--zero", "0", "--exchange", "slot"}));
   INFO(streamed.output);
   CHECK(streamed.state == golden);
+}
+
+TEST_CASE("leaves in bf16 end in a golden state of their own, whatever the placement", "[golden]") {
+  const Folder folder;
+  for (const char* zero : {"0", "3"})
+    for (const char* exchange : {"step", "slot"}) {
+      const Ended ended = run("gpt", gpt_arguments(folder / "text", 12, {"--zero", zero, "--exchange", exchange, "--leaves", "bf16"}));
+      INFO("zero " << zero << ", exchange per " << exchange << "\n" << ended.output);
+      CHECK(ended.code == 0);
+      CHECK(ended.state == golden_bf16);
+    }
+  const Ended refused = run("gpt", gpt_arguments(folder / "text", 12, {"--leaves", "bf16", "--reduce", "fast"}));
+  CHECK(refused.code == 78);
+  CHECK(refused.says("Reduce::fast adds gradients up as they come"));
 }
 
 TEST_CASE("activations that are computed again are the same: the golden state, and that of two more blocks", "[golden]") {

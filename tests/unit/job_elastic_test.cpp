@@ -9,8 +9,8 @@ namespace elrun::test {
 namespace {
 
 std::uint64_t undisturbed(const Plan& plan) {
-  static std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> known;
-  auto& hash = known[{plan.slots(), plan.steps}];
+  static std::map<std::tuple<std::uint64_t, std::uint64_t, DType>, std::uint64_t> known;
+  auto& hash = known[{plan.slots(), plan.steps, plan.leaves}];
   if (hash == 0) hash = run_world({.world = 1}, toy({.plan = plan}))[0].outcome->state_hash;
   return hash;
 }
@@ -47,12 +47,13 @@ void any_history(Rng& rng) {
   const int stage = static_cast<int>(rng.below(4));
   const bool per_slot = rng.chance(stage >= 2 ? 0.8 : 0.2);
   const TemporaryDirectory root;
-  const Plan plan = toy_plan(stage, 8, per_slot ? Exchange::per_slot : Exchange::per_step);
+  Plan plan = toy_plan(stage, 8, per_slot ? Exchange::per_slot : Exchange::per_step);
   CheckpointOptions checkpoint;
   if (rng.chance(0.5)) checkpoint = {.directory = root.path(), .every = 1 + rng.below(4)};
   const auto members = 1 + static_cast<std::uint32_t>(rng.below(4));
   const auto fates = random_fates(rng, 1 + rng.below(4), per_slot ? 200 : stage == 3 ? 120 : 60);
-  INFO("zero(" << stage << "), gradients " << (per_slot ? "per slot" : "per step") << ", " << members << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
+  if (rng.chance(0.25)) plan.leaves = DType::bf16;
+  INFO("zero(" << stage << "), gradients in " << name_of(plan.leaves) << (per_slot ? " per slot" : " per step") << ", " << members << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
   ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint})};
   std::size_t done = 0;
   auto& results = world.wait();

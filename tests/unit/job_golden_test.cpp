@@ -14,6 +14,7 @@ namespace elrun::test {
 namespace {
 
 constexpr std::uint64_t golden_state = 0x3b401a8e73ce9136;  // changes only together with numeric_version
+constexpr std::uint64_t golden_state_bf16 = 0xb98fcf37454e7cd4;  // likewise, where leaves are bf16
 
 using Floats = std::vector<float>;
 
@@ -69,6 +70,13 @@ struct Slow {
     w.resize(at), m.resize(at), v.resize(at);
   }
 
+  /// Eight bits of mantissa. The toy's gradients are neither tiny nor huge.
+  static float nearest_bf16(float x) {
+    int exponent = 0;
+    const float mantissa = std::frexp(x, &exponent);
+    return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
+  }
+
   Floats leaf(const Plan& plan, std::uint64_t step, std::uint32_t slot) const {
     std::vector<std::uint64_t> samples(plan.micro_batch);
     samples_of_slot(plan, step, slot, samples);
@@ -81,6 +89,8 @@ struct Slow {
     add(0, 1), add(1, 2), add(3, 3);
     if (slot != 2) add(4, 4);
     add(0, 5);
+    if (plan.leaves == DType::bf16)
+      for (float& x : g) x = nearest_bf16(x);
     return g;
   }
 
@@ -194,6 +204,24 @@ TEST_CASE("every world and placement ends with the bits of one slow process", "[
           INFO(slots << " slots on " << world << " ranks, zero(" << stage << "), gradients "
                      << (exchange == Exchange::per_slot ? "per slot" : "per step"));
           same_run(run_world({.world = world}, toy({.plan = toy_plan(stage, slots, exchange)})), slow);
+        }
+  }
+}
+
+TEST_CASE("with leaves in bf16, too, every world and placement ends with the bits of one slow process", "[job][leaves]") {
+  for (const std::uint64_t slots : {8u, 5u, 1u}) {
+    Plan plan = toy_plan(0, slots);
+    plan.leaves = DType::bf16;
+    const Slow slow{plan};
+    if (slots == 8) CHECK(fmt::format("{:016x}", slow.hash) == fmt::format("{:016x}", golden_state_bf16));
+    for (const int stage : {0, 1, 2, 3})
+      for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
+        for (const std::uint32_t world : {1u, 3u, 8u, 11u}) {
+          if (slots == 1 && world > 3) continue;
+          INFO(slots << " slots on " << world << " ranks, zero(" << stage << "), gradients "
+                     << (exchange == Exchange::per_slot ? "per slot" : "per step"));
+          plan.placement = zero(stage, exchange);
+          same_run(run_world({.world = world}, toy({.plan = plan})), slow);
         }
   }
 }

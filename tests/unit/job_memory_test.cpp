@@ -45,12 +45,12 @@ TEST_CASE("bytes by state of a small model, added up by hand", "[memory]") {
 
 TEST_CASE("what is worked out for gradients and exchange is what is allocated, in every world", "[memory]") {
   const Layout layout = lay_out(small());
-  for (const Reduce reduce : {Reduce::exact, Reduce::fast})
+  for (const auto& [reduce, leaves] : {std::pair{Reduce::exact, DType::f32}, {Reduce::exact, DType::bf16}, {Reduce::fast, DType::f32}})
     for (const std::uint32_t slots : {1u, 2u, 3u, 4u, 7u, 8u, 12u, 16u})
       for (std::uint32_t world = 1; world <= 9; ++world) {
-        const auto told = bytes_by_rank(layout, zero(0), Optimizer::sgd, slots, world, reduce);
+        const auto told = bytes_by_rank(layout, zero(0), Optimizer::sgd, slots, world, reduce, leaves);
         for (std::uint32_t r = 0; r < world; ++r) {
-          const Gradients gradients{layout, assign_slots(slots, world), r, true, reduce};
+          const Gradients gradients{layout, assign_slots(slots, world), r, true, reduce, leaves};
           CAPTURE(slots, world, r);
           CHECK(told[r].gradients == gradients.buffers() * layout.gradients * sizeof(float));
           CHECK(told[r].exchange == gradients.exchange_bytes());

@@ -56,6 +56,9 @@ TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
   CHECK(broken([](Plan& p) { p.reduce = static_cast<Reduce>(9); }).size() == 1);
   CHECK(broken([](Plan& p) { p.reduce = Reduce::fast, p.placement = zero(2); }).size() == 1);
   CHECK(broken([](Plan& p) { p.reduce = Reduce::fast, p.placement = zero(2, Exchange::per_step); }).empty());
+  CHECK(broken([](Plan& p) { p.leaves = DType::bf16; }).empty());
+  CHECK(broken([](Plan& p) { p.leaves = DType::f64; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.leaves = DType::bf16, p.reduce = Reduce::fast; }).size() == 1);
   CHECK(broken([](Plan& p) { p.placement.parameters = Spread::sharded; }).size() == 1);
   CHECK(broken([](Plan& p) { p.numeric = "two\nlines"; }).size() == 1);
   CHECK(broken([](Plan& p) { p.optimizer = static_cast<Optimizer>(9); }).size() == 1);
@@ -77,6 +80,7 @@ TEST_CASE("placement and steps may change in a job's life, all else makes anothe
   CHECK(changed([](Plan& q) { q.samples = 101; }));
   CHECK(changed([](Plan& q) { q.data_hash = 5; }));
   CHECK(changed([](Plan& q) { q.optimizer = Optimizer::lion; }));
+  CHECK(changed([](Plan& q) { q.leaves = DType::bf16; }));
   CHECK(changed([](Plan& q) { q.numeric = "mine 2"; }));
 }
 

@@ -111,6 +111,7 @@ void Supervisor::join() {
   join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
   if (phase_ == Phase::running) {
     join.seat = world_.seat;
+    join.coordinated_by = world_.coordinated_by;
     join.broken = (own_failure_ || peer_lost_) && !job_over_;
   }
   join.restarts = world_.restarts;
@@ -249,6 +250,7 @@ void Supervisor::on_message(const Revoke& m) {
 void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
   served_ = true;
+  world_.coordinated_by = m.coordinated_by;
   if (peer_lost_) tell_of_broken_line();  // it means to go on in spite of that
   if (!ELRUN_PLANTED(done_is_not_reported_again)) report_to_coordinator();
   if (m.fresh)  // its store waits for what all nodes remember

@@ -239,7 +239,7 @@ class Supervisor {
   Phase phase_ = Phase::joining;
   Generation last_{};
   std::uint64_t heard_ = 0;  // the newest generation that ran without this node
-  World world_;
+  World world_;  // who coordinates it may change
   Generation before_{};  // world_: workers that stay may still say that it ended the job
   std::vector<Worker> workers_;  // while joining: those that stay, and places of others
   AfterStop after_;

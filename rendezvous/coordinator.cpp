@@ -27,6 +27,7 @@ RoundSetup setup_of(const Coordinator::Options& options) {
   setup.timeouts = options.timeouts;
   setup.generation_floor = options.generation_floor;
   setup.floor_may_run = options.ledger != nullptr && options.generation_floor > 0;
+  setup.elected = options.ledger != nullptr;
   random_bytes(std::as_writable_bytes(std::span{setup.lineage.bits}));
   random_bytes(setup.secret);
   return setup;

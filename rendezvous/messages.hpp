@@ -83,6 +83,7 @@ struct Join {
   std::string topology;           ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
   bool broken = false;            ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.
   std::string role;               ///< Of all workers of this node: those of one role are numbered among themselves, too
+  std::optional<std::uint32_t> coordinated_by;  ///< With a seat: what was told of that last, with `last` or since
 };
 struct NodeAlive {};
 /// The workers of this node that belonged to the generation are gone; it may be followed by Join.
@@ -188,6 +189,7 @@ struct World {
   RestartCounts restarts;
   std::string cause;                ///< Why the generation before ended; empty at first
   RolePlace role{};                 ///< The receiver's
+  std::optional<std::uint32_t> coordinated_by{};  ///< Group rank of the member whose own process coordinates. None: it is no member's
   friend bool operator==(const World&, const World&) = default;
 };
 /// The generation is over: end its workers, acknowledge, join again.
@@ -199,6 +201,7 @@ struct Revoke {
 struct Resumed {
   Generation generation;
   bool fresh = false;  ///< This coordinator did not see it begin: its store knows nothing of what was put there before.
+  std::optional<std::uint32_t> coordinated_by{};  ///< As in World, and now
 };
 /// The job is over: end what runs, exit with this code.
 struct Verdict {

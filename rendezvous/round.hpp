@@ -69,6 +69,7 @@ struct RoundSetup {
   Key256 secret{};        ///< Random; each generation's key is derived from it
   std::uint64_t generation_floor = 0;  ///< The first generation's number is above it
   bool floor_may_run = false;  ///< Another coordinator began that generation, and its members may be on their way here.
+  bool elected = false;        ///< So was the one before, and whoever ceases to be that lives on as a node like the others.
 };
 
 // --- events -----------------------------------------------------------------------------------------------------
@@ -201,6 +202,7 @@ class Round {
   void is_over(const Node& node, const Generation& newest);
   void adopt(Instant now);
   void end_recovery(const std::string& why, Instant now);
+  [[nodiscard]] bool only_its_coordinator_is_missing() const;
   template <class Change>
   void change(Node& node, Change change);
   void count(const Node& node, bool in);
@@ -231,6 +233,7 @@ class Round {
   [[nodiscard]] World world_of(std::uint32_t group_rank, const Key256& key) const;
   [[nodiscard]] Key256 key() const;  ///< Of the newest generation
   [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
+  void note_own_place();
 
   [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;
   [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
@@ -274,6 +277,7 @@ class Round {
   std::uint64_t floor_ = 0;
   std::vector<Member> members_;   // of generation_
   std::uint64_t roster_ = 0;      // hash of members_
+  std::optional<std::uint32_t> own_place_;  // among members_: of the node in this process
   std::optional<Recovery> recovery_;
   Instant hold_until_{};          // a spare has heard of a generation that others may still run: they come first
   Instant deserted_until_{};      // every node's stream broke: members have this long to come back

@@ -150,7 +150,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
   if (node.member && runs()) {
     if (knows_it && join.resuming && join.seat) {
       change(node, [&](Node& n) { n.join = join; });
-      return send(node, Resumed{generation_, generation_.lineage != setup_.lineage});  // its replay may have been cut short
+      return send(node, Resumed{generation_, generation_.lineage != setup_.lineage, own_place_});  // its replay may have been cut short
     }
     const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == join.who.node; });
     // The world and this Join crossed, or the stream broke before the world arrived: here it is again, if the node still
@@ -204,6 +204,7 @@ void Round::claim(Node& node, Instant now) {
           }
           // As long as members arrive, the others may only be waiting for their turn: there may be 100,000 of them.
           if (is_new && !recovery_->is_hopeless) recovery_->until = now + setup_.timeouts.recovery;
+          if (only_its_coordinator_is_missing()) end_recovery("the one that is missing coordinated it", now);
           return;
         }
         if (recovery_->generation.number < floor_) return end_recovery("a later one was begun", now);
@@ -212,6 +213,19 @@ void Round::claim(Node& node, Instant now) {
     }
   }
   is_over(node, generation_);
+}
+
+// All others are here, and each of them says that it was coordinated in the process of the one that is not. That process
+// has ended with its coordinator; or it keeps its own line to it, and will never come. Only where coordinators are elected it
+// may have stepped down, and come like the others: there it is waited for, unless the generation cannot go on anyway.
+bool Round::only_its_coordinator_is_missing() const {
+  const Recovery& recovery = *recovery_;
+  if (recovery.seats.size() + 1 != recovery.shape.nodes) return false;
+  if (setup_.elected && !recovery.is_hopeless) return false;
+  return std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) {
+    const std::optional<std::uint32_t>& place = nodes_.at(seat.second).join.coordinated_by;
+    return place && *place < recovery.shape.nodes && !recovery.seats.contains(*place);
+  });
 }
 
 void Round::is_over(const Node& node, const Generation& newest) {
@@ -240,6 +254,7 @@ void Round::adopt(Instant now) {
   generation_ = recovery.generation;
   members_ = std::move(members);
   roster_ = recovery.shape.roster;
+  note_own_place();
   revoked_ = false;
   began_ = now;
   enough_since_.reset();
@@ -249,7 +264,7 @@ void Round::adopt(Instant now) {
   for (const Member& m : members_) {
     Node& node = nodes_.at(m.node);
     change(node, [](Node& n) { n.member = true; });
-    send(node, Resumed{generation_, true});
+    send(node, Resumed{generation_, true, own_place_});
   }
 }
 

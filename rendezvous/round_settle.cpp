@@ -196,6 +196,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
     if (node.member) change(node, [](Node& n) { n.member = false; });
   members_ = assign(std::move(candidates), members_, options().nodes_min == options().nodes_max);
   roster_ = roster_hash(members_);
+  note_own_place();
   generation_ = {ELRUN_PLANTED(generation_number_reused) ? std::max<std::uint64_t>(floor_, 1) : ++floor_, setup_.lineage};
   revoked_ = false;
   began_ = now;
@@ -253,9 +254,17 @@ Seat Round::seat_of(std::uint32_t group_rank) const {
           members_.back().base_rank + members_.back().workers, roster_};
 }
 
+void Round::note_own_place() {
+  own_place_.reset();
+  for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
+    const std::optional<StreamNumber>& stream = nodes_.at(members_[rank].node).stream;
+    if (stream && streams_.at(*stream).in_process) own_place_ = rank;
+  }
+}
+
 World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
   World world{generation_, key, seat_of(group_rank), members_[group_rank].address,
-              members_[0].address, members_[0].master_port, restarts_, cause_, members_[group_rank].role};
+              members_[0].address, members_[0].master_port, restarts_, cause_, members_[group_rank].role, own_place_};
   if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
   if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;
   return world;

@@ -79,6 +79,11 @@ class Checker {
     out.never_ran = in.never_ran();
     return out;
   }
+  template <class Wire>
+  std::optional<std::uint32_t> coordinated_by(const Wire& in) {
+    if (!in.has_coordinated_by()) return {};
+    return number<std::uint32_t>("coordinated_by", in.coordinated_by(), 0, nodes_limit - 1);
+  }
   std::uint16_t port(std::string_view field, std::uint32_t value) {
     return static_cast<std::uint16_t>(number<std::uint32_t>(field, value, 0, UINT16_MAX));
   }
@@ -176,6 +181,7 @@ struct PutNodeMessage {
     join.set_heard(m.heard);
     join.set_broken(m.broken);
     join.set_role(m.role);
+    if (m.coordinated_by) join.set_coordinated_by(*m.coordinated_by);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -223,6 +229,7 @@ struct PutCoordinatorMessage {
     world.set_cause(cut(m.cause));
     world.set_role_base_rank(m.role.base_rank);
     world.set_role_world_size(m.role.world_size);
+    if (m.coordinated_by) world.set_coordinated_by(*m.coordinated_by);
   }
   void operator()(const Revoke& m) const {
     put(m.generation, *out.mutable_revoke()->mutable_generation());
@@ -231,6 +238,7 @@ struct PutCoordinatorMessage {
   void operator()(const Resumed& m) const {
     put(m.generation, *out.mutable_resumed()->mutable_generation());
     out.mutable_resumed()->set_fresh(m.fresh);
+    if (m.coordinated_by) out.mutable_resumed()->set_coordinated_by(*m.coordinated_by);
   }
   void operator()(const Verdict& m) const {
     out.mutable_verdict()->set_exit_code(m.exit_code);
@@ -267,6 +275,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.heard = check.number<std::uint64_t>("heard", in.heard(), 0, generation_number_max);
   out.broken = in.broken();
   out.role = check.text("role", in.role(), wire_name_max);
+  out.coordinated_by = check.coordinated_by(in);
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -297,6 +306,7 @@ Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   out.cause = check.text("cause", in.cause(), wire_text_max);
   out.role.world_size = check.number<std::uint32_t>("role_world_size", in.role_world_size(), 0, out.seat.world_size);
   out.role.base_rank = check.number<std::uint32_t>("role_base_rank", in.role_base_rank(), 0, std::max(out.role.world_size, 1u) - 1);
+  out.coordinated_by = check.coordinated_by(in);
   return check.finish<CoordinatorMessage>(std::move(out));
 }
 
@@ -373,7 +383,8 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     }
     case wire::ToNode::kResumed: {
       Checker check{"Resumed"};
-      return check.finish<CoordinatorMessage>(Resumed{check.generation(in.resumed().generation()), in.resumed().fresh()});
+      const Generation generation = check.generation(in.resumed().generation());
+      return check.finish<CoordinatorMessage>(Resumed{generation, in.resumed().fresh(), check.coordinated_by(in.resumed())});
     }
     case wire::ToNode::kVerdict: {
       Checker check{"Verdict"};

@@ -83,15 +83,23 @@ class RoundBench {
     return stream;
   }
   StreamNumber join(const std::string& node, std::uint64_t incarnation = 1) { return join(a_join(node, incarnation)); }
-  /// The agent came back after its stream broke; its workers still run in that world.
-  StreamNumber resume(const std::string& node, const World& held, std::uint64_t incarnation = 1) {
+  /// Of the agent in the coordinator's own process.
+  StreamNumber join_in_process(const std::string& node) {
+    const StreamNumber stream = open_stream(true);
+    feed(FromNode{stream, a_join(node)});
+    return stream;
+  }
+  [[nodiscard]] Join a_resuming_join(const std::string& node, const World& held, std::uint64_t incarnation = 1) const {
     Join join = a_join(node, incarnation);
     join.last = held.generation;
     join.resuming = true;
     join.seat = held.seat;
     join.restarts = held.restarts;
-    return this->join(join);
+    join.coordinated_by = held.coordinated_by;
+    return join;
   }
+  /// The agent came back after its stream broke; its workers still run in that world.
+  StreamNumber resume(const std::string& node, const World& held, std::uint64_t incarnation = 1) { return join(a_resuming_join(node, held, incarnation)); }
   void say(StreamNumber stream, const NodeMessage& message) { feed(FromNode{stream, message}); }
   void break_stream(StreamNumber stream) {
     open.erase(stream);

@@ -1245,6 +1245,130 @@ TEST_CASE("a fresh coordinator goes on with a generation when it has heard all o
   }
 }
 
+namespace {
+
+/// A world of "a", "b" and "c" that "b" coordinated, as its members know it.
+struct CoordinatedByMember {
+  World a, b, c;
+  CoordinatedByMember() {
+    RoundBench bench{one_to_three};
+    const auto first = bench.join("a"), second = bench.join_in_process("b"), third = bench.join("c");
+    a = *bench.last<World>(first), b = *bench.last<World>(second), c = *bench.last<World>(third);
+  }
+};
+
+Join broken(Join join) {
+  join.broken = true;
+  return join;
+}
+
+}  // namespace
+
+TEST_CASE("members learn in whose process they are coordinated", "[round]") {
+  const CoordinatedByMember old;
+  for (const World& world : {old.a, old.b, old.c}) CHECK(world.coordinated_by == 1);
+  SECTION("who coordinates and is no member is nobody of them") {
+    RoundBench bench{{.nodes_min = 2, .nodes_max = 3}};
+    Join observer = bench.a_join("watch");
+    observer.workers = 0;
+    bench.say(bench.open_stream(true), observer);
+    const auto a = bench.join("a");
+    bench.join("b");
+    REQUIRE(bench.world(a) == "a b");
+    CHECK_FALSE(bench.last<World>(a)->coordinated_by);
+  }
+  SECTION("it is another one when the generation goes on elsewhere") {
+    RoundBench bench{one_to_three, fresh_setup()};
+    const auto c = bench.open_stream(true);
+    bench.say(c, bench.a_resuming_join("c", old.c));
+    const auto b = bench.resume("b", old.b);
+    const auto a = bench.resume("a", old.a);
+    for (const StreamNumber stream : {a, b, c}) {
+      REQUIRE(bench.last<Resumed>(stream));
+      CHECK(bench.last<Resumed>(stream)->coordinated_by == 2);
+    }
+    bench.break_stream(a);
+    CHECK(bench.last<Resumed>(bench.resume("a", old.a))->coordinated_by == 2);
+  }
+  SECTION("or nobody, where no member coordinates") {
+    RoundBench bench{one_to_three, fresh_setup()};
+    const auto a = bench.resume("a", old.a);
+    bench.resume("b", old.b);
+    bench.resume("c", old.c);
+    REQUIRE(bench.last<Resumed>(a));
+    CHECK_FALSE(bench.last<Resumed>(a)->coordinated_by);
+  }
+}
+
+TEST_CASE("who coordinated a generation is not waited for once all its others are back", "[round]") {
+  const CoordinatedByMember old;
+  RoundBench bench{one_to_three, fresh_setup()};
+  const auto a = bench.resume("a", old.a);
+  SECTION("it went with its coordinator: the others go on without it, at once") {
+    const auto c = bench.resume("c", old.c);
+    CHECK(bench.last<Revoke>(a)->why.what == "its coordinator was lost, and 1 of its 3 nodes did not come to this one: the one that is missing coordinated it");
+    for (const auto& [stream, node] : {std::pair{a, "a"}, std::pair{c, "c"}}) {
+      Join again = bench.a_join(node);
+      again.last = old.a.generation;
+      bench.say(stream, again);
+    }
+    CHECK(bench.world(a) == "a c");
+    CHECK(bench.generation() == Generation{2, fresh_setup().lineage});
+    SECTION("and if it was only cut off, it is a newcomer that ends its workers first") {
+      const auto b = bench.resume("b", old.b);
+      CHECK(bench.last<Revoke>(b)->generation == old.b.generation);
+      CHECK(bench.count<World>(b) == 0);
+    }
+  }
+  SECTION("others are only slow, and have their time") {
+    bench.pass(9s);
+    CHECK(bench.count<Revoke>(a) == 0);
+    const auto b = bench.resume("b", old.b);  // it was an agent of its machine that coordinated, after all
+    bench.pass(9s);
+    CHECK(bench.count<Revoke>(a) + bench.count<Revoke>(b) == 0);
+    const auto c = bench.resume("c", old.c);
+    for (const StreamNumber stream : {a, b, c}) CHECK(bench.last<Resumed>(stream));
+  }
+  SECTION("one of them was told of another coordinator: nobody knows who is missing for good") {
+    World other = old.c;
+    SECTION("that is here") { other.coordinated_by = 0; }
+    SECTION("that is no member") { other.coordinated_by.reset(); }
+    SECTION("out of bounds") { other.coordinated_by = 3; }
+    const auto c = bench.resume("c", other);
+    bench.pass(9s);
+    CHECK(bench.count<Revoke>(a) + bench.count<Revoke>(c) == 0);
+    const auto b = bench.resume("b", old.b);
+    for (const StreamNumber stream : {a, b, c}) CHECK(bench.last<Resumed>(stream));
+  }
+}
+
+TEST_CASE("who was elected may step down and come like the others: it is waited for while the generation can go on", "[round]") {
+  const CoordinatedByMember old;
+  RoundSetup setup = fresh_setup();
+  setup.elected = true;
+  RoundBench bench{one_to_three, setup};
+  const auto a = bench.resume("a", old.a);
+  SECTION("it comes") {
+    const auto c = bench.resume("c", old.c);
+    bench.pass(9s);
+    CHECK(bench.count<Revoke>(a) + bench.count<Revoke>(c) == 0);
+    const auto b = bench.resume("b", old.b);
+    for (const StreamNumber stream : {a, b, c}) CHECK(bench.last<Resumed>(stream));
+  }
+  SECTION("a worker has lost a peer: it cannot go on") {
+    const auto c = bench.join(broken(bench.a_resuming_join("c", old.c)));
+    CHECK(bench.last<Revoke>(a));
+    CHECK(bench.last<Revoke>(c));
+  }
+  SECTION("that is heard of later") {
+    const auto c = bench.resume("c", old.c);
+    bench.pass(1s);
+    CHECK(bench.count<Revoke>(a) == 0);
+    bench.say(c, broken(bench.a_resuming_join("c", old.c)));
+    CHECK(bench.last<Revoke>(a));
+  }
+}
+
 TEST_CASE("a spare that comes to a fresh coordinator first does not take the place of what runs", "[round]") {
   Pair old;
   const auto spare = old.join("c");

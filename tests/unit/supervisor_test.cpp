@@ -283,6 +283,22 @@ TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
     node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
     CHECK(node.on(LinkUp{}) == Words{"join resuming last 2 seat 0"});  // that was the generation before
   }
+  SECTION("who coordinated it last is told to whoever answers") {
+    node.on(LinkUp{});
+    node.hear(Resumed{generation(1), true, 2});
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0 coordinated by 2"});
+    node.hear(Resumed{generation(1)});
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0"});
+    node.hear(Revoke{generation(1), revoked});
+    node.ended(0), node.ended(1);
+    World next = world(2, 2);
+    next.coordinated_by = 0;
+    node.hear(next);
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 2 seat 0 coordinated by 0"});
+  }
   SECTION("all done meanwhile") {
     node.ended(0), node.ended(1);
     node.on(LinkUp{});

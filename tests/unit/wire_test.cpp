@@ -31,6 +31,7 @@ Join a_join() {
   join.heard = 11;
   join.broken = true;
   join.role = "trainer";
+  join.coordinated_by = 0;
   return join;
 }
 
@@ -45,6 +46,7 @@ World a_world() {
   world.restarts = {4, 1};
   world.cause = "node c is lost";
   world.role = {2, 4};
+  world.coordinated_by = 1;
   return world;
 }
 
@@ -100,6 +102,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.last == twelve);
   CHECK(join.resuming);
   CHECK(join.broken);
+  CHECK(join.coordinated_by == 0);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
   there_and_back(NodeMessage{NodeAlive{}});
@@ -128,6 +131,8 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(message(std::get<Revoke>(there_and_back(CoordinatorMessage{Revoke{twelve, why}})).why) == message(why));
   CHECK(std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for you"}})).why == "for you");
   CHECK(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).generation == twelve);
+  CHECK_FALSE(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).coordinated_by);
+  CHECK(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve, true, 3}})).coordinated_by == 3);
   const auto verdict = std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{3, "report", {a_death(), {}}}}));
   CHECK(verdict.exit_code == 3);
   REQUIRE(verdict.deaths.size() == 2);
@@ -274,7 +279,7 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {Waiting{"for you", twelve}, {2}},
       {a_world(), {1, 3, 7}},
       {Revoke{twelve, why}, {1, 2}},
-      {Resumed{twelve, true}, {1}},
+      {Resumed{twelve, true, 2}, {1}},
       {Verdict{3, "report", {}}, {}},
       {StoreResult{1, StoreReply{.id = 8}}, {}}};
   for (const auto& [message, within] : to_node) {
@@ -305,6 +310,7 @@ TEST_CASE("what an earlier version does not say has its default", "[wire]") {
   CHECK(join.who.node == NodeId{"node-a"});
   CHECK_FALSE(join.seat);
   CHECK_FALSE(join.resuming);
+  CHECK_FALSE(join.coordinated_by);
   CHECK(join.restarts == RestartCounts{});
   CHECK(join.topology.empty());
 }

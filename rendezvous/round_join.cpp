@@ -220,8 +220,8 @@ void Round::claim(Node& node, Instant now) {
 // may have stepped down, and come like the others: there it is waited for, unless the generation cannot go on anyway.
 bool Round::only_its_coordinator_is_missing() const {
   const Recovery& recovery = *recovery_;
-  if (recovery.seats.size() + 1 != recovery.shape.nodes) return false;
-  if (setup_.elected && !recovery.is_hopeless) return false;
+  if (recovery.seats.size() + 1 != recovery.shape.nodes && !ELRUN_PLANTED(others_are_not_waited_for)) return false;
+  if (setup_.elected && !recovery.is_hopeless && !ELRUN_PLANTED(stepped_down_is_not_waited_for)) return false;
   return std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) {
     const std::optional<std::uint32_t>& place = nodes_.at(seat.second).join.coordinated_by;
     return place && *place < recovery.shape.nodes && !recovery.seats.contains(*place);

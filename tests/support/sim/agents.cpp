@@ -34,7 +34,7 @@ ProcessId Simulation::start_agent(Slot slot) {
   see(AgentStarted{id, agent.who, agent.workers});
   tell("{} starts with {} workers", name(id), agent.workers);
   feed(id, launcher::Started{});
-  if (profile_.hosted && slot == 0) {
+  if (profile_.hosted && slot == 0 && (!profile_.taken_over || !named_ || coordinator_is_gone())) {
     const ProcessId coordinator = start_coordinator(node.host, id);
     agent.hosts = coordinator;
   }
@@ -46,6 +46,15 @@ void Simulation::on(const AgentArrives& e) {
   const Node& node = nodes_[e.slot];
   if (node.left || job_over_ || (node.agent && process(*node.agent).alive)) return;
   start_agent(e.slot);
+}
+
+// As launcher/agent.cpp does when the line is down: whoever is first hosts.
+void Simulation::on(ProcessId id, const TakesOver&) {
+  Agent& agent = agents_.at(id);
+  if (agent.hosts || agent.up || agent.over || agent.finished || !coordinator_is_gone()) return;
+  if (agent.stream) close_agent_end(*std::exchange(agent.stream, std::nullopt));
+  agent.hosts = start_coordinator(process(id).host, id);
+  connect(id);
 }
 
 // --- the line -----------------------------------------------------------------------------------------------------
@@ -116,6 +125,7 @@ void Simulation::connect_failed(ProcessId id, const std::string& why) {
   const Duration wait = agent.backoff / 2 + random(agent.backoff / 2);
   agent.backoff = std::min(agent.backoff * 2, backoff_max);
   happen_after(wait, id, ConnectAgain{agent.attempt});
+  if (profile_.taken_over && coordinator_is_gone()) happen_after(random(20ms), id, TakesOver{});
   if (why == agent.last_reason) return;
   agent.last_reason = why;
   tell("{} has no coordinator: {}", name(id), why);

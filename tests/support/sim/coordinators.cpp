@@ -19,6 +19,7 @@ ProcessId Simulation::start_coordinator(HostId host, std::optional<ProcessId> ag
   setup.secret.fill(std::byte{static_cast<unsigned char>(id.value())});
   setup.generation_floor = profile_.ledger ? ledger_ : 0;
   setup.floor_may_run = setup.generation_floor > 0;
+  setup.elected = profile_.elected;
   Coordinator& c = coordinators_.emplace(id, Coordinator{setup}).first->second;
   c.lineage = setup.lineage;
   c.agent = agent;
@@ -26,6 +27,14 @@ ProcessId Simulation::start_coordinator(HostId host, std::optional<ProcessId> ag
   tell("{} starts{}; the endpoint's name leads to it", name(id), agent ? fmt::format(" in {}", name(*agent)) : "");
   see(CoordinatorStarted{id, setup.lineage, setup.generation_floor});
   return id;
+}
+
+void Simulation::step_down(ProcessId id) {
+  const ProcessId agent = *coordinators_.at(id).agent;
+  if (process(id).paused || agents_.at(agent).finished) return;
+  note("steps down", id);
+  end_process(id);
+  agents_.at(agent).hosts.reset();
 }
 
 void Simulation::on(const FreshCoordinator&) {

@@ -85,11 +85,13 @@ void Simulation::inject(FaultKind kind) {
       return;
     case FaultKind::coordinator_crash:
       if (!coordinator) return;
+      if (profile_.elected && profile_.harmless) return step_down(*coordinator);
       note("killed", coordinator);
       if (const auto host = coordinators_.at(*coordinator).agent) back(agents_.at(*host).slot);
       crash(*coordinator, false);
       return fresh_later();
     case FaultKind::coordinator_replaced:
+      if (coordinator && profile_.elected) return step_down(*coordinator);
       if (!coordinator || profile_.hosted || process(*coordinator).paused) return;
       note("paused, and replaced", coordinator);
       pause(*coordinator, some_time());

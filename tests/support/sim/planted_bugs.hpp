@@ -34,6 +34,8 @@
   bug(coordinator_blames_nodes_for_its_nap, "a coordinator that was paused takes its own silence for that of its nodes")   \
   bug(fresh_store_is_empty, "the store of a fresh coordinator lacks what was put there before")                         \
   bug(kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")            \
+  bug(others_are_not_waited_for, "a fresh coordinator that misses the node of the one before waits for no other node either") \
+  bug(stepped_down_is_not_waited_for, "an elected coordinator that steps down counts as lost with its node")              \
   bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")
 
 namespace elrun::sim {

@@ -53,6 +53,10 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
 
   p.stays = p.jobs && Rng{seed ^ 0xc2b2ae3d27d4eb4fu}.chance(0.5);  // of its own: the other choices of a seed stay what they were
 
+  // Of their own as well.
+  p.taken_over = p.hosted && Rng{seed ^ 0x165667b19e3779f9u}.chance(0.5);
+  p.elected = p.taken_over && Rng{seed ^ 0x27d4eb2f165667c5u}.chance(0.5);
+
   p.timeouts.join = ms(40'000, 120'000);
   p.timeouts.coordinator_grace = ms(45'000, 90'000);
   p.timeouts.collective = 45s;
@@ -86,7 +90,11 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   p.harmless = mood < 0.22;
   if (p.harmless) {
     for (std::size_t i = 0; i < fault_kinds; ++i) weight[i] = does_no_harm(static_cast<FaultKind>(i)) ? 1 : 0;
-    p.worker_faults = p.hosted = false;
+    p.worker_faults = p.hosted = p.taken_over = p.elected = false;
+    const std::uint64_t host = Rng{seed ^ 0x85ebca77c2b2ae63u}.below(3);
+    if (host > 0) p.hosted = p.taken_over = true;
+    if (host == 1) p.elected = true;
+    if (host == 2) p.harmless = false, p.only_hosts_end = true, weight[static_cast<std::size_t>(FaultKind::coordinator_pause)] = 0;
     p.slow_messages = p.wedged_workers = 0;
     p.delay_spread = std::min<Duration>(p.delay_spread, 3ms);
     p.timeouts.reconnect_grace = 250ms;

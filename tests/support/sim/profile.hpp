@@ -45,6 +45,8 @@ struct Profile {
   bool jobs = true;           ///< Workers are Jobs (sessions, steps, the store); else programs that run and end
   bool stays = false;         ///< Processes of Jobs go on from one generation to the next
   bool hosted = false;        ///< The first node's agent hosts the coordinator; else it has a process and host of its own
+  bool taken_over = false;    ///< Hosted: when the coordinator's process is gone, another agent hosts; else the first node's successor
+  bool elected = false;       ///< Taken over: a coordinator may step down, and its agent lives on
   bool ledger = false;        ///< What began is on record (etcd, a fence): a fresh coordinator starts above it
   Duration delay_min = 100us, delay_spread = 1ms;
   double slow_messages = 0;   ///< This part of all takes a hundred times as long
@@ -60,6 +62,7 @@ struct Profile {
   Duration calm_after = 40s;  ///< No fault begins later, and all that lasts is over by then
   bool exact = false;                 ///< No chance and no delay: the explorer decides what comes first
   bool harmless = false;              ///< Nothing goes wrong that a complete generation may end of
+  bool only_hosts_end = false;        ///< But for the ends of agents that host the coordinator, and others are back at once
   Duration coordinator_away = 3s;     ///< At most, when it crashes
   /// Once faults have stopped: a generation runs, or a verdict is there, within this.
   [[nodiscard]] Duration forms_within() const;

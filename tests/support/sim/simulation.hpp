@@ -63,12 +63,13 @@ struct PeerGone { Generation generation; };
 struct Injected { FaultKind kind; };
 struct Thaws { ProcessId process; };
 struct AgentArrives { Slot slot; };
+struct TakesOver {};
 struct FreshCoordinator {};
 struct Heal {};
 using Happening =
     std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
                  SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
-                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, Vote, PeerGone, Injected, Thaws, AgentArrives, FreshCoordinator, Heal>;
+                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal>;
 
 /// Events of one channel keep their order.
 struct Channel {
@@ -240,6 +241,8 @@ class Simulation {
 
   // coordinators.cpp
   ProcessId start_coordinator(HostId host, std::optional<ProcessId> agent);
+  void step_down(ProcessId coordinator);
+  [[nodiscard]] bool coordinator_is_gone() const { return named_ && !process(*named_).alive; }
   void feed(ProcessId coordinator, const RoundEvent& event);
   void work_coordinator(ProcessId coordinator);
   void perform(ProcessId id, const SendTo& a);
@@ -305,6 +308,7 @@ class Simulation {
   void on(const Injected& e);
   void on(const Thaws& e);
   void on(const AgentArrives& e);
+  void on(ProcessId to, const TakesOver& e);
   void on(const FreshCoordinator& e);
   void on(const Heal& e);
 

@@ -12,6 +12,7 @@
 #include "tests/support/sim/checkers/spares_are_welcome.hpp"
 #include "tests/support/sim/checkers/stale_is_refused.hpp"
 #include "tests/support/sim/checkers/store_is_linear.hpp"
+#include "tests/support/sim/checkers/survivors_stay_together.hpp"
 #include "tests/support/sim/checkers/world_fits.hpp"
 
 namespace elrun::sim {
@@ -31,7 +32,7 @@ class Checkers {
         all);
   }
   Report report;
-  std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SparesAreWelcome, OneVerdict, StoreIsLinear> all;
+  std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether, SparesAreWelcome, OneVerdict, StoreIsLinear> all;
 };
 
 }  // namespace elrun::sim

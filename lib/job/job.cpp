@@ -339,7 +339,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
         host.session.ready_to_leave();
       in_ = InStep{.begun = host.clock.now()};
       if (streams()) stream_.begin();
-      may_initialise_ = false;
+      if (std::exchange(may_initialise_, false)) written_.assign(written_.size(), 0);  // compared, and out of date from here on
       step_open_ = handed_out_ = true;
       host_states_at_begin_.clear();
       for (const HostState& s : host_states_) host_states_at_begin_.emplace_back(s.bytes.begin(), s.bytes.end());

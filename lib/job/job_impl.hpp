@@ -242,8 +242,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   };
   [[nodiscard]] Cut my_cut() const { return {world.size(), world.rank()}; }
   Cut planned_{0, 0};           // what plan_world planned for
-  Cut held_{0, 0};              // how the moments in the arenas are cut, where they are sharded ...
-  Generation held_since_{};     // ... in this generation
+  Cut held_{0, 0};              // how the moments in the arenas are cut, where they are sharded
   bool whole_parameters_ = true;     // those outside of this rank's shard are of the same step
   std::vector<Standing> standings_;  // of this generation, once it is settled
   std::uint64_t newest_step_ = 0;    // decided, of all members

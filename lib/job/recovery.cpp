@@ -39,7 +39,6 @@ void Job::Impl::rejoin() {
   world.renew();
   stage_ = Stage::joining;
   checked_ = ready_to_leave_ = member_leaves_ = false;
-  written_.assign(written_.size(), 0);
 }
 
 /// Until this member is ready for a step of the generation at hand, whichever that is.
@@ -66,7 +65,6 @@ Standing Job::Impl::standing() const {
           .knowledge = commit_.knowledge(),
           .decision = decision_,
           .saved_step = saved_step_,
-          .cut = held_since_,
           .parts = held_.world,
           .part = held_.rank,
           .whole_parameters = whole_parameters_};
@@ -120,7 +118,6 @@ void Job::Impl::share() {
   }
   has_state_ = restored_ || begun_before_;
   whole_parameters_ = true;
-  held_since_ = world.membership().generation;
   stage_ = Stage::ready;
 }
 
@@ -149,6 +146,7 @@ void Job::Impl::load_or_begin() {
   take_host_state(*aux);
   saved_step_ = commit_.knowledge().applied;
   begun_before_ = true;
+  written_.assign(written_.size(), 0);
 }
 
 /// What lies behind the last tensor of each unit, which no checkpoint holds: an exchange that failed may have left anything

@@ -22,6 +22,8 @@ Result<void> check(std::span<const Need> by_rank, std::uint64_t units) {
                          to_string(need.phase), to_string(by_rank[0].phase));
     else if ((need.gather != Need::nothing && need.gather >= units) || (need.hand_off != Need::nothing && need.hand_off >= units))
       what = fmt::format("rank {} asks for unit {} or {}, and there are {}", r, need.gather, need.hand_off, units);
+    else if (need.hand_off != Need::nothing && need.phase.what != Phase::What::slot)
+      what = fmt::format("rank {} hands off a leaf of unit {} {}, where none is made", r, need.hand_off, to_string(need.phase));
     if (what.empty()) continue;
     Failure f{Code::protocol, Remedy::abort_group, std::move(what)};
     f.peer = Rank{r};

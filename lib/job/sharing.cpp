@@ -47,7 +47,7 @@ bool Job::Impl::round(const Phase& phase, std::uint64_t gather, bool last) {
     wrong = f;
   };
   for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
-    if (hands_off(needs_[r]) && (!streams() || phase.what != Phase::What::slot)) refuse_leaf(r);
+    if (hands_off(needs_[r]) && !streams()) refuse_leaf(r);
   if (wrong.ok() && std::ranges::any_of(needs_, [&](const Need& need) { return hands_off(need) || need.gather != Need::nothing; })) {
     const auto part = [&](std::uint64_t unit, std::uint32_t rank) {
       const LeafRange run = shard(layout_.units[unit].trainable, world.size(), rank);

@@ -15,8 +15,6 @@ ByteVector encode(const Standing& s) {
   w.put(std::bit_cast<std::uint32_t>(s.decision.loss));
   w.put(s.decision.tokens);
   w.put(s.saved_step);
-  w.put(s.cut.number);
-  for (const std::uint64_t bits : s.cut.lineage.bits) w.put(bits);
   w.put(s.parts);
   w.put(s.part);
   w.put(static_cast<std::uint8_t>(s.whole_parameters));
@@ -34,8 +32,6 @@ Result<Standing> decode_standing(ByteSpan bytes) {
   s.decision.loss = std::bit_cast<float>(r.get<std::uint32_t>());
   s.decision.tokens = r.get<std::uint64_t>();
   s.saved_step = r.get<std::uint64_t>();
-  s.cut.number = r.get<std::uint64_t>();
-  for (std::uint64_t& bits : s.cut.lineage.bits) bits = r.get<std::uint64_t>();
   s.parts = r.get<std::uint32_t>();
   s.part = r.get<std::uint32_t>();
   s.whole_parameters = r.get<std::uint8_t>() != 0;
@@ -49,7 +45,7 @@ Heritage heritage(std::span<const Standing> standings, std::uint64_t step, bool 
   Heritage out;
   out.brings.resize(standings.size());
   const auto has = [&](const Standing& s) { return s.has_state && s.knowledge.applied == step; };
-  // The cut of the first member whose cut has all its parts here; members of an older one have what is of no use now.
+  // The cut of the first member whose cut has all its parts here; what members of another one have is of no use now.
   for (const Standing& candidate : standings) {
     if (!has(candidate)) continue;
     out.found = true;
@@ -62,7 +58,7 @@ Heritage heritage(std::span<const Standing> standings, std::uint64_t step, bool 
       if (replicated) {
         out.brings[r] = static_cast<std::uint32_t>(out.givers.size());
         out.givers.push_back(r);
-      } else if (s.cut == candidate.cut && s.parts == candidate.parts) {
+      } else if (s.parts == candidate.parts) {
         out.brings[r] = s.part;
       }
     }
@@ -70,7 +66,11 @@ Heritage heritage(std::span<const Standing> standings, std::uint64_t step, bool 
     if (!replicated && out.parts <= standings.size()) {
       std::vector<std::optional<std::uint32_t>> by_part(out.parts);
       for (std::uint32_t r = 0; r < standings.size(); ++r)
-        if (out.brings[r]) by_part[*out.brings[r]] = r;
+        if (out.brings[r]) {
+          auto& giver = by_part[*out.brings[r]];
+          if (giver) out.brings[r].reset();  // it is given already; this one gets its new shard like a newcomer
+          else giver = r;
+        }
       for (const auto& rank : by_part)
         if (rank) out.givers.push_back(*rank);
     }

@@ -29,9 +29,8 @@ struct Standing {
   Knowledge knowledge{};
   Decision decision{};  ///< Of step `knowledge.decided - 1`, where this member decided it.
   std::uint64_t saved_step = 0;
-  /// The shard that it holds of what is sharded: of a cut into `parts`, made in generation `cut`. Replicated state is one
-  /// part, and everybody's.
-  Generation cut{};
+  /// The shard that it holds of what is sharded, of a cut into `parts`: the same bits whenever it was cut, for the state of a
+  /// step is one. Replicated state is one part, and everybody's.
   std::uint32_t parts = 1, part = 0;
   bool whole_parameters = true;  ///< Parameters outside of its shard are of the same step, too.
   friend bool operator==(const Standing&, const Standing&) = default;

@@ -8,11 +8,12 @@ namespace elrun::test {
 namespace {
 
 /// The toy's program with an audit in every step. `faulty` says of a member and a step whether its gradients are off by one
-/// bit there.
+/// bit there, or what it reports.
 struct Audited {
   Plan plan;
   double probability = 1;
   std::function<bool(Member&, std::uint64_t step)> faulty = [](Member&, std::uint64_t) { return false; };
+  bool in_loss = false;  ///< What is off is the loss, or the count of tokens, by turns.
 };
 Program audited(const Audited& options) {
   return [options](Job& job, Member& me) {
@@ -28,8 +29,9 @@ Program audited(const Audited& options) {
       for (Slot& slot : step->slots()) {
         const auto scope = unit.use_grad();
         add_toy_gradient({t.grad(), t.size()}, t.span(), slot.samples(), slot.rng(), 1);
-        if (is_faulty) t.grad()[1234] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(t.grad()[1234]) ^ 1u);
-        slot.report(toy_loss(slot.samples(), slot.rng()), 3);
+        if (is_faulty && !options.in_loss) t.grad()[1234] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(t.grad()[1234]) ^ 1u);
+        const bool report = is_faulty && options.in_loss, loss = report && slot.index() % 2 == 0;
+        slot.report(toy_loss(slot.samples(), slot.rng()) + (loss ? 1.0f : 0.0f), report && !loss ? 4 : 3);
         ++me.host_state;
       }
       const StepResult r = step->apply(toy_adamw, toy_options(step->number()));
@@ -68,13 +70,13 @@ TEST_CASE("audited or not, in any world: the same losses and the same state", "[
   }
 }
 
-TEST_CASE("one bit in one rank's gradients: two against one name it, and the step is not applied", "[audit]") {
-  for (const std::uint32_t world : {3u, 4u}) {
+TEST_CASE("one bit in one rank's gradients, loss or tokens: two against one name it, and the step is not applied", "[audit]") {
+  for (const auto& [world, in_loss] : {std::pair{3u, false}, {4u, false}, {3u, true}}) {
     std::atomic<const Member*> chosen{nullptr};
     const auto members = run_world({.world = world}, audited({.plan = toy_plan(0), .faulty = [&](Member& me, std::uint64_t) {
                                                                 const Member* nobody = nullptr;
                                                                 return chosen.compare_exchange_strong(nobody, &me) || chosen == &me;
-                                                              }}));
+                                                              }, .in_loss = in_loss}));
     const auto culprit = static_cast<std::size_t>(chosen.load() - members.data());
     REQUIRE(members[culprit].failure.has_value());
     const Failure& told = *members[culprit].failure;

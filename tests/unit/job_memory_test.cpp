@@ -39,6 +39,8 @@ TEST_CASE("bytes by state of a small model, added up by hand", "[memory]") {
   CHECK(of(1, 2, 2) == std::vector<RankBytes>{{9, 8, 10, 5, 0}, {9, 8, 6, 3, 0}});
   // zero(2): one partial sum of the shard; in use the leaf of the larger unit, and the other rank's part of it.
   CHECK(of(2, 2, 2) == std::vector<RankBytes>{{9, 5, 10, 0, 5 + 3}, {9, 3, 6, 0, 5 + 2}});
+  // Four ranks for two slots: those without one make no leaf, and get both of the others'.
+  CHECK(of(2, 2, 4) == std::vector<RankBytes>{{9, 3, 6, 0, 5 + 2}, {9, 3, 6, 0, 5 + 2}, {9, 2, 4, 0, 2 * 1 + 0}, {9, 0, 0, 0, 0}});
   // zero(3): its shard and what is frozen; in use also the weights that are not its own.
   CHECK(of(3, 2, 2) == std::vector<RankBytes>{{6, 5, 10, 0, 5 + 3 + 2}, {4, 3, 6, 0, 5 + 2 + 3}});
 }

@@ -349,6 +349,48 @@ TEST_CASE("a leaf that comes twice, or from a rank without a slot, is refused", 
   CHECK(stream.busy() == 0);
 }
 
+TEST_CASE("a leaf is handed off in slots alone", "[job][sharing]") {
+  for (const auto what : {Phase::What::between, Phase::What::slot, Phase::What::evaluation}) {
+    Need quiet{.phase = {what, 3, 0}}, gathers = quiet, hands_off = quiet;
+    gathers.gather = 1, hands_off.hand_off = 1;
+    CHECK(check(std::vector{quiet, gathers}, 2).ok());
+    const auto result = check(std::vector{quiet, hands_off}, 2);
+    CHECK(result.ok() == (what == Phase::What::slot));
+    if (!result.ok()) CHECK(contains(result.failure().what, "rank 1 hands off a leaf of unit 1"));
+    CHECK_FALSE(check(std::vector{quiet, gathers}, 1).ok());
+  }
+}
+
+TEST_CASE("a step that was broken off leaves no memory with its leaves", "[job][sharing]") {
+  const TensorSpec tensor{"w", DType::f32, {8 * granule}, {}};
+  const Layout layout = lay_out({{"a", {tensor}}, {"b", {tensor}}});
+  for (const DType leaves : {DType::f32, DType::bf16}) {
+    LeafStream stream{layout, 4, 2, 0, false, leaves};
+    const std::uint64_t leaf = 8 * page, arriving = 4 * page * size_of(leaves) / 4;
+    stream.begin();
+    stream.open(0);
+    (void)stream.arriving(0, 1);
+    CHECK(stream.bytes_max() == stream.bytes() + leaf + arriving);
+    stream.begin();
+    stream.open(1);
+    (void)stream.arriving(1, 1);
+    CHECK(stream.bytes_max() == stream.bytes() + leaf + arriving);
+  }
+}
+
+TEST_CASE("a use scope inside another of its unit brings nothing anew", "[job][sharing]") {
+  std::uint64_t sent[2] = {};
+  for (const bool nested : {false, true}) {
+    const auto members = run_world({.world = 3, .bytes_sent = &sent[nested]}, layered(toy_plan(3), [&](Layers& layers, Slot& slot, std::uint64_t) {
+      const auto outer = layers.units[2].use();
+      if (nested) (void)layers.units[2].use();
+      in_order(layers, slot, 0);
+    }));
+    CHECK(hash_of(members) == plain_hash());
+  }
+  CHECK(sent[0] == sent[1]);
+}
+
 TEST_CASE("a use between steps is safe whenever the world changes", "[job][sharing]") {
   for (const auto kind : {Fate::Kind::grows, Fate::Kind::breaks, Fate::Kind::dies})
     for (std::uint64_t at = 8; at < 200; at += 11) {

@@ -255,9 +255,12 @@ class ELRUN_API Job {
   }
 
   /// Bytes per rank by state for every placement, slots per rank and the part of the compute that works, in a world of so
-  /// many ranks: a table for people, in lines. After the last declaration; allocates nothing, and needs no `seal()`.
-  [[nodiscard]] std::string plan_table(std::uint32_t world) const;
-  /// Plans the layout and allocates everything. Nothing is allocated afterwards. Prints bytes per rank by state.
+  /// many ranks, so many to a node (0: all on one) and on the last what is left: a table for people, in lines. After the last
+  /// declaration; allocates nothing, and needs no `seal()`.
+  [[nodiscard]] std::string plan_table(std::uint32_t world, std::uint32_t ranks_per_node = 0) const;
+  /// Plans the layout and allocates everything. Nothing is allocated afterwards; but where nodes differ in their number of
+  /// workers, who holds what of a hybrid placement is known in `restore()` alone, and allocated anew there. Prints bytes per
+  /// rank by state.
   void seal();
   /// Puts the newest state into the arenas: from a committed checkpoint of any world size. False only when the whole
   /// world starts from nothing. A checkpoint of another plan or model, or a root in which nothing is readable, ends the

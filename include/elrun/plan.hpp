@@ -11,8 +11,12 @@
 
 namespace elrun::inline v0 {
 
-/// Whether a state is whole on every rank or cut into shards over them.
-enum class Spread : std::uint8_t { replicated, sharded };
+/// How a state lies in the world: across the nodes, and inside of each.
+enum class Spread : std::uint8_t {
+  replicated,       ///< Whole on every rank.
+  sharded,          ///< Cut into one shard per rank of the world.
+  sharded_in_node,  ///< Replicated across nodes: each has all of it, cut into one shard per rank of that node.
+};
 
 /// When gradients travel to the owners of their shards.
 enum class Exchange : std::uint8_t {
@@ -37,6 +41,14 @@ struct Placement {
 [[nodiscard]] constexpr Placement zero(int stage, Exchange exchange = Exchange::automatic) {
   return {stage >= 3 ? Spread::sharded : Spread::replicated, stage >= 2 ? Spread::sharded : Spread::replicated,
           stage >= 1 ? Spread::sharded : Spread::replicated, exchange};
+}
+
+/// A stage inside of each node, replicated across them: more memory than the stage alone, but weights come from the own
+/// node, and what is lost with a node is still on another. In a world of one node it is the stage alone.
+[[nodiscard]] constexpr Placement hybrid(Placement stage) {
+  for (Spread* spread : {&stage.parameters, &stage.gradients, &stage.optimizer})
+    if (*spread == Spread::sharded) *spread = Spread::sharded_in_node;
+  return stage;
 }
 
 /// How gradients are added up over the slots of a step.

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::size_t lines_told = 5;  // of each side: a model of another width differs in all of its lines
 
-const char* word(Spread spread) { return spread == Spread::sharded ? "sharded" : "replicated"; }
+const char* word(Spread spread) {
+  return spread == Spread::sharded ? "sharded" : spread == Spread::sharded_in_node ? "sharded in each node" : "replicated";
+}
 
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> out;

@@ -10,30 +10,34 @@
 
 namespace elrun::inline v0 {
 
-Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank, std::span<float> memory,
-                     Space space) {
-  Gather out{std::vector<SendList>(world), std::vector<ReceiveList>(world)};
-  const auto part = [&](const Piece& p) {
-    return memory.subspan(begin_in(space, p), p.size());
-  };
-  const auto mine = pieces(layout, world, rank);
-  for (std::uint32_t r = 0; r < world; ++r) {
+Delivery deliver(std::uint32_t rank, const std::vector<std::vector<Piece>>& has, PiecesIn from,
+                 const std::vector<std::vector<Piece>>& wants, PiecesIn to) {
+  Delivery out{std::vector<SendList>(has.size()), std::vector<ReceiveList>(has.size())};
+  const auto part = [](PiecesIn in, const Piece& p) { return in.memory.subspan(begin_in(in.space, p), p.size()); };
+  for (std::uint32_t r = 0; r < has.size(); ++r) {
     if (r == rank) continue;
-    for (const Piece& p : mine) out.sends[r].push_back(std::as_bytes(part(p)));
-    for (const Piece& p : pieces(layout, world, r)) out.receives[r].push_back(std::as_writable_bytes(part(p)));
+    for (const Common& both : common(has[rank], wants[r])) out.sends[r].push_back(std::as_bytes(part(from, both.a)));
+    for (const Common& both : common(has[r], wants[rank])) out.receives[r].push_back(std::as_writable_bytes(part(to, both.b)));
   }
   return out;
 }
 
+Delivery deliver_sums(const Layout& layout, const Holders& holders, std::uint32_t rank, PiecesIn from, PiecesIn to) {
+  std::vector<std::vector<Piece>> has, wants;
+  for (const Cut& cut : holders.folds) has.push_back(pieces(layout, cut));
+  for (const Cut& cut : holders.cuts) wants.push_back(pieces(layout, cut));
+  return deliver(rank, has, from, wants, to);
+}
+
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank,
-                     std::uint32_t rank, bool replicate, Reduce reduce, DType leaves)
-    : space_{layout.gradients}, rounds_{leaves == DType::bf16}, replicate_{replicate} {
+                     const Holders& holders, std::uint32_t rank, Reduce reduce, DType leaves)
+    : space_{layout.gradients}, rounds_{leaves == DType::bf16}, delivers_{holders.cuts != holders.folds} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   const Summands tree = summands(slots_by_rank, reduce);
   schedule_ = tree.schedules[rank];
   buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
   partials_ = Arena<float>{buffers_ * space_};
-  shard_ = pieces(layout, world, rank);
+  shard_ = pieces(layout, holders.folds[rank]);
   const std::uint64_t shard_elements = elements(shard_);
 
   struct Held {
@@ -80,7 +84,7 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
       }
     }
     if (r == rank) continue;
-    const auto theirs = pieces(layout, world, r);
+    const auto theirs = pieces(layout, holders.folds[r]);
     for (std::uint32_t n = 0; n < schedule_.nodes.size(); ++n)
       for (const Piece& p : theirs)
         sends_[r].push_back(travels_packed(schedule_.nodes[n]) ? std::as_bytes(packed(buffer(n), p.gradient, p.size()))
@@ -97,7 +101,8 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
     additions_.push_back({left, right});
     return left;
   });
-  if (replicate && world > 1) gather_ = gather_shards(layout, world, rank, partials_.span(0, space_), Space::gradients);
+  const PiecesIn first_buffer{partials_.span(0, space_), Space::gradients};
+  if (delivers_) sums_ = deliver_sums(layout, holders, rank, first_buffer, first_buffer);
 }
 
 void Gradients::fold_leaf(std::size_t i) {
@@ -133,19 +138,19 @@ Result<void> Gradients::reduce(World& world) {
       float* const result = buffer(0) + p.gradient + begin;
       if (const auto root = chunk(root_); root.data() != result) std::memcpy(result, root.data(), root.size_bytes());
     }
-  if (replicate_) ELRUN_TRY(world.exchange(gather_.sends, gather_.receives));
+  if (delivers_) ELRUN_TRY(world.exchange(sums_.sends, sums_.receives));
   return {};
 }
 
-NormTree::NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank, Space space)
+NormTree::NormTree(const Layout& layout, const Holders& holders, std::uint32_t rank, Space space)
     : rank_{rank},
       space_{space},
       granules_{layout.granules()},
-      shard_{pieces(layout, world, rank)},
+      shard_{pieces(layout, holders.folds[rank])},
       sums_{elements(shard_) / granule} {
-  for (std::uint32_t r = 0; r < world; ++r) {
+  for (std::uint32_t r = 0; r < holders.world(); ++r) {
     std::vector<LeafRange> runs;
-    for (const Piece& p : pieces(layout, world, r))
+    for (const Piece& p : pieces(layout, holders.folds[r]))
       runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
     nodes_.push_back(maximal_nodes(runs, granules_));
     for (std::uint32_t i = 0; i < nodes_[r].size(); ++i) places_.push_back({nodes_[r][i], r, i});

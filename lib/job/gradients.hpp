@@ -2,8 +2,8 @@
 /// \file One rank's gradients: folded slot by slot, exchanged once per step, finished by the owners of the shards.
 ///
 /// Leaves are made in a stack of buffers and folded up to the maximal nodes of this rank's slots. One exchange brings
-/// every node's part to the owner of the shard, which makes the rest of the canonical tree's additions. The reduced
-/// gradient lies in the first buffer: in this rank's shard, or everywhere when gradients are replicated.
+/// every node's part to the rank that folds it, which makes the rest of the canonical tree's additions; another one brings the
+/// sums to all who hold that part of the state. The reduced gradient lies in the first buffer: in what this rank holds.
 /// Where the plan's leaves are bf16 each is rounded before it is added to anything.
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "kernels/granule.hpp"
 #include "lib/job/arena.hpp"
+#include "lib/job/holders.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/leaves.hpp"
 #include "lib/job/tree.hpp"
@@ -19,8 +20,8 @@
 
 namespace elrun::inline v0 {
 
-/// Brings every rank's shard of a flat space to all ranks, in place.
-struct Gather {
+/// One exchange.
+struct Delivery {
   std::vector<SendList> sends;
   std::vector<ReceiveList> receives;
 };
@@ -28,15 +29,23 @@ enum class Space : std::uint8_t { parameters, gradients, shard };  ///< The last
 [[nodiscard]] constexpr std::uint64_t begin_in(Space space, const Piece& p) {
   return space == Space::parameters ? p.parameter : space == Space::gradients ? p.gradient : p.place;
 }
-[[nodiscard]] Gather gather_shards(const Layout& layout, std::uint32_t world, std::uint32_t rank,
-                                   std::span<float> memory, Space space);
+/// Where pieces lie.
+struct PiecesIn {
+  std::span<float> memory;
+  Space space = Space::shard;
+};
+/// Every rank gets of what it wants whatever others have. What it has itself stays where it is.
+[[nodiscard]] Delivery deliver(std::uint32_t rank, const std::vector<std::vector<Piece>>& has, PiecesIn from,
+                               const std::vector<std::vector<Piece>>& wants, PiecesIn to);
+/// The sums that each rank folded, to all who hold them.
+[[nodiscard]] Delivery deliver_sums(const Layout& layout, const Holders& holders, std::uint32_t rank, PiecesIn from, PiecesIn to);
 
 class Gradients {
  public:
   Gradients() = default;
-  /// `slots_by_rank`: see assign_slots. `replicate`: reduced gradients are brought to all ranks.
-  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, std::uint32_t rank,
-            bool replicate, Reduce reduce = Reduce::exact, DType leaves = DType::f32);
+  /// `slots_by_rank`: see assign_slots.
+  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const Holders& holders,
+            std::uint32_t rank, Reduce reduce = Reduce::exact, DType leaves = DType::f32);
 
   /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
   [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }
@@ -74,7 +83,7 @@ class Gradients {
   Arena<bf16> received_leaves_;
   Arena<float> expanded_;  // a chunk of each
   std::uint64_t chunk_ = 0;
-  std::vector<Piece> shard_;
+  std::vector<Piece> shard_;  // that this rank folds
   std::vector<SendList> sends_;
   std::vector<ReceiveList> receives_;
   std::vector<Operand> operands_;
@@ -83,8 +92,8 @@ class Gradients {
   };
   std::vector<Addition> additions_;  // what is left of the tree, in order
   std::uint32_t root_ = 0;           // the operand that holds the root then
-  bool replicate_ = false;
-  Gather gather_;
+  bool delivers_ = false;            // some rank holds what another folds
+  Delivery sums_;
 };
 
 /// The global norm: one sum of squares per granule, folded by the canonical tree over all granules of the model.
@@ -92,10 +101,10 @@ class NormTree {
  public:
   NormTree() = default;
   /// `space`: in which the gradient will be given.
-  NormTree(const Layout& layout, std::uint32_t world, std::uint32_t rank, Space space);
+  NormTree(const Layout& layout, const Holders& holders, std::uint32_t rank, Space space);
   /// Nodes that a rank brings.
   [[nodiscard]] std::size_t nodes(std::uint32_t rank) const { return nodes_[rank].size(); }
-  /// This rank's nodes, from the gradient where its shard is final.
+  /// This rank's nodes, from the gradient that it folded.
   void fold_shard(const float* gradient, std::span<float> out);
   /// The sum of squares over the model, from all ranks' nodes.
   [[nodiscard]] float root(const std::vector<std::span<const float>>& by_rank) const;

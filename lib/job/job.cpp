@@ -92,14 +92,15 @@ void Job::Impl::seal() {
   if (const auto wrong = problems(specs_); !wrong.empty()) throw Error{invalid(wrong)};
   layout_ = lay_out(specs_);
   allocate();
-  plan_world();
   sealed_ = true;
   if (world.leads() && host.session.place().restart_count == 0) show_memory();  // it was said before
 }
 
-/// What no change of the world moves.
+/// What no change of the world moves, and what follows from this rank's place in it as far as that is known.
 void Job::Impl::allocate() {
   parameters_ = gathers() ? PagedArena{layout_.parameters} : PagedArena::whole(layout_.parameters);
+  const Place& place = host.session.place();
+  plan_world(guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
   allocate_moments();
   std::uint64_t frozen = 0;
   for (UnitState& unit : units_) {
@@ -116,32 +117,34 @@ void Job::Impl::allocate() {
 
 /// Zeros, for this rank's place in the world; and memory for its shard of the parameters, beside what is there.
 void Job::Impl::allocate_moments() {
-  held_ = whole_optimizer() ? Cut{} : my_cut();
-  const auto shard = pieces(layout_, held_.world, held_.rank);
+  held_ = my_cut();
+  const auto shard = pieces(layout_, held_);
   if (gathers()) hold_shard(shard);
   const std::uint64_t count = elements(shard);
   moments_.clear();
   for (std::size_t m = 0; m < moments_of(plan->optimizer).size(); ++m) moments_.emplace_back(count);
 }
 
-/// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom.
-void Job::Impl::plan_world() {
-  if (planned_ == my_cut()) return;
-  planned_ = my_cut();
+/// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `nodes`:
+/// by rank, the number of its node.
+void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   const std::uint32_t rank = world.rank(), size = world.size();
+  Holders wanted = holders(plan->placement.optimizer, nodes);
+  if (rank == planned_for_ && wanted == holders_) return;
+  holders_ = std::move(wanted);
+  planned_for_ = rank;
   const auto count = static_cast<std::uint32_t>(plan->slots());
   slots_ = streams() ? deal_slots(count, size) : assign_slots(count, size);
   phases_ = std::ranges::max(slots_, {}, [](const auto& slots) { return slots.size(); }).size();
-  const auto states = whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank);
+  const auto states = pieces(layout_, my_cut());
   gradients_ = {}, stream_ = {};  // before the new ones: memory for both is not there
   if (streams())
-    stream_ = LeafStream{layout_, count, size, rank, whole_optimizer(), plan->leaves};
+    stream_ = LeafStream{layout_, count, holders_, rank, plan->leaves};
   else
-    gradients_ = Gradients{layout_, slots_, rank, whole_optimizer(), plan->reduce, plan->leaves};
-  const Space space = streams() ? stream_.space() : Space::gradients;
-  norm_ = NormTree{layout_, size, rank, space};
-  if (!whole_optimizer() && !gathers())
-    gather_parameters_ = gather_shards(layout_, size, rank, parameters_.span(), Space::parameters);
+    gradients_ = Gradients{layout_, slots_, holders_, rank, plan->reduce, plan->leaves};
+  const Space space = streams() ? Space::shard : Space::gradients;
+  norm_ = NormTree{layout_, holders_, rank, space};
+  plan_gathering();
   updates_.clear();
   for (const Piece& p : states)
     for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
@@ -154,6 +157,17 @@ void Job::Impl::plan_world() {
   prepare_rounds();
 }
 
+/// Parameters are whole on every rank, and updated by those who hold the rest of the state: once a step, each copy is put together.
+void Job::Impl::plan_gathering() {
+  gather_parameters_ = {};
+  if (whole_optimizer() || gathers()) return;
+  std::vector<std::vector<Piece>> has(holders_.world()), wants(holders_.world());
+  for (std::uint32_t r = 0; r < holders_.world(); ++r)
+    if (holders_.copies[r] == holders_.copies[world.rank()]) has[r] = pieces(layout_, holders_.cuts[r]), wants[r] = pieces(layout_, Cut{});
+  const PiecesIn parameters{parameters_.span(), Space::parameters};
+  gather_parameters_ = deliver(world.rank(), has, parameters, wants, parameters);
+}
+
 void Job::Impl::show_memory() const {
   std::uint64_t parameters = 0, unit = 0;
   for (const UnitSpec& spec : specs_)
@@ -164,9 +178,9 @@ void Job::Impl::show_memory() const {
                 : fmt::format("{} ({} buffers: folded here, exchanged once per step)",
                               human_bytes(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers());
   host.log.info(fmt::format(
-      "{} parameters in {} unit(s), of which the largest is {}, zero({}){}; bytes per rank: parameters {}{}, gradients {}, optimizer {}, "
+      "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}, gradients {}, optimizer {}, "
       "exchange {}; {}",
-      parameters, units_.size(), human_bytes(unit), *stage_of(plan->placement),
+      parameters, units_.size(), human_bytes(unit), *name_of(plan->placement),
       plan->leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(parameters_.held_bytes()),
       gathers() ? " and the units in use" : "", gradients, human_bytes(moments_.size() * moments_[0].span().size_bytes()),
       human_bytes(gradients_.exchange_bytes()), slots_line(plan->slots(), world.size())));
@@ -176,11 +190,11 @@ void Job::Impl::show_memory() const {
                      "Reduce::exact gives the same bits always");
 }
 
-std::string Job::Impl::plan_table(std::uint32_t ranks) const {
+std::string Job::Impl::plan_table(std::uint32_t ranks, std::uint32_t ranks_per_node) const {
   require(plan.has_value(), "plan_table comes after configure()");
   require(ranks > 0, "plan_table(0): a world has at least one rank");
   if (const auto wrong = problems(specs_); !wrong.empty()) throw Error{invalid(wrong)};
-  return memory_table(*plan, specs_, ranks);
+  return memory_table(*plan, specs_, ranks, ranks_per_node);
 }
 
 // ---- restore
@@ -306,7 +320,8 @@ std::vector<Fragment> Job::Impl::fragments(bool to_save) {
     for (const std::string_view kind : moments_of(plan->optimizer))
       if (to_save) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
   }
-  for (const Piece& p : whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, world.size(), world.rank())) {
+  // Where the state is in several copies, each writes its part of it, and reads all that it holds.
+  for (const Piece& p : to_save && !whole_optimizer() ? primary_pieces(layout_, holders_, world.rank()) : pieces(layout_, my_cut())) {
     const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
     if (gathers()) add("param", p.unit, p.begin, end, parameters_.data() + p.parameter, false);
     for (std::size_t m = 0; m < moments_.size(); ++m)
@@ -404,14 +419,13 @@ std::uint64_t Job::Impl::state_sum() const {
   std::uint64_t out = 0;
   for (const UnitLayout& unit : layout_.units) {
     const std::uint64_t frozen = unit.begin + unit.trainable;
-    const LeafRange mine = shard(unit.size - unit.trainable, world.size(), world.rank());
+    const LeafRange mine = shard(unit.size - unit.trainable, {world.size(), world.rank()});
     out += sum("param", parameters_.data() + frozen + mine.begin, mine.end - mine.begin, frozen + mine.begin);
   }
-  for (const Piece& p : pieces(layout_, world.size(), world.rank())) {
+  for (const Piece& p : primary_pieces(layout_, holders_, world.rank())) {
     out += sum("param", parameters_.data() + p.parameter, p.size(), p.parameter);
-    const std::uint64_t at = whole_optimizer() ? p.gradient : p.place;
     for (std::size_t m = 0; m < moments_.size(); ++m)
-      out += sum(moments_of(plan->optimizer)[m], moments_[m].data() + at, p.size(), p.parameter);
+      out += sum(moments_of(plan->optimizer)[m], moments_[m].data() + p.place, p.size(), p.parameter);
   }
   return out;
 }
@@ -429,7 +443,7 @@ const Plan& Job::plan() const {
 Unit Job::unit(std::string_view name) { return Unit{&impl_->unit(name)}; }
 void Job::register_state(std::string_view name, std::span<std::byte> bytes) { impl_->register_state(name, bytes); }
 void Job::seal() { impl_->seal(); }
-std::string Job::plan_table(std::uint32_t world) const { return impl_->plan_table(world); }
+std::string Job::plan_table(std::uint32_t world, std::uint32_t ranks_per_node) const { return impl_->plan_table(world, ranks_per_node); }
 bool Job::restore() { return impl_->restore(); }
 RandomStream Job::rng(std::string_view name) const { return named_stream(plan().seed, name); }
 std::optional<Step> Job::next_step() {

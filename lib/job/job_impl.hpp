@@ -19,6 +19,7 @@
 #include "lib/job/audit.hpp"
 #include "lib/job/commit.hpp"
 #include "lib/job/gradients.hpp"
+#include "lib/job/holders.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/leaf_stream.hpp"
 #include "lib/job/paged_arena.hpp"
@@ -63,7 +64,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   UnitState& unit(std::string_view name);
   TensorPlace& declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options);
   void register_state(std::string_view name, std::span<std::byte> bytes);
-  [[nodiscard]] std::string plan_table(std::uint32_t ranks) const;
+  [[nodiscard]] std::string plan_table(std::uint32_t ranks, std::uint32_t ranks_per_node) const;
   void seal();
   bool restore();
   std::optional<std::uint64_t> next_step();
@@ -127,18 +128,19 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   template <class T>
   T expect(Result<T> result);
   void allocate();
-  void plan_world();
+  void plan_world(std::span<const std::uint32_t> nodes);
+  void plan_gathering();
   void allocate_moments();
   void prepare_votes();
   void prepare_rounds();
   void show_memory() const;
   void same_job_everywhere();
   [[nodiscard]] bool whole_optimizer() const { return plan->placement.optimizer == Spread::replicated; }
-  [[nodiscard]] bool gathers() const { return plan->placement.parameters == Spread::sharded; }
+  [[nodiscard]] bool gathers() const { return plan->placement.parameters != Spread::replicated; }
   [[nodiscard]] bool streams() const { return exchanges_per_slot(plan->placement); }
   /// Whether ranks go through their slots together.
   [[nodiscard]] bool in_phases() const { return gathers() || streams(); }
-  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_.rank]; }
+  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_for_]; }
   void same_parameters_everywhere();
   /// A newcomer between restore() and its first step: those who were there before come straight to next_step().
   [[nodiscard]] bool is_alone_here() const {
@@ -157,7 +159,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void zero_padding();
   void open_saves();
   void inherit(const Heritage& from);
-  void move_state(const Heritage& from, const std::vector<Piece>& old_pieces, const std::vector<Arena<float>>& old_moments);
+  void move_state(const Heritage& from, const std::vector<Arena<float>>& old_moments);
   void move_host_state(const Heritage& from);
   [[nodiscard]] std::vector<Aux> host_state() const;
   [[nodiscard]] std::vector<Fragment> fragments(bool to_save);
@@ -211,7 +213,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<Arena<float>> moments_;  // as moments_of(plan->optimizer)
   std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
   std::vector<UpdateRun> updates_;
-  Gather gather_parameters_;
+  Delivery gather_parameters_;
   Gradients gradients_;  // whichever of the two evaluations the placement asks for
   LeafStream stream_;
   std::vector<std::uint32_t> finished_leaves_;  // units, in the order in which their last scope ended
@@ -235,14 +237,10 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<std::vector<float>> norm_nodes_;  // by rank
   std::vector<std::span<const float>> norm_views_;
 
-  /// A place that shards are cut for.
-  struct Cut {
-    std::uint32_t world = 1, rank = 0;
-    friend bool operator==(const Cut&, const Cut&) = default;
-  };
-  [[nodiscard]] Cut my_cut() const { return {world.size(), world.rank()}; }
-  Cut planned_{0, 0};           // what plan_world planned for
-  Cut held_{0, 0};              // how the moments in the arenas are cut, where they are sharded
+  [[nodiscard]] const Cut& my_cut() const { return holders_.cuts[planned_for_]; }
+  Holders holders_;                  // of the world that plan_world planned for ...
+  std::uint32_t planned_for_ = 0;    // ... as this rank
+  Cut held_{};                       // how the moments in the arenas are cut
   bool whole_parameters_ = true;     // those outside of this rank's shard are of the same step
   std::vector<Standing> standings_;  // of this generation, once it is settled
   std::uint64_t newest_step_ = 0;    // decided, of all members

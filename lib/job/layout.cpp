@@ -87,19 +87,19 @@ Layout lay_out(const std::vector<UnitSpec>& units) {
   return out;
 }
 
-LeafRange shard(std::uint64_t elements, std::uint32_t world, std::uint32_t rank) {
+LeafRange shard(std::uint64_t elements, Cut cut) {
   const std::uint64_t granules = elements / granule;
-  const std::uint64_t each = (granules + world - 1) / world;
-  const std::uint64_t begin = std::min(granules, each * rank);
+  const std::uint64_t each = (granules + cut.parts - 1) / cut.parts;
+  const std::uint64_t begin = std::min(granules, each * cut.part);
   return {begin * granule, std::min(granules, begin + each) * granule};
 }
 
-std::vector<Piece> pieces(const Layout& layout, std::uint32_t world, std::uint32_t rank) {
+std::vector<Piece> pieces(const Layout& layout, Cut cut) {
   std::vector<Piece> out;
   std::uint64_t place = 0;
   for (std::uint32_t u = 0; u < layout.units.size(); ++u) {
     const UnitLayout& unit = layout.units[u];
-    const LeafRange run = shard(unit.trainable, world, rank);
+    const LeafRange run = shard(unit.trainable, cut);
     if (run.begin == run.end) continue;
     out.push_back({u, run.begin, run.end, unit.gradient_begin + run.begin, unit.begin + run.begin, place});
     place += run.end - run.begin;
@@ -109,6 +109,20 @@ std::vector<Piece> pieces(const Layout& layout, std::uint32_t world, std::uint32
 
 std::uint64_t elements(const std::vector<Piece>& shard) {
   return shard.empty() ? 0 : shard.back().place + shard.back().size();
+}
+
+std::vector<Common> common(const std::vector<Piece>& a, const std::vector<Piece>& b) {
+  std::vector<Common> out;
+  const auto cut_down = [](const Piece& p, std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t skipped = begin - p.begin;
+    return Piece{p.unit, begin, end, p.gradient + skipped, p.parameter + skipped, p.place + skipped};
+  };
+  for (std::size_t i = 0, k = 0; i < a.size() && k < b.size();) {
+    const std::uint64_t begin = std::max(a[i].begin, b[k].begin), end = std::min(a[i].end, b[k].end);
+    if (a[i].unit == b[k].unit && begin < end) out.push_back({cut_down(a[i], begin, end), cut_down(b[k], begin, end)});
+    (a[i].gradient + a[i].size() <= b[k].gradient + b[k].size() ? i : k) += 1;
+  }
+  return out;
 }
 
 ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout, Optimizer optimizer) {

@@ -61,9 +61,13 @@ struct Layout {
 [[nodiscard]] std::vector<std::string> problems(const std::vector<UnitSpec>& units);
 [[nodiscard]] Layout lay_out(const std::vector<UnitSpec>& units);
 
-/// Elements [begin, end) of the shard of `rank`, of a flat space of whole granules: k = ceil(granules / W) granules
-/// each.
-[[nodiscard]] LeafRange shard(std::uint64_t elements, std::uint32_t world, std::uint32_t rank);
+/// A shard, as the `part`-th of `parts`.
+struct Cut {
+  std::uint32_t parts = 1, part = 0;
+  friend constexpr bool operator==(const Cut&, const Cut&) = default;
+};
+/// Elements [begin, end) of a shard of a flat space of whole granules: k = ceil(granules / parts) granules each.
+[[nodiscard]] LeafRange shard(std::uint64_t elements, Cut cut);
 
 /// One run of one unit's trainable elements.
 struct Piece {
@@ -74,9 +78,16 @@ struct Piece {
   std::uint64_t place = 0;           ///< ... and in memory that holds this rank's shard alone.
   [[nodiscard]] std::uint64_t size() const { return end - begin; }
 };
-/// The shard of a rank, unit by unit; all of a unit when `world` is 1. Empty pieces are left out.
-[[nodiscard]] std::vector<Piece> pieces(const Layout& layout, std::uint32_t world, std::uint32_t rank);
+/// A shard of the model, unit by unit. Empty pieces are left out.
+[[nodiscard]] std::vector<Piece> pieces(const Layout& layout, Cut cut);
 [[nodiscard]] std::uint64_t elements(const std::vector<Piece>& shard);
+
+/// The same elements as pieces of two shards.
+struct Common {
+  Piece a, b;
+};
+/// What two shards have in common, from left to right.
+[[nodiscard]] std::vector<Common> common(const std::vector<Piece>& a, const std::vector<Piece>& b);
 
 /// What a checkpoint is told about the model.
 [[nodiscard]] ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout, Optimizer optimizer);

@@ -22,19 +22,20 @@ void put(std::span<float> into, std::span<const bf16> leaf) { to_float(leaf, int
 
 }  // namespace
 
-LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate, DType leaves)
+LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves)
     : units_{layout.units},
       slots_{slots},
-      world_{world},
+      world_{holders.world()},
       rank_{rank},
-      replicate_{replicate},
+      folds_{holders.folds},
+      delivers_{holders.cuts != holders.folds},
       type_{leaves},
       shard_(layout.units.size()),
       leaves_{layout.gradients},
       open_(layout.units.size()),
-      handed_(layout.units.size() * world),
+      handed_(layout.units.size() * world_),
       here_(layout.units.size()) {
-  for (const Piece& p : pieces(layout, world, rank)) shard_[p.unit] = p, shard_elements_ += p.size();
+  for (const Piece& p : pieces(layout, folds_[rank])) shard_[p.unit] = p, shard_elements_ += p.size();
   std::vector<std::uint32_t> all(slots);
   for (std::uint32_t slot = 0; slot < slots; ++slot) all[slot] = slot;
   schedule_ = fold_schedule(all, slots);
@@ -43,10 +44,12 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t 
   for (std::uint32_t slot = 0; slot < slots; ++slot)
     depth_ = std::max(depth_, schedule_.buffer[slot] + (schedule_.merges[slot] == 0 ? 1 : 0));
   stack_ = Arena<float>{depth_ * shard_elements_};
-  arrivals_ = PagedArena{world * shard_elements_};
-  if (!replicate) return;
-  whole_ = Arena<float>{layout.gradients};
-  if (world > 1) gather_ = gather_shards(layout, world, rank, whole_.span(), Space::gradients);
+  arrivals_ = PagedArena{world_ * shard_elements_};
+  if (!delivers_) return;
+  const auto held = pieces(layout, holders.cuts[rank]);
+  held_ = Arena<float>{elements(held)};
+  own_ = common(pieces(layout, folds_[rank]), held);
+  sums_ = deliver_sums(layout, holders, rank, {stack_.span(), Space::shard}, {held_.span(), Space::shard});
 }
 
 void LeafStream::begin() {
@@ -77,7 +80,7 @@ void LeafStream::finish_leaf(std::uint32_t unit) {
 
 std::span<const std::byte> LeafStream::part_for(std::uint32_t unit, std::uint32_t rank) const {
   ELRUN_ASSERT(open_[unit]);
-  const LeafRange run = shard(units_[unit].trainable, world_, rank);
+  const LeafRange run = shard(units_[unit].trainable, folds_[rank]);
   return std::as_bytes(leaves_.span(begin_of(unit) + taken(run.begin), taken(run.end - run.begin)));
 }
 
@@ -143,12 +146,12 @@ bool LeafStream::next() {
 
 Result<void> LeafStream::finish(World& world) {
   ELRUN_ASSERT(complete());
-  if (!replicate_) return {};
-  for (const Piece& p : shard_) std::copy_n(stack_.data() + p.place, p.size(), whole_.data() + p.gradient);
-  return world.exchange(gather_.sends, gather_.receives);
+  if (!delivers_) return {};
+  for (const Common& both : own_) std::copy_n(stack_.data() + both.a.place, both.a.size(), held_.data() + both.b.place);
+  return world.exchange(sums_.sends, sums_.receives);
 }
 
-std::uint64_t LeafStream::bytes() const { return (stack_.size() + whole_.size()) * sizeof(float); }
+std::uint64_t LeafStream::bytes() const { return (stack_.size() + held_.size()) * sizeof(float); }
 std::uint64_t LeafStream::bytes_max() const { return bytes() + leaves_.held_bytes_max() + arrivals_.held_bytes_max(); }
 
 }  // namespace elrun::inline v0

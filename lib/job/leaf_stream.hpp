@@ -27,9 +27,7 @@ namespace elrun::inline v0 {
 class LeafStream {
  public:
   LeafStream() = default;
-  /// `replicate`: reduced gradients are brought to all ranks.
-  LeafStream(const Layout& layout, std::uint32_t slots, std::uint32_t world, std::uint32_t rank, bool replicate,
-             DType leaves = DType::f32);
+  LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves = DType::f32);
 
   /// A new step; also after one that was broken off. The last reduced gradient is still there.
   void begin();
@@ -57,9 +55,10 @@ class LeafStream {
 
   /// After the last micro-step.
   Result<void> finish(World& world);
-  /// The sum over all slots, not yet divided by their number: in this rank's shard, or everywhere.
-  [[nodiscard]] const float* reduced() const { return replicate_ ? whole_.data() : stack_.data(); }
-  [[nodiscard]] Space space() const { return replicate_ ? Space::gradients : Space::shard; }
+  /// The sum over all slots, not yet divided by their number: of what this rank folds, as a shard of its own ...
+  [[nodiscard]] const float* folded() const { return stack_.data(); }
+  /// ... and of what it holds, as that shard.
+  [[nodiscard]] const float* reduced() const { return delivers_ ? held_.data() : stack_.data(); }
 
   [[nodiscard]] std::uint32_t partials() const { return depth_; }
   [[nodiscard]] std::uint64_t bytes() const;      ///< That are always there.
@@ -74,7 +73,8 @@ class LeafStream {
 
   std::vector<UnitLayout> units_;
   std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
-  bool replicate_ = false;
+  std::vector<Cut> folds_;         // by rank
+  bool delivers_ = false;          // some rank holds what another folds
   DType type_ = DType::f32;       // of a final leaf
   std::uint32_t first_slot_ = 0;  // of this micro-step
   std::vector<Piece> shard_;      // by unit; empty where nothing of it is this rank's
@@ -87,8 +87,9 @@ class LeafStream {
   std::vector<bool> open_;
   std::vector<bool> handed_;         // by unit and rank
   std::vector<std::uint32_t> here_;  // by unit: ranks that handed it off
-  Arena<float> whole_;
-  Gather gather_;
+  Arena<float> held_;
+  Delivery sums_;
+  std::vector<Common> own_;  // what this rank folds and holds
 };
 
 }  // namespace elrun::inline v0

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lib/job/assign.hpp"
+#include "lib/job/holders.hpp"
 #include "lib/job/leaves.hpp"
 #include "lib/job/plan.hpp"
 #include "lib/job/summands.hpp"
@@ -29,9 +30,10 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 }  // namespace
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
-                                     std::uint32_t world, Reduce reduce, DType leaves) {
-  const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters == Spread::sharded;
-  const bool whole_optimizer = placement.optimizer == Spread::replicated;
+                                     std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves) {
+  const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters != Spread::replicated;
+  const Holders holding = holders(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0));
+  const bool delivers = holding.cuts != holding.folds;
   const Summands tree = summands(assign_slots(slots, world), reduce);
   const bool rounds = leaves == DType::bf16;
   /// Of memory in floats: what elements of a final leaf take.
@@ -45,18 +47,21 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   for (const UnitLayout& unit : layout.units) frozen += unit.size - unit.trainable;
   std::vector<RankBytes> out(world);
   for (std::uint32_t r = 0; r < world; ++r) {
-    const auto shard = pieces(layout, world, r);
-    const std::uint64_t mine = elements(shard);
+    const auto shard = pieces(layout, holding.folds[r]);
+    const std::uint64_t folded = elements(shard), held = elements(pieces(layout, holding.cuts[r]));
+    const auto part_of = [](const UnitLayout& unit, Cut cut) {
+      const LeafRange run = elrun::shard(unit.trainable, cut);
+      return run.end - run.begin;
+    };
     RankBytes& b = out[r];
-    b.parameters = gathers ? mine + frozen : layout.parameters;
-    b.optimizer = moments_of(optimizer).size() * (whole_optimizer ? layout.gradients : mine);
+    b.parameters = gathers ? held + frozen : layout.parameters;
+    b.optimizer = moments_of(optimizer).size() * held;
     if (per_slot) {
-      b.gradients = partials * mine + (whole_optimizer ? layout.gradients : 0);
+      b.gradients = partials * folded + (delivers ? held : 0);
       for (const UnitLayout& unit : layout.units) {
-        const LeafRange part = elrun::shard(unit.trainable, world, r);
         const std::uint32_t busy = std::min(world, slots);
-        const std::uint64_t leaf = r < busy ? unit.trainable : 0, arriving = (r < busy ? busy - 1 : busy) * (part.end - part.begin);
-        b.in_use = std::max(b.in_use, std::max(leaf, taken(leaf) + taken(arriving)) + (gathers ? unit.trainable - (part.end - part.begin) : 0));
+        const std::uint64_t leaf = r < busy ? unit.trainable : 0, arriving = (r < busy ? busy - 1 : busy) * part_of(unit, holding.folds[r]);
+        b.in_use = std::max(b.in_use, std::max(leaf, taken(leaf) + taken(arriving)) + (gathers ? unit.trainable - part_of(unit, holding.cuts[r]) : 0));
       }
     } else {
       const FoldSchedule& schedule = tree.schedules[r];
@@ -64,12 +69,9 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
       const std::uint64_t own = packed_leaves(schedule), received = single - own;
       std::uint64_t chunk = 0;
       for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk, p.size()));
-      b.exchange = (nodes - schedule.nodes.size() - received) * mine + received * (taken(mine) + chunk) + own * mine;
+      b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * (taken(folded) + chunk) + own * folded;
       if (gathers)
-        for (const UnitLayout& unit : layout.units) {
-          const LeafRange part = elrun::shard(unit.trainable, world, r);
-          b.in_use = std::max(b.in_use, unit.trainable - (part.end - part.begin));
-        }
+        for (const UnitLayout& unit : layout.units) b.in_use = std::max(b.in_use, unit.trainable - part_of(unit, holding.cuts[r]));
     }
     for (std::uint64_t* count : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *count *= sizeof(float);
   }
@@ -98,21 +100,26 @@ std::string human_bytes(std::uint64_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
-std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world) {
+std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world, std::uint32_t ranks_per_node) {
   const Layout layout = lay_out(units);
   std::uint64_t parameters = 0;
   for (const UnitSpec& unit : units)
     for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
-  std::string out = fmt::format("{} parameters in {} unit(s), {}{}; {}\n", parameters, units.size(), name_of(plan.optimizer),
-                                plan.leaves == DType::f32 ? "" : ", leaves in bf16",
-                                slots_line(plan.slots(), world));
+  const bool one_node = ranks_per_node == 0 || ranks_per_node >= world;
+  std::string out = fmt::format("{} parameters in {} unit(s), {}{}; {}{}\n", parameters, units.size(), name_of(plan.optimizer),
+                                plan.leaves == DType::f32 ? "" : ", leaves in bf16", slots_line(plan.slots(), world),
+                                one_node ? "" : fmt::format(", {} to a node", ranks_per_node));
   if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
-  out += fmt::format("{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most\n", "placement", "parameters",
+  out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most\n", "placement", "parameters",
                      "gradients", "optimizer", "exchange", "in use", "all");
-  for (const int stage : {0, 1, 2, 3}) {
-    const auto ranks = bytes_by_rank(layout, zero(stage), plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world, plan.reduce, plan.leaves);
+  std::vector<Placement> placements{zero(0), zero(1), zero(2), zero(3)};
+  if (!one_node)
+    for (const int stage : {2, 3}) placements.push_back(hybrid(zero(stage)));
+  for (const Placement& placement : placements) {
+    const auto ranks = bytes_by_rank(layout, placement, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world,
+                                     one_node ? world : ranks_per_node, plan.reduce, plan.leaves);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
-    out += fmt::format("zero({})   {:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage, human_bytes(most.parameters), human_bytes(most.gradients),
+    out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", *name_of(placement), human_bytes(most.parameters), human_bytes(most.gradients),
                        human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()));
   }
   out.pop_back();

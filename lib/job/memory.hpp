@@ -21,10 +21,11 @@ struct RankBytes {
   [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
-/// Of each rank of a world. Gradients that are sharded travel in every slot, others once per step.
+/// Of each rank of a world whose nodes have `ranks_per_node` each, the last one what is left. Gradients that are sharded travel
+/// in every slot, others once per step.
 [[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer,
-                                                   std::uint32_t slots, std::uint32_t world, Reduce reduce = Reduce::exact,
-                                                   DType leaves = DType::f32);
+                                                   std::uint32_t slots, std::uint32_t world, std::uint32_t ranks_per_node,
+                                                   Reduce reduce = Reduce::exact, DType leaves = DType::f32);
 
 /// "8 slots per step on 3 rank(s), 2 to 3 each, 89 % of the compute"
 [[nodiscard]] std::string slots_line(std::uint64_t slots, std::uint32_t world);
@@ -33,7 +34,7 @@ struct RankBytes {
 /// "12.3 MB"
 [[nodiscard]] std::string human_bytes(std::uint64_t bytes);
 
-/// All of it as a table for people: a row per placement, of the rank that holds most.
-[[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world);
+/// All of it as a table for people: a row per placement, of the rank that holds most. Where there are several nodes, hybrid ones too.
+[[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world, std::uint32_t ranks_per_node);
 
 }  // namespace elrun::inline v0

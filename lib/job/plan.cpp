@@ -36,7 +36,8 @@ std::vector<std::string> Plan::problems() const {
   if (steps == 0) say("steps is 0: there is nothing to train; ask for at least one step");
   if (steps != 0 && global_batch > (std::uint64_t{1} << 62) / steps)
     say("steps {} x global_batch {} is beyond 2^62 sample positions", steps, global_batch);
-  if (!stage_of(placement)) say("this placement is none of zero(0) to zero(3), and no other is known; use one of them");
+  if (!name_of(placement))
+    say("this placement is none of zero(0) to zero(3), nor hybrid(...) of one, and no other is known; use one of them");
   if (placement.exchange > Exchange::per_slot)
     say("placement.exchange is none that is known; use Exchange::automatic, per_step or per_slot");
   if (name_of(reduce) == nullptr) say("reduce is none that is known; use Reduce::exact or fast");
@@ -67,15 +68,18 @@ const char* name_of(DType leaves) {
   }
 }
 
-std::optional<int> stage_of(const Placement& placement) {
-  for (const int stage : {0, 1, 2, 3})
-    if (placement == zero(stage, placement.exchange)) return stage;
+std::optional<std::string> name_of(const Placement& placement) {
+  for (const int stage : {0, 1, 2, 3}) {
+    const Placement plain = zero(stage, placement.exchange);
+    if (placement == plain) return fmt::format("zero({})", stage);
+    if (placement == hybrid(plain)) return fmt::format("hybrid(zero({}))", stage);
+  }
   return std::nullopt;
 }
 
 bool exchanges_per_slot(const Placement& placement) {
   if (placement.exchange != Exchange::automatic) return placement.exchange == Exchange::per_slot;
-  return placement.gradients == Spread::sharded;
+  return placement.gradients != Spread::replicated;
 }
 
 std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& checkpoint) {

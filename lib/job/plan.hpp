@@ -21,8 +21,8 @@ constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own ar
 [[nodiscard]] const char* name_of(Reduce reduce);
 /// Of `Plan::leaves`; null for what no leaf can be.
 [[nodiscard]] const char* name_of(DType leaves);
-/// The ZeRO stage, whenever gradients travel; nothing for what is none.
-[[nodiscard]] std::optional<int> stage_of(const Placement& placement);
+/// "zero(2)" or "hybrid(zero(2))", whenever gradients travel; nothing for what is neither.
+[[nodiscard]] std::optional<std::string> name_of(const Placement& placement);
 /// What `Exchange::automatic` means is decided here.
 [[nodiscard]] bool exchanges_per_slot(const Placement& placement);
 

@@ -12,20 +12,6 @@
 #include "lib/job/plan.hpp"
 
 namespace elrun::inline v0 {
-namespace {
-
-/// Elements [begin, end) of one unit, in both of two pieces of it.
-struct Overlap {
-  std::uint64_t begin = 0, end = 0;
-};
-std::optional<Overlap> overlap(const Piece& a, const Piece& b) {
-  const Overlap both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  if (a.unit != b.unit || both.begin >= both.end) return std::nullopt;
-  return both;
-}
-
-}  // namespace
-
 /// Waits for this process's place in the next generation.
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
@@ -65,9 +51,9 @@ Standing Job::Impl::standing() const {
           .knowledge = commit_.knowledge(),
           .decision = decision_,
           .saved_step = saved_step_,
-          .parts = held_.world,
-          .part = held_.rank,
-          .whole_parameters = whole_parameters_};
+          .cut = held_,
+          .whole_parameters = whole_parameters_,
+          .node = host.session.place().node.value()};
 }
 
 /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
@@ -104,8 +90,10 @@ void Job::Impl::settle() {
 }
 
 void Job::Impl::share() {
-  const Heritage from = heritage(standings_, newest_step_, whole_optimizer());
-  plan_world();
+  std::vector<std::string> names;
+  for (const Standing& s : standings_) names.push_back(s.node);
+  plan_world(number_nodes(names));
+  const Heritage from = heritage(layout_, standings_, newest_step_, holders_.cuts);
   if (from.complete) {
     inherit(from);
   } else {
@@ -127,9 +115,9 @@ void Job::Impl::load_or_begin() {
   begun_before_ = false;
   overwritten_ |= !checkpoint_.directory.empty();
   commit_ = StepCommit{world.membership(), 0};
-  if (!whole_optimizer() && held_ != my_cut()) {
+  if (held_ != my_cut()) {
     allocate_moments();
-    if (gathers()) keep_only(pieces(layout_, held_.world, held_.rank));
+    if (gathers()) keep_only(pieces(layout_, held_));
   }
   if (checkpoint_.directory.empty()) {
     if (generation.number > 1 && world.leads())
@@ -152,7 +140,7 @@ void Job::Impl::load_or_begin() {
 /// What lies behind the last tensor of each unit, which no checkpoint holds: an exchange that failed may have left anything
 /// there, and it counts in the state hash.
 void Job::Impl::zero_padding() {
-  const std::vector<Piece> shard = pieces(layout_, held_.world, held_.rank);
+  const std::vector<Piece> shard = pieces(layout_, held_);
   for (const Piece& p : shard) {
     const std::uint64_t used = std::clamp(layout_.units[p.unit].used, p.begin, p.end) - p.begin;
     if (gathers()) std::fill_n(parameters_.data() + p.parameter + used, p.size() - used, 0.0f);
@@ -176,17 +164,17 @@ void Job::Impl::open_saves() {
 void Job::Impl::inherit(const Heritage& from) {
   if (from.moves) {
     // Cut short, it leaves a mixture in the memory of who gets all.
-    if (!from.brings[world.rank()]) has_state_ = false, overwritten_ = true;
+    if (!from.held[world.rank()]) has_state_ = false, overwritten_ = true;
     const Cut before = held_;
-    const auto old_pieces = pieces(layout_, before.world, before.rank);
+    const auto old_pieces = pieces(layout_, before);
     std::vector<Arena<float>> old_moments;
-    const bool recut = !whole_optimizer() && before != my_cut();
+    const bool recut = before != my_cut();
     if (recut) {
       old_moments = std::move(moments_);
       allocate_moments();
     }
     try {
-      move_state(from, old_pieces, recut ? old_moments : moments_);
+      move_state(from, recut ? old_moments : moments_);
       move_host_state(from);
       expect(world.agree({}));
     } catch (...) {
@@ -196,24 +184,24 @@ void Job::Impl::inherit(const Heritage& from) {
       }
       throw;
     }
-    if (recut && gathers()) keep_only(pieces(layout_, held_.world, held_.rank));
-    const auto newcomers = std::count(from.brings.begin(), from.brings.end(), std::nullopt);
+    if (recut && gathers()) keep_only(pieces(layout_, held_));
+    const auto newcomers = std::count(from.held.begin(), from.held.end(), std::nullopt);
     if (world.leads() && newcomers > 0)
       host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", newest_step_, newcomers, world.size()));
   }
-  saved_step_ = standings_[from.givers.front()].saved_step;
+  saved_step_ = standings_[from.giver].saved_step;
   commit_ = StepCommit{world.membership(), newest_step_};
   open_saves();
 }
 
 void Job::Impl::move_host_state(const Heritage& from) {
   ByteWriter mine;
-  if (from.givers.front() == world.rank())
+  if (from.giver == world.rank())
     for (const Aux& a : host_state()) mine.put_text(a.name), mine.put_bytes(a.bytes);
   const auto parts = expect(world.all_gather(mine.bytes()));
-  if (from.brings[world.rank()]) return;
+  if (from.held[world.rank()]) return;
   std::vector<Aux> aux;
-  ByteReader reader{parts[from.givers.front()]};
+  ByteReader reader{parts[from.giver]};
   while (reader.left() > 0 && !reader.broken()) {
     std::string name = reader.get_text(reader.left());
     const ByteSpan bytes = reader.get_bytes(reader.left());
@@ -224,77 +212,58 @@ void Job::Impl::move_host_state(const Heritage& from) {
   begun_before_ = true;
 }
 
-/// One exchange. A giver sends its part of parameters and moments to whoever lacks them (sharded parameters stay at their
-/// addresses: what a member keeps of them does not move); the first of them, what is frozen.
-void Job::Impl::move_state(const Heritage& from, const std::vector<Piece>& old_pieces, const std::vector<Arena<float>>& old_moments) {
+/// One exchange. Whoever lacks elements gets them from who holds them: moments, and parameters (which stay at their
+/// addresses: what a member keeps of them does not move); the first giver gives what is frozen.
+void Job::Impl::move_state(const Heritage& from, const std::vector<Arena<float>>& old_moments) {
   const std::uint32_t size = world.size(), me = world.rank();
   std::vector<SendList> sends(size);
   std::vector<ReceiveList> receives(size);
-  const auto given_by = [&](std::uint32_t rank) -> std::vector<Piece> {
-    return from.brings[rank] ? pieces(layout_, from.parts, *from.brings[rank]) : std::vector<Piece>{};
-  };
-  const auto wanted_by = [&](std::uint32_t rank) { return whole_optimizer() ? pieces(layout_, 1, 0) : pieces(layout_, size, rank); };
-  /// Runs between two ranks, in the same order on both sides.
-  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const auto& parameter, const auto& moment, const auto& frozen) {
-    if (!from.brings[giver]) return;
-    const bool lacks_all = !from.brings[taker].has_value();
-    const auto given = given_by(giver);
+  const auto held_by = [&](std::uint32_t rank) { return from.held[rank] ? pieces(layout_, *from.held[rank]) : std::vector<Piece>{}; };
+  const auto floats = [](const Arena<float>& arena, const Piece& at) { return arena.span(at.place, at.size()); };
+  /// What `giver` gives `taker`, in the same order on both sides.
+  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& parameter, const auto& moment, const auto& frozen) {
+    const bool lacks_all = !from.held[taker].has_value();
     if (!gathers() && (lacks_all || !standings_[taker].whole_parameters))
-      for (const Piece& p : given) parameter(p.parameter, p.size());
-    if (lacks_all || !whole_optimizer()) {
-      const auto wanted = wanted_by(taker);
-      for (const Piece& g : given)
-        for (const Piece& w : wanted)
-          if (const auto both = overlap(g, w)) {
-            if (gathers()) parameter(g.parameter + (both->begin - g.begin), both->end - both->begin);
-            moment(*both, g, w);
-          }
-    }
-    if (lacks_all && giver == from.givers.front())
+      for (const Piece& p : given) parameter(p);
+    if (lacks_all || *from.held[taker] != holders_.cuts[taker])
+      for (const auto& [p, wanted] : common(given, pieces(layout_, holders_.cuts[taker]))) {
+        if (gathers()) parameter(p);
+        moment(p, wanted);
+      }
+    if (lacks_all && giver == from.giver)
       for (const UnitLayout& unit : layout_.units)
         if (unit.used > unit.trainable) frozen(unit);
   };
-  // Where a giver's elements lie in its memory, which for replicated state is all of it.
-  const auto old_place = [&](const Piece& part, std::uint64_t element) -> std::uint64_t {
-    for (const Piece& p : old_pieces)
-      if (p.unit == part.unit && p.begin <= element && element < p.end) return p.place + (element - p.begin);
-    ELRUN_ASSERT(false);
-    return 0;
-  };
-  const auto bytes_of_run = [](float* at, std::uint64_t count) { return std::as_writable_bytes(std::span{at, count}); };
+  const auto parameter_span = [&](const Piece& p) { return parameters_.span(p.parameter, p.size()); };
+  const auto frozen_span = [&](const UnitLayout& unit) { return parameters_.span(unit.begin + unit.trainable, unit.used - unit.trainable); };
+  const auto mine = held_by(me);
   for (std::uint32_t other = 0; other < size; ++other) {
-    const bool self = other == me;
-    if (!self || !whole_optimizer())
-      each(
-          me, other,
-          [&](std::uint64_t begin, std::uint64_t count) {
-            if (!self) sends[other].push_back(bytes_of_run(parameters_.data() + begin, count));
-          },
-          [&](const Overlap& both, const Piece& given, const Piece& wanted) {
-            for (std::size_t k = 0; k < moments_.size(); ++k) {
-              float* const at = old_moments[k].data() + old_place(given, both.begin);
-              float* const to = moments_[k].data() + wanted.place + (both.begin - wanted.begin);
-              if (!self)
-                sends[other].push_back(bytes_of_run(at, both.end - both.begin));
-              else if (at != to)
-                std::copy_n(at, both.end - both.begin, to);
-            }
-          },
-          [&](const UnitLayout& unit) {
-            sends[other].push_back(bytes_of_run(parameters_.data() + unit.begin + unit.trainable, unit.used - unit.trainable));
-          });
-    if (self) continue;
+    const auto to_other = *share_out(layout_, from.held, other);
     each(
-        other, me,
-        [&](std::uint64_t begin, std::uint64_t count) { receives[other].push_back(bytes_of_run(parameters_.data() + begin, count)); },
-        [&](const Overlap& both, const Piece&, const Piece& wanted) {
-          for (const Arena<float>& moment : moments_)
-            receives[other].push_back(bytes_of_run(moment.data() + wanted.place + (both.begin - wanted.begin), both.end - both.begin));
+        me, other, to_other[me],
+        [&](const Piece& p) {
+          if (other != me) sends[other].push_back(std::as_bytes(parameter_span(p)));
         },
-        [&](const UnitLayout& unit) {
-          receives[other].push_back(bytes_of_run(parameters_.data() + unit.begin + unit.trainable, unit.used - unit.trainable));
-        });
+        [&](const Piece& p, const Piece& wanted) {
+          const Piece had = common(mine, {p}).front().a;
+          for (std::size_t k = 0; k < moments_.size(); ++k)
+            if (other != me)
+              sends[other].push_back(std::as_bytes(floats(old_moments[k], had)));
+            else
+              std::ranges::copy(floats(old_moments[k], had), floats(moments_[k], wanted).begin());
+        },
+        [&](const UnitLayout& unit) { sends[other].push_back(std::as_bytes(frozen_span(unit))); });
   }
+  const auto to_me = *share_out(layout_, from.held, me);
+  for (std::uint32_t other = 0; other < size; ++other)
+    if (other != me)
+      each(
+          other, me, to_me[other],
+          [&](const Piece& p) { receives[other].push_back(std::as_writable_bytes(parameter_span(p))); },
+          [&](const Piece&, const Piece& wanted) {
+            for (const Arena<float>& moment : moments_) receives[other].push_back(std::as_writable_bytes(floats(moment, wanted)));
+          },
+          [&](const UnitLayout& unit) { receives[other].push_back(std::as_writable_bytes(frozen_span(unit))); });
   expect(world.exchange(sends, receives));
 }
 

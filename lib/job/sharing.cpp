@@ -50,15 +50,16 @@ bool Job::Impl::round(const Phase& phase, std::uint64_t gather, bool last) {
     if (hands_off(needs_[r]) && !streams()) refuse_leaf(r);
   if (wrong.ok() && std::ranges::any_of(needs_, [&](const Need& need) { return hands_off(need) || need.gather != Need::nothing; })) {
     const auto part = [&](std::uint64_t unit, std::uint32_t rank) {
-      const LeafRange run = shard(layout_.units[unit].trainable, world.size(), rank);
+      const LeafRange run = shard(layout_.units[unit].trainable, holders_.cuts[rank]);
       return parameters_.span(layout_.units[unit].begin + run.begin, run.end - run.begin);
     };
     for (std::uint32_t r = 0; r < world.size(); ++r) {
       round_sends_[r].clear(), round_receives_[r].clear();
       if (r == me) continue;
       const Need& theirs = needs_[r];
-      if (theirs.gather != Need::nothing) round_sends_[r].push_back(std::as_bytes(part(theirs.gather, me)));
-      if (mine.gather != Need::nothing) round_receives_[r].push_back(std::as_writable_bytes(part(mine.gather, r)));
+      const bool same_copy = holders_.copies[r] == holders_.copies[me];  // weights come from the own node, where it has all of them
+      if (same_copy && theirs.gather != Need::nothing) round_sends_[r].push_back(std::as_bytes(part(theirs.gather, me)));
+      if (same_copy && mine.gather != Need::nothing) round_receives_[r].push_back(std::as_writable_bytes(part(mine.gather, r)));
       if (hands_off(mine)) round_sends_[r].push_back(stream_.part_for(static_cast<std::uint32_t>(mine.hand_off), r));
       if (hands_off(theirs))
         round_receives_[r].push_back(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
@@ -178,7 +179,7 @@ void Job::Impl::end_use(UnitState& unit, bool gradient) {
   }
   if (!gathers() || unit.open > 0) return;
   if (may_initialise_) written_[unit.index] = mix_sum(std::as_bytes(parameters_.span(layout.begin, layout.trainable)), 0, 0);
-  const LeafRange mine = shard(layout.trainable, held_.world, held_.rank);
+  const LeafRange mine = shard(layout.trainable, held_);
   parameters_.release(layout.begin, layout.begin + mine.begin);
   parameters_.release(layout.begin + mine.end, layout.begin + layout.trainable);
   point_at_weights(unit);

@@ -1,9 +1,15 @@
 #include "lib/job/standing.hpp"
 
-#include <algorithm>
 #include <bit>
 
+#include "lib/job/holders.hpp"
+
 namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t node_name_max = 4096;
+
+}  // namespace
 
 ByteVector encode(const Standing& s) {
   ByteWriter w;
@@ -15,9 +21,10 @@ ByteVector encode(const Standing& s) {
   w.put(std::bit_cast<std::uint32_t>(s.decision.loss));
   w.put(s.decision.tokens);
   w.put(s.saved_step);
-  w.put(s.parts);
-  w.put(s.part);
+  w.put(s.cut.parts);
+  w.put(s.cut.part);
   w.put(static_cast<std::uint8_t>(s.whole_parameters));
+  w.put_text(s.node);
   return w.take();
 }
 
@@ -32,54 +39,27 @@ Result<Standing> decode_standing(ByteSpan bytes) {
   s.decision.loss = std::bit_cast<float>(r.get<std::uint32_t>());
   s.decision.tokens = r.get<std::uint64_t>();
   s.saved_step = r.get<std::uint64_t>();
-  s.parts = r.get<std::uint32_t>();
-  s.part = r.get<std::uint32_t>();
+  s.cut.parts = r.get<std::uint32_t>();
+  s.cut.part = r.get<std::uint32_t>();
   s.whole_parameters = r.get<std::uint8_t>() != 0;
+  s.node = r.get_text(node_name_max);
   const Knowledge& k = s.knowledge;
-  if (s.part >= s.parts || k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1) r.mark_broken();
+  if (s.cut.part >= s.cut.parts || k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1) r.mark_broken();
   ELRUN_TRY(r.finish("a member's standing"));
   return s;
 }
 
-Heritage heritage(std::span<const Standing> standings, std::uint64_t step, bool replicated) {
+Heritage heritage(const Layout& layout, std::span<const Standing> standings, std::uint64_t step, std::span<const Cut> cuts) {
   Heritage out;
-  out.brings.resize(standings.size());
-  const auto has = [&](const Standing& s) { return s.has_state && s.knowledge.applied == step; };
-  // The cut of the first member whose cut has all its parts here; what members of another one have is of no use now.
-  for (const Standing& candidate : standings) {
-    if (!has(candidate)) continue;
-    out.found = true;
-    if (out.complete) break;
-    out.givers.clear();
-    std::fill(out.brings.begin(), out.brings.end(), std::nullopt);
-    for (std::uint32_t r = 0; r < standings.size(); ++r) {
-      const Standing& s = standings[r];
-      if (!has(s)) continue;
-      if (replicated) {
-        out.brings[r] = static_cast<std::uint32_t>(out.givers.size());
-        out.givers.push_back(r);
-      } else if (s.parts == candidate.parts) {
-        out.brings[r] = s.part;
-      }
-    }
-    out.parts = replicated ? static_cast<std::uint32_t>(out.givers.size()) : candidate.parts;
-    if (!replicated && out.parts <= standings.size()) {
-      std::vector<std::optional<std::uint32_t>> by_part(out.parts);
-      for (std::uint32_t r = 0; r < standings.size(); ++r)
-        if (out.brings[r]) {
-          auto& giver = by_part[*out.brings[r]];
-          if (giver) out.brings[r].reset();  // it is given already; this one gets its new shard like a newcomer
-          else giver = r;
-        }
-      for (const auto& rank : by_part)
-        if (rank) out.givers.push_back(*rank);
-    }
-    out.complete = out.givers.size() == out.parts;
+  for (std::uint32_t r = 0; r < standings.size(); ++r) {
+    const Standing& s = standings[r];
+    const bool brings = s.has_state && s.knowledge.applied == step;
+    out.held.push_back(brings ? std::optional{s.cut} : std::nullopt);
+    if (brings && !out.found) out.giver = r;
+    out.found |= brings;
+    out.moves |= !brings || !s.whole_parameters || s.cut != cuts[r];
   }
-  if (!out.complete) return out;
-  for (std::uint32_t r = 0; r < standings.size(); ++r)
-    out.moves |= !out.brings[r] || !standings[r].whole_parameters ||
-                 (!replicated && (out.parts != standings.size() || *out.brings[r] != r));
+  out.complete = out.found && share_out(layout, out.held).has_value();
   return out;
 }
 

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <elrun/result.hpp>
 
 #include "lib/base/bytes.hpp"
 #include "lib/job/commit.hpp"
+#include "lib/job/layout.hpp"
 
 namespace elrun::inline v0 {
 
@@ -29,26 +31,24 @@ struct Standing {
   Knowledge knowledge{};
   Decision decision{};  ///< Of step `knowledge.decided - 1`, where this member decided it.
   std::uint64_t saved_step = 0;
-  /// The shard that it holds of what is sharded, of a cut into `parts`: the same bits whenever it was cut, for the state of a
-  /// step is one. Replicated state is one part, and everybody's.
-  std::uint32_t parts = 1, part = 0;
+  Cut cut{};                     ///< The shard that it holds of what is sharded. Of replicated state that is all.
   bool whole_parameters = true;  ///< Parameters outside of its shard are of the same step, too.
+  std::string node;              ///< Where it runs.
   friend bool operator==(const Standing&, const Standing&) = default;
 };
 [[nodiscard]] ByteVector encode(const Standing& standing);
 [[nodiscard]] Result<Standing> decode_standing(ByteSpan bytes);
 
-/// Who gives what, once every member that could has applied `step` - 1.
+/// Who gives the state, once every member that could has applied `step` - 1.
 struct Heritage {
   bool found = false;     ///< Somebody has the state of `step`.
   bool complete = false;  ///< And together they have all of it; else it comes from a checkpoint.
-  std::uint32_t parts = 0;
-  std::vector<std::uint32_t> givers;                 ///< The rank that gives each part.
-  std::vector<std::optional<std::uint32_t>> brings;  ///< By rank: the part that it brings; nothing: it gets everything.
-  bool moves = false;                                ///< Some member lacks something.
+  std::vector<std::optional<Cut>> held;  ///< By rank: the shard that it brings; nothing: it gets everything.
+  std::uint32_t giver = 0;               ///< The first that brings one. It gives what all have alike.
+  bool moves = false;                    ///< Some member lacks something.
 };
-/// `replicated`: every member that has state has all of it, and they share the work of giving it to the others.
-/// `standings` in rank order, as they are after what `recover` found was done.
-[[nodiscard]] Heritage heritage(std::span<const Standing> standings, std::uint64_t step, bool replicated);
+/// `standings` in rank order, as they are after what `recover` found was done. `cuts`: by rank, what it is to hold. Shards of
+/// one step go together whatever world they were cut for: their bits are the same.
+[[nodiscard]] Heritage heritage(const Layout& layout, std::span<const Standing> standings, std::uint64_t step, std::span<const Cut> cuts);
 
 }  // namespace elrun::inline v0

@@ -228,7 +228,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
 bool Job::Impl::reduce_and_vote() {
   if (!(streams() ? stream_.finish(world) : gradients_.reduce(world)).ok()) return false;
   std::vector<float>& nodes = norm_nodes_[world.rank()];
-  norm_.fold_shard(reduced(), nodes);
+  norm_.fold_shard(streams() ? stream_.folded() : gradients_.reduced(), nodes);
   write_vote(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); })));
   return exchange_votes().ok();
 }

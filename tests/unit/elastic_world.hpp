@@ -23,6 +23,7 @@ struct Fate {
   std::uint32_t whom = 0;     ///< Of the members in rank order, modulo their number.
   std::uint64_t at = 0;
   bool comes_back = true;     ///< A newcomer in the place of the one that dies or leaves.
+  bool with_its_node = false;  ///< When it dies, so do all others of its node.
 };
 
 /// Thrown out of an exchange: what SIGKILL is to a process.
@@ -30,7 +31,9 @@ struct Killed {};
 
 class ElasticWorld {
  public:
-  ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program) : fates_{fates.begin(), fates.end()}, program_{std::move(program)} {
+  /// `nodes`: of each member, in the order in which they are born, the number of its node; else all are on one.
+  ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program, std::vector<std::uint32_t> nodes = {})
+      : fates_{fates.begin(), fates.end()}, program_{std::move(program)}, nodes_{std::move(nodes)} {
     const std::lock_guard lock{mutex_};
     for (std::uint32_t i = 0; i < members; ++i) add_member();
     form();
@@ -81,8 +84,10 @@ class ElasticWorld {
     std::vector<OnOver> calls_;
   };
   struct Person {
-    explicit Person(ElasticWorld& world) : session{world, *this} {}
+    Person(ElasticWorld& world, std::uint32_t node_number) : session{world, *this}, node{node_number} {}
     PersonSession session;
+    const std::uint32_t node;
+    bool dies_too = false;  // in its next exchange, or before it comes to the next generation
     bool alive = true, waits = true, killed = false;
     bool comes_back = false, has_left = false;
     std::atomic<bool> is_leaving = false;
@@ -134,8 +139,10 @@ class ElasticWorld {
 
   // --- under the mutex ---
 
-  void add_member() {
-    Person& person = *people_.emplace_back(std::make_unique<Person>(*this));
+  /// `node`: else the one that is its by its birth.
+  void add_member(std::optional<std::uint32_t> node = {}) {
+    const std::uint32_t by_birth = people_.size() < nodes_.size() ? nodes_[people_.size()] : 0;
+    Person& person = *people_.emplace_back(std::make_unique<Person>(*this, node.value_or(by_birth)));
     Member& result = results_.emplace_back();
     person.thread = std::thread{[this, &person, &result] { live(person, result); }};
   }
@@ -160,6 +167,12 @@ class ElasticWorld {
       place.elastic = true;
       place.address = "127.0.0.1";
       place.restart_count = static_cast<std::uint32_t>(number_ - 1);
+      place.node = NodeId{fmt::format("node {}", members[r]->node)};
+      const auto on_its_node = [&](auto end) {
+        return static_cast<std::uint32_t>(std::count_if(members.begin(), end, [&](const Person* p) { return p->node == members[r]->node; }));
+      };
+      place.local_rank = LocalRank{on_its_node(members.begin() + r)};
+      place.local_world = on_its_node(members.end());
       members[r]->next = place;
       members[r]->shared = shared;
       members[r]->waits = false;
@@ -202,6 +215,7 @@ class ElasticWorld {
 
   Result<void> next(Person& person) {
     std::unique_lock lock{mutex_};
+    if (person.dies_too) return Failure{Code::generation_over, Remedy::exit_process, "its node is gone"};
     if (person.has_left) return Failure{Code::generation_over, Remedy::exit_process, "its node has left"};
     if (!person.next) {
       person.waits = true;
@@ -221,15 +235,15 @@ class ElasticWorld {
     {
       const std::lock_guard lock{mutex_};
       person.has_left = true;
-      if (person.comes_back) add_member();
+      if (person.comes_back) add_member(person.node);
     }
     end_generation(person.session.place().membership.generation.number, {Code::generation_over, Remedy::rejoin, "a node leaves"});
   }
 
   void gone(Person& person, bool killed) {
     const std::lock_guard lock{mutex_};
+    person.killed = killed || person.dies_too || !person.alive;  // death may meet it where it has heard of the end before
     person.alive = false;
-    person.killed = killed;
     form();
   }
 
@@ -258,6 +272,7 @@ class ElasticWorld {
     Fate fate;
     {
       const std::lock_guard lock{mutex_};
+      if (std::exchange(person.dies_too, false)) return person.alive = false, true;
       if (!fate_ || fate_->kind == Fate::Kind::splits || who.generation.number != number_ || fate_->whom % who.world.value() != who.rank.value() || fate_->at != exchange) return false;
       fate = *std::exchange(fate_, std::nullopt);
       if (fate.kind == Fate::Kind::leaves) {
@@ -266,8 +281,17 @@ class ElasticWorld {
         draw_fate();
         return false;
       }
-      if (fate.kind == Fate::Kind::grows || (fate.kind == Fate::Kind::dies && fate.comes_back)) add_member();
-      if (fate.kind == Fate::Kind::dies) person.alive = false;
+      if (fate.kind == Fate::Kind::grows) add_member();
+      if (fate.kind == Fate::Kind::dies) {
+        person.alive = false;
+        const std::size_t born = people_.size();
+        for (std::size_t i = 0; i < born; ++i) {
+          Person& other = *people_[i];
+          const bool dies_too = fate.with_its_node && other.alive && other.node == person.node;
+          if (dies_too) other.dies_too = true;
+          if (fate.comes_back && (dies_too || &other == &person)) add_member(person.node);
+        }
+      }
     }
     if (fate.kind != Fate::Kind::dies) end_generation(who.generation.number, {Code::generation_over, Remedy::rejoin, "the world changes"});
     return fate.kind == Fate::Kind::dies;
@@ -286,6 +310,7 @@ class ElasticWorld {
   std::deque<Fate> fates_;
   std::optional<Fate> fate_;  // of this generation; one that struck is gone, but for a split
   const Program program_;
+  const std::vector<std::uint32_t> nodes_;
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;

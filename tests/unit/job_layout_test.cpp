@@ -36,7 +36,7 @@ TEST_CASE("shards cover every unit's granules exactly once, in any world", "[job
   for (std::uint32_t world = 1; world <= 9; ++world) {
     std::vector<int> owners(layout.gradients, 0);
     for (std::uint32_t rank = 0; rank < world; ++rank) {
-      const auto shard = pieces(layout, world, rank);
+      const auto shard = pieces(layout, {world, rank});
       std::uint64_t place = 0;
       for (const Piece& p : shard) {
         CHECK(p.begin % granule == 0);

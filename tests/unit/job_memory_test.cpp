@@ -26,7 +26,7 @@ TEST_CASE("bytes by state of a small model, added up by hand", "[memory]") {
   REQUIRE(layout.gradients == 8 * 1024);
   REQUIRE(layout.parameters == 9 * 1024);
   const auto of = [&](int stage, std::uint32_t slots, std::uint32_t world) {
-    auto ranks = bytes_by_rank(layout, zero(stage), Optimizer::adamw, slots, world);
+    auto ranks = bytes_by_rank(layout, zero(stage), Optimizer::adamw, slots, world, world);
     for (RankBytes& b : ranks)
       for (std::uint64_t* bytes : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *bytes /= granule_bytes;
     return ranks;
@@ -50,9 +50,9 @@ TEST_CASE("what is worked out for gradients and exchange is what is allocated, i
   for (const auto& [reduce, leaves] : {std::pair{Reduce::exact, DType::f32}, {Reduce::exact, DType::bf16}, {Reduce::fast, DType::f32}})
     for (const std::uint32_t slots : {1u, 2u, 3u, 4u, 7u, 8u, 12u, 16u})
       for (std::uint32_t world = 1; world <= 9; ++world) {
-        const auto told = bytes_by_rank(layout, zero(0), Optimizer::sgd, slots, world, reduce, leaves);
+        const auto told = bytes_by_rank(layout, zero(0), Optimizer::sgd, slots, world, world, reduce, leaves);
         for (std::uint32_t r = 0; r < world; ++r) {
-          const Gradients gradients{layout, assign_slots(slots, world), r, true, reduce, leaves};
+          const Gradients gradients{layout, assign_slots(slots, world), holders(Spread::replicated, std::vector<std::uint32_t>(world)), r, reduce, leaves};
           CAPTURE(slots, world, r);
           CHECK(told[r].gradients == gradients.buffers() * layout.gradients * sizeof(float));
           CHECK(told[r].exchange == gradients.exchange_bytes());
@@ -65,7 +65,7 @@ TEST_CASE("no stage takes more of what it cuts, and the shards add up", "[memory
   const Layout layout = lay_out(small());
   for (std::uint32_t world = 1; world <= 12; ++world) {
     std::vector<std::vector<RankBytes>> stages;
-    for (const int stage : {0, 1, 2, 3}) stages.push_back(bytes_by_rank(layout, zero(stage), Optimizer::adamw, 8, world));
+    for (const int stage : {0, 1, 2, 3}) stages.push_back(bytes_by_rank(layout, zero(stage), Optimizer::adamw, 8, world, world));
     std::uint64_t optimizer = 0;
     for (std::uint32_t r = 0; r < world; ++r) {
       CHECK(stages[1][r].optimizer <= stages[0][r].optimizer);

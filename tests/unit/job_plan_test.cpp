@@ -1,5 +1,7 @@
 #include "lib/job/plan.hpp"
 
+#include <fmt/format.h>
+
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {
@@ -24,9 +26,13 @@ TEST_CASE("every stage has both evaluations, and sharded gradients travel in eve
       Plan p = good();
       p.placement = zero(stage, exchange);
       CHECK(p.problems().empty());
-      CHECK(stage_of(p.placement) == stage);
+      CHECK(name_of(p.placement) == fmt::format("zero({})", stage));
+      p.placement = hybrid(p.placement);
+      CHECK(p.problems().empty());
+      CHECK(name_of(p.placement) == (stage == 0 ? "zero(0)" : fmt::format("hybrid(zero({}))", stage)));
     }
     CHECK(exchanges_per_slot(zero(stage)) == (stage >= 2));
+    CHECK(exchanges_per_slot(hybrid(zero(stage))) == (stage >= 2));
     CHECK(exchanges_per_slot(zero(stage, Exchange::per_slot)));
     CHECK_FALSE(exchanges_per_slot(zero(stage, Exchange::per_step)));
   }

@@ -51,7 +51,7 @@ TEST_CASE("after a change of the world a rank holds its new shard of the paramet
       const Job::Impl& impl = JobAccess::impl(job);
       const std::uint32_t size = impl.world.size();
       ++slots_in[size];
-      wrong += impl.parameters().held_bytes() != bytes_by_rank(layout, zero(3), Optimizer::adamw, 8, size)[impl.world.rank()].parameters;
+      wrong += impl.parameters().held_bytes() != bytes_by_rank(layout, zero(3), Optimizer::adamw, 8, size, size)[impl.world.rank()].parameters;
     };
     const std::uint32_t before = dies ? 3 : 2, after = dies ? 2 : 3;  // cuts that differ on every rank but the first
     ElasticWorld world{before, {{dies ? Fate::Kind::dies : Fate::Kind::grows, before - 1, 90, false}}, toy({.plan = toy_plan(3), .checkpoint = checkpoint, .in_slot = look})};
@@ -80,17 +80,25 @@ TEST_CASE("of members that hold one cut some may have begun a generation that th
     }
 }
 
-TEST_CASE("a part of the state that two members bring is given by one of them", "[job][elastic]") {
-  const auto member = [](std::uint32_t parts, std::uint32_t part) { return Standing{.has_state = true, .knowledge = {5, 5, 5}, .parts = parts, .part = part}; };
-  const Heritage twice = heritage(std::vector{member(2, 0), member(2, 1), member(2, 1)}, 5, false);
-  CHECK(twice.complete);
-  CHECK(twice.givers == std::vector<std::uint32_t>{0, 1});
-  CHECK(twice.brings == std::vector<std::optional<std::uint32_t>>{0, 1, std::nullopt});
-  // Of two cuts the one counts that is whole.
-  const Heritage mixed = heritage(std::vector{member(3, 2), member(2, 1), member(2, 0)}, 5, false);
-  CHECK(mixed.complete);
-  CHECK(mixed.givers == std::vector<std::uint32_t>{2, 1});
-  CHECK_FALSE(heritage(std::vector{member(3, 2), member(2, 1), member(3, 0)}, 5, false).complete);
+TEST_CASE("shards of several cuts go together, and what two members bring is given by both", "[job][elastic]") {
+  const Layout layout = lay_out({{"a", {{"w", DType::f32, {6 * granule}, {}}}}});
+  using Shares = std::vector<std::vector<std::pair<std::uint64_t, std::uint64_t>>>;
+  const auto shares_of = [&](const std::vector<Cut>& cuts) -> std::optional<Shares> {
+    std::vector<Standing> members;
+    for (const Cut& cut : cuts) members.push_back({.has_state = true, .knowledge = {5, 5, 5}, .cut = cut});
+    const Heritage from = heritage(layout, members, 5, cuts);
+    if (!from.complete) return std::nullopt;
+    Shares out;
+    const auto shares = share_out(layout, from.held);
+    for (const auto& given : shares.value()) {
+      out.emplace_back();
+      for (const Piece& p : given) out.back().emplace_back(p.begin / granule, p.end / granule);
+    }
+    return out;
+  };
+  CHECK(shares_of({{2, 0}, {2, 1}, {2, 1}}) == Shares{{{0, 3}}, {{3, 5}}, {{5, 6}}});
+  CHECK(shares_of({{3, 2}, {2, 1}, {2, 0}}) == Shares{{{4, 5}}, {{3, 4}, {5, 6}}, {{0, 3}}});
+  CHECK_FALSE(shares_of({{3, 2}, {2, 1}, {3, 0}}).has_value());
 }
 
 }  // namespace elrun::test

@@ -161,6 +161,7 @@ struct WorldOptions {
   std::optional<Leave> leave{};
   std::uint64_t* bytes_sent = nullptr;
   bool elastic = false;
+  std::vector<std::uint32_t> nodes{};  ///< By rank, the number of its node; else all are on one.
   JoinPeers join{};  ///< Instead of the exchange of memory.
   const Clock* clock = nullptr;  ///< Instead of the real one.
   Files* files = nullptr;        ///< Likewise.
@@ -197,6 +198,12 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
     place.elastic = options.elastic;
     place.address = "127.0.0.1";
     place.key.fill(std::byte{7});
+    if (!options.nodes.empty()) {
+      const auto here = [&](auto end) { return static_cast<std::uint32_t>(std::count(options.nodes.begin(), end, options.nodes[r])); };
+      place.node = NodeId{fmt::format("node {}", options.nodes[r])};
+      place.local_rank = LocalRank{here(options.nodes.begin() + r)};
+      place.local_world = here(options.nodes.end());
+    }
     shared->sessions.push_back(std::make_unique<TestSession>(place, shared->store.of(Rank{r})));
   }
   const auto one = [&](std::uint32_t rank) {

@@ -19,6 +19,11 @@ elrun::Exchange exchange_of(const gpt::Options& options) {
   return options.exchange == "step" ? elrun::Exchange::per_step : elrun::Exchange::per_slot;
 }
 
+elrun::Placement placement_of(const gpt::Options& options) {
+  const elrun::Placement stage = elrun::zero(options.zero.back() - '0', exchange_of(options));
+  return options.zero.starts_with("hybrid") ? elrun::hybrid(stage) : stage;
+}
+
 elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
   return {.global_batch = options.global_batch,
           .micro_batch = options.micro_batch,
@@ -26,7 +31,7 @@ elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
           .data_hash = text.hash(),
           .steps = options.steps,
           .seed = options.seed,
-          .placement = elrun::zero(static_cast<int>(options.zero), exchange_of(options)),
+          .placement = placement_of(options),
           .reduce = options.reduce == "fast" ? elrun::Reduce::fast : elrun::Reduce::exact,
           .leaves = options.leaves == "bf16" ? elrun::DType::bf16 : elrun::DType::f32,
           // What the names and shapes of the parameters do not say.
@@ -54,7 +59,7 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
       {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep)});
   nn::Engine engine{job.compute_threads()};
   gpt::Model model{job, engine, options};
-  if (options.plan > 0) return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan)));
+  if (options.plan > 0) return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan), static_cast<std::uint32_t>(options.per_node)));
   job.seal();
   if (!job.restore()) model.initialise(job.rng("init"));
 

@@ -19,7 +19,7 @@ struct Options {
   std::uint64_t channels = 128;
   std::uint64_t heads = 4;
   std::uint64_t context = 64;  ///< Bytes that a prediction looks back on; also the length of a sample.
-  std::uint64_t zero = 1;      ///< ZeRO stage.
+  std::string zero = "1";      ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3.
   std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
   std::string leaves = "f32";     ///< What each slot's gradient is rounded to: f32 or bf16.
   std::string reduce = "exact";  ///< How gradients are added up: exact or fast.
@@ -33,6 +33,7 @@ struct Options {
   double audit = 0;          ///< Probability with which a slot of a step is computed by other workers, too.
   std::uint64_t verify = 0;  ///< Steps between comparisons of all workers' states; 0: none.
   std::uint64_t plan = 0;  ///< Workers to print the plan for; 0: train.
+  std::uint64_t per_node = 0;  ///< Of those, to a node; 0: all on one.
   bool help = false;
 };
 

@@ -86,9 +86,9 @@ class Fleet {
   }
 
   void start_agent(unsigned rank) {
-    std::vector<std::string> arguments{"--nproc_per_node", std::to_string(setting_.workers), "--max_restarts", "1000"};
+    std::vector<std::string> arguments{"--nproc_per_node", std::to_string(setting_.workers - (rank == 1 ? setting_.fewer : 0)), "--max_restarts", "1000"};
     if (!alone()) {
-      arguments.insert(arguments.end(), {"--nnodes", "1:" + std::to_string(setting_.agents), "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d",
+      arguments.insert(arguments.end(), {"--nnodes", (history_.events.empty() ? "" : "1:") + std::to_string(setting_.agents), "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d",
                                          "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
                                          std::string{"last_call_timeout=1"} + (setting_.coordinator_apart ? ",is_host=0" : "")});
     }

@@ -77,7 +77,12 @@ std::vector<Setting> matrix(const std::vector<Dimension>& dimensions) {
   for (const Dimension& d : dimensions) times(d, [](Setting& s, const Choice& choice) { s.options.push_back(choice); });
   times(std::vector<const char*>{"shm", "tcp"}, [](Setting& s, const char* v) { s.transport = v; });
   times(std::vector{1u, 2u}, [](Setting& s, unsigned v) { s.threads = v; });
-  times(std::vector{1u, 2u, 3u, 5u, 6u, 7u, 8u}, [](Setting& s, unsigned v) { s.workers = v; });
+  times(std::vector{1u, 2u, 3u, 5u, 6u, 7u, 8u}, [](Setting& s, unsigned v) {
+    const bool by_node = std::ranges::any_of(s.options, [](const Choice& c) { return c.size() == 2 && c[1].starts_with("hybrid"); });
+    s.agents = by_node && v > 1 ? 2 : 1;  // on one node it would be the stage alone
+    s.workers = (v + s.agents - 1) / s.agents;
+    s.fewer = s.agents * s.workers - v;
+  });
   return cells;
 }
 
@@ -124,7 +129,7 @@ std::string to_string(Kind kind) {
 }
 
 std::string describe(const Setting& s) {
-  std::string text = fmt::format("{} x {} workers, {} thread{}, {}", s.agents, s.workers, s.threads, s.threads == 1 ? "" : "s", s.transport);
+  std::string text = fmt::format("{} x {} workers{}, {} thread{}, {}", s.agents, s.workers, s.fewer > 0 ? fmt::format(" less {}", s.fewer) : "", s.threads, s.threads == 1 ? "" : "s", s.transport);
   for (const Choice& choice : s.options)
     if (!choice.empty()) text += fmt::format(", {}", fmt::join(choice, " "));
   if (s.checkpoint_every > 0) text += fmt::format(", a checkpoint every {} steps", s.checkpoint_every);

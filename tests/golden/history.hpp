@@ -22,6 +22,7 @@ using Dimension = std::vector<Choice>;
 /// How a job is run.
 struct Setting {
   unsigned agents = 1, workers = 1, threads = 1;  ///< Workers of each agent, threads of each worker.
+  unsigned fewer = 0;                             ///< So many fewer workers of the second agent.
   std::string transport = "auto";                 ///< ELRUN_TRANSPORT.
   std::vector<Choice> options;
   unsigned checkpoint_every = 0;   ///< 0: without checkpoints.

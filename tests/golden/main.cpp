@@ -185,7 +185,7 @@ class Campaign {
       std::string row = fmt::format("{} thread{}, {}", cell.threads, cell.threads == 1 ? " " : "s", cell.transport);
       for (const Choice& choice : cell.options)
         if (!choice.empty()) row += fmt::format(", {}", fmt::join(choice, " "));
-      rows[row] += fmt::format(" {}{}", cell.workers, good ? "" : " FAILED");
+      rows[row] += fmt::format(" {}{}", cell.agents * cell.workers - cell.fewer, good ? "" : " FAILED");
       progress(fmt::format("{} of {}", i + 1, chosen.size()));
     }
     progress("");

@@ -141,6 +141,31 @@ TEST_CASE("replicated state: the survivors of a kill keep their processes, and n
   });
 }
 
+TEST_CASE("state that every node has all of: a node's workers are killed, and nothing is done again", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 300;
+  const std::string state = undisturbed(folder, steps);
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  const auto agent = [&](const char* rank, const char* workers) {  // unequal nodes, no checkpoints
+    return start("elrun", under_elrun({"--nnodes", "2", "--nproc_per_node", workers, "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint},
+                                      gpt_arguments(folder / "text", steps, {"--zero", "hybrid3"})));
+  };
+  const auto first = agent("0", "2"), second = agent("1", "1");
+  REQUIRE(until(*first, "step=50 "));
+  const auto victims = second->children_named("gpt");
+  REQUIRE(victims.size() == 1);
+  REQUIRE(::kill(victims[0], SIGKILL) == 0);
+  const Ended ended = finish(*first), other = finish(*second);
+  INFO(tail(ended.output) << "\n--- second\n" << tail(other.output));
+  CHECK(ended.code == 0);
+  CHECK(other.code == 0);
+  CHECK(ended.state == state);
+  CHECK(ended.says("world=3 generation=2"));
+  CHECK(ended.says("hybrid(zero(3))"));
+  CHECK_FALSE(ended.says("was lost"));
+  CHECK_FALSE(ended.says("begins the job again"));
+}
+
 TEST_CASE("two workers whose connection breaks live on: the world is made again of the same processes", "[golden]") {
   const Folder folder;
   constexpr unsigned steps = 300;

@@ -13,7 +13,7 @@ TEST_CASE("options are read as --name value and --name=value", "[gpt]") {
   CHECK(parsed.problems.empty());
   CHECK(parsed.options.data == "a.txt");
   CHECK(parsed.options.steps == 7);
-  CHECK(parsed.options.zero == 0);
+  CHECK(parsed.options.zero == "0");
   CHECK(parsed.options.lr == 1e-4);
   CHECK(parsed.options.every == 3);
   CHECK(parsed.options.seed == ~std::uint64_t{0});
@@ -61,6 +61,18 @@ TEST_CASE("contradictions have an exit code of their own", "[gpt]") {
   CHECK_THAT(parsed.problems[1], Contains("--every 5") && Contains("--checkpoint"));
 }
 
+TEST_CASE("a placement is a stage, plain or inside of each node", "[gpt]") {
+  for (const char* good : {"0", "1", "2", "3", "hybrid2", "hybrid3"}) CHECK(parse({"--data", "a", "--zero", good}).problems.empty());
+  for (const char* bad : {"4", "hybrid", "hybrid1", "hybrid4", "03"}) {
+    const auto parsed = parse({"--data", "a", std::string{"--zero="} + bad});
+    CAPTURE(bad);
+    CHECK(parsed.problems.size() == 1);
+    CHECK(parsed.exit_code != 0);
+  }
+  CHECK(parse({"--data", "a", "--plan", "8", "--per-node", "4"}).problems.empty());
+  CHECK_THAT(parse({"--data", "a", "--per-node", "4"}).problems.at(0), Contains("--per-node 4") && Contains("--plan"));
+}
+
 TEST_CASE("an audit has a probability", "[gpt]") {
   CHECK(parse({"--data", "a", "--audit", "0.25", "--verify", "10"}).problems.empty());
   CHECK(parse({"--data", "a", "--audit", "1"}).problems.empty());
@@ -77,7 +89,6 @@ TEST_CASE("numbers are bounded and read whole", "[gpt]") {
   }
   for (const char* bad : {"0", "nan", "inf", "-0.1", "1x", "1000"})
     CHECK(parse({"--data", "a", "--lr", bad}).exit_code == flags::usage);
-  CHECK(parse({"--data", "a", "--zero", "4"}).exit_code == flags::usage);
   CHECK(parse({"--data", "a", "--keep", "1"}).exit_code == flags::usage);
   CHECK(parse({}).exit_code == flags::usage);
   CHECK(parse({"--data="}).exit_code == flags::usage);
@@ -89,7 +100,7 @@ TEST_CASE("help names every option with its default, and wins over problems", "[
   CHECK(parsed.problems.empty());
   for (const char* name : {"--data", "--steps", "--global-batch", "--micro-batch", "--layers", "--channels", "--heads",
                            "--context", "--zero", "--exchange", "--reduce", "--seed", "--lr", "--checkpoint", "--every", "--keep", "--sample", "--plan",
-                           "--recompute", "--audit", "--verify"})
+                           "--recompute", "--audit", "--verify", "--per-node"})
     CHECK_THAT(gpt::help(), Contains(name));
   CHECK_THAT(gpt::help(), Contains("(60)"));
 }

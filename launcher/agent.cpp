@@ -206,7 +206,8 @@ class Agent {
               if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never)
                 asio::post(loop_, [this] { take_over(); });
             },
-            [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }};
+            [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); },
+            [this] { end_if_allowed(); }};
   }
 
   // The loop does not wait for name servers: signals come, and workers may run.
@@ -288,6 +289,7 @@ class Agent {
     whole.hint = options_.node_rank;
     whole.topology = options_.topology;
     whole.role = options_.role;
+    whole.confirms_verdict = true;
     link_->send(whole);
   }
 
@@ -386,8 +388,8 @@ class Agent {
       report();
       end_if_allowed();
     });
-    // The host of the rendezvous stays until the others have the verdict, a bounded time.
-    timer_.expires_after(a.by_verdict && hosted() != nullptr ? options_.timeouts.verdict_linger + 1s : Duration{0});
+    // The host of the rendezvous stays until the others have the verdict, and they until it knows that: a bounded time.
+    timer_.expires_after(a.by_verdict ? options_.timeouts.verdict_linger + 1s : Duration{0});
     timer_.async_wait([this](const boost::system::error_code& error) {
       if (error) return;
       lingered_ = true;
@@ -409,7 +411,7 @@ class Agent {
   [[nodiscard]] const Coordinator* hosted() const { return elected_ != nullptr ? elected_->coordinator() : coordinator_.get(); }
 
   void end_if_allowed() {
-    if (finished_ && reported_ && (lingered_ || hosted() == nullptr || hosted()->may_exit())) end();
+    if (finished_ && reported_ && (lingered_ || (hosted() != nullptr ? hosted()->may_exit() : !link_ || !link_->is_taking_leave()))) end();
   }
 
   void end() {

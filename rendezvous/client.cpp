@@ -27,6 +27,7 @@ namespace {
 using Loop = boost::asio::io_context;
 
 constexpr Duration backoff_min = 50ms, backoff_max = 2s;
+constexpr Duration leave_taking_max = 1s;
 
 // What one attempt tells its link; loop thread only.
 class AttemptOwner {
@@ -84,6 +85,11 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
     queue_.push_back(std::move(out));
     write();
   }
+  /// The last that is sent. The coordinator ends the stream when it has read that, or that nothing more comes.
+  void send_last(const NodeMessage& message) {
+    last_ = true;
+    send(message);
+  }
   /// The owner is told that it is down, for this reason.
   void cancel(std::string why) {
     if (over_) return;
@@ -122,7 +128,9 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
     writing_ = false;
     queued_ -= queue_.front().ByteSizeLong();
     queue_.pop_front();
-    if (ok) write();  // else the read fails as well, and says so
+    if (!ok) return;  // the read fails as well, and says so
+    if (!queue_.empty()) write();
+    else if (last_ && !over_) StartWritesDone();
   }
 
   // gRPC's threads. A letter whose attempt is gone finds `owner_` expired: it is destroyed on the loop, which reads them.
@@ -161,7 +169,7 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
   wire::ToNode in_;
   std::deque<wire::ToCoordinator> queue_;
   std::uint64_t queued_ = 0;
-  bool up_ = false, writing_ = false, over_ = false;
+  bool up_ = false, writing_ = false, over_ = false, last_ = false;
   std::shared_ptr<std::promise<void>> ended_ = std::make_shared<std::promise<void>>();
 };
 
@@ -183,6 +191,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
       attempt_->cancel(fmt::format("the name {} leads to {} now", endpoint_.host, now.addresses.front().text));
     });
   }
+  [[nodiscard]] bool is_taking_leave() const override { return over_ && attempt_ != nullptr; }
   [[nodiscard]] std::string local_address() const override { return local_address_; }
 
  private:
@@ -226,11 +235,15 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     tell([](const Handler& h) { h.connected(); });
   }
   void received(const CoordinatorMessage& message) override {
-    const bool last = std::holds_alternative<Verdict>(message) || std::holds_alternative<Refused>(message);
-    if (last) {  // nothing comes after it: ending the stream tells the coordinator that it arrived
+    if (over_) return;
+    const bool is_verdict = std::holds_alternative<Verdict>(message);
+    if (is_verdict || std::holds_alternative<Refused>(message)) {  // nothing comes after it
       over_ = true;
       up_ = false;
-      post([this] { attempt_.reset(); });
+      heartbeat_.cancel();
+      if (is_verdict) attempt_->send_last(VerdictHeard{});
+      if (is_verdict) arm(timer_, leave_taking_max, [this] { take_leave(); });
+      else post([this] { take_leave(); });
     }
     tell([&](const Handler& h) { h.message(message); });
   }
@@ -238,13 +251,19 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     const bool was_up = std::exchange(up_, false);
     timer_.cancel();
     heartbeat_.cancel();
+    if (over_) return take_leave();
     attempt_.reset();
-    if (over_) return;
     const Address& address = addresses_[next_address_];
     if (!was_up) why += advice(why);
     // Another address of the same name may answer; only the whole list counts as an attempt.
     if (!was_up && ++next_address_ < addresses_.size()) return open();
     failed({Code::unreachable, Remedy::retry, fmt::format("{}: {}", address.text, in_plain_words(why))});
+  }
+  void take_leave() {
+    attempt_.reset();
+    tell([](const Handler& h) {
+      if (h.took_leave) h.took_leave();
+    });
   }
   void refused(std::string why) override {
     received(Refused{{.code = Code::refused,

@@ -71,6 +71,7 @@ class Link final : public ElectedLink, public Ledger {
   [[nodiscard]] std::string local_address() const override {
     return setting_.local_address.empty() ? etcd_->local_address() : setting_.local_address;
   }
+  [[nodiscard]] bool is_taking_leave() const override { return line_ && line_->is_taking_leave(); }
   [[nodiscard]] const Coordinator* coordinator() const override { return coordinator_.get(); }
   void resign(std::function<void()> done) override {
     if (!coordinator_) return boost::asio::post(loop_, std::move(done));
@@ -221,7 +222,10 @@ class Link final : public ElectedLink, public Ledger {
               feed(election::LineDown{});
               handler->disconnected(why);
             },
-            [handler = handler_](const CoordinatorMessage& m) { handler->message(m); }};
+            [handler = handler_](const CoordinatorMessage& m) { handler->message(m); },
+            [handler = handler_] {
+              if (handler->took_leave) handler->took_leave();
+            }};
   }
   void has_resigned() {
     resign_timer_.cancel();

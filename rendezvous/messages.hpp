@@ -84,6 +84,7 @@ struct Join {
   bool broken = false;            ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.
   std::string role;               ///< Of all workers of this node: those of one role are numbered among themselves, too
   std::optional<std::uint32_t> coordinated_by;  ///< With a seat: what was told of that last, with `last` or since
+  bool confirms_verdict = false;  ///< It says `VerdictHeard`. Of a node that does not, the end of its stream has to mean that.
 };
 struct NodeAlive {};
 /// The workers of this node that belonged to the generation are gone; it may be followed by Join.
@@ -147,6 +148,8 @@ struct Progress {
 struct Leave {
   std::string why;
 };
+/// The verdict was read: nobody has to stay for this node any more. The last word of a node, as that was the coordinator's.
+struct VerdictHeard {};
 struct StoreCall {
   std::uint64_t worker = 0;  ///< Numbers the caller on its node.
   StoreRequest request;
@@ -155,7 +158,7 @@ struct StoreCallerGone {
   std::uint64_t worker = 0;
 };
 using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave,
-                                 StoreCall, StoreCallerGone>;
+                                 StoreCall, StoreCallerGone, VerdictHeard>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 

@@ -27,12 +27,17 @@ class NodeLink {
     /// The stream is down, or could not be opened: says with whom and why. Called once per change of reason.
     std::function<void(const Failure&)> disconnected;
     std::function<void(const CoordinatorMessage&)> message;
+    /// No longer `is_taking_leave`.
+    std::function<void()> took_leave{};
   };
   virtual ~NodeLink() = default;  ///< Ends the stream at once.
   /// Messages sent while disconnected are dropped: Join tells all that matters.
   virtual void send(const NodeMessage& message) = 0;
   /// Asks the name again where it leads; when that is no longer where this line leads, connects anew. Never waits.
   virtual void look_again() {}
+  /// A verdict was heard, and that is being confirmed: until the coordinator has read it, or for `leave_taking_max`. Whoever ends before
+  /// leaves a coordinator that stays for nothing.
+  [[nodiscard]] virtual bool is_taking_leave() const { return false; }
   /// This node's address as the coordinator's host sees it; "127.0.0.1" in process.
   [[nodiscard]] virtual std::string local_address() const = 0;
 };

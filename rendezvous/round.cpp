@@ -87,8 +87,9 @@ void Round::on(const StreamBroken& event, Instant now) {
   if (stream == streams_.end()) return;
   if (stream->second.node) {
     const auto node = nodes_.find(*stream->second.node);
-    if (verdict_) {
-      remove(node, false);  // it has heard all there is to hear
+    // Whoever confirms a verdict may not have read it: it comes back, or the linger ends.
+    if (verdict_ && (!node->second.join.confirms_verdict || stream->second.in_process || ELRUN_PLANTED(verdict_is_not_confirmed))) {
+      remove(node, false);
     } else {
       change(node->second, [&](Node& n) {
         n.stream.reset();
@@ -161,6 +162,8 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     alike_ = 0;
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
+  } else if (std::holds_alternative<VerdictHeard>(message)) {
+    if (verdict_) remove(nodes_.find(id), true);
   }
 }
 

@@ -58,7 +58,7 @@ void Round::lose_the_silent(Instant now) {
       forget(number);
     }
   }
-  if (!deserted(now))
+  if (!deserted(now) && !verdict_)
     for (const auto& [at, id] : broken_) {
       if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
       const Duration waited = now >= deserted_until_ && deserted_until_ > at ? deserted_until_ - at : setup_.timeouts.reconnect_grace;

@@ -182,6 +182,7 @@ struct PutNodeMessage {
     join.set_broken(m.broken);
     join.set_role(m.role);
     if (m.coordinated_by) join.set_coordinated_by(*m.coordinated_by);
+    join.set_confirms_verdict(m.confirms_verdict);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -208,6 +209,7 @@ struct PutNodeMessage {
     out.mutable_store_call()->set_request(request.data(), request.size());
   }
   void operator()(const StoreCallerGone& m) const { out.mutable_store_caller_gone()->set_worker(m.worker); }
+  void operator()(const VerdictHeard&) const { out.mutable_verdict_heard(); }
 };
 
 struct PutCoordinatorMessage {
@@ -276,6 +278,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.broken = in.broken();
   out.role = check.text("role", in.role(), wire_name_max);
   out.coordinated_by = check.coordinated_by(in);
+  out.confirms_verdict = in.confirms_verdict();
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -359,6 +362,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
       return std::optional<NodeMessage>{StoreCall{in.store_call().worker(), std::move(request)}};
     }
     case wire::ToCoordinator::kStoreCallerGone: return std::optional<NodeMessage>{StoreCallerGone{in.store_caller_gone().worker()}};
+    case wire::ToCoordinator::kVerdictHeard: return std::optional<NodeMessage>{VerdictHeard{}};
     case wire::ToCoordinator::CONTENT_NOT_SET: break;
   }
   return std::optional<NodeMessage>{};

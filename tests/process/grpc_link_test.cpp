@@ -55,7 +55,7 @@ struct Agent {
   std::string name;
   std::uint64_t incarnation = 1;
   RoundOptions options{.nodes_min = 2, .nodes_max = 2};
-  bool running = false;
+  bool running = false, confirms_verdict = false, took_leave = false;
   Generation last{};
   std::vector<CoordinatorMessage> heard{};
   std::vector<Failure> down{};
@@ -73,7 +73,8 @@ struct Agent {
                 link->send(Acknowledge{last});
                 join(false);
               }
-            }};
+            },
+            .took_leave = [this] { took_leave = true; }};
   }
   void connect() { link = connect_to_coordinator(world.loop, {"127.0.0.1", world.port}, world.timeouts, incarnation, handler()); }
   void connect_to(const std::string& host) { link = connect_to_coordinator(world.loop, {host, world.port}, world.timeouts, incarnation, handler()); }
@@ -86,6 +87,7 @@ struct Agent {
     message.address = link->local_address();
     message.last = last;
     message.resuming = resuming;
+    message.confirms_verdict = confirms_verdict;
     if (resuming) message.seat = last_heard<World>().seat;
     link->send(message);
   }
@@ -154,6 +156,25 @@ TEST_CASE("an agent in the coordinator's process and one outside are equal", "[g
   REQUIRE(world.until([&] { return may_exit; }));
   CHECK(a.last_heard<Verdict>().exit_code == 0);
   CHECK(b.last_heard<Verdict>().exit_code == 0);
+}
+
+TEST_CASE("a verdict is confirmed: the host may go, and so may the others, without any grace", "[grpc]") {
+  Stage world;
+  world.timeouts.verdict_linger = 1h;
+  world.make(0);
+  world.serve();
+  Agent a{world, "a"}, b{world, "b"};
+  a.link = world.coordinator->connect_in_process(a.handler());
+  b.confirms_verdict = GENERATE(true, false);  // or it is of an earlier version
+  b.connect();
+  REQUIRE(world.until([&] { return a.running && b.running; }));
+  CHECK_FALSE(b.link->is_taking_leave());
+  a.link->send(JobFinished{a.last});
+  REQUIRE(world.until([&] { return b.took_leave && world.coordinator->may_exit(); }));
+  CHECK(b.count<Verdict>() == 1);
+  CHECK_FALSE(b.link->is_taking_leave());
+  CHECK_FALSE(a.link->is_taking_leave());
+  CHECK(b.down.empty());
 }
 
 TEST_CASE("store calls go through, wait, and are fenced", "[grpc]") {

@@ -1027,6 +1027,57 @@ TEST_CASE("the host may go when every node has the verdict, or the linger is ove
   }
 }
 
+TEST_CASE("of a node that confirms the verdict the end of its stream alone says nothing", "[round]") {
+  RoundBench bench{two};
+  const auto host = bench.join_in_process("a");
+  Join confirming = bench.a_join("b");
+  confirming.confirms_verdict = true;
+  const auto b = bench.join(confirming);
+  bench.say(b, VerdictHeard{});  // there is none yet
+  CHECK(bench.round.running());
+  bench.say(host, JobFinished{bench.generation()});
+  REQUIRE(bench.count<Verdict>(b) == 1);
+  SECTION("it confirms: its stream is over, and nobody is waited for") {
+    bench.say(b, VerdictHeard{});
+    CHECK_FALSE(bench.open.contains(b));
+    CHECK(bench.round.may_end(bench.now));
+  }
+  SECTION("its stream breaks: it may come again, hears it again, and confirms") {
+    bench.break_stream(b);
+    bench.pass(4s);
+    CHECK_FALSE(bench.round.may_end(bench.now));
+    confirming.last = bench.generation();
+    const auto again = bench.join(confirming);
+    CHECK(bench.count<Verdict>(again) == 1);
+    CHECK_FALSE(bench.round.may_end(bench.now));
+    bench.say(again, VerdictHeard{});
+    CHECK(bench.round.may_end(bench.now));
+  }
+  SECTION("but it does not come again: the linger is for that") {
+    bench.break_stream(b);
+    bench.pass(5s);
+    CHECK(bench.round.may_end(bench.now));
+  }
+  SECTION("the node in this process needs no words") {
+    bench.break_stream(host);
+    bench.say(b, VerdictHeard{});
+    CHECK(bench.round.may_end(bench.now));
+  }
+}
+
+TEST_CASE("a node whose stream was broken when the verdict was given may still come for it", "[round]") {
+  Pair bench;
+  bench.break_stream(bench.b);
+  bench.say(bench.a, JobFinished{bench.generation()});
+  bench.break_stream(bench.a);
+  bench.pass(1s);
+  CHECK_FALSE(bench.round.may_end(bench.now));
+  const auto b = bench.join("b");
+  CHECK(bench.count<Verdict>(b) == 1);
+  bench.break_stream(b);
+  CHECK(bench.round.may_end(bench.now));
+}
+
 // --- loss of the coordinator --------------------------------------------------------------------------------------
 
 namespace {

@@ -32,6 +32,7 @@ Join a_join() {
   join.broken = true;
   join.role = "trainer";
   join.coordinated_by = 0;
+  join.confirms_verdict = true;
   return join;
 }
 
@@ -103,9 +104,11 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.resuming);
   CHECK(join.broken);
   CHECK(join.coordinated_by == 0);
+  CHECK(join.confirms_verdict);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
   there_and_back(NodeMessage{NodeAlive{}});
+  CHECK(std::holds_alternative<VerdictHeard>(there_and_back(NodeMessage{VerdictHeard{}})));
   CHECK(std::get<Acknowledge>(there_and_back(NodeMessage{Acknowledge{twelve}})).generation == twelve);
   const auto failed = std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 137, "signal 9 (SIGKILL) \xff\xfe", true, 70ms, a_death()}}));
   CHECK(failed.local_rank == 3);
@@ -265,7 +268,8 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {Progress{twelve, 9}, {1}},
       {Leave{"why"}, {}},
       {StoreCall{6, request}, {}},
-      {StoreCallerGone{5}, {}}};
+      {StoreCallerGone{5}, {}},
+      {VerdictHeard{}, {}}};
   for (const auto& [message, within] : to_coordinator) {
     CAPTURE(message.index());
     const auto understood = node_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));
@@ -311,6 +315,7 @@ TEST_CASE("what an earlier version does not say has its default", "[wire]") {
   CHECK_FALSE(join.seat);
   CHECK_FALSE(join.resuming);
   CHECK_FALSE(join.coordinated_by);
+  CHECK_FALSE(join.confirms_verdict);
   CHECK(join.restarts == RestartCounts{});
   CHECK(join.topology.empty());
 }

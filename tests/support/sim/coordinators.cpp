@@ -102,8 +102,9 @@ void Simulation::feed(ProcessId id, const RoundEvent& event) {
     tell("{} decides: {}", name(id), words(CoordinatorMessage{*c.round.verdict()}));
     VerdictGiven given{id, c.round.verdict()->exit_code, c.round.verdict()->report, {}};
     for (const auto& [number, stream] : streams_)
-      if (healed_ && stream.coordinator == id && stream.agent_end && stream.coordinator_end && !stream.cut && c.round.joined(StreamNumber{number})) given.connected.push_back(stream.agent);
+      if ((healed_ || profile_.coordinator_stays) && stream.coordinator == id && stream.agent_end && stream.coordinator_end && !stream.cut && c.round.joined(StreamNumber{number})) given.connected.push_back(stream.agent);
     see(given);
+    if (profile_.coordinator_stays && !exact_) inject(FaultKind::stream_reset);
   }
   c.undone.insert(c.undone.end(), std::make_move_iterator(actions.begin()), std::make_move_iterator(actions.end()));
   work_coordinator(id);

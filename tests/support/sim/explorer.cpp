@@ -32,6 +32,7 @@ Simulation Explorer::begin(const Search& search, bool traced) {
   p.jobs = search.jobs;
   p.steps = 1;
   p.spawn = p.delay_min = p.delay_spread = p.arrive_within = {};
+  p.coordinator_stays = search.fault == OneFault::broken_stream;
   p.harmless = search.fault != OneFault::agent_crash && search.fault != OneFault::worker_failure;
   Simulation simulation{std::move(p), traced};
   simulation.queue_.clear();

@@ -146,7 +146,7 @@ struct VerdictGiven {
   ProcessId coordinator;
   std::int32_t exit_code = 0;
   std::string report;
-  std::vector<ProcessId> connected;  ///< Agents with an unbroken stream to it, when nothing can go wrong any more
+  std::vector<ProcessId> connected;  ///< Agents with an unbroken stream to it, when nothing can happen to it any more
 };
 
 }  // namespace elrun::sim

@@ -36,6 +36,7 @@
   bug(kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")            \
   bug(others_are_not_waited_for, "a fresh coordinator that misses the node of the one before waits for no other node either") \
   bug(stepped_down_is_not_waited_for, "an elected coordinator that steps down counts as lost with its node")              \
+  bug(verdict_is_not_confirmed, "a stream that ends after the verdict counts as one on which it was read")                  \
   bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")
 
 namespace elrun::sim {

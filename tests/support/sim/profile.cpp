@@ -81,7 +81,7 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
 
   const double mood = static_cast<double>(rng.below(100)) / 100;
   if (mood < 0.06) {  // nothing goes wrong
-    p.harmless = p.slow_messages == 0;
+    p.harmless = p.coordinator_stays = p.slow_messages == 0;
     return p;
   }
   p.worker_faults = rng.chance(0.3);
@@ -114,6 +114,7 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
     while (at >= weight[kind]) at -= weight[kind++];
     p.faults.push_back(static_cast<FaultKind>(kind));
   }
+  p.coordinator_stays = p.harmless && std::all_of(p.faults.begin(), p.faults.end(), [](FaultKind fault) { return fault == FaultKind::stream_reset; });
   return p;
 }
 

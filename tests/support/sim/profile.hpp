@@ -62,6 +62,7 @@ struct Profile {
   Duration calm_after = 40s;  ///< No fault begins later, and all that lasts is over by then
   bool exact = false;                 ///< No chance and no delay: the explorer decides what comes first
   bool harmless = false;              ///< Nothing goes wrong that a complete generation may end of
+  bool coordinator_stays = false;     ///< Nothing happens to it, but a stream breaks just when it gives its verdict
   bool only_hosts_end = false;        ///< But for the ends of agents that host the coordinator, and others are back at once
   Duration coordinator_away = 3s;     ///< At most, when it crashes
   /// Once faults have stopped: a generation runs, or a verdict is there, within this.

@@ -20,7 +20,7 @@ enum class Spread : std::uint8_t {
 
 /// When gradients travel to the owners of their shards.
 enum class Exchange : std::uint8_t {
-  automatic,  ///< `per_slot` where gradients are sharded, else `per_step`.
+  automatic,  ///< `per_slot` where gradients are sharded, or where `per_step` does not fit into `Plan::memory_per_rank`.
   per_step,   ///< Each rank sums its slots up, and one exchange does the rest: least traffic, but whole gradients on
               ///< every rank while a step is computed.
   per_slot,   ///< A unit's gradient leaves as soon as its slot has made it: sums of a rank's own shard are all it keeps.
@@ -58,7 +58,7 @@ enum class Reduce : std::uint8_t {
           ///< a rank's slots are no whole subtree. The result depends on the world; with `Exchange::per_step` only.
 };
 
-/// A job's plan. Everything but `placement` and `steps` is hashed into the checkpoint: another plan is another job.
+/// A job's plan. Everything but `placement`, `memory_per_rank` and `steps` is hashed into the checkpoint: another plan is another job.
 struct Plan {
   std::uint64_t global_batch = 0;  ///< Samples per step.
   std::uint64_t micro_batch = 0;   ///< Samples per slot; divides `global_batch`. Slots per step V = global / micro.
@@ -67,6 +67,10 @@ struct Plan {
   std::uint64_t steps = 0;         ///< Steps until the job is over. More may be asked of a finished job later.
   std::uint64_t seed = 0;          ///< Of data order, initial values and slots' random numbers.
   Placement placement = zero(0);
+  /// Bytes that the job may take on each rank, without activations and the transport's buffers; 0: as many as it needs.
+  /// `Exchange::automatic` goes by it, in every world anew; nothing is refused for it. The machine is not asked: what is
+  /// free there is another number on each rank and at each moment, and all ranks have to choose alike.
+  std::uint64_t memory_per_rank = 0;
   Reduce reduce = Reduce::exact;
   /// f32, or bf16: then each slot's gradient is rounded to bf16 (to nearest, ties to even) as it is handed over, and added up
   /// in fp32 all the same. Half the bytes wherever such a leaf travels, above all with `Exchange::per_slot`; other bits than

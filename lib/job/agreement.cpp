@@ -52,9 +52,9 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
   }
   return {{"plan", identity(plan).description},
           {"placement or number of steps",
-           fmt::format("parameters: {}\ngradients: {}, exchanged per {}\noptimizer: {}\nsteps: {}\n", word(plan.placement.parameters),
+           fmt::format("parameters: {}\ngradients: {}, exchanged per {}\noptimizer: {}\nmemory_per_rank: {}\nsteps: {}\n", word(plan.placement.parameters),
                        word(plan.placement.gradients), exchanges_per_slot(plan.placement) ? "slot" : "step",
-                       word(plan.placement.optimizer), plan.steps)},
+                       word(plan.placement.optimizer), plan.memory_per_rank, plan.steps)},
           {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\n", checkpoint.directory, checkpoint.every)},
           {"model", std::move(model)}};
 }

@@ -15,9 +15,14 @@ namespace elrun::inline v0 {
 void Job::Impl::audit(double probability) {
   if (!(probability >= 0 && probability <= 1))
     throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
-  require(!in_phases(), "audit is for zero(0) and zero(1), which exchange once per step: where gradients are sharded no rank has a whole one to compare");
+  require(!gathers() && !exchanges_per_slot(plan->placement), "audit is for zero(0) and zero(1), which exchange once per step: where gradients are sharded no rank has a whole one to compare");
   require(step_open_ || world.over(), "audit comes after next_step() and before apply()");
   if (world.over()) return;
+  if (streams()) {  // for want of memory, in this world
+    if (world.leads() && !std::exchange(audits_refused_, true))
+      host.log.warning("nothing is audited while gradients are exchanged per slot, for no rank has a whole one; raise memory_per_rank");
+    return;
+  }
   require(in_.slot == 0 && !in_.open && !in_.audit, "audit is called once per step, before slots()");
   in_.audit = choose_audit(plan->seed, commit_.knowledge().applied, probability, slots_);
   in_.has_to_audit = in_.audit && std::ranges::find(in_.audit->auditors, world.rank()) != in_.audit->auditors.end();

@@ -133,6 +133,7 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   if (rank == planned_for_ && wanted == holders_) return;
   holders_ = std::move(wanted);
   planned_for_ = rank;
+  choose_evaluation();
   const auto count = static_cast<std::uint32_t>(plan->slots());
   slots_ = streams() ? deal_slots(count, size) : assign_slots(count, size);
   phases_ = std::ranges::max(slots_, {}, [](const auto& slots) { return slots.size(); }).size();
@@ -168,22 +169,47 @@ void Job::Impl::plan_gathering() {
   gather_parameters_ = deliver(world.rank(), has, parameters, wants, parameters);
 }
 
+void Job::Impl::choose_evaluation() {
+  const ChosenExchange chosen = choose_exchange(*plan, layout_, holders_);
+  const bool was = std::exchange(streams_, exchanges_per_slot(chosen.placement));
+  if (!world.leads()) return;
+  const std::uint64_t most = plan->memory_per_rank;
+  if (!chosen.why.empty())
+    host.log.info(chosen.why);
+  else if (was && !streams_)
+    host.log.info(fmt::format("gradients are exchanged once per step again: on {} ranks that fits into memory_per_rank", world.size()));
+  if (most > 0 && chosen.bytes > most)
+    host.log.warning(fmt::format("a rank takes {}, and memory_per_rank is {}: more workers or a higher stage of ZeRO take less, plan_table() says how much",
+                                 human_bytes(chosen.bytes), human_bytes(most)));
+}
+
+RankBytes Job::Impl::held() const {
+  std::uint64_t moments = 0;
+  for (const Arena<float>& m : moments_) moments += m.span().size_bytes();
+  return {.parameters = parameters_.held_bytes(),
+          .gradients = streams() ? stream_.bytes() : gradients_.buffers() * layout_.gradients * sizeof(float),
+          .optimizer = moments,
+          .exchange = gradients_.exchange_bytes(),
+          .in_use = parameters_.held_bytes_max() - parameters_.held_bytes() + (streams() ? stream_.bytes_max() - stream_.bytes() : 0)};
+}
+
 void Job::Impl::show_memory() const {
+  const RankBytes holds = held();
   std::uint64_t parameters = 0, unit = 0;
   for (const UnitSpec& spec : specs_)
     for (const TensorSpec& t : spec.tensors) parameters += element_count(t.shape);
   for (const UnitLayout& layout : layout_.units) unit = std::max(unit, layout.trainable * sizeof(float));
   const std::string gradients =
-      streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and the units in use", human_bytes(stream_.bytes()), stream_.partials())
+      streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and the units in use", human_bytes(holds.gradients), stream_.partials())
                 : fmt::format("{} ({} buffers: folded here, exchanged once per step)",
-                              human_bytes(gradients_.buffers() * layout_.gradients * sizeof(float)), gradients_.buffers());
+                              human_bytes(holds.gradients), gradients_.buffers());
   host.log.info(fmt::format(
       "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}, gradients {}, optimizer {}, "
       "exchange {}; {}",
       parameters, units_.size(), human_bytes(unit), *name_of(plan->placement),
-      plan->leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(parameters_.held_bytes()),
-      gathers() ? " and the units in use" : "", gradients, human_bytes(moments_.size() * moments_[0].span().size_bytes()),
-      human_bytes(gradients_.exchange_bytes()), slots_line(plan->slots(), world.size())));
+      plan->leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(holds.parameters),
+      gathers() ? " and the units in use" : "", gradients, human_bytes(holds.optimizer),
+      human_bytes(holds.exchange), slots_line(plan->slots(), world.size())));
   if (const std::string warning = efficiency_warning(plan->slots(), world.size()); !warning.empty()) host.log.warning(warning);
   if (plan->reduce == Reduce::fast)
     host.log.warning("Reduce::fast: sums follow the number of workers, so the result changes with it and with every failure; "

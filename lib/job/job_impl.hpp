@@ -22,6 +22,7 @@
 #include "lib/job/holders.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/leaf_stream.hpp"
+#include "lib/job/memory.hpp"
 #include "lib/job/paged_arena.hpp"
 #include "lib/job/plan.hpp"
 #include "lib/job/rounds.hpp"
@@ -133,11 +134,13 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void allocate_moments();
   void prepare_votes();
   void prepare_rounds();
+  [[nodiscard]] RankBytes held() const;
   void show_memory() const;
+  void choose_evaluation();
   void same_job_everywhere();
   [[nodiscard]] bool whole_optimizer() const { return plan->placement.optimizer == Spread::replicated; }
   [[nodiscard]] bool gathers() const { return plan->placement.parameters != Spread::replicated; }
-  [[nodiscard]] bool streams() const { return exchanges_per_slot(plan->placement); }
+  [[nodiscard]] bool streams() const { return streams_; }
   /// Whether ranks go through their slots together.
   [[nodiscard]] bool in_phases() const { return gathers() || streams(); }
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_for_]; }
@@ -204,6 +207,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Layout layout_;
   bool sealed_ = false, restored_ = false, checked_ = false;
   Stage stage_ = Stage::joining;
+  bool audits_refused_ = false;  // and that was said
   bool begun_before_ = false;  // restore found or got state
   bool has_state_ = false;     // of commit_.knowledge().applied steps, in the arenas
   bool overwritten_ = false;   // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
@@ -214,7 +218,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
   std::vector<UpdateRun> updates_;
   Delivery gather_parameters_;
-  Gradients gradients_;  // whichever of the two evaluations the placement asks for
+  bool streams_ = false;  // which of the two evaluations this world has
+  Gradients gradients_;
   LeafStream stream_;
   std::vector<std::uint32_t> finished_leaves_;  // units, in the order in which their last scope ended
   NormTree norm_;
@@ -281,6 +286,8 @@ struct JobAccess {
   /// This rank's memory of one of the optimizer's states: where a test flips a bit.
   [[nodiscard]] static std::span<float> moment(Job& job, std::size_t index) { return job.impl_->moments_[index].span(); }
   [[nodiscard]] static const Job::Impl& impl(const Job& job) { return *job.impl_; }
+  /// What this rank holds; in use: at most so far.
+  [[nodiscard]] static RankBytes held(const Job& job) { return job.impl_->held(); }
 };
 
 /// Builds the parts of a Slot and Step that users do not see.

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "lib/job/assign.hpp"
-#include "lib/job/holders.hpp"
 #include "lib/job/leaves.hpp"
 #include "lib/job/plan.hpp"
 #include "lib/job/summands.hpp"
@@ -31,8 +30,13 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
                                      std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves) {
+  return bytes_by_rank(layout, placement, holders(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0)), optimizer, slots, reduce, leaves);
+}
+
+std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const Holders& holding, Optimizer optimizer,
+                                     std::uint32_t slots, Reduce reduce, DType leaves) {
+  const std::uint32_t world = holding.world();
   const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters != Spread::replicated;
-  const Holders holding = holders(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0));
   const bool delivers = holding.cuts != holding.folds;
   const Summands tree = summands(assign_slots(slots, world), reduce);
   const bool rounds = leaves == DType::bf16;
@@ -78,6 +82,26 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   return out;
 }
 
+ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const Holders& holding) {
+  const auto with = [&](Exchange exchange) {
+    ChosenExchange out{.placement = plan.placement, .bytes = 0, .why = {}};
+    out.placement.exchange = exchange;
+    if (plan.memory_per_rank == 0) return out;
+    for (const RankBytes& b : bytes_by_rank(layout, out.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves))
+      out.bytes = std::max(out.bytes, b.all());
+    return out;
+  };
+  if (exchanges_per_slot(plan.placement)) return with(Exchange::per_slot);
+  const ChosenExchange folds = with(Exchange::per_step);
+  const bool may_choose = plan.placement.exchange == Exchange::automatic && plan.reduce == Reduce::exact;
+  if (!may_choose || plan.memory_per_rank == 0 || folds.bytes <= plan.memory_per_rank) return folds;
+  ChosenExchange streams = with(Exchange::per_slot);
+  if (streams.bytes >= folds.bytes) return folds;
+  streams.why = fmt::format("gradients are exchanged per slot, for with whole ones on every rank a rank would take {} of the {} in memory_per_rank",
+                            human_bytes(folds.bytes), human_bytes(plan.memory_per_rank));
+  return streams;
+}
+
 std::string slots_line(std::uint64_t slots, std::uint32_t world) {
   const std::uint64_t least = slots / world, most = (slots + world - 1) / world;
   return fmt::format("{} slots per step on {} rank(s), {} each, {:.0f} % of the compute", slots, world,
@@ -116,11 +140,16 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
   if (!one_node)
     for (const int stage : {2, 3}) placements.push_back(hybrid(zero(stage)));
   for (const Placement& placement : placements) {
-    const auto ranks = bytes_by_rank(layout, placement, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), world,
-                                     one_node ? world : ranks_per_node, plan.reduce, plan.leaves);
+    Plan placed = plan;
+    placed.placement = placement;
+    const Holders holding = holders(placement.optimizer, guess_nodes(world, 0, one_node ? world : ranks_per_node, 0));
+    const ChosenExchange chosen = choose_exchange(placed, layout, holding);
+    const auto ranks = bytes_by_rank(layout, chosen.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
-    out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", *name_of(placement), human_bytes(most.parameters), human_bytes(most.gradients),
-                       human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()));
+    out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}\n", *name_of(placement), human_bytes(most.parameters), human_bytes(most.gradients),
+                       human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()),
+                       chosen.why.empty() ? "" : "   exchanged per slot, to take less",
+                       plan.memory_per_rank > 0 && most.all() > plan.memory_per_rank ? "   does not fit" : "");
   }
   out.pop_back();
   return out;

@@ -7,6 +7,7 @@
 
 #include <elrun/plan.hpp>
 
+#include "lib/job/holders.hpp"
 #include "lib/job/layout.hpp"
 
 namespace elrun::inline v0 {
@@ -21,11 +22,22 @@ struct RankBytes {
   [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
-/// Of each rank of a world whose nodes have `ranks_per_node` each, the last one what is left. Gradients that are sharded travel
-/// in every slot, others once per step.
+/// Of each rank of a world, with what it holds and folds. `Exchange::automatic` is taken as if there were no limit.
+[[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const Holders& holders,
+                                                   Optimizer optimizer, std::uint32_t slots, Reduce reduce = Reduce::exact,
+                                                   DType leaves = DType::f32);
+/// The same for nodes that have `ranks_per_node` each, the last one what is left.
 [[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer,
                                                    std::uint32_t slots, std::uint32_t world, std::uint32_t ranks_per_node,
                                                    Reduce reduce = Reduce::exact, DType leaves = DType::f32);
+
+/// What `Exchange::automatic` comes to in a world; every rank works it out alike. The bits are the same.
+struct ChosenExchange {
+  Placement placement;  ///< With an exchange that is not automatic.
+  std::uint64_t bytes = 0;  ///< Of the rank that holds most; 0 where there is no limit.
+  std::string why;  ///< Where memory has decided: what the other one would take; else empty.
+};
+[[nodiscard]] ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const Holders& holders);
 
 /// "8 slots per step on 3 rank(s), 2 to 3 each, 89 % of the compute"
 [[nodiscard]] std::string slots_line(std::uint64_t slots, std::uint32_t world);

@@ -14,7 +14,7 @@ namespace elrun::inline v0 {
 constexpr std::uint64_t slots_max = 1 << 16;  ///< Slots per step; also a bound on what is kept per slot.
 constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own arithmetic gives other bits.
 
-/// Everything that fixes the bits, one `name: value` per line; `placement` and `steps` do not.
+/// Everything that fixes the bits, one `name: value` per line; `placement`, `memory_per_rank` and `steps` do not.
 [[nodiscard]] PlanIdentity identity(const Plan& plan);
 
 /// Null for none that is known.
@@ -23,7 +23,7 @@ constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own ar
 [[nodiscard]] const char* name_of(DType leaves);
 /// "zero(2)" or "hybrid(zero(2))", whenever gradients travel; nothing for what is neither.
 [[nodiscard]] std::optional<std::string> name_of(const Placement& placement);
-/// What `Exchange::automatic` means is decided here.
+/// What `Exchange::automatic` means where memory is no question; where it is, see choose_exchange.
 [[nodiscard]] bool exchanges_per_slot(const Placement& placement);
 
 /// Problems of plan and options together.

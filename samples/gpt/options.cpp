@@ -24,7 +24,9 @@ const flags::Flag<Options> table[] = {
      "what every worker keeps only its share of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too; hybrid2, hybrid3: "
      "a share among the workers of its node, each node having all of it. The result is the same"},
     {"exchange", "auto|step|slot", &Options::exchange, 0, 0,
-     "when gradients travel: once per step, or as soon as a slot has made them; auto: as --zero wants it. The result is the same"},
+     "when gradients travel: once per step, or as soon as a slot has made them; auto: as --zero and --memory want it. The result is the same"},
+    {"memory", "MB", &Options::memory, 1, 1 << 24,
+     "millions of bytes that each worker may take for weights, gradients and optimizer; --exchange auto goes by it"},
     {"reduce", "exact|fast", &Options::reduce, 0, 0,
      "exact: the same result at any number of workers; fast: less traffic, and the result depends on that number"},
     {"leaves", "f32|bf16", &Options::leaves, 0, 0,

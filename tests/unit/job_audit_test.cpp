@@ -134,6 +134,21 @@ TEST_CASE("under elrun the others go on without the culprit, to the undisturbed 
   CHECK(done == 2);
 }
 
+TEST_CASE("where want of memory lets gradients travel in every slot, nothing is audited, and that is said once", "[audit]") {
+  Plan plan = toy_plan(1, 32);
+  plan.memory_per_rank = 1;
+  const auto plain = run_world({}, audited({.plan = toy_plan(1, 32), .probability = 0}));
+  const auto members = run_world({.world = 2}, audited({.plan = plan}));
+  std::size_t told = 0;
+  for (const Member& m : members) {
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.outcome->state_hash == plain[0].outcome->state_hash);
+    CHECK(std::ranges::none_of(m.steps, [](const StepResult& r) { return r.audited; }));
+    told += static_cast<std::size_t>(std::ranges::count_if(m.lines, [](const std::string& line) { return contains(line, "nothing is audited"); }));
+  }
+  CHECK(told == 1);
+}
+
 TEST_CASE("which slot is audited and by whom follows from seed, step and world", "[audit]") {
   const std::vector<std::vector<std::uint32_t>> slots{{0, 1, 2}, {3, 4}, {5}, {}};
   std::set<std::uint32_t> audited_slots, auditors;

@@ -4,7 +4,9 @@
 
 #include "lib/job/assign.hpp"
 #include "lib/job/gradients.hpp"
-#include "tests/unit/job_world.hpp"
+#include <bit>
+
+#include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {
 namespace {
@@ -18,6 +20,61 @@ UnitSpec unit(const char* name, std::vector<std::pair<std::uint64_t, bool>> tens
 /// 8 granules that train, and one frozen.
 std::vector<UnitSpec> small() { return {unit("a", {{5000, false}, {300, true}}), unit("b", {{2048, false}, {7, false}})}; }
 constexpr std::uint64_t granule_bytes = 1024 * sizeof(float);
+
+/// Units of several sizes, two of them with a frozen tensor, used one after the other: a whole model's memory in small.
+std::vector<UnitSpec> layers() {
+  std::vector<UnitSpec> out;
+  for (std::uint64_t u = 0; u < 6; ++u) out.push_back(unit("layer", {{30'000 + 6'000 * (u % 3), false}, {50, false}}));
+  for (const std::size_t u : {1u, 4u}) out[u].tensors.push_back({"fixed", DType::f32, {700}, {.frozen = true}});
+  for (std::size_t u = 0; u < out.size(); ++u) out[u].name += std::to_string(u);
+  return out;
+}
+
+/// What one rank of a job really holds.
+struct Held {
+  RankBytes bytes;
+  std::uint32_t rank = 0;
+};
+std::vector<Held> held(const Plan& plan, std::uint32_t world) {
+  std::vector<Held> out(world);
+  std::atomic<std::size_t> next{0};
+  const auto members = run_world({.world = world}, [&](Job& job, Member& me) {
+    Held& mine = out[next++];
+    job.configure(plan);
+    std::vector<Unit> units;
+    std::vector<Tensor<float>> first;
+    for (const UnitSpec& spec : layers()) {
+      units.push_back(job.unit(spec.name));
+      for (const TensorSpec& t : spec.tensors) {
+        const auto tensor = units.back().tensor<float>(t.name, t.shape, t.options);
+        if (&t == spec.tensors.data()) first.push_back(tensor);
+      }
+    }
+    job.seal();
+    if (!job.restore())
+      for (Unit& u : units) (void)u.use();
+    while (auto step = job.next_step()) {
+      for (Slot& slot : step->slots()) {
+        mine.bytes = JobAccess::held(job);
+        for (std::size_t u = 0; u < units.size(); ++u) {
+          const auto scope = units[u].use_grad();
+          first[u].grad()[0] += 1.0f;
+        }
+        slot.report(1.0f, 1);
+      }
+      if (mine.bytes.parameters == 0) mine.bytes = JobAccess::held(job);  // it has no slot
+      mine.bytes.in_use = JobAccess::held(job).in_use;
+      mine.rank = JobAccess::impl(job).world.rank();
+      (void)step->apply(AdamW{}, {.lr = 0.01f});
+    }
+    me.outcome = job.outcome();
+  });
+  for (const Member& m : members) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    REQUIRE(m.outcome.has_value());
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -59,6 +116,111 @@ TEST_CASE("what is worked out for gradients and exchange is what is allocated, i
           if (reduce == Reduce::fast) CHECK(gradients.buffers() <= 2);
         }
       }
+}
+
+TEST_CASE("what is worked out for a rank is what it holds, in every placement, exchange and world", "[memory]") {
+  const Layout layout = lay_out(layers());
+  for (const int stage : {0, 1, 2, 3})
+    for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
+      for (const DType leaves : {DType::f32, DType::bf16})
+        for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
+          Plan plan = toy_plan(stage, 4, exchange);
+          plan.steps = 1, plan.leaves = leaves;
+          const auto told = bytes_by_rank(layout, plan.placement, plan.optimizer, 4, world, world, plan.reduce, leaves);
+          for (const Held& h : held(plan, world)) {
+            CAPTURE(stage, world, h.rank, exchange == Exchange::per_slot, leaves == DType::bf16);
+            const RankBytes& t = told[h.rank];
+            CHECK(h.bytes.parameters == t.parameters);
+            CHECK(h.bytes.gradients == t.gradients);
+            CHECK(h.bytes.optimizer == t.optimizer);
+            CHECK(h.bytes.exchange == t.exchange);
+            // What is in use is counted in whole pages.
+            CHECK(h.bytes.all() <= t.all() + t.all() / 20);
+            CHECK(h.bytes.all() >= t.all() - t.all() / 20);
+          }
+        }
+}
+
+TEST_CASE("a rank takes what the formulas of the stages say, their buffers, two units, and at most 5 % more", "[memory]") {
+  std::vector<UnitSpec> model;
+  for (int u = 0; u < 24; ++u) model.push_back(unit("u", {{1'500'000, false}, {3'000, false}})), model.back().name += std::to_string(u);
+  const Layout layout = lay_out(model);
+  const double parameters = 24 * 1'503'000.0, two_units = 2 * 1'503'000.0 * 4;
+  for (const std::uint32_t slots : {8u, 16u, 32u})
+    for (const std::uint32_t world : {1u, 2u, 4u, 8u}) {
+      const double share = parameters / world, partials = std::bit_width(slots), folded = std::bit_width(slots / world);
+      const double received = world - 1;  // one node of each other rank, of the shard
+      const double formulas[] = {4 * parameters + 4 * parameters * folded + 8 * parameters + 4 * share * received,
+                                 4 * parameters + 4 * parameters * folded + 8 * share + 4 * share * received,
+                                 4 * parameters + 4 * share * partials + 8 * share + two_units + two_units / 2,
+                                 4 * share + 4 * share * partials + 8 * share + two_units + two_units / 2};
+      for (const int stage : {0, 1, 2, 3})
+        for (const RankBytes& b : bytes_by_rank(layout, zero(stage), Optimizer::adamw, slots, world, world)) {
+          CAPTURE(stage, slots, world);
+          CHECK(static_cast<double>(b.all()) <= formulas[stage] * 1.05);
+        }
+    }
+}
+
+TEST_CASE("automatic exchange folds where that fits, and takes the other evaluation where it does not", "[memory]") {
+  const Layout layout = lay_out(layers());
+  Plan plan = toy_plan(1, 8);
+  const auto of = [&](Exchange exchange, std::uint32_t world) {
+    std::uint64_t most = 0;
+    for (const RankBytes& b : bytes_by_rank(layout, zero(1, exchange), plan.optimizer, 8, world, world)) most = std::max(most, b.all());
+    return most;
+  };
+  const auto chosen = [&](std::uint64_t limit, std::uint32_t world, const auto& change) {
+    Plan p = plan;
+    p.memory_per_rank = limit;
+    change(p);
+    return choose_exchange(p, layout, holders(p.placement.optimizer, guess_nodes(world, 0, world, 0)));
+  };
+  const auto unchanged = [](Plan&) {};
+  for (const std::uint32_t world : {2u, 4u}) {
+    const std::uint64_t folded = of(Exchange::per_step, world), streamed = of(Exchange::per_slot, world);
+    REQUIRE(streamed < folded);
+    CHECK(chosen(0, world, unchanged).placement.exchange == Exchange::per_step);
+    CHECK(chosen(folded, world, unchanged).placement.exchange == Exchange::per_step);
+    CHECK(chosen(folded, world, unchanged).why.empty());
+    for (const std::uint64_t limit : {folded - 1, streamed, streamed / 2}) {  // the last: it takes less, though it does not fit either
+      const ChosenExchange c = chosen(limit, world, unchanged);
+      CHECK(c.placement.exchange == Exchange::per_slot);
+      CHECK(c.bytes == streamed);
+      CHECK(c.why.find(human_bytes(folded)) != std::string::npos);
+      CHECK(c.why.find(human_bytes(limit)) != std::string::npos);
+    }
+    CHECK(chosen(1, world, [](Plan& p) { p.placement.exchange = Exchange::per_step; }).placement.exchange == Exchange::per_step);
+    CHECK(chosen(1, world, [](Plan& p) { p.reduce = Reduce::fast; }).placement.exchange == Exchange::per_step);
+    CHECK(chosen(~std::uint64_t{0}, world, [](Plan& p) { p.placement = zero(2); }).placement.exchange == Exchange::per_slot);
+  }
+  CHECK(chosen(1, 1, [](Plan& p) { p.placement = zero(0), p.global_batch = p.micro_batch; }).placement.exchange == Exchange::per_step);  // of one slot it takes more
+}
+
+TEST_CASE("a limit of memory changes the evaluation from world to world, says so, and changes no bit", "[memory]") {
+  const auto undisturbed = run_world({}, toy({.plan = toy_plan(1)}))[0].outcome->state_hash;
+  Plan plan = toy_plan(1);
+  plan.memory_per_rank = 210'000;  // two ranks would take more, three less
+  for (const std::uint32_t world : {1u, 2u, 3u, 8u}) {
+    const auto members = run_world({.world = world}, toy({.plan = plan}));
+    for (const Member& m : members) {
+      INFO((m.failure ? message(*m.failure) : ""));
+      REQUIRE(m.outcome.has_value());
+      CHECK(m.outcome->state_hash == undisturbed);
+    }
+    CHECK(std::ranges::any_of(members[0].lines, [](const std::string& l) { return l.find("gradients are exchanged per slot, for") != l.npos; }) == (world < 3));
+  }
+  ElasticWorld grows{2, {{Fate::Kind::grows, 0, 50, false}}, toy({.plan = plan})};
+  for (const Member& m : grows.wait()) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.outcome->state_hash == undisturbed);
+  }
+  std::string lines;
+  for (const std::string& l : grows.lines()) lines += l + "\n";
+  INFO(lines);
+  CHECK(lines.find("gradients are exchanged per slot, for") != lines.npos);
+  CHECK(lines.find("gradients are exchanged once per step again") != lines.npos);
 }
 
 TEST_CASE("no stage takes more of what it cuts, and the shards add up", "[memory]") {

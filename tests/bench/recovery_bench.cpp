@@ -68,8 +68,7 @@ class Cluster {
     if (shape_.agents > 1)
       options.insert(options.end(), {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
                                      shape_.times + (shape_.apart ? ",is_host=0" : "")});
-    const char* bin = std::getenv("ELRUN_BIN");
-    options.insert(options.end(), {"--no_python", fmt::format("{}/gpt", bin != nullptr ? bin : "build/bin"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
+    options.insert(options.end(), {"--no_python", program_path("gpt"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
                                    "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16", "--zero", shape_.sharded ? "1" : "0"});
     if (shape_.sharded) options.insert(options.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
     return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});

@@ -28,7 +28,7 @@ struct Place {
   Place() {
     // One write: `python -u` writes each piece of a print by itself, between those of other workers.
     std::ofstream{script} << "import sys\nsys.stdout.write(' '.join(['argv', *sys.argv[1:]]) + '\\n')\n";
-    std::filesystem::create_symlink(std::string{std::getenv("ELRUN_BIN")} + "/elrun", torchrun);
+    std::filesystem::create_symlink(program_path("elrun"), torchrun);
   }
 
   // What `python -u s.py ...` would have been: a line `-u s.py ...` for each worker.
@@ -165,7 +165,7 @@ TEST_CASE("10 auto counts what this process may use; gpu wants a GPU", "[compat]
   if (std::filesystem::exists("/usr/bin/taskset")) {
     Variables environment = without_gpus;
     environment.emplace("PYTHON_EXEC", "/bin/echo");
-    const std::string elrun = std::string{std::getenv("ELRUN_BIN")} + "/elrun";
+    const std::string elrun = program_path("elrun");
     const Ended one = place.run({"-c", "0", elrun, "--nproc-per-node", "auto", place.script}, environment, "/usr/bin/taskset");
     CHECK(one.code == 0);
     CHECK(place.workers(one) == 1);
@@ -220,7 +220,7 @@ TEST_CASE("13 a master port keeps one node static", "[compat][process]") {
 
 TEST_CASE("14 a host whose own name leads nowhere is no obstacle", "[compat][process]") {
   const Place place;
-  const std::string elrun = std::string{std::getenv("ELRUN_BIN")} + "/elrun";
+  const std::string elrun = program_path("elrun");
   const std::vector<std::string> other_name{"-r", "--uts", "/bin/sh", "-c", "hostname no-such-name-anywhere && exec \"$@\"", "sh"};
   if (!std::filesystem::exists("/usr/bin/unshare") || place.run(joined(other_name, {"/bin/true"}), {}, "/usr/bin/unshare").code != 0) {
     std::printf("SKIPPED: no name of its own for a process here (unshare --uts)\n");

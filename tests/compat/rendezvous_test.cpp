@@ -346,7 +346,7 @@ TEST_CASE("71 the join deadline says who is missing", "[compat][process]") {
 
 TEST_CASE("72 clocks that differ by a minute do not matter", "[compat][process]") {
   Worlds worlds;
-  const std::string library = std::string{std::getenv("ELRUN_BIN")} + "/../tests/libskewed_clock.so";
+  const std::string library = test_program_path("libskewed_clock.so");
   const auto agent = [&](const std::string& skew) {
     const char* options = std::getenv("ASAN_OPTIONS");  // which else insists on being loaded first
     return worlds.agent("2", {"--rdzv_conf", "keep_alive_interval=0.5,keep_alive_max_attempt=10"},

@@ -86,7 +86,7 @@ TEST_CASE("75 with a NUMA binding each worker runs near its own GPU", "[compat][
   // GPUs of which no more than an address is known are of node 0, and share its cores.
   const Meeting meeting;
   const std::string gpus = "mount -t tmpfs none /proc/driver && cd /proc/driver && mkdir -p nvidia/gpus/0000:04:00.0 nvidia/gpus/0000:05:00.0 && exec \"$@\"";
-  Job::Setting setting = meeting.alone({"-r", "-m", "/bin/sh", "-c", gpus, "sh", std::string{std::getenv("ELRUN_BIN")} + "/elrun", "--numa-binding=exclusive",
+  Job::Setting setting = meeting.alone({"-r", "-m", "/bin/sh", "-c", gpus, "sh", program_path("elrun"), "--numa-binding=exclusive",
                                         "--nproc_per_node=2", "--no_python", "/bin/sh", "-c", "while read -r name cpus; do [ $name = Cpus_allowed_list: ] && echo cpus=$cpus; done </proc/self/status; true"});
   setting.program = "/usr/bin/unshare";
   Job job{std::move(setting)};

@@ -16,7 +16,6 @@ namespace elrun::test {
 /// A wait that no healthy run comes near, on a slow machine under a sanitizer.
 constexpr Wait patience{120'000};
 
-inline std::string source_path(const std::string& name) { return std::string{std::getenv("ELRUN_SOURCE")} + "/" + name; }
 inline std::string program_of_test(const std::string& name) { return source_path("tests/compat/programs/" + name); }
 inline std::string sample(const std::string& name) { return source_path("samples/torch/" + name); }
 

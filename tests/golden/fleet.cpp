@@ -92,7 +92,7 @@ class Fleet {
                                          "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
                                          std::string{"last_call_timeout=1"} + (setting_.coordinator_apart ? ",is_host=0" : "")});
     }
-    arguments.insert(arguments.end(), {"--no_python", training_.bin + "/gpt"});
+    arguments.insert(arguments.end(), {"--no_python", test::program_path("gpt")});
     const auto program = arguments_of(training_, setting_, checkpoints());
     arguments.insert(arguments.end(), program.begin(), program.end());
     agents_.push_back(std::make_unique<Agent>(Agent{
@@ -307,7 +307,7 @@ class Fleet {
 }  // namespace
 
 Ending run_bare(const Training& training, const Setting& setting) {
-  Job job{{.arguments = arguments_of(training, setting, ""), .environment = {{"OMP_NUM_THREADS", std::to_string(setting.threads)}}, .program = training.bin + "/gpt"}};
+  Job job{{.arguments = arguments_of(training, setting, ""), .environment = {{"OMP_NUM_THREADS", std::to_string(setting.threads)}}, .program = "gpt"}};
   Ending ending;
   const int code = job.wait(patience);
   const std::string& said = job.output();

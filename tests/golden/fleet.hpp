@@ -15,7 +15,6 @@ namespace elrun::golden {
 
 /// The training that all runs do.
 struct Training {
-  std::string bin;   ///< The folder of the programs.
   std::string text;  ///< What is learned.
   unsigned steps = 0;
 };

@@ -91,8 +91,8 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
 class Campaign {
  public:
   explicit Campaign(const Options& options) : options_{options} {
-    training_ = {.bin = bin(), .text = folder_ / "text", .steps = options.steps};
-    test::Job help{{.arguments = {"--help"}, .environment = {}, .program = training_.bin + "/gpt"}};
+    training_ = {.text = folder_ / "text", .steps = options.steps};
+    test::Job help{{.arguments = {"--help"}, .environment = {}, .program = "gpt"}};
     (void)help.wait();
     dimensions_ = dimensions_in(help.output());
   }
@@ -107,13 +107,6 @@ class Campaign {
   }
 
  private:
-  static std::string bin() {
-    if (const char* given = std::getenv("ELRUN_BIN")) return given;
-    const std::string own = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    ::setenv("ELRUN_BIN", own.c_str(), 1);
-    return own;
-  }
-
   /// One process alone says what the state is, for each kind of leaves.
   void reference() {
     for (const auto& [leaves, known] : golden) {

@@ -14,7 +14,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker"; }
+std::string worker() { return test_program_path("launcher_worker"); }
 
 /// A coordinator and one link in this process.
 struct Stage {

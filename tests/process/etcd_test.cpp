@@ -200,7 +200,7 @@ TEST_CASE("etcd is spoken to by mutual TLS, and a certificate of a stranger is n
 
 namespace {
 
-std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker"; }
+std::string worker() { return test_program_path("launcher_worker"); }
 
 struct Cluster {
   TemporaryDirectory directory;

@@ -17,7 +17,7 @@ using elrun::Rng;
 namespace {
 
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream in{std::string{std::getenv("ELRUN_SOURCE")} + "/samples/" + path};
+  std::ifstream in{source_path("samples/" + path)};
   std::vector<std::string> out;
   for (std::string line; std::getline(in, line);) out.push_back(line);
   return out;
@@ -45,7 +45,7 @@ std::vector<std::string> losses(const std::string& output) {
 }
 
 std::vector<std::string> flat_under_elrun(std::vector<std::string> options, const std::vector<std::string>& flat) {
-  options.insert(options.end(), {"--no_python", std::string{std::getenv("ELRUN_BIN")} + "/flat_after"});
+  options.insert(options.end(), {"--no_python", program_path("flat_after")});
   options.insert(options.end(), flat.begin(), flat.end());
   return options;
 }

@@ -17,7 +17,7 @@ using std::chrono_literals::operator""s;
 
 namespace {
 
-std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker"; }
+std::string worker() { return test_program_path("launcher_worker"); }
 
 // A launcher whose private directory is one of the test's: what it leaves behind can be seen.
 struct Node {
@@ -226,7 +226,7 @@ TEST_CASE("programs that use libelrun's session", "[launcher][process]") {
 }
 
 TEST_CASE("an inherited ignored SIGCHLD does not hide the workers' ends", "[launcher][process]") {
-  Job job{{.arguments = {"-c", "trap '' CHLD; exec " + std::string{std::getenv("ELRUN_BIN")} + "/elrun --no_python " +
+  Job job{{.arguments = {"-c", "trap '' CHLD; exec " + program_path("elrun") + " --no_python " +
                                    worker() + " exit 0 7"},
            .program = "/bin/sh"}};
   CHECK(job.wait() == 7);
@@ -251,7 +251,7 @@ TEST_CASE("with --log_format json every line of elrun's own is JSON, and says of
 }
 
 TEST_CASE("files that take no more do not hold up the workers, and are told once each", "[launcher][process]") {
-  const std::string elrun = std::string{std::getenv("ELRUN_BIN")} + "/elrun";
+  const std::string elrun = program_path("elrun");
   const auto times = [](const std::string& text, const std::string& part) {
     std::size_t n = 0;
     for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;

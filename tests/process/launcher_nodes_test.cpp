@@ -10,7 +10,7 @@ using std::chrono_literals::operator""s;
 
 namespace {
 
-std::string worker() { return std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker"; }
+std::string worker() { return test_program_path("launcher_worker"); }
 
 struct Cluster {
   TemporaryDirectory directory;
@@ -76,7 +76,7 @@ TEST_CASE("who may serve the rendezvous takes all descriptors it can have; its w
     return Job::Setting{.arguments = {"-c", limits + " && exec \"$ELRUN\" --nnodes " + nodes + " --rdzv_backend c10d --rdzv_id job --rdzv_endpoint " + cluster.endpoint +
                                                 " --rdzv_conf last_call_timeout=0.1 --no_python /bin/sh -c '"
                                                 "echo a worker has $(ulimit -Sn); set -- $(grep \"open files\" /proc/$PPID/limits); echo elrun has $4'"},
-                        .environment = {{"XDG_RUNTIME_DIR", cluster.directory.path()}, {"ELRUN", std::string{std::getenv("ELRUN_BIN")} + "/elrun"}},
+                        .environment = {{"XDG_RUNTIME_DIR", cluster.directory.path()}, {"ELRUN", program_path("elrun")}},
                         .program = "/bin/sh"};
   };
   Job few{agent("ulimit -n 1000 && ulimit -Sn 256", "1:1000")};

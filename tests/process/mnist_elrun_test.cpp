@@ -36,7 +36,7 @@ struct Images {
 };
 
 std::vector<std::string> mnist_under_elrun(std::vector<std::string> options, const std::vector<std::string>& mnist) {
-  options.insert(options.end(), {"--no_python", std::string{std::getenv("ELRUN_BIN")} + "/mnist"});
+  options.insert(options.end(), {"--no_python", program_path("mnist")});
   options.insert(options.end(), mnist.begin(), mnist.end());
   return options;
 }
@@ -128,7 +128,7 @@ TEST_CASE("what is wrong with data, flags or log is told, with the exit codes of
 }
 
 TEST_CASE("trained on 8,000 real images, at least 97 of 100 others are told right", "[golden]") {
-  const std::string data = std::string{std::getenv("ELRUN_SOURCE")} + "/../shared/data/mnist";
+  const std::string data = source_path("../shared/data/mnist");
   if (!std::filesystem::exists(data)) {
     std::puts("SKIPPED: ../shared/data/mnist is not there");
     return;

@@ -27,7 +27,7 @@ struct Cluster {
   [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& times, std::vector<std::string> more = {}) const {
     std::vector<std::string> arguments = options(nodes, times);
     arguments.insert(arguments.end(), more.begin(), more.end());
-    arguments.insert(arguments.end(), {"--no_python", std::string{std::getenv("ELRUN_BIN")} + "/../tests/launcher_worker", "until_file", end_file()});
+    arguments.insert(arguments.end(), {"--no_python", test_program_path("launcher_worker"), "until_file", end_file()});
     return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
   }
   /// The gpt sample, which has a result.

@@ -47,7 +47,7 @@ inline std::vector<std::string> gpt_arguments(const std::string& data, unsigned 
 
 /// `elrun OPTIONS --no_python gpt ARGUMENTS`: what follows the program's name is the program's.
 inline std::vector<std::string> under_elrun(std::vector<std::string> options, const std::vector<std::string>& gpt) {
-  options.insert(options.end(), {"--no_python", std::string{std::getenv("ELRUN_BIN")} + "/gpt"});
+  options.insert(options.end(), {"--no_python", program_path("gpt")});
   options.insert(options.end(), gpt.begin(), gpt.end());
   return options;
 }

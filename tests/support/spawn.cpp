@@ -28,12 +28,21 @@ int milliseconds_until(Clock::time_point until) {
   return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
 }
 
+/// Of a build that has bin/ and tests/, one of which holds this program.
+std::filesystem::path folder_of_programs() {
+  if (const char* folder = std::getenv("ELRUN_BIN")) return folder;
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin";
+}
+
 }  // namespace
 
 std::string program_path(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* folder = std::getenv("ELRUN_BIN");
-  return std::string{folder != nullptr ? folder : "bin"} + "/" + name;
+  return name.find('/') != std::string::npos ? name : (folder_of_programs() / name).string();
+}
+std::string test_program_path(const std::string& name) { return folder_of_programs() / "../tests" / name; }
+std::string source_path(const std::string& name) {
+  if (const char* tree = std::getenv("ELRUN_SOURCE")) return std::string{tree} + "/" + name;
+  throw std::runtime_error{"ELRUN_SOURCE is not set to the source tree: start this test with ctest"};
 }
 
 Watch::Watch(pid_t pid) : pidfd_{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))} {}

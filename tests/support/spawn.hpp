@@ -86,8 +86,13 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-/// The path of a program in build/bin; what is a path already stays as it is.
+/// The path of a program in build/bin (ELRUN_BIN, or where this test's own build has it); what is a path already stays as it is.
 [[nodiscard]] std::string program_path(const std::string& name);
+/// Of a program in build/tests.
+[[nodiscard]] std::string test_program_path(const std::string& name);
+/// Of a file in the source tree (ELRUN_SOURCE).
+/// \throws std::runtime_error where that is not set.
+[[nodiscard]] std::string source_path(const std::string& name);
 
 /// A port of the loopback that was free a moment ago.
 [[nodiscard]] std::uint16_t free_port();

@@ -109,7 +109,7 @@ class ELRUN_API Unit {
   ///   call of the job (`use`, `next_step`, `evaluate`, `verify`, or the end of the program), so it may have to wait for them;
   /// * initial values are written in here, the same on all ranks, between `restore()` and the first step; every rank keeps
   ///   its own shard of them when the scope ends. What is written anywhere else is lost or wrong;
-  /// * but not by some ranks alone between the end of `slots()` and `apply`, where the others vote already;
+  /// * but not between the end of `slots()` and `apply`, where others vote already: sharded parameters are an error there;
   /// * no scope is open when `next_step`, `apply` or `evaluate` are called.
   /// When the world changes under it, it returns at once: memory is there, its contents are unspecified.
   [[nodiscard]] UseScope use(Stream stream = {});

@@ -135,6 +135,11 @@ void Job::Impl::begin_use(UnitState& unit) {
   const UnitLayout& layout = layout_.units[unit.index];
   require(restored_, "use comes after restore()");
   const bool fetches = gathers() && unit.open == 0 && layout.trainable > 0;
+  // The others may be in apply() already, where nobody is served.
+  if (fetches && step_open_ && !in_.open && in_.phase == phases_ && !world.over())
+    throw Error{invalid(fmt::format("unit '{}' is used after the last slot and before apply(), where sharded weights are not gathered: use it "
+                                    "before slots() or after apply()",
+                                    specs_[unit.index].name))};
   if (fetches) parameters_.hold(layout.begin, layout.begin + layout.trainable);
   // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
   const bool served = (!fetches && finished_leaves_.empty()) || (stage_ == Stage::ready && serve(fetches ? unit.index : Need::nothing));

@@ -1,7 +1,9 @@
 // Sharded gradients and parameters: what is there when, what it costs in memory, and what ranks do for each other.
 
 #include <sys/mman.h>
+#include <sys/utsname.h>
 
+#include <cstdio>
 #include <numeric>
 
 #include <elrun/verify.hpp>
@@ -128,6 +130,28 @@ TEST_CASE("an arena of pages has the memory of what is held and no more, at addr
   CHECK(arena.data()[2 * granule] == 0.0f);
   CHECK(arena.held_bytes_max() == 6 * page);
   CHECK(arena.data() == at);
+}
+
+TEST_CASE("an arena gives back pages that are locked in memory, too", "[job]") {
+  PagedArena arena{8 * granule};
+  arena.hold(0, 8 * granule);
+  std::ranges::fill(arena.span(), 1.0f);
+  if (mlock(arena.data(), arena.span().size_bytes()) != 0) {
+    WARN("skipped: this process may not lock 32 kB of memory");
+    return;
+  }
+  utsname system{};
+  REQUIRE(uname(&system) == 0);
+  unsigned major = 0, minor = 0;
+  if (std::sscanf(system.release, "%u.%u", &major, &minor) != 2 || std::pair{major, minor} < std::pair{5u, 18u}) {
+    WARN("skipped: locked pages are given back since Linux 5.18, this is " << system.release);
+    return;
+  }
+  arena.release(2 * granule, 8 * granule);
+  CHECK(arena.held_bytes() == 2 * page);
+  arena.hold(2 * granule, 3 * granule);
+  CHECK(arena.data()[2 * granule] == 0.0f);
+  CHECK(arena.data()[granule] == 1.0f);
 }
 
 TEST_CASE("sharded parameters take the memory of a shard and of the units in use", "[job]") {
@@ -269,6 +293,13 @@ TEST_CASE("what is touched outside of a scope is a clear error", "[job]") {
                    (void)layers.weights[1].grad();
                  }),
                  "unit.use_grad()"));
+  CHECK(contains(restored([](Job& job, Layers& layers) {
+                   auto step = job.next_step();
+                   (void)layers.sum();
+                   for (Slot& slot : step->slots()) in_order(layers, slot, 0), slot.report(1.0f, 1);
+                   (void)layers.sum();
+                 }),
+                 "unit 'layer 0' is used after the last slot and before apply()"));
   CHECK(contains(in_slot([](Layers& layers, Step&, Slot& slot) { layers.make_gradient(1, slot), layers.make_gradient(1, slot); }), "declare {.uses = 2}"));
   CHECK(contains(in_slot([](Layers& layers, Step& step, Slot& slot) {
                    const auto scope = layers.units[1].use_grad();

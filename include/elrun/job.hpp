@@ -172,10 +172,10 @@ class ELRUN_API Step {
   [[nodiscard]] Slots slots();
   /// With this probability (0 to 1, drawn from the plan's seed and the step's number) one slot of the step is computed by
   /// one more rank, in a world of three or more by two, and the hashes of its gradient, loss and tokens are compared
-  /// before anybody votes. Changes no bit of training. A rank that two others outvote ends with an Error that names it,
+  /// before the step is decided. Changes no bit of training. A rank that two others outvote ends with an Error that names it,
   /// and the others go on with the same step; where nobody can tell who is wrong, all end. The step is then not applied.
   ///
-  /// On all ranks with the same number, before `slots()`, which may then hand out a slot of another rank first: a program
+  /// On all ranks with the same number (else all end with an Error that names both), before `slots()`, which may then hand out a slot of another rank first: a program
   /// that counts its slots counts that one, too. In a world of one it does nothing. For zero(0) and zero(1).
   /// Costs no memory, and in an audited step the time of one slot and one pass over a gradient: with probability p and V
   /// slots on W ranks about p W / V of the whole.

@@ -1,5 +1,6 @@
 // step.audit(): a slot is handed out on other ranks too, before their own, for then all buffers are free; what comes out is
-// hashed and forgotten. The hashes meet before anybody votes, so a wrong gradient never reaches the state.
+// hashed and forgotten. The hashes travel with the votes, and a step whose audit fails is decided by nobody: a wrong gradient never
+// reaches the state.
 
 #include <algorithm>
 
@@ -24,6 +25,7 @@ void Job::Impl::audit(double probability) {
     return;
   }
   require(in_.slot == 0 && !in_.open && !in_.audit, "audit is called once per step, before slots()");
+  in_.audit_probability = probability;
   in_.audit = choose_audit(plan->seed, commit_.knowledge().applied, probability, slots_);
   in_.has_to_audit = in_.audit && std::ranges::find(in_.audit->auditors, world.rank()) != in_.audit->auditors.end();
 }
@@ -37,24 +39,22 @@ void Job::Impl::note_audit() {
                    Mix{}(std::bit_cast<std::uint32_t>(reported_loss_), salt_of("loss")) + Mix{}(reported_tokens_, salt_of("tokens"));
 }
 
-/// True: the step can be voted for. Throws on a rank that is outvoted, and on all where nobody can tell who is wrong.
-bool Job::Impl::audit_agrees() {
-  if (!in_.audit) return true;
-  ByteWriter mine;
-  mine.put(in_.audit_hash);
-  const auto parts = world.all_gather(mine.bytes());
-  if (!parts.ok()) return false;
+/// What came with the votes, by rank: success when the step can be decided. Throws on a rank that is outvoted, and on all where
+/// nobody can tell who is wrong. Who hears all votes comes to the same end as all others, so no step is decided that fails here.
+Result<void> Job::Impl::audit_agrees(std::span<const double> probabilities, std::span<const std::uint64_t> by_rank) {
+  const std::uint64_t step = commit_.knowledge().applied + 1;
+  for (std::size_t r = 1; r < probabilities.size(); ++r)
+    if (probabilities[r] != probabilities[0])
+      throw Error{invalid(fmt::format("in step {} rank {} audits with probability {} and rank 0 with {}: call audit() on all ranks, with the same number",
+                                      step, r, probabilities[r], probabilities[0]))};
+  if (!in_.audit) return {};
   std::vector<std::uint32_t> ranks{in_.audit->owner};
   ranks.insert(ranks.end(), in_.audit->auditors.begin(), in_.audit->auditors.end());
   std::vector<std::uint64_t> hashes;
-  for (const std::uint32_t r : ranks) {
-    ByteReader reader{(*parts)[r]};
-    hashes.push_back(reader.get<std::uint64_t>());
-    if (const auto whole = reader.finish("the hash of an audited slot"); !whole.ok()) return world.end(whole.failure()), false;
-  }
+  for (const std::uint32_t r : ranks) hashes.push_back(by_rank[r]);
   const auto wrong = dissenter(hashes);
-  if (!wrong) return true;
-  std::string told = fmt::format("audit of slot {} in step {}:", in_.audit->slot, commit_.knowledge().applied + 1);
+  if (!wrong) return {};
+  std::string told = fmt::format("audit of slot {} in step {}:", in_.audit->slot, step);
   for (std::size_t i = 0; i < ranks.size(); ++i) told += fmt::format(" rank {} has gradient {:016x},", ranks[i], hashes[i]);
   const std::uint32_t culprit = ranks[wrong->index];
   told += wrong->outvoted ? fmt::format(" so rank {} computed it wrong: its processor or memory is not to be trusted", culprit)
@@ -69,7 +69,7 @@ bool Job::Impl::audit_agrees() {
   if (world.rank() == ranks[wrong->index == 0 ? 1 : 0]) host.log.warning(told);
   failure.remedy = Remedy::rejoin;  // the others go on without it, with the same step
   world.end(failure);
-  return false;
+  return failure;
 }
 
 void Step::audit(double probability) { static_cast<Job::Impl*>(impl_)->audit(probability); }

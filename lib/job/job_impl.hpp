@@ -115,6 +115,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     bool reported = false;
     bool evaluating = false;
     Instant begun{};
+    double audit_probability = 0;   // with which the program had it audited
     std::optional<Audit> audit;     // of this step
     bool has_to_audit = false;      // this rank, and it has not yet
     bool auditing = false;          // the open slot is another rank's
@@ -171,7 +172,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] std::uint64_t state_sum() const;
   [[nodiscard]] float* leaf() const;
   void note_audit();
-  bool audit_agrees();
+  Result<void> audit_agrees(std::span<const double> probabilities, std::span<const std::uint64_t> hashes);
   void close_slot();
   void was_away_since(Instant begun);
   void zero_gradient(const UnitState& unit);

@@ -23,7 +23,8 @@ constexpr int times_to_return = 8;  // the longest slot or save: so long may a p
 constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
 
 struct VoteHeader {
-  std::uint64_t number, lineage[2], step, finite, leaves;
+  std::uint64_t number, lineage[2], step, finite, leaves, audit_hash;
+  double audit_probability;
 };
 constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);  // tokens of all slots, then their losses
 
@@ -130,7 +131,9 @@ void Job::Impl::write_vote(const Vote& vote) {
                           {vote.generation.lineage.bits[0], vote.generation.lineage.bits[1]},
                           vote.step,
                           vote.finite,
-                          host.session.is_leaving() && !ready_to_leave_};
+                          host.session.is_leaving() && !ready_to_leave_,
+                          in_.audit_hash,
+                          in_.audit_probability};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
   at = put(blob, at, std::span<const float>{my_losses_});
@@ -141,6 +144,14 @@ void Job::Impl::write_vote(const Vote& vote) {
 /// Success: the step is decided, and losses, tokens and norm nodes of all members are here.
 Result<void> Job::Impl::exchange_votes() {
   ELRUN_TRY(world.exchange(vote_sends_, vote_receives_));
+  std::vector<double> probabilities;
+  std::vector<std::uint64_t> hashes;
+  for (const ByteVector& vote : votes_) {
+    VoteHeader header{};
+    get(vote, 0, std::span{&header, 1});
+    probabilities.push_back(header.audit_probability), hashes.push_back(header.audit_hash);
+  }
+  ELRUN_TRY(audit_agrees(probabilities, hashes));
   std::uint64_t all_tokens = 0;
   bool member_leaves = false;
   std::vector<std::uint64_t> tokens;
@@ -194,7 +205,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
     require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
     if (in_phases()) end_phases_of_step();
-    if (audit_agrees() && reduce_and_vote()) {
+    if (reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
       if (!whole_parameters_) whole_parameters_ = world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok();

@@ -70,6 +70,27 @@ TEST_CASE("audited or not, in any world: the same losses and the same state", "[
   }
 }
 
+TEST_CASE("ranks that audit with different probabilities are told so in their first step, with both", "[audit]") {
+  for (const int stage : {0, 1})
+    for (const auto& [rarely, often] : {std::pair{0.0, 1.0}, {0.25, 0.5}}) {
+      std::atomic<const Member*> chosen{nullptr};
+      const auto members = run_world({.world = 3}, [&, rarely = rarely, often = often](Job& job, Member& me) {
+        const Member* nobody = nullptr;
+        const bool is_other = chosen.compare_exchange_strong(nobody, &me);
+        audited({.plan = toy_plan(stage), .probability = is_other ? often : rarely})(job, me);
+      });
+      const auto other = static_cast<std::size_t>(chosen.load() - members.data());
+      for (std::size_t r = 0; r < 3; ++r) {
+        REQUIRE(members[r].failure.has_value());
+        INFO(message(*members[r].failure));
+        CHECK(exit_code(*members[r].failure) == 78);
+        CHECK(contains(members[r].failure->what, other == 0 ? fmt::format("in step 1 rank 1 audits with probability {} and rank 0 with {}", rarely, often)
+                                                            : fmt::format("in step 1 rank {} audits with probability {} and rank 0 with {}", other, often, rarely)));
+        CHECK(members[r].steps.empty());
+      }
+    }
+}
+
 TEST_CASE("one bit in one rank's gradients, loss or tokens: two against one name it, and the step is not applied", "[audit]") {
   for (const auto& [world, in_loss] : {std::pair{3u, false}, {4u, false}, {3u, true}}) {
     std::atomic<const Member*> chosen{nullptr};

@@ -30,7 +30,8 @@ struct Fenced {
   void on(const WorkerGone& gone, Report&) { live_.erase(gone.worker); }
   void on(const GenerationBegan& began, Report& report) {
     for (const Incarnation& who : began.members) {
-      if (began.named) newest_[who] = std::max(newest_[who], began.generation.number);
+      // One that begins later has a smaller number when nobody who lives was ever told of the larger one.
+      if (began.named) newest_[who] = began.adopted ? std::max(newest_[who], began.generation.number) : began.generation.number;
       if (began.adopted) continue;
       for (const auto& [worker, of] : live_)
         if (of.who == who && of.generation != began.generation && (began.named || of.generation.lineage == began.lineage))

@@ -67,6 +67,7 @@ void LeafStream::open(std::uint32_t unit) {
   ELRUN_ASSERT(!open_[unit]);
   open_[unit] = true;
   leaves_.hold(begin_of(unit), begin_of(unit) + units_[unit].trainable);
+  note_use();
   std::ranges::fill(leaves_.span(begin_of(unit), units_[unit].trainable), 0.0f);  // a page may be larger than a granule
 }
 
@@ -87,6 +88,7 @@ std::span<const std::byte> LeafStream::part_for(std::uint32_t unit, std::uint32_
 std::span<std::byte> LeafStream::arriving(std::uint32_t unit, std::uint32_t rank) {
   const std::uint64_t begin = rank * shard_elements_ + shard_[unit].place, count = taken(shard_[unit].size());
   arrivals_.hold(begin, begin + count);
+  note_use();
   return std::as_writable_bytes(arrivals_.span(begin, count));
 }
 
@@ -152,6 +154,8 @@ Result<void> LeafStream::finish(World& world) {
 }
 
 std::uint64_t LeafStream::bytes() const { return (stack_.size() + held_.size()) * sizeof(float); }
-std::uint64_t LeafStream::bytes_max() const { return bytes() + leaves_.held_bytes_max() + arrivals_.held_bytes_max(); }
+std::uint64_t LeafStream::bytes_max() const { return bytes() + in_use_max_; }
+
+void LeafStream::note_use() { in_use_max_ = std::max(in_use_max_, leaves_.held_bytes() + arrivals_.held_bytes()); }
 
 }  // namespace elrun::inline v0

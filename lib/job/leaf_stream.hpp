@@ -70,6 +70,7 @@ class LeafStream {
   [[nodiscard]] std::uint64_t taken(std::uint64_t elements) const { return elements * size_of(type_) / sizeof(float); }
   void fold(std::uint32_t unit);
   void close(std::uint32_t unit);
+  void note_use();
 
   std::vector<UnitLayout> units_;
   std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
@@ -84,6 +85,7 @@ class LeafStream {
   Arena<float> stack_;   // partial sums of the shard, one after the other
   PagedArena leaves_;    // of this rank's slot
   PagedArena arrivals_;  // the shard's parts of other ranks' leaves, by rank
+  std::uint64_t in_use_max_ = 0;  // bytes of both, at one time
   std::vector<bool> open_;
   std::vector<bool> handed_;         // by unit and rank
   std::vector<std::uint32_t> here_;  // by unit: ranks that handed it off

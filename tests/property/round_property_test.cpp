@@ -269,7 +269,7 @@ TEST_CASE("whatever happens to nodes, generations fence; when it stops, all work
     CHECK(simulation.running() == options.nodes_max);
     generations += simulation.generations();
   });
-  CHECK((std::getenv("ELRUN_SEED") != nullptr || generations > 400 * 5));  // else nothing much was simulated
+  CHECK((std::getenv("ELRUN_SEED") != nullptr || generations > seeds_of(400) * 5));  // else nothing much was simulated
 }
 
 }  // namespace elrun::test

@@ -15,6 +15,12 @@ const char* word(Spread spread) {
   return spread == Spread::sharded ? "sharded" : spread == Spread::sharded_in_node ? "sharded in each node" : "replicated";
 }
 
+const char* exchanged(const Plan& plan) {
+  if (exchanges_per_slot(plan.placement)) return "per slot";
+  const bool by_memory = plan.placement.exchange == Exchange::automatic && plan.memory_per_rank > 0;
+  return by_memory ? "as memory_per_rank allows" : "per step";
+}
+
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> out;
   while (!text.empty()) {
@@ -52,9 +58,8 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
   }
   return {{"plan", identity(plan).description},
           {"placement or number of steps",
-           fmt::format("parameters: {}\ngradients: {}, exchanged per {}\noptimizer: {}\nmemory_per_rank: {}\nsteps: {}\n", word(plan.placement.parameters),
-                       word(plan.placement.gradients), exchanges_per_slot(plan.placement) ? "slot" : "step",
-                       word(plan.placement.optimizer), plan.memory_per_rank, plan.steps)},
+           fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\nsteps: {}\n", word(plan.placement.parameters),
+                       word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer), plan.memory_per_rank, plan.steps)},
           {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\n", checkpoint.directory, checkpoint.every)},
           {"model", std::move(model)}};
 }

@@ -232,6 +232,7 @@ TEST_CASE("ranks with differing plans: both are printed, by all", "[job]") {
       {[](Plan& p, auto&, auto&) { p.seed = 99, p.numeric = "mine 2"; }, {"another plan", ": seed: 11", ": seed: 99", "mine 2"}},
       {[](Plan& p, auto&, auto&) { p.steps = 99; }, {"number of steps", ": steps: 7", ": steps: 99"}},
       {[](Plan& p, auto&, auto&) { p.placement = zero(1); }, {"another placement", "optimizer: sharded", "optimizer: replicated"}},
+      {[](Plan& p, auto&, auto&) { p.memory_per_rank = 4096; }, {"another placement", ": memory_per_rank: 0", ": memory_per_rank: 4096"}},
       {[](auto&, CheckpointOptions& c, auto&) { c.directory = "/nonexistent"; }, {"checkpoint options", "''", "'/nonexistent'"}},
       {[](auto&, auto&, std::uint64_t& size) { size = 11; }, {"another model", "u/t: 10,", "u/t: 11,"}}};
   for (const Row& row : rows) {
@@ -252,6 +253,25 @@ TEST_CASE("ranks with differing plans: both are printed, by all", "[job]") {
       CHECK(exit_code(*m.failure) == 78);
       CHECK(m.failure->what.find("\nrank 0: ") != std::string::npos);
       for (const char* part : row.told) CHECK(m.failure->what.find(part) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("one rank that leaves the exchange to memory, and one that does not, are told so where memory decides", "[job]") {
+  for (const Exchange other : {Exchange::per_step, Exchange::per_slot}) {
+    std::atomic<int> next{0};
+    const auto members = run_world({.world = 2}, [&](Job& job, Member& me) {
+      Plan plan = toy_plan(1);
+      plan.memory_per_rank = 1;
+      if (next++ == 1) plan.placement.exchange = other;
+      toy({.plan = plan})(job, me);
+    });
+    for (const Member& m : members) {
+      REQUIRE(m.failure.has_value());
+      INFO(message(*m.failure));
+      CHECK(exit_code(*m.failure) == 78);
+      CHECK(m.failure->what.find("another placement") != std::string::npos);
+      CHECK(m.failure->what.find("gradients: replicated, exchanged as memory_per_rank allows") != std::string::npos);
     }
   }
 }

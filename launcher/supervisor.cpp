@@ -111,7 +111,8 @@ void Supervisor::join() {
   join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
   if (phase_ == Phase::running) {
     join.seat = world_.seat;
-    join.coordinated_by = world_.coordinated_by;
+    // The end of the job is told next, and is to be heard before anybody concludes who is missing and has workers stopped.
+    if (!job_over_) join.coordinated_by = world_.coordinated_by;
     join.broken = (own_failure_ || peer_lost_) && !job_over_;
   }
   join.restarts = world_.restarts;

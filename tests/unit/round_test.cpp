@@ -1371,6 +1371,17 @@ TEST_CASE("who coordinated a generation is not waited for once all its others ar
       CHECK(bench.count<World>(b) == 0);
     }
   }
+  SECTION("nor for the end of the job, which whoever knows of it tells after its Join: it ends no generation before that") {
+    World over = old.c;
+    over.coordinated_by.reset();
+    const auto c = bench.resume("c", over);
+    bench.say(c, JobFinished{over.generation});
+    for (const StreamNumber stream : {a, c}) {
+      CHECK(bench.count<Revoke>(stream) == 0);
+      REQUIRE(bench.last<Verdict>(stream));
+      CHECK(bench.last<Verdict>(stream)->exit_code == 0);
+    }
+  }
   SECTION("others are only slow, and have their time") {
     bench.pass(9s);
     CHECK(bench.count<Revoke>(a) == 0);

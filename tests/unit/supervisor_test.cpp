@@ -308,6 +308,11 @@ TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
     node.tell(10, Hello{.rank = 0, .world = 2, .is_job = true});
     node.tell(10, JobOver{generation(1)});
     CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0", "job finished"});
+    SECTION("before that could conclude from its Join that nobody else will come") {
+      node.hear(Resumed{generation(1), true, 1});
+      node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+      CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0", "job finished"});
+    }
   }
   SECTION("workers that are being ended are waited for, but go on with nothing") {
     node.on(LinkUp{});

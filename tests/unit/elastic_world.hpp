@@ -188,7 +188,7 @@ class ElasticWorld {
   // --- from the members' threads ---
 
   void live(Person& person, Member& result) {
-    if (!next(person).ok()) return;
+    if (!next(person).ok()) return gone(person, false);  // its node died before it had begun, or the job is over
     const Log log{"test", [this, &result](Level, std::string_view line) {
                     const std::lock_guard lock{mutex_};
                     result.lines.emplace_back(line);

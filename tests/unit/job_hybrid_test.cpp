@@ -43,7 +43,7 @@ std::string text_of(const Nodes& nodes) { return fmt::format("nodes {}", fmt::jo
 
 /// A random history, of workers and of nodes.
 void any_history(Rng& rng) {
-  const int stage = 1 + static_cast<int>(rng.below(3));
+  const int stage = static_cast<int>(rng.below(4));
   const bool per_slot = rng.chance(stage >= 2 ? 0.8 : 0.2);
   const TemporaryDirectory root;
   CheckpointOptions checkpoint;
@@ -64,7 +64,13 @@ void any_history(Rng& rng) {
   }
   INFO("hybrid(zero(" << stage << ")), gradients " << (per_slot ? "per slot" : "per step") << ", " << members << " members, " << text_of(nodes)
                       << ", checkpoint every " << checkpoint.every << ": " << text);
-  ElasticWorld world{members, fates, toy({.plan = hybrid_plan(stage, 8, per_slot ? Exchange::per_slot : Exchange::per_step), .checkpoint = checkpoint}), nodes};
+  const Exchange exchange = rng.chance(0.5) ? Exchange::automatic : per_slot ? Exchange::per_slot : Exchange::per_step;
+  const std::uint64_t slots = 1 + rng.below(12);
+  Plan plan = rng.chance(0.7) ? hybrid_plan(stage, slots, exchange) : toy_plan(stage, slots, exchange);
+  plan.memory_per_rank = rng.chance(0.5) ? 60'000 + rng.below(400'000) : 0;
+  plan.leaves = rng.chance(0.5) ? DType::bf16 : DType::f32;
+  INFO("slots " << slots << ", exchange " << static_cast<int>(exchange) << " memory " << plan.memory_per_rank << " leaves " << static_cast<int>(plan.leaves));
+  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint}), nodes};
   auto& results = world.wait();
   std::size_t done = 0;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -73,7 +79,7 @@ void any_history(Rng& rng) {
     const bool heard_late = m.failure && m.failure->code == Code::generation_over;
     if (world.was_killed(i) || came_late || heard_late) continue;
     INFO("member " << i);
-    ended_alike(m);
+    ended_alike(m, slots, plan.leaves);
     CHECK(m.steps_begun == 7);
     ++done;
   }

@@ -48,26 +48,23 @@ std::vector<std::uint32_t> guess_nodes(std::uint32_t world, std::uint32_t rank, 
   return out;
 }
 
-std::optional<std::vector<std::vector<Piece>>> share_out(const Layout& layout, std::span<const std::optional<Cut>> held,
-                                                       std::optional<std::uint32_t> taker) {
-  std::vector<std::vector<Piece>> out(held.size());
+namespace {
+
+/// Calls `give(unit, rank, begin, end)` for all that is given, or for what lies in `only` alone. False: some element is nowhere.
+template <class Give>
+bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::optional<std::uint32_t> taker, std::optional<Cut> only, const Give& give) {
   std::map<std::uint32_t, std::map<std::uint64_t, std::vector<std::uint32_t>>> by_cut;  // by number of parts and part: who holds it
   for (std::uint32_t r = 0; r < held.size(); ++r)
     if (held[r]) by_cut[held[r]->parts][held[r]->part].push_back(r);
   for (std::uint32_t u = 0; u < layout.units.size(); ++u) {
-    const UnitLayout& unit = layout.units[u];
-    const auto give = [&](std::uint32_t rank, std::uint64_t begin, std::uint64_t end) {
-      if (begin == end) return;
-      auto& given = out[rank];
-      if (!given.empty() && given.back().unit == u && given.back().end == begin)
-        given.back().end = end;
-      else
-        given.push_back({u, begin, end, unit.gradient_begin + begin, unit.begin + begin, unit.gradient_begin + begin});
-    };
-    std::vector<std::uint64_t> borders{0, unit.trainable};
-    for (const auto& cut : held) {
-      const LeafRange run = cut ? shard(unit.trainable, *cut) : LeafRange{};
-      borders.push_back(run.begin), borders.push_back(run.end);
+    const std::uint64_t trainable = layout.units[u].trainable;
+    const LeafRange run = shard(trainable, only.value_or(Cut{}));
+    std::vector<std::uint64_t> borders{run.begin, run.end};
+    if (run.begin == run.end) continue;
+    for (const auto& [parts, ranks] : by_cut) {
+      const std::uint64_t each = shard(trainable, {parts, 0}).end;
+      for (auto at = ranks.lower_bound(run.begin / each); at != ranks.end() && at->first * each < run.end; ++at)
+        for (const std::uint64_t border : {at->first * each, (at->first + 1) * each}) borders.push_back(std::clamp(border, run.begin, run.end));
     }
     std::sort(borders.begin(), borders.end());
     borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
@@ -75,18 +72,49 @@ std::optional<std::vector<std::vector<Piece>>> share_out(const Layout& layout, s
       const std::uint64_t begin = borders[i], end = borders[i + 1];
       std::vector<std::uint32_t> givers;
       for (const auto& [parts, ranks] : by_cut) {
-        const std::uint64_t each = shard(unit.trainable, {parts, 0}).end;
+        const std::uint64_t each = shard(trainable, {parts, 0}).end;
         if (const auto at = ranks.find(begin / each); at != ranks.end()) givers.insert(givers.end(), at->second.begin(), at->second.end());
       }
-      std::sort(givers.begin(), givers.end());
+      if (by_cut.size() > 1) std::sort(givers.begin(), givers.end());
       if (taker && std::binary_search(givers.begin(), givers.end(), *taker)) givers = {*taker};
-      if (givers.empty()) return std::nullopt;
+      if (givers.empty()) return false;
       for (std::uint32_t g = 0; g < givers.size(); ++g) {
         const LeafRange part = shard(end - begin, {static_cast<std::uint32_t>(givers.size()), g});
-        give(givers[g], begin + part.begin, begin + part.end);
+        give(u, givers[g], begin + part.begin, begin + part.end);
       }
     }
   }
+  return true;
+}
+
+/// Whole elements of `unit`; what follows the last piece without a gap is one with it.
+void add_piece(std::vector<Piece>& given, const Layout& layout, std::uint32_t u, std::uint64_t begin, std::uint64_t end) {
+  const UnitLayout& unit = layout.units[u];
+  if (begin == end) return;
+  if (!given.empty() && given.back().unit == u && given.back().end == begin)
+    given.back().end = end;
+  else
+    given.push_back({u, begin, end, unit.gradient_begin + begin, unit.begin + begin, unit.gradient_begin + begin});
+}
+
+}  // namespace
+
+std::optional<std::vector<std::vector<Piece>>> share_out(const Layout& layout, std::span<const std::optional<Cut>> held,
+                                                       std::optional<std::uint32_t> taker) {
+  std::vector<std::vector<Piece>> out(held.size());
+  const bool complete = share(layout, held, taker, {}, [&](std::uint32_t unit, std::uint32_t rank, std::uint64_t begin, std::uint64_t end) {
+    add_piece(out[rank], layout, unit, begin, end);
+  });
+  if (!complete) return std::nullopt;
+  return out;
+}
+
+std::vector<Piece> share_of(const Layout& layout, std::span<const std::optional<Cut>> held, std::uint32_t taker, std::uint32_t giver) {
+  std::vector<Piece> out;
+  if (held[giver])
+    (void)share(layout, held, taker, held[giver], [&](std::uint32_t unit, std::uint32_t rank, std::uint64_t begin, std::uint64_t end) {
+      if (rank == giver) add_piece(out, layout, unit, begin, end);
+    });
   return out;
 }
 

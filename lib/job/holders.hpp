@@ -38,6 +38,8 @@ struct Holders {
 /// Who are several share the work. `taker`, if any, gives itself what it holds. Nothing when some element is nowhere.
 [[nodiscard]] std::optional<std::vector<std::vector<Piece>>> share_out(const Layout& layout, std::span<const std::optional<Cut>> held,
                                                                      std::optional<std::uint32_t> taker = {});
+/// The same, of what `giver` gives alone: it asks for every taker, so that this must not take as long as the whole.
+[[nodiscard]] std::vector<Piece> share_of(const Layout& layout, std::span<const std::optional<Cut>> held, std::uint32_t taker, std::uint32_t giver);
 
 /// Of what `rank` holds, that which is its to count and to save, so that each element is some rank's and no other's.
 /// Places are those in its shard.

@@ -238,9 +238,8 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Arena<float>>
   const auto frozen_span = [&](const UnitLayout& unit) { return parameters_.span(unit.begin + unit.trainable, unit.used - unit.trainable); };
   const auto mine = held_by(me);
   for (std::uint32_t other = 0; other < size; ++other) {
-    const auto to_other = *share_out(layout_, from.held, other);
     each(
-        me, other, to_other[me],
+        me, other, share_of(layout_, from.held, other, me),
         [&](const Piece& p) {
           if (other != me) sends[other].push_back(std::as_bytes(parameter_span(p)));
         },

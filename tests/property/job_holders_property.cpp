@@ -112,6 +112,10 @@ void any_remains(Rng& rng) {
     if (!shares) return;
     CHECK(counted(layout, *shares) == every_granule(layout, 1));
     for (std::uint32_t giver = 0; giver < held.size(); ++giver) {
+      const auto alone = share_of(layout, held, taker, giver);
+      CHECK(std::ranges::equal(alone, (*shares)[giver], [](const Piece& a, const Piece& b) {
+        return a.unit == b.unit && a.begin == b.begin && a.end == b.end && a.gradient == b.gradient && a.parameter == b.parameter && a.place == b.place;
+      }));
       if (!held[giver]) CHECK((*shares)[giver].empty());
       if (!held[giver]) continue;
       std::uint64_t has = 0;

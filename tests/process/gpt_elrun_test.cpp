@@ -113,31 +113,48 @@ TEST_CASE("any worker killed at any time, twice in one run: the same state", "[g
   });
 }
 
-TEST_CASE("replicated state: the survivors of a kill keep their processes, and no decided step is done again", "[golden]") {
+TEST_CASE("replicated state: the survivors of a kill keep their processes, and what they know to be decided is not done again", "[golden]") {
   const Folder folder;
   constexpr unsigned steps = 300;
   const std::string state = undisturbed(folder, steps);
   for_all_seeds(3, [&](Rng& rng) {
-    const auto job = start("elrun", under_elrun({"--nproc_per_node", "3"}, gpt_arguments(folder / "text", steps, {"--zero", "0"})));
-    REQUIRE(until(*job, "step=" + std::to_string(2 + rng.below(100)) + " "));
-    const auto before = job->children_named("gpt");
-    REQUIRE(before.size() == 3);
-    const pid_t victim = before[rng.below(3)];
-    listen(*job, up_to(rng, 30));
-    REQUIRE(::kill(victim, SIGKILL) == 0);
-    REQUIRE(until(*job, "generation=2 "));
-    const auto after = job->children_named("gpt");
+    std::unique_ptr<Job> job;
+    std::vector<pid_t> before, after;
+    pid_t victim = 0;
+    for (int attempt = 0;; ++attempt) {  // on a busy machine the training may be over before this process gets to kill, and to look
+      REQUIRE(attempt < 10);
+      job = start("elrun", under_elrun({"--nproc_per_node", "3"}, gpt_arguments(folder / "text", steps, {"--zero", "0"})));
+      REQUIRE(until(*job, "step=" + std::to_string(2 + rng.below(100)) + " "));
+      before = job->children_named("gpt");
+      if (before.size() == 3) {
+        victim = before[rng.below(3)];
+        listen(*job, up_to(rng, 30));
+        if (::kill(victim, SIGKILL) == 0 && until(*job, "generation=2 ")) after = job->children_named("gpt");
+        if (after.size() == 3) break;
+      }
+      const Ended early = finish(*job);
+      REQUIRE(early.code == 0);
+      REQUIRE(early.state == state);
+    }
     for (const pid_t pid : before) CHECK((std::find(after.begin(), after.end(), pid) != after.end()) == (pid != victim));
     const Ended ended = finish(*job);
     INFO(tail(ended.output));
     CHECK(ended.code == 0);
     CHECK(ended.state == state);
     CHECK(ended.says("2 go on here in the same process"));
-    for (unsigned step = 1, from = 0; step <= steps; ++step) {  // each step once, but for the line that a killed rank 0 did not print
+    // What a survivor knows to be decided is not done again. What only the killed rank knew is, with the same bits, and is printed
+    // twice if that was rank 0, which prints.
+    unsigned twice = 0;
+    for (unsigned step = 1; step <= steps; ++step) {
       const std::string line = "\nstep=" + std::to_string(step) + " ";
-      const auto at = ended.output.find(line, from);
-      if (at != std::string::npos) CHECK(ended.output.find(line, at + 1) == std::string::npos);
+      const auto at = ended.output.find(line);
+      const auto again = at == std::string::npos ? at : ended.output.find(line, at + 1);
+      if (again == std::string::npos) continue;
+      const auto result = [&](std::size_t from) { return ended.output.substr(from, ended.output.find(" world=", from) - from); };
+      CHECK(result(at) == result(again));
+      ++twice;
     }
+    CHECK(twice <= (ended.says("error: rank 0 (node ") ? 1 : 0));
   });
 }
 

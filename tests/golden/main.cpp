@@ -179,9 +179,11 @@ class Campaign {
       for (const Choice& choice : cell.options)
         if (!choice.empty()) row += fmt::format(", {}", fmt::join(choice, " "));
       rows[row] += fmt::format(" {}{}", cell.agents * cell.workers - cell.fewer, good ? "" : " FAILED");
-      progress(fmt::format("{} of {}", i + 1, chosen.size()));
+      if (::isatty(STDOUT_FILENO) != 0)
+        fmt::print("\r\x1b[K{} of {}{}", i + 1, chosen.size(), i + 1 == chosen.size() ? "\n" : ""), std::fflush(stdout);
+      else if ((i + 1) % 20 == 0)
+        fmt::print("  {} of {}, {} failed\n", i + 1, chosen.size(), failed_.size());
     }
-    progress("");
     for (const auto& [row, worlds] : rows) fmt::print("  {}: workers{}\n", row, worlds);
   }
 
@@ -214,12 +216,6 @@ class Campaign {
     fmt::print("  the longest:");
     for (std::size_t i = times.size(); i-- > 0 && i + 5 >= times.size();) fmt::print(" {:.1f} s (seed {})", static_cast<double>(times[i].first.count()) / 1000, times[i].second);
     fmt::print("\n");
-  }
-
-  static void progress(const std::string& text) {
-    if (::isatty(STDOUT_FILENO) == 0) return;
-    fmt::print("\r\x1b[K{}", text);
-    std::fflush(stdout);
   }
 
   const Options& options_;

@@ -33,6 +33,8 @@ constexpr std::size_t shown_lines = 25;
 // The state after 2000 steps, as printed, for each kind of leaves. It moves when the arithmetic moves, and then the numeric
 // versions move with it.
 constexpr unsigned golden_steps = 2000;
+// A cell of the matrix is undisturbed: a difference shows in its first steps or not at all.
+constexpr unsigned cell_steps = 200;
 constexpr std::pair<std::string_view, std::string_view> golden[] = {{"f32", "f31548e1e4e869ba"}, {"bf16", "91f9f9abf4492938"}};
 
 constexpr std::string_view usage = R"(elrun_golden: trains the gpt sample on everything that must not show in its state, and lets everything happen to it that
@@ -44,7 +46,7 @@ may happen to a job. Every run must end with exit code 0 and one state hash (wit
   elrun_golden --history S        the history of seed S, with all that was done in it
 
   --seed S          of the first history, and of the choice of cells (0)
-  --steps N         of the training (2000, whose state is known; of others an undisturbed run tells it)
+  --steps N         of each training (2000 of a history, whose state is known; 200 of a cell, whose state an undisturbed run tells)
   --logs DIR        where to keep what the processes of a failed run said
 
 What is drawn from a seed is what happens, at which step and how long after it; the moment within a step is the machine's.
@@ -54,7 +56,7 @@ Exit code: 0 when every run ended in the state, 1 when one did not, 64 for a wro
 struct Options {
   std::uint64_t seed = 0, histories = 0, cells = 0;
   bool all_cells = false, one = false, help = false;
-  unsigned steps = golden_steps;
+  std::optional<unsigned> steps;
   std::string logs;
 };
 
@@ -91,16 +93,16 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
 class Campaign {
  public:
   explicit Campaign(const Options& options) : options_{options} {
-    training_ = {.text = folder_ / "text", .steps = options.steps};
+    for (const auto& [training, steps] : {std::pair{&history_training_, golden_steps}, {&cell_training_, cell_steps}})
+      *training = {.text = folder_ / "text", .steps = options.steps.value_or(steps)};
     test::Job help{{.arguments = {"--help"}, .environment = {}, .program = "gpt"}};
     (void)help.wait();
     dimensions_ = dimensions_in(help.output());
   }
 
   int run() {
-    reference();
-    if (options_.all_cells || options_.cells > 0) cells();
-    if (options_.histories > 0) histories();
+    if (options_.all_cells || options_.cells > 0) reference(cell_training_), cells();
+    if (options_.histories > 0) reference(history_training_), histories();
     fmt::print("{} runs, {} failed{}\n", runs_, failed_.size(), failed_.empty() ? "" : ":");
     for (const std::string& line : failed_) fmt::print("  {}\n", line);
     return failed_.empty() ? exit_clean : exit_found;
@@ -108,16 +110,16 @@ class Campaign {
 
  private:
   /// One process alone says what the state is, for each kind of leaves.
-  void reference() {
+  void reference(const Training& training) {
     for (const auto& [leaves, known] : golden) {
       Setting setting;
       setting.options = {{"--leaves", std::string{leaves}}};
-      const Ending alone = run_bare(training_, setting);
+      const Ending alone = run_bare(training, setting);
       ++runs_;
       std::string& state = states_[std::string{leaves}] = alone.state;
-      if (training_.steps == golden_steps) state = known;
+      if (training.steps == golden_steps) state = known;
       judge("one process alone", "", setting, alone);
-      fmt::print("{} steps with leaves in {} end in {}\n", training_.steps, leaves, state);
+      fmt::print("{} steps with leaves in {} end in {}\n", training.steps, leaves, state);
     }
   }
 
@@ -174,7 +176,7 @@ class Campaign {
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       const Setting& cell = chosen[i];
       ++runs_;
-      const bool good = judge(describe(cell), "", cell, run_undisturbed(training_, cell));
+      const bool good = judge(describe(cell), "", cell, run_undisturbed(cell_training_, cell));
       std::string row = fmt::format("{} thread{}, {}", cell.threads, cell.threads == 1 ? " " : "s", cell.transport);
       for (const Choice& choice : cell.options)
         if (!choice.empty()) row += fmt::format(", {}", fmt::join(choice, " "));
@@ -192,10 +194,10 @@ class Campaign {
     unsigned generations = 0, unsaid = 0, good = 0;
     std::vector<std::pair<Wait, std::uint64_t>> times;
     for (std::uint64_t seed = options_.seed; seed < options_.seed + options_.histories; ++seed) {
-      const History history = draw(seed, dimensions_, training_.steps);
+      const History history = draw(seed, dimensions_, history_training_.steps);
       ++runs_;
-      const Ending ending = run_history(training_, history);
-      good += judge(fmt::format("seed {} ({})", seed, describe(history.setting)), fmt::format("elrun_golden --history {}{}", seed, training_.steps == golden_steps ? "" : fmt::format(" --steps {}", training_.steps)), history.setting, ending);
+      const Ending ending = run_history(history_training_, history);
+      good += judge(fmt::format("seed {} ({})", seed, describe(history.setting)), fmt::format("elrun_golden --history {}{}", seed, options_.steps ? fmt::format(" --steps {}", *options_.steps) : ""), history.setting, ending);
       std::string what;
       for (const auto& [kind, times_done] : ending.happened) {
         happened[kind] += times_done;
@@ -220,9 +222,9 @@ class Campaign {
 
   const Options& options_;
   test::Folder folder_;
-  Training training_;
+  Training history_training_, cell_training_;
   std::vector<Dimension> dimensions_;
-  std::map<std::string, std::string> states_;  // by the kind of leaves
+  std::map<std::string, std::string> states_;  // of the trainings that run now, by the kind of leaves
   std::size_t runs_ = 0;
   std::vector<std::string> failed_;
 };

@@ -99,8 +99,9 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
     batches_.back().calls.add_calls()->set_request(request.data(), request.size());
     if (writing_) return;
     writing_ = starting_ = true;
+    const wire::StoreCalls& first = batches_.front().calls;
     lock.unlock();  // what others send meanwhile goes together with the next message
-    StartWrite(&batches_.front().calls);
+    StartWrite(&first);
     lock.lock();
     starting_ = false;
     if (state_ != State::over || std::exchange(released_, true)) return;

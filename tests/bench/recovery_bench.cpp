@@ -27,6 +27,7 @@
 using elrun::test::Job;
 using elrun::test::generation_in;
 using elrun::test::number_after;
+using elrun::test::program_path;
 using elrun::test::Wait;
 using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;

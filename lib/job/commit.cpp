@@ -12,6 +12,7 @@ StepCommit::StepCommit(Membership me, std::uint64_t applied)
 Vote StepCommit::vote(bool finite) {
   ELRUN_ASSERT(known_.voted == known_.applied);
   ++known_.voted;
+  if (ELRUN_PLANTED(own_vote_decides)) known_.decided = known_.voted;
   return {me_.generation, known_.applied, finite};
 }
 
@@ -46,7 +47,7 @@ Recovered recover(std::span<const Knowledge> members) {
   for (const Knowledge& m : members) out.next_step = std::max(out.next_step, m.decided);
   for (const Knowledge& m : members)
     out.members.push_back(m.applied == out.next_step                                   ? Recovery::go_on
-                          : m.applied + 1 == out.next_step && m.voted == out.next_step ? Recovery::apply
+                          : m.applied + 1 == out.next_step && m.voted == out.next_step && !ELRUN_PLANTED(settle_forgets_who_voted) ? Recovery::apply
                                                                                        : Recovery::fetch);
   return out;
 }

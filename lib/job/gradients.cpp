@@ -121,7 +121,7 @@ void Gradients::pack_leaves() {
   }
 }
 
-Result<void> Gradients::reduce(World& world) {
+Result<void> Gradients::reduce(JobWorld& world) {
   pack_leaves();
   ELRUN_TRY(world.exchange(sends_, receives_));
   const std::uint64_t leaves = chunk_ == 0 ? 0 : expanded_.size() / chunk_, shard_elements = elements(shard_);

@@ -54,7 +54,7 @@ class Gradients {
   /// The leaf is final: it is added to what it completes.
   void fold_leaf(std::size_t i);
   /// After all of this rank's leaves. A failure leaves the contents unspecified.
-  Result<void> reduce(World& world);
+  Result<void> reduce(JobWorld& world);
   /// The sum over all slots, not yet divided by their number.
   [[nodiscard]] const float* reduced() const { return buffer(0); }
 

@@ -90,7 +90,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] bool prints() const { return world.rank() == printer_; }
 
   JobHost host;
-  World world;
+  JobWorld world;
   std::optional<Plan> plan;
   std::optional<Outcome> outcome;
 

@@ -146,7 +146,7 @@ bool LeafStream::next() {
   return true;
 }
 
-Result<void> LeafStream::finish(World& world) {
+Result<void> LeafStream::finish(JobWorld& world) {
   ELRUN_ASSERT(complete());
   if (!delivers_) return {};
   for (const Common& both : own_) std::copy_n(stack_.data() + both.a.place, both.a.size(), held_.data() + both.b.place);

@@ -54,7 +54,7 @@ class LeafStream {
   [[nodiscard]] bool next();
 
   /// After the last micro-step.
-  Result<void> finish(World& world);
+  Result<void> finish(JobWorld& world);
   /// The sum over all slots, not yet divided by their number: of what this rank folds, as a shard of its own ...
   [[nodiscard]] const float* folded() const { return stack_.data(); }
   /// ... and of what it holds, as that shard.

@@ -40,7 +40,7 @@ void Job::Impl::drop_step() {
   step_open_ = false;
   in_ = {};
   finished_leaves_.clear();
-  if (!std::exchange(handed_out_, false)) return;
+  if (!std::exchange(handed_out_, false) || ELRUN_PLANTED(host_state_stays)) return;
   for (std::size_t i = 0; i < host_states_.size(); ++i)
     std::copy(host_states_at_begin_[i].begin(), host_states_at_begin_[i].end(), host_states_[i].bytes.begin());
 }
@@ -76,14 +76,15 @@ void Job::Impl::settle() {
   for (std::size_t r = 0; r < standings_.size(); ++r) {
     Standing& s = standings_[r];
     if (!s.has_state || recovered.members[r] != Recovery::apply) continue;
-    if (r == world.rank() && s.knowledge.decided < newest_step_) decision_ = knower->decision;
+    if (r == world.rank() && s.knowledge.decided < newest_step_ && !ELRUN_PLANTED(applies_with_its_last_decision)) decision_ = knower->decision;
     s.knowledge = {newest_step_, newest_step_, newest_step_};
     // Its own shard alone; the others' owners are somewhere else now.
     s.whole_parameters = whole_optimizer() || gathers() || is_skipped(knower->decision);
   }
   if (has_state_ && recovered.members[world.rank()] == Recovery::apply) {
     commit_.learn(newest_step_);
-    apply_decided();
+    if (ELRUN_PLANTED(voted_step_counts_unapplied)) commit_.applied();
+    else apply_decided();
   }
   commit_ = StepCommit{world.membership(), commit_.knowledge().applied};
   stage_ = Stage::settled;
@@ -178,7 +179,7 @@ void Job::Impl::inherit(const Heritage& from) {
       move_host_state(from);
       expect(world.agree({}));
     } catch (...) {
-      if (recut) {
+      if (recut && !ELRUN_PLANTED(shard_given_up_too_soon)) {
         moments_ = std::move(old_moments), held_ = before;
         if (gathers()) keep_only(old_pieces);
       }

@@ -9,7 +9,7 @@ constexpr int damaged_max = 8;  // checkpoints that are tried, newest first, bef
 
 }  // namespace
 
-Saves::Saves(Files& files, const Clock& clock, const Log& log, World& world, CheckpointOptions options, Saver saver,
+Saves::Saves(Files& files, const Clock& clock, const Log& log, JobWorld& world, CheckpointOptions options, Saver saver,
              std::vector<Fragment> saved, std::vector<Fragment> loaded)
     : log_{log},
       world_{world},

@@ -17,7 +17,7 @@ class Saves {
  public:
   /// `files`, `clock`, `log` and `world` outlive it. `saved` and `loaded`: this rank's part of the state, as Fragment
   /// says.
-  Saves(Files& files, const Clock& clock, const Log& log, World& world, CheckpointOptions options, Saver saver,
+  Saves(Files& files, const Clock& clock, const Log& log, JobWorld& world, CheckpointOptions options, Saver saver,
         std::vector<Fragment> saved, std::vector<Fragment> loaded);
 
   /// Loads the newest usable checkpoint and returns its host state; nothing when the root has none.
@@ -29,7 +29,7 @@ class Saves {
   template <class T>
   Result<T> leaders(const std::function<Result<T>()>& call, Result<T> (*decode)(ByteSpan));
   const Log& log_;
-  World& world_;
+  JobWorld& world_;
   CheckpointOptions options_;
   Checkpointer checkpointer_;
   std::vector<Fragment> saved_, loaded_;

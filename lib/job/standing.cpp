@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "lib/base/planted.hpp"
 #include "lib/job/holders.hpp"
 
 namespace elrun::inline v0 {
@@ -53,7 +54,7 @@ Heritage heritage(const Layout& layout, std::span<const Standing> standings, std
   Heritage out;
   for (std::uint32_t r = 0; r < standings.size(); ++r) {
     const Standing& s = standings[r];
-    const bool brings = s.has_state && s.knowledge.applied == step;
+    const bool brings = s.has_state && (s.knowledge.applied == step || ELRUN_PLANTED(state_from_one_behind));
     out.held.push_back(brings ? std::optional{s.cut} : std::nullopt);
     if (brings && !out.found) out.giver = r;
     out.found |= brings;

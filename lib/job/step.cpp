@@ -53,7 +53,7 @@ Slot* Job::Impl::next_slot() {
   }
   const std::uint32_t index = in_.auditing ? in_.audit->slot : my_slots()[in_.slot];
   samples_.resize(plan->micro_batch);
-  samples_of_slot(*plan, commit_.knowledge().applied, index, samples_);
+  samples_of_slot(*plan, ELRUN_PLANTED(samples_by_generation) ? world.membership().generation.number : commit_.knowledge().applied, index, samples_);
   SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, commit_.knowledge().applied, index));
   for (UnitState& unit : units_) unit.scopes = 0;
   in_.open = true, in_.reported = false;
@@ -208,7 +208,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
     if (reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
-      if (!whole_parameters_) whole_parameters_ = world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok();
+      if (!whole_parameters_) whole_parameters_ = world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok() || ELRUN_PLANTED(parameters_half_gathered);
     }
   }
   // The vote was given, and the world changed before all others' came: whether it is decided, the next generation finds out.

@@ -13,7 +13,7 @@ constexpr std::size_t status_text_max = 64 << 10;
 
 }  // namespace
 
-void World::End::set(const Failure& failure) {
+void JobWorld::End::set(const Failure& failure) {
   const std::lock_guard lock{mutex};
   if (over.load(std::memory_order_relaxed)) return;
   why = failure;
@@ -21,7 +21,7 @@ void World::End::set(const Failure& failure) {
   if (peers != nullptr) peers->revoke(failure);
 }
 
-World::World(Session& session, JoinPeers join)
+JobWorld::JobWorld(Session& session, JoinPeers join)
     : session_{session},
       join_{std::move(join)},
       membership_{session.place().membership},
@@ -29,16 +29,16 @@ World::World(Session& session, JoinPeers join)
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
-void World::renew() {
+void JobWorld::renew() {
   forget_peers();
   membership_ = session_.place().membership;
   end_ = std::make_shared<End>();
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
-World::~World() { forget_peers(); }
+JobWorld::~JobWorld() { forget_peers(); }
 
-void World::forget_peers() {
+void JobWorld::forget_peers() {
   {
     const std::lock_guard lock{end_->mutex};
     end_->peers = nullptr;
@@ -46,12 +46,12 @@ void World::forget_peers() {
   peers_.reset();
 }
 
-Failure World::why_over() const {
+Failure JobWorld::why_over() const {
   const std::lock_guard lock{end_->mutex};
   return end_->why;
 }
 
-Result<void> World::join() {
+Result<void> JobWorld::join() {
   if (size() == 1 || peers_ != nullptr) return {};
   auto joined = join_(session_);
   if (!joined.ok()) {
@@ -65,7 +65,7 @@ Result<void> World::join() {
   return {};
 }
 
-Result<void> World::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) {
+Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) {
   if (over()) return why_over();
   if (size() == 1) return {};
   ELRUN_ASSERT(peers_ != nullptr);
@@ -74,7 +74,7 @@ Result<void> World::exchange(std::span<const SendList> sends, std::span<const Re
   return done;
 }
 
-Result<std::vector<ByteVector>> World::all_gather(ByteSpan mine) {
+Result<std::vector<ByteVector>> JobWorld::all_gather(ByteSpan mine) {
   std::vector<ByteVector> out(size());
   out[rank()].assign(mine.begin(), mine.end());
   std::vector<std::uint64_t> lengths(size(), 0);
@@ -104,12 +104,12 @@ Result<std::vector<ByteVector>> World::all_gather(ByteSpan mine) {
   return out;
 }
 
-Result<ByteVector> World::from_leader(ByteSpan leaders) {
+Result<ByteVector> JobWorld::from_leader(ByteSpan leaders) {
   ELRUN_TRY_ASSIGN(auto parts, all_gather(leads() ? leaders : ByteSpan{}));
   return std::move(parts[0]);
 }
 
-Result<void> World::agree(const Result<void>& mine) {
+Result<void> JobWorld::agree(const Result<void>& mine) {
   ELRUN_TRY_ASSIGN(const auto parts, all_gather(encode_status(mine)));
   for (std::uint32_t r = 0; r < size(); ++r) {
     auto status = decode_status(parts[r]);

@@ -28,9 +28,9 @@ class Peers {
 using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
 
 /// The generation of a job that runs. Used from the job's thread; the end of the generation comes in from the session's.
-class World {
+class JobWorld {
  public:
-  World(Session& session, JoinPeers join);
+  JobWorld(Session& session, JoinPeers join);
 
   [[nodiscard]] const Membership& membership() const { return membership_; }
   [[nodiscard]] std::uint32_t rank() const { return membership_.rank.value(); }
@@ -74,9 +74,9 @@ class World {
   std::unique_ptr<Peers> peers_;
 
  public:
-  ~World();
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  ~JobWorld();
+  JobWorld(const JobWorld&) = delete;
+  JobWorld& operator=(const JobWorld&) = delete;
 };
 
 /// A Result<void> as bytes.

@@ -86,9 +86,11 @@ Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool tak
                                     const std::function<Result<void>(bool)>& effect) {
   const std::uint64_t number = operations_++;
   if (before && !inside_) {
-    inside_ = true;
+    struct Inside {
+      bool& inside;
+      ~Inside() { inside = false; }  // also when the call ends by an exception
+    } const call{inside_ = true};
     before(number);
-    inside_ = false;
   }
   const bool hit = fault_ && (number == fault_->at ||
                               (fault_->sticky && number > fault_->at && (takes_space || fault_->error != ENOSPC)));

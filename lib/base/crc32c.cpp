@@ -27,37 +27,74 @@ std::uint32_t by_table(std::span<const std::byte> data, std::uint32_t crc) noexc
   return crc;
 }
 
-#if defined(__x86_64__)
-__attribute__((target("sse4.2"))) std::uint32_t by_hardware(std::span<const std::byte> data, std::uint32_t crc) noexcept {
-  std::uint64_t wide = crc;
-  while (data.size() >= 8) {
-    std::uint64_t word;
-    std::memcpy(&word, data.data(), 8);
-    wide = _mm_crc32_u64(wide, word);
-    data = data.subspan(8);
-  }
-  crc = static_cast<std::uint32_t>(wide);
-  for (const std::byte b : data) crc = _mm_crc32_u8(crc, static_cast<unsigned char>(b));
-  return crc;
-}
-const bool has_hardware = __builtin_cpu_supports("sse4.2") != 0;
-#endif
-
 // Polynomials over GF(2) as 32 x 32 bit matrices: appending zeros multiplies by a power of x.
 using Matrix = std::array<std::uint32_t, 32>;
 
-std::uint32_t times(const Matrix& m, std::uint32_t v) {
+constexpr std::uint32_t times(const Matrix& m, std::uint32_t v) {
   std::uint32_t sum = 0;
   for (int i = 0; v != 0; v >>= 1, ++i)
     if (v & 1) sum ^= m[static_cast<std::size_t>(i)];
   return sum;
 }
 
-Matrix squared(const Matrix& m) {
+constexpr Matrix squared(const Matrix& m) {
   Matrix s{};
   for (std::size_t i = 0; i < 32; ++i) s[i] = times(m, m[i]);
   return s;
 }
+
+/// What one more zero bit does to a checksum's register.
+constexpr Matrix zero_bit = [] {
+  Matrix shift{};
+  shift[0] = polynomial;
+  for (std::size_t i = 1; i < 32; ++i) shift[i] = 1u << (i - 1);
+  return shift;
+}();
+
+#if defined(__x86_64__)
+// The instruction gives its result three cycles later and can be begun in each of them: three runs of bytes at the same time
+// take as long as one. Joining them is a shift of the register over a run of zeros, looked up byte by byte.
+constexpr std::size_t run = 1024;
+
+constexpr auto after_run = [] {
+  Matrix shift = zero_bit;
+  for (std::size_t bits = 1; bits < 8 * run; bits *= 2) shift = squared(shift);
+  std::array<std::array<std::uint32_t, 256>, 4> t{};
+  for (std::uint32_t place = 0; place < 4; ++place)
+    for (std::uint32_t byte = 0; byte < 256; ++byte) t[place][byte] = times(shift, byte << (8 * place));
+  return t;
+}();
+static_assert((run & (run - 1)) == 0 && run % 8 == 0);
+
+std::uint32_t over_run(std::uint32_t crc) noexcept {
+  return after_run[0][crc & 0xFF] ^ after_run[1][(crc >> 8) & 0xFF] ^ after_run[2][(crc >> 16) & 0xFF] ^ after_run[3][crc >> 24];
+}
+
+std::uint64_t word_at(const std::byte* from) noexcept {
+  std::uint64_t word;
+  std::memcpy(&word, from, sizeof word);
+  return word;
+}
+
+__attribute__((target("sse4.2"))) std::uint32_t by_hardware(std::span<const std::byte> data, std::uint32_t crc) noexcept {
+  while (data.size() >= 3 * run) {
+    std::uint64_t first = crc, second = 0, third = 0;
+    for (std::size_t at = 0; at < run; at += 8) {
+      first = _mm_crc32_u64(first, word_at(data.data() + at));
+      second = _mm_crc32_u64(second, word_at(data.data() + run + at));
+      third = _mm_crc32_u64(third, word_at(data.data() + 2 * run + at));
+    }
+    crc = over_run(over_run(static_cast<std::uint32_t>(first)) ^ static_cast<std::uint32_t>(second)) ^ static_cast<std::uint32_t>(third);
+    data = data.subspan(3 * run);
+  }
+  std::uint64_t wide = crc;
+  for (; data.size() >= 8; data = data.subspan(8)) wide = _mm_crc32_u64(wide, word_at(data.data()));
+  crc = static_cast<std::uint32_t>(wide);
+  for (const std::byte b : data) crc = _mm_crc32_u8(crc, static_cast<unsigned char>(b));
+  return crc;
+}
+const bool has_hardware = __builtin_cpu_supports("sse4.2") != 0;
+#endif
 
 }  // namespace
 
@@ -72,10 +109,7 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t crc) noexcep
 }
 
 std::uint32_t crc32c_combine(std::uint32_t a, std::uint32_t b, std::uint64_t length_b) noexcept {
-  Matrix shift{};  // by one zero bit, then squared: 2, 4, 8 bits = one byte
-  shift[0] = polynomial;
-  for (std::size_t i = 1; i < 32; ++i) shift[i] = 1u << (i - 1);
-  shift = squared(squared(squared(shift)));
+  Matrix shift = squared(squared(squared(zero_bit)));  // 2, 4, 8 bits: one byte
   for (; length_b != 0; length_b >>= 1) {
     if (length_b & 1) a = times(shift, a);
     shift = squared(shift);

@@ -29,6 +29,19 @@ TEST_CASE("CRC-32C gives its published known answers", "[base]") {
   CHECK(crc32c({}) == 0);
 }
 
+TEST_CASE("CRC-32C of any length is what it is bit by bit", "[base]") {
+  test::for_all_seeds(20, [](Rng& rng) {
+    ByteVector data(rng.below(20'000));
+    for (std::byte& b : data) b = std::byte(rng.next());
+    std::uint32_t crc = ~0u;
+    for (const std::byte b : data) {
+      crc ^= static_cast<std::uint32_t>(b);
+      for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0);
+    }
+    CHECK(crc32c(data) == ~crc);
+  });
+}
+
 TEST_CASE("checksums of parts combine to the checksum of the whole", "[base]") {
   test::for_all_seeds(200, [](Rng& rng) {
     ByteVector data(rng.below(5000));

@@ -3,8 +3,8 @@
 ///
 /// A call's payload for one peer travels as frames of at most `frame_payload_max` bytes, one after the other. Frame,
 /// little-endian: u32 magic | u32 CRC-32C of the rest of the header | u64 generation's number | u64 lineage, mixed |
-/// u64 number of the call between the two | u64 length of the call's whole payload | u32 length of this frame's |
-/// u32 CRC-32C of this frame's payload. Then the payload.
+/// u64 number of the call between the two | u64 length of the call's whole payload | u32 length of this frame's, whose
+/// highest bit is set when its payload carries no checksum | u32 CRC-32C of this frame's payload, or 0. Then the payload.
 
 #include <algorithm>
 #include <array>
@@ -21,8 +21,9 @@
 namespace elrun::inline v0 {
 
 constexpr std::size_t frame_header_size = 48;
-/// Small enough that the bytes are still in the cache when they go to the socket after their checksum was taken.
-constexpr Bytes frame_payload_max = 256_KiB;
+/// Small enough that the bytes are still in the cache when they go to the socket after their checksum was taken; large
+/// enough that a frame's own cost does not count.
+constexpr Bytes frame_payload_max = 512_KiB;
 constexpr std::uint64_t call_payload_max = std::uint64_t{1} << 48;
 constexpr std::size_t pieces_max = 64;  ///< Of memory in one system call.
 
@@ -33,6 +34,7 @@ struct FrameHeader {
   std::uint64_t total = 0;
   std::uint32_t length = 0;
   std::uint32_t checksum = 0;
+  bool checked = true;  ///< Its payload has a checksum. Bytes that never leave their host need none.
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 using FrameHeaderBytes = std::array<std::byte, frame_header_size>;

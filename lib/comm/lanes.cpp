@@ -4,6 +4,10 @@
 /// copies out, or folds straight from the slot, and raises its own counter of chunks taken, which the writer reads. No
 /// word is written by two processes, so there is no lock, and nothing that a dead or thawed process could leave torn.
 ///
+/// The copy into the slot costs little: it is a read of the source, which comes once from memory for all readers (for what
+/// this rank gives to itself too, when it is the same bytes), and the slots stay in the second cache. What is dear in large
+/// calls is memory; so their targets are written past the caches.
+///
 /// Who finds nothing to do says so in its region (`asleep`) and waits for its bell; who has moved a counter rings the
 /// bell of a peer that is asleep. Both first write, then read the other's word, in one total order: one of them sees the
 /// other. The communication thread rings too, when a peer's connection ends or the generation is over.
@@ -29,6 +33,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/comm/copy.hpp"
 #include "lib/comm/fold.hpp"
 #include "lib/comm/frame.hpp"
 #include "lib/comm/schedule.hpp"
@@ -159,15 +164,20 @@ class Lanes::State {
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
     const Limit until{Deadline::after(clock_.now(), limit), limit};
     streams_used_ = 0;
+    own_ = Cursor<ReceivePiece>{};
+    std::uint64_t wanted = Cursor<ReceivePiece>{receives[me_.rank.value()]}.left();
     for (Peer* const peer : everybody_) {
       peer->pending = Cursor<ReceivePiece>{};
       if (whom && peer->rank != *whom) continue;
       ++peer->call;
       peer->pending = Cursor<ReceivePiece>{receives[peer->rank.value()]};
       peer->total = peer->pending.left();
+      wanted += peer->total;
       send_by_stream(*peer, sends[peer->rank.value()]);
     }
     const std::span<Stream> streams = std::span{streams_}.first(streams_used_);
+    streaming_ = wanted >= streamed_least;
+    take_own(sends[me_.rank.value()], receives[me_.rank.value()]);
     for (;;) {
       bool moved = false, open = false;
       for (Peer* const peer : everybody_) {
@@ -353,6 +363,30 @@ class Lanes::State {
       filled += piece.size();
     }
     post(slot, filled, stream.total, stream.to);
+    if (&stream == own_stream_) copy_out({place(slot), filled}, own_);
+  }
+
+  void copy_out(SendPiece from, Cursor<ReceivePiece>& to) const {
+    while (!from.empty()) {
+      ReceivePiece into;
+      (void)to.take(from.size(), std::span{&into, 1});
+      copy_bytes(into.data(), from.data(), into.size(), streaming_);
+      from = from.subspan(into.size());
+    }
+  }
+
+  /// What this rank gives itself: with a stream of the same bytes, out of its slots, as they are in the cache then.
+  void take_own(const SendList& from, const ReceiveList& to) {
+    own_stream_ = nullptr;
+    if (from.size() != 1 || to.size() != 1) return copy_lists(from, to);
+    const SendPiece source = from.front(), target = to.front();
+    if (source.data() == target.data()) return;
+    const bool apart = source.data() + source.size() <= target.data() || target.data() + target.size() <= source.data();
+    const auto streams = std::span{streams_}.first(streams_used_);
+    const auto stream = std::ranges::find_if(streams, [&](const Stream& each) { return same(each.list, from); });
+    if (!apart || stream == streams.end()) return copy_lists(from, to);
+    own_stream_ = &*stream;
+    own_ = Cursor<ReceivePiece>{to};
   }
 
   void post(Slot& slot, std::uint64_t length, std::uint64_t total, std::span<Peer* const> to) {
@@ -398,14 +432,9 @@ class Lanes::State {
   }
 
   Result<void> copy_chunk(Peer& peer) {
-    ELRUN_TRY_ASSIGN(SendPiece from, head(peer));
+    ELRUN_TRY_ASSIGN(const SendPiece from, head(peer));
     if (from.size() > peer.pending.left()) return differing(peer, {.call = peer.call, .total = peer.total + from.size()});
-    while (!from.empty()) {
-      ReceivePiece into;
-      (void)peer.pending.take(from.size(), std::span{&into, 1});
-      std::memcpy(into.data(), from.data(), into.size());
-      from = from.subspan(into.size());
-    }
+    copy_out(from, peer.pending);
     took(peer);
     return {};
   }
@@ -492,6 +521,9 @@ class Lanes::State {
   // Kept between calls, so that a call allocates nothing.
   std::vector<Stream> streams_;
   std::size_t streams_used_ = 0;
+  Cursor<ReceivePiece> own_;             // what this rank gives itself, out of the slots of
+  const Stream* own_stream_ = nullptr;   // this
+  bool streaming_ = false;               // past the caches
   std::vector<const std::byte*> inputs_;
 };
 

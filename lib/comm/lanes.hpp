@@ -38,7 +38,7 @@ class Lanes {
   /// Every call ends now, and whoever reads what this rank lent is told that it is not valid any more.
   void end() noexcept;
 
-  /// As ProcessGroup::exchange, with the attached peers only: the lists of others are left alone.
+  /// As ProcessGroup::exchange, with the attached peers and this rank itself only: the lists of others are left alone.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit);
   /// All ranks of the world are attached. Element by element, in rank order, straight from the peers' memory. `gather`:
   /// `out` has `count` elements (it may be `in`) and gets all of them; otherwise it gets this rank's part alone.

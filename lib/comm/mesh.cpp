@@ -39,6 +39,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
+#include "lib/comm/copy.hpp"
 #include "lib/comm/frame.hpp"
 #include "lib/comm/handshake.hpp"
 #include "lib/comm/lanes.hpp"
@@ -90,6 +91,15 @@ SocketAddress abstract_address(std::string_view name) {
   std::memcpy(un.sun_path + 1, name.data(), name.size());
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
+}
+
+/// Both ends have one address: no wire is between them, and memory guards itself.
+bool stays_in_host(int socket) {
+  const SocketAddress here = local_address(socket);
+  SocketAddress there;
+  there.size = sizeof there.storage;
+  if (here.family() == AF_UNIX) return true;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&there.storage), &there.size) == 0 && here.host() == there.host();
 }
 
 }  // namespace
@@ -163,19 +173,22 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     thread_.join();
   }
 
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit, const std::function<void()>& meanwhile) {
     const auto part = [&](bool local) {
       return std::ranges::any_of(peers_, [&](const Peer& peer) { return peer.rank != me_.rank && peer.shares == local && (!whom || peer.rank == *whom); });
     };
     const bool by_memory = part(true), by_frames = part(false);
+    const std::size_t me = me_.rank.value();
+    if (!by_memory) copy_lists(sends[me], receives[me]);
     {
       const std::lock_guard lock{mutex_};
       if (failure_) return *failure_;
       call_done_ = !by_frames;
       call_succeeded_ = true;
     }
-    if (!thread_.joinable()) return {};  // a world of one moves nothing
     if (by_frames) asio::post(loop_, [this, sends, receives, whom, limit] { begin_call(sends, receives, whom, limit); });
+    if (meanwhile) meanwhile();
+    if (!thread_.joinable()) return {};  // a world of one moves nothing
     Result<void> through_memory;
     if (by_memory) {
       through_memory = lanes_->exchange(sends, receives, whom, limit);
@@ -219,6 +232,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     SocketAddress address;                  // of lower ranks
     std::optional<SocketAddress> local_address;  // of those of this host, until it turns out to lead nowhere
     bool shares = false;                    // its bytes go through memory
+    bool checked = true;                    // frames for it have checksums
     std::optional<StreamSocket> socket;     // once both have proved the key
     std::string last_problem;               // why it is not connected yet
     std::optional<Failure> lost;            // it is gone; fatal only to calls that still need it
@@ -482,6 +496,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     }
     strangers_.erase(proved);
     proved->timer.cancel();
+    peer.checked = !stays_in_host(proved->socket->native_handle());
     peer.socket = std::move(proved->socket);
     proved->socket.reset();
     read_header(peer);
@@ -613,7 +628,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     asio::async_read(*peer.socket, Buffers<asio::mutable_buffer>{buffers, pieces.size()}, everything, [this, &peer, pieces](const ErrorCode& error, std::size_t count) {
       if (over_) return;
       if (error) return lose(peer, error);
-      peer.checksum = checksum_of(pieces, peer.checksum);
+      if (peer.frame->checked) peer.checksum = checksum_of(pieces, peer.checksum);
       peer.frame_left -= static_cast<std::uint32_t>(count);
       if (peer.frame_left > 0) return read_payload(peer);
       if (peer.checksum != peer.frame->checksum) {
@@ -639,7 +654,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
                                          .call = peer.call,
                                          .total = peer.out_total,
                                          .length = length,
-                                         .checksum = checksum_of(pieces)});
+                                         .checksum = peer.checked ? checksum_of(pieces) : 0,
+                                         .checked = peer.checked});
     std::array<asio::const_buffer, pieces_max> buffers;
     buffers[0] = asio::buffer(peer.header_out);
     std::ranges::transform(pieces, buffers.begin() + 1, [](SendPiece piece) { return asio::buffer(piece.data(), piece.size()); });
@@ -783,9 +799,9 @@ Result<void> Mesh::check_owner() const {
   return Failure{.code = Code::refused, .remedy = Remedy::exit_process, .what = fmt::format("this process was forked from worker {} and has no process group", owner_)};
 }
 
-Result<void> Mesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+Result<void> Mesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit, const std::function<void()>& meanwhile) {
   ELRUN_TRY(check_owner());
-  return state_->exchange(sends, receives, whom, limit);
+  return state_->exchange(sends, receives, whom, limit, meanwhile);
 }
 
 bool Mesh::all_local() const { return state_->all_local(); }

@@ -2,6 +2,7 @@
 /// \file Mesh: one connection to every peer of a generation, shared memory with those of this host, and the exchange that
 /// everything else is made of.
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -22,7 +23,9 @@ class Mesh {
 
   /// Moves list r of `sends` to rank r and fills list r of `receives` from rank r, all at the same time. `whom` is one
   /// peer for a call between two, nothing for a call of all ranks; the two kinds are counted alike on both sides.
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit);
+  /// `meanwhile` runs on the caller's thread while frames travel, once at most; it touches nothing of what is received.
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
+                        const std::function<void()>& meanwhile = {});
   /// Whether all peers are reached through memory: then `reduce` is there too.
   [[nodiscard]] bool all_local() const;
   /// As Lanes::reduce.

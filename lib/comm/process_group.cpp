@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -22,29 +23,11 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Bytes scratch_max = 16_MiB;              // for the blocks of all peers together, in a reduction
-constexpr Bytes block_max = 1_MiB;                 // of one peer: large enough to fill a link, small enough to overlap rounds
+constexpr Bytes block_max = 512_KiB;               // of one peer: large enough to fill a link, small enough to overlap rounds
+constexpr Bytes block_least = 128_KiB;
+constexpr std::uint64_t rounds_wanted = 4;         // so that blocks travel while others are folded, also in small calls
 constexpr std::uint64_t gather_whole_max = 16384;  // bytes of all ranks: below it one round is worth more than fewer bytes
 constexpr std::uint64_t scatter_first_min = 1 << 20;  // bytes from which a broadcast is cut among the ranks
-
-/// Copies a list of pieces into another one of the same length.
-Result<void> copy_own(const SendList& from, const ReceiveList& to) {
-  Cursor<std::span<const std::byte>> source{from};
-  Cursor<std::span<std::byte>> target{to};
-  if (source.left() != target.left()) {
-    return Failure{Code::protocol, Remedy::abort_group, fmt::format("this rank sends itself {} bytes and receives {} of them", source.left(), target.left())};
-  }
-  while (!target.done()) {
-    std::span<std::byte> into;
-    (void)target.take(~std::uint64_t{0}, std::span{&into, 1});
-    while (!into.empty()) {
-      std::span<const std::byte> piece;
-      (void)source.take(into.size(), std::span{&piece, 1});
-      std::memmove(into.data(), piece.data(), piece.size());
-      into = into.subspan(piece.size());
-    }
-  }
-  return {};
-}
 
 /// The session of a group that has a part of its ranks, while that group joins.
 class PartOfSession final : public Session {
@@ -88,7 +71,8 @@ class ProcessGroup::Impl {
     if (sends.size() != world() || receives.size() != world()) {
       return invalid(fmt::format("an exchange needs one list per rank: {} to send and {} to receive in a world of {}", sends.size(), receives.size(), world()));
     }
-    ELRUN_TRY(copy_own(sends[me()], receives[me()]));
+    const std::uint64_t given = Cursor<std::span<const std::byte>>{sends[me()]}.left(), taken = Cursor<std::span<std::byte>>{receives[me()]}.left();
+    if (given != taken) return Failure{Code::protocol, Remedy::abort_group, fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken)};
     return mesh_->exchange(sends, receives, whom, options_.collective);
   }
 
@@ -204,36 +188,49 @@ class ProcessGroup::Impl {
     return {};
   }
 
-  /// By the rounds of ReduceSchedule. `gather`: `out` is `in`, and the folded blocks go to everybody, one round later,
-  /// beside the next blocks to fold. Otherwise `out` gets this rank's part alone.
+  /// By the rounds of ReduceSchedule. `gather`: `out` is `in`, and the folded blocks go to everybody. Otherwise `out` gets
+  /// this rank's part alone. While the blocks of a round travel, and the results of the round before the last, those of the
+  /// last round are folded: no rank writes in `out` where another has still to read, as only who folds a block reads it.
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather) {
     if (mesh_->all_local()) return mesh_->reduce(in, out, count, type, op, gather, options_.collective);
     const std::size_t width = size_of(type);
-    const std::uint64_t block = std::max<std::uint64_t>(1, std::min(block_max.value(), scratch_max.value() / world()) / width);
+    const std::uint64_t part = count * width / world();
+    const std::uint64_t most = std::min(block_max.value(), scratch_max.value() / (2 * world())), few = std::max(part / rounds_wanted, block_least.value());
+    const std::uint64_t block = std::max<std::uint64_t>(1, std::min(most, few) / width);
     const ReduceSchedule schedule{membership_.world, count, block};
-    scratch_.resize(block * width * world());
+    const std::uint64_t rounds = schedule.rounds();
+    scratch_.resize(2 * block * width * world());
     const Range mine = part_of(membership_.rank, membership_.world, count);
     std::vector<const std::byte*> inputs(world());
-    for (std::uint64_t round = 0; round <= schedule.rounds(); ++round) {
+    const auto room = [&](std::uint64_t round, std::uint32_t of) { return scratch_.data() + ((round % 2) * world() + of) * block * width; };
+    const auto fold = [&](std::uint64_t round) {
+      const Range range = schedule.folded(membership_.rank, round);
+      if (range.size() == 0) return;
+      for (std::uint32_t r = 0; r < world(); ++r) inputs[r] = r == me() ? in + range.begin * width : room(round, r);
+      fold_ranks(inputs, out + (gather ? range.begin : range.begin - mine.begin) * width, range.size(), type, op);
+    };
+    for (std::uint64_t round = 0; round < rounds + (gather ? 2 : 1); ++round) {
+      const bool brings = round < rounds, returns = gather && round > 1;
+      const auto fold_last = [&] { if (round > 0) fold(round - 1); };
+      if (!brings && !returns) {
+        fold_last();
+        continue;
+      }
       clear();
-      const Range fold = schedule.folded(membership_.rank, round);
       for (std::uint32_t r = 0; r < world(); ++r) {
         if (r == me()) continue;
-        const Range theirs = schedule.folded(Rank{r}, round);
-        std::byte* const room = scratch_.data() + r * block * width;
-        sends_[r].push_back({in + theirs.begin * width, theirs.size() * width});
-        receives_[r].push_back({room, fold.size() * width});
-        inputs[r] = room;
-        if (!gather || round == 0) continue;
-        const Range done = schedule.folded(membership_.rank, round - 1), given = schedule.folded(Rank{r}, round - 1);
-        sends_[r].push_back({out + done.begin * width, done.size() * width});
-        receives_[r].push_back({out + given.begin * width, given.size() * width});
+        const auto give = [&](const std::byte* from, Range range) { sends_[r].push_back({from + range.begin * width, range.size() * width}); };
+        if (brings) {
+          give(in, schedule.folded(Rank{r}, round));
+          receives_[r].push_back({room(round, r), schedule.folded(membership_.rank, round).size() * width});
+        }
+        if (returns) {
+          give(out, schedule.folded(membership_.rank, round - 2));
+          const Range given = schedule.folded(Rank{r}, round - 2);
+          receives_[r].push_back({out + given.begin * width, given.size() * width});
+        }
       }
-      if (round == schedule.rounds() && !gather) break;
-      ELRUN_TRY(exchange(sends_, receives_));
-      if (fold.size() == 0) continue;
-      inputs[me()] = in + fold.begin * width;
-      fold_ranks(inputs, gather ? out + fold.begin * width : out + (fold.begin - mine.begin) * width, fold.size(), type, op);
+      ELRUN_TRY(mesh_->exchange(sends_, receives_, {}, options_.collective, std::ref(fold_last)));
     }
     return {};
   }

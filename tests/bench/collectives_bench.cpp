@@ -5,7 +5,8 @@
 /// starts 2 and 4 processes of itself, which measure elrun through memory, elrun over TCP and Gloo in turns, size by size,
 /// so that all meet the same machine; then MPI's, under mpiexec, where it was built with it. A size is that of the
 /// reduced, or the gathered, memory of one rank; a time is the median over calls; GB/s are size over time. To reach:
-/// through memory 4 times Gloo's from 1 MiB, over TCP 1 time.
+/// through memory 4 times Gloo's from 1 MiB, over TCP 1 time. The floor is measured beside them: as many processes that copy
+/// as much memory as each of them gathers.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -76,6 +77,8 @@ void measure(std::size_t most, bool tells, std::uint32_t world, const std::vecto
   for (const std::size_t size : sizes(most)) {
     std::vector<float> data(size / sizeof(float), 1.0f), part(data.size() / world, 2.0f);
     std::vector<double> gathers, reduces;
+    const std::vector<float> source(data.size(), 3.0f);
+    const double copy = median(size, together, [&] { std::memcpy(data.data(), source.data(), size); });
     for (const Contender& contender : contenders) gathers.push_back(median(size, together, [&] { contender.gather(part, data); }));
     for (const Contender& contender : contenders) reduces.push_back(median(size, together, [&] {
       contender.reduce(data);
@@ -90,6 +93,8 @@ void measure(std::size_t most, bool tells, std::uint32_t world, const std::vecto
       std::printf("\n");
       std::fflush(stdout);
     };
+    std::printf("memory copy, %u processes at once, %8s each:  %8.0f us %6.2f GB/s (no gather that writes as much is faster)\n", world, size_text(size).c_str(), copy * 1e6,
+                static_cast<double>(size) / copy / 1e9);
     line("all_gather", gathers);
     line("all_reduce", reduces);
   }

@@ -216,6 +216,25 @@ TEST_CASE("an exchange of lists moves every piece to its place, whatever the cut
   });
 }
 
+TEST_CASE("a large gather is complete, beside what it gathers from and in place", "[process_group]") {
+  constexpr std::uint32_t world = 3;
+  constexpr std::size_t count = 3'000'003;  // in all: more than a cache keeps for one core
+  std::vector<std::byte> wanted(world * count);
+  for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = byte_at(5, static_cast<std::uint32_t>(i / count), 0, i % count);
+  for (const Transport transport : {Transport::shm, Transport::tcp}) {
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            const auto place = [&](std::vector<std::byte>& of) { return std::span{of}.subspan(rank * count, count); };
+            std::vector<std::byte> all(wanted.size()), in_place(wanted.size());
+            complaints.must(group.all_gather(place(wanted), all), "all_gather");
+            const auto right = [&](const std::vector<std::byte>& of) { return std::memcmp(of.data(), wanted.data(), wanted.size()) == 0; };  // quick, under a sanitizer too
+            complaints(right(all), "all_gather is wrong");
+            std::ranges::copy(place(wanted), place(in_place).begin());
+            complaints.must(group.all_gather(place(in_place), in_place), "all_gather in place");
+            complaints(right(in_place), "all_gather in place is wrong");
+          }, Transports(world, transport)) == "");
+  }
+}
+
 TEST_CASE("a call between two does not disturb the others", "[process_group]") {
   CHECK(run_group(3, [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
           std::vector<std::byte> data(100'000, static_cast<std::byte>(rank));
@@ -297,6 +316,35 @@ TEST_CASE("revocation in the middle of large calls leaves nobody behind", "[proc
     });
     ender.join();
     CHECK(complaints.all() == "");
+  });
+}
+
+TEST_CASE("what a rank writes after its call has failed reaches nobody whose call succeeds", "[process_group]") {
+  for_all_seeds(8, [](Rng& rng) {
+    const std::uint32_t world = 2 + static_cast<std::uint32_t>(rng.below(3)), first = static_cast<std::uint32_t>(rng.below(world));
+    const std::uint64_t after = 1 + rng.below(20);
+    std::atomic<std::uint64_t> calls = 0;
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            // One rank ends its own group, at any moment of a call; the others learn it from its connections.
+            std::thread ender{[&] {
+              while (calls < after) std::this_thread::yield();
+              if (rank == first) group.revoke({.code = Code::peer_lost, .what = "revoked by the test"});
+            }};
+            std::vector<std::uint32_t> mine(300'000, rank + 1), all(world * mine.size()), sum(mine.size()), sent;
+            for (std::uint32_t r = 0; r < world; ++r) sent.insert(sent.end(), mine.size(), r + 1);
+            const std::vector<std::uint32_t> summed(mine.size(), world * (world + 1) / 2);
+            for (;;) {
+              ++calls;
+              if (!group.all_gather(std::as_bytes(std::span{mine}), std::as_writable_bytes(std::span{all})).ok()) break;
+              complaints(all == sent, "gathered what was never sent");
+              sum = mine;
+              if (!group.all_reduce(std::span{sum}).ok()) break;
+              complaints(sum == summed, "a sum of what was never sent");
+            }
+            std::ranges::fill(mine, 77);
+            std::ranges::fill(sum, 77);
+            ender.join();
+          }) == "");
   });
 }
 

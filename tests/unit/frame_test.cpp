@@ -28,6 +28,14 @@ TEST_CASE("a frame's header comes out as it went in, for its own generation alon
   CHECK(decode_frame_header(bytes, {7, {{22, 11}}}).failure().code == Code::refused);
 }
 
+TEST_CASE("a frame says whether its payload has a checksum", "[frame]") {
+  FrameHeader header = header_of(1000, 500);
+  header.checked = false;
+  CHECK(decode_frame_header(encode(header), generation).failure().code == Code::protocol);  // and then has none
+  header.checksum = 0;
+  CHECK(decode_frame_header(encode(header), generation).value() == header);
+}
+
 TEST_CASE("a flipped bit anywhere in a header is seen", "[frame]") {
   const FrameHeaderBytes good = encode(header_of(1000, 500));
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {

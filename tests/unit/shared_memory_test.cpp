@@ -9,9 +9,11 @@
 #include <future>
 
 #include "lib/base/clock.hpp"
+#include "lib/comm/copy.hpp"
 #include "lib/comm/lanes.hpp"
 #include "lib/comm/transport.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/property.hpp"
 
 using namespace elrun;
 
@@ -188,6 +190,28 @@ TEST_CASE("what a peer posted before it went counts; what it owes is missed at o
     CHECK(differs.failure().code == Code::protocol);
     CHECK_THAT(differs.failure().what, Catch::Contains("999 bytes") && Catch::Contains("different calls"));
   }
+}
+
+TEST_CASE("a copy past the caches writes its bytes and no others", "[shared_memory]") {
+  test::for_all_seeds(300, [](Rng& rng) {
+    const std::size_t size = rng.chance(0.3) ? rng.below(200) : rng.below(20'000), from = rng.below(130), to = rng.below(130);
+    std::vector<std::byte> source(from + size), target(to + size + 130, std::byte{1});
+    for (std::byte& b : source) b = std::byte(rng.next());
+    std::vector<std::byte> wanted = target;
+    std::copy(source.begin() + static_cast<std::ptrdiff_t>(from), source.end(), wanted.begin() + static_cast<std::ptrdiff_t>(to));
+    copy_streaming(target.data() + to, source.data() + from, size);
+    CHECK(target == wanted);
+  });
+}
+
+TEST_CASE("lists are copied over each other piece by piece", "[shared_memory]") {
+  std::vector<std::byte> bytes(100);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i);
+  const std::span<std::byte> all{bytes};
+  const std::vector<std::byte> before = bytes;
+  copy_lists({all.first(30), all.subspan(30, 20)}, {all.subspan(10, 25), all.subspan(60, 25)});
+  CHECK(std::ranges::equal(all.subspan(10, 25), std::span{before}.first(25)));
+  CHECK(std::ranges::equal(all.subspan(35, 25), std::span{before}.subspan(35, 25)));
 }
 
 TEST_CASE("a program's transport wins over the environment's, and other words are refused", "[shared_memory]") {

@@ -8,11 +8,17 @@ elrun_library(sim_cores
   PUBLIC elrun::base Boost::headers)
 target_compile_definitions(elrun_sim_cores PUBLIC ELRUN_PLANTED_BUGS="tests/support/sim/planted_bugs.hpp")
 
+# What of lib/job decides, and what asserts: before the product's own archive, which gives the rest.
+set(sim_job commit.cpp holders.cpp job.cpp recovery.cpp sampler.cpp standing.cpp step.cpp)
+list(TRANSFORM sim_job PREPEND ${PROJECT_SOURCE_DIR}/lib/job/)
+elrun_library(sim_job SOURCES ${sim_job} PUBLIC elrun::sim_cores elrun::job)
+
 elrun_library(sim_world
-  SOURCES support/sim/agents.cpp support/sim/coordinators.cpp support/sim/explorer.cpp
-          support/sim/fingerprint.cpp support/sim/faults.cpp support/sim/profile.cpp
-          support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp
-  PUBLIC elrun::sim_cores)
+  SOURCES support/sim/agents.cpp support/sim/coordinators.cpp support/sim/crash_search.cpp support/sim/explorer.cpp
+          support/sim/fingerprint.cpp support/sim/faults.cpp support/sim/job_workers.cpp support/sim/profile.cpp
+          support/sim/program.cpp support/sim/turns.cpp
+          support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp support/faulty_files.cpp
+  PUBLIC elrun::sim_cores elrun::sim_job)
 # g++ 12 takes moved-from variants for reads of what was never written.
 target_compile_options(elrun_sim_world PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 set_target_properties(elrun_sim_world PROPERTIES UNITY_BUILD ON)
@@ -33,7 +39,11 @@ add_test(NAME sim_scale COMMAND elrun_sim --scale 1000)
 set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale PROPERTIES LABELS simulation TIMEOUT 300)
 if(NOT ELRUN_SANITIZE)  # half a minute of two processors as it is; the seeds go the same ways
   add_test(NAME sim_exhaustive COMMAND elrun_sim --exhaustive)
-  set_tests_properties(sim_exhaustive PROPERTIES LABELS simulation TIMEOUT 300)
+  # Workers that run the product's Job. The long ones are `elrun_sim --job --seeds 20000 --nodes 5` and `elrun_sim --job --exhaustive`.
+  add_test(NAME sim_job_seeds COMMAND elrun_sim --job --seeds 1000 --nodes 5)
+  add_test(NAME sim_job_planted COMMAND elrun_sim --job --planted all --seeds 6000 --nodes 5)
+  add_test(NAME sim_job_crashes COMMAND elrun_sim --job --exhaustive --crashes 1)
+  set_tests_properties(sim_exhaustive sim_job_seeds sim_job_planted sim_job_crashes PROPERTIES LABELS simulation TIMEOUT 300)
 endif()
 if(TARGET elrun_launcher AND TARGET elrun)
   add_test(NAME sim_planted_absent COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/sim/planted_absent.sh

@@ -179,7 +179,7 @@ void Job::Impl::inherit(const Heritage& from) {
       move_host_state(from);
       expect(world.agree({}));
     } catch (...) {
-      if (recut && !ELRUN_PLANTED(shard_given_up_too_soon)) {
+      if (recut) {
         moments_ = std::move(old_moments), held_ = before;
         if (gathers()) keep_only(old_pieces);
       }

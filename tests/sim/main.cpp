@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "tests/support/sim/crash_search.hpp"
 #include "tests/support/sim/explorer.hpp"
 #include "tests/support/sim/scale.hpp"
 #include "tests/support/sim/simulation.hpp"
@@ -39,6 +40,12 @@ step; a broken rule ends the run with its trace and the line that replays it.
 
   elrun_sim --exhaustive [--planted NAME|all]   every order of events of three nodes, with one fault at any place
 
+  elrun_sim --job --seeds N [--from S] [--nodes M]    the same worlds, whose workers run the product's Job: all of lib/job, with
+                                                its steps, votes and recovery; --planted, --seed, --regressions as above
+  elrun_sim --job --exhaustive [--crashes C] [--planted NAME|all]
+                                                small worlds and two steps, with a crash at every action of every worker, and
+                                                after each of those (C: 2, else 1) another one at every later action
+
   elrun_sim --scale N                           a world of N nodes (10 to 100000) without checkers: one forms, one node is
                                                 replaced, the coordinator is stopped, then replaced; messages, bytes,
                                                 processor time and memory of Round, and what it costs by the model
@@ -53,9 +60,9 @@ for a wrong command line. A seed means the same run on every machine, until the 
 
 struct Options {
   std::uint64_t from = 0, seeds = 0, states = ~std::uint64_t{0};
-  std::uint32_t nodes = 5, scale = 0;
+  std::uint32_t nodes = 5, scale = 0, crashes = 2;
   std::string planted, regressions;
-  bool exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
+  bool job = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
 };
 
@@ -64,8 +71,8 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i];
     if (name == "--help" || name == "-h") return options.help = true, options;
-    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive") {
-      (name == "--quiet" ? options.quiet : name == "--exhaustive" ? options.exhaustive : options.keep_going) = true;
+    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job") {
+      (name == "--quiet" ? options.quiet : name == "--exhaustive" ? options.exhaustive : name == "--job" ? options.job : options.keep_going) = true;
       continue;
     }
     if (++i == arguments.size()) return {};
@@ -80,6 +87,7 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
       else if (name == "--seeds") options.seeds = number;
       else if (name == "--from") options.from = number;
       else if (name == "--states") options.states = number;
+      else if (name == "--crashes" && number >= 1 && number <= 2) options.crashes = static_cast<std::uint32_t>(number);
       else if (name == "--nodes" && number >= 1 && number <= 1000) options.nodes = static_cast<std::uint32_t>(number);
       else if (name == "--scale" && number >= 10 && number <= scale_nodes_max) options.scale = static_cast<std::uint32_t>(number);
       else if (name == "--threads" && number >= 1 && number <= 1024) options.threads = static_cast<unsigned>(number);
@@ -89,6 +97,15 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
   if (options.seeds == 0 && options.scale == 0 && !options.exhaustive && options.planted.empty() && options.regressions.empty()) return {};
   return options;
 }
+
+/// What runs of one call have in common.
+struct Worlds {
+  std::uint32_t nodes = 5;
+  bool job = false;  // the workers run the product's Job
+  [[nodiscard]] Profile profile(std::uint64_t seed) const { return job ? job_profile_of(seed, nodes) : profile_of(seed, nodes); }
+  [[nodiscard]] std::string flags() const { return fmt::format("{}--nodes {}", job ? "--job " : "", nodes); }
+};
+Worlds worlds_of(const Options& options) { return {options.nodes, options.job}; }
 
 struct Found {
   std::uint64_t seed = 0;
@@ -100,14 +117,14 @@ struct Campaign {
 };
 
 // The lowest seed that breaks a rule, however many threads look.
-Campaign look(std::uint64_t from, std::uint64_t count, std::uint32_t nodes, Bug bug, unsigned threads, bool keep_going = false) {
+Campaign look(std::uint64_t from, std::uint64_t count, const Worlds& worlds, Bug bug, unsigned threads, bool keep_going = false) {
   Campaign all;
   std::mutex mutex;
   std::atomic<std::uint64_t> next{from}, end{from + count};
   const auto work = [&] {
     planted_bug = bug;
     for (std::uint64_t seed = next++; seed < end; seed = next++) {
-      const Outcome outcome = simulate(profile_of(seed, nodes));
+      const Outcome outcome = simulate(worlds.profile(seed));
       const std::lock_guard lock{mutex};
       all.events += outcome.events;
       all.generations += outcome.generations;
@@ -125,10 +142,10 @@ Campaign look(std::uint64_t from, std::uint64_t count, std::uint32_t nodes, Bug 
   return all;
 }
 
-void show(const Found& found, std::uint32_t nodes, std::string_view planted) {
-  for (const std::string& line : trace_of(profile_of(found.seed, nodes), shown_lines)) fmt::print("{}\n", line);
-  fmt::print("\n{} is broken: {}\nreplay it with: elrun_sim --seed {} --nodes {}{}{}\n", found.violation.checker, found.violation.sentence,
-             found.seed, nodes, planted.empty() ? "" : " --planted ", planted);
+void show(const Found& found, const Worlds& worlds, std::string_view planted) {
+  for (const std::string& line : trace_of(worlds.profile(found.seed), shown_lines)) fmt::print("{}\n", line);
+  fmt::print("\n{} is broken: {}\nreplay it with: elrun_sim --seed {} {}{}{}\n", found.violation.checker, found.violation.sentence,
+             found.seed, worlds.flags(), planted.empty() ? "" : " --planted ", planted);
 }
 
 std::optional<BugText> bug_named(std::string_view name) {
@@ -141,7 +158,8 @@ int all_planted(const Options& options) {
   int code = exit_clean;
   fmt::print("| planted bug | what it is | found after | by |\n|---|---|---|---|\n");
   for (const BugText& text : bug_texts) {
-    const Campaign campaign = look(options.from, seeds, options.nodes, text.bug, options.threads);
+    if (text.job != options.job) continue;
+    const Campaign campaign = look(options.from, seeds, worlds_of(options), text.bug, options.threads);
     if (!campaign.first) code = exit_found;
     fmt::print("| `{}` | {} | {} | {} |\n", text.name, text.what,
                campaign.first ? fmt::format("{} seed{}", campaign.first->seed - options.from + 1, campaign.first->seed == options.from ? "" : "s")
@@ -172,16 +190,58 @@ std::vector<SearchResult> search_all(Bug bug, unsigned threads, std::uint64_t st
 
 int exhaustive_planted(const Options& options) {
   fmt::print("| planted bug | found by the search | by |\n|---|---|---|\n");
-  std::size_t found = 0;
+  std::size_t found = 0, all = 0;
   for (const BugText& text : bug_texts) {
+    if (text.job) continue;
+    ++all;
     const std::vector<SearchResult> results = search_all(text.bug, options.threads, options.states);
     const auto at = std::find_if(results.begin(), results.end(), [](const SearchResult& result) { return result.violation.has_value(); });
     if (at != results.end()) ++found;
     fmt::print("| `{}` | {} | {} |\n", text.name, at == results.end() ? "" : searches[static_cast<std::size_t>(at - results.begin())].name, at == results.end() ? "" : at->violation->checker);
     std::fflush(stdout);
   }
-  fmt::print("{} of {} planted bugs found\n", found, bug_texts.size());
+  fmt::print("{} of {} planted bugs found\n", found, all);
   return exit_clean;
+}
+
+// All small worlds, or up to the first that finds something.
+std::optional<std::pair<std::string_view, CrashFound>> crash_everywhere(Bug bug, const Options& options, bool told) {
+  std::uint64_t runs = 0;
+  for (const SmallWorld& world : small_worlds) {
+    const auto begin = std::chrono::steady_clock::now();
+    const CrashSearch search = crash_at_every_action(world, options.crashes, options.threads, bug);
+    runs += search.runs;
+    if (told)
+      fmt::print("{}: {} actions, {} runs, {:.1f} s{}\n", world.name, search.actions, search.runs, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+                 search.found ? ": FOUND" : "");
+    std::fflush(stdout);
+    if (search.found) return std::pair{world.name, *search.found};
+  }
+  if (told) fmt::print("{} crash{} at every action: clean; {} runs\n", options.crashes, options.crashes == 1 ? "" : "es", runs);
+  return {};
+}
+
+int crash_searches(const Options& options) {
+  if (options.planted == "all") {
+    int code = exit_clean;
+    fmt::print("| planted bug | found in | by |\n|---|---|---|\n");
+    for (const BugText& text : bug_texts) {
+      if (!text.job) continue;
+      const auto found = crash_everywhere(text.bug, options, false);
+      if (!found) code = exit_found;
+      fmt::print("| `{}` | {} | {} |\n", text.name, found ? found->first : "", found ? found->second.violation.checker : "NOT FOUND");
+      std::fflush(stdout);
+    }
+    return code;
+  }
+  const auto bug = options.planted.empty() ? std::nullopt : bug_named(options.planted);
+  if (!options.planted.empty() && !bug) return fmt::print(stderr, "elrun_sim: no planted bug is called {}; --planted list names them\n", options.planted), exit_usage;
+  const auto found = crash_everywhere(bug ? bug->bug : Bug::none, options, true);
+  if (!found) return exit_clean;
+  planted_bug = bug ? bug->bug : Bug::none;
+  for (const std::string& line : trace_of(found->second.profile, ~std::size_t{0})) fmt::print("{}\n", line);
+  fmt::print("\n{} is broken, {}: {}\n", found->second.violation.checker, found->second.where(), found->second.violation.sentence);
+  return exit_found;
 }
 
 int exhaustive(const Options& options) {
@@ -226,8 +286,9 @@ int regressions(const Options& options) {
       return exit_usage;
     }
     ++count;
-    if (const Outcome outcome = simulate(profile_of(seed, nodes)); outcome.violation) {
-      show({seed, *outcome.violation}, nodes, "");
+    const Worlds worlds{nodes, options.job};
+    if (const Outcome outcome = simulate(worlds.profile(seed)); outcome.violation) {
+      show({seed, *outcome.violation}, worlds, "");
       return exit_found;
     }
   }
@@ -247,18 +308,18 @@ int seeds(const Options& options) {
   }
   const auto begin = std::chrono::steady_clock::now();
   const std::uint64_t count = options.seeds > 0 ? options.seeds : planted_seeds_max;
-  const Campaign campaign = look(options.from, count, options.nodes, bug, options.threads, options.keep_going);
+  const Campaign campaign = look(options.from, count, worlds_of(options), bug, options.threads, options.keep_going);
   planted_bug = bug;  // of the traces
   if (campaign.first) {
     if (options.one && !options.quiet)
-      for (const std::string& line : trace_of(profile_of(options.from, options.nodes), ~std::size_t{0})) fmt::print("{}\n", line);
+      for (const std::string& line : trace_of(worlds_of(options).profile(options.from), ~std::size_t{0})) fmt::print("{}\n", line);
     if (options.one) fmt::print("\n{} is broken: {}\n", campaign.first->violation.checker, campaign.first->violation.sentence);
-    else show(*campaign.first, options.nodes, options.planted);
+    else show(*campaign.first, worlds_of(options), options.planted);
     if (bug != Bug::none) fmt::print("planted {}: found after {} seeds\n", options.planted, campaign.first->seed - options.from + 1);
     return exit_found;
   }
   if (options.one && !options.quiet)
-    for (const std::string& line : trace_of(profile_of(options.from, options.nodes), ~std::size_t{0})) fmt::print("{}\n", line);
+    for (const std::string& line : trace_of(worlds_of(options).profile(options.from), ~std::size_t{0})) fmt::print("{}\n", line);
   const double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   fmt::print("{} seed{} of up to {} nodes: clean; {} generations, {} events, {:.1f} s on {} threads\n", campaign.seeds, campaign.seeds == 1 ? "" : "s",
              options.nodes, campaign.generations, campaign.events, taken, options.threads);
@@ -285,7 +346,7 @@ int run(const std::vector<std::string>& arguments) {
     return exit_clean;
   }
   if (options->scale > 0) return scale(options->scale);
-  if (options->exhaustive) return exhaustive(*options);
+  if (options->exhaustive) return options->job ? crash_searches(*options) : exhaustive(*options);
   if (options->planted == "all") return all_planted(*options);
   if (!options->regressions.empty()) return regressions(*options);
   return seeds(*options);

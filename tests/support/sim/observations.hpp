@@ -149,4 +149,56 @@ struct VerdictGiven {
   std::vector<ProcessId> connected;  ///< Agents with an unbroken stream to it, when nothing can happen to it any more
 };
 
+// --- jobs ---------------------------------------------------------------------------------------------------------
+
+/// A program has taken its place in a generation.
+struct PlaceTaken {
+  ProcessId worker;
+  Generation generation;
+  std::uint32_t rank = 0, world = 0;
+  NodeId node;
+};
+struct StepHandedOut {
+  ProcessId worker;
+  Generation generation;
+  std::uint64_t step = 0;
+  std::uint64_t begun = 0;  ///< Host state: the steps that this state has begun.
+  std::vector<std::uint64_t> weights;  ///< By unit, their hash; none where they are sharded.
+};
+struct WeightsRead {
+  ProcessId worker;
+  std::uint64_t step = 0;
+  std::uint32_t unit = 0;
+  std::uint64_t hash = 0;
+};
+/// To its end, in a generation that had not ended.
+struct SlotRun {
+  ProcessId worker;
+  Generation generation;
+  std::uint64_t step = 0;
+  std::uint32_t slot = 0;
+  std::vector<std::uint64_t> samples;
+};
+/// The state is now that of so many decided steps.
+struct StepApplied {
+  ProcessId worker;
+  Generation generation;
+  std::uint64_t steps = 0;
+};
+/// `apply` came back with a decision.
+struct StepReported {
+  ProcessId worker;
+  std::uint64_t step = 0;
+  float loss = 0, norm = 0;
+  std::uint64_t tokens = 0;
+};
+/// A program has said that its job is over.
+struct JobSaidOver {
+  ProcessId worker;
+};
+struct JobEnded {
+  ProcessId worker;
+  std::uint64_t steps = 0, state = 0;
+};
+
 }  // namespace elrun::sim

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 #define ELRUN_SIM_BUGS(bug)                                                                                              \
@@ -39,22 +40,38 @@
   bug(verdict_is_not_confirmed, "a stream that ends after the verdict counts as one on which it was read")                  \
   bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")
 
+// Of the step commit, which only workers with real Jobs have.
+#define ELRUN_SIM_JOB_BUGS(bug)                                                                                          \
+  bug(own_vote_decides, "a step counts as decided once a member has voted for it, not when it has heard all votes")      \
+  bug(settle_forgets_who_voted, "of a step that is decided, who voted for it and had not applied it does not apply it")  \
+  bug(voted_step_counts_unapplied, "a member that voted counts a decided step as applied, and does not apply it")        \
+  bug(applies_with_its_last_decision, "a member that voted applies a decided step with the norm of the one before")      \
+  bug(state_from_one_behind, "the state is shared by a member that lacks the last decided step")                         \
+  bug(host_state_stays, "host state is not put back when a step is done again")                                          \
+  bug(samples_by_generation, "samples are drawn by the number of the generation instead of the step's")                  \
+  bug(parameters_half_gathered, "parameters count as gathered although the exchange failed")
+
 namespace elrun::sim {
 
 enum class Bug {
   none,
 #define ELRUN_SIM_BUG_NAME(name, what) name,
   ELRUN_SIM_BUGS(ELRUN_SIM_BUG_NAME)
+  ELRUN_SIM_JOB_BUGS(ELRUN_SIM_BUG_NAME)
 #undef ELRUN_SIM_BUG_NAME
 };
 
 struct BugText {
   Bug bug;
   std::string_view name, what;
+  bool job = false;  ///< Of the step commit
 };
 inline constexpr auto bug_texts = std::to_array<BugText>({
-#define ELRUN_SIM_BUG_TEXT(name, what) {Bug::name, #name, what},
+#define ELRUN_SIM_BUG_TEXT(name, what) {Bug::name, #name, what, false},
+#define ELRUN_SIM_JOB_BUG_TEXT(name, what) {Bug::name, #name, what, true},
     ELRUN_SIM_BUGS(ELRUN_SIM_BUG_TEXT)
+    ELRUN_SIM_JOB_BUGS(ELRUN_SIM_JOB_BUG_TEXT)
+#undef ELRUN_SIM_JOB_BUG_TEXT
 #undef ELRUN_SIM_BUG_TEXT
 });
 
@@ -67,6 +84,7 @@ inline thread_local Bug planted_bug = Bug::none;
 struct AssertionFailed : std::logic_error {
   using std::logic_error::logic_error;
 };
+inline thread_local std::string last_assertion;  // for who runs code that catches what it throws
 [[noreturn]] void assertion_failed(const char* expression, const char* file, int line);
 
 }  // namespace elrun::sim

@@ -118,4 +118,32 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   return p;
 }
 
+Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
+  Profile p = profile_of(seed, nodes_max);
+  Rng rng{seed ^ 0xd6e8feb86659fd93u};
+  p.jobs = p.stays = p.job.real = true;
+  p.deaf_workers = 0;
+  p.step = Duration{1ms} * static_cast<std::int64_t>(10 + rng.below(300));
+  p.arrive_within = std::min<Duration>(p.arrive_within, 3s);
+  if (rng.chance(0.5)) p.faults.clear(), p.worker_faults = false;
+  Plan& plan = p.job.plan;
+  const std::uint64_t slots = 1 + rng.below(6);
+  plan.micro_batch = 2;
+  plan.global_batch = slots * plan.micro_batch;
+  plan.samples = plan.global_batch * 3;
+  plan.steps = 2 + rng.below(6);
+  plan.seed = 11;
+  static constexpr std::array<Placement, 6> placements{zero(0), zero(1), zero(2), zero(3), hybrid(zero(1)), hybrid(zero(3))};
+  plan.placement = placements[rng.below(placements.size())];
+  p.steps = plan.steps * slots;
+  if (rng.chance(0.5)) p.job.checkpoint = {.directory = "/checkpoints", .every = rng.below(4)};
+  p.job.slow_threads = rng.chance(0.5) ? 0 : 0.02;
+  if (p.harmless || p.only_hosts_end) return p;  // their rules hold where nothing else happens
+  if (rng.chance(0.8)) p.round.max_restarts = 100;
+  const std::uint64_t actions = 100 + rng.below(1500);
+  for (std::uint64_t i = 1 + rng.below(4); i > 0; --i) p.job.crashes_at.push_back(1 + rng.below(actions));
+  for (std::uint64_t i = rng.below(4); i > 0; --i) p.job.faults.push_back(rng.chance(0.5) ? JobFault::pause_at_action : JobFault::peer_reset);
+  return p;
+}
+
 }  // namespace elrun::sim

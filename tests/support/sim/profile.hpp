@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <elrun/philox.hpp>
+#include <elrun/plan.hpp>
 
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
@@ -36,6 +37,24 @@ enum class FaultKind : std::uint8_t {
 constexpr std::size_t fault_kinds = static_cast<std::size_t>(FaultKind::count);
 [[nodiscard]] const char* to_string(FaultKind kind);
 
+/// What goes wrong with workers whose Jobs are the product's.
+enum class JobFault : std::uint8_t {
+  pause_at_action,  ///< A worker stands still between two actions
+  peer_reset,       ///< The connection of two workers breaks, with what is under way on it
+};
+
+/// The workers run the product's Job.
+struct JobProfile {
+  bool real = false;
+  Plan plan;
+  CheckpointOptions checkpoint;
+  std::vector<JobFault> faults;
+  std::vector<std::uint64_t> crashes_at;  ///< Actions of all workers together, in their order: whose it is ends there
+  bool parcels_die = false;  ///< With a worker that crashes goes what it has sent and is under way; else that is up to chance
+  bool parcels_live = false; ///< Nothing of that goes
+  double slow_threads = 0;   ///< So often a program's thread waits while its session's thread does not
+};
+
 struct Profile {
   std::uint64_t seed = 0;
   std::uint32_t nodes = 3;    ///< Agents at the start
@@ -58,8 +77,10 @@ struct Profile {
   double wedged_workers = 0;  ///< This part takes long to end even on SIGKILL, as with a driver that hangs
   bool worker_faults = false;  ///< Workers die by themselves, too
   Duration arrive_within = 2s;
+  Duration last_arrives{};            ///< The last node, if not within that
   std::vector<FaultKind> faults;
   Duration calm_after = 40s;  ///< No fault begins later, and all that lasts is over by then
+  JobProfile job;
   bool exact = false;                 ///< No chance and no delay: the explorer decides what comes first
   bool harmless = false;              ///< Nothing goes wrong that a complete generation may end of
   bool coordinator_stays = false;     ///< Nothing happens to it, but a stream breaks just when it gives its verdict
@@ -72,5 +93,7 @@ struct Profile {
 };
 
 [[nodiscard]] Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max);
+/// The same, with workers whose Jobs are the product's.
+[[nodiscard]] Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max);
 
 }  // namespace elrun::sim

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,8 +23,10 @@
 #include "launcher/supervisor.hpp"
 #include "lib/link/store_core.hpp"
 #include "rendezvous/round.hpp"
+#include "tests/support/faulty_files.hpp"
 #include "tests/support/sim/checkers/checkers.hpp"
 #include "tests/support/sim/fingerprint.hpp"
+#include "tests/support/sim/parcel.hpp"
 #include "tests/support/sim/planted_bugs.hpp"
 #include "tests/support/sim/profile.hpp"
 
@@ -66,14 +69,18 @@ struct AgentArrives { Slot slot; };
 struct TakesOver {};
 struct FreshCoordinator {};
 struct Heal {};
+struct ParcelArrives { Parcel parcel; };
+struct LooksAgain {};  ///< A program at what it waits for
+struct JobInjected { JobFault kind; };
 using Happening =
     std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
                  SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
-                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal>;
+                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal,
+                 ParcelArrives, PeerLost, LooksAgain, JobInjected>;
 
 /// Events of one channel keep their order.
 struct Channel {
-  enum class Kind : std::uint8_t { none, up, down, from_worker, to_worker } kind = Kind::none;
+  enum class Kind : std::uint8_t { none, up, down, from_worker, to_worker, peers } kind = Kind::none;
   std::uint64_t number = 0;
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
@@ -175,6 +182,8 @@ struct Node {
   bool left = false;               ///< For good
 };
 
+class Program;
+
 // --- the simulation -----------------------------------------------------------------------------------------------
 
 class Simulation {
@@ -187,10 +196,13 @@ class Simulation {
   [[nodiscard]] const std::deque<std::string>& trace() const { return trace_; }
   [[nodiscard]] std::uint64_t events() const { return events_; }
   [[nodiscard]] std::uint64_t generations() const { return generations_; }
+  /// Of workers whose Jobs are the product's.
+  [[nodiscard]] std::uint64_t actions() const { return actions_; }
 
  private:
   friend class Explorer;
   friend class Fingerprint;
+  friend class Program;
 
   // world.cpp: time, processes, network
   void happen(Instant at, std::optional<ProcessId> to, Happening what, Channel channel = {});
@@ -267,6 +279,25 @@ class Simulation {
   void exit_worker(ProcessId worker, launcher::Ending ending);
   void worker_is_gone(ProcessId worker);
 
+  // job_workers.cpp
+  void prepare_jobs();
+  void to_program(ProcessId id, const ToWorker& e);
+  enum class AtAction : std::uint8_t { goes_on, ends, is_paused, is_slow };
+  [[nodiscard]] AtAction action_of(ProcessId id, bool may_wait);
+  std::uint64_t call_store_for(ProcessId id, StoreRequest request, const Generation& generation);
+  void send_parcel(ProcessId from, ProcessId to, Parcel parcel);
+  void connect_peers(ProcessId id, const Generation& generation, const std::vector<ProcessId>& members);
+  void hang_up(ProcessId id, const PeerLost& what, const std::vector<ProcessId>& members);
+  void drop_parcels(ProcessId from, std::optional<ProcessId> to);
+  void program_is_gone(ProcessId id);
+  void place_taken(ProcessId id, const Place& place);
+  void step_applied(ProcessId id, const Generation& generation, std::uint64_t steps);
+  void differ(std::string sentence) { checkers_.report.violate("jobs-hold", std::move(sentence)); }
+  void job_failed(ProcessId id, const Failure& why);
+  void program_is_over(ProcessId id, int code);
+  void look_at(ProcessId id, Duration after) { happen_after(after, id, LooksAgain{}); }
+  void look(ProcessId id);
+
   // faults.cpp
   void inject(FaultKind kind);
   void heal();
@@ -311,6 +342,10 @@ class Simulation {
   void on(ProcessId to, const TakesOver& e);
   void on(const FreshCoordinator& e);
   void on(const Heal& e);
+  void on(ProcessId to, const ParcelArrives& e);
+  void on(ProcessId to, const PeerLost& e);
+  void on(ProcessId to, const LooksAgain& e);
+  void on(const JobInjected& e);
 
   template <class Observation>
   void see(const Observation& observation) {
@@ -358,12 +393,17 @@ class Simulation {
   std::uint64_t seen_ = 0;  // all that the checkers were told, in whatever order: with it goes what they know
   std::map<HostId, std::uint32_t> started_;  // processes, by host, where the order must not matter
   std::deque<std::string> trace_;
+  // Of jobs that are the product's.
+  std::shared_ptr<test::FaultyFiles> storage_;
+  std::optional<ProcessId> at_work_;  // whose program has its turn
+  std::uint64_t actions_ = 0;
+  std::map<ProcessId, std::shared_ptr<Program>> programs_;  // the last, for the first to go: they still end
 };
 
 /// One seed of one size, from its start to its end.
 struct Outcome {
   std::optional<Violation> violation;
-  std::uint64_t events = 0, generations = 0;
+  std::uint64_t events = 0, generations = 0, actions = 0;
 };
 [[nodiscard]] Outcome simulate(const Profile& profile);
 /// The same run again, every line of it.

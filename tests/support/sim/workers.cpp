@@ -41,6 +41,7 @@ void Simulation::say(ProcessId id, Message message) {
 }
 
 void Simulation::on(ProcessId id, const ToWorker& e) {
+  if (profile_.job.real) return to_program(id, e);
   Worker& w = workers_.at(id);
   if (const auto* welcome = std::get_if<Welcome>(&e.message)) {
     if (!std::exchange(w.stay.welcomed, true)) return gather_peers(id);
@@ -238,6 +239,7 @@ void Simulation::exit_worker(ProcessId id, launcher::Ending ending) {
   if (!ending.ok() && ending.signal == 0) see(WorkerFailedByItself{id, w.generation});
   process(id).paused = false;
   process(id).alive = false;
+  if (profile_.job.real) program_is_gone(id);
   see(WorkerGone{id});
   happen_after(random(100us), w.agent, SocketClosed{id}, {Channel::Kind::from_worker, id.value()});
   happen_after(random(2ms), w.agent, ChildEnded{id, ending});
@@ -248,6 +250,7 @@ void Simulation::exit_worker(ProcessId id, launcher::Ending ending) {
 
 void Simulation::worker_is_gone(ProcessId id) {
   process(id).alive = false;
+  if (profile_.job.real) program_is_gone(id);
   see(WorkerGone{id});
 }
 

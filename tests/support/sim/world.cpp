@@ -21,7 +21,8 @@ bool is_timer(const Happening& what) {
 }  // namespace
 
 void assertion_failed(const char* expression, const char* file, int line) {
-  throw AssertionFailed{fmt::format("{} ({}:{})", expression, file, line)};
+  last_assertion = fmt::format("{} ({}:{})", expression, file, line);
+  throw AssertionFailed{last_assertion};
 }
 
 Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profile)}, traced_{traced}, exact_{profile_.exact}, rng_{profile_.seed} {
@@ -34,13 +35,15 @@ Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profil
   for (Slot slot = 0; slot < profile_.nodes; ++slot) {
     hosts_.push_back(true);
     nodes_.push_back({NodeId{fmt::format("node{}", slot)}, static_cast<HostId>(slot + 1), {}, false});
-    happen(now_ + random(profile_.arrive_within), {}, AgentArrives{slot});
+    const bool late = slot + 1 == profile_.nodes && profile_.last_arrives > Duration{0};
+    happen(now_ + (late ? profile_.last_arrives : random(profile_.arrive_within)), {}, AgentArrives{slot});
   }
   if (!profile_.hosted) happen(now_ + random(profile_.arrive_within / 2), {}, FreshCoordinator{});
   // Who comes first to a fresh coordinator and was never told of any generation cannot say that one runs; a ledger can.
   const Duration all_know = profile_.harmless && !profile_.ledger ? profile_.arrive_within + 2s : Duration{0};
   for (const FaultKind kind : profile_.faults) happen(now_ + std::min(all_know + random(profile_.calm_after), profile_.calm_after), {}, Injected{kind});
   if (!exact_) happen(now_ + profile_.calm_after, {}, Heal{});
+  if (profile_.job.real) prepare_jobs();
 }
 
 void Simulation::run() {
@@ -161,6 +164,7 @@ void Simulation::thaw(ProcessId id) {
   if (!process(id).alive || !process(id).paused) return;
   tell("{} goes on", name(id));
   process(id).paused = false;
+  look(id);
   if (agents_.contains(id)) work(id);
   if (coordinators_.contains(id)) work_coordinator(id);
   // Its timers have all run out, and its loop looks at them before it reads what came.
@@ -286,7 +290,7 @@ void Simulation::record(std::string line) {
 Outcome simulate(const Profile& profile) {
   Simulation simulation{profile, false};
   simulation.run();
-  return {simulation.violation(), simulation.events(), simulation.generations()};
+  return {simulation.violation(), simulation.events(), simulation.generations(), simulation.actions()};
 }
 
 std::deque<std::string> trace_of(const Profile& profile, std::size_t lines) {

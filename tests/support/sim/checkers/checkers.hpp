@@ -3,12 +3,15 @@
 
 #include <tuple>
 
+#include "tests/support/sim/checkers/decided_once.hpp"
 #include "tests/support/sim/checkers/faults_stay_local.hpp"
 #include "tests/support/sim/checkers/fenced.hpp"
 #include "tests/support/sim/checkers/generations_grow.hpp"
+#include "tests/support/sim/checkers/nothing_lost.hpp"
 #include "tests/support/sim/checkers/one_membership.hpp"
 #include "tests/support/sim/checkers/one_verdict.hpp"
 #include "tests/support/sim/checkers/ranks_differ.hpp"
+#include "tests/support/sim/checkers/same_state.hpp"
 #include "tests/support/sim/checkers/spares_are_welcome.hpp"
 #include "tests/support/sim/checkers/stale_is_refused.hpp"
 #include "tests/support/sim/checkers/store_is_linear.hpp"
@@ -32,7 +35,7 @@ class Checkers {
         all);
   }
   Report report;
-  std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether, SparesAreWelcome, OneVerdict, StoreIsLinear> all;
+  std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether, SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost> all;
 };
 
 }  // namespace elrun::sim

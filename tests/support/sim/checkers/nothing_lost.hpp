@@ -1,0 +1,96 @@
+#pragma once
+/// \file No decided step is done again while those who hold its state are there: a member of the generation that has all of it, or
+/// members that have all of its parts together.
+///
+/// Who holds which part is reckoned here anew, from the place in which a worker got its last step. One that went through another
+/// generation since, and got no step in it, may hold another part, and is not counted.
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <elrun/plan.hpp>
+
+#include "tests/support/sim/checkers/report.hpp"
+#include "tests/support/sim/observations.hpp"
+
+namespace elrun::sim {
+
+struct NothingLost {
+  static constexpr std::string_view name = "nothing-lost";
+  Plan plan;
+
+  void on(const PlaceTaken& place, Report&) {
+    Member& member = members_[place.worker];
+    member.places_since += 1;
+    member.place = place;
+    generations_[key_of(place.generation)].push_back(place);
+  }
+  void on(const StepApplied& applied, Report& report) {
+    Member& member = members_[applied.worker];
+    if (member.steps && applied.steps != *member.steps + 1)
+      report.violate(name, fmt::format("worker#{} applied step {} to the state of {} steps", applied.worker.value(), applied.steps - 1, *member.steps));
+    member.steps = applied.steps;
+    most_ = std::max(most_, applied.steps);
+    if (member.ready.generation == applied.generation) voted_in_[applied.steps].insert(key_of(applied.generation));
+  }
+  void on(const StepHandedOut& step, Report& report) {
+    const auto& there = generations_[key_of(step.generation)];
+    std::uint64_t newest = 0;
+    for (const PlaceTaken& place : there) newest = std::max(newest, members_[place.worker].steps.value_or(0));
+    if (step.step < newest && all_is_there(there, newest))
+      report.violate(name, fmt::format("worker#{} gets step {} in generation {}, whose members hold the state of {} decided steps", step.worker.value(), step.step, to_string(step.generation), newest));
+    Member& member = members_[step.worker];
+    member.steps = step.step;
+    member.places_since = 0;
+    member.ready = member.place;
+    member.parts = 1, member.part = 0;
+    if (plan.placement.optimizer == Spread::replicated) return;
+    member.parts = 0;
+    for (const PlaceTaken& place : there) {
+      if (plan.placement.optimizer == Spread::sharded_in_node && place.node != member.place.node) continue;
+      ++member.parts;
+      member.part += place.rank < member.place.rank;
+    }
+  }
+  void on(const JobSaidOver& over, Report& report) {
+    if (most_ != plan.steps) report.violate(name, fmt::format("worker#{} said that the job is over, and nobody ever had applied more than {} of {} steps", over.worker.value(), most_, plan.steps));
+  }
+
+ private:
+  struct Member {
+    std::optional<std::uint64_t> steps;  // in its state
+    PlaceTaken place, ready;
+    std::uint32_t places_since = 0;  // it got a step
+    std::uint32_t parts = 1, part = 0;
+  };
+  static constexpr std::array<std::uint64_t, 2> granules{3, 1};  // of the model's units
+
+  [[nodiscard]] bool all_is_there(const std::vector<PlaceTaken>& there, std::uint64_t newest) {
+    std::array<std::set<std::uint64_t>, granules.size()> held;
+    for (const PlaceTaken& place : there) {
+      const Member& member = members_[place.worker];
+      // Who decided a step had the votes of all members: each of them holds what it takes to apply it.
+      const bool voted = member.steps && *member.steps + 1 == newest && voted_in_[newest].contains(key_of(member.ready.generation)) && member.places_since == 1;
+      if (member.steps != newest && !voted) continue;
+      if (plan.placement.optimizer == Spread::replicated) return true;
+      if (member.places_since > 1) continue;
+      for (std::size_t unit = 0; unit < granules.size(); ++unit) {
+        const std::uint64_t each = (granules[unit] + member.parts - 1) / member.parts;
+        for (std::uint64_t g = member.part * each; g < std::min<std::uint64_t>(granules[unit], (member.part + 1) * each); ++g) held[unit].insert(g);
+      }
+    }
+    for (std::size_t unit = 0; unit < granules.size(); ++unit)
+      if (held[unit].size() < granules[unit]) return false;
+    return true;
+  }
+
+  std::uint64_t most_ = 0;  // steps that anybody ever had
+  std::map<ProcessId, Member> members_;
+  std::map<std::uint64_t, std::set<GenerationKey>> voted_in_;  // by steps: where the last of them was decided
+  std::map<GenerationKey, std::vector<PlaceTaken>> generations_;
+};
+
+}  // namespace elrun::sim

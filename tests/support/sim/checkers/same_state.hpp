@@ -1,0 +1,37 @@
+#pragma once
+/// \file Whoever gets a step has the state of all steps before it: the weights of a world in which nothing happened, and host
+/// state that was put back with them. So have those who read weights in a slot, and the job ends with the same bits.
+
+#include <fmt/format.h>
+
+#include "tests/support/sim/checkers/report.hpp"
+#include "tests/support/sim/expected.hpp"
+#include "tests/support/sim/observations.hpp"
+
+namespace elrun::sim {
+
+struct SameState {
+  static constexpr std::string_view name = "same-state";
+  const Expected* expected = nullptr;
+
+  void on(const StepHandedOut& step, Report& report) {
+    if (step.step >= expected->parameters.size()) return report.violate(name, fmt::format("worker#{} gets step {}, which the plan has not", step.worker.value(), step.step));
+    for (std::uint32_t unit = 0; unit < step.weights.size(); ++unit) compare(step.worker, step.step, unit, step.weights[unit], report);
+    if (step.begun != step.step)
+      report.violate(name, fmt::format("worker#{} gets step {} with host state that has begun {}: it was not put back", step.worker.value(), step.step, step.begun));
+  }
+  void on(const WeightsRead& read, Report& report) { compare(read.worker, read.step, read.unit, read.hash, report); }
+  void on(const JobEnded& ended, Report& report) {
+    if (ended.steps != expected->parameters.size() || ended.state != expected->final_hash)
+      report.violate(name, fmt::format("worker#{} ended its job at step {} with state {:016x}, and should at {} with {:016x}", ended.worker.value(), ended.steps, ended.state,
+                                       expected->parameters.size(), expected->final_hash));
+  }
+
+ private:
+  void compare(ProcessId worker, std::uint64_t step, std::uint32_t unit, std::uint64_t hash, Report& report) const {
+    if (step >= expected->parameters.size() || hash != expected->parameters[step][unit])
+      report.violate(name, fmt::format("worker#{} computes step {} with other weights of unit {} than those of {} decided steps", worker.value(), step, unit, step));
+  }
+};
+
+}  // namespace elrun::sim

@@ -1,0 +1,82 @@
+#include "tests/support/sim/crash_search.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include <fmt/ranges.h>
+
+namespace elrun::sim {
+namespace {
+
+Profile profile_of(const SmallWorld& world, bool parcels_die, std::vector<std::uint64_t> crashes_at) {
+  Profile p;
+  p.seed = 1;
+  for (const std::uint32_t workers : world.workers)
+    if (workers > 0) p.workers.push_back(workers);
+  p.nodes = static_cast<std::uint32_t>(p.workers.size());
+  p.round = {.nodes_min = world.grows ? p.nodes - 1 : p.nodes, .nodes_max = p.nodes, .last_call = 1s, .max_restarts = 100};
+  p.timeouts.collective = 45s;
+  p.stays = p.job.real = true;
+  p.delay_spread = 500us;
+  p.spawn = 5ms;
+  p.arrive_within = 10ms;
+  p.step = world.grows ? 2s : 20ms;
+  if (world.grows) p.last_arrives = 1500ms;
+  p.calm_after = 100s;
+  Plan& plan = p.job.plan;
+  plan.micro_batch = 2;
+  plan.global_batch = 6;
+  plan.samples = 18;
+  plan.steps = world.grows ? 3 : 2;
+  plan.seed = 11;
+  plan.placement = world.placement;
+  p.steps = plan.steps * plan.slots();
+  if (world.saves_every > 0) p.job.checkpoint = {.directory = "/checkpoints", .every = world.saves_every};
+  p.job.crashes_at = std::move(crashes_at);
+  p.job.parcels_die = parcels_die;
+  p.job.parcels_live = !parcels_die;
+  return p;
+}
+
+}  // namespace
+
+std::string CrashFound::where() const {
+  return fmt::format("with crashes at actions {}{}", fmt::join(profile.job.crashes_at, " and "), profile.job.parcels_die ? ", and what was under way lost" : "");
+}
+
+CrashSearch crash_at_every_action(const SmallWorld& world, std::uint32_t crashes, unsigned threads, Bug bug) {
+  CrashSearch all;
+  planted_bug = bug;
+  all.actions = simulate(profile_of(world, false, {})).actions;
+  planted_bug = Bug::none;
+  std::mutex mutex;
+  std::atomic<std::uint64_t> next{1}, end{all.actions + 1};
+  const auto run = [&](bool parcels_die, std::vector<std::uint64_t> at) {
+    const Profile profile = profile_of(world, parcels_die, std::move(at));
+    const Outcome outcome = simulate(profile);
+    const std::lock_guard lock{mutex};
+    ++all.runs;
+    if (outcome.violation && (!all.found || profile.job.crashes_at < all.found->profile.job.crashes_at)) {
+      all.found = CrashFound{*outcome.violation, profile};
+      end = std::min<std::uint64_t>(end, profile.job.crashes_at.front());
+    }
+    return outcome.violation ? 0 : outcome.actions;
+  };
+  const auto work = [&] {
+    planted_bug = bug;
+    for (std::uint64_t first = next++; first < end; first = next++)
+      for (const bool parcels_die : {false, true}) {
+        const std::uint64_t actions = run(parcels_die, {first});
+        for (std::uint64_t second = first + 1; crashes > 1 && second <= actions && first < end; ++second) run(parcels_die, {first, second});
+      }
+    planted_bug = Bug::none;
+  };
+  std::vector<std::jthread> workers;
+  for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work);
+  workers.clear();
+  return all;
+}
+
+}  // namespace elrun::sim

@@ -1,0 +1,220 @@
+// Workers whose programs are the product's Jobs: what their agents tell them, what they send each other, and where they end.
+
+#include <algorithm>
+#include <csignal>
+
+#include "tests/support/sim/program.hpp"
+#include "tests/support/sim/simulation.hpp"
+
+namespace elrun::sim {
+namespace {
+
+Channel between(ProcessId from, ProcessId to) { return {Channel::Kind::peers, std::uint64_t{from.value()} << 32 | to.value()}; }
+
+/// What no loss of a peer, an agent or a coordinator leads to.
+bool is_wrong(const Failure& why) {
+  return why.code == Code::invalid_argument || why.code == Code::mismatch || why.code == Code::protocol || why.code == Code::corrupt || why.code == Code::internal ||
+         why.code == Code::not_found;
+}
+
+}  // namespace
+
+void Simulation::prepare_jobs() {
+  storage_ = std::make_shared<test::FaultyFiles>();
+  storage_->before = [this](std::uint64_t) {
+    if (at_work_) programs_.at(*at_work_)->action(false);
+  };
+  const Expected& wanted = expected(profile_.job.plan);
+  std::get<SameState>(checkers_.all).expected = &wanted;
+  std::get<DecidedOnce>(checkers_.all).plan = profile_.job.plan;
+  std::get<NothingLost>(checkers_.all).plan = profile_.job.plan;
+  for (const JobFault kind : profile_.job.faults) happen(now_ + random(std::min<Duration>(profile_.calm_after, 15s)), {}, JobInjected{kind});
+}
+
+void Simulation::look(ProcessId id) {
+  const auto program = programs_.find(id);
+  if (program == programs_.end() || !process(id).alive || process(id).paused) return;
+  const std::optional<ProcessId> before = std::exchange(at_work_, id);
+  program->second->look();
+  at_work_ = before;
+}
+
+void Simulation::to_program(ProcessId id, const ToWorker& e) {
+  Worker& w = workers_.at(id);
+  if (const auto* welcome = std::get_if<Welcome>(&e.message)) {
+    if (!std::exchange(w.stay.welcomed, true)) {
+      programs_.emplace(id, std::make_shared<Program>(*this, id, welcome->place));
+      return look(id);
+    }
+    if (!w.stay.acknowledged) return checkers_.report.violate("fenced", fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
+    const Membership& place = welcome->place.membership;
+    w.generation = place.generation;
+    w.rank = place.rank.value();
+    w.world = place.world.value();
+    w.stay.acknowledged = false;
+    w.stay.away = true;
+    see(sim::WorkerStarted{id, w.agent, w.who, w.generation, w.rank, w.world});
+    programs_.at(id)->told_place(welcome->place);
+  } else if (const auto* over = std::get_if<GenerationOver>(&e.message)) {
+    if (over->generation != w.generation || w.stay.acknowledged) return;
+    w.stay.acknowledged = true;
+    w.calls.clear();
+    w.counts.forgotten = w.counts.made;
+    programs_.at(id)->told_over(over->why);
+    see(WorkerGone{id});  // as far as that generation goes
+    say(id, GenerationOver{w.generation, {.code = Code::generation_over}, programs_.at(id)->returns_within()});
+  } else if (const auto* refusal = std::get_if<Refusal>(&e.message)) {
+    if (!programs_.contains(id)) return exit_worker(id, {.exit_code = 1});
+    programs_.at(id)->lost_agent(refusal->failure);
+  } else if (!programs_.contains(id)) {
+    return;
+  } else if (std::holds_alternative<JobOver>(e.message)) {
+    programs_.at(id)->told_job_over();
+  } else if (const auto* leave = std::get_if<PrepareToLeave>(&e.message)) {
+    if (leave->generation == w.generation) programs_.at(id)->asked_to_leave();
+  } else if (const auto* reply = std::get_if<StoreReply>(&e.message)) {
+    if (reply->id <= w.counts.forgotten) return;
+    const auto call = w.calls.find(reply->id);
+    if (call == w.calls.end()) return checkers_.report.violate("store-is-linear", fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));
+    see(StoreAnswered{id, e.answered_by.value_or(id), w.generation, call->second, *reply});
+    w.calls.erase(call);
+    programs_.at(id)->answered(*reply);
+  }
+  look(id);
+}
+
+Simulation::AtAction Simulation::action_of(ProcessId id, bool may_wait) {
+  if (!process(id).alive) return AtAction::ends;
+  ++actions_;
+  const std::vector<std::uint64_t>& crashes = profile_.job.crashes_at;
+  if (!healed_ && std::find(crashes.begin(), crashes.end(), actions_) != crashes.end()) {
+    note(fmt::format("crashes at action {}", actions_), id);
+    see(WorkerFailedByItself{id, workers_.at(id).generation});
+    exit_worker(id, {.exit_code = 0, .signal = SIGKILL});
+    return AtAction::ends;
+  }
+  if (!may_wait) return AtAction::goes_on;
+  if (interrupted(id)) return process(id).alive ? AtAction::is_paused : AtAction::ends;
+  return profile_.job.slow_threads > 0 && rng_.chance(profile_.job.slow_threads) ? AtAction::is_slow : AtAction::goes_on;
+}
+
+std::uint64_t Simulation::call_store_for(ProcessId id, StoreRequest request, const Generation& generation) {
+  Worker& w = workers_.at(id);
+  request.id = ++w.counts.made;
+  request.generation = generation;
+  if (gathers(request.op)) request.caller = generation.number << 32 | (id.value() + 1);
+  w.calls.emplace(request.id, request);
+  see(StoreCalled{id, generation, request});
+  say(id, request);
+  return w.counts.made;
+}
+
+// --- between workers --------------------------------------------------------------------------------------------------
+
+void Simulation::send_parcel(ProcessId from, ProcessId to, Parcel parcel) {
+  if (!hosts_[process(to).host]) return;
+  happen(arrival(process(from).host, process(to).host), to, ParcelArrives{std::move(parcel)}, between(from, to));
+}
+
+// A peer that was there when it was asked for its address may be gone, or in another generation.
+void Simulation::connect_peers(ProcessId id, const Generation& generation, const std::vector<ProcessId>& members) {
+  for (std::uint32_t rank = 0; rank < members.size(); ++rank) {
+    const ProcessId peer = members[rank];
+    if (peer.value() >= processes_.size() || !programs_.contains(peer)) return differ(fmt::format("{} was told that process {} is rank {}", name(id), peer.value(), rank));
+    if (peer == id || !hosts_[process(peer).host]) continue;
+    if (!process(peer).alive || programs_.at(peer)->place().membership.generation != generation)
+      happen(arrival(process(peer).host, process(id).host), id, PeerLost{generation, 0, rank}, between(peer, id));
+  }
+}
+
+void Simulation::hang_up(ProcessId id, const PeerLost& what, const std::vector<ProcessId>& members) {
+  if (!hosts_[process(id).host]) return;
+  for (const ProcessId peer : members)
+    if (peer != id && process(peer).alive && hosts_[process(peer).host])
+      happen(arrival(process(id).host, process(peer).host), peer, what, between(id, peer));
+}
+
+void Simulation::drop_parcels(ProcessId from, std::optional<ProcessId> to) {
+  std::erase_if(queue_, [&](const auto& entry) {
+    const Queued& queued = entry.second;
+    return queued.channel.kind == Channel::Kind::peers && queued.channel.number >> 32 == from.value() && (!to || queued.to == to) && std::holds_alternative<ParcelArrives>(queued.what);
+  });
+}
+
+// Its system tells its peers, unless that is gone as well; what was under way may be lost with it.
+void Simulation::program_is_gone(ProcessId id) {
+  const bool dies = profile_.job.parcels_die || (!profile_.job.parcels_live && rng_.chance(0.5));
+  if (dies) drop_parcels(id, {});
+  const auto program = programs_.find(id);
+  if (program == programs_.end()) return;
+  const Membership& place = program->second->place().membership;
+  if (hosts_[process(id).host])
+    for (const auto& [peer, other] : programs_)
+      if (peer != id && process(peer).alive && other->place().membership.generation == place.generation && hosts_[process(peer).host])
+        happen(arrival(process(id).host, process(peer).host), peer, PeerLost{place.generation, 0, place.rank.value()}, between(id, peer));
+  program->second->end();
+}
+
+void Simulation::on(ProcessId id, const ParcelArrives& e) {
+  programs_.at(id)->receive(e.parcel);
+  look(id);
+}
+
+void Simulation::on(ProcessId id, const PeerLost& e) {
+  programs_.at(id)->lost_peer(e);
+  look(id);
+}
+
+void Simulation::on(ProcessId id, const LooksAgain&) { look(id); }
+
+// --- what a program does ------------------------------------------------------------------------------------------------
+
+void Simulation::place_taken(ProcessId id, const Place& place) {
+  Worker& w = workers_.at(id);
+  const Membership& membership = place.membership;
+  tell("{} takes its place as rank {} of generation {}", name(id), membership.rank.value(), membership.generation.number);
+  see(PlaceTaken{id, membership.generation, membership.rank.value(), membership.world.value(), place.node});
+  if (std::exchange(w.stay.away, false)) say(id, Returned{membership.generation});
+}
+
+void Simulation::step_applied(ProcessId id, const Generation& generation, std::uint64_t steps) {
+  const Worker& w = workers_.at(id);
+  see(StepApplied{id, generation, steps});
+  // A step that was decided is applied, also when the generation has ended meanwhile.
+  if (w.generation == generation && !w.stay.acknowledged) see(StepWasDecided{id, w.who, generation, steps});
+  tell("{} has applied {} steps", name(id), steps);
+  say(id, StepDecided{generation, steps});
+}
+
+void Simulation::job_failed(ProcessId id, const Failure& why) {
+  tell("{} fails: {}", name(id), why.what);
+  if (is_wrong(why)) differ(fmt::format("{} failed: {}", name(id), why.what));
+  if (healed_ && now_ - *healed_ > profile_.forms_within()) differ(fmt::format("{} failed long after the last fault: {}", name(id), why.what));
+}
+
+void Simulation::program_is_over(ProcessId id, int code) { happen_after(random(100ms), id, WorkerExits{{.exit_code = code}}); }
+
+void Simulation::on(const JobInjected& e) {
+  std::vector<ProcessId> at_work;
+  for (const auto& [id, program] : programs_)
+    if (process(id).alive && !process(id).paused) at_work.push_back(id);
+  if (at_work.empty() || healed_) return;
+  const ProcessId one = at_work[rng_.below(at_work.size())];
+  if (e.kind == JobFault::pause_at_action) {
+    process(one).actions_left = static_cast<std::uint32_t>(rng_.below(20));
+    process(one).crashes_then = false;
+    return;
+  }
+  const Generation& generation = programs_.at(one)->place().membership.generation;
+  for (const ProcessId other : at_work) {
+    const Membership& place = programs_.at(other)->place().membership;
+    if (other == one || place.generation != generation || !hosts_[process(one).host] || !hosts_[process(other).host]) continue;
+    note(fmt::format("its connection to {} breaks", name(other)), one);
+    drop_parcels(one, other);
+    drop_parcels(other, one);
+    happen_after(delay(), one, PeerLost{generation, 0, place.rank.value()}, between(other, one));
+    return happen_after(delay(), other, PeerLost{generation, 0, programs_.at(one)->place().membership.rank.value()}, between(one, other));
+  }
+}
+
+}  // namespace elrun::sim

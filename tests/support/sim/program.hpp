@@ -1,0 +1,98 @@
+#pragma once
+/// \file Program: a worker's process as the product runs it. Its Job is the product's, with all that it decides and does from one
+/// generation to the next; simulated are the session to its agent, the connections to its peers, the storage and the clock.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/job/job_impl.hpp"
+#include "lib/link/request_store.hpp"
+#include "tests/support/sim/expected.hpp"
+#include "tests/support/sim/observations.hpp"
+#include "tests/support/sim/parcel.hpp"
+#include "tests/support/sim/turns.hpp"
+
+namespace elrun::sim {
+
+class Simulation;
+
+/// What happens to a small model in training. Its gradients follow from its weights, the samples and the slot.
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+  /// The job, from its declarations to its end.
+  void train(Job& job, const Plan& plan, const CheckpointOptions& checkpoint);
+
+ protected:
+  /// `begun`: host state, the steps that were begun. `weights`: by unit their hash, or none where they are sharded.
+  virtual void handed_out(std::uint64_t step, std::uint64_t begun, const std::vector<std::uint64_t>& weights) = 0;
+  virtual void read_weights(std::uint64_t, std::uint32_t /*unit*/, std::uint64_t /*hash*/) {}
+  virtual void ran_slot(std::uint64_t, const elrun::Slot&) {}
+  virtual void reported(std::uint64_t, const StepResult&) {}
+  virtual void ended(const elrun::Outcome& outcome) = 0;
+};
+
+class Program final : private Trainer {
+ public:
+  Program(Simulation& simulation, ProcessId id, Place place);
+  ~Program() override;
+
+  // What comes in: from the agent, from peers, and time.
+  void told_place(const Place& place);
+  void told_over(const Failure& why);
+  void told_job_over() { job_over_ = true; }
+  void asked_to_leave() { leaving_ = true; }
+  void answered(const StoreReply& reply) { replies_[reply.id] = reply; }
+  void lost_agent(const Failure& why);
+  void receive(Parcel parcel);
+  void lost_peer(const PeerLost& what);
+  [[nodiscard]] Duration returns_within() const { return returns_within_; }
+
+  /// Goes on if what it waits for is there. Nothing while its own code runs.
+  void look();
+  /// The process is gone.
+  void end();
+  /// A point between two actions: here it may be that its process ends, stands still, or that its thread is slow.
+  void action(bool may_wait = true);
+  [[nodiscard]] const Place& place() const { return place_; }
+
+ private:
+  class LocalClock;
+  class SimulatedSession;
+  class SimulatedStore;
+  class SimulatedPeers;
+
+  void run();
+  void handed_out(std::uint64_t step, std::uint64_t begun, const std::vector<std::uint64_t>& weights) override;
+  void read_weights(std::uint64_t step, std::uint32_t unit, std::uint64_t hash) override;
+  void ran_slot(std::uint64_t step, const elrun::Slot& slot) override;
+  void reported(std::uint64_t step, const StepResult& result) override;
+  void ended(const elrun::Outcome& outcome) override;
+  Result<std::unique_ptr<elrun::Peers>> join(Session& session);
+  void sleep(Duration time);
+  /// Until `ready`, at most for `time` of this process. Whether it is.
+  bool wait(const std::function<bool()>& ready, Duration time);
+  [[nodiscard]] Instant now() const;
+  [[nodiscard]] bool gone() const;
+
+  Simulation& simulation_;
+  const ProcessId id_;
+  Place place_;                // that the program has taken
+  std::optional<Place> next_;  // told, and not taken
+  Generation newest_;          // that a place was told of
+  std::optional<Failure> over_, lost_;
+  std::vector<Session::OnOver> on_over_;
+  std::map<std::uint64_t, std::optional<StoreReply>> replies_;
+  bool leaving_ = false, job_over_ = false, at_work_ = false;
+  Duration returns_within_{};
+  SimulatedPeers* peers_ = nullptr;  // of the generation at hand, once joined
+  std::uint32_t groups_ = 0;         // joined in this generation
+  std::vector<Parcel> early_;        // from peers that joined before this one did
+  std::vector<PeerLost> lost_early_;
+  const std::function<bool()>* ready_ = nullptr;
+  Turns turns_;
+};
+
+}  // namespace elrun::sim

@@ -319,35 +319,6 @@ TEST_CASE("revocation in the middle of large calls leaves nobody behind", "[proc
   });
 }
 
-TEST_CASE("what a rank writes after its call has failed reaches nobody whose call succeeds", "[process_group]") {
-  for_all_seeds(8, [](Rng& rng) {
-    const std::uint32_t world = 2 + static_cast<std::uint32_t>(rng.below(3)), first = static_cast<std::uint32_t>(rng.below(world));
-    const std::uint64_t after = 1 + rng.below(20);
-    std::atomic<std::uint64_t> calls = 0;
-    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
-            // One rank ends its own group, at any moment of a call; the others learn it from its connections.
-            std::thread ender{[&] {
-              while (calls < after) std::this_thread::yield();
-              if (rank == first) group.revoke({.code = Code::peer_lost, .what = "revoked by the test"});
-            }};
-            std::vector<std::uint32_t> mine(300'000, rank + 1), all(world * mine.size()), sum(mine.size()), sent;
-            for (std::uint32_t r = 0; r < world; ++r) sent.insert(sent.end(), mine.size(), r + 1);
-            const std::vector<std::uint32_t> summed(mine.size(), world * (world + 1) / 2);
-            for (;;) {
-              ++calls;
-              if (!group.all_gather(std::as_bytes(std::span{mine}), std::as_writable_bytes(std::span{all})).ok()) break;
-              complaints(all == sent, "gathered what was never sent");
-              sum = mine;
-              if (!group.all_reduce(std::span{sum}).ok()) break;
-              complaints(sum == summed, "a sum of what was never sent");
-            }
-            std::ranges::fill(mine, 77);
-            std::ranges::fill(sum, 77);
-            ender.join();
-          }) == "");
-  });
-}
-
 TEST_CASE("a deadline names the ranks that are missing", "[process_group]") {
   SECTION("in a call") {
     LocalWorld local{4};

@@ -189,7 +189,8 @@ void Simulation::step_applied(ProcessId id, const Generation& generation, std::u
 void Simulation::job_failed(ProcessId id, const Failure& why) {
   tell("{} fails: {}", name(id), why.what);
   if (is_wrong(why)) differ(fmt::format("{} failed: {}", name(id), why.what));
-  if (healed_ && now_ - *healed_ > profile_.forms_within()) differ(fmt::format("{} failed long after the last fault: {}", name(id), why.what));
+  // With the verdict, agents leave workers the time of their last work, and one that was cut off hears of nothing any more.
+  if (!job_over_ && healed_ && now_ - *healed_ > profile_.forms_within()) differ(fmt::format("{} failed long after the last fault: {}", name(id), why.what));
 }
 
 void Simulation::program_is_over(ProcessId id, int code) { happen_after(random(100ms), id, WorkerExits{{.exit_code = code}}); }

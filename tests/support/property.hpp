@@ -9,12 +9,21 @@
 #include <elrun/philox.hpp>
 #include "tests/support/catch.hpp"
 
+// g++ says it by macros, clang by features.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ELRUN_TEST_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ELRUN_TEST_SANITIZED
+#endif
+#endif
+
 namespace elrun::test {
 
 /// Seeds of ELRUN_FULL: ten times as many; under a sanitizer a quarter, for it looks at each of them more closely.
 inline std::uint64_t seeds_of(std::uint64_t count) {
   if (std::getenv("ELRUN_FULL") != nullptr) return count * 10;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef ELRUN_TEST_SANITIZED
   return std::max<std::uint64_t>(1, count / 4);
 #else
   return count;

@@ -3,6 +3,14 @@
 #include <boost/asio/post.hpp>
 
 namespace elrun::inline v0 {
+namespace {
+
+// So many events that wait for the loop are a crowd: it is woken for them once in a while instead of for each. On few cores
+// a wake-up costs more than what most events have to say.
+constexpr std::size_t crowd = 8;
+constexpr std::int64_t crowd_pause_us = 1000;
+
+}  // namespace
 
 GrpcEvents::GrpcEvents(boost::asio::io_context& loop, std::unique_ptr<grpc::ServerCompletionQueue> queue)
     : loop_{loop}, queue_{std::move(queue)}, thread_{[this, open = open()] { carry(open); }} {}
@@ -17,15 +25,31 @@ void GrpcEvents::close() {
 }
 
 void GrpcEvents::carry(const std::weak_ptr<void>& open) {
+  using Queue = grpc::CompletionQueue;
   void* operation = nullptr;
-  for (bool ok = false; queue_->Next(&operation, &ok);) {
-    const std::lock_guard lock{mutex_};
-    came_.push_back({static_cast<GrpcOperation*>(operation), ok});
-    if (came_.size() > 1) continue;  // the letter is on its way
+  bool ok = false;
+  std::vector<Event> collected;
+  for (gpr_timespec until = gpr_inf_past(GPR_CLOCK_MONOTONIC);;) {
+    const auto what = queue_->AsyncNext(&operation, &ok, collected.empty() ? gpr_inf_future(GPR_CLOCK_MONOTONIC) : until);
+    if (what == Queue::GOT_EVENT) {
+      collected.push_back({static_cast<GrpcOperation*>(operation), ok});
+      if (gpr_time_cmp(gpr_now(GPR_CLOCK_MONOTONIC), until) < 0) continue;
+    }
+    if (hand_over(collected, open) >= crowd) until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(crowd_pause_us, GPR_TIMESPAN));
+    collected.clear();
+    if (what == Queue::SHUTDOWN) return;
+  }
+}
+
+std::size_t GrpcEvents::hand_over(const std::vector<Event>& events, const std::weak_ptr<void>& open) {
+  const std::lock_guard lock{mutex_};
+  const bool on_its_way = !came_.empty();
+  came_.insert(came_.end(), events.begin(), events.end());
+  if (!events.empty() && !on_its_way)
     boost::asio::post(loop_, [this, open] {
       if (!open.expired()) deliver();
     });
-  }
+  return came_.size();
 }
 
 void GrpcEvents::deliver() {

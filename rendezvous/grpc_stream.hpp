@@ -53,6 +53,7 @@ class GrpcEvents {
     bool ok;
   };
   void carry(const std::weak_ptr<void>& open);
+  std::size_t hand_over(const std::vector<Event>& events, const std::weak_ptr<void>& open);
   void deliver();
   void take_what_came();
   void finish_first();

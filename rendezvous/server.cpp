@@ -42,6 +42,7 @@ namespace {
 using Loop = boost::asio::io_context;
 
 const std::string node_method = fmt::format("/{}/Node", wire::Rendezvous::service_full_name());
+constexpr std::size_t calls_expected = 64;
 const std::string store_method = fmt::format("/{}/Calls", wire::JobStore::service_full_name());
 
 class NodeStream final : public GrpcStream, public StreamEnd {
@@ -198,6 +199,7 @@ class GrpcServer final : public StreamServer {
       parameters.fd = connection.give_up();
       acceptor_->HandleNewConnection(&parameters);
     }));
+    for (std::size_t i = 0; i < calls_expected; ++i) expected_.emplace_back(*this);
     const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));
     grpc::ServerBuilder builder;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, server_side);
@@ -220,20 +222,32 @@ class GrpcServer final : public StreamServer {
     builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
     server_ = builder.BuildAndStart();
     if (!server_) return Failure{.code = Code::io, .remedy = Remedy::retry, .what = "gRPC's server did not start"};
-    wait_for_call();
+    for (Expected& call : expected_) wait_for(call);
     return {};
   }
   [[nodiscard]] std::uint16_t port() const override { return door_->port(); }
 
  private:
-  void wait_for_call() {
-    call_ = std::make_unique<GrpcCall>();
-    calls_.RequestCall(&call_->context, &call_->line, &events_->queue(), &events_->queue(), &calling_);
+  /// A call that gRPC may fill when one comes.
+  class Expected {
+   public:
+    explicit Expected(GrpcServer& server) : server_{server} {}
+    std::unique_ptr<GrpcCall> call;
+    GrpcOperation& operation() { return come_; }
+
+   private:
+    void come(bool ok) { server_.called(*this, ok); }
+    GrpcServer& server_;
+    OperationOf<Expected, &Expected::come> come_{*this};
+  };
+  void wait_for(Expected& expected) {
+    expected.call = std::make_unique<GrpcCall>();
+    calls_.RequestCall(&expected.call->context, &expected.call->line, &events_->queue(), &events_->queue(), &expected.operation());
   }
-  void called(bool ok) {
-    auto call = std::move(call_);
+  void called(Expected& expected, bool ok) {
+    auto call = std::move(expected.call);
     if (!ok || !owner_) return;  // the server ends
-    wait_for_call();
+    wait_for(expected);
     if (const auto refusal = token_refusal(token_, shown_token(call->context))) {
       turned_away_.tell("nodes or clients whose token is missing, wrong or not asked for", call->context.peer());
       call->context.AddTrailingMetadata(refusal_metadata, "token");
@@ -266,8 +280,7 @@ class GrpcServer final : public StreamServer {
   grpc::AsyncGenericService calls_;
   std::unique_ptr<GrpcEvents> events_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<GrpcCall> call_;  // the next one, when it comes
-  OperationOf<GrpcServer, &GrpcServer::called> calling_{*this};
+  std::deque<Expected> expected_;  // the next ones, when they come: in a crowd each would else wait for this loop's turn
   std::unique_ptr<Door> door_;
 };
 

@@ -1,6 +1,7 @@
 // What does the coordinator of a thousand, of ten thousand agents cost beyond what gRPC itself takes? Real streams on
 // the loopback, the real `elrun store`, and beside it a server that only answers, with as many streams, the same number
-// of messages and the same sizes, under the same load in the same run.
+// of messages and the same sizes, under the same load in the same run. That one answers each stream as it comes (the bare
+// echo), or, as whoever forms a world must, no one before all have come (the echo that waits).
 //
 //   scale_bench [AGENTS [REPEATS]]      1000 and 10000 without arguments
 #include <grpcpp/grpcpp.h>
@@ -52,21 +53,33 @@ double ms_since(Time begin) { return std::chrono::duration<double, std::milli>(n
 
 // --- the bare server ------------------------------------------------------------------------------------------------
 
+class Echo;
+
+// Holds the answers back until `count` streams wait for one.
+class Gathering {
+ public:
+  explicit Gathering(std::size_t count) : count_{count} {}
+  void add(Echo* stream);
+
+ private:
+  const std::size_t count_;
+  std::mutex mutex_;
+  std::vector<Echo*> waiting_;
+};
+
 // Answers a Join with as many bytes as a world has, a later one with those of a revocation before them, and keeps nothing.
 class Echo final : public grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode> {
  public:
-  Echo(const wire::ToNode& world, const wire::ToNode& revoke) : world_{world}, revoke_{revoke} {
+  Echo(const wire::ToNode& world, const wire::ToNode& revoke, Gathering& gathering) : world_{world}, revoke_{revoke}, gathering_{gathering} {
     StartSendInitialMetadata();
     StartRead(&in_);
   }
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
-    const std::lock_guard lock{mutex_};
-    if (in_.has_join()) {
-      if (std::exchange(joined_, true)) answer(&revoke_);
-      answer(&world_);
-    }
+    const bool join = in_.has_join();
+    if (join && std::exchange(joined_, true)) answer(&revoke_);
     StartRead(&in_);
+    if (join) gathering_.add(this);
   }
   void OnWriteDone(bool) override {
     const std::lock_guard lock{mutex_};
@@ -74,36 +87,50 @@ class Echo final : public grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToN
     if (!queue_.empty()) StartWrite(queue_.front());
   }
   void OnDone() override { delete this; }
+  void answer() { answer(&world_); }
 
  private:
   void answer(const wire::ToNode* message) {
+    const std::lock_guard lock{mutex_};
     queue_.push_back(message);
     if (queue_.size() == 1) StartWrite(message);
   }
   const wire::ToNode &world_, &revoke_;
+  Gathering& gathering_;
   bool joined_ = false;
   wire::ToCoordinator in_;
   std::mutex mutex_;
   std::deque<const wire::ToNode*> queue_;
 };
 
+void Gathering::add(Echo* stream) {
+  std::vector<Echo*> all;
+  {
+    const std::lock_guard lock{mutex_};
+    waiting_.push_back(stream);
+    if (waiting_.size() >= count_) all.swap(waiting_);
+  }
+  for (Echo* one : all) one->answer();
+}
+
 class EchoService final : public wire::Rendezvous::CallbackService {
  public:
-  EchoService(std::size_t world_bytes, std::size_t revoke_bytes) {
+  EchoService(std::size_t world_bytes, std::size_t revoke_bytes, std::size_t together) : gathering_{together} {
     world_.mutable_world()->set_cause(std::string(world_bytes, 'w'));
     revoke_.mutable_revoke()->mutable_why()->set_what(std::string(revoke_bytes, 'r'));
   }
   grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode>* Node(grpc::CallbackServerContext*) override {
-    return new Echo{world_, revoke_};
+    return new Echo{world_, revoke_, gathering_};
   }
 
  private:
+  Gathering gathering_;
   wire::ToNode world_, revoke_;
 };
 
-int echo(std::size_t world_bytes, std::size_t revoke_bytes) {
+int echo(std::size_t world_bytes, std::size_t revoke_bytes, std::size_t together) {
   quiet_grpc();
-  EchoService service{world_bytes, revoke_bytes};
+  EchoService service{world_bytes, revoke_bytes, together};
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -407,20 +434,23 @@ double median(const std::vector<Outcome>& all, Get get) {
 }
 
 void compare(std::uint32_t agents, int repeats) {
-  std::vector<Outcome> ours, bare;
+  std::vector<Outcome> ours, bare, waiting;
   for (int i = 0; i < repeats; ++i) {  // in turn, so that a busy machine is busy for both
     {
       // Beats that the load, on the same cores, sends late are nobody's death.
       test::Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", "0", "--rdzv_conf", "keep_alive_interval=1,keep_alive_max_attempt=300"}}};
       ours.push_back(measure(store, agents, false));
     }
-    test::Job echo{{.arguments = {"echo", std::to_string(ours.back().world_bytes), std::to_string(ours.back().revoke_bytes)},
-                    .program = std::filesystem::read_symlink("/proc/self/exe")}};
-    bare.push_back(measure(echo, agents, true));
+    for (const std::uint32_t together : {std::uint32_t{1}, agents}) {
+      test::Job echo{{.arguments = {"echo", std::to_string(ours.back().world_bytes), std::to_string(ours.back().revoke_bytes), std::to_string(together)},
+                      .program = std::filesystem::read_symlink("/proc/self/exe")}};
+      (together == 1 ? bare : waiting).push_back(measure(echo, agents, true));
+    }
   }
   const auto line = [&](const char* question, auto get, double scale, const char* unit, double bound) {
-    const double a = median(ours, get) / scale, b = median(bare, get) / scale;
-    fmt::print("scale: {} agents, {}: {:.2f} {} median of {} (bare echo: {:.2f} {}; ratio {:.2f}, bound {:.1f})\n", agents, question, a, unit, repeats, b, unit, a / b, bound);
+    const double a = median(ours, get) / scale, b = median(bare, get) / scale, c = median(waiting, get) / scale;
+    fmt::print("scale: {} agents, {}: {:.2f} {} median of {} (bare echo: {:.2f}, ratio {:.2f}; echo that waits for all: {:.2f}, ratio {:.2f}; bound {:.1f})\n",
+               agents, question, a, unit, repeats, b, a / b, c, a / c, bound);
   };
   line("time to a world", [](const Outcome& o) { return o.world.ms; }, 1000, "s", 1.3);
   line("coordinator's processor time", [](const Outcome& o) { return o.world.cpu_ms; }, 1000, "s", 1.3);
@@ -448,7 +478,7 @@ int main(int argc, char** argv) {
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
   const std::vector<std::string> words{argv + 1, argv + argc};
-  if (words.size() == 3 && words[0] == "echo") return echo(std::stoul(words[1]), std::stoul(words[2]));
+  if (words.size() == 4 && words[0] == "echo") return echo(std::stoul(words[1]), std::stoul(words[2]), std::stoul(words[3]));
   if (words.size() == 4 && words[0] == "load") {
     Load load{static_cast<std::uint32_t>(std::stoul(words[1])), words[2]};
     if (words[3] == "bare") load.be_bare();

@@ -29,7 +29,8 @@ elrun_library(sim_scale
   PUBLIC elrun::sim_cores
   PRIVATE elrun_rendezvous_proto fmt::fmt)
 
-elrun_executable(elrun_sim SOURCES sim/main.cpp LINK elrun::sim_world elrun::sim_scale Threads::Threads)
+# The planted copies as objects: from archives, the linker may take the product's, which come with the job.
+elrun_executable(elrun_sim SOURCES sim/main.cpp $<TARGET_OBJECTS:elrun_sim_cores> $<TARGET_OBJECTS:elrun_sim_job> LINK elrun::sim_world elrun::sim_scale Threads::Threads)
 
 # The long campaign is `elrun_sim --seeds 5000 --nodes 5`.
 add_test(NAME sim_seeds COMMAND elrun_sim --seeds 500 --nodes 5)

@@ -58,7 +58,7 @@ enum class Reduce : std::uint8_t {
           ///< a rank's slots are no whole subtree. The result depends on the world; with `Exchange::per_step` only.
 };
 
-/// A job's plan. Everything but `placement`, `memory_per_rank` and `steps` is hashed into the checkpoint: another plan is another job.
+/// A job's plan. Everything but `placement`, `memory_per_rank`, `overlap` and `steps` is hashed into the checkpoint: another plan is another job.
 struct Plan {
   std::uint64_t global_batch = 0;  ///< Samples per step.
   std::uint64_t micro_batch = 0;   ///< Samples per slot; divides `global_batch`. Slots per step V = global / micro.
@@ -71,6 +71,10 @@ struct Plan {
   /// `Exchange::automatic` goes by it, in every world anew; nothing is refused for it. The machine is not asked: what is
   /// free there is another number on each rank and at each moment, and all ranks have to choose alike.
   std::uint64_t memory_per_rank = 0;
+  /// Where ranks exchange weights or gradients in the middle of a slot, whether they do it while the program computes, on a thread
+  /// of the job's own: gradients are handed off in the background, and the weights of the unit that came next in the slot before are
+  /// gathered ahead. Takes the memory of a second unit. It never changes a bit of the result.
+  bool overlap = true;
   Reduce reduce = Reduce::exact;
   /// f32, or bf16: then each slot's gradient is rounded to bf16 (to nearest, ties to even) as it is handed over, and added up
   /// in fp32 all the same. Half the bytes wherever such a leaf travels, above all with `Exchange::per_slot`; other bits than

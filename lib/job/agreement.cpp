@@ -58,8 +58,8 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
   }
   return {{"plan", identity(plan).description},
           {"placement or number of steps",
-           fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\nsteps: {}\n", word(plan.placement.parameters),
-                       word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer), plan.memory_per_rank, plan.steps)},
+           fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\noverlap: {}\nsteps: {}\n", word(plan.placement.parameters),
+                       word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer), plan.memory_per_rank, plan.overlap ? "on" : "off", plan.steps)},
           {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\n", checkpoint.directory, checkpoint.every)},
           {"model", std::move(model)}};
 }

@@ -31,7 +31,12 @@ std::vector<std::byte> bytes_of(const T& value) {
 
 }  // namespace
 
-Job::Impl::Impl(JobHost job_host) : host{std::move(job_host)}, world{host.session, host.join} {}
+Job::Impl::Impl(JobHost job_host)
+    : host{std::move(job_host)},
+      world{host.session, host.join},
+      courier_{{.round = [this](const Need& said) { return round(said); },
+                .over = [this] { return world.over(); },
+                .give_up = [this] { world.end({Code::generation_over, Remedy::abort_group, "the job was given up while ranks did something for each other"}); }}} {}
 
 void Job::Impl::require(bool holds, std::string_view what) const {
   if (!holds) throw Error{invalid(std::string{what})};
@@ -109,7 +114,7 @@ void Job::Impl::allocate() {
     point_at_weights(unit);
     frozen = std::max(frozen, layout.used - std::min(layout.used, layout.trainable));
   }
-  finished_leaves_.reserve(units_.size());
+  courier_.begin_anew(units_.size());
   written_.resize(units_.size());
   frozen_zeros_.assign(frozen, 0.0f);
   samples_.reserve(plan->micro_batch);
@@ -199,16 +204,17 @@ void Job::Impl::show_memory() const {
   for (const UnitSpec& spec : specs_)
     for (const TensorSpec& t : spec.tensors) parameters += element_count(t.shape);
   for (const UnitLayout& layout : layout_.units) unit = std::max(unit, layout.trainable * sizeof(float));
+  const std::string_view in_use = overlaps() ? "two units in use or on their way" : "the units in use";
   const std::string gradients =
-      streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and the units in use", human_bytes(holds.gradients), stream_.partials())
+      streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and {}", human_bytes(holds.gradients), stream_.partials(), in_use)
                 : fmt::format("{} ({} buffers: folded here, exchanged once per step)",
                               human_bytes(holds.gradients), gradients_.buffers());
   host.log.info(fmt::format(
-      "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}, gradients {}, optimizer {}, "
+      "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}{}, gradients {}, optimizer {}, "
       "exchange {}; {}",
       parameters, units_.size(), human_bytes(unit), *name_of(plan->placement),
       plan->leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(holds.parameters),
-      gathers() ? " and the units in use" : "", gradients, human_bytes(holds.optimizer),
+      gathers() ? " and " : "", gathers() ? in_use : "", gradients, human_bytes(holds.optimizer),
       human_bytes(holds.exchange), slots_line(plan->slots(), world.size())));
   if (const std::string warning = efficiency_warning(plan->slots(), world.size()); !warning.empty()) host.log.warning(warning);
   if (plan->reduce == Reduce::fast)

@@ -18,6 +18,8 @@
 #include "lib/job/arena.hpp"
 #include "lib/job/audit.hpp"
 #include "lib/job/commit.hpp"
+#include "lib/job/courier.hpp"
+#include "lib/job/foresight.hpp"
 #include "lib/job/gradients.hpp"
 #include "lib/job/holders.hpp"
 #include "lib/job/layout.hpp"
@@ -110,7 +112,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   /// Everything of the step under way.
   struct InStep {
     std::size_t slot = 0;  // index into my slots of the one to hand out next
-    std::size_t phase = 0; // slots that all ranks are through with, where they go through them together
+    std::size_t phase = 0; // slots that this rank is through with, where all go through them together
     bool open = false;     // a slot is handed out
     bool reported = false;
     bool evaluating = false;
@@ -144,6 +146,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] bool streams() const { return streams_; }
   /// Whether ranks go through their slots together.
   [[nodiscard]] bool in_phases() const { return gathers() || streams(); }
+  /// Whether what ranks do for each other in their slots happens while they compute.
+  [[nodiscard]] bool overlaps() const { return plan->overlap && in_phases() && world.size() > 1; }
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_for_]; }
   void same_parameters_everywhere();
   /// A newcomer between restore() and its first step: those who were there before come straight to next_step().
@@ -179,11 +183,18 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   // What ranks do for each other in the middle of user code, sharing.cpp.
   [[nodiscard]] Phase phase() const;
-  bool round(const Phase& phase, std::uint64_t gather, bool last);
-  bool serve(std::uint64_t gather);
+  std::optional<Heard> round(const Need& said);
+  bool serve(std::optional<std::uint32_t> unit);
+  bool leave_phase(const Phase& phase);
+  bool end_phases();
   bool end_phase(const Phase& phase);
+  bool end_slot(const Phase& slot);
   void end_phases_of_step();
-  void finish_leaves();
+  void expect_after(std::uint32_t unit);
+  void let_go_of_next();
+  void let_go(std::uint32_t unit);
+  void open_leaf(std::uint32_t unit, const Phase& slot);
+  void finish_leaves(const Phase& slot);
   void finish_leaf(std::uint32_t unit);
   void no_scope_open(std::string_view call) const;
   void point_at_weights(UnitState& unit);
@@ -222,12 +233,13 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool streams_ = false;  // which of the two evaluations this world has
   Gradients gradients_;
   LeafStream stream_;
-  std::vector<std::uint32_t> finished_leaves_;  // units, in the order in which their last scope ended
   NormTree norm_;
   // A round: what everybody needs, and the exchanges.
   std::vector<Need> needs_;
   std::vector<SendList> need_sends_, round_sends_;
   std::vector<ReceiveList> need_receives_, round_receives_;
+  Foresight slot_order_, evaluation_order_;
+  std::optional<std::uint32_t> next_unit_;  // whose weights were asked for ahead, or stay for their next use
   std::size_t phases_ = 0;                 // most slots that any rank has
   bool may_initialise_ = false;            // nothing was restored, and no step handed out
   std::vector<std::uint64_t> written_;     // by unit: the hash of what a scope left before the first step
@@ -271,6 +283,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool member_leaves_ = false;                    // one said so with its vote for the last decided step
   bool ready_to_leave_ = false;                   // this one, and its agent knows
   std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage
+
+  Courier courier_;  // the last member: its thread ends before what its rounds use
 };
 
 template <class T>

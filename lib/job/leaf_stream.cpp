@@ -32,9 +32,11 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders&
       type_{leaves},
       shard_(layout.units.size()),
       leaves_{layout.gradients},
+      paging_{std::make_unique<std::mutex>()},
       open_(layout.units.size()),
       handed_(layout.units.size() * world_),
-      here_(layout.units.size()) {
+      here_(layout.units.size()),
+      handed_by_(world_) {
   for (const Piece& p : pieces(layout, folds_[rank])) shard_[p.unit] = p, shard_elements_ += p.size();
   std::vector<std::uint32_t> all(slots);
   for (std::uint32_t slot = 0; slot < slots; ++slot) all[slot] = slot;
@@ -52,49 +54,60 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders&
   sums_ = deliver_sums(layout, holders, rank, {stack_.span(), Space::shard}, {held_.span(), Space::shard});
 }
 
+/// Memory of leaves and arrivals comes and goes in here.
+template <class Change>
+void LeafStream::page(const Change& change) {
+  const std::lock_guard lock{*paging_};
+  change();
+  in_use_max_ = std::max(in_use_max_, leaves_.held_bytes() + arrivals_.held_bytes());
+}
+
 void LeafStream::begin() {
   first_slot_ = 0;
-  std::fill(open_.begin(), open_.end(), false);
-  std::fill(handed_.begin(), handed_.end(), false);
-  std::fill(here_.begin(), here_.end(), 0);
+  begin_micro_step();
   leaves_.release(0, leaves_.size());
   arrivals_.release(0, arrivals_.size());
+}
+
+void LeafStream::begin_micro_step() {
+  std::ranges::fill(open_, std::uint8_t{0});
+  std::fill(handed_.begin(), handed_.end(), false);
+  std::ranges::fill(here_, 0u);
+  std::ranges::fill(handed_by_, 0u);
 }
 
 std::uint32_t LeafStream::busy() const { return complete() ? 0 : std::min(world_, slots_ - first_slot_); }
 
 void LeafStream::open(std::uint32_t unit) {
-  ELRUN_ASSERT(!open_[unit]);
-  open_[unit] = true;
-  leaves_.hold(begin_of(unit), begin_of(unit) + units_[unit].trainable);
-  note_use();
+  open_[unit] = 1;
+  page([&] { leaves_.hold(begin_of(unit), begin_of(unit) + units_[unit].trainable); });
   std::ranges::fill(leaves_.span(begin_of(unit), units_[unit].trainable), 0.0f);  // a page may be larger than a granule
 }
 
 void LeafStream::finish_leaf(std::uint32_t unit) {
-  ELRUN_ASSERT(open_[unit]);
+  ELRUN_ASSERT(open_[unit] != 0);
   if (type_ != DType::bf16) return;
   const std::uint64_t begin = begin_of(unit), count = units_[unit].trainable;
   pack_to_bf16(leaves_.span(begin, count));
-  leaves_.release(begin + taken(count), begin + count);
+  page([&] { leaves_.release(begin + taken(count), begin + count); });
 }
 
 std::span<const std::byte> LeafStream::part_for(std::uint32_t unit, std::uint32_t rank) const {
-  ELRUN_ASSERT(open_[unit]);
+  ELRUN_ASSERT(open_[unit] != 0);
   const LeafRange run = shard(units_[unit].trainable, folds_[rank]);
   return std::as_bytes(leaves_.span(begin_of(unit) + taken(run.begin), taken(run.end - run.begin)));
 }
 
 std::span<std::byte> LeafStream::arriving(std::uint32_t unit, std::uint32_t rank) {
   const std::uint64_t begin = rank * shard_elements_ + shard_[unit].place, count = taken(shard_[unit].size());
-  arrivals_.hold(begin, begin + count);
-  note_use();
+  page([&] { arrivals_.hold(begin, begin + count); });
   return std::as_writable_bytes(arrivals_.span(begin, count));
 }
 
 bool LeafStream::arrived(std::uint32_t unit, std::uint32_t rank) {
   if (rank >= busy() || handed_[unit * world_ + rank]) return false;
   handed_[unit * world_ + rank] = true;
+  ++handed_by_[rank];
   if (rank == rank_) close(unit);
   if (++here_[unit] == busy()) fold(unit);
   return true;
@@ -103,8 +116,10 @@ bool LeafStream::arrived(std::uint32_t unit, std::uint32_t rank) {
 /// What belongs to others was sent. What is this rank's own stays until all parts are here.
 void LeafStream::close(std::uint32_t unit) {
   const std::uint64_t begin = begin_of(unit), end = begin + units_[unit].trainable;
-  leaves_.release(begin, begin + taken(shard_[unit].begin));
-  leaves_.release(begin + taken(shard_[unit].end), end);
+  page([&] {
+    leaves_.release(begin, begin + taken(shard_[unit].begin));
+    leaves_.release(begin + taken(shard_[unit].end), end);
+  });
 }
 
 void LeafStream::fold(std::uint32_t unit) {
@@ -129,19 +144,19 @@ void LeafStream::fold(std::uint32_t unit) {
         take(std::span{leaf + first, count}, first_slot_ + r);
     }
   }
-  for (std::uint32_t r = 0; r < ranks; ++r) {
-    const std::uint64_t begin = r * shard_elements_ + mine.place;
-    if (r != rank_) arrivals_.release(begin, begin + mine.size());
-  }
-  if (rank_ < ranks) leaves_.release(begin_of(unit), begin_of(unit) + units_[unit].trainable);
+  page([&] {
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      const std::uint64_t begin = r * shard_elements_ + mine.place;
+      if (r != rank_) arrivals_.release(begin, begin + mine.size());
+    }
+    if (rank_ < ranks) leaves_.release(begin_of(unit), begin_of(unit) + units_[unit].trainable);
+  });
 }
 
 bool LeafStream::next() {
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
     if (units_[unit].trainable > 0 && here_[unit] != busy()) return false;
-  std::fill(open_.begin(), open_.end(), false);
-  std::fill(handed_.begin(), handed_.end(), false);
-  std::fill(here_.begin(), here_.end(), 0);
+  begin_micro_step();
   first_slot_ += world_;
   return true;
 }
@@ -154,8 +169,9 @@ Result<void> LeafStream::finish(JobWorld& world) {
 }
 
 std::uint64_t LeafStream::bytes() const { return (stack_.size() + held_.size()) * sizeof(float); }
-std::uint64_t LeafStream::bytes_max() const { return bytes() + in_use_max_; }
-
-void LeafStream::note_use() { in_use_max_ = std::max(in_use_max_, leaves_.held_bytes() + arrivals_.held_bytes()); }
+std::uint64_t LeafStream::bytes_max() const {
+  const std::lock_guard lock{*paging_};
+  return bytes() + in_use_max_;
+}
 
 }  // namespace elrun::inline v0

@@ -7,8 +7,13 @@
 /// order of the slots, on a stack of partial sums of its shard: a binary counter, whose additions are the tree's. Units may
 /// come in any order, and in another one on each rank; what came early waits. A leaf is made in fp32; where the plan's leaves are
 /// bf16 it is packed in place once it is final, and travels and waits so. Whole granules have an even number of elements.
+///
+/// Leaves are made on one thread (`open`, `finish_leaf`); others, that are final, may be handed off on another at the same time
+/// (`part_for`, `arriving`, `arrived`). All else is called when nothing of that happens.
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -36,9 +41,8 @@ class LeafStream {
   /// Whether all slots are folded.
   [[nodiscard]] bool complete() const { return first_slot_ >= slots_; }
 
-  /// Makes the leaf of a unit, all zeros.
+  /// Makes the leaf of a unit, all zeros; also where there is one of a micro-step that was broken off.
   void open(std::uint32_t unit);
-  [[nodiscard]] bool is_open(std::uint32_t unit) const { return open_[unit]; }
   /// Where leaves are made: the gradients' space, of which open units are there.
   [[nodiscard]] float* leaves() const { return leaves_.data(); }
 
@@ -50,6 +54,8 @@ class LeafStream {
   [[nodiscard]] std::span<std::byte> arriving(std::uint32_t unit, std::uint32_t rank);
   /// `rank` handed the unit off, and its part is here. False: it cannot have, or not again.
   [[nodiscard]] bool arrived(std::uint32_t unit, std::uint32_t rank);
+  /// Of each busy rank, units handed off in this micro-step.
+  [[nodiscard]] std::span<const std::uint32_t> handed_by() const { return std::span{handed_by_}.first(busy()); }
   /// On to the next micro-step. False: some busy rank did not hand off all units.
   [[nodiscard]] bool next();
 
@@ -62,15 +68,17 @@ class LeafStream {
 
   [[nodiscard]] std::uint32_t partials() const { return depth_; }
   [[nodiscard]] std::uint64_t bytes() const;      ///< That are always there.
-  [[nodiscard]] std::uint64_t bytes_max() const;  ///< And with leaves and what arrived, so far.
+  [[nodiscard]] std::uint64_t bytes_max() const;  ///< And with leaves and what arrived, so far; on any thread.
 
  private:
   [[nodiscard]] std::uint64_t begin_of(std::uint32_t unit) const { return units_[unit].gradient_begin; }
   /// Of memory in floats: what `elements` of a final leaf take.
   [[nodiscard]] std::uint64_t taken(std::uint64_t elements) const { return elements * size_of(type_) / sizeof(float); }
+  void begin_micro_step();
   void fold(std::uint32_t unit);
   void close(std::uint32_t unit);
-  void note_use();
+  template <class Change>
+  void page(const Change& change);
 
   std::vector<UnitLayout> units_;
   std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
@@ -85,10 +93,13 @@ class LeafStream {
   Arena<float> stack_;   // partial sums of the shard, one after the other
   PagedArena leaves_;    // of this rank's slot
   PagedArena arrivals_;  // the shard's parts of other ranks' leaves, by rank
+  // Of the memory of both, which comes and goes on two threads; on the heap, for a stream can be moved.
+  std::unique_ptr<std::mutex> paging_;
   std::uint64_t in_use_max_ = 0;  // bytes of both, at one time
-  std::vector<bool> open_;
-  std::vector<bool> handed_;         // by unit and rank
-  std::vector<std::uint32_t> here_;  // by unit: ranks that handed it off
+  std::vector<std::uint8_t> open_;  // by unit; bytes, for two threads look at those of different units
+  std::vector<bool> handed_;        // by unit and rank
+  std::vector<std::uint32_t> here_;       // by unit: ranks that handed it off
+  std::vector<std::uint32_t> handed_by_;  // by rank: units it handed off
   Arena<float> held_;
   Delivery sums_;
   std::vector<Common> own_;  // what this rank folds and holds

@@ -29,16 +29,17 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 }  // namespace
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
-                                     std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves) {
-  return bytes_by_rank(layout, placement, holders(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0)), optimizer, slots, reduce, leaves);
+                                     std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves, bool overlap) {
+  return bytes_by_rank(layout, placement, holders(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0)), optimizer, slots, reduce, leaves, overlap);
 }
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const Holders& holding, Optimizer optimizer,
-                                     std::uint32_t slots, Reduce reduce, DType leaves) {
+                                     std::uint32_t slots, Reduce reduce, DType leaves, bool overlap) {
   const std::uint32_t world = holding.world();
   const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters != Spread::replicated;
   const bool delivers = holding.cuts != holding.folds;
   const Summands tree = summands(assign_slots(slots, world), reduce);
+  const bool overlaps = overlap && (per_slot || gathers) && world > 1;
   const bool rounds = leaves == DType::bf16;
   /// Of memory in floats: what elements of a final leaf take.
   const auto taken = [&](std::uint64_t elements) { return elements * size_of(leaves) / sizeof(float); };
@@ -57,15 +58,33 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
       const LeafRange run = elrun::shard(unit.trainable, cut);
       return run.end - run.begin;
     };
+    /// Of a unit that is in use, what this rank does not hold.
+    const auto weights_of = [&](const UnitLayout& unit) { return unit.trainable - part_of(unit, holding.cuts[r]); };
+    const auto two_largest = [&](const auto& elements_of) {
+      std::pair<std::uint64_t, std::uint64_t> largest{};
+      for (const UnitLayout& unit : layout.units) {
+        const std::uint64_t count = elements_of(unit);
+        if (count > largest.first) largest = {count, largest.first};
+        else largest.second = std::max(largest.second, count);
+      }
+      return largest;
+    };
     RankBytes& b = out[r];
     b.parameters = gathers ? held + frozen : layout.parameters;
     b.optimizer = moments_of(optimizer).size() * held;
     if (per_slot) {
       b.gradients = partials * folded + (delivers ? held : 0);
-      for (const UnitLayout& unit : layout.units) {
-        const std::uint32_t busy = std::min(world, slots);
-        const std::uint64_t leaf = r < busy ? unit.trainable : 0, arriving = (r < busy ? busy - 1 : busy) * part_of(unit, holding.folds[r]);
-        b.in_use = std::max(b.in_use, std::max(leaf, taken(leaf) + taken(arriving)) + (gathers ? unit.trainable - part_of(unit, holding.cuts[r]) : 0));
+      const std::uint32_t busy = std::min(world, slots), makes = r < busy ? 1 : 0;
+      if (overlaps) {
+        // One leaf is made, one waits for the others to take it, and of a third this rank's part waits for theirs.
+        const auto [first, second] = two_largest([&](const UnitLayout& unit) { return makes * unit.trainable; });
+        const std::uint64_t arriving = two_largest([&](const UnitLayout& unit) { return busy * part_of(unit, holding.folds[r]); }).first;
+        b.in_use = first + taken(second) + taken(arriving);
+      } else {
+        for (const UnitLayout& unit : layout.units) {
+          const std::uint64_t leaf = makes * unit.trainable, arriving = (busy - makes) * part_of(unit, holding.folds[r]);
+          b.in_use = std::max(b.in_use, std::max(leaf, taken(leaf) + taken(arriving)) + (gathers ? weights_of(unit) : 0));
+        }
       }
     } else {
       const FoldSchedule& schedule = tree.schedules[r];
@@ -74,8 +93,11 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
       std::uint64_t chunk = 0;
       for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk, p.size()));
       b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * (taken(folded) + chunk) + own * folded;
-      if (gathers)
-        for (const UnitLayout& unit : layout.units) b.in_use = std::max(b.in_use, unit.trainable - part_of(unit, holding.cuts[r]));
+      if (gathers && !overlaps) b.in_use = two_largest(weights_of).first;
+    }
+    if (gathers && overlaps) {
+      const auto [first, second] = two_largest(weights_of);
+      b.in_use += first + second;
     }
     for (std::uint64_t* count : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *count *= sizeof(float);
   }
@@ -87,7 +109,7 @@ ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const Hol
     ChosenExchange out{.placement = plan.placement, .bytes = 0, .why = {}};
     out.placement.exchange = exchange;
     if (plan.memory_per_rank == 0) return out;
-    for (const RankBytes& b : bytes_by_rank(layout, out.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves))
+    for (const RankBytes& b : bytes_by_rank(layout, out.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves, plan.overlap))
       out.bytes = std::max(out.bytes, b.all());
     return out;
   };
@@ -144,7 +166,7 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
     placed.placement = placement;
     const Holders holding = holders(placement.optimizer, guess_nodes(world, 0, one_node ? world : ranks_per_node, 0));
     const ChosenExchange chosen = choose_exchange(placed, layout, holding);
-    const auto ranks = bytes_by_rank(layout, chosen.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves);
+    const auto ranks = bytes_by_rank(layout, chosen.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves, plan.overlap);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
     out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}\n", *name_of(placement), human_bytes(most.parameters), human_bytes(most.gradients),
                        human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()),

@@ -18,18 +18,19 @@ struct RankBytes {
   std::uint64_t gradients = 0;   ///< Buffers in which leaves are made and folded, or partial sums of the shard.
   std::uint64_t optimizer = 0;
   std::uint64_t exchange = 0;    ///< Where other ranks' sums arrive, once per step.
-  std::uint64_t in_use = 0;      ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives.
+  std::uint64_t in_use = 0;      ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives;
+                                 ///< with overlap also the weights and the leaf of a second one.
   [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
 /// Of each rank of a world, with what it holds and folds. `Exchange::automatic` is taken as if there were no limit.
 [[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const Holders& holders,
                                                    Optimizer optimizer, std::uint32_t slots, Reduce reduce = Reduce::exact,
-                                                   DType leaves = DType::f32);
+                                                   DType leaves = DType::f32, bool overlap = false);
 /// The same for nodes that have `ranks_per_node` each, the last one what is left.
 [[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer,
                                                    std::uint32_t slots, std::uint32_t world, std::uint32_t ranks_per_node,
-                                                   Reduce reduce = Reduce::exact, DType leaves = DType::f32);
+                                                   Reduce reduce = Reduce::exact, DType leaves = DType::f32, bool overlap = false);
 
 /// What `Exchange::automatic` comes to in a world; every rank works it out alike. The bits are the same.
 struct ChosenExchange {

@@ -16,6 +16,7 @@ namespace elrun::inline v0 {
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
   if (!host.session.place().elastic) leave(why);
+  courier_.begin_anew(units_.size());  // nothing of the old world is under way any more
   host.session.cannot_go_on(why);
   if (const auto next = host.session.next_generation(Deadline::after(host.clock.now(), host.agree_wait)); !next.ok()) {
     Failure f = next.failure();
@@ -39,7 +40,7 @@ void Job::Impl::enter() {
 void Job::Impl::drop_step() {
   step_open_ = false;
   in_ = {};
-  finished_leaves_.clear();
+  let_go_of_next();
   if (!std::exchange(handed_out_, false) || ELRUN_PLANTED(host_state_stays)) return;
   for (std::size_t i = 0; i < host_states_.size(); ++i)
     std::copy(host_states_at_begin_[i].begin(), host_states_at_begin_[i].end(), host_states_[i].bytes.begin());

@@ -1,5 +1,7 @@
 #include "lib/job/rounds.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace elrun::inline v0 {
@@ -30,6 +32,13 @@ Result<void> check(std::span<const Need> by_rank, std::uint64_t units) {
     return f;
   }
   return {};
+}
+
+void put_off(std::span<Need> by_rank, std::span<const std::uint32_t> handed) {
+  if (handed.empty()) return;
+  const std::uint32_t least = std::ranges::min(handed);
+  for (std::size_t r = 0; r < handed.size(); ++r)
+    if (by_rank[r].hand_off != Need::nothing && handed[r] > least) by_rank[r].hand_off = Need::nothing, by_rank[r].last = 0;
 }
 
 }  // namespace elrun::inline v0

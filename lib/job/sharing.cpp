@@ -29,25 +29,23 @@ void Job::Impl::prepare_rounds() {
   }
 }
 
-/// One round, in which the leaf that was finished first is handed off. False: the world is over. `last` holds once no
-/// other leaf is left.
-bool Job::Impl::round(const Phase& phase, std::uint64_t gather, bool last) {
+/// One round, on the job's thread or on the courier's. Nothing: the world is over.
+std::optional<Heard> Job::Impl::round(const Need& said) {
   const std::uint32_t me = world.rank();
-  Need& mine = needs_[me];
-  mine = {.phase = phase, .gather = gather};
-  if (!finished_leaves_.empty()) mine.hand_off = finished_leaves_.front();
-  mine.last = last && finished_leaves_.size() <= 1;
-  if (!world.exchange(need_sends_, need_receives_).ok()) return false;
+  needs_[me] = said;
+  if (!world.exchange(need_sends_, need_receives_).ok()) return std::nullopt;
   auto wrong = check(needs_, units_.size());
   const auto hands_off = [](const Need& need) { return need.hand_off != Need::nothing; };
   const auto refuse_leaf = [&](std::uint32_t rank) {
     Failure f{Code::protocol, Remedy::abort_group,
-              fmt::format("rank {} hands off a leaf of unit {}, which nobody expects of it {}", rank, needs_[rank].hand_off, to_string(phase))};
+              fmt::format("rank {} hands off a leaf of unit {}, which nobody expects of it {}", rank, needs_[rank].hand_off, to_string(said.phase))};
     f.peer = Rank{rank};
     wrong = f;
   };
   for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
     if (hands_off(needs_[r]) && !streams()) refuse_leaf(r);
+  if (wrong.ok() && streams()) put_off(needs_, stream_.handed_by());
+  const Need& mine = needs_[me];
   if (wrong.ok() && std::ranges::any_of(needs_, [&](const Need& need) { return hands_off(need) || need.gather != Need::nothing; })) {
     const auto part = [&](std::uint64_t unit, std::uint32_t rank) {
       const LeafRange run = shard(layout_.units[unit].trainable, holders_.cuts[rank]);
@@ -64,42 +62,58 @@ bool Job::Impl::round(const Phase& phase, std::uint64_t gather, bool last) {
       if (hands_off(theirs))
         round_receives_[r].push_back(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
     }
-    if (!world.exchange(round_sends_, round_receives_).ok()) return false;
+    if (!world.exchange(round_sends_, round_receives_).ok()) return std::nullopt;
     for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
       if (hands_off(needs_[r]) && !stream_.arrived(static_cast<std::uint32_t>(needs_[r].hand_off), r)) refuse_leaf(r);
   }
+  const bool ends_slot = said.phase.what == Phase::What::slot && std::ranges::all_of(needs_, [](const Need& need) { return need.last != 0; });
+  if (wrong.ok() && ends_slot && streams() && !stream_.next())
+    wrong = Failure{Code::protocol, Remedy::abort_group, fmt::format("a rank that was {} ended it without handing off all units", to_string(said.phase))};
   if (!wrong.ok()) {
     world.end(wrong.failure());
-    return false;
+    return std::nullopt;
   }
-  if (hands_off(mine)) finished_leaves_.erase(finished_leaves_.begin());
+  return Heard{needs_, me};
+}
+
+/// Until this rank has what it needs here, and, where it does not compute meanwhile, others have what it finished.
+bool Job::Impl::serve(std::optional<std::uint32_t> unit) {
+  return courier_.until(
+      [&](Errands& errands) {
+        errands.begin(phase());
+        if (unit) errands.want(*unit);
+      },
+      [&](const Errands& errands) { return (!unit || errands.here(*unit)) && (overlaps() || errands.leaves() == 0); });
+}
+
+/// This rank needs nothing more in this phase; others may. False: the world is over.
+bool Job::Impl::leave_phase(const Phase& phase) {
+  if (!courier_.until([&](Errands& errands) { errands.begin(phase); }, [&](const Errands& errands) { return errands.at(phase); })) return false;
+  courier_.tell([](Errands& errands) { errands.end(); });
   return true;
 }
 
-/// Until this rank has what it needs here, and others have what it finished.
-bool Job::Impl::serve(std::uint64_t gather) {
-  do {
-    if (!round(phase(), std::exchange(gather, Need::nothing), false)) return false;
-  } while (!finished_leaves_.empty());
+/// Serves the others until nobody needs anything more. False: the world is over.
+bool Job::Impl::end_phases() {
+  if (!courier_.until([](Errands&) {}, [](const Errands& errands) { return errands.over(); })) return false;
+  let_go_of_next();
   return true;
 }
 
-/// Serves the others until nobody needs anything more in this phase. False: the world is over.
-bool Job::Impl::end_phase(const Phase& phase) {
-  do {
-    if (!round(phase, Need::nothing, true)) return false;
-  } while (!std::ranges::all_of(needs_, [](const Need& need) { return need.last != 0; }));
-  if (phase.what != Phase::What::slot) return true;
+bool Job::Impl::end_phase(const Phase& phase) { return leave_phase(phase) && end_phases(); }
+
+/// With overlap the next slot may begin while the last leaves of this one are handed off. False: the world is over.
+bool Job::Impl::end_slot(const Phase& slot) {
+  if (!(overlaps() ? leave_phase(slot) : end_phase(slot))) return false;
   ++in_.phase;
-  if (!streams() || stream_.next()) return true;
-  world.end({Code::protocol, Remedy::abort_group, fmt::format("a rank that was {} ended it without handing off all units", to_string(phase))});
-  return false;
+  return true;
 }
 
 /// Of a rank that has run all of its slots: others may have more of them.
 void Job::Impl::end_phases_of_step() {
-  while (in_.phase < phases_ && !world.over())
-    if (!end_phase({Phase::What::slot, commit_.knowledge().applied, in_.phase})) return;
+  while (in_.phase < phases_)
+    if (world.over() || !end_slot({Phase::What::slot, commit_.knowledge().applied, in_.phase})) return;
+  (void)end_phases();
 }
 
 /// After the program's return: others may still use weights of which this rank holds a shard. Whatever fails, the job has
@@ -141,8 +155,9 @@ void Job::Impl::begin_use(UnitState& unit) {
                                     "before slots() or after apply()",
                                     specs_[unit.index].name))};
   if (fetches) parameters_.hold(layout.begin, layout.begin + layout.trainable);
+  const bool hands_off = streams() && in_.open && !in_.evaluating;
   // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
-  const bool served = (!fetches && finished_leaves_.empty()) || (stage_ == Stage::ready && serve(fetches ? unit.index : Need::nothing));
+  const bool served = (!fetches && !hands_off) || (stage_ == Stage::ready && serve(fetches ? std::optional{unit.index} : std::nullopt));
   if (!served && outcome.has_value()) {
     Failure f = world.why_over();
     f.what = fmt::format("unit '{}' cannot be gathered after the last step: {}", specs_[unit.index].name, f.what);
@@ -151,7 +166,37 @@ void Job::Impl::begin_use(UnitState& unit) {
   // What a program writes now may be made of what did not come.
   if (!served && may_initialise_ && world.size() > 1) has_state_ = false, overwritten_ = true;
   ++unit.open;
-  if (fetches) point_at_weights(unit);
+  if (!fetches) return;
+  if (next_unit_ == unit.index) next_unit_.reset();
+  let_go_of_next();  // another one was expected; what was asked for came before this
+  point_at_weights(unit);
+  if (overlaps() && in_.open) expect_after(unit.index);
+}
+
+/// Asks for the weights that will probably be used after those of `unit`. They wait in memory, of one unit at a time.
+void Job::Impl::expect_after(std::uint32_t unit) {
+  Foresight& order = in_.evaluating ? evaluation_order_ : slot_order_;
+  next_unit_ = order.used(unit);
+  const bool has_another_slot = !in_.evaluating && in_.slot + 1 < my_slots().size();
+  if (!next_unit_ && has_another_slot) next_unit_ = order.next_slots_first();
+  if (!next_unit_ || units_[*next_unit_].open > 0) return;  // whose weights are in use stays when that scope ends
+  const UnitLayout& layout = layout_.units[*next_unit_];
+  parameters_.hold(layout.begin, layout.begin + layout.trainable);
+  courier_.tell([&](Errands& errands) { errands.foresee(*next_unit_); });
+}
+
+/// Of what was expected to be used next, and was not. Nothing is on its way.
+void Job::Impl::let_go_of_next() {
+  if (const auto unit = std::exchange(next_unit_, std::nullopt); unit && units_[*unit].open == 0) let_go(*unit);
+}
+
+/// Of all weights of a unit but this rank's.
+void Job::Impl::let_go(std::uint32_t unit) {
+  const UnitLayout& layout = layout_.units[unit];
+  const LeafRange mine = shard(layout.trainable, held_);
+  courier_.tell([&](Errands& errands) { errands.forget(unit); });
+  parameters_.release(layout.begin, layout.begin + mine.begin);
+  parameters_.release(layout.begin + mine.end, layout.begin + layout.trainable);
 }
 
 void Job::Impl::begin_gradient(UnitState& unit) {
@@ -164,7 +209,7 @@ void Job::Impl::begin_gradient(UnitState& unit) {
   begin_use(unit);
   ++unit.gradients_open;
   const bool first = unit.scopes++ == 0;
-  if (first && streams()) stream_.open(unit.index);
+  if (first && streams()) open_leaf(unit.index, phase());
   if (first && !streams()) zero_gradient(unit);
   point_at_gradients(unit, streams() ? stream_.leaves() : leaf());
 }
@@ -174,7 +219,7 @@ void Job::Impl::zero_gradient(const UnitState& unit) {
   std::fill_n(leaf() + layout.gradient_begin, layout.trainable, 0.0f);
 }
 
-/// Waits for nobody: what was finished is handed off in the next call of the job.
+/// Waits for nobody: what was finished is handed off meanwhile, or in the next call of the job.
 void Job::Impl::end_use(UnitState& unit, bool gradient) {
   const UnitLayout& layout = layout_.units[unit.index];
   --unit.open;
@@ -184,25 +229,31 @@ void Job::Impl::end_use(UnitState& unit, bool gradient) {
   }
   if (!gathers() || unit.open > 0) return;
   if (may_initialise_) written_[unit.index] = mix_sum(std::as_bytes(parameters_.span(layout.begin, layout.trainable)), 0, 0);
-  const LeafRange mine = shard(layout.trainable, held_);
-  parameters_.release(layout.begin, layout.begin + mine.begin);
-  parameters_.release(layout.begin + mine.end, layout.begin + layout.trainable);
+  if (next_unit_ != unit.index) let_go(unit.index);
   point_at_weights(unit);
 }
 
+/// Where there is room for it: at most one other leaf that is final waits to be handed off, and none where nothing happens meanwhile.
+/// When the world is over there is always room, for nobody else touches leaves any more.
+void Job::Impl::open_leaf(std::uint32_t unit, const Phase& slot) {
+  (void)courier_.until([&](Errands& errands) { errands.begin(slot); },
+                       [&](const Errands& errands) { return errands.at(slot) && errands.leaves() <= (overlaps() ? 1 : 0); });
+  stream_.open(unit);
+}
+
 /// Leaves that no scope made in this slot are zeros, or half made: they are final all the same.
-void Job::Impl::finish_leaves() {
+void Job::Impl::finish_leaves(const Phase& slot) {
   for (UnitState& unit : units_) {
     const UnitLayout& layout = layout_.units[unit.index];
     if (unit.scopes == layout.uses || layout.trainable == 0) continue;
-    if (unit.scopes == 0) stream_.open(unit.index);
+    if (unit.scopes == 0) open_leaf(unit.index, slot);
     finish_leaf(unit.index);
   }
 }
 
 void Job::Impl::finish_leaf(std::uint32_t unit) {
   stream_.finish_leaf(unit);
-  finished_leaves_.push_back(unit);
+  courier_.tell([&](Errands& errands) { errands.hand_off(unit); });
 }
 
 // ---- this rank's shard of the parameters, where they are sharded; what is frozen is whole

@@ -57,6 +57,11 @@ Slot* Job::Impl::next_slot() {
   SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, commit_.knowledge().applied, index));
   for (UnitState& unit : units_) unit.scopes = 0;
   in_.open = true, in_.reported = false;
+  if (overlaps()) {
+    courier_.work_alone();
+    courier_.tell([&](Errands& errands) { errands.begin(phase()); });
+    slot_order_.begin();
+  }
   slot_begun_ = host.clock.now();
   return &slot_;
 }
@@ -88,10 +93,10 @@ void Job::Impl::close_slot() {
   my_losses_[in_.slot] = reported_loss_;
   my_tokens_[in_.slot] = reported_tokens_;
   if (streams())
-    finish_leaves();
+    finish_leaves(ended);
   else
     gradients_.fold_leaf(in_.slot);
-  if (!in_phases() || end_phase(ended)) ++in_.slot;
+  if (!in_phases() || end_slot(ended)) ++in_.slot;
 }
 
 void Job::Impl::was_away_since(Instant begun) {
@@ -292,6 +297,7 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
     for (std::size_t i = 0; i < samples_.size(); ++i) samples_[i] = first + i;
     SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, evaluation_step, index));
     in_.open = true, in_.reported = false;
+    if (overlaps()) courier_.work_alone(), evaluation_order_.begin();
     slot_begun_ = host.clock.now();
     forward(slot_);
     was_away_since(slot_begun_);

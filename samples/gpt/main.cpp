@@ -33,6 +33,7 @@ elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
           .seed = options.seed,
           .placement = placement_of(options),
           .memory_per_rank = options.memory * 1'000'000,
+          .overlap = options.overlap == "on",
           .reduce = options.reduce == "fast" ? elrun::Reduce::fast : elrun::Reduce::exact,
           .leaves = options.leaves == "bf16" ? elrun::DType::bf16 : elrun::DType::f32,
           // What the names and shapes of the parameters do not say.

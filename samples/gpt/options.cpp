@@ -25,6 +25,9 @@ const flags::Flag<Options> table[] = {
      "a share among the workers of its node, each node having all of it. The result is the same"},
     {"exchange", "auto|step|slot", &Options::exchange, 0, 0,
      "when gradients travel: once per step, or as soon as a slot has made them; auto: as --zero and --memory want it. The result is the same"},
+    {"overlap", "on|off", &Options::overlap, 0, 0,
+     "on: with weights or gradients that are exchanged in every slot, workers do that while they compute; takes the memory of a second unit. The "
+     "result is the same"},
     {"memory", "MB", &Options::memory, 1, 1 << 24,
      "millions of bytes that each worker may take for weights, gradients and optimizer; --exchange auto goes by it"},
     {"reduce", "exact|fast", &Options::reduce, 0, 0,
@@ -65,6 +68,7 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.per_node > 0 && o.plan == 0) out.push_back("--per-node " + number(o.per_node) + " belongs to --plan W: add it");
   if (o.exchange != "auto" && o.exchange != "step" && o.exchange != "slot")
     out.push_back("--exchange " + o.exchange + " is none of auto, step and slot");
+  if (o.overlap != "on" && o.overlap != "off") out.push_back("--overlap " + o.overlap + " is neither on nor off");
   if (o.reduce != "exact" && o.reduce != "fast") out.push_back("--reduce " + o.reduce + " is neither exact nor fast");
   if (o.leaves != "f32" && o.leaves != "bf16") out.push_back("--leaves " + o.leaves + " is neither f32 nor bf16");
   if (o.audit > 1) out.push_back("--audit " + std::to_string(o.audit) + " is no probability: try --audit 0.01");

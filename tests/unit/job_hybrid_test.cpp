@@ -187,11 +187,11 @@ TEST_CASE("a checkpoint of hybrid state has each byte once, and goes on under an
 }
 
 TEST_CASE("weights come from the own node, and gradients travel to all", "[job][hybrid]") {
-  const auto sent = [](const Placement& placement, const Nodes& nodes, bool trains) {
+  const auto sent = [](const Placement& placement, const Nodes& nodes, bool trains, bool overlap = false) {
     std::uint64_t bytes = 0;
     const auto members = run_world({.world = static_cast<std::uint32_t>(nodes.size()), .bytes_sent = &bytes, .nodes = nodes}, [&](Job& job, Member& me) {
       Plan plan = toy_plan(0);
-      plan.placement = placement, plan.steps = 1;
+      plan.placement = placement, plan.steps = 1, plan.overlap = overlap;
       job.configure(plan);
       Unit unit = job.unit("u");
       const auto w = unit.tensor<float>("w", {64 * 1024});
@@ -227,6 +227,10 @@ TEST_CASE("weights come from the own node, and gradients travel to all", "[job][
   CHECK(apart < gradients + sums + small);
   CHECK(together >= gradients + weights);
   CHECK(together < gradients + weights + small);
+  // With overlap they stay, for the same unit will be used next: they come before the step, and in its first slot.
+  const std::uint64_t stay = sent(hybrid(zero(3, Exchange::per_step)), {0, 0}, false, true);
+  CHECK(stay >= gradients + 4 * whole / 2);
+  CHECK(stay < gradients + 4 * whole / 2 + small);
 }
 
 TEST_CASE("verify compares the nodes' copies, and names the node that differs", "[job][hybrid][verify]") {

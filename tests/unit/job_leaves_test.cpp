@@ -76,7 +76,7 @@ TEST_CASE("leaves in bf16 are half the bytes wherever a leaf travels, and nothin
     std::uint64_t sent[2] = {};
     for (const std::uint64_t steps : {1, 2}) {
       Plan p = plan;
-      p.steps = steps;
+      p.steps = steps, p.overlap = false;  // with it the number of rounds is no constant
       const auto members = run_world({.world = world, .bytes_sent = &sent[steps - 1]}, toy({.plan = p}));
       for (const Member& m : members) REQUIRE(m.outcome.has_value());
     }

@@ -54,15 +54,16 @@ std::vector<Held> held(const Plan& plan, std::uint32_t world) {
     if (!job.restore())
       for (Unit& u : units) (void)u.use();
     while (auto step = job.next_step()) {
+      bool first_slot = true;
       for (Slot& slot : step->slots()) {
-        mine.bytes = JobAccess::held(job);
+        if (std::exchange(first_slot, false)) mine.bytes = JobAccess::held(job);
         for (std::size_t u = 0; u < units.size(); ++u) {
           const auto scope = units[u].use_grad();
           first[u].grad()[0] += 1.0f;
         }
         slot.report(1.0f, 1);
       }
-      if (mine.bytes.parameters == 0) mine.bytes = JobAccess::held(job);  // it has no slot
+      if (first_slot) mine.bytes = JobAccess::held(job);  // it has no slot
       mine.bytes.in_use = JobAccess::held(job).in_use;
       mine.rank = JobAccess::impl(job).world.rank();
       (void)step->apply(AdamW{}, {.lr = 0.01f});
@@ -122,13 +123,13 @@ TEST_CASE("what is worked out for a rank is what it holds, in every placement, e
   const Layout layout = lay_out(layers());
   for (const int stage : {0, 1, 2, 3})
     for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
-      for (const DType leaves : {DType::f32, DType::bf16})
+      for (const auto& [leaves, overlap] : {std::pair{DType::f32, false}, {DType::bf16, false}, {DType::f32, true}, {DType::bf16, true}})
         for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
           Plan plan = toy_plan(stage, 4, exchange);
-          plan.steps = 1, plan.leaves = leaves;
-          const auto told = bytes_by_rank(layout, plan.placement, plan.optimizer, 4, world, world, plan.reduce, leaves);
+          plan.steps = overlap ? 3 : 1, plan.leaves = leaves, plan.overlap = overlap;  // the order of uses is known from the second slot on
+          const auto told = bytes_by_rank(layout, plan.placement, plan.optimizer, 4, world, world, plan.reduce, leaves, overlap);
           for (const Held& h : held(plan, world)) {
-            CAPTURE(stage, world, h.rank, exchange == Exchange::per_slot, leaves == DType::bf16);
+            CAPTURE(stage, world, h.rank, exchange == Exchange::per_slot, leaves == DType::bf16, overlap);
             const RankBytes& t = told[h.rank];
             CHECK(h.bytes.parameters == t.parameters);
             CHECK(h.bytes.gradients == t.gradients);
@@ -136,7 +137,9 @@ TEST_CASE("what is worked out for a rank is what it holds, in every placement, e
             CHECK(h.bytes.exchange == t.exchange);
             const std::uint64_t pages = world * granule_bytes;  // a part of a leaf in bf16 may end within one
             CHECK(h.bytes.in_use <= t.in_use + t.in_use / 20 + pages);
-            CHECK(h.bytes.in_use + t.in_use / 20 + pages >= t.in_use);
+            // How much of two units' leaves is there at one time depends on who is faster; what is gathered ahead does not.
+            const bool is_exact = !overlap || world == 1 || (exchange == Exchange::per_step && h.rank < 4);
+            if (is_exact) CHECK(h.bytes.in_use + t.in_use / 20 + pages >= t.in_use);
             CHECK(h.bytes.all() <= t.all() + t.all() / 20);
           }
         }
@@ -168,7 +171,7 @@ TEST_CASE("automatic exchange folds where that fits, and takes the other evaluat
   Plan plan = toy_plan(1, 8);
   const auto of = [&](Exchange exchange, std::uint32_t world) {
     std::uint64_t most = 0;
-    for (const RankBytes& b : bytes_by_rank(layout, zero(1, exchange), plan.optimizer, 8, world, world)) most = std::max(most, b.all());
+    for (const RankBytes& b : bytes_by_rank(layout, zero(1, exchange), plan.optimizer, 8, world, world, plan.reduce, plan.leaves, plan.overlap)) most = std::max(most, b.all());
     return most;
   };
   const auto chosen = [&](std::uint64_t limit, std::uint32_t world, const auto& change) {

@@ -99,7 +99,7 @@ TEST_CASE("help names every option with its default, and wins over problems", "[
   CHECK(parsed.options.help);
   CHECK(parsed.problems.empty());
   for (const char* name : {"--data", "--steps", "--global-batch", "--micro-batch", "--layers", "--channels", "--heads",
-                           "--context", "--zero", "--exchange", "--reduce", "--seed", "--lr", "--checkpoint", "--every", "--keep", "--sample", "--plan",
+                           "--context", "--zero", "--exchange", "--overlap", "--reduce", "--seed", "--lr", "--checkpoint", "--every", "--keep", "--sample", "--plan",
                            "--recompute", "--audit", "--verify", "--per-node"})
     CHECK_THAT(gpt::help(), Contains(name));
   CHECK_THAT(gpt::help(), Contains("(60)"));

@@ -1,0 +1,250 @@
+// What ranks do for each other while they compute: on which thread, to which end, and with which bits.
+
+#include <cfenv>
+#include <future>
+
+#include "lib/job/courier.hpp"
+#include "tests/unit/job_world.hpp"
+
+namespace elrun::test {
+namespace {
+
+/// Comes true soon; else the test has found something.
+template <class Holds>
+bool soon(const Holds& holds) {
+  for (const auto end = std::chrono::steady_clock::now() + 60s; std::chrono::steady_clock::now() < end;) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return false;
+}
+
+/// Peers that tell exchanges on the job's thread from those on another.
+class WatchedPeers final : public Peers {
+ public:
+  struct Watch {
+    std::atomic<std::uint64_t> elsewhere{0};  // exchanges that are over
+    bool fails_elsewhere = false;
+    std::atomic<bool> has_failed{false};
+  };
+  WatchedPeers(MemoryNet& net, std::uint32_t rank, Watch& watch) : net_{net}, rank_{rank}, watch_{watch} {}
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+    const bool elsewhere = std::this_thread::get_id() != jobs_;
+    if (elsewhere && watch_.fails_elsewhere) {
+      watch_.has_failed = true;
+      throw std::runtime_error{"no memory on the other thread"};
+    }
+    auto done = net_.exchange(rank_, sends, receives, false);
+    watch_.elsewhere += elsewhere;
+    return done;
+  }
+  void revoke(const Failure& why) override { net_.revoke(why); }
+
+ private:
+  MemoryNet& net_;
+  std::uint32_t rank_;
+  Watch& watch_;
+  const std::thread::id jobs_ = std::this_thread::get_id();
+};
+
+constexpr std::uint64_t unit_size = 3 * granule - 5;
+constexpr std::size_t unit_count = 4;
+
+/// Units one after the other, forth and back. `inside(step, unit)` is called in the scopes of the way back.
+Program there_and_back(const Plan& plan, const std::function<void(Job&, std::uint64_t, std::size_t)>& inside) {
+  return [=](Job& job, Member& me) {
+    job.configure(plan);
+    std::vector<Unit> units;
+    std::vector<Tensor<float>> weights;
+    for (std::size_t u = 0; u < unit_count; ++u) {
+      units.push_back(job.unit(fmt::format("unit {}", u)));
+      weights.push_back(units.back().tensor<float>("w", {unit_size}));
+    }
+    job.seal();
+    if (!job.restore())
+      for (std::size_t u = 0; u < unit_count; ++u) {
+        const auto scope = units[u].use();
+        for (std::uint64_t i = 0; i < unit_size; ++i) weights[u].data()[i] = job.rng(fmt::format("unit {}", u)).normal(i);
+      }
+    while (auto step = job.next_step()) {
+      for (Slot& slot : step->slots()) {
+        float sum = 0;
+        for (std::size_t u = 0; u < unit_count; ++u) {
+          const auto scope = units[u].use();
+          for (std::uint64_t i = 0; i < unit_size; ++i) sum += weights[u].data()[i];
+        }
+        for (std::size_t u = unit_count; u-- > 0;) {
+          const auto scope = units[u].use_grad();
+          inside(job, step->number(), u);
+          for (std::uint64_t i = 0; i < unit_size; ++i) weights[u].grad()[i] += weights[u].data()[i] * 0.1f + sum * 1e-4f + slot.rng().normal(i);
+        }
+        slot.report(sum, 1);
+      }
+      me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+    }
+    me.outcome = job.outcome();
+  };
+}
+
+std::vector<Member> run_watched(std::uint32_t world, std::vector<WatchedPeers::Watch>& watches, const Program& program) {
+  MemoryNet net{world};
+  return run_world({.world = world,
+                    .join = [&](Session& session) -> Result<std::unique_ptr<Peers>> {
+                      const std::uint32_t rank = session.place().membership.rank.value();
+                      return std::unique_ptr<Peers>{std::make_unique<WatchedPeers>(net, rank, watches[rank])};
+                    }},
+                   program);
+}
+
+void same_state(const std::vector<Member>& members, std::uint64_t hash) {
+  for (const Member& m : members) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.outcome->state_hash == hash);
+  }
+}
+
+void nothing_inside(Job&, std::uint64_t, std::size_t) {}
+
+/// A world of one rank that hears itself.
+struct Alone {
+  std::vector<Need> needs{1};
+  std::optional<Heard> hear(const Need& said) {
+    needs[0] = said;
+    return Heard{needs, 0};
+  }
+};
+constexpr Phase slot_phase{Phase::What::slot, 0, 0};
+void ask(Courier& courier) {
+  courier.tell([](Errands& errands) { errands.begin(slot_phase), errands.foresee(0); });
+}
+
+}  // namespace
+
+TEST_CASE("with overlap and without, every world and placement ends in the same state", "[overlap]") {
+  const auto hash = run_world({}, there_and_back(toy_plan(0), nothing_inside))[0].outcome->state_hash;
+  for (const bool overlap : {false, true})
+    for (const int stage : {0, 2, 3})
+      for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
+        for (const std::uint32_t world : {2u, 3u, 11u}) {
+          if (stage == 0 && exchange == Exchange::per_step) continue;
+          INFO("zero(" << stage << ") on " << world << " ranks, overlap " << overlap << ", per " << (exchange == Exchange::per_slot ? "slot" : "step"));
+          Plan plan = toy_plan(stage, 8, exchange);
+          plan.overlap = overlap;
+          std::vector<WatchedPeers::Watch> watches(world);
+          same_state(run_watched(world, watches, there_and_back(plan, nothing_inside)), hash);
+          for (const auto& watch : watches)
+            if (!overlap) CHECK(watch.elsewhere == 0);
+        }
+}
+
+TEST_CASE("while a program computes its leaves are handed off, and the weights of the next unit come", "[overlap]") {
+  const auto hash = run_world({}, there_and_back(toy_plan(0, 9), nothing_inside))[0].outcome->state_hash;
+  for (const auto& [stage, exchange] : {std::pair{2, Exchange::per_slot}, {3, Exchange::per_step}, {3, Exchange::per_slot}}) {
+    INFO("zero(" << stage << ")");
+    std::vector<WatchedPeers::Watch> watches(3);
+    std::vector<std::uint64_t> seen(3);
+    const auto computes = [&](Job& job, std::uint64_t step, std::size_t unit) {
+      if (step == 0 || unit != 1) return;  // the program's order is known by then
+      const std::uint32_t rank = JobAccess::impl(job).world.rank();
+      // Since this was here last other leaves were finished, and other weights foreseen: they may go and come while it waits.
+      must(soon([&] { return watches[rank].elsewhere > seen[rank]; }), "nothing happened while the program computed");
+      seen[rank] = watches[rank].elsewhere;
+    };
+    same_state(run_watched(3, watches, there_and_back(toy_plan(stage, 9, exchange), computes)), hash);
+  }
+}
+
+TEST_CASE("what fails on the other thread comes out of the next call", "[overlap]") {
+  for (const int stage : {2, 3}) {
+    std::vector<WatchedPeers::Watch> watches(2);
+    watches[1].fails_elsewhere = true;
+    std::atomic<int> thrown = 0;
+    // It is left alone with something to do until it has failed.
+    const auto program = there_and_back(toy_plan(stage), [&](Job& job, std::uint64_t step, std::size_t unit) {
+      if (step == 1 && unit == 1 && JobAccess::impl(job).world.rank() == 1) must(soon([&] { return watches[1].has_failed.load(); }), "the other thread has nothing to do");
+    });
+    const auto members = run_watched(2, watches, [&](Job& job, Member& me) {
+      try {
+        program(job, me);
+      } catch (const Error&) {
+        throw;
+      } catch (const std::runtime_error& e) {
+        ++thrown;
+        throw Error{{Code::internal, Remedy::exit_process, e.what()}};
+      }
+    });
+    CHECK(thrown == 1);
+    REQUIRE(members[1].failure.has_value());
+    CHECK(members[1].failure->what.find("no memory on the other thread") != std::string::npos);
+    CHECK_FALSE(members[0].outcome.has_value());
+  }
+}
+
+TEST_CASE("a courier's thread rounds to nearest, whatever the thread that made it does", "[overlap]") {
+  Alone alone;
+  std::atomic<int> rounding{-1};
+  Courier courier{{.round =
+                       [&](const Need& said) {
+                         rounding = std::fegetround();
+                         return alone.hear(said);
+                       },
+                   .over = [] { return false; },
+                   .give_up = [] {}}};
+  courier.begin_anew(1);
+  REQUIRE(std::fesetround(FE_UPWARD) == 0);
+  courier.work_alone();
+  REQUIRE(std::fesetround(FE_TONEAREST) == 0);
+  ask(courier);
+  CHECK(soon([&] { return rounding != -1; }));
+  CHECK(rounding == FE_TONEAREST);
+}
+
+TEST_CASE("a courier that goes ends its round, and waits for nobody else", "[overlap]") {
+  std::promise<void> given_up;
+  std::atomic<bool> under_way{false}, ended{false};
+  {
+    Courier courier{{.round = [&](const Need&) -> std::optional<Heard> {
+                       under_way = true;
+                       given_up.get_future().wait_for(60s);
+                       ended = true;
+                       return std::nullopt;
+                     },
+                     .over = [] { return false; },
+                     .give_up = [&] { given_up.set_value(); }}};
+    courier.begin_anew(1);
+    courier.work_alone();
+    ask(courier);
+    REQUIRE(soon([&] { return under_way.load(); }));
+  }
+  CHECK(ended);
+}
+
+TEST_CASE("a courier begins anew when its round is over, and not before", "[overlap]") {
+  Alone alone;
+  std::promise<void> revoked;
+  std::atomic<bool> under_way{false}, over{false}, ended{false};
+  Courier courier{{.round = [&](const Need& said) -> std::optional<Heard> {
+                     if (!over) {
+                       under_way = true;
+                       revoked.get_future().wait_for(60s);
+                       std::this_thread::sleep_for(20ms);  // its last look at the old world's memory
+                       ended = true;
+                       return std::nullopt;
+                     }
+                     return alone.hear(said);
+                   },
+                   .over = [&] { return over && !ended; },
+                   .give_up = [] {}}};
+  courier.begin_anew(1);
+  courier.work_alone();
+  ask(courier);
+  REQUIRE(soon([&] { return under_way.load(); }));
+  over = true;
+  revoked.set_value();
+  courier.begin_anew(1);
+  CHECK(ended);
+  CHECK(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); }, [](const Errands& errands) { return errands.here(0); }));
+}
+
+}  // namespace elrun::test

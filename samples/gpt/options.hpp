@@ -21,7 +21,7 @@ struct Options {
   std::uint64_t context = 64;  ///< Bytes that a prediction looks back on; also the length of a sample.
   std::string zero = "1";      ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3.
   std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
-  std::string overlap = "on";  ///< Whether workers exchange while they compute: on or off.
+  std::string overlap = "off";  ///< Whether workers exchange while they compute: on or off.
   std::uint64_t memory = 0;  ///< Millions of bytes that a worker may take; 0: as many as it needs.
   std::string leaves = "f32";     ///< What each slot's gradient is rounded to: f32 or bf16.
   std::string reduce = "exact";  ///< How gradients are added up: exact or fast.

@@ -285,6 +285,7 @@ inline Plan toy_plan(int stage, std::uint64_t slots = 8, Exchange exchange = Exc
   Plan p;
   p.global_batch = 3 * slots, p.micro_batch = 3, p.samples = 50, p.steps = 7, p.seed = 11;
   p.placement = zero(stage, exchange);
+  p.overlap = true;  // what can go wrong without it can go wrong with it
   return p;
 }
 inline const AdamW toy_adamw{.weight_decay = 0.05f};

@@ -10,13 +10,14 @@ Courier::~Courier() {
   if (!thread_.joinable()) return;
   if (::getpid() != owner_) {  // a forked child: the thread is the parent's
     (void)new std::thread{std::move(thread_)};
+    (void)meeting_.release();
     return;
   }
   {
-    const std::lock_guard lock{mutex_};
+    const std::lock_guard lock{meeting_->mutex};
     stops_ = true;
     if (under_way_) tasks_.give_up();
-    work_.notify_one();
+    meeting_->work.notify_one();
   }
   thread_.join();
 }
@@ -26,8 +27,8 @@ void Courier::work_alone() {
 }
 
 void Courier::begin_anew(std::size_t units) {
-  std::unique_lock lock{mutex_};
-  done_.wait(lock, [this] { return !under_way_; });
+  std::unique_lock lock{meeting_->mutex};
+  meeting_->done.wait(lock, [this] { return !under_way_; });
   if (thrown_) std::rethrow_exception(thrown_);
   errands_ = Errands{units};
   failed_ = false;
@@ -52,14 +53,14 @@ void Courier::round(std::unique_lock<std::mutex>& lock) {
     errands_.heard(heard->by_rank, heard->me);
   else
     errands_.lost();
-  done_.notify_one();
+  meeting_->done.notify_one();
 }
 
 void Courier::run() {
   std::fesetenv(FE_DFL_ENV);  // what is folded here has the bits of what is folded there, whatever the job's thread was told
-  std::unique_lock lock{mutex_};
+  std::unique_lock lock{meeting_->mutex};
   for (;;) {
-    work_.wait(lock, [this] { return stops_ || has_work(); });
+    meeting_->work.wait(lock, [this] { return stops_ || has_work(); });
     if (stops_) return;
     round(lock);
   }

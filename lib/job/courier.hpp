@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -47,23 +48,25 @@ class Courier {
   /// Changes what is to be done; nothing any more where the world is over.
   template <class Change>
   void tell(const Change& change) {
-    const std::lock_guard lock{mutex_};
+    const std::lock_guard lock{meeting_->mutex};
     if (tasks_.over()) return;
     change(errands_);
     wake();
   }
-  /// The same, and comes to rounds until something holds. False: the world is over before, and no round is under way.
+  /// The same, and comes to rounds until something holds. False: the world is over, and no round is under way. Then nothing
+  /// holds any more, for what was told since then was not heard: what was here may have been let go.
   template <class Change, class Holds>
   bool until(const Change& change, const Holds& holds) {
-    std::unique_lock lock{mutex_};
+    std::unique_lock lock{meeting_->mutex};
     if (!tasks_.over()) change(errands_);
     const Waiting waiting{*this};
     for (;;) {
       if (thrown_) std::rethrow_exception(thrown_);
-      if (holds(errands_)) return true;
+      const bool over = failed_ || tasks_.over();
+      if (!over && holds(errands_)) return true;
       if (under_way_)
-        done_.wait(lock);
-      else if (failed_ || tasks_.over())
+        meeting_->done.wait(lock);
+      else if (over)
         return false;
       else
         round(lock);
@@ -84,15 +87,20 @@ class Courier {
   };
   [[nodiscard]] bool has_work() const { return !waits_ && !under_way_ && !failed_ && !thrown_ && errands_.has_word(); }
   void wake() {
-    if (thread_.joinable() && has_work()) work_.notify_one();
+    if (thread_.joinable() && has_work()) meeting_->work.notify_one();
   }
   void round(std::unique_lock<std::mutex>& lock);
   void run();
 
+  /// Where the two threads meet. Left behind in a forked child: there the thread would wait in it for ever, and whoever destroys
+  /// it would wait for the thread.
+  struct Meeting {
+    std::mutex mutex;  // of all below
+    std::condition_variable work, done;
+  };
   CourierTasks tasks_;
   const int owner_ = ::getpid();
-  std::mutex mutex_;  // of all below
-  std::condition_variable work_, done_;
+  std::unique_ptr<Meeting> meeting_ = std::make_unique<Meeting>();
   Errands errands_;
   bool under_way_ = false, waits_ = false, failed_ = false, stops_ = false;
   std::exception_ptr thrown_;

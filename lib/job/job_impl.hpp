@@ -189,7 +189,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool end_phases();
   bool end_phase(const Phase& phase);
   bool end_slot(const Phase& slot);
-  void end_phases_of_step();
+  bool end_phases_of_step();
   void expect_after(std::uint32_t unit);
   void let_go_of_next();
   void let_go(std::uint32_t unit);

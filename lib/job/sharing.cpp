@@ -109,11 +109,11 @@ bool Job::Impl::end_slot(const Phase& slot) {
   return true;
 }
 
-/// Of a rank that has run all of its slots: others may have more of them.
-void Job::Impl::end_phases_of_step() {
+/// Of a rank that has run all of its slots: others may have more of them. False: the world is over.
+bool Job::Impl::end_phases_of_step() {
   while (in_.phase < phases_)
-    if (world.over() || !end_slot({Phase::What::slot, commit_.knowledge().applied, in_.phase})) return;
-  (void)end_phases();
+    if (world.over() || !end_slot({Phase::What::slot, commit_.knowledge().applied, in_.phase})) return false;
+  return end_phases();
 }
 
 /// After the program's return: others may still use weights of which this rank holds a shard. Whatever fails, the job has

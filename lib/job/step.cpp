@@ -48,7 +48,7 @@ Slot* Job::Impl::next_slot() {
   if (!step_open_ || world.over()) return nullptr;
   in_.auditing = std::exchange(in_.has_to_audit, false);
   if (!in_.auditing && in_.slot == my_slots().size()) {
-    if (in_phases()) end_phases_of_step();
+    if (in_phases()) (void)end_phases_of_step();
     return nullptr;
   }
   const std::uint32_t index = in_.auditing ? in_.audit->slot : my_slots()[in_.slot];
@@ -209,8 +209,8 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   if (!world.over()) {
     require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
-    if (in_phases()) end_phases_of_step();
-    if (reduce_and_vote()) {
+    // With the last slot still open its leaves go only now, and the world may end over that.
+    if ((!in_phases() || end_phases_of_step()) && reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
       if (!whole_parameters_) whole_parameters_ = world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok() || ELRUN_PLANTED(parameters_half_gathered);

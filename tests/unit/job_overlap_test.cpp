@@ -3,6 +3,8 @@
 #include <cfenv>
 #include <future>
 
+#include <sys/wait.h>
+
 #include "lib/job/courier.hpp"
 #include "tests/unit/job_world.hpp"
 
@@ -155,6 +157,43 @@ TEST_CASE("while a program computes its leaves are handed off, and the weights o
   }
 }
 
+TEST_CASE("what was guessed wrong is of its own step alone", "[overlap]") {
+  // Which units a slot uses, by step: one that is expected does not come, and is the first of the next step.
+  const std::vector<std::vector<std::size_t>> orders{{0, 1, 2}, {0, 2}, {1, 0}, {2, 1, 0}};
+  const auto train = [&orders](std::uint32_t world) {
+    std::vector<WatchedPeers::Watch> watches(world);
+    return run_watched(world, watches, [&orders, &watches, world](Job& job, Member& me) {
+      Plan plan = toy_plan(3, 2, Exchange::per_step);
+      plan.steps = 2 * orders.size();
+      job.configure(plan);
+      std::vector<Unit> units;
+      std::vector<Tensor<float>> weights;
+      for (const char* name : {"a", "b", "c"}) units.push_back(job.unit(name)), weights.push_back(units.back().tensor<float>("w", {unit_size}));
+      job.seal();
+      (void)job.restore();
+      const std::uint32_t rank = JobAccess::impl(job).world.rank();
+      while (auto step = job.next_step()) {
+        const auto& order = orders[step->number() % orders.size()];
+        for (Slot& slot : step->slots()) {
+          const std::uint64_t before = watches[rank].elsewhere;
+          for (const std::size_t u : order) {
+            const auto scope = units[u].use_grad();
+            for (std::uint64_t i = 0; i < unit_size; ++i) weights[u].grad()[i] = weights[u].data()[i] * 0.1f + slot.rng().normal(i);
+            const bool expects_another = world > 1 && order.size() == 2 && u == 0 && order[0] == 0;
+            if (expects_another) must(soon([&] { return watches[rank].elsewhere >= before + 2; }), "what is expected does not come");
+          }
+          slot.report(0, 1);
+        }
+        me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+      }
+      me.outcome = job.outcome();
+    });
+  };
+  const auto alone = train(1);
+  REQUIRE(alone[0].outcome.has_value());
+  same_state(train(2), alone[0].outcome->state_hash);
+}
+
 TEST_CASE("what fails on the other thread comes out of the next call", "[overlap]") {
   for (const int stage : {2, 3}) {
     std::vector<WatchedPeers::Watch> watches(2);
@@ -245,6 +284,131 @@ TEST_CASE("a courier begins anew when its round is over, and not before", "[over
   courier.begin_anew(1);
   CHECK(ended);
   CHECK(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); }, [](const Errands& errands) { return errands.here(0); }));
+}
+
+TEST_CASE("when the world is over nothing is here any more, and a call returns when no round is under way", "[overlap]") {
+  Alone alone;
+  std::atomic<bool> under_way{false}, over{false}, ended{false};
+  Courier courier{{.round = [&](const Need& said) -> std::optional<Heard> {
+                     if (said.gather != 1) return alone.hear(said);
+                     under_way = true;
+                     (void)soon([&] { return over.load(); });
+                     std::this_thread::sleep_for(20ms);  // its last bytes come
+                     ended = true;
+                     return std::nullopt;
+                   },
+                   .over = [&] { return over.load(); },
+                   .give_up = [] {}}};
+  const auto here = [](const Errands& errands) { return errands.here(0); };
+  courier.begin_anew(2);
+  REQUIRE(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); }, here));
+  courier.work_alone();
+  courier.tell([](Errands& errands) { errands.foresee(1); });
+  REQUIRE(soon([&] { return under_way.load(); }));
+  over = true;
+  courier.tell([](Errands& errands) { errands.forget(0); });  // is not heard
+  CHECK_FALSE(courier.until([](Errands& errands) { errands.want(0); }, here));
+  CHECK(ended);
+}
+
+TEST_CASE("weights that were let go when the world was over are not taken for those that are here", "[overlap]") {
+  for (const bool overlap : {false, true}) {
+    INFO("overlap " << overlap);
+    Plan plan = toy_plan(3);
+    plan.overlap = overlap;
+    MemoryNet net{2};
+    std::array<Session*, 2> sessions{};
+    const auto members = run_world({.world = 2,
+                                    .join = [&](Session& session) -> Result<std::unique_ptr<Peers>> {
+                                      const std::uint32_t rank = session.place().membership.rank.value();
+                                      sessions[rank] = &session;
+                                      return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(net, rank, std::nullopt)};
+                                    }},
+                                   [&](Job& job, Member& me) {
+                                     job.configure(plan);
+                                     Unit unit = job.unit("unit");
+                                     Tensor<float> weight = unit.tensor<float>("w", {unit_size});
+                                     job.seal();
+                                     (void)job.restore();
+                                     while (auto step = job.next_step()) {
+                                       for (Slot& slot : step->slots()) {
+                                         const auto scope = unit.use_grad();
+                                         weight.grad()[0] = 1;
+                                         slot.report(0, 1);
+                                       }
+                                       me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+                                     }
+                                     me.outcome = job.outcome();
+                                     if (!job.prints()) return;  // serves the other one
+                                     {
+                                       const auto scope = unit.use();
+                                       static_cast<TestSession*>(sessions[0])->end({Code::peer_lost, Remedy::rejoin, "the other node went away"});
+                                     }
+                                     const auto scope = unit.use();  // an export that uses a tied unit twice
+                                     me.lines.emplace_back("used what is not there");
+                                   });
+    REQUIRE(members[0].failure.has_value());
+    CHECK(members[0].failure->what.find("cannot be gathered after the last step") != std::string::npos);
+    CHECK(members[1].outcome.has_value());
+  }
+}
+
+TEST_CASE("a program that applies inside its last slot outlives a world that ends over its last leaves", "[overlap]") {
+  for (std::uint64_t exchange = 5; exchange < 70; ++exchange) {
+    INFO("rank 1 dies in exchange " << exchange);
+    const auto members = run_world({.world = 2, .death = WorldOptions::Death{1, exchange}}, [&](Job& job, Member& me) {
+      job.configure(toy_plan(2, 4, Exchange::per_slot));
+      std::vector<Unit> units;
+      std::vector<Tensor<float>> weights;
+      for (const char* name : {"a", "b", "c"}) units.push_back(job.unit(name)), weights.push_back(units.back().tensor<float>("w", {unit_size}));
+      job.seal();
+      (void)job.restore();
+      while (auto step = job.next_step()) {
+        std::size_t slots = 0;
+        for (Slot& slot : step->slots()) {
+          for (std::size_t u = 0; u < units.size(); ++u) {
+            const auto scope = units[u].use_grad();
+            weights[u].grad()[0] = 1;
+          }
+          slot.report(0, 1);
+          if (++slots < 2) continue;
+          me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+          break;
+        }
+        if (slots < 2) me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));  // the world is over
+      }
+      me.outcome = job.outcome();
+    });
+    REQUIRE(members[0].failure.has_value());
+    CHECK(members[0].failure->code == Code::peer_lost);
+  }
+}
+
+TEST_CASE("a forked child may destroy what has a thread in its parent", "[overlap]") {
+  Alone alone;
+  std::atomic<bool> heard{false};
+  std::optional<Courier> courier;
+  courier.emplace(CourierTasks{.round =
+                                   [&](const Need& said) {
+                                     heard = true;
+                                     return alone.hear(said);
+                                   },
+                               .over = [] { return false; },
+                               .give_up = [] {}});
+  courier->begin_anew(1);
+  courier->work_alone();
+  ask(*courier);
+  REQUIRE(soon([&] { return heard.load(); }));
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(60);  // by default it ends the process
+    courier.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 }  // namespace elrun::test

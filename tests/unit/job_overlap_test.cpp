@@ -4,6 +4,7 @@
 #include <future>
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "lib/job/courier.hpp"
 #include "tests/unit/job_world.hpp"
@@ -192,6 +193,48 @@ TEST_CASE("what was guessed wrong is of its own step alone", "[overlap]") {
   const auto alone = train(1);
   REQUIRE(alone[0].outcome.has_value());
   same_state(train(2), alone[0].outcome->state_hash);
+}
+
+TEST_CASE("who is ahead of another rank waits with its leaves, and neither fills its memory with them", "[overlap]") {
+  constexpr std::size_t many = 24;
+  static_assert(unit_size < 3 * granule);
+  // A leaf that is made, one that waits, and of a third this rank's part and the other one's; each may begin and end inside of a page.
+  const std::uint64_t most = (2 * 3 + 2 * 2 + 4) * std::max<std::uint64_t>(granule * sizeof(float), static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
+  std::atomic<std::uint64_t> in_use_max{0};
+  const auto members = run_world({.world = 2}, [&](Job& job, Member& me) {
+    Plan plan = toy_plan(3, 2, Exchange::per_slot);
+    plan.steps = 2;
+    job.configure(plan);
+    std::vector<Unit> units;
+    std::vector<Tensor<float>> weights;
+    for (std::size_t u = 0; u < many; ++u) units.push_back(job.unit(fmt::format("unit {}", u))), weights.push_back(units.back().tensor<float>("w", {unit_size}));
+    job.seal();
+    (void)job.restore();
+    const bool comes_late = JobAccess::impl(job).world.rank() == 1;
+    while (auto step = job.next_step()) {
+      for (Slot& slot : step->slots()) {
+        // More rounds than the other one has leaves, in none of which this one hands off any.
+        for (int times = 0; comes_late && times < 3; ++times)
+          for (Unit& unit : units) (void)unit.use();
+        for (std::size_t u = 0; u < many; ++u) {
+          const auto scope = units[u].use_grad();
+          weights[u].grad()[0] = 1;
+        }
+        slot.report(0, 1);
+      }
+      me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+    }
+    const LeafStream& stream = JobAccess::impl(job).stream();
+    for (std::uint64_t seen = in_use_max, mine = stream.bytes_max() - stream.bytes(); mine > seen && !in_use_max.compare_exchange_weak(seen, mine);) {
+    }
+    me.outcome = job.outcome();
+  });
+  for (const Member& m : members) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    CHECK(m.outcome.has_value());
+  }
+  CHECK(in_use_max > 0);
+  CHECK(in_use_max <= most);
 }
 
 TEST_CASE("what fails on the other thread comes out of the next call", "[overlap]") {

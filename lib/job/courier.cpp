@@ -40,11 +40,16 @@ void Courier::round(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   std::optional<Heard> heard;
   std::exception_ptr thrown;
+  // What is folded has the same bits on either thread, whatever a slot told the job's; which of them folds is chance.
+  std::fenv_t threads_own;
+  std::fegetenv(&threads_own);
+  std::fesetenv(FE_DFL_ENV);
   try {
     heard = tasks_.round(mine);
   } catch (...) {
     thrown = std::current_exception();
   }
+  std::fesetenv(&threads_own);
   lock.lock();
   under_way_ = false;
   thrown_ = std::move(thrown);
@@ -57,7 +62,6 @@ void Courier::round(std::unique_lock<std::mutex>& lock) {
 }
 
 void Courier::run() {
-  std::fesetenv(FE_DFL_ENV);  // what is folded here has the bits of what is folded there, whatever the job's thread was told
   std::unique_lock lock{meeting_->mutex};
   for (;;) {
     meeting_->work.wait(lock, [this] { return stops_ || has_work(); });

@@ -263,7 +263,7 @@ TEST_CASE("what fails on the other thread comes out of the next call", "[overlap
   }
 }
 
-TEST_CASE("a courier's thread rounds to nearest, whatever the thread that made it does", "[overlap]") {
+TEST_CASE("a round rounds to nearest on either thread, whatever the job's does", "[overlap]") {
   Alone alone;
   std::atomic<int> rounding{-1};
   Courier courier{{.round =
@@ -280,6 +280,17 @@ TEST_CASE("a courier's thread rounds to nearest, whatever the thread that made i
   ask(courier);
   CHECK(soon([&] { return rounding != -1; }));
   CHECK(rounding == FE_TONEAREST);
+
+  const auto is_here = [](const Errands& errands) { return errands.here(0); };
+  REQUIRE(courier.until([](Errands&) {}, is_here));
+  rounding = -1;
+  REQUIRE(std::fesetround(FE_UPWARD) == 0);
+  const bool here = courier.until([](Errands& errands) { errands.forget(0), errands.want(0); }, is_here);
+  const int after = std::fegetround();
+  REQUIRE(std::fesetround(FE_TONEAREST) == 0);
+  CHECK(here);
+  CHECK(rounding == FE_TONEAREST);
+  CHECK(after == FE_UPWARD);  // apply() is to find it
 }
 
 TEST_CASE("a courier that goes ends its round, and waits for nobody else", "[overlap]") {

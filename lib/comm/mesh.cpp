@@ -93,8 +93,9 @@ SocketAddress abstract_address(std::string_view name) {
   return address;
 }
 
-/// Both ends have one address: no wire is between them, and memory guards itself.
-bool stays_in_host(int socket) {
+/// Both ends have one address. Of two processes of one host that means that no wire is between them, and memory guards itself;
+/// else a tunnel or a proxy may look like that.
+bool is_to_own_address(int socket) {
   const SocketAddress here = local_address(socket);
   SocketAddress there;
   there.size = sizeof there.storage;
@@ -123,14 +124,15 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     SocketAddress mine = addresses.front();  // as peers reach it; a listener on all addresses does not know
     std::string place = fmt::format("{} {}", local_address(listener.get()).port(), mine.host());
     Fd local_listener;
-    const std::string boot = transport_ == Transport::tcp ? std::string{} : boot_of_host();
-    if (!boot.empty()) {
+    const std::string boot = boot_of_host();
+    if (!boot.empty()) place += " " + boot;
+    if (!boot.empty() && transport_ != Transport::tcp) {
       std::array<std::byte, 16> bits{};
       random_bytes(bits);
       const std::string name = "elrun-" + to_hex(bits);
       if (auto opened = listen_on(abstract_address(name)); opened.ok()) {
         local_listener = std::move(*opened);
-        place += fmt::format(" {} {}", boot, name);
+        place += " " + name;
       }
     }
     ELRUN_TRY_ASSIGN(const auto places, session.store().all_gather("elrun/comm/addresses" + (name_.empty() ? name_ : "/" + name_), me_.rank, me_.world, as_bytes(place), connect_deadline_));
@@ -143,12 +145,13 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       if (told < 2 || port == 0 || port > 65535) {
         return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} told no address: \"{}\"", rank, text), .peer = Rank{rank}};
       }
-      const bool same_host = told == 4 && !boot.empty() && its_boot == boot;
-      if (same_host) local.push_back(Rank{rank});
+      peers_[rank].same_boot = told >= 3 && !boot.empty() && its_boot == boot;
+      const bool shares_memory = peers_[rank].same_boot && told == 4;
+      if (shares_memory) local.push_back(Rank{rank});
       if (Rank{rank} < me_.rank) {
         ELRUN_TRY_ASSIGN(const auto found, resolve(host, static_cast<std::uint16_t>(port)));
         peers_[rank].address = found.front();
-        if (same_host && local_listener) peers_[rank].local_address = abstract_address(name);
+        if (shares_memory && local_listener) peers_[rank].local_address = abstract_address(name);
       }
     }
     if (local_listener && local.size() > 1) {
@@ -231,6 +234,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     Rank rank{};
     SocketAddress address;                  // of lower ranks
     std::optional<SocketAddress> local_address;  // of those of this host, until it turns out to lead nowhere
+    bool same_boot = false;                 // it runs on this host
     bool shares = false;                    // its bytes go through memory
     bool checked = true;                    // frames for it have checksums
     std::optional<StreamSocket> socket;     // once both have proved the key
@@ -496,7 +500,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     }
     strangers_.erase(proved);
     proved->timer.cancel();
-    peer.checked = !stays_in_host(proved->socket->native_handle());
+    peer.checked = !(peer.same_boot && is_to_own_address(proved->socket->native_handle()));
     peer.socket = std::move(proved->socket);
     proved->socket.reset();
     read_header(peer);

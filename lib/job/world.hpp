@@ -27,7 +27,8 @@ class Peers {
 };
 using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
 
-/// The generation of a job that runs. Used from the job's thread; the end of the generation comes in from the session's.
+/// The generation of a job that runs. Used from the job's thread, and in rounds from the courier's, one at a time; the end of the
+/// generation comes in from the session's.
 class JobWorld {
  public:
   JobWorld(Session& session, JoinPeers join);

@@ -27,7 +27,7 @@ const flags::Flag<Options> table[] = {
      "when gradients travel: once per step, or as soon as a slot has made them; auto: as --zero and --memory want it. The result is the same"},
     {"overlap", "on|off", &Options::overlap, 0, 0,
      "on: with weights or gradients that are exchanged in every slot, workers do that while they compute; takes the memory of a second unit, and "
-     "pays where cores are free meanwhile. The result is the same"},
+     "is meant for machines with cores that are free meanwhile. The result is the same"},
     {"memory", "MB", &Options::memory, 1, 1 << 24,
      "millions of bytes that each worker may take for weights, gradients and optimizer; --exchange auto goes by it"},
     {"reduce", "exact|fast", &Options::reduce, 0, 0,

@@ -52,7 +52,7 @@ endif()
 
 # The whole golden proof is `elrun_golden` without options, which takes two hours on two cores; here a selection, drawn by a seed.
 if(TARGET gpt AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE STREQUAL "thread")
-  elrun_executable(elrun_golden SOURCES golden/main.cpp golden/fleet.cpp golden/history.cpp support/spawn.cpp LINK elrun::base fmt::fmt)
+  elrun_executable(elrun_golden SOURCES golden/main.cpp golden/fleet.cpp golden/history.cpp golden/options.cpp support/spawn.cpp LINK elrun::base fmt::fmt)
   add_dependencies(elrun_golden gpt elrun_launcher)
   if(ELRUN_SANITIZE)
     set(selection --cells 3 --histories 3)
@@ -61,6 +61,11 @@ if(TARGET gpt AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE STREQUAL "thread"
   endif()
   add_test(NAME golden_selection COMMAND elrun_golden ${selection} --seed 12 --steps 300)
   set_tests_properties(golden_selection PROPERTIES LABELS "process;golden;grpc" TIMEOUT 600)
+  elrun_test(golden_program_test SOURCES unit/golden_options_test.cpp process/golden_program_test.cpp golden/options.cpp LINK elrun::base fmt::fmt
+             LABELS process golden TIMEOUT 300)
+  if(TARGET golden_program_test)
+    add_dependencies(golden_program_test elrun_golden)
+  endif()
 endif()
 
 # The mnist sample for real: golden hash, accuracy, kills.

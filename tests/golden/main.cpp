@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <optional>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +22,7 @@
 
 #include "tests/golden/fleet.hpp"
 #include "tests/golden/history.hpp"
+#include "tests/golden/options.hpp"
 #include "tests/support/gpt_job.hpp"
 
 namespace elrun::golden {
@@ -42,73 +43,71 @@ may happen to a job. Every run must end with exit code 0 and one state hash (wit
 
   elrun_golden                    all of it: the whole matrix, and 200 histories
   elrun_golden --cells all|N      the matrix of world sizes, placements, transports and threads, or N cells of it by the seed
+  elrun_golden --cell I           the cell at place I of the matrix, from 0
   elrun_golden --histories N      N random histories: workers, agents and coordinators killed, agents asked to go and joining
   elrun_golden --history S        the history of seed S, with all that was done in it
 
+  --part K/N        the K-th of N portions of what is asked for: all N of them together run all of it
   --seed S          of the first history, and of the choice of cells (0)
   --steps N         of each training (2000 of a history, whose state is known; 200 of a cell, whose state an undisturbed run tells)
   --logs DIR        where to keep what the processes of a failed run said
 
+A run that fails is told with the command line that runs it alone.
 What is drawn from a seed is what happens, at which step and how long after it; the moment within a step is the machine's.
 Exit code: 0 when every run ended in the state, 1 when one did not, 64 for a wrong command line.
 )";
 
-struct Options {
-  std::uint64_t seed = 0, histories = 0, cells = 0;
-  bool all_cells = false, one = false, help = false;
-  std::optional<unsigned> steps;
-  std::string logs;
-};
-
-std::optional<Options> parse(const std::vector<std::string>& arguments) {
-  Options options;
-  if (arguments.empty()) options.all_cells = true, options.histories = 200;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& name = arguments[i];
-    if (name == "--help" || name == "-h") return options.help = true, options;
-    if (++i == arguments.size()) return {};
-    const std::string& value = arguments[i];
-    if (name == "--logs") {
-      options.logs = value;
-      continue;
-    }
-    if (name == "--cells" && value == "all") {
-      options.all_cells = true;
-      continue;
-    }
-    char* end = nullptr;
-    const std::uint64_t number = std::strtoull(value.c_str(), &end, 0);
-    if (value.empty() || *end != '\0') return {};
-    if (name == "--seed") options.seed = number;
-    else if (name == "--history") options.seed = number, options.histories = 1, options.one = true;
-    else if (name == "--histories") options.histories = number;
-    else if (name == "--cells") options.cells = number;
-    else if (name == "--steps" && number >= 100 && number <= 1'000'000) options.steps = static_cast<unsigned>(number);
-    else return {};
-  }
-  if (!options.all_cells && options.cells == 0 && options.histories == 0) return {};
-  return options;
-}
-
 class Campaign {
  public:
-  explicit Campaign(const Options& options) : options_{options} {
+  Campaign(const Options& options, std::string program) : options_{options}, program_{std::move(program)} {
     for (const auto& [training, steps] : {std::pair{&history_training_, golden_steps}, {&cell_training_, cell_steps}})
       *training = {.text = folder_ / "text", .steps = options.steps.value_or(steps)};
     test::Job help{{.arguments = {"--help"}, .environment = {}, .program = "gpt"}};
     (void)help.wait();
     dimensions_ = dimensions_in(help.output());
+    matrix_ = matrix(dimensions_);
   }
 
   int run() {
-    if (options_.all_cells || options_.cells > 0) reference(cell_training_), cells();
-    if (options_.histories > 0) reference(history_training_), histories();
+    if (options_.cell && *options_.cell >= matrix_.size())
+      return fmt::print(stderr, "elrun_golden: there is no cell {}: the matrix has {} cells, from 0\n", *options_.cell, matrix_.size()), exit_usage;
+    if (const auto chosen = chosen_cells(); !chosen.empty()) reference(cell_training_), cells(chosen);
+    if (const auto seeds = chosen_seeds(); !seeds.empty()) reference(history_training_), histories(seeds);
     fmt::print("{} runs, {} failed{}\n", runs_, failed_.size(), failed_.empty() ? "" : ":");
-    for (const std::string& line : failed_) fmt::print("  {}\n", line);
+    for (const Failed& one : failed_) fmt::print("  {}\n{}", one.what, one.again());
     return failed_.empty() ? exit_clean : exit_found;
   }
 
  private:
+  struct Failed {
+    std::string what, replay;
+    [[nodiscard]] std::string again() const { return replay.empty() ? "" : "  again: " + replay + "\n"; }
+  };
+
+  /// Places in the matrix.
+  [[nodiscard]] std::vector<std::size_t> chosen_cells() const {
+    if (options_.cell) return {*options_.cell};
+    std::vector<std::size_t> chosen(matrix_.size());
+    std::iota(chosen.begin(), chosen.end(), std::size_t{0});
+    if (!options_.all_cells) {
+      Rng rng{options_.seed};
+      for (std::size_t i = 0; i < chosen.size(); ++i) std::swap(chosen[i], chosen[i + rng.below(chosen.size() - i)]);
+      chosen.resize(std::min<std::size_t>(chosen.size(), options_.cells));
+    }
+    return portion_of(chosen);
+  }
+  [[nodiscard]] std::vector<std::uint64_t> chosen_seeds() const {
+    if (options_.history) return {*options_.history};
+    std::vector<std::uint64_t> seeds(options_.histories);
+    std::iota(seeds.begin(), seeds.end(), options_.seed);
+    return portion_of(seeds);
+  }
+  template <class T>
+  [[nodiscard]] std::vector<T> portion_of(const std::vector<T>& all) const {
+    const auto [begin, end] = portion(all.size(), options_.part);
+    return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)};
+  }
+
   /// One process alone says what the state is, for each kind of leaves.
   void reference(const Training& training) {
     for (const auto& [leaves, known] : golden) {
@@ -134,8 +133,8 @@ class Campaign {
     const bool unsaid = ending.state.empty() && ending.wrong.empty() && !ending.happened.empty();
     const std::string wrong = !ending.wrong.empty() ? ending.wrong : ending.state == state_of(setting) || unsaid ? "" : "the state is " + ending.state;
     if (wrong.empty()) return true;
-    failed_.push_back(fmt::format("{}: {}{}", what, wrong, replay.empty() ? "" : "; again with " + replay));
-    fmt::print("\nFAILED {}\n", failed_.back());
+    failed_.push_back({fmt::format("{}: {}", what, wrong), replay});
+    fmt::print("\nFAILED {}\n{}", failed_.back().what, failed_.back().again());
     for (const std::string& line : ending.trace) fmt::print("  {}\n", line);
     for (const auto& [who, said] : ending.outputs) {
       fmt::print("--- {}\n{}", who, last_lines(said));
@@ -164,19 +163,13 @@ class Campaign {
     return out;
   }
 
-  void cells() {
-    std::vector<Setting> chosen = matrix(dimensions_);
-    if (!options_.all_cells) {
-      Rng rng{options_.seed};
-      for (std::size_t i = 0; i < chosen.size(); ++i) std::swap(chosen[i], chosen[i + rng.below(chosen.size() - i)]);
-      chosen.resize(std::min<std::size_t>(chosen.size(), options_.cells));
-    }
-    fmt::print("the matrix, {} of {} cells\n", chosen.size(), matrix(dimensions_).size());
+  void cells(const std::vector<std::size_t>& chosen) {
+    fmt::print("the matrix, {} of {} cells\n", chosen.size(), matrix_.size());
     std::map<std::string, std::string> rows;  // by what a row has in common: its world sizes
     for (std::size_t i = 0; i < chosen.size(); ++i) {
-      const Setting& cell = chosen[i];
+      const Setting& cell = matrix_[chosen[i]];
       ++runs_;
-      const bool good = judge(describe(cell), "", cell, run_undisturbed(cell_training_, cell));
+      const bool good = judge(fmt::format("cell {} ({})", chosen[i], describe(cell)), again_cell(program_, options_, chosen[i]), cell, run_undisturbed(cell_training_, cell));
       std::string row = fmt::format("{} thread{}, {}", cell.threads, cell.threads == 1 ? " " : "s", cell.transport);
       for (const Choice& choice : cell.options)
         if (!choice.empty()) row += fmt::format(", {}", fmt::join(choice, " "));
@@ -189,15 +182,15 @@ class Campaign {
     for (const auto& [row, worlds] : rows) fmt::print("  {}: workers{}\n", row, worlds);
   }
 
-  void histories() {
+  void histories(const std::vector<std::uint64_t>& seeds) {
     std::map<Kind, unsigned> happened;
     unsigned generations = 0, unsaid = 0, good = 0;
     std::vector<std::pair<Wait, std::uint64_t>> times;
-    for (std::uint64_t seed = options_.seed; seed < options_.seed + options_.histories; ++seed) {
+    for (const std::uint64_t seed : seeds) {
       const History history = draw(seed, dimensions_, history_training_.steps);
       ++runs_;
       const Ending ending = run_history(history_training_, history);
-      good += judge(fmt::format("seed {} ({})", seed, describe(history.setting)), fmt::format("elrun_golden --history {}{}", seed, options_.steps ? fmt::format(" --steps {}", *options_.steps) : ""), history.setting, ending);
+      good += judge(fmt::format("seed {} ({})", seed, describe(history.setting)), again_history(program_, options_, seed), history.setting, ending);
       std::string what;
       for (const auto& [kind, times_done] : ending.happened) {
         happened[kind] += times_done;
@@ -207,7 +200,7 @@ class Campaign {
       unsaid += ending.state.empty() && ending.wrong.empty();
       times.emplace_back(ending.took, seed);
       fmt::print("seed {}: {:.1f} s, {} generation{}: {}{}\n", seed, static_cast<double>(ending.took.count()) / 1000, ending.generations, ending.generations == 1 ? "" : "s", describe(history.setting), what);
-      if (options_.one) {
+      if (options_.history) {
         for (const Event& event : history.events) fmt::print("  drawn: {}\n", describe(event));
         for (const std::string& line : ending.trace) fmt::print("  {}\n", line);
       }
@@ -221,12 +214,14 @@ class Campaign {
   }
 
   const Options& options_;
+  const std::string program_;  // as it was started
   test::Folder folder_;
   Training history_training_, cell_training_;
   std::vector<Dimension> dimensions_;
+  std::vector<Setting> matrix_;
   std::map<std::string, std::string> states_;  // of the trainings that run now, by the kind of leaves
   std::size_t runs_ = 0;
-  std::vector<std::string> failed_;
+  std::vector<Failed> failed_;
 };
 
 }  // namespace
@@ -239,5 +234,5 @@ int main(int argc, char** argv) {
   const auto options = parse({argv + 1, argv + argc});
   if (!options) return fmt::print(stderr, "{}", usage), exit_usage;
   if (options->help) return fmt::print("{}", usage), exit_clean;
-  return Campaign{*options}.run();
+  return Campaign{*options, argv[0]}.run();
 }

@@ -109,10 +109,12 @@ void Supervisor::join() {
   join.workers = options_.workers;
   join.last = last_;
   join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
-  if (phase_ == Phase::running) {
+  if (phase_ == Phase::running || (!join.resuming && last_.number > 0)) {
     join.seat = world_.seat;
     // The end of the job is told next, and is to be heard before anybody concludes who is missing and has workers stopped.
     if (!job_over_) join.coordinated_by = world_.coordinated_by;
+  }
+  if (phase_ == Phase::running) {
     join.broken = (own_failure_ || peer_lost_) && !job_over_;
   }
   join.restarts = world_.restarts;

@@ -78,7 +78,7 @@ struct Join {
   Generation last{};              ///< Newest generation this agent has seen; number 0: none
   std::uint64_t heard = 0;        ///< Number of the newest generation that this node was told runs without it
   bool resuming = false;          ///< The stream broke, and workers of `last` still run here.
-  std::optional<Seat> seat;       ///< Resuming: the place in `last`, to carry on with it. None: they are being ended.
+  std::optional<Seat> seat;       ///< The place in `last`. Resuming: to carry on with it; without one, they are being ended.
   RestartCounts restarts;         ///< As told with `last`
   std::string topology;           ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
   bool broken = false;            ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.

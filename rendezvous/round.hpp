@@ -42,7 +42,7 @@ constexpr Duration deaths_heard = 2s;
 /// Nodes that come put it off, but not beyond this long after a round began to form: most will be told of a world instead.
 constexpr Duration explain_put_off = 10s;
 /// Who has lost its coordinator and lives tries again within 2 s: so long are others waited for once it is known that the
-/// generation cannot go on.
+/// generation cannot go on, or is over.
 constexpr Duration returns_within = 3s;
 constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
 /// Workers that fail in the same way so soon after their start, twice or more in a row, are started again after a pause: 1 s,
@@ -247,6 +247,8 @@ class Round {
   [[nodiscard]] static bool is_late(const Node& node) { return node.member && !(node.ready && !node.owes && node.stream); }
   [[nodiscard]] bool all_done() const { return !members_.empty() && done_.size() == members_.size(); }
   [[nodiscard]] std::optional<Instant> growth_at() const;
+  [[nodiscard]] Instant closes_at() const;
+  [[nodiscard]] bool whoever_is_left_waits() const;
   [[nodiscard]] bool deserted(Instant now) const { return runs() && now < deserted_until_; }
   [[nodiscard]] Reason reason(Instant now) const;
   [[nodiscard]] std::string missing() const;
@@ -279,6 +281,8 @@ class Round {
   std::uint64_t roster_ = 0;      // hash of members_
   std::optional<std::uint32_t> own_place_;  // among members_: of the node in this process
   std::optional<Recovery> recovery_;
+  std::optional<Generation> ended_;  // the newest that nodes come from whose workers are gone; none was begun here
+  std::uint32_t ended_nodes_ = 0;    // that it had
   Instant hold_until_{};          // a spare has heard of a generation that others may still run: they come first
   Instant deserted_until_{};      // every node's stream broke: members have this long to come back
   std::set<NodeId> done_;         // members whose workers all ended well

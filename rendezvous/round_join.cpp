@@ -81,6 +81,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     if (may_run && hold_until_ == Instant{}) hold_until_ = now + setup_.timeouts.recovery;
     // A member of the one on record that has ended it: nobody has to be waited for.
     if (setup_.floor_may_run && !join.resuming && join.last.number > 0 && join.last.number == floor_) hold_until_ = now;
+    if (!join.resuming && join.seat && join.last.number > (ended_ ? ended_->number : 0)) ended_ = join.last, ended_nodes_ = join.seat->nodes;
     restarts_.generations = std::max(restarts_.generations, join.restarts.generations);
     restarts_.used = std::max(restarts_.used, join.restarts.used);
   }

@@ -153,6 +153,32 @@ void Round::grow(Instant now) {
   revoke({Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, false, now);
 }
 
+// When those who wait are a world. Last call is for the first one of a job: where a generation was over before this coordinator
+// came, it is waited for whoever is left of that, who is on the way, and no longer than until their workers are gone.
+Instant Round::closes_at() const {
+  const bool first_formation = newcomers_.size() == waiting_;
+  if (!first_formation || waiting_ >= room()) return *enough_since_;
+  if (!ended_ || generation_.number != 0 || waiting_ < connected_) return *enough_since_ + options().last_call;
+  if (whoever_is_left_waits()) return *enough_since_;
+  return *enough_since_ + std::min(options().last_call, returns_within);
+}
+
+// All nodes of the generation that was over, or all but the one in whose process it was coordinated.
+bool Round::whoever_is_left_waits() const {
+  if (waiting_ + 1 < ended_nodes_) return false;
+  std::set<std::uint32_t> here;
+  std::set<std::optional<std::uint32_t>> coordinators;
+  for (const auto& [id, node] : nodes_) {
+    if (!is_waiting(node) || node.join.last != *ended_ || !node.join.seat) continue;
+    here.insert(node.join.seat->group_rank);
+    coordinators.insert(node.join.coordinated_by);
+  }
+  if (here.size() >= ended_nodes_) return true;
+  if (here.size() + 1 < ended_nodes_ || coordinators.size() != 1) return false;
+  const std::optional<std::uint32_t>& missing = *coordinators.begin();
+  return missing && *missing < ended_nodes_ && !here.contains(*missing);
+}
+
 void Round::form(Instant now) {
   if (runs() || recovery_ || now < hold_until_ || now < pause_until_) return;
   if (waiting_ < needed()) return enough_since_.reset();
@@ -160,8 +186,8 @@ void Round::form(Instant now) {
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
   // for the last one.
   if (!living_members_all_ready()) return;
+  if (now < closes_at()) return;
   const bool first_formation = newcomers_.size() == waiting_;
-  if (first_formation && waiting_ < room() && now < *enough_since_ + options().last_call) return;
   std::vector<NodeId> chosen;
   std::set<std::int32_t> hints;
   for (const auto& [id, node] : nodes_)

@@ -58,7 +58,9 @@ Round::Reason Round::reason(Instant now) const {
   if (now < pause_until_)
     return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", alike_, alike_code_, seconds(start_over_within)), pause_until_, "they are started again"};
   if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
-  return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), *enough_since_ + options().last_call, "last call ends"};
+  if (ended_ && generation_.number == 0)
+    return {fmt::format("generation {} is over; {} of its {} are back", to_string(*ended_), waiting_, count_of(ended_nodes_, "node")), closes_at(), "the others begin the next one"};
+  return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), closes_at(), "last call ends"};
 }
 
 void Round::explain(Instant now) {
@@ -99,7 +101,7 @@ void Round::wake(Instant now) {
     at(hold_until_);
     at(pause_until_);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
-    if (!runs() && enough_since_ && living_members_all_ready()) at(*enough_since_ + options().last_call);
+    if (!runs() && enough_since_ && living_members_all_ready()) at(closes_at());
     if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);
   }
   // It looks at the clock as often as it expects to be heard of, or it would not notice that it was itself asleep.

@@ -41,7 +41,7 @@ class Node {
       if (const auto* send = std::get_if<Send>(&a)) {
         if (const auto* join = std::get_if<Join>(&send->message))
           words.push_back(fmt::format("join{} last {}{}{}{}", join->resuming ? " resuming" : "", join->last.number,
-                                      join->seat ? fmt::format(" seat {}", join->seat->group_rank) : "", join->broken ? " broken" : "",
+                                      join->seat && join->resuming ? fmt::format(" seat {}", join->seat->group_rank) : "", join->broken ? " broken" : "",
                                       join->coordinated_by ? fmt::format(" coordinated by {}", *join->coordinated_by) : ""));
         else if (std::holds_alternative<Acknowledge>(send->message))
           words.push_back(fmt::format("acknowledge {}", std::get<Acknowledge>(send->message).generation.number));

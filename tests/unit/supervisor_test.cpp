@@ -321,6 +321,11 @@ TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
     CHECK(node.on(LinkUp{}) == Words{"join resuming last 1"});
     node.ended(0);
     CHECK(node.ended(1).back() == "join last 1");
+    SECTION("whose place is told, for whoever never heard of it") {
+      const auto& join = std::get<Join>(std::get<Send>(node.actions.back()).message);
+      REQUIRE(join.seat);
+      CHECK(*join.seat == world(1, 2).seat);
+    }
   }
   SECTION("or are stopped when nobody takes over within the grace") {
     node.wait(300s);

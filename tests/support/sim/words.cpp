@@ -7,7 +7,7 @@ namespace elrun::sim {
 namespace {
 
 std::string of(const Join& m) {
-  return fmt::format("Join (last {}{}{})", to_string(m.last), m.resuming ? ", resuming" : "", m.seat ? m.broken ? " its seat, broken" : " its seat" : "");
+  return fmt::format("Join (last {}{}{})", to_string(m.last), m.resuming ? ", resuming" : "", m.seat && m.resuming ? m.broken ? " its seat, broken" : " its seat" : "");
 }
 std::string of(const NodeAlive&) { return "NodeAlive"; }
 std::string of(const Acknowledge& m) { return fmt::format("Acknowledge {}", to_string(m.generation)); }

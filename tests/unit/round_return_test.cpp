@@ -1,0 +1,122 @@
+// A coordinator is lost after it ended a generation and before it began the next: who comes to the next one has no workers.
+#include "rendezvous/round.hpp"
+#include "tests/support/round_bench.hpp"
+
+namespace elrun::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr RoundOptions one_to_three{.nodes_min = 1, .nodes_max = 3, .last_call = 30s};
+
+RoundSetup fresh_setup() {
+  RoundSetup setup = bench_setup();
+  setup.lineage = {{0x5555, 0x6666}};
+  return setup;
+}
+
+/// "a", "b" and "c" of a generation that "b" coordinated in its own process, come to another coordinator one by one.
+struct Return : RoundBench {
+  World a, b, c;
+  Return() : RoundBench{one_to_three, fresh_setup()} {
+    RoundBench old{one_to_three};
+    const auto first = old.join("a"), second = old.join_in_process("b"), third = old.join("c");
+    a = *old.last<World>(first), b = *old.last<World>(second), c = *old.last<World>(third);
+  }
+  Join ended(const char* node, const World& world) const {
+    Join join = a_join(node);
+    join.last = world.generation;
+    join.seat = world.seat;
+    join.coordinated_by = world.coordinated_by;
+    return join;
+  }
+  StreamNumber come(const char* node, const World& world) { return join(ended(node, world)); }
+};
+
+}  // namespace
+
+TEST_CASE("whoever is left of a generation that was over begins the next one at once", "[round]") {
+  Return bench;
+  const auto a = bench.come("a", bench.a);
+  CHECK(bench.begun.empty());
+  SECTION("the one that coordinated it is not waited for") {
+    const auto c = bench.come("c", bench.c);
+    CHECK(bench.world(a) == "a c");
+    CHECK(bench.world(c) == "a c");
+    CHECK(bench.generation().number > bench.a.generation.number);
+  }
+  SECTION("the other way round, it was another one's that is missing") {
+    const auto b = bench.come("b", bench.b);
+    bench.pass(2900ms);
+    CHECK(bench.begun.empty());
+    CHECK_THAT(bench.last<Waiting>(a)->why, Contains("generation 1") && Contains("is over; 2 of its 3 nodes are back; the others begin the next one in 3 s"));
+    bench.pass(100ms);
+    CHECK(bench.world(b) == "a b");
+  }
+  SECTION("all of them") {
+    Join ending = bench.a_resuming_join("c", bench.c);
+    ending.seat.reset();  // it has not ended its workers yet
+    const auto c = bench.join(ending);
+    const auto b = bench.come("b", bench.b);
+    CHECK(bench.begun.empty());
+    bench.say(c, bench.ended("c", bench.c));
+    CHECK(bench.world(b) == "a b c");
+  }
+}
+
+TEST_CASE("who is on the way back after a generation was over has as long as it tries again within", "[round]") {
+  Return bench;
+  const auto a = bench.come("a", bench.a);
+  SECTION("and no longer: last call is for the first formation of a job") {
+    bench.pass(2900ms);
+    CHECK(bench.begun.empty());
+    bench.pass(100ms);
+    CHECK(bench.world(a) == "a");
+  }
+  SECTION("a spare is none of them") {
+    const auto spare = bench.join("x");
+    bench.pass(2900ms);
+    CHECK(bench.begun.empty());
+    bench.pass(100ms);
+    CHECK(bench.world(spare) == "a x");
+  }
+  SECTION("nor is a node that comes with a seat of an earlier generation") {
+    World earlier = bench.c;
+    earlier.generation.number = 0;
+    earlier.generation.lineage = {};
+    bench.come("c", earlier);
+    bench.pass(2900ms);
+    CHECK(bench.begun.empty());
+  }
+  SECTION("one that is here and still ends its workers has as long as it needs") {
+    Join ending = bench.a_join("c");
+    ending.last = bench.c.generation;
+    ending.resuming = true;
+    const auto c = bench.join(ending);
+    bench.pass(10s);
+    CHECK(bench.begun.empty());
+    bench.say(c, bench.ended("c", bench.c));
+    CHECK(bench.world(a) == "a c");
+  }
+  SECTION("they do not agree on who coordinated") {
+    World other = bench.c;
+    SECTION("one was told of a node that is here") { other.coordinated_by = 0; }
+    SECTION("one was told of nobody") { other.coordinated_by.reset(); }
+    SECTION("out of bounds") { other.coordinated_by = 3; }
+    bench.come("c", other);
+    bench.pass(2900ms);
+    CHECK(bench.begun.empty());
+    bench.pass(100ms);
+    CHECK(bench.world(a) == "a c");
+  }
+}
+
+TEST_CASE("a last call that is shorter is not made longer by those who were there before", "[round]") {
+  Return bench;
+  bench.options.last_call = 1s;
+  const auto a = bench.come("a", bench.a);
+  bench.pass(1s);
+  CHECK(bench.world(a) == "a");
+}
+
+}  // namespace elrun::test

@@ -58,11 +58,16 @@ enum class Reduce : std::uint8_t {
           ///< a rank's slots are no whole subtree. The result depends on the world; with `Exchange::per_step` only.
 };
 
+/// `Plan::samples` of a stream, which has an order of its own and no end that is known. Slot s of step t gets the ids
+/// t * global_batch + s * micro_batch and the `micro_batch` - 1 that follow: the same range whoever reads it, and again when the
+/// step is done again.
+constexpr std::uint64_t endless = ~std::uint64_t{0};
+
 /// A job's plan. Everything but `placement`, `memory_per_rank`, `overlap` and `steps` is hashed into the checkpoint: another plan is another job.
 struct Plan {
   std::uint64_t global_batch = 0;  ///< Samples per step.
   std::uint64_t micro_batch = 0;   ///< Samples per slot; divides `global_batch`. Slots per step V = global / micro.
-  std::uint64_t samples = 0;       ///< Samples of the data set, N. Positions beyond go into the next epoch.
+  std::uint64_t samples = 0;       ///< Samples of the data set, N, shuffled anew in each epoch; or `endless`: a stream, in its order.
   std::uint64_t data_hash = 0;     ///< Hash of the data's content, so that a checkpoint meets its own data again.
   std::uint64_t steps = 0;         ///< Steps until the job is over. More may be asked of a finished job later.
   std::uint64_t seed = 0;          ///< Of data order, initial values and slots' random numbers.

@@ -32,7 +32,7 @@ std::vector<std::string> Plan::problems() const {
   else if (slots() > slots_max)
     say("global_batch {} / micro_batch {} gives {} slots per step, above the limit of {}: raise micro_batch",
         global_batch, micro_batch, slots(), slots_max);
-  if (samples == 0) say("samples is 0: the data set is empty");
+  if (samples == 0) say("samples is 0: the data set is empty; of a stream say elrun::endless");
   if (steps == 0) say("steps is 0: there is nothing to train; ask for at least one step");
   if (steps != 0 && global_batch > (std::uint64_t{1} << 62) / steps)
     say("steps {} x global_batch {} is beyond 2^62 sample positions", steps, global_batch);
@@ -100,7 +100,7 @@ PlanIdentity identity(const Plan& plan) {
       "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: {}\nleaves: {}\n"
       "optimizer: {}\n"
       "architecture: {}\nelrun.numeric: {}\nprogram.numeric: {}\n",
-      plan.global_batch, plan.micro_batch, plan.samples, plan.data_hash, plan.seed, name_of(plan.reduce),
+      plan.global_batch, plan.micro_batch, plan.samples == endless ? "endless" : fmt::to_string(plan.samples), plan.data_hash, plan.seed, name_of(plan.reduce),
       name_of(plan.leaves), name_of(plan.optimizer), architecture, numeric_version, plan.numeric);
   out.hash = to_hex(sha256(as_bytes(out.description)));
   return out;

@@ -1,6 +1,7 @@
 #include "lib/job/sampler.hpp"
 
 #include <bit>
+#include <numeric>
 
 #include "lib/base/assert.hpp"
 #include "lib/base/bytes.hpp"
@@ -47,8 +48,9 @@ std::uint64_t permuted(std::uint64_t seed, std::uint64_t epoch, std::uint64_t pl
 }
 
 void samples_of_slot(const Plan& plan, std::uint64_t step, std::uint32_t slot, std::span<std::uint64_t> out) {
-  const std::uint64_t seed = key_of("elrun.data-order", plan.seed, 0);
   std::uint64_t position = step * plan.global_batch + slot * plan.micro_batch;
+  if (plan.samples == endless) return std::iota(out.begin(), out.end(), position);
+  const std::uint64_t seed = key_of("elrun.data-order", plan.seed, 0);
   for (std::uint64_t& sample : out) {
     sample = permuted(seed, position / plan.samples, position % plan.samples, plan.samples);
     ++position;

@@ -2,7 +2,7 @@
 /// \file Data order without state: which sample stands at a position follows from (seed, position) alone.
 ///
 /// Position p = step * global_batch + slot * micro_batch + i lies in epoch p / N at place p mod N; the sample is a
-/// keyed permutation of the place: a Feistel network over the next even number of bits, walked until it lands below N
+/// keyed permutation of the place (of a stream it is p itself): a Feistel network over the next even number of bits, walked until it lands below N
 /// (a cycle of a permutation comes back, so the walk ends, after fewer than four steps on average).
 
 #include <cstdint>

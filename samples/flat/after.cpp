@@ -131,7 +131,7 @@ void train(elrun::Job& job, const Options& options, const std::vector<unsigned c
   for (const unsigned char byte : text) hash = (hash ^ byte) * 1099511628211u;
   job.configure({.global_batch = batch,
                  .micro_batch = options.micro_batch,
-                 .samples = text.size() - context,
+                 .samples = elrun::endless,  // in the order of the program, not in one of the job
                  .data_hash = hash,
                  .steps = options.steps,
                  .placement = elrun::zero(static_cast<int>(options.zero)),
@@ -154,8 +154,7 @@ void train(elrun::Job& job, const Options& options, const std::vector<unsigned c
   const auto lr = static_cast<float>(options.lr);
   while (auto step = job.next_step()) {
     for (elrun::Slot& slot : step->slots()) {
-      std::uint64_t position = step->number() * batch + slot.index() * options.micro_batch;
-      for (const unsigned char*& s : samples) s = sample(text, position++);
+      for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = sample(text, slot.samples()[i]);
       const auto scope = unit.use_grad();  // weights are there, gradients are zero; handed off when it ends
       for (std::size_t t = 0; t < tensors; ++t) parameters[t] = views[t].data(), gradients[t] = views[t].grad();
       const float loss = forward(samples.size(), samples.data(), parameters, activations);

@@ -59,6 +59,17 @@ TEST_CASE("within an epoch every sample is in exactly one slot, and batches may 
   });
 }
 
+TEST_CASE("a stream is read in its order, by ranges that step and slot tell", "[job]") {
+  Plan plan{.global_batch = 6, .micro_batch = 3, .samples = endless, .steps = 1, .seed = 7};
+  CHECK(plan.problems().empty());
+  std::vector<std::uint64_t> slot(3);
+  samples_of_slot(plan, 0, 0, slot);
+  CHECK(slot == std::vector<std::uint64_t>{0, 1, 2});
+  samples_of_slot(plan, (std::uint64_t{1} << 61) / 6, 1, slot);
+  const std::uint64_t first = (std::uint64_t{1} << 61) / 6 * 6 + 3;
+  CHECK(slot == std::vector<std::uint64_t>{first, first + 1, first + 2});
+}
+
 TEST_CASE("random numbers follow from seed, step, slot, operation and element", "[job]") {
   std::set<std::uint32_t> numbers;
   for (const std::uint64_t seed : {1u, 2u})

@@ -11,6 +11,7 @@
 #include <deque>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -252,7 +253,7 @@ class Agent {
       const Generation before = supervisor_.last_generation();
       const std::vector<Action> actions = supervisor_.on(event, clock_.now());
       log_context_->generation = supervisor_.last_generation().number;
-      if (supervisor_.last_generation() != before) reporter_.began(std::get<World>(std::get<CoordinatorSaid>(event).message), supervisor_.node_restarts());
+      if (supervisor_.last_generation() != before) reporter_.began(std::get<World>(std::get<CoordinatorSaid>(event).message), supervisor_);
       side_doors_.saw(event, actions, supervisor_);
       for (const Action& action : actions)
         std::visit([this](const auto& a) { perform(a); }, action);
@@ -294,11 +295,13 @@ class Agent {
   }
 
   void perform(const Spawn& a) {
-    if (spawned_ != a.world.generation) output_->begin_attempt();
-    spawned_ = a.world.generation;
+    // One attempt has the files of one process of each worker.
+    if (std::exchange(spawned_for_, a.world.generation) != a.world.generation || spawned_.contains(a.worker)) output_->begin_attempt(), spawned_.clear();
+    spawned_.insert(a.worker);
+    const Rank placed{a.world.seat.base_rank + a.place};
     const Path error_file = output_->error_file(a.worker);
-    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), error_file};
-    const WorkerStreams streams = output_->open(a.worker, Rank{a.world.seat.base_rank + a.worker.value()});
+    const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), a.place, error_file};
+    const WorkerStreams streams = output_->open(a.worker, placed);
     const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker),
                               worker_environment(setting_.environment, worker), streams.out.get(), streams.err.get(),
                               setting_.cpus.empty() ? Cpus{} : setting_.cpus[a.worker.value()]};
@@ -316,7 +319,7 @@ class Agent {
     }
     if (const int error = (*child)->exec_error(); error != 0)
       log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
-    reporter_.started(rank, (*child)->pid(), error_file, output_->layout().base() != setting_.directory);
+    reporter_.started(rank, placed, (*child)->pid(), error_file, output_->layout().base() != setting_.directory);
     feed(WorkerStarted{rank, (*child)->pid()});
     if (options_.hang_timeout > Duration{0} && options_.hang_sign == HangSign::output) watch_output();
     children_.insert_or_assign(rank, std::move(*child));
@@ -476,7 +479,8 @@ class Agent {
   asio::steady_timer output_watch_{loop_};
   std::map<LocalRank, std::uintmax_t> bytes_seen_;
   std::map<LocalRank, std::string> never_ran_;  // why a worker could not be executed
-  Generation spawned_{};  // whose workers are the attempt at hand
+  Generation spawned_for_{};  // whose workers are the attempt at hand
+  std::set<LocalRank> spawned_;
   Orphans orphans_{loop_, clock_, [this](pid_t pid) { return is_known(pid); }};
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<Coordinator> coordinator_;

@@ -62,8 +62,10 @@ std::string_view word_of(Supervisor::Phase phase) {
 void Chronicle::saw(const Turn& turn) {
   note_event(turn);
   for (const Action& action : turn.actions) note_action(turn, action);
-  record_.phase = turn.phase;
-  if (turn.phase == Supervisor::Phase::joining || turn.phase == Supervisor::Phase::finished) record_.workers.clear();
+  record_.phase = turn.supervisor.phase();
+  if (record_.phase == Supervisor::Phase::finished) record_.workers.clear();
+  for (auto& [local, worker] : record_.workers)
+    if (const auto rank = turn.supervisor.rank(LocalRank{local})) worker.rank = rank->value();
 }
 
 void Chronicle::note_event(const Turn& turn) {
@@ -74,12 +76,12 @@ void Chronicle::note_event(const Turn& turn) {
     record_.connected = false;
     record_.waiting_for = "the coordinator: " + down->why.what.substr(0, text_max);
   } else if (const auto* started = std::get_if<WorkerStarted>(&turn.event)) {
-    if (started->worker.value() < record_.workers.size())
-      record_.workers[started->worker.value()].pid = started->pid, record_.workers[started->worker.value()].state = WorkerRecord::State::running;
+    if (const auto worker = record_.workers.find(started->worker.value()); worker != record_.workers.end())
+      worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;
   } else if (const auto* ended = std::get_if<WorkerEnded>(&turn.event)) {
     note_end(*ended, turn.now);
   } else if (const auto* said = std::get_if<CoordinatorSaid>(&turn.event)) {
-    if (const auto* world = std::get_if<World>(&said->message); world != nullptr && world->generation == turn.newest && world->generation != record_.world.generation)
+    if (const auto* world = std::get_if<World>(&said->message); world != nullptr && world->generation == turn.supervisor.last_generation() && world->generation != record_.world.generation)
       began_generation(turn, *world);
     else if (const auto* waiting = std::get_if<Waiting>(&said->message))
       record_.waiting_for = waiting->why.substr(0, text_max);
@@ -88,9 +90,8 @@ void Chronicle::note_event(const Turn& turn) {
     else if (const auto* resumed = std::get_if<Resumed>(&said->message); resumed != nullptr && resumed->fresh)
       ++record_.coordinator_changes;
   } else if (const auto* worker = std::get_if<WorkerSaid>(&turn.event)) {
-    // A rank below this node's first wraps around, and is out of range. The supervisor has refused it as well.
-    if (const auto* hello = std::get_if<Hello>(&worker->message))
-      if (const std::size_t i = hello->rank - record_.world.seat.base_rank; hello->is_job && i < record_.workers.size()) record_.workers[i].is_job = true;
+    if (std::holds_alternative<Hello>(worker->message))
+      for (auto& [local, known] : record_.workers) known.is_job = turn.supervisor.is_job(LocalRank{local});
   }
 }
 
@@ -100,13 +101,11 @@ void Chronicle::began_generation(const Turn& turn, const World& world) {
   const EndCause cause = end_cause_.value_or(EndCause::other);
   record_.world = world;
   record_.waiting_for.clear();
-  record_.workers.clear();
   record_.last_step_at.reset();  // a step of another generation is not one step away
   ++record_.meetings[Meeting::world];
   if (waits_since_) record_.meeting_seconds.observe(seconds(turn.now - *waits_since_));
   if (lost_at_) record_.recovery_seconds.try_emplace(cause, recovery_bounds).first->second.observe(seconds(turn.now - *lost_at_));
-  for (const Action& action : turn.actions)
-    if (std::holds_alternative<Spawn>(action)) record_.workers.emplace_back(), record_.worker_restarts[cause] += again ? 1 : 0;
+  start_cause_ = again ? std::optional{cause} : std::nullopt;
   waits_since_.reset();
   lost_at_.reset();
   end_cause_.reset();
@@ -115,22 +114,22 @@ void Chronicle::began_generation(const Turn& turn, const World& world) {
 
 void Chronicle::note_end(const WorkerEnded& ended, Instant now) {
   ++record_.worker_exits[{ended.ending.exit_code, ended.ending.signal}];
-  const std::size_t i = ended.worker.value();
-  if (i >= record_.workers.size()) return;
-  WorkerRecord& worker = record_.workers[i];
+  const auto found = record_.workers.find(ended.worker.value());
+  if (found == record_.workers.end()) return;
+  WorkerRecord& worker = found->second;
   worker.state = ended.ending.ok() ? WorkerRecord::State::done : WorkerRecord::State::failed;
   // What ends while workers are being stopped was asked to.
   if (ended.ending.ok() || record_.phase != Supervisor::Phase::running) return;
   own_failure_ = true;
   if (!lost_at_) lost_at_ = now;
   if (!end_cause_) end_cause_ = EndCause::worker;
-  record_.last_failure = fmt::format("rank {} (local rank {}, pid {}) ended by {} in generation {}", record_.world.seat.base_rank + i, i, worker.pid,
+  record_.last_failure = fmt::format("rank {} (local rank {}, pid {}) ended by {} in generation {}", worker.rank, found->first, worker.pid,
                                      describe(ended.ending), record_.world.generation.number);
 }
 
 void Chronicle::note_revoke(const Revoke& revoke, Instant now) {
   const EndCause cause = cause_of(revoke.why);
-  end_cause_ = cause;
+  end_cause_ = start_cause_ = cause;
   if (own_failure_) ++record_.node_restarts;
   own_failure_ = false;
   if (cause == EndCause::growth) return;
@@ -140,6 +139,11 @@ void Chronicle::note_revoke(const Revoke& revoke, Instant now) {
 
 void Chronicle::note_action(const Turn& turn, const Action& action) {
   if (const auto* finish = std::get_if<Finish>(&action)) return note_finish(*finish, turn.event);
+  if (const auto* spawn = std::get_if<Spawn>(&action)) {
+    record_.workers.insert_or_assign(spawn->worker.value(), WorkerRecord{.rank = spawn->world.seat.base_rank + spawn->place});
+    record_.worker_restarts[start_cause_.value_or(EndCause::other)] += start_cause_ ? 1 : 0;
+  }
+  if (const auto* release = std::get_if<Release>(&action)) record_.workers.erase(release->worker.value());
   const auto* send = std::get_if<Send>(&action);
   if (send == nullptr) return;
   if (const auto* join = std::get_if<Join>(&send->message); join != nullptr && !join->resuming && !waits_since_) waits_since_ = turn.now;

@@ -30,6 +30,7 @@ struct WorkerRecord {
   enum class State { starting, running, done, failed };
   std::int64_t pid = 0;
   State state = State::starting;
+  std::uint32_t rank = 0;  ///< Of one that is still coming: the one that its environment names.
   bool is_job = false;  ///< It uses libelrun's Job.
 };
 inline constexpr std::array worker_states{WorkerRecord::State::starting, WorkerRecord::State::running, WorkerRecord::State::done,
@@ -46,7 +47,7 @@ struct NodeRecord {
   Instant began{};
   Supervisor::Phase phase = Supervisor::Phase::joining;
   World world;                        ///< The newest that this node took part in; generation 0: none yet
-  std::vector<WorkerRecord> workers;  ///< Of `world`; none once they are gone.
+  std::map<std::uint32_t, WorkerRecord> workers;  ///< By local rank: those that are there, in `world` or on their way to the next one.
   bool connected = false;             ///< To a coordinator.
   std::string waiting_for;            ///< Empty when nothing is waited for.
   std::string last_failure;           ///< The newest, in words; empty: none
@@ -73,8 +74,7 @@ class Chronicle {
   struct Turn {
     const Event& event;
     std::span<const Action> actions;
-    Supervisor::Phase phase;
-    const Generation& newest;  ///< That this node took part in.
+    const Supervisor& supervisor;  ///< As it is after the event.
     Instant now;
     std::int64_t wall_ns = 0;
   };
@@ -93,6 +93,7 @@ class Chronicle {
   std::optional<Instant> waits_since_;  // for a world
   std::optional<Instant> lost_at_;
   std::optional<EndCause> end_cause_;   // of the newest generation
+  std::optional<EndCause> start_cause_;  // why workers are started; none: for the first time
   bool own_failure_ = false;
 };
 

@@ -44,13 +44,13 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
 
   set("LOCAL_RANK", setting.options.virtual_local_rank ? 0 : local);
   if (setting.options.virtual_local_rank) set("CUDA_VISIBLE_DEVICES", device_of(variables, local));
-  set("RANK", seat.base_rank + local);
+  set("RANK", seat.base_rank + setting.place);
   set("LOCAL_WORLD_SIZE", setting.options.workers);
   set("WORLD_SIZE", seat.world_size);
   set("GROUP_RANK", seat.group_rank);
   set("GROUP_WORLD_SIZE", seat.nodes);
   set("ROLE_NAME", setting.options.role);
-  set("ROLE_RANK", role.base_rank + local);
+  set("ROLE_RANK", role.base_rank + setting.place);
   set("ROLE_WORLD_SIZE", role.world_size);
   set("MASTER_ADDR", world.master_address);
   set("MASTER_PORT", world.master_port);

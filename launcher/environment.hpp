@@ -20,6 +20,7 @@ struct WorkerSetting {
   LocalRank local_rank;
   std::uint32_t node_restarts = 0;  ///< Generations that ended by a failure of this node's own workers.
   Path socket;                      ///< Where the agent serves the worker protocol.
+  std::uint32_t place = 0;          ///< Among the workers that the node has in `world`
   Path error_file{};                ///< Where the worker may explain its failure (torch's `record`); empty: nowhere.
 };
 

@@ -25,7 +25,7 @@ std::vector<Sample> by_word(std::string_view label, const Words& words, const Co
 
 std::vector<Sample> workers_by_state(const NodeRecord& node) {
   std::map<WorkerRecord::State, std::uint64_t> counts;
-  for (const WorkerRecord& worker : node.workers) ++counts[worker.state];
+  for (const auto& [local, worker] : node.workers) ++counts[worker.state];
   return by_word("state", worker_states, counts);
 }
 

@@ -77,9 +77,8 @@ std::string status_page(const Glance& glance) {
   const AgentIdentity& agent = glance.agent;
   const Seat& seat = node.world.seat;
   Json workers = Json::array();
-  for (std::size_t i = 0; i < node.workers.size(); ++i) {
-    const WorkerRecord& worker = node.workers[i];
-    workers.push_back({{"local_rank", i}, {"rank", seat.base_rank + i}, {"pid", worker.pid}, {"state", word_of(worker.state)}, {"is_job", worker.is_job}});
+  for (const auto& [local, worker] : node.workers) {
+    workers.push_back({{"local_rank", local}, {"rank", worker.rank}, {"pid", worker.pid}, {"state", word_of(worker.state)}, {"is_job", worker.is_job}});
   }
   Json page{{"version", agent.version},
             {"run", agent.run.value()},

@@ -97,6 +97,7 @@ Json environment_of_first_worker(const LaunchOptions& o, const Variables& own) {
                                      .local_rank = first_worker,
                                      .node_restarts = number,
                                      .socket = name,
+                                     .place = first_worker.value(),
                                      .error_file = name});
   };
   const Variables one = in_world(1), other = in_world(2);

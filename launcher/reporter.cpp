@@ -101,19 +101,19 @@ void Reporter::event(WorkerEvent event) {
 
 void Reporter::joining() { joining_since_ = clock_.now(); }
 
-void Reporter::began(const World& world, std::uint32_t node_restarts) {
+void Reporter::began(const World& world, const Supervisor& supervisor) {
   place_.group_rank = world.seat.group_rank;
   place_.nodes = world.seat.nodes;
   place_.world_size = world.seat.world_size;
-  place_.restarts = node_restarts;
-  base_rank_ = world.seat.base_rank;
-  for (auto& [local, worker] : workers_) worker.rank = base_rank_ + local.value();
+  place_.restarts = supervisor.node_restarts();
+  for (auto& [local, worker] : workers_)
+    if (const auto rank = supervisor.rank(local)) worker.rank = rank->value();
   event({.state = "RENDEZVOUS", .took = clock_.now() - joining_since_});
   event({.state = "ASSIGN_WORKER_RANKS"});
 }
 
-void Reporter::started(LocalRank local, std::int64_t pid, Path error_file, bool keeps) {
-  const Worker worker{base_rank_ + local.value(), pid, clock_.wall_ns(), memory_.oom_kills(), std::move(error_file), keeps, {}};
+void Reporter::started(LocalRank local, Rank rank, std::int64_t pid, Path error_file, bool keeps) {
+  const Worker worker{rank.value(), pid, clock_.wall_ns(), memory_.oom_kills(), std::move(error_file), keeps, {}};
   workers_.insert_or_assign(local, worker);
   event({.state = "START", .worker = WorkerEvent::Worker{worker.rank, local.value(), pid, {}}});
 }

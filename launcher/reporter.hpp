@@ -32,9 +32,9 @@ class Reporter {
   Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, LogStream& lines, const Log& log);
 
   void joining();  ///< The node waits for a generation.
-  void began(const World& world, std::uint32_t node_restarts);
+  void began(const World& world, const Supervisor& supervisor);
   /// `keeps`: its error file is there when elrun is gone.
-  void started(LocalRank worker, std::int64_t pid, Path error_file, bool keeps);
+  void started(LocalRank worker, Rank rank, std::int64_t pid, Path error_file, bool keeps);
   /// A worker that could not be executed has the reason, whose exit code is elrun's.
   [[nodiscard]] WorkerEnded ended(LocalRank worker, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
                                   const std::vector<std::string>& last_lines);
@@ -69,7 +69,6 @@ class Reporter {
   const Instant born_;
   Instant joining_since_;
   WorkerEvent place_;  // of the newest generation, for its events
-  std::uint32_t base_rank_ = 0;
   std::map<LocalRank, Worker> workers_;
 };
 

@@ -100,7 +100,7 @@ void SideDoors::open_timers(const SideOptions& options, const Path& directory, V
 }
 
 void SideDoors::saw(const Event& event, std::span<const Action> actions, const Supervisor& supervisor) {
-  chronicle_.saw({event, actions, supervisor.phase(), supervisor.last_generation(), clock_.now(), clock_.wall_ns()});
+  chronicle_.saw({event, actions, supervisor, clock_.now(), clock_.wall_ns()});
 }
 
 HttpReply SideDoors::answer(const HttpRequest& request) const {

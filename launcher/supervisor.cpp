@@ -32,7 +32,7 @@ bool may_repeat(StoreOp op) { return (op != StoreOp::add || ELRUN_PLANTED(add_re
 
 }  // namespace
 
-Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, hang_{options_.hang_timeout} {}
+Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, places_{options_.workers}, hang_{options_.hang_timeout} {}
 
 std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   const Instant last_event = std::exchange(now_, now);
@@ -106,7 +106,7 @@ void Supervisor::on_started() { join_by_ = now_ + options_.timeouts.join; }
 void Supervisor::join() {
   Join join;
   join.options = options_.round;
-  join.workers = options_.workers;
+  join.workers = places_;
   join.last = last_;
   join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
   if (phase_ == Phase::running || (!join.resuming && last_.number > 0)) {
@@ -115,7 +115,8 @@ void Supervisor::join() {
     if (!job_over_) join.coordinated_by = world_.coordinated_by;
   }
   if (phase_ == Phase::running) {
-    join.broken = (own_failure_ || peer_lost_) && !job_over_;
+    const bool failed = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.ending && !w.ending->ok(); });
+    join.broken = (failed || peer_lost_) && !job_over_;
   }
   join.restarts = world_.restarts;
   join.heard = heard_;
@@ -189,8 +190,7 @@ void Supervisor::on_message(const World& m) {
   if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
     return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken",
                                            to_string(m.generation), to_string(last_)));
-  if (m.seat.base_rank + options_.workers > m.seat.world_size ||
-      (m.role.world_size > 0 && m.role.base_rank + options_.workers > m.role.world_size)) {
+  if (m.seat.base_rank + places_ > m.seat.world_size || (m.role.world_size > 0 && m.role.base_rank + places_ > m.role.world_size)) {
     Failure why{Code::protocol, Remedy::exit_process,
                 "the coordinator sent a world in which this node has no place; versions of elrun that differ?"};
     return stop({.rejoin = false, .finish = {exit_code::internal, why.what, false}}, std::nullopt, why);
@@ -198,7 +198,7 @@ void Supervisor::on_message(const World& m) {
   phase_ = Phase::running;
   served_ = true;
   before_ = world_.generation;
-  world_ = m;
+  const World before = std::exchange(world_, m);
   last_ = m.generation;
   join_by_.reset();
   waiting_for_.clear();
@@ -210,31 +210,27 @@ void Supervisor::on_message(const World& m) {
   memory_.clear();
   // A job that is over stays over: no worker starts, only the coordinator has to hear it (again).
   const auto staying = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.stays && !w.ending; });
+  const auto ready = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return is_coming(w) && w.coming.is_ready; });
   workers_.resize(job_over_ ? 0 : options_.workers);
   hang_why_.clear();
   hung_were_asked_ = false;
-  for (std::uint32_t i = 0; i < workers_.size() && options_.hang_sign == HangSign::output; ++i) hang_.watch(LocalRank{i}, now_);
   std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"),
                                  count_of(world_.seat.world_size, "worker"));
   if (m.seat.nodes > 1 && options_.workers > 0)
-    text += options_.workers == 1 ? fmt::format(", rank {} here", rank_of(0))
-                                  : fmt::format(", ranks {}-{} here", rank_of(0), rank_of(options_.workers - 1));
+    text += places_ == 1 ? fmt::format(", rank {} here", m.seat.base_rank) : fmt::format(", ranks {}-{} here", m.seat.base_rank, m.seat.base_rank + places_ - 1);
   if (staying > 0) text += fmt::format(", {} go on here in the same process", staying);
+  if (ready > 0) text += fmt::format(", {} that {} started meanwhile {} in", ready, ready == 1 ? "was" : "were", ready == 1 ? "comes" : "come");
   if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
   if (m.restarts.used > 0)
     text += fmt::format("; {} of {} used", m.restarts.used, count_of(static_cast<std::size_t>(options_.round.max_restarts >= 0 ? options_.round.max_restarts : job_restarts), "restart"));
+  if (places_ < workers_.size()) text += fmt::format("; {} being started here, and joins when it is ready", workers_.size() - places_ == 1 ? "1 worker is" : fmt::format("{} workers are", workers_.size() - places_));
   lost_ = false;
   say(Level::info, text);
-  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
-    const bool lives = workers_[i].pid != 0 && !workers_[i].ending;
-    if (lives && workers_[i].stays) {
-      welcome(i);
-    } else if (!lives) {  // else it was killed just now, and is lost in this generation
-      workers_[i] = Worker{};
-      act(Spawn{m, LocalRank{i}, node_restarts_});
-    }
-  }
+  give_places(before);
+  for (std::uint32_t i = 0; i < workers_.size() && options_.hang_sign == HangSign::output; ++i)
+    if (in_world(workers_[i])) hang_.watch(LocalRank{i}, now_);
   if (workers_.empty()) report_to_coordinator();
+  offer_more();
 }
 
 void Supervisor::on_message(const Revoke& m) {
@@ -242,7 +238,8 @@ void Supervisor::on_message(const Revoke& m) {
   if (phase_ == Phase::joining) return act(Send{Acknowledge{m.generation}});  // no process of it is left
   if (phase_ != Phase::running) return;
   // Of a worker of this node it was told when it died.
-  if (!own_failure_ || !m.why.rank || m.why.rank->value() < rank_of(0) || m.why.rank->value() >= rank_of(workers_.size()))
+  const auto is_here = [&](Rank rank) { return rank.value() >= world_.seat.base_rank && rank.value() < world_.seat.base_rank + places_; };
+  if (!own_failure_ || !m.why.rank || !is_here(*m.why.rank))
     act(Say{Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what), true});
   if (m.why.code != Code::generation_over) note_loss();  // that code: the world only grows
   if (own_failure_) ++node_restarts_;
@@ -277,6 +274,7 @@ void Supervisor::on_message(const Verdict& m) {
       hang_.clear();
       end_hung_at_.reset();
       after_ = {.rejoin = false, .finish = {0, {}, true}};
+      dismiss_coming();
       kill_at_ = now_ + options_.timeouts.last_work;
       coordinator_by_.reset();
       return;
@@ -312,13 +310,14 @@ void Supervisor::report_to_coordinator() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& w = workers_[i];
     if (!w.ending)
-      done = false;
-    else if (!w.ending->ok() && !job_over_) {
+      done = done && !in_world(w);
+    else if (!w.ending->ok() && !job_over_ && !w.coming.dismissed) {
       done = false;
       tell_of_failure(i);
     }
   }
   if (done) act(Send{WorkersDone{world_.generation}});
+  offer_more();
 }
 
 // --- time ----------------------------------------------------------------------------------------------------------

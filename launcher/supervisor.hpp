@@ -75,6 +75,8 @@ struct Spawn {
   World world;
   LocalRank worker;
   std::uint32_t node_restarts = 0;
+  std::uint32_t place = 0;  ///< Among the workers that the node has in `world`
+  bool is_coming = false;   ///< `world` is over: it comes into the next one when its program is ready for that.
 };
 /// The coordinator has nobody else for this node: does its name still lead there?
 struct LookAgain {};
@@ -147,11 +149,26 @@ class Supervisor {
   [[nodiscard]] Phase phase() const { return phase_; }
   /// How often a worker of this node ended a generation.
   [[nodiscard]] std::uint32_t node_restarts() const { return node_restarts_; }
+  /// How many workers this node has in the newest world, or wants in the next one.
+  [[nodiscard]] std::uint32_t places() const { return places_; }
+  /// Of a worker in the newest world; nothing of one that is still coming.
+  [[nodiscard]] std::optional<Rank> rank(LocalRank worker) const;
+  [[nodiscard]] bool is_job(LocalRank worker) const { return worker.value() < workers_.size() && workers_[worker.value()].is_job; }
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
+  /// Of a worker that was started beside a world: for the next one in which it can have a place.
+  struct Coming {
+    bool is_next = false;     // of one that has ended: its successor is started beside the next world
+    bool says_ready = false;  // its libelrun tells when its program waits for a place; else it acknowledges alone
+    bool is_ready = false;
+    bool dismissed = false;   // there is no next world for it
+  };
   struct Worker {
     std::int64_t pid = 0;
+    std::optional<std::uint32_t> place;    // among this node's workers in world_; none: it is coming, or there is no process
+    std::optional<Membership> began_as{};  // what its environment says; none: no process was started
+    Coming coming{};
     std::optional<Ending> ending;
     std::optional<ConnectionId> connection;
     bool is_job = false;
@@ -192,6 +209,7 @@ class Supervisor {
   void on_worker_said(ConnectionId from, const PrepareToLeave& m);
   void on_worker_said(ConnectionId from, const GenerationOver& m);
   void on_worker_said(ConnectionId from, const Returned& m);
+  void on_worker_said(ConnectionId from, const ReadyForPlace& m);
   void on_worker_said(ConnectionId from, const StoreRequest& m);
   void on_hung_up(ConnectionId from);
   void on_signal(int number);
@@ -219,8 +237,23 @@ class Supervisor {
   void tell_of_broken_line();
   void note_loss();
   void welcome(std::size_t worker);
+  [[nodiscard]] Place place_of(std::size_t worker, const Membership& membership) const;
   void all_stopped();
-  [[nodiscard]] bool is_stopped(const Worker& w) const { return w.ending || (w.stays && (w.quit || ELRUN_PLANTED(staying_is_not_acknowledged))); }
+
+  // Workers that are coming
+  [[nodiscard]] static bool lives(const Worker& w) { return w.began_as && !w.ending; }
+  [[nodiscard]] static bool in_world(const Worker& w) { return w.place.has_value(); }
+  [[nodiscard]] static bool is_coming(const Worker& w) { return lives(w) && !in_world(w); }
+  void start(std::size_t worker, const World& world, std::uint32_t place, bool coming);
+  void choose_coming();
+  void tell_it_is_early(std::size_t worker);
+  void is_ready(std::size_t worker);
+  void on_coming_ended(std::size_t worker);
+  void offer_more();
+  void dismiss_coming();
+  void give_places(const World& before);
+
+  [[nodiscard]] bool is_stopped(const Worker& w) const { return w.ending || (is_coming(w) && !w.coming.dismissed) || (w.stays && (w.quit || ELRUN_PLANTED(staying_is_not_acknowledged))); }
   void stop_if_done();
   void refuse(ConnectionId connection, Failure why);
   [[nodiscard]] std::size_t running() const;
@@ -229,6 +262,7 @@ class Supervisor {
   [[nodiscard]] std::uint32_t rank_of(std::size_t worker) const;
   [[nodiscard]] std::string name_of(std::size_t worker) const;
   [[nodiscard]] std::optional<std::size_t> worker_at(ConnectionId connection) const;
+  [[nodiscard]] std::optional<std::size_t> worker_that_is(const Hello& hello) const;
   void act(Action action) { actions_.push_back(std::move(action)); }
   void say(Level level, std::string text) { act(Say{level, std::move(text)}); }
 
@@ -241,7 +275,8 @@ class Supervisor {
   std::uint64_t heard_ = 0;  // the newest generation that ran without this node
   World world_;  // who coordinates it may change
   Generation before_{};  // world_: workers that stay may still say that it ended the job
-  std::vector<Worker> workers_;  // while joining: those that stay, and places of others
+  std::vector<Worker> workers_;  // by local rank. While joining: those that stay or are coming, and what is left of others
+  std::uint32_t places_;         // in world_; while joining: that this node wants in the next one
   AfterStop after_;
   std::map<std::pair<ConnectionId, std::uint64_t>, StoreRequest> calls_;  // under way; by caller and its number
   StoreMemory memory_;  // what this node's workers did to the store in this generation

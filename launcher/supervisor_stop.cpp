@@ -17,6 +17,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   if (phase_ == Phase::stopping && !after_.rejoin) return;  // the first reason to finish stays
   after_ = std::move(after);
   if (!after_.rejoin) coordinator_by_.reset(), join_by_.reset();
+  if (!after_.rejoin || job_over_) dismiss_coming();
   if (phase_ == Phase::stopping) return after_.rejoin ? void() : kill_staying(true);  // on its way already
   phase_ = Phase::stopping;
   const bool some_stay = after_.rejoin && !signal && !job_over_ && hang_why_.empty();
@@ -31,7 +32,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const LocalRank worker{static_cast<std::uint32_t>(i)};
     Worker& w = workers_[i];
-    if (w.released) continue;
+    if (!in_world(w) || w.released) continue;
     w.return_by.reset();
     w.stays = some_stay && w.can_stay && w.connection && !w.ending;
     w.quit = false;
@@ -61,7 +62,7 @@ void Supervisor::on_hang() {
   say(Level::error, fmt::format("{} of {} in generation {}: this is a hang. What all workers of this node are doing follows; they are killed in {}", hang_why_,
                                 names, world_.generation.number, for_people(options_.timeouts.stacks)));
   for (std::uint32_t i = 0; i < workers_.size(); ++i)
-    if (!workers_[i].ending) act(TakeStacks{LocalRank{i}});
+    if (in_world(workers_[i]) && !workers_[i].ending) act(TakeStacks{LocalRank{i}});
   end_hung_at_ = now_ + options_.timeouts.stacks;
 }
 
@@ -70,13 +71,13 @@ void Supervisor::end_hung() {
   end_hung_at_.reset();
   if (std::exchange(hung_were_asked_, true)) return kill_running();
   for (std::uint32_t i = 0; i < workers_.size(); ++i)
-    if (!workers_[i].ending) act(SignalGroup{LocalRank{i}, SIGABRT});
+    if (in_world(workers_[i]) && !workers_[i].ending) act(SignalGroup{LocalRank{i}, SIGABRT});
   end_hung_at_ = now_ + options_.timeouts.revocation;
 }
 
 void Supervisor::kill_running() {
   for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (!workers_[i].ending && !workers_[i].stays) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
+    if (in_world(workers_[i]) && !workers_[i].ending && !workers_[i].stays) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
 }
 
 // Those that were to stay, and shall not: they did not acknowledge it in time, or there is nothing to stay for.
@@ -108,7 +109,7 @@ void Supervisor::tell_of_broken_line() {
   if (phase_ != Phase::running || job_over_ || !link_up_ || !served_ || worker == workers_.end()) return;  // else it is held
   const auto local = static_cast<std::uint32_t>(worker - workers_.begin());
   say(Level::error, fmt::format("{} lost a peer that is not known to have died: {}", name_of(local), peer_lost_why_));
-  act(Send{WorkerFailed{world_.generation, local, 1, fmt::format("the loss of a peer that is not known to have died ({:.500})", peer_lost_why_), true, {}, {}}});
+  act(Send{WorkerFailed{world_.generation, local, 1, fmt::format("the loss of a peer that is not known to have died ({:.500})", peer_lost_why_), true, {}, {}, rank_of(local)}});
 }
 
 // Its peers cannot connect to it: a process of its own is the next rung.
@@ -147,16 +148,18 @@ void Supervisor::all_stopped() {
     return act(after_.finish);
   }
   phase_ = Phase::joining;
+  choose_coming();
   if (!link_up_) return;
   join();  // which says as well that no process of the old generation is left
 }
 
 std::string Supervisor::fate_of_workers() const {
   const std::string begin = job_over_ ? "the job was done" : "this node has left";
-  if (workers_.empty()) return begin + "; no worker of it was running";
-  const auto killed = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.ending->signal == SIGKILL; });
+  if (std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w); })) return begin + "; no worker of it was running";
+  const auto all = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w); });
+  const auto killed = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.ending->signal == SIGKILL; });
   std::string text = begin + "; ";
-  if (const std::size_t ended = workers_.size() - static_cast<std::size_t>(killed); ended > 0) text += fmt::format("{} ended{}", count_of(ended, "worker"), killed > 0 ? ", " : "");
+  if (const auto ended = static_cast<std::size_t>(all - killed); ended > 0) text += fmt::format("{} ended{}", count_of(ended, "worker"), killed > 0 ? ", " : "");
   if (killed > 0) text += fmt::format("{} killed", count_of(static_cast<std::size_t>(killed), "worker"));
   return text;
 }
@@ -176,7 +179,7 @@ void Supervisor::on_signal(int number) {
 // Workers of a Job have state that others need, and can save it at the next step's end; others only know the signal.
 bool Supervisor::can_prepare_to_leave() const {
   return phase_ == Phase::running && !job_over_ && running() > 0 && hang_why_.empty() &&
-         std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.ending || (w.connection && w.is_job); });
+         std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !in_world(w) || w.ending || (w.connection && w.is_job); });
 }
 
 void Supervisor::prepare_to_leave(int signal) {
@@ -184,15 +187,16 @@ void Supervisor::prepare_to_leave(int signal) {
   leave_at_ = now_ + options_.timeouts.drain;
   gone_by_ = now_ + options_.timeouts.stop_grace;
   say(Level::warning, fmt::format("{}: this node leaves as soon as the job has saved a checkpoint, in {} at the latest", signal_name(signal), for_people(options_.timeouts.drain)));
+  dismiss_coming();  // they have nothing to save
   for (const Worker& w : workers_)
-    if (!w.ending) act(Answer{*w.connection, PrepareToLeave{world_.generation}});
+    if (in_world(w) && !w.ending) act(Answer{*w.connection, PrepareToLeave{world_.generation}});
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const PrepareToLeave& m) {
   const auto i = worker_at(from);
   if (!i || !leave_at_ || m.generation != world_.generation) return;
   workers_[*i].ready_to_leave = true;
-  if (std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.ending || w.ready_to_leave; })) leave(leaving_by_);
+  if (std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !in_world(w) || w.ending || w.ready_to_leave; })) leave(leaving_by_);
 }
 
 void Supervisor::leave(int number) {
@@ -209,7 +213,7 @@ void Supervisor::leave(int number) {
   stop(after, number, {});
   if (stopping)  // they were asked by another signal, or are about to end by themselves
     for (std::size_t i = 0; i < workers_.size(); ++i)
-      if (!workers_[i].ending) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, number});
+      if (in_world(workers_[i]) && !workers_[i].ending) act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, number});
 }
 
 }  // namespace elrun::inline v0::launcher

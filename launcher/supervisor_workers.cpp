@@ -19,11 +19,7 @@ constexpr Duration broken_line_most = 10s;  // well before workers give up waiti
 
 std::size_t Supervisor::running() const {
   return static_cast<std::size_t>(
-      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.ending; }));
-}
-
-std::uint32_t Supervisor::rank_of(std::size_t worker) const {
-  return world_.seat.base_rank + static_cast<std::uint32_t>(worker);
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && !w.ending; }));
 }
 
 std::string Supervisor::name_of(std::size_t worker) const {
@@ -45,6 +41,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   w.failed_at = now_ - e.ago;
   w.death = e.death;
   if (!hang_why_.empty() && !e.ending.ok()) w.death.evidence = fmt::format("it hung ({}), and elrun ended it", hang_why_);
+  if (!in_world(w)) return on_coming_ended(i);
   if (phase_ == Phase::joining) {  // one that was to stay: the next world gets a fresh one
     act(SignalGroup{e.worker, SIGKILL});
     act(Release{e.worker});
@@ -72,7 +69,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     join_as_broken();
   }
   const bool all_well = std::all_of(workers_.begin(), workers_.end(),
-                                    [this](const Worker& x) { return x.ending && (x.ending->ok() || job_over_); });
+                                    [this](const Worker& x) { return !in_world(x) || (x.ending && (x.ending->ok() || job_over_)); });
   if (all_well) act(Send{WorkersDone{world_.generation}});
   end_without_coordinator();
 }
@@ -92,7 +89,8 @@ void Supervisor::tell_of_failure(std::size_t worker) {
   // An error that elrun's signal cut short: the exit code would have been the interpreter's for an exception.
   const bool cut_short = phase_ == Phase::stopping && w.ending->signal != 0 && w.failed_at < stopped_at_;
   WorkerFailed failed{world_.generation, static_cast<std::uint32_t>(worker), cut_short ? 1 : code_of(*w.ending),
-                      cause_of(*w.ending), w.is_job, std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h), {}};
+                      cause_of(*w.ending), w.is_job, std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h), {}, rank_of(worker)};
+  if (!in_world(w)) failed.what += " before it was in a world";
   if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
   failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
   act(Send{std::move(failed)});
@@ -109,18 +107,17 @@ void Supervisor::refuse(ConnectionId connection, Failure why) {
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
-  if (phase_ != Phase::running)
+  const auto i = worker_that_is(hello);
+  if (phase_ != Phase::running && !(i && is_coming(workers_[*i])))
     return refuse(from, {Code::generation_over, Remedy::exit_process, "this node's generation is over"});
-  const std::uint32_t base = rank_of(0);
-  const std::size_t i = hello.rank - base;  // below base it wraps and is out of range
-  if (hello.rank < base || i >= workers_.size() || hello.world != world_.seat.world_size)
+  if (!i)
     return refuse(
         from,
         {Code::refused, Remedy::fix_config,
          fmt::format(
              "rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?",
-             hello.rank, hello.world, options_.node.value(), base, base + workers_.size() - 1, world_.seat.world_size)});
-  Worker& w = workers_[i];
+             hello.rank, hello.world, options_.node.value(), world_.seat.base_rank, world_.seat.base_rank + places_ - 1, world_.seat.world_size)});
+  Worker& w = workers_[*i];
   if (w.ending || w.connection)
     return refuse(
         from, {Code::already_exists, Remedy::fix_config,
@@ -129,17 +126,40 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   w.connection = from;
   w.is_job = hello.is_job;
   w.can_stay = hello.stays;
-  hang_.watch(LocalRank{static_cast<std::uint32_t>(i)}, now_);
-  welcome(i);
+  if (is_coming(w)) {
+    if (w.coming.dismissed || !hello.stays) return refuse(from, {Code::generation_over, Remedy::exit_process, "the generation of this worker is over"});
+    w.coming.says_ready = hello.says_ready;
+    return tell_it_is_early(*i);
+  }
+  hang_.watch(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
+  welcome(*i);
+}
+
+// Ranks move from one generation to the next: what its environment said at its start is what it says now, and so may
+// another one's have said. A wrapper has another process number than its program.
+std::optional<std::size_t> Supervisor::worker_that_is(const Hello& hello) const {
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
+    if (!w.began_as || w.began_as->rank.value() != hello.rank || w.began_as->world.value() != hello.world) continue;
+    if (w.pid != 0 && static_cast<std::uint64_t>(w.pid) == hello.pid) return i;
+    if (!found || (!w.ending && !w.connection)) found = i;
+  }
+  return found;
 }
 
 // A worker that stays has a time to come back from its program, which its peers wait for.
 void Supervisor::welcome(std::size_t worker) {
   Worker& w = workers_[worker];
-  if (w.stays) w.return_by = now_ + std::max(options_.timeouts.returning, w.returns_within);
+  if (w.stays || w.coming.says_ready) w.return_by = now_ + std::max(options_.timeouts.returning, w.returns_within);
   w.stays = w.quit = w.ready_to_leave = w.cannot_go_on = w.held = false;
+  w.coming = {};
+  act(Answer{*w.connection, Welcome{place_of(worker, {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}})}});
+}
+
+Place Supervisor::place_of(std::size_t worker, const Membership& membership) const {
   Place place;
-  place.membership = {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}};
+  place.membership = membership;
   place.local_rank = LocalRank{static_cast<std::uint32_t>(worker)};
   place.local_world = options_.workers;
   place.run = options_.run;
@@ -148,7 +168,7 @@ void Supervisor::welcome(std::size_t worker) {
   place.key = world_.key;
   place.restart_count = world_.restarts.generations;
   place.elastic = true;
-  act(Answer{*w.connection, Welcome{std::move(place)}});
+  return place;
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const Returned& m) {
@@ -185,6 +205,7 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   if (!job_over_) act(Send{JobFinished{world_.generation}});
   job_over_ = true;
   for (Worker& w : workers_) w.return_by.reset();
+  dismiss_coming();
   if (phase_ == Phase::joining) {  // there is no next generation for those who stayed
     phase_ = Phase::stopping;
     stopped_at_ = now_;
@@ -199,6 +220,10 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
 
 void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
   const auto i = worker_at(from);
+  if (i && is_coming(workers_[*i])) {
+    if (!workers_[*i].coming.says_ready && m.generation == workers_[*i].began_as->generation) is_ready(*i);
+    return;
+  }
   if (!i || m.generation != world_.generation) return;
   if (phase_ == Phase::running && m.why.code == Code::peer_lost) {
     workers_[*i].cannot_go_on = true;
@@ -250,7 +275,7 @@ void Supervisor::on_hung_up(ConnectionId from) {
     Worker& w = workers_[*i];
     w.connection.reset();
     act(Send{StoreCallerGone{from}});
-    if (!w.stays || w.ending) return;
+    if ((!w.stays && !w.coming.is_ready) || w.ending) return;
     w.stays = false;  // nobody can tell it its place
     act(SignalGroup{LocalRank{static_cast<std::uint32_t>(*i)}, SIGKILL});
   }

@@ -71,7 +71,7 @@ struct Join {
   RunId run;
   std::string version;            ///< elrun's; same major or refused
   RoundOptions options;
-  std::uint32_t workers = 1;      ///< 0: it counts as a node, has no place in a world, and hears the verdict.
+  std::uint32_t workers = 1;      ///< Places that it wants, or with a seat has. 0: it counts as a node, has no place in a world, and hears the verdict.
   std::string address;            ///< How peers reach this node.
   std::uint16_t master_port = 0;  ///< A free port on this node for this generation, in case it becomes node 0.
   std::int32_t hint = -1;         ///< `--node_rank`; orders the first formation, never an identity
@@ -129,6 +129,7 @@ struct WorkerFailed {
   bool is_job = false;
   Duration ago{};              ///< How long before this was sent: clocks of nodes differ.
   WorkerDeath death;
+  std::optional<std::uint32_t> rank{};  ///< In that generation. None: the node's first, and `local_rank` more
 };
 /// EX_CONFIG: a Job program that ends so was told something that no restart changes.
 constexpr std::int32_t exit_code_configuration = 78;
@@ -148,6 +149,10 @@ struct Progress {
 struct Leave {
   std::string why;
 };
+/// Workers of this node were started beside the generation, and are ready to be in the next one.
+struct MoreWorkers {
+  Generation generation;
+};
 /// The verdict was read: nobody has to stay for this node any more. The last word of a node, as that was the coordinator's.
 struct VerdictHeard {};
 struct StoreCall {
@@ -158,7 +163,7 @@ struct StoreCallerGone {
   std::uint64_t worker = 0;
 };
 using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave,
-                                 StoreCall, StoreCallerGone, VerdictHeard>;
+                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 

@@ -144,6 +144,10 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (!current(done->generation) || !runs()) return;
     done_.insert(id);
     if (all_done()) decide(0, {}, now);
+  } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {
+    if (!current(more->generation) || !runs()) return;
+    if (growing_.empty()) growing_since_ = now;
+    growing_.insert(id);
   } else if (const auto* finished = std::get_if<JobFinished>(&message)) {
     // Also after the revocation, and for a generation of another coordinator: all members decided it before any of them
     // acknowledged the end, and no later one was begun here.
@@ -170,7 +174,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
 void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == node.join.who.node; });
   ELRUN_ASSERT(me != members_.end());
-  const Rank rank{me->base_rank + std::min(failed.local_rank, me->workers == 0 ? 0 : me->workers - 1)};
+  const Rank rank{failed.rank.value_or(me->base_rank + std::min(failed.local_rank, me->workers == 0 ? 0 : me->workers - 1))};
   Failure why{Code::peer_lost, Remedy::rejoin,
               fmt::format("worker {} (node {}, local rank {}) ended by {}", rank.value(), me->node.value(), failed.local_rank, failed.what),
               rank, {}, generation_, me->node.value()};
@@ -211,7 +215,7 @@ void Round::note_failure_at_start(const WorkerFailed& failed, Instant now) {
 }
 
 void Round::note_death(Death death) {
-  const auto same = [&](const Death& d) { return d.worker.rank == death.worker.rank; };
+  const auto same = [&](const Death& d) { return d.worker.node == death.worker.node && d.worker.local_rank == death.worker.local_rank; };
   if (std::any_of(deaths_.begin(), deaths_.end(), same)) return;  // said again after a broken stream
   const auto later = [](const Death& a, const Death& b) { return a.at < b.at; };
   deaths_.insert(std::upper_bound(deaths_.begin(), deaths_.end(), death, later), std::move(death));

@@ -286,6 +286,8 @@ class Round {
   Instant hold_until_{};          // a spare has heard of a generation that others may still run: they come first
   Instant deserted_until_{};      // every node's stream broke: members have this long to come back
   std::set<NodeId> done_;         // members whose workers all ended well
+  std::set<NodeId> growing_;      // members that have more workers for the next generation
+  Instant growing_since_{};
   std::vector<Death> deaths_;     // the earliest first
   std::set<NodeId> suspects_;     // members whose streams were broken when the first worker failed: it may have lost them
   bool charged_ = false;          // that failure used up a restart

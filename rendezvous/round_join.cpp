@@ -257,6 +257,7 @@ void Round::adopt(Instant now) {
   roster_ = recovery.shape.roster;
   note_own_place();
   revoked_ = false;
+  growing_.clear();
   began_ = now;
   enough_since_.reset();
   forming_since_.reset();

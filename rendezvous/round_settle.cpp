@@ -136,19 +136,24 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   }
 }
 
-// A newcomer and room for it: the generation ends, free of charge, to begin again with it. Not while a member is done,
-// for its work would be done twice.
+// A newcomer and room for it, or more workers of a member: the generation ends, free of charge, to begin again with them.
+// Not while a member is done, for its work would be done twice.
 std::optional<Instant> Round::growth_at() const {
-  if (!runs() || members_.size() >= room() || !done_.empty()) return {};
-  if (newcomers_.empty()) return {};
-  return std::max(newcomers_.begin()->first + growth_gather, began_ + growth_settle * (1 << std::min(growths_, growth_doublings_max)));
+  if (!runs() || !done_.empty()) return {};
+  std::optional<Instant> since;
+  if (members_.size() < room() && !newcomers_.empty()) since = newcomers_.begin()->first;
+  if (!growing_.empty()) since = since ? std::min(*since, growing_since_) : growing_since_;
+  if (!since) return {};
+  return std::max(*since + growth_gather, began_ + growth_settle * (1 << std::min(growths_, growth_doublings_max)));
 }
 
 void Round::grow(Instant now) {
   const auto at = growth_at();
   if (!at || now < *at) return;
   std::vector<std::string> names;
-  for (const auto& [arrived, id] : newcomers_) names.push_back(id.value());
+  if (members_.size() < room())
+    for (const auto& [arrived, id] : newcomers_) names.push_back(id.value());
+  for (const NodeId& id : growing_) names.push_back(fmt::format("workers of {}", id.value()));
   ++growths_;
   revoke({Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, false, now);
 }
@@ -228,6 +233,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   began_ = now;
   deserted_until_ = {};
   done_.clear();
+  growing_.clear();
   if (!deaths_.empty()) cause_ = deaths_.front().what;
   deaths_.clear();
   suspects_.clear();

@@ -41,7 +41,7 @@ Round::Reason Round::reason(Instant now) const {
     return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation), recovery_->seats.size(), recovery_->shape.nodes),
             recovery_->until, "it ends unless all come"};
   if (runs()) {
-    if (const auto at = growth_at()) return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
+    if (const auto at = growth_at(); at && members_.size() < room()) return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
     if (deserted(now) && std::none_of(members_.begin(), members_.end(), [&](const Member& m) { return nodes_.contains(m.node) && nodes_.at(m.node).stream; }))
       return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation_), count_of(members_.size(), "node")), deserted_until_, "they count as lost"};
     return {fmt::format("generation {} runs with {}; this node is a spare", to_string(generation_), count_of(members_.size(), "node")), {}, {}};

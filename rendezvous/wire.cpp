@@ -195,6 +195,7 @@ struct PutNodeMessage {
     failed.set_is_job(m.is_job);
     failed.set_ago_ns(m.ago.count());
     put(m.death, *failed.mutable_death());
+    if (m.rank) failed.set_rank(*m.rank);
   }
   void operator()(const WorkersDone& m) const { put(m.generation, *out.mutable_workers_done()->mutable_generation()); }
   void operator()(const JobFinished& m) const { put(m.generation, *out.mutable_job_finished()->mutable_generation()); }
@@ -210,6 +211,7 @@ struct PutNodeMessage {
   }
   void operator()(const StoreCallerGone& m) const { out.mutable_store_caller_gone()->set_worker(m.worker); }
   void operator()(const VerdictHeard&) const { out.mutable_verdict_heard(); }
+  void operator()(const MoreWorkers& m) const { put(m.generation, *out.mutable_more_workers()->mutable_generation()); }
 };
 
 struct PutCoordinatorMessage {
@@ -292,6 +294,7 @@ Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
   out.is_job = in.is_job();
   out.ago = Duration{check.number<std::int64_t>("ago", in.ago_ns(), 0, Duration{24h}.count())};
   if (in.has_death()) out.death = check.death(in.death());
+  if (in.has_rank()) out.rank = check.number<std::uint32_t>("rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -363,6 +366,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     }
     case wire::ToCoordinator::kStoreCallerGone: return std::optional<NodeMessage>{StoreCallerGone{in.store_caller_gone().worker()}};
     case wire::ToCoordinator::kVerdictHeard: return std::optional<NodeMessage>{VerdictHeard{}};
+    case wire::ToCoordinator::kMoreWorkers: return read_generation<MoreWorkers>("MoreWorkers", in.more_workers().generation());
     case wire::ToCoordinator::CONTENT_NOT_SET: break;
   }
   return std::optional<NodeMessage>{};

@@ -29,6 +29,14 @@ elrun_bench(tee_bench SOURCES bench/tee_bench.cpp LINK elrun::base fmt::fmt)
 elrun_bench(recovery_bench SOURCES bench/recovery_bench.cpp support/spawn.cpp LINK elrun::base fmt::fmt)
 elrun_bench(training_bench SOURCES bench/training_bench.cpp support/spawn.cpp LINK elrun elrun::kernels elrun::base fmt::fmt)
 
+# A Job whose test says when each of its workers goes on.
+if(TARGET gpt AND TARGET elrun_launcher)
+  elrun_executable(holding_worker SOURCES process/programs/holding_worker.cpp LINK elrun::elrun)
+  set_target_properties(holding_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  elrun_test(coming_test SOURCES process/coming_test.cpp LABELS process TIMEOUT 300)
+  add_dependencies(coming_test elrun_launcher holding_worker)
+endif()
+
 # The gpt sample for real: golden hash, kills, resizes.
 if(TARGET gpt)
   elrun_test(gpt_golden_test SOURCES process/gpt_golden_test.cpp LABELS process golden TIMEOUT 600)

@@ -136,6 +136,7 @@ class Link {
                      .what = fmt::format("{} has not said in time that the generation is over", target_.where),
                      .rank = place_->membership.rank,
                      .generation = place_->membership.generation};
+    if (!next_) post(ReadyForPlace{place_->membership.generation});
     changed_.wait(lock, [&] { return next_ || lost_; });  // as long as the agent lives
     if (lost_) return *lost_;
     place_ = std::exchange(next_, std::nullopt);
@@ -262,7 +263,10 @@ class Link {
   void on_message(const Message& message) {
     if (const auto* welcome = std::get_if<Welcome>(&message)) return on_welcome(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&message)) return lose(refusal->failure);
-    if (!welcomed_) return;
+    if (!welcomed_) {
+      if (const auto* early = std::get_if<GenerationOver>(&message)) over_before_place_ = *early;
+      return;
+    }
     if (const auto* over = std::get_if<GenerationOver>(&message); over != nullptr && over->generation == newest_) {
       end(over->why);  // first: with the acknowledgement nothing is done for it any more
       send(GenerationOver{newest_, {.code = Code::generation_over}, Duration{returns_within_.load(std::memory_order_relaxed)}});
@@ -296,6 +300,7 @@ class Link {
     newest_ = place.membership.generation;
     deadline_timer_.cancel();
     const std::lock_guard lock{mutex_};
+    if (over_before_place_ && over_before_place_->generation == newest_) over_ = over_before_place_->why;
     place_ = std::move(place);
     changed_.notify_all();
   }
@@ -377,6 +382,7 @@ class Link {
   LogIfChanged waiting_, loopback_;
   std::vector<Session::OnOver> on_over_;
   bool welcomed_ = false;
+  std::optional<GenerationOver> over_before_place_;  // of the generation of its first place
   Generation newest_{};  // that the other end has told a place of
   std::atomic<bool> leaving_{false};
   std::atomic<Duration::rep> returns_within_{0};
@@ -470,7 +476,8 @@ Hello hello_of(Rank rank, WorldSize world, WorkerKind kind) {
           .rank = rank.value(),
           .world = world.value(),
           .is_job = kind != WorkerKind::program,
-          .stays = kind == WorkerKind::staying};
+          .stays = kind == WorkerKind::staying,
+          .says_ready = true};
 }
 
 }  // namespace

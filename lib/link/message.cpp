@@ -27,7 +27,7 @@ static_assert(message_max.value() >= std::uint64_t{store_keys_per_call_max} * (s
               "the largest wait fits into a message");
 
 // The wire's numbers of the messages: never reused, in the order of the variant.
-enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply, prepare_to_leave, returned };
+enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply, prepare_to_leave, returned, ready_for_place };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
 struct Put {
@@ -157,6 +157,7 @@ void fields(C& c, M& m) {
   c.number(m.world);
   c.flag(m.is_job);
   c.appended([&] { c.flag(m.stays); });
+  c.appended([&] { c.flag(m.says_ready); });
 }
 template <class C, Is<Welcome> M>
 void fields(C& c, M& m) { fields(c, m.place); }
@@ -180,6 +181,8 @@ void fields(C& c, M& m) {
   c.appended([&] { duration(c, m.returns_within); });
 }
 template <class C, Is<Returned> M>
+void fields(C& c, M& m) { fields(c, m.generation); }
+template <class C, Is<ReadyForPlace> M>
 void fields(C& c, M& m) { fields(c, m.generation); }
 template <class C, Is<StoreRequest> M>
 void fields(C& c, M& m) {
@@ -248,6 +251,7 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::job_over: return message_from<JobOver>(payload, "JobOver");
     case Type::prepare_to_leave: return message_from<PrepareToLeave>(payload, "PrepareToLeave");
     case Type::returned: return message_from<Returned>(payload, "Returned");
+    case Type::ready_for_place: return message_from<ReadyForPlace>(payload, "ReadyForPlace");
     case Type::generation_over: return message_from<GenerationOver>(payload, "GenerationOver");
     case Type::store_request: return message_from<StoreRequest>(payload, "StoreRequest");
     case Type::store_reply: return message_from<StoreReply>(payload, "StoreReply");
@@ -307,8 +311,8 @@ ByteVector encode(const Message& message) {
 }
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
-              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::returned) - 1, Message>, Returned> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::returned));
+              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::ready_for_place) - 1, Message>, ReadyForPlace> &&
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::ready_for_place));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

@@ -30,6 +30,7 @@ struct Hello {
   std::uint32_t world = 1;
   bool is_job = false;
   bool stays = false;         ///< Its process can go on in the next generation.
+  bool says_ready = false;    ///< It says `ReadyForPlace`.
 };
 /// Why this worker cannot be talked to; nothing when it can.
 [[nodiscard]] std::optional<Failure> incompatible(const Hello& hello);
@@ -70,7 +71,12 @@ struct PrepareToLeave {
   Generation generation;
 };
 
-using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave, Returned>;
+/// Worker to agent: this generation is over, and the program waits for its place in the next one.
+struct ReadyForPlace {
+  Generation generation;
+};
+
+using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave, Returned, ReadyForPlace>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

@@ -49,6 +49,7 @@ double ms_since(Time begin) { return std::chrono::duration<double, std::milli>(n
 struct Shape {
   int agents = 1, workers = 1;  ///< Workers of each agent.
   bool sharded = false;         ///< zero(1), and a checkpoint every 50 steps; otherwise replicated, with none.
+  int starts_in = 0;            ///< Seconds that a worker takes that is started again, before it is the program.
   bool apart = true;            ///< The coordinator is `elrun store`; otherwise the first agent, or whoever follows it.
   std::string nodes = "1:2", times = "last_call_timeout=60";
 };
@@ -59,6 +60,8 @@ class Cluster {
   explicit Cluster(Shape shape) : shape_{std::move(shape)} {
     std::ofstream text{folder_.path() + "/text"};
     for (int i = 0; i < 4000; ++i) text << "line " << i * 7919 % 4001 << " of a text that nobody needs to read\n";
+    std::ofstream{program_} << "#!/bin/sh\n[ \"$TORCHELASTIC_RESTART_COUNT\" = 0 ] || sleep " << shape_.starts_in << "\nexec " << program_path("gpt") << " \"$@\"\n";
+    std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
     if (!shape_.apart || shape_.agents == 1) return;
     store_ = std::make_unique<Job>(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port_, "--rdzv_conf", shape_.times}});
     if (!store_->line("serving", patience)) give_up("the store does not serve: " + store_->output());
@@ -69,7 +72,7 @@ class Cluster {
     if (shape_.agents > 1)
       options.insert(options.end(), {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
                                      shape_.times + (shape_.apart ? ",is_host=0" : "")});
-    options.insert(options.end(), {"--no_python", program_path("gpt"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
+    options.insert(options.end(), {"--no_python", shape_.starts_in > 0 ? program_ : program_path("gpt"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
                                    "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16", "--zero", shape_.sharded ? "1" : "0"});
     if (shape_.sharded) options.insert(options.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
     return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
@@ -86,6 +89,7 @@ class Cluster {
   Shape shape_;
   std::string port_ = std::to_string(elrun::test::free_port());
   elrun::test::TemporaryDirectory folder_;
+  std::string program_ = folder_.path() + "/slow";
   std::unique_ptr<Job> store_;
 };
 
@@ -294,7 +298,8 @@ void print_losses(const std::string& question, const std::vector<Phases>& all) {
 }
 
 void processes(const Shape& shape, int repeats) {
-  const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents, shape.agents > 1 ? "s" : "", shape.sharded ? "sharded" : "replicated");
+  const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents, shape.agents > 1 ? "s" : "", shape.sharded ? "sharded" : "replicated") +
+                               (shape.starts_in > 0 ? fmt::format(", started again in {} s", shape.starts_in) : "");
   if (question.find(only) != std::string::npos) print_losses(question, processes_lost(shape, std::min(repeats, repeats_max)));
 }
 
@@ -321,6 +326,7 @@ int main(int argc, char** argv) {
   const std::string fast = ",keep_alive_interval=0.1,keep_alive_max_attempt=5";
   for (const bool sharded : {false, true}) {
     processes({.agents = 1, .workers = 4, .sharded = sharded}, 100);
+    processes({.agents = 1, .workers = 4, .sharded = sharded, .starts_in = 5}, 5);
     processes({.agents = 2, .workers = 4, .sharded = sharded, .nodes = "2"}, 100);
     nodes("node, end of stream", {.workers = 4, .sharded = sharded}, Loss::killed, "", 30);
     nodes("node, silent, limit 0.5 s", {.workers = 4, .sharded = sharded}, Loss::silent, fast, 10);

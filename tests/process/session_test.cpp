@@ -257,6 +257,14 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
     agent.stop();  // nobody will tell of a next one
     CHECK(first->next_generation(within(20s)).failure().code == Code::peer_lost);
   }
+  SECTION("a program that waits for a place that nobody has told yet says so") {
+    const Generation over = agent.generation;
+    agent.broadcast(GenerationOver{over, loss_of(1)});
+    auto waits = std::async(std::launch::async, [&] { return first->next_generation(within(60s)).ok(); });
+    CHECK(agent.next<ReadyForPlace>().generation == over);
+    (void)agent.begin_next();
+    CHECK(waits.get());
+  }
   SECTION("an agent that is gone is the end of the generation") {
     std::promise<Failure> told;
     first->on_generation_over([&](const Failure& why) { told.set_value(why); });

@@ -27,7 +27,7 @@ class Node {
   Node() { on(Started{}); }
   void on(const Event& event) {
     const auto actions = supervisor_.on(event, now);
-    chronicle_.saw({event, actions, supervisor_.phase(), supervisor_.last_generation(), now, now.time_since_epoch().count()});
+    chronicle_.saw({event, actions, supervisor_, now, now.time_since_epoch().count()});
   }
   void hear(CoordinatorMessage m) { on(CoordinatorSaid{std::move(m)}); }
   void begin(std::uint64_t number, std::uint64_t lineage = 1) {

@@ -33,6 +33,7 @@ Variables environment_of(std::uint32_t local_rank, Variables own = {}) {
                                              .local_rank = LocalRank{local_rank},
                                              .node_restarts = 1,
                                              .socket = "/run/x/agent.sock",
+                                             .place = local_rank,
                                              .error_file = "/run/x/attempt_1/error.json"});
 }
 
@@ -79,7 +80,7 @@ TEST_CASE("where no roles were told, all workers have one", "[environment]") {
   options.workers = 3;
   World world = two_nodes();
   world.role = {};
-  const Variables e = worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{1}});
+  const Variables e = worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{1}, .place = 1});
   CHECK(e.at("ROLE_RANK") == "3");
   CHECK(e.at("ROLE_WORLD_SIZE") == "5");
 }
@@ -96,7 +97,7 @@ TEST_CASE("a virtual local rank is 0, with one device of those that are visible"
   options.virtual_local_rank = true;
   const World world = two_nodes();
   const auto of = [&](std::uint32_t local, Variables own) {
-    return worker_environment(std::move(own), {.options = options, .world = world, .local_rank = LocalRank{local}});
+    return worker_environment(std::move(own), {.options = options, .world = world, .local_rank = LocalRank{local}, .place = local});
   };
   const Variables named{{"CUDA_VISIBLE_DEVICES", " 4,GPU-7f, 5"}};
   CHECK(of(1, named).at("LOCAL_RANK") == "0");

@@ -28,8 +28,8 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(11)) {
-    case 0: return Hello{static_cast<std::uint16_t>(rng.next()), any_text(rng, 30), rng.next64(), rng.next(), rng.next(), rng.chance(0.5), rng.chance(0.5)};
+  switch (rng.below(12)) {
+    case 0: return Hello{static_cast<std::uint16_t>(rng.next()), any_text(rng, 30), rng.next64(), rng.next(), rng.next(), rng.chance(0.5), rng.chance(0.5), rng.chance(0.5)};
     case 1: {
       Place place;
       const std::uint32_t rank = rng.next() >> 1;
@@ -51,6 +51,7 @@ Message any_message(Rng& rng) {
     case 6: return GenerationOver{any_generation(rng), any_failure(rng), Duration{rng.next()}};
     case 9: return PrepareToLeave{any_generation(rng)};
     case 10: return Returned{any_generation(rng)};
+    case 11: return ReadyForPlace{any_generation(rng)};
     case 7: {
       StoreRequest request{rng.next64(), static_cast<StoreOp>(1 + rng.below(11)), any_generation(rng), Duration{rng.next()}};
       for (std::uint64_t n = rng.below(4); n > 0; --n) request.keys.push_back(any_text(rng, 50));

@@ -1587,6 +1587,52 @@ TEST_CASE("a newcomer is taken in while there is room, once the generation has s
   }
 }
 
+TEST_CASE("a generation makes room for more workers of its members, at no cost, once it has settled", "[round]") {
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .last_call = 0s}};
+  const auto again = [&](StreamNumber stream, const std::string& node, std::uint32_t workers) {
+    Join join = bench.a_join(node);
+    join.last = bench.generation();
+    join.workers = workers;
+    bench.say(stream, join);
+  };
+  const std::uint32_t before = bench.last<World>(bench.a)->seat.world_size;
+  bench.say(bench.b, MoreWorkers{bench.generation()});
+  bench.say(bench.b, MoreWorkers{bench.generation()});
+  SECTION("in one of its own") {
+    bench.pass(999ms);
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+    bench.pass(1ms);
+    CHECK(bench.last<Revoke>(bench.a)->why.what == "the world grows by workers of b");
+    CHECK(bench.last<Revoke>(bench.a)->why.code == Code::generation_over);
+    again(bench.a, "a", before / 2);
+    again(bench.b, "b", before / 2 + 1);
+    CHECK(bench.last<World>(bench.b)->seat.world_size == before + 1);
+    CHECK(bench.last<World>(bench.b)->restarts == RestartCounts{});
+    bench.pass(1min);
+    CHECK(bench.count<Revoke>(bench.a) == 1);  // what was asked for is there
+  }
+  SECTION("all that ask within a moment, together") {
+    bench.say(bench.a, MoreWorkers{bench.generation()});
+    bench.pass(1s);
+    CHECK(bench.last<Revoke>(bench.a)->why.what == "the world grows by workers of a, workers of b");
+  }
+  SECTION("not while a member is done, for its work would be done twice") {
+    bench.say(bench.a, WorkersDone{bench.generation()});
+    bench.pass(1min);
+    CHECK(bench.count<Revoke>(bench.b) == 0);
+  }
+  SECTION("not when it was meant for an earlier one") {
+    bench.pass(1s);
+    again(bench.a, "a", before / 2);
+    again(bench.b, "b", before / 2);
+    Generation earlier = bench.generation();
+    --earlier.number;
+    bench.say(bench.b, MoreWorkers{earlier});
+    bench.pass(1min);
+    CHECK(bench.count<Revoke>(bench.a) == 1);
+  }
+}
+
 TEST_CASE("a node that comes and goes does not stop the others from working", "[round]") {
   Pair bench{one_to_three};
   Duration worked{};

@@ -40,7 +40,7 @@ class Node {
     for (const Action& a : actions) {
       if (const auto* send = std::get_if<Send>(&a)) {
         if (const auto* join = std::get_if<Join>(&send->message))
-          words.push_back(fmt::format("join{} last {}{}{}{}", join->resuming ? " resuming" : "", join->last.number,
+          wanted = join->workers, words.push_back(fmt::format("join{} last {}{}{}{}", join->resuming ? " resuming" : "", join->last.number,
                                       join->seat && join->resuming ? fmt::format(" seat {}", join->seat->group_rank) : "", join->broken ? " broken" : "",
                                       join->coordinated_by ? fmt::format(" coordinated by {}", *join->coordinated_by) : ""));
         else if (std::holds_alternative<Acknowledge>(send->message))
@@ -59,10 +59,12 @@ class Node {
           words.push_back(fmt::format("call {}.{}", call->worker, call->request.id));
         else if (std::holds_alternative<StoreCallerGone>(send->message))
           words.push_back("caller gone");
+        else if (std::holds_alternative<MoreWorkers>(send->message))
+          words.push_back("more");
       } else if (std::holds_alternative<LookAgain>(a))
         words.push_back("look again");
       else if (const auto* spawn = std::get_if<Spawn>(&a))
-        words.push_back(fmt::format("spawn {}", spawn->worker.value()));
+        words.push_back(fmt::format("spawn {}{}", spawn->worker.value(), spawn->is_coming ? " beside" : ""));
       else if (const auto* s = std::get_if<SignalGroup>(&a))
         words.push_back(fmt::format("signal {} {}", s->worker.value(), s->number));
       else if (const auto* r = std::get_if<Release>(&a))
@@ -108,6 +110,7 @@ class Node {
 
   Instant now{};
   std::string said, report, after_signal;
+  std::uint32_t wanted = 0;  ///< Places, by the last Join.
   std::vector<Action> actions;
 
  private:

@@ -41,13 +41,13 @@ TEST_CASE("when the world changes, workers that stay are told, acknowledge it, a
   CHECK(node.tell(10, StepDecided{generation(2), 9}) == Words{"progress 9"});
 }
 
-TEST_CASE("only the dead are started again", "[supervisor][stay]") {
+TEST_CASE("only the dead are started again, and the others do not wait for them", "[supervisor][stay]") {
   Node node = running();
   CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"failed 0 137 job"});
   CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "revoke 11"});
   node.on(WorkerHungUp{10});
   CHECK(node.tell(11, acknowledgement(1)) == Words{"release 0", "join last 1"});
-  CHECK(node.hear(world(2, 2)) == Words{"spawn 0", "welcome 11"});
+  CHECK(node.hear(world(2, 1)) == Words{"welcome 11", "spawn 0 beside"});
   CHECK(node.said.find("1 go on here in the same process") != node.said.npos);
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("who does not acknowledge in time is killed and started again", "[supe
   CHECK(node.said.find("did not acknowledge") != node.said.npos);
   CHECK(node.tell(11, acknowledgement(1)).empty());  // too late
   CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "join last 1"});
-  CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "spawn 1"});
+  CHECK(node.hear(world(2, 1)) == Words{"welcome 10", "spawn 1 beside"});
 }
 
 TEST_CASE("who does not come back from its program in time is killed: longer where its slots are longer", "[supervisor][stay]") {

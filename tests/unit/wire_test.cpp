@@ -117,6 +117,9 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(failed.is_job);
   CHECK(failed.ago == 70ms);
   CHECK(failed.death == a_death());
+  CHECK_FALSE(failed.rank);
+  CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 1, "exit code 1", true, 0s, {}, 6}})).rank == 6);
+  CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve}})).generation == twelve);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
   CHECK(std::get<JobFinished>(there_and_back(NodeMessage{JobFinished{twelve}})).generation == twelve);
   CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
@@ -269,7 +272,8 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {Leave{"why"}, {}},
       {StoreCall{6, request}, {}},
       {StoreCallerGone{5}, {}},
-      {VerdictHeard{}, {}}};
+      {VerdictHeard{}, {}},
+      {MoreWorkers{twelve}, {1}}};
   for (const auto& [message, within] : to_coordinator) {
     CAPTURE(message.index());
     const auto understood = node_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));

@@ -144,6 +144,7 @@ void Simulation::perform(ProcessId id, const BeginGeneration& a) {
   Coordinator& c = coordinators_.at(id);
   ledger_ = std::max(ledger_, a.generation.number);
   c.serving = a.generation;
+  if (id == named_) began_ = now_;
   deliver_answers(id, a.adopted ? c.store.adopt_generation(a.generation, static_cast<std::uint32_t>(a.members.size())) : c.store.begin_generation(a.generation));
 }
 

@@ -208,10 +208,24 @@ void Simulation::watch_liveness() {
   const Duration since = now_ - *healed_;
   if (!settled_ && since > profile_.forms_within())
     checkers_.report.violate("liveness", fmt::format("{} s after the last fault no generation runs with all of its members, and there is no verdict", since / 1s));
+  watch_the_ready();
   if (since > profile_.ends_within()) {
     std::string who;
     for (const ProcessId id : alive(Process::Kind::agent)) who += fmt::format(" {}", name(id));
     checkers_.report.violate("liveness", fmt::format("{} s after the last fault the job has not ended on{}", since / 1s, who));
+  }
+}
+
+// Nobody who is ready for a place waits long for one, where a generation runs undisturbed.
+void Simulation::watch_the_ready() {
+  if (!settled_ || job_over_ || !named_ || !process(*named_).alive) return;
+  const std::optional<Generation> running = coordinators_.at(*named_).round.running();
+  for (const ProcessId id : alive(Process::Kind::worker)) {
+    const Worker& w = workers_.at(id);
+    const Agent& agent = agents_.at(w.agent);
+    if (!w.stay.coming || !w.stay.ready || agent.job_over || agent.asked || !agent.up || agent.supervisor.last_generation() != running) continue;
+    const Duration waited = now_ - std::max({*w.stay.ready, *settled_, began_});
+    if (waited > Profile::ready_at_most) checkers_.report.violate("liveness", fmt::format("{} was ready for its place for {} s while a generation ran without it", name(id), waited / 1s));
   }
 }
 

@@ -44,9 +44,11 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
   if (const auto* welcome = std::get_if<Welcome>(&e.message)) {
     if (!std::exchange(w.stay.welcomed, true)) {
       programs_.emplace(id, std::make_shared<Program>(*this, id, welcome->place));
+      if (w.stay.coming) programs_.at(id)->told_over({.code = Code::generation_over, .what = "it was over before"});
       return look(id);
     }
     if (!w.stay.acknowledged) return checkers_.report.violate("fenced", fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
+    if (std::exchange(w.stay.coming, false) && w.stay.says_ready && !w.stay.ready) return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
     const Membership& place = welcome->place.membership;
     w.generation = place.generation;
     w.rank = place.rank.value();
@@ -56,7 +58,7 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
     see(sim::WorkerStarted{id, w.agent, w.who, w.generation, w.rank, w.world});
     programs_.at(id)->told_place(welcome->place);
   } else if (const auto* over = std::get_if<GenerationOver>(&e.message)) {
-    if (over->generation != w.generation || w.stay.acknowledged) return;
+    if (over->generation != w.generation || w.stay.acknowledged || !programs_.contains(id)) return;
     w.stay.acknowledged = true;
     w.calls.clear();
     w.counts.forgotten = w.counts.made;
@@ -175,6 +177,12 @@ void Simulation::place_taken(ProcessId id, const Place& place) {
   tell("{} takes its place as rank {} of generation {}", name(id), membership.rank.value(), membership.generation.number);
   see(PlaceTaken{id, membership.generation, membership.rank.value(), membership.world.value(), place.node});
   if (std::exchange(w.stay.away, false)) say(id, Returned{membership.generation});
+}
+
+void Simulation::waits_for_place(ProcessId id) {
+  Worker& w = workers_.at(id);
+  if (w.stay.coming) w.stay.ready = now_;
+  say(id, ReadyForPlace{w.generation});
 }
 
 void Simulation::step_applied(ProcessId id, const Generation& generation, std::uint64_t steps) {

@@ -38,7 +38,9 @@
   bug(others_are_not_waited_for, "a fresh coordinator that misses the node of the one before waits for no other node either") \
   bug(stepped_down_is_not_waited_for, "an elected coordinator that steps down counts as lost with its node")              \
   bug(verdict_is_not_confirmed, "a stream that ends after the verdict counts as one on which it was read")                  \
-  bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")
+  bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")           \
+  bug(coming_is_not_waited_for, "a worker that is coming is told a place in a world that counts without it")               \
+  bug(ready_is_forgotten, "that a worker is ready is forgotten when it says so while its node has no generation")         
 
 // Of the step commit, which only workers with real Jobs have.
 #define ELRUN_SIM_JOB_BUGS(bug)                                                                                          \

@@ -36,7 +36,8 @@ Duration Profile::ends_within() const {
 
 Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   Rng rng{seed ^ 0x9e3779b97f4a7c15u};
-  const auto ms = [&](std::uint64_t from, std::uint64_t to) { return Duration{1ms} * static_cast<std::int64_t>(from + rng.below(to - from + 1)); };
+  const auto ms_of = [](Rng& chance, std::uint64_t from, std::uint64_t to) { return Duration{1ms} * static_cast<std::int64_t>(from + chance.below(to - from + 1)); };
+  const auto ms = [&](std::uint64_t from, std::uint64_t to) { return ms_of(rng, from, to); };
   Profile p;
   p.seed = seed;
   p.nodes = 1 + static_cast<std::uint32_t>(rng.below(nodes_max + 1));  // one more than there is room for, at times
@@ -52,6 +53,8 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   p.ledger = rng.chance(0.5);
 
   p.stays = p.jobs && Rng{seed ^ 0xc2b2ae3d27d4eb4fu}.chance(0.5);  // of its own: the other choices of a seed stay what they were
+
+  if (Rng starts{seed ^ 0x94d049bb133111ebu}; starts.chance(0.3)) p.starts_within = ms_of(starts, 5'000, 30'000);
 
   // Of their own as well.
   p.taken_over = p.hosted && Rng{seed ^ 0x165667b19e3779f9u}.chance(0.5);
@@ -113,6 +116,12 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
     std::size_t kind = 0;
     while (at >= weight[kind]) at -= weight[kind++];
     p.faults.push_back(static_cast<FaultKind>(kind));
+  }
+  // Where processes stay, many seeds lose some of them: the others go on, and take in who is started again.
+  if (Rng losses{seed ^ 0xd6e8feb86659fd93u}; p.stays && !p.harmless && !p.only_hosts_end && losses.chance(0.6)) {
+    p.worker_faults = true;
+    p.round.max_restarts = 12;
+    for (std::uint64_t lost = 1 + losses.below(6); lost > 0; --lost) p.faults.push_back(FaultKind::worker_crash);
   }
   p.coordinator_stays = p.harmless && std::all_of(p.faults.begin(), p.faults.end(), [](FaultKind fault) { return fault == FaultKind::stream_reset; });
   return p;

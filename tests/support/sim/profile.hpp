@@ -63,6 +63,9 @@ struct Profile {
   Timeouts timeouts;
   bool jobs = true;           ///< Workers are Jobs (sessions, steps, the store); else programs that run and end
   bool stays = false;         ///< Processes of Jobs go on from one generation to the next
+  Duration starts_within = 2s;  ///< A program that was started beside a generation, until it is ready for its place
+  double older_workers = 0.2;   ///< This part of those has a libelrun that does not tell
+  static constexpr Duration ready_at_most = 15s;  ///< So long may one wait that is ready, where a generation runs undisturbed
   bool hosted = false;        ///< The first node's agent hosts the coordinator; else it has a process and host of its own
   bool taken_over = false;    ///< Hosted: when the coordinator's process is gone, another agent hosts; else the first node's successor
   bool elected = false;       ///< Taken over: a coordinator may step down, and its agent lives on

@@ -191,6 +191,7 @@ class Program::SimulatedSession final : public Session {
     program_.wait([&] { return program_.over_ || program_.lost_; }, agreed_by.left(clock_.now()));
     if (!program_.over_ && !program_.lost_)
       return Failure{Code::deadline_passed, Remedy::exit_process, "the agent has not said in time that the generation is over"};
+    if (!program_.next_ && !program_.lost_) program_.simulation_.waits_for_place(program_.id_);
     program_.wait([&] { return program_.next_ || program_.lost_; }, Duration::max());
     if (program_.lost_) return *program_.lost_;
     program_.place_ = *std::exchange(program_.next_, std::nullopt);

@@ -61,6 +61,7 @@ struct WorkerExits { launcher::Ending ending; };
 struct StepComputed { Generation generation; std::uint64_t step; };
 struct StepTooLong { Generation generation; std::uint64_t step; };
 struct ComesBack { Generation generation; };  ///< A program, from its own code to its next generation
+struct IsReady {};                            ///< A program that was started beside a generation, for its place in the next one
 struct Vote { Generation generation; std::uint32_t rank; std::uint64_t step; };
 struct PeerGone { Generation generation; };
 struct Injected { FaultKind kind; };
@@ -75,7 +76,7 @@ struct JobInjected { JobFault kind; };
 using Happening =
     std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
                  SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
-                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal,
+                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal,
                  ParcelArrives, PeerLost, LooksAgain, JobInjected>;
 
 /// Events of one channel keep their order.
@@ -156,6 +157,9 @@ struct Staying {
   bool welcomed = false;      ///< Its place was told
   bool acknowledged = false;  ///< It said that it knows of the end, and does nothing for it any more
   bool away = false;          ///< Its program is still in its own code
+  bool coming = false;        ///< It was started beside a generation that is over, and has no place in another one yet
+  bool says_ready = true;     ///< Of one that is coming: its libelrun tells when its program waits for a place
+  std::optional<Instant> ready{};  ///< Since when it does
 };
 
 struct Worker {
@@ -291,6 +295,7 @@ class Simulation {
   void drop_parcels(ProcessId from, std::optional<ProcessId> to);
   void program_is_gone(ProcessId id);
   void place_taken(ProcessId id, const Place& place);
+  void waits_for_place(ProcessId worker);
   void step_applied(ProcessId id, const Generation& generation, std::uint64_t steps);
   void differ(std::string sentence) { checkers_.report.violate("jobs-hold", std::move(sentence)); }
   void job_failed(ProcessId id, const Failure& why);
@@ -303,6 +308,7 @@ class Simulation {
   void heal();
   void note(const std::string& what, std::optional<ProcessId> whom);
   void watch_liveness();
+  void watch_the_ready();
   [[nodiscard]] std::size_t nodes_alive() const;
   [[nodiscard]] bool settled() const;
   [[nodiscard]] std::vector<ProcessId> alive(Process::Kind kind) const;
@@ -333,6 +339,7 @@ class Simulation {
   void on(ProcessId to, const StepComputed& e);
   void on(ProcessId to, const StepTooLong& e);
   void on(ProcessId to, const ComesBack& e);
+  void on(ProcessId to, const IsReady& e);
   void gather_peers(ProcessId id);
   void on(ProcessId to, const Vote& e);
   void on(ProcessId to, const PeerGone& e);
@@ -388,6 +395,7 @@ class Simulation {
   std::optional<std::int32_t> job_over_;  // the verdict of a coordinator that had the name
   std::map<GenerationKey, std::uint32_t> sizes_;  // nodes of each generation
   std::optional<Instant> healed_, settled_;
+  Instant began_{};  // the newest generation
   Instant look_again_{};
   Checkers checkers_;
   std::uint64_t seen_ = 0;  // all that the checkers were told, in whatever order: with it goes what they know

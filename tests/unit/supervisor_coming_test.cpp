@@ -1,0 +1,264 @@
+// Workers that are coming: started again beside the next world, which does not wait for them.
+
+#include "tests/unit/supervisor_node.hpp"
+
+namespace elrun::test {
+namespace {
+
+Message acknowledgement(std::uint64_t number) { return GenerationOver{generation(number), {.code = Code::generation_over}}; }
+
+/// Of four workers, on connections 10 to 13, all can stay.
+Node running() {
+  Node node{4};
+  node.on(LinkUp{});
+  node.hear(world(1, 4));
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    node.tell(10 + i, Hello{.pid = 100 + i, .rank = i, .world = 4, .is_job = true, .stays = true, .says_ready = true});
+  }
+  return node;
+}
+
+/// The generation ends, and all that live acknowledge it.
+Words end(Node& node, std::uint64_t number, std::initializer_list<ConnectionId> living) {
+  Words last = node.hear(Revoke{generation(number), revoked});
+  for (const ConnectionId from : living) last = node.tell(from, acknowledgement(number));
+  return last;
+}
+
+/// Worker 1 has died in generation 1, and its successor, with pid 201, is coming beside generation 2.
+Node without_one() {
+  Node node = running();
+  node.ended(1, {.signal = SIGKILL});
+  CHECK(end(node, 1, {10, 12, 13}) == Words{"release 1", "join last 1"});
+  CHECK(node.wanted == 3);
+  CHECK(node.hear(world(2, 3)) == Words{"welcome 10", "welcome 12", "welcome 13", "spawn 1 beside"});
+  node.on(WorkerStarted{LocalRank{1}, 201});
+  return node;
+}
+
+const Message successor = Hello{.pid = 201, .rank = 1, .world = 4, .is_job = true, .stays = true, .says_ready = true};
+
+Place place_in(const Action& action) { return std::get<Welcome>(std::get<Answer>(action).message).place; }
+Failure over_in(const Action& action) { return std::get<GenerationOver>(std::get<Answer>(action).message).why; }
+
+}  // namespace
+
+TEST_CASE("the others go on in a smaller world, and keep their devices", "[supervisor][coming]") {
+  Node node = running();
+  node.ended(1, {.signal = SIGKILL});
+  end(node, 1, {10, 12, 13});
+  node.hear(world(2, 3));
+  CHECK(node.said.find("generation 2: 1 node, 3 workers, 3 go on here in the same process") == 0);
+  CHECK(node.said.find("1 worker is being started here, and joins when it is ready") != std::string::npos);
+  REQUIRE(node.actions.size() >= 3);
+  const Place third = place_in(node.actions[node.actions.size() - 2]);
+  CHECK(third.membership == Membership{generation(2), Rank{2}, WorldSize{3}});
+  CHECK(third.local_rank == LocalRank{3});  // what it computes on does not move
+  CHECK(third.local_world == 4);
+}
+
+TEST_CASE("one that is coming has the environment of the place that was lost", "[supervisor][coming]") {
+  Node node = running();
+  node.ended(2, {.signal = SIGKILL});
+  end(node, 1, {10, 11, 13});
+  World next = world(2, 3);
+  next.cause = "rank 2 died";
+  node.hear(next);
+  const auto& spawn = std::get<Spawn>(node.actions.back());
+  CHECK(spawn.worker == LocalRank{2});
+  CHECK(spawn.place == 2);
+  CHECK(spawn.is_coming);
+  CHECK(spawn.world.generation == generation(1));
+  CHECK(spawn.world.seat.world_size == 4);
+  CHECK(spawn.world.cause == "rank 2 died");
+  CHECK(spawn.world.restarts.generations == 1);
+}
+
+TEST_CASE("one that is coming is told that its generation is over, and joins when its program is ready", "[supervisor][coming]") {
+  Node node = without_one();
+  CHECK(node.tell(20, successor) == Words{"revoke 20", "welcome 20", "revoke 20"});
+  CHECK(place_in(node.actions[1]).membership == Membership{generation(1), Rank{1}, WorldSize{4}});
+  CHECK(place_in(node.actions[1]).local_rank == LocalRank{1});
+  CHECK(over_in(node.actions[0]).code == Code::generation_over);  // before it has a place in it
+  CHECK(over_in(node.actions[2]).code == Code::generation_over);
+  CHECK(node.tell(20, acknowledgement(1)).empty());
+  node.tell(10, StepDecided{generation(2), 7});
+  node.now += 1h;  // a large model: nobody waits for it, and nothing is due
+  CHECK(node.on(Tick{}).empty());
+  CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
+  CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());
+  const Failure grows{Code::generation_over, Remedy::rejoin, "the world grows by workers of n"};
+  CHECK(node.hear(Revoke{generation(2), grows}) == Words{"revoke 10", "revoke 12", "revoke 13"});
+  node.tell(10, acknowledgement(2));
+  node.tell(12, acknowledgement(2));
+  CHECK(node.tell(13, acknowledgement(2)) == Words{"join last 2"});
+  CHECK(node.wanted == 4);
+  CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "welcome 20", "welcome 12", "welcome 13"});
+  CHECK(node.said == "generation 3: 1 node, 4 workers, 3 go on here in the same process, 1 that was started meanwhile comes in\n");
+  CHECK(place_in(node.actions[2]).membership == Membership{generation(3), Rank{1}, WorldSize{4}});
+  for (const ConnectionId from : {10u, 20u, 12u, 13u}) node.tell(from, Returned{generation(3)});
+  CHECK_FALSE(node.wake_at());
+  // From here on it is a worker as any other.
+  CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 137 job"});
+}
+
+TEST_CASE("who is ready while the others have no generation has a place in the next one that is asked for", "[supervisor][coming]") {
+  Node node = without_one();
+  CHECK(node.tell(20, successor) == Words{"revoke 20", "welcome 20", "revoke 20"});
+  node.hear(Revoke{generation(2), revoked});
+  node.tell(10, acknowledgement(2));
+  node.tell(12, acknowledgement(2));
+  SECTION("before it has asked") {
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());
+    CHECK(node.tell(13, acknowledgement(2)) == Words{"join last 2"});
+    CHECK(node.wanted == 4);
+    CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "welcome 20", "welcome 12", "welcome 13"});
+  }
+  SECTION("when it has asked for three places already: in the one after") {
+    CHECK(node.tell(13, acknowledgement(2)) == Words{"join last 2"});
+    CHECK(node.wanted == 3);
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());
+    CHECK(node.hear(world(3, 3)) == Words{"welcome 10", "welcome 12", "welcome 13", "more"});
+  }
+}
+
+TEST_CASE("who was ready and is lost before it heard of its place has left nobody to wait for", "[supervisor][coming]") {
+  Node node = without_one();
+  node.tell(20, successor);
+  node.tell(20, ReadyForPlace{generation(1)});
+  end(node, 2, {10, 12, 13});
+  CHECK(node.wanted == 4);
+  CHECK(node.on(WorkerHungUp{20}) == Words{"caller gone", "signal 1 9"});
+  SECTION("its process is gone when the world comes: another one is started with it") {
+    node.ended(1, {.signal = SIGKILL});
+    CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "spawn 1", "welcome 12", "welcome 13"});
+  }
+  SECTION("or it ends in that world, as any other") {
+    CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "welcome 12", "welcome 13"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 137 job"});
+  }
+}
+
+TEST_CASE("that more workers are ready is said again to the coordinator that comes", "[supervisor][coming]") {
+  Node node = without_one();
+  node.tell(20, successor);
+  node.on(LinkDown{});
+  CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());
+  CHECK(node.on(LinkUp{}) == Words{"join resuming last 2 seat 0"});
+  CHECK(node.wanted == 3);  // what it has in the generation that it resumes
+  CHECK(node.hear(Resumed{generation(2)}) == Words{"more"});
+}
+
+TEST_CASE("a worker with an earlier libelrun has a place as soon as it has acknowledged", "[supervisor][coming]") {
+  Node node = without_one();
+  node.tell(20, Hello{.pid = 201, .rank = 1, .world = 4, .is_job = true, .stays = true});
+  CHECK(node.tell(20, acknowledgement(1)) == Words{"more"});
+  end(node, 2, {10, 12, 13});
+  CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "welcome 20", "welcome 12", "welcome 13"});
+  for (const ConnectionId from : {10u, 12u, 13u}) node.tell(from, Returned{generation(3)});
+  CHECK_FALSE(node.wake_at());  // its program may still need a minute to its first step
+}
+
+TEST_CASE("one that dies before it was in a world fails, and is started once more with the next one", "[supervisor][coming]") {
+  Node node = without_one();
+  if (GENERATE(true, false)) node.tell(20, successor);
+  CHECK(node.ended(1, {.exit_code = 3}) == Words{"signal 1 9", "release 1", "failed 1 3 job"});  // as its predecessor was
+  CHECK(node.said.find("before it was in a world") != std::string::npos);
+  CHECK(end(node, 2, {10, 12, 13}) == Words{"join last 2"});
+  CHECK(node.wanted == 4);
+  CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "spawn 1", "welcome 12", "welcome 13"});
+}
+
+TEST_CASE("what ends the others' generation does not touch one that is coming", "[supervisor][coming]") {
+  Node node = without_one();
+  node.ended(3, {.signal = SIGKILL});
+  CHECK(node.hear(Revoke{generation(2), revoked}) == Words{"revoke 10", "revoke 12", "revoke 13", "signal 3 9"});
+  node.tell(10, acknowledgement(2));
+  CHECK(node.tell(12, acknowledgement(2)) == Words{"release 3", "join last 2"});
+  CHECK(node.wanted == 2);
+  CHECK(node.tell(20, successor) == Words{"revoke 20", "welcome 20", "revoke 20"});  // whatever this node does meanwhile
+  CHECK(node.hear(world(3, 2)) == Words{"welcome 10", "welcome 12", "spawn 3 beside"});
+}
+
+TEST_CASE("where nobody goes on, the next world waits for all that are started with it", "[supervisor][coming]") {
+  Node node = without_one();
+  for (const std::uint32_t i : {0u, 2u, 3u}) node.on(WorkerHungUp{10 + i}), node.ended(i, {.signal = SIGKILL});
+  CHECK(node.hear(Revoke{generation(2), revoked}) == Words{"signal 0 9", "signal 2 9", "signal 3 9", "release 0", "release 2", "release 3", "join last 2"});
+  CHECK(node.wanted == 3);
+  SECTION("one that was coming comes in when it is ready") {
+    CHECK(node.hear(world(3, 3)) == Words{"spawn 0", "spawn 2", "spawn 3"});
+    node.tell(20, successor);
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
+  }
+  SECTION("one that is ready by then has a place, and another one is coming") {
+    node.tell(20, successor);
+    node.tell(20, ReadyForPlace{generation(1)});
+    CHECK(node.hear(world(3, 3)) == Words{"spawn 0", "welcome 20", "spawn 2", "spawn 3 beside"});
+  }
+}
+
+TEST_CASE("whoever is coming is not waited for when there is no next world", "[supervisor][coming]") {
+  Node node = without_one();
+  node.tell(20, successor);
+  SECTION("the job is over") {
+    CHECK(node.tell(10, JobOver{generation(2)}) == Words{"job finished", "signal 1 9", "over 10"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1"});  // no failure
+    for (const std::uint32_t i : {0u, 2u}) CHECK(node.ended(i).empty());
+    CHECK(node.ended(3) == Words{"done"});
+    CHECK(node.hear(Verdict{}).back() == "finish 0");
+  }
+  SECTION("the others ended before it did") {
+    for (const std::uint32_t i : {0u, 2u}) CHECK(node.ended(i).empty());
+    CHECK(node.ended(3) == Words{"done"});
+    const Words words = node.hear(Verdict{});
+    CHECK(std::count(words.begin(), words.end(), "signal 1 9") == 1);
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 0");
+  }
+  SECTION("the job failed") {
+    const Words words = node.hear(Verdict{.exit_code = 3});
+    CHECK(std::count(words.begin(), words.end(), "signal 1 9") == 1);
+  }
+  SECTION("the node leaves: those that have state save it, and nobody asks the other") {
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"signal 1 9", "prepare 10", "prepare 12", "prepare 13"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1"});
+    node.tell(10, PrepareToLeave{generation(2)});
+    node.tell(12, PrepareToLeave{generation(2)});
+    CHECK(node.tell(13, PrepareToLeave{generation(2)}) == Words{"leave", "signal 0 15", "signal 2 15", "signal 3 15"});
+  }
+}
+
+TEST_CASE("who is coming does not hang, however long it starts", "[supervisor][coming]") {
+  Node node{2, 10s, HangSign::progress};
+  node.on(LinkUp{});
+  node.hear(world(1, 2));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    node.tell(10 + i, Hello{.rank = i, .world = 2, .is_job = true, .stays = true, .says_ready = true});
+  }
+  node.ended(1, {.signal = SIGKILL});
+  end(node, 1, {10});
+  node.hear(world(2, 1));
+  node.tell(10, Returned{generation(2)});
+  node.tell(20, Hello{.pid = 201, .rank = 1, .world = 2, .is_job = true, .stays = true, .says_ready = true});
+  for (std::uint64_t step = 1; step < 10; ++step) {
+    CHECK(node.wait(9s).empty());
+    node.tell(10, StepDecided{generation(2), step});
+  }
+  CHECK(node.wait(10s) == Words{"stacks 0"});  // the one that hangs, alone
+}
+
+TEST_CASE("which worker speaks follows from what its environment said, not from its place now", "[supervisor][coming]") {
+  Node node = without_one();
+  SECTION("a wrapper's program has another process number") {
+    CHECK(node.tell(20, Hello{.pid = 999, .rank = 1, .world = 4, .is_job = true, .stays = true}) == Words{"revoke 20", "welcome 20", "revoke 20"});
+  }
+  SECTION("one that says another rank than it was started with is none") {
+    CHECK(node.tell(20, Hello{.pid = 201, .rank = 1, .world = 3, .is_job = true, .stays = true}) == Words{"refuse 20"});
+  }
+  SECTION("one that cannot stay cannot come either") {
+    CHECK(node.tell(20, Hello{.pid = 201, .rank = 1, .world = 4, .is_job = true}) == Words{"refuse 20"});
+  }
+}
+
+}  // namespace elrun::test

@@ -3,9 +3,10 @@
 //
 //   started --Hello--> told that its generation is over --ReadyForPlace--> ready --World with a place for it--> in the world
 //
-// To itself it is a worker of the generation in which its predecessor died. The program of one that is coming does all that it does before it needs its peers; that may take a minute. Then this node
-// asks for a generation in which it has a place. It may die before that: then it is started once more as any other, with the
-// next world, which waits for it; so who fails at its start again and again uses up the restarts of the job.
+// To itself it is a worker of the generation in which its predecessor died. Its program does all that it does before it needs
+// its peers; that may take a minute. Then this node asks for a generation in which it has a place. It may die before that: then
+// it is started once more as any other, with the next world, which waits for it; so who fails at its start again and again uses
+// up the restarts of the job.
 #include <algorithm>
 #include <csignal>
 

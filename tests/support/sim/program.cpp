@@ -20,7 +20,9 @@ std::uint64_t hash_of(std::span<const float> weights, std::uint64_t unit) { retu
 
 // --- the model ----------------------------------------------------------------------------------------------------
 
-void Trainer::train(Job& job, const Plan& plan, const CheckpointOptions& checkpoint) {
+void Trainer::train(Job& job, const Plan& wanted, const CheckpointOptions& checkpoint) {
+  Plan plan = wanted;
+  plan.overlap = false;  // a thread of the job's own would run beside the simulated time, and outlive a process that ends at an action
   job.configure(plan, checkpoint);
   struct Part {
     Unit unit;

@@ -23,7 +23,7 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
   /// The job, from its declarations to its end.
-  void train(Job& job, const Plan& plan, const CheckpointOptions& checkpoint);
+  void train(Job& job, const Plan& wanted, const CheckpointOptions& checkpoint);
 
  protected:
   /// `begun`: host state, the steps that were begun. `weights`: by unit their hash, or none where they are sharded.

@@ -195,9 +195,33 @@ std::vector<Phases> processes_lost(const Shape& shape, int repeats) {
   return all;
 }
 
+/// How long a node that joins holds up the others, in milliseconds: beyond an undisturbed step, and of that from the last step to the
+/// end of its generation, from there to the next world, and from there to the first step in it.
+struct Held {
+  double all = 0, over = 0, begun = 0, decided = 0;
+};
+
+/// `last`: the step that is the first one in the world with the newcomer, afterwards.
+Held join_of(Job& survivor, std::int64_t world, Step& last) {
+  const auto ms = [](Time from, Time to) { return std::chrono::duration<double, std::milli>(to - from).count(); };
+  std::optional<Step> before;
+  Time over{}, begun{};
+  while (const auto line = survivor.line("", patience)) {
+    if (line->find("is over: the world grows") != std::string::npos) over = now();
+    if (over != Time{} && begun == Time{} && generation_in(*line) > 0) begun = now();
+    const auto next = step_of(*line);
+    if (before && next && next->world == world) {
+      last = *next;
+      return {ms(before->when, next->when) - undisturbed_ms(survivor), ms(before->when, over), ms(over, begun), ms(begun, next->when)};
+    }
+    if (next) before = next;
+  }
+  give_up("nobody joins: " + survivor.output());
+}
+
 /// One of two agents, again and again: the one that coordinates, or the other. What comes in its place joins before the next
 /// time, and how long the survivor's workers stood still for it is `joins`.
-std::vector<Phases> nodes_lost(const Shape& shape, Loss loss, int repeats, std::vector<double>& joins) {
+std::vector<Phases> nodes_lost(const Shape& shape, Loss loss, int repeats, std::vector<Held>& joins) {
   const Cluster cluster{shape};
   auto survivor = cluster.first_agent(), victim = cluster.agent(1);
   Step step = step_in(*survivor, cluster.world(), 0);
@@ -210,19 +234,7 @@ std::vector<Phases> nodes_lost(const Shape& shape, Loss loss, int repeats, std::
     all.push_back(recovery(*survivor, begin, step.generation));
     end(*victim);
     victim = cluster.agent(1);
-    std::optional<Step> before;
-    for (;;) {
-      const auto line = survivor->line("step=", patience);
-      if (!line) give_up("nobody joins: " + survivor->output());
-      const auto next = step_of(*line);
-      if (!next) continue;
-      if (before && next->world == cluster.world()) {
-        joins.push_back(std::chrono::duration<double, std::milli>(next->when - before->when).count() - undisturbed_ms(*survivor));
-        step = *next;
-        break;
-      }
-      before = next;
-    }
+    joins.push_back(join_of(*survivor, cluster.world(), step));
   }
   for (Job* job : {victim.get(), survivor.get()}) end(*job);
   return all;
@@ -307,9 +319,15 @@ void nodes(const std::string& what, Shape shape, Loss loss, const std::string& t
   shape.agents = 2, shape.times += times;
   const std::string question = fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.sharded ? "sharded" : "replicated");
   if (question.find(only) == std::string::npos) return;
-  std::vector<double> joins;
+  std::vector<Held> joins;
   print_losses(question, nodes_lost(shape, loss, std::min(repeats, repeats_max), joins));
-  fmt::print("recovery:   and the replacement joins: the others stand still for p50 {:.1f} ms, p99 {:.1f} ms of {}, beyond a step\n", at_share(joins, 0.5), at_share(joins, 0.99), joins.size());
+  const auto of = [&](double share, double Held::* phase) {
+    std::vector<double> values;
+    for (const Held& held : joins) values.push_back(held.*phase);
+    return at_share(std::move(values), share);
+  };
+  fmt::print("recovery:   and the replacement joins: the others stand still for p50 {:.1f} ms, p99 {:.1f} ms of {}, beyond a step; p50 of the phases: to the end of the generation {:.1f}, to the next world {:.1f}, to its first step {:.1f}\n",
+             of(0.5, &Held::all), of(0.99, &Held::all), joins.size(), of(0.5, &Held::over), of(0.5, &Held::begun), of(0.5, &Held::decided));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <elrun/export.hpp>
@@ -37,6 +38,30 @@ struct GroupOptions {
 /// Pieces of memory that travel to, or come from, one peer, in this order. Borrowed until the call returns.
 using SendList = std::vector<std::span<const std::byte>>;
 using ReceiveList = std::vector<std::span<std::byte>>;
+
+/// Memory of this process that the other workers of its host can read where it lies. All of its pages are there from the
+/// beginning, zeroed; only this process writes to it (a forked child too: it is not copied by fork). It goes back to the
+/// system with the last copy of this value, or with the process, and no generation's end touches it.
+/// A value: copies speak of the same memory. Thread-safe as a shared_ptr is.
+class ELRUN_API SharedBuffer {
+ public:
+  /// `invalid_argument` for no bytes; the system's failure where it has no memory or no descriptor left.
+  static Result<SharedBuffer> make(Bytes size);
+  /// On a page's border.
+  [[nodiscard]] std::span<std::byte> bytes() const;
+  template <class T>
+  [[nodiscard]] std::span<T> as() const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return {reinterpret_cast<T*>(bytes().data()), bytes().size() / sizeof(T)};
+  }
+
+ private:
+  friend class ProcessGroup;
+  friend class Lanes;
+  class State;
+  explicit SharedBuffer(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
 
 /// A call that was begun and goes on on the group's own thread. A value: copies speak of the same call. Thread-safe.
 class ELRUN_API Work {
@@ -120,6 +145,13 @@ class ELRUN_API ProcessGroup {
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives);
   /// The lists too are borrowed until the call is over.
   [[nodiscard]] Work exchange_async(std::span<const SendList> sends, std::span<const ReceiveList> receives);
+
+  /// Shows a buffer to the peers of this host, for as long as this group lives. What a call sends out of it, 64 KiB and more in
+  /// one piece, and what a reduction over ranks of one host folds or returns there, is read where it lies: one copy instead
+  /// of two. Results are the same, and no other rank has to do so. Such a call returns when its peers have read: a
+  /// `send` waits for its `receive`. The buffer must outlive the calls that use it, not the group. Without a peer on this host
+  /// nothing happens. A group made by `split` has to be shown it too. `exhausted` after 1024 buffers, or when a peer takes no notice.
+  Result<void> share(const SharedBuffer& buffer);
 
   /// Ends every call now, with this reason. Thread-safe; never waits.
   void revoke(const Failure& why);

@@ -8,6 +8,11 @@
 /// this rank gives to itself too, when it is the same bytes), and the slots stay in the second cache. What is dear in large
 /// calls is memory; so their targets are written past the caches.
 ///
+/// A buffer that was shared is lent instead: the chunk that is posted names the buffer, and peers copy or fold out of it
+/// through mappings of their own. Whoever lends waits at the end of its call until all have taken what they were lent. Where
+/// its call fails before that, its owner may write there again while a peer still reads: so it first withdraws, by a word
+/// in its region, and who reads looks at that word after it has read, before it makes any use of it (as with a seqlock).
+///
 /// Who finds nothing to do says so in its region (`asleep`) and waits for its bell; who has moved a counter rings the
 /// bell of a peer that is asleep. Both first write, then read the other's word, in one total order: one of them sees the
 /// other. The communication thread rings too, when a peer's connection ends or the generation is over.
@@ -20,6 +25,7 @@
 #include "lib/comm/lanes.hpp"
 
 #include <sched.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -37,6 +43,7 @@
 #include "lib/comm/fold.hpp"
 #include "lib/comm/frame.hpp"
 #include "lib/comm/schedule.hpp"
+#include "lib/comm/shared_buffer.hpp"
 #include "lib/comm/shared_memory.hpp"
 #include "lib/link/roll_call.hpp"
 
@@ -46,19 +53,28 @@ namespace {
 using SendPiece = std::span<const std::byte>;
 using ReceivePiece = std::span<std::byte>;
 
-constexpr std::uint64_t magic = 0x3130'454e'414c'4c45;  // "ELLANE01": the last two digits are the version
+constexpr std::uint64_t magic = 0x3230'454e'414c'4c45;  // "ELLANE02": the last two digits are the version
 constexpr std::size_t line = 64;                        // words of two writers, or of two readers, share none
 constexpr std::size_t page = 4096;
 constexpr std::size_t chunks_max = 16;                  // under way in one lane
 constexpr Bytes slot_most = 64_KiB;                     // so that a region stays in the second cache, and readers begin early
 constexpr Bytes slot_least = 16_KiB;
 constexpr Bytes slots_max = 32_MiB;                     // of one region, as long as slots can become smaller
+constexpr std::size_t lent_least = 64 << 10;            // below, a slot is as quick, and nobody has to wait for its readers
+constexpr std::size_t step_most = 1 << 20;              // read at once out of what is lent: then one looks whether all is over
+constexpr std::size_t results_posted = 8;               // chunks of one rank's results, about, where they are lent
+constexpr std::size_t shared_max = 1024;                // buffers, in one group
 constexpr int spins_alone = 2000;                       // looks before sleeping, where every rank can have a core
 constexpr int yields_crowded = 4;                       // and where they cannot: the peer may need this very core
 
 struct Chunk {
   std::uint64_t call = 0, total = 0;     // which call between the two, and how many bytes its payload has
-  std::uint64_t offset = 0, length = 0;  // in the writer's region
+  std::uint64_t offset = 0, length = 0;  // in the writer's region,
+  std::uint64_t buffer = 0;              // or in the buffer that it shared under this number
+};
+/// What goes with the descriptor of a buffer that is shared.
+struct Shown {
+  std::uint64_t number = 0, size = 0;
 };
 struct alignas(line) Lane {
   alignas(line) std::atomic<std::uint64_t> posted{0};  // chunks for that peer
@@ -69,7 +85,8 @@ struct alignas(page) Header {
   std::uint64_t magic = 0, size = 0, generation = 0;
   std::array<std::uint64_t, 2> lineage{};
   std::uint32_t rank = 0, world = 0, local = 0;
-  alignas(line) std::atomic<std::uint32_t> asleep{0};  // ring
+  alignas(line) std::atomic<std::uint32_t> asleep{0};     // ring
+  alignas(line) std::atomic<std::uint32_t> withdrawn{0};  // what was lent is written again
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -83,6 +100,18 @@ void pause() {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+/// What stands before it is read and written before what follows, for other processes too. (The language's own fence is not known
+/// to the thread sanitizer, and this one is asked for rarely.)
+void fence() {
+#if defined(__x86_64__)
+  asm volatile("mfence" ::: "memory");
+#elif defined(__aarch64__)
+  asm volatile("dmb ish" ::: "memory");
+#else
+  __sync_synchronize();
 #endif
 }
 
@@ -122,11 +151,44 @@ class Lanes::State {
 
   static std::size_t slots_offset(std::size_t local) { return (sizeof(Header) + local * sizeof(Lane) + page - 1) / page * page; }
 
-  Offer offer() const { return {region_.file(), bell_.file(), Bytes{region_.size()}}; }
+  /// Before the first offer.
+  Result<void> open_posts() {
+    for (Peer& peer : peers_) {
+      std::array<int, 2> ends{};
+      if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return from_errno(errno, "make a socket for shared memory");
+      peer.to_it = Fd{ends[0]};
+      peer.its_end = Fd{ends[1]};
+    }
+    return {};
+  }
 
-  Result<void> attach(Rank whom, Fd file, Bytes size, Fd bell) {
+  Offer offer(Rank whom) const {
+    const auto peer = std::ranges::find(peers_, whom, &Peer::rank);
+    return {region_.file(), bell_.file(), peer == peers_.end() ? -1 : peer->its_end.get(), Bytes{region_.size()}};
+  }
+
+  Result<void> share(const SharedBuffer& buffer) {
+    std::erase_if(buffers_, [](const Shared& each) { return each.state.expired(); });
+    if (std::ranges::any_of(buffers_, [&](const Shared& each) { return each.state.lock() == buffer.state_; })) return {};
+    if (shown_ == shared_max) return Failure{.code = Code::exhausted, .remedy = Remedy::fix_config, .what = fmt::format("this group was shown {} shared buffers already", shared_max)};
+    const SharedMemory& memory = buffer.state_->memory();
+    ELRUN_TRY_ASSIGN(const Fd file, memory.for_reading());
+    const Shown words{.number = ++shown_, .size = memory.size()};
+    for (const Peer* const peer : everybody_) {
+      auto sent = send_with(peer->to_it.get(), std::as_bytes(std::span{&words, 1}), std::array{file.get()});
+      if (sent.ok() || peer->lost.load()) continue;
+      return Failure{.code = Code::exhausted,
+                     .remedy = Remedy::fix_config,
+                     .what = fmt::format("rank {} cannot be shown another shared buffer: {}", peer->rank.value(), sent.failure().what),
+                     .peer = peer->rank};
+    }
+    buffers_.push_back({.number = words.number, .begin = memory.data(), .size = memory.size(), .state = buffer.state_});
+    return {};
+  }
+
+  Result<void> attach(Rank whom, Fd file, Bytes size, Fd bell, Fd post) {
     Peer* const peer = find(whom);
-    if (peer == nullptr || peer->view || !bell) return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
+    if (peer == nullptr || peer->view || !bell || !post) return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
     if (size.value() < slots_offset(local_.size())) return Failure{Code::protocol, Remedy::abort_group, "shared memory without room for its lanes"};
     ELRUN_TRY_ASSIGN(SharedMemory view, SharedMemory::view(std::move(file), size));
     const auto* const header = reinterpret_cast<const Header*>(view.data());
@@ -139,6 +201,7 @@ class Lanes::State {
     peer->header = header;
     peer->in = reinterpret_cast<const Lane*>(lane_at(view.data(), index_of(me_.rank).value()));
     peer->bell.emplace(std::move(bell));
+    peer->from_it = std::move(post);
     peer->view = std::move(view);
     everybody_.clear();  // in the order of peers_, whatever the order of attaching
     for (Peer& each : peers_) if (each.view) everybody_.push_back(&each);
@@ -159,9 +222,17 @@ class Lanes::State {
     bell_.ring();
   }
 
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+    return or_withdraw(try_exchange(sends, receives, whom, limit));
+  }
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+    return or_withdraw(try_reduce(in, out, count, type, op, gather, limit));
+  }
+
+ private:
   // --- exchange ---
 
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+  Result<void> try_exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
     const Limit until{Deadline::after(clock_.now(), limit), limit};
     streams_used_ = 0;
     own_ = Cursor<ReceivePiece>{};
@@ -177,31 +248,30 @@ class Lanes::State {
     }
     const std::span<Stream> streams = std::span{streams_}.first(streams_used_);
     streaming_ = wanted >= streamed_least;
+    // First what others can read in place: they do so while this rank copies its own.
+    for (Stream& stream : streams) while (lent_next(stream) && has_room(stream)) lend_next(stream);
     take_own(sends[me_.rank.value()], receives[me_.rank.value()]);
     for (;;) {
       bool moved = false, open = false;
       for (Peer* const peer : everybody_) {
         if (peer->pending.done()) continue;
         if (available(*peer)) {
-          ELRUN_TRY(copy_chunk(*peer));
+          ELRUN_TRY(copy_step(*peer));
           moved = true;
         }
         open = open || !peer->pending.done();
       }
       for (Stream& stream : streams) {
         if (stream.left.done()) continue;
-        if (Slot* const slot = slot_for(stream)) {
-          stage(stream, *slot);
-          moved = true;
-        }
+        moved = give(stream) || moved;
         open = open || !stream.left.done();
       }
       if (over_.load()) return over();  // also at the end: peers that heard of it may have reused what was just read
-      if (!open) return {};
+      if (!open) return until_taken(until);
       if (moved) continue;
       ELRUN_TRY(wait(until, [&] {
         return std::ranges::any_of(everybody_, [&](const Peer* peer) { return !peer->pending.done() && available(*peer); }) ||
-               std::ranges::any_of(streams, [&](const Stream& stream) { return !stream.left.done() && slot_for(stream) != nullptr; });
+               std::ranges::any_of(streams, [&](const Stream& stream) { return !stream.left.done() && can_give(stream); });
       }, [&](const Peer& peer) {
         return !peer.pending.done() || std::ranges::any_of(streams, [&](const Stream& stream) {
           return !stream.left.done() && std::ranges::find(stream.to, &peer) != stream.to.end() && under_way(peer) >= most_under_way(stream);
@@ -212,7 +282,7 @@ class Lanes::State {
 
   // --- reduction ---
 
-  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+  Result<void> try_reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
     ELRUN_ASSERT(everybody_.size() + 1 == me_.world.value());
     const Limit until{Deadline::after(clock_.now(), limit), limit};
     const std::size_t width = size_of(type);
@@ -222,10 +292,16 @@ class Lanes::State {
       ++peer->call;
       peer->total = count * width;
     }
+    const std::optional<LentPlace> lent_in = lent_place({in, count * width}), lent_out = gather ? lent_place({out, count * width}) : std::nullopt;
     const auto contribute = [&](std::uint64_t round) -> Result<void> {
       for (Peer* const peer : everybody_) {
         const Range theirs = schedule.folded(peer->rank, round);
         if (theirs.size() == 0) continue;
+        if (lent_in) {
+          ELRUN_TRY(room(std::span{&peer, 1}, until));
+          lend(lent_in->after(theirs.begin * width), theirs.size() * width, count * width, std::span{&peer, 1});
+          continue;
+        }
         ELRUN_TRY_ASSIGN(Slot* const slot, any_slot(std::span{&peer, 1}, until));
         std::memcpy(place(*slot), in + theirs.begin * width, theirs.size() * width);
         post(*slot, theirs.size() * width, count * width, std::span{&peer, 1});
@@ -233,6 +309,10 @@ class Lanes::State {
       return {};
     };
     ELRUN_TRY(contribute(0));
+    if (lent_in && (lent_out || !gather) && count >= me_.world.value()) {
+      ELRUN_TRY_ASSIGN(const bool all, all_lend(until));
+      if (all) return reduce_lent({in, out, lent_out, count, type, op}, until);
+    }
     for (std::uint64_t round = 0; round < schedule.rounds() + (gather ? 1 : 0); ++round) {
       ELRUN_TRY(contribute(round + 1));
       if (const Range fold = schedule.folded(me_.rank, round); fold.size() > 0) {
@@ -243,15 +323,22 @@ class Lanes::State {
         inputs_[me_.rank.value()] = in + fold.begin * width;
         Slot* result = nullptr;
         std::byte* const mine = out + (gather ? fold.begin : fold.begin - part.begin) * width;
-        if (gather) {
+        if (lent_out) {
+          ELRUN_TRY(room(everybody_, until));
+          fold_ranks(inputs_, mine, fold.size(), type, op);
+        } else if (gather) {
           ELRUN_TRY_ASSIGN(result, any_slot(everybody_, until));
           fold_ranks(inputs_, place(*result), fold.size(), type, op);
           std::memcpy(mine, place(*result), fold.size() * width);
         } else {
           fold_ranks(inputs_, mine, fold.size(), type, op);
         }
-        for (Peer* const peer : everybody_) took(*peer);
-        if (gather) post(*result, fold.size() * width, count * width, everybody_);
+        for (Peer* const peer : everybody_) {
+          ELRUN_TRY(still_lent(*peer));
+          took(*peer);
+        }
+        if (lent_out) lend(lent_out->after(fold.begin * width), fold.size() * width, count * width, everybody_);
+        else if (gather) post(*result, fold.size() * width, count * width, everybody_);
       }
       if (gather && round > 0) {
         for (Peer* const peer : everybody_) {
@@ -259,15 +346,19 @@ class Lanes::State {
           if (given.size() == 0) continue;
           ELRUN_TRY_ASSIGN(const SendPiece theirs, expect(*peer, given.size() * width, until));
           std::memcpy(out + given.begin * width, theirs.data(), theirs.size());
+          ELRUN_TRY(still_lent(*peer));
           took(*peer);
         }
       }
       if (over_.load()) return over();
     }
-    return {};
+    return until_taken(until);
   }
 
- private:
+  struct View {
+    std::uint64_t number = 0;
+    SharedMemory memory;
+  };
   struct Peer {
     Rank rank{};
     Lane* out = nullptr;             // in this rank's region
@@ -276,9 +367,15 @@ class Lanes::State {
     const Lane* in = nullptr;
     std::optional<Bell> bell;
     std::atomic<bool> lost{false};
+    Fd to_it, its_end, from_it;      // through which buffers are shown
+    std::vector<View> buffers;       // that it has shown, in the order in which they came
     std::uint64_t call = 0, posted = 0, taken = 0;
+    std::uint64_t lent_until = 0;    // of what was posted, the last that is lent
+    std::uint64_t used = 0;          // bytes of the next chunk that were copied already
+    bool lends = false;              // the chunk that was looked at last
     std::uint64_t total = 0;         // that belongs to the call from this peer
     Cursor<ReceivePiece> pending;
+    ReceivePiece result;             // where pending goes, in a reduction
   };
   struct Holder {
     const Peer* peer = nullptr;
@@ -295,10 +392,100 @@ class Lanes::State {
     std::uint64_t total = 0;
     std::vector<Peer*> to;
   };
+  /// A buffer that was shared. It may be gone, and its addresses somebody else's.
+  struct Shared {
+    std::uint64_t number = 0;
+    const std::byte* begin = nullptr;
+    std::size_t size = 0;
+    std::weak_ptr<SharedBuffer::State> state;
+  };
+  struct LentPlace {
+    std::uint64_t buffer = 0, offset = 0;
+    [[nodiscard]] LentPlace after(std::uint64_t bytes) const { return {buffer, offset + bytes}; }
+  };
   struct Limit {
     Deadline at;
     Duration whole;
   };
+
+  // --- reduction where every rank lends ---
+
+  struct Reduction {
+    const std::byte* in;
+    std::byte* out;
+    std::optional<LentPlace> lent_out;  // where all get everything
+    std::size_t count;
+    DType type;
+    ReduceOp op;
+  };
+
+  /// What each rank posts first tells everybody whether it lends: all come to the same answer.
+  Result<bool> all_lend(const Limit& limit) {
+    bool all = true;
+    for (Peer* const peer : everybody_) {
+      if (!available(*peer)) ELRUN_TRY(wait(limit, [&] { return available(*peer); }, [&](const Peer& other) { return &other == peer; }));
+      ELRUN_TRY(head(*peer));
+      all = all && peer->in->chunks[peer->taken % chunks_max].buffer != 0;
+    }
+    return all;
+  }
+
+  /// No blocks, and no rounds: each rank folds its whole part out of everybody's memory, then reads the others' results.
+  /// What a peer has just written is dear to read while it is in that peer's cache, so the second begins when the first is over.
+  Result<void> reduce_lent(const Reduction& call, const Limit& limit) {
+    const std::size_t width = size_of(call.type);
+    const Range part = part_of(me_.rank, me_.world, call.count);
+    const std::size_t size = part.size() * width, total = call.count * width;
+    std::byte* const mine = call.out + (call.lent_out ? part.begin * width : 0);
+    const auto inputs_at = [&](std::size_t offset) -> Result<void> {
+      for (Peer* const peer : everybody_) {
+        ELRUN_TRY_ASSIGN(const std::byte* const theirs, lent_part(*peer, size));
+        inputs_[peer->rank.value()] = theirs + offset;
+      }
+      inputs_[me_.rank.value()] = call.in + part.begin * width + offset;
+      return {};
+    };
+    const std::size_t step = step_most / 4 / width * width, piece = std::max<std::size_t>(size / results_posted, step_most);
+    for (std::size_t at = 0, posted = 0; at < size;) {
+      const std::size_t bytes = std::min(step, size - at);
+      ELRUN_TRY(inputs_at(at));
+      fold_ranks(inputs_, mine + at, bytes / width, call.type, call.op);
+      for (const Peer* const peer : everybody_) ELRUN_TRY(still_lent(*peer));
+      if (over_.load()) return over();
+      at += bytes;
+      if (!call.lent_out || (at - posted < piece && at < size)) continue;
+      ELRUN_TRY(room(everybody_, limit));
+      lend(call.lent_out->after(part.begin * width + posted), at - posted, total, everybody_);
+      posted = at;
+    }
+    for (Peer* const peer : everybody_) took(*peer);
+    if (!call.lent_out) return until_taken(limit);
+    streaming_ = total >= 8 * streamed_least;
+    for (Peer* const peer : everybody_) {
+      const Range theirs = part_of(peer->rank, me_.world, call.count);
+      peer->result = {call.out + theirs.begin * width, theirs.size() * width};
+      peer->pending = Cursor<ReceivePiece>{std::span{&peer->result, 1}};
+    }
+    const auto readable = [](const Peer* peer) { return !peer->pending.done() && available(*peer); };
+    while (!std::ranges::all_of(everybody_, [](const Peer* peer) { return peer->pending.done(); })) {
+      for (Peer* const peer : everybody_) if (readable(peer)) ELRUN_TRY(copy_step(*peer));
+      if (over_.load()) return over();
+      ELRUN_TRY(wait(limit, [&] {
+        return std::ranges::any_of(everybody_, readable) || std::ranges::all_of(everybody_, [](const Peer* peer) { return peer->pending.done(); });
+      }, [](const Peer& peer) { return !peer.pending.done(); }));
+    }
+    return until_taken(limit);
+  }
+
+  /// The whole part of this rank in the peer's input, of which the next chunk shows the beginning.
+  static Result<const std::byte*> lent_part(Peer& peer, std::size_t size) {
+    ELRUN_TRY_ASSIGN(const SendPiece first, head(peer));
+    const Chunk chunk = peer.in->chunks[peer.taken % chunks_max];
+    ELRUN_TRY_ASSIGN(const SharedMemory* const memory, shown_by(peer, chunk.buffer));
+    const auto offset = static_cast<std::size_t>(first.data() - memory->data());
+    if (first.data() < memory->data() || offset > memory->size() || memory->size() - offset < size) return differing(peer, chunk);
+    return first.data();
+  }
 
   static Lane* lane_at(std::byte* region, std::size_t index) { return reinterpret_cast<Lane*>(region + sizeof(Header) + index * sizeof(Lane)); }
   std::byte* place(const Slot& slot) const { return region_.data() + slot.offset; }
@@ -336,6 +523,7 @@ class Lanes::State {
 
   /// One peer that is slow may hold its share of the slots, and not those that others wait for.
   std::uint64_t most_under_way(const Stream& stream) const {
+    if (lent_next(stream)) return chunks_max;
     return std::min<std::uint64_t>(chunks_max, std::max<std::size_t>(2, slots_.size() * stream.to.size() / peers_.size()));
   }
 
@@ -348,15 +536,58 @@ class Lanes::State {
     return slot == slots_.end() ? nullptr : &*slot;
   }
 
-  Slot* slot_for(const Stream& stream) {
+  bool has_room(const Stream& stream) const {
     const std::uint64_t most = most_under_way(stream);
-    if (std::ranges::any_of(stream.to, [&](const Peer* peer) { return under_way(*peer) >= most; })) return nullptr;
-    return free_slot();
+    return std::ranges::all_of(stream.to, [&](const Peer* peer) { return under_way(*peer) < most; });
+  }
+
+  bool can_give(const Stream& stream) { return has_room(stream) && (lent_next(stream) || free_slot() != nullptr); }
+
+  bool give(Stream& stream) {
+    if (!can_give(stream)) return false;
+    if (lent_next(stream)) lend_next(stream);
+    else stage(stream, *free_slot());
+    return true;
+  }
+
+  /// Where peers find this, if it lies in a buffer that they were shown.
+  std::optional<LentPlace> lent_place(SendPiece piece) const {
+    if (piece.size() < lent_least) return std::nullopt;
+    for (const Shared& each : buffers_) {
+      const bool inside = each.begin <= piece.data() && piece.data() + piece.size() <= each.begin + each.size;
+      if (inside && !each.state.expired()) return LentPlace{each.number, static_cast<std::uint64_t>(piece.data() - each.begin)};
+    }
+    return std::nullopt;
+  }
+
+  static SendPiece next_piece(Cursor<SendPiece> left) {
+    SendPiece piece;
+    (void)left.take(call_payload_max, std::span{&piece, 1});
+    return piece;
+  }
+
+  std::optional<LentPlace> lent_next(const Stream& stream) const {
+    if (buffers_.empty()) return std::nullopt;
+    return lent_place(next_piece(stream.left));
+  }
+
+  void lend_next(Stream& stream) {
+    const LentPlace place = lent_next(stream).value();
+    SendPiece piece;
+    (void)stream.left.take(call_payload_max, std::span{&piece, 1});
+    lend(place, piece.size(), stream.total, stream.to);
+  }
+
+  void lend(const LentPlace& place, std::uint64_t length, std::uint64_t total, std::span<Peer* const> to) {
+    for (Peer* const peer : to) {
+      post_chunk(*peer, {.call = peer->call, .total = total, .offset = place.offset, .length = length, .buffer = place.buffer});
+      peer->lent_until = peer->posted;
+    }
   }
 
   void stage(Stream& stream, Slot& slot) {
     std::size_t filled = 0;
-    while (filled < slot_size_ && !stream.left.done()) {
+    while (filled < slot_size_ && !stream.left.done() && !lent_next(stream)) {
       SendPiece piece;
       (void)stream.left.take(slot_size_ - filled, std::span{&piece, 1});
       std::memcpy(place(slot) + filled, piece.data(), piece.size());
@@ -383,7 +614,7 @@ class Lanes::State {
     if (source.data() == target.data()) return;
     const bool apart = source.data() + source.size() <= target.data() || target.data() + target.size() <= source.data();
     const auto streams = std::span{streams_}.first(streams_used_);
-    const auto stream = std::ranges::find_if(streams, [&](const Stream& each) { return same(each.list, from); });
+    const auto stream = std::ranges::find_if(streams, [&](const Stream& each) { return same(each.list, from) && each.left.left() == each.total && !lent_next(each); });
     if (!apart || stream == streams.end()) return copy_lists(from, to);
     own_stream_ = &*stream;
     own_ = Cursor<ReceivePiece>{to};
@@ -392,11 +623,15 @@ class Lanes::State {
   void post(Slot& slot, std::uint64_t length, std::uint64_t total, std::span<Peer* const> to) {
     slot.holders.clear();
     for (Peer* const peer : to) {
-      peer->out->chunks[peer->posted % chunks_max] = {.call = peer->call, .total = total, .offset = slot.offset, .length = length};
-      slot.holders.push_back({peer, ++peer->posted});
-      peer->out->posted.store(peer->posted);
-      wake(*peer);
+      post_chunk(*peer, {.call = peer->call, .total = total, .offset = slot.offset, .length = length});
+      slot.holders.push_back({peer, peer->posted});
     }
+  }
+
+  static void post_chunk(Peer& peer, const Chunk& chunk) {
+    peer.out->chunks[peer.posted % chunks_max] = chunk;
+    peer.out->posted.store(++peer.posted);
+    wake(peer);
   }
 
   static void wake(const Peer& peer) {
@@ -408,14 +643,67 @@ class Lanes::State {
   static bool available(const Peer& peer) { return peer.in->posted.load() != peer.taken; }
 
   /// The next chunk, which is there, judged: nothing of it is believed.
-  Result<SendPiece> head(const Peer& peer) const {
+  static Result<SendPiece> head(Peer& peer) {
     const std::uint64_t ahead = peer.in->posted.load() - peer.taken;
     const Chunk chunk = peer.in->chunks[peer.taken % chunks_max];
-    if (ahead > chunks_max || chunk.length == 0 || chunk.offset > peer.view.size() || chunk.length > peer.view.size() - chunk.offset) {
+    const SharedMemory* memory = &peer.view;
+    peer.lends = chunk.buffer != 0;
+    if (peer.lends) {
+      ELRUN_TRY_ASSIGN(memory, shown_by(peer, chunk.buffer));
+    }
+    if (ahead > chunks_max || chunk.length == 0 || chunk.offset > memory->size() || chunk.length > memory->size() - chunk.offset) {
       return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk that is none", peer.rank.value()), .peer = peer.rank};
     }
     if (chunk.call != peer.call || chunk.total != peer.total) return differing(peer, chunk);
-    return SendPiece{peer.view.data() + chunk.offset, chunk.length};
+    return SendPiece{memory->data() + chunk.offset, chunk.length};
+  }
+
+  /// The buffer of this number, mapped when it is first used.
+  static Result<const SharedMemory*> shown_by(Peer& peer, std::uint64_t number) {
+    for (;;) {
+      const auto known = std::ranges::find(peer.buffers, number, &View::number);
+      if (known != peer.buffers.end()) return &known->memory;
+      Shown words;
+      std::array<Fd, 1> file;
+      const auto came = receive_with(peer.from_it.get(), std::as_writable_bytes(std::span{&words, 1}), file);
+      if (!came.ok() || !file[0] || peer.buffers.size() == shared_max) {
+        return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", peer.rank.value()), .peer = peer.rank};
+      }
+      auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size});
+      if (!view.ok()) {
+        Failure failure = std::move(view).failure();
+        failure.what = fmt::format("a buffer that rank {} shares: {}", peer.rank.value(), failure.what);
+        failure.peer = peer.rank;
+        return failure;
+      }
+      peer.buffers.push_back({words.number, std::move(*view)});
+    }
+  }
+
+  /// After the peer's memory was read, before anything is done with it. What lies in slots stays, whatever becomes of the peer.
+  static Result<void> still_lent(const Peer& peer) {
+    if (!peer.lends) return {};
+    fence();
+    if (peer.header->withdrawn.load() == 0) return {};
+    return Failure{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = fmt::format("rank {} has given up the call", peer.rank.value()), .peer = peer.rank};
+  }
+
+  /// The last thing of a call that fails: what it lent is its caller's again, who may write there.
+  Result<void> or_withdraw(Result<void> result) {
+    if (!result.ok()) {
+      header_->withdrawn.store(1);
+      fence();
+    }
+    return result;
+  }
+
+  /// Peers have read what they were lent in this call.
+  Result<void> until_taken(const Limit& limit) {
+    const auto reads = [](const Peer& peer) { return peer.in->taken.load() < peer.lent_until; };
+    const auto ready = [&] { return std::ranges::none_of(everybody_, [&](const Peer* peer) { return reads(*peer); }); };
+    if (!ready()) ELRUN_TRY(wait(limit, ready, reads));
+    if (over_.load()) return over();
+    return {};
   }
 
   static Failure differing(const Peer& peer, const Chunk& chunk) {
@@ -431,10 +719,17 @@ class Lanes::State {
     wake(peer);
   }
 
-  Result<void> copy_chunk(Peer& peer) {
-    ELRUN_TRY_ASSIGN(const SendPiece from, head(peer));
-    if (from.size() > peer.pending.left()) return differing(peer, {.call = peer.call, .total = peer.total + from.size()});
-    copy_out(from, peer.pending);
+  /// The next chunk, or as much of it as may be copied before looking around.
+  Result<void> copy_step(Peer& peer) {
+    ELRUN_TRY_ASSIGN(const SendPiece chunk, head(peer));
+    const SendPiece rest = chunk.subspan(std::min<std::size_t>(peer.used, chunk.size()));
+    if (rest.size() > peer.pending.left()) return differing(peer, {.call = peer.call, .total = peer.total + rest.size()});
+    const SendPiece step = rest.first(std::min(rest.size(), step_most));
+    copy_out(step, peer.pending);
+    ELRUN_TRY(still_lent(peer));
+    peer.used += step.size();
+    if (peer.used < chunk.size()) return {};
+    peer.used = 0;
     took(peer);
     return {};
   }
@@ -493,6 +788,13 @@ class Lanes::State {
     return slot;
   }
 
+  /// Room for one more chunk in the lanes of these peers.
+  Result<void> room(std::span<Peer* const> to, const Limit& limit) {
+    const auto ready = [&] { return std::ranges::all_of(to, [](const Peer* peer) { return under_way(*peer) < chunks_max; }); };
+    if (!ready()) ELRUN_TRY(wait(limit, ready, [](const Peer& peer) { return under_way(peer) > 0; }));
+    return {};
+  }
+
   Result<SendPiece> expect(Peer& peer, std::uint64_t length, const Limit& limit) {
     if (!available(peer)) ELRUN_TRY(wait(limit, [&] { return available(peer); }, [&](const Peer& other) { return &other == &peer; }));
     ELRUN_TRY_ASSIGN(const SendPiece piece, head(peer));
@@ -515,6 +817,8 @@ class Lanes::State {
   std::vector<Peer> peers_;
   std::vector<Peer*> everybody_;  // who is attached
   std::vector<Slot> slots_;
+  std::vector<Shared> buffers_;
+  std::uint64_t shown_ = 0;  // the number of the last of them
   std::atomic<bool> over_{false};
   int spins_ = 0, yields_ = 0;
 
@@ -538,11 +842,16 @@ Result<std::unique_ptr<Lanes>> Lanes::make(const Membership& me, std::vector<Ran
   const std::size_t slot_size = std::max<std::size_t>(slot_least.value(), most);
   ELRUN_TRY_ASSIGN(SharedMemory region, SharedMemory::make(Bytes{State::slots_offset(local.size()) + slots * slot_size}));
   ELRUN_TRY_ASSIGN(Bell bell, Bell::make());
-  return std::unique_ptr<Lanes>{new Lanes{std::make_unique<State>(me, std::move(local), std::move(region), std::move(bell), slot_size, slots)}};
+  auto state = std::make_unique<State>(me, std::move(local), std::move(region), std::move(bell), slot_size, slots);
+  ELRUN_TRY(state->open_posts());
+  return std::unique_ptr<Lanes>{new Lanes{std::move(state)}};
 }
 
-Lanes::Offer Lanes::offer() const { return state_->offer(); }
-Result<void> Lanes::attach(Rank peer, Fd region, Bytes size, Fd bell) { return state_->attach(peer, std::move(region), size, std::move(bell)); }
+Lanes::Offer Lanes::offer(Rank peer) const { return state_->offer(peer); }
+Result<void> Lanes::attach(Rank peer, Fd region, Bytes size, Fd bell, Fd post) {
+  return state_->attach(peer, std::move(region), size, std::move(bell), std::move(post));
+}
+Result<void> Lanes::share(const SharedBuffer& buffer) { return state_->share(buffer); }
 bool Lanes::attached(Rank peer) const { return state_->attached(peer); }
 void Lanes::lose(Rank peer) noexcept { state_->lose(peer); }
 void Lanes::end() noexcept { state_->end(); }

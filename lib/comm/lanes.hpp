@@ -24,14 +24,17 @@ class Lanes {
   static Result<std::unique_ptr<Lanes>> make(const Membership& me, std::vector<Rank> local);
   ~Lanes();
 
-  /// What a peer needs to attach. The descriptors stay here.
+  /// What that peer needs to attach. The descriptors stay here. Through `post` come the buffers that are shared with it later.
   struct Offer {
-    int region = -1, bell = -1;
+    int region = -1, bell = -1, post = -1;
     Bytes size;
   };
-  [[nodiscard]] Offer offer() const;
-  Result<void> attach(Rank peer, Fd region, Bytes size, Fd bell);
+  [[nodiscard]] Offer offer(Rank peer) const;
+  Result<void> attach(Rank peer, Fd region, Bytes size, Fd bell, Fd post);
   [[nodiscard]] bool attached(Rank peer) const;
+
+  /// From now on what is sent out of `buffer` to attached peers is read in place by them.
+  Result<void> share(const SharedBuffer& buffer);
 
   /// Its connection ended: nothing will be posted any more.
   void lose(Rank peer) noexcept;

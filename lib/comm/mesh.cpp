@@ -69,7 +69,7 @@ using ReceivePiece = std::span<std::byte>;
 
 /// What two ranks of one host tell each other after they have proved the key, and then whether they can use it.
 struct MemoryOffer {
-  std::uint64_t magic = 0x3130'524d'454d'4c45;  // "ELMEMR01": the last two digits are the version
+  std::uint64_t magic = 0x3230'524d'454d'4c45;  // "ELMEMR02": the last two digits are the version
   std::uint64_t size = 0;                       // of the region that comes with it; 0: there is none
 };
 enum class Verdict : std::uint8_t { unusable = 'n', usable = 'y' };
@@ -213,6 +213,16 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   [[nodiscard]] bool all_local() const {
     return lanes_ && std::ranges::all_of(peers_, [&](const Peer& peer) { return peer.rank == me_.rank || peer.shares; });
+  }
+
+  Result<void> share(const SharedBuffer& buffer) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (failure_) return *failure_;
+    }
+    if (!lanes_) return {};
+    const auto shared = lanes_->share(buffer);
+    return shared.ok() ? shared : Result<void>{located(shared.failure())};
   }
 
   void revoke(const Failure& why) {
@@ -442,9 +452,9 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   // --- memory, between two of one host that have proved the key; both do the same ---
 
   void offer_memory(const StrangerHandle& proved, Peer& peer) {
-    const auto offer = lanes_ ? lanes_->offer() : Lanes::Offer{};
+    const auto offer = lanes_ ? lanes_->offer(peer.rank) : Lanes::Offer{};
     const MemoryOffer words{.size = offer.size.value()};
-    const std::array<int, 2> files{offer.region, offer.bell};
+    const std::array<int, 3> files{offer.region, offer.bell, offer.post};
     if (!send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}), std::span{files}.first(lanes_ ? files.size() : 0)).ok()) {
       return part(proved, peer, "it closed the connection");
     }
@@ -457,7 +467,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   void look_at_memory(const StrangerHandle& proved, Peer& peer) {
     MemoryOffer words;
-    std::array<Fd, 2> files;
+    std::array<Fd, 3> files;
     if (!receive_with(proved->socket->native_handle(), std::as_writable_bytes(std::span{&words, 1}), files).ok() || words.magic != MemoryOffer{}.magic) {
       return part(proved, peer, "it offered no memory, as a rank of this host would");
     }
@@ -466,7 +476,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     } else if (lanes_->attached(peer.rank)) {  // an earlier connection got as far and broke: what was attached stays the same
       proved->mine = Verdict::usable;
     } else if (words.size > 0 && files[0]) {
-      const auto attached = lanes_->attach(peer.rank, std::move(files[0]), Bytes{words.size}, std::move(files[1]));
+      const auto attached = lanes_->attach(peer.rank, std::move(files[0]), Bytes{words.size}, std::move(files[1]), std::move(files[2]));
       if (attached.ok()) proved->mine = Verdict::usable;
       else peer.last_problem = attached.failure().what;
     }
@@ -556,7 +566,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     if (failure.code == Code::generation_over) return;  // it said so first
     asio::post(loop_, [this, failure] {
       if (over_) return;
-      if (failure.code == Code::peer_lost) miss(peers_[failure.peer->value()]);
+      if (failure.code == Code::peer_lost) miss(peers_[failure.peer->value()], failure);
       else fail(failure);
     });
   }
@@ -698,16 +708,19 @@ class Mesh::State : public std::enable_shared_from_this<State> {
                           .what = fmt::format("rank {} is gone: {}", peer.rank.value(), in_order ? "it closed the connection" : error.message()),
                           .peer = peer.rank};
     }
+    if (!first_lost_) first_lost_ = peer.lost;
     if (peer.shares) lanes_->lose(peer.rank);
     if (calling_ && (!peer.in.done() || peer.reading || !peer.out.done() || peer.sending)) miss(peer);
   }
 
   /// The call cannot be completed any more: its sides with this peer stay open until it fails.
-  void miss(const Peer& peer) {
+  void miss(const Peer& peer, const Failure& otherwise = {}) {
     if (std::exchange(missing_, true)) return;  // the first to go is the one to name
     loss_timer_.expires_after(loss_grace);
-    loss_timer_.async_wait([this, &peer](const ErrorCode& error) {
-      if (!error && !over_) fail(*peer.lost);
+    loss_timer_.async_wait([this, &peer, otherwise](const ErrorCode& error) {
+      if (error || over_) return;
+      // Who has only given up did so because of another, mostly.
+      fail(peer.lost ? *peer.lost : first_lost_ ? *first_lost_ : otherwise);
     });
   }
 
@@ -768,6 +781,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   Rng jitter_{0};
   bool over_ = false, calling_ = false, missing_ = false;
   std::size_t sides_open_ = 0;
+  std::optional<Failure> first_lost_;
   std::string no_lanes_;  // why there are none
 
   std::unique_ptr<Lanes> lanes_;  // made before the communication thread begins; the caller's then, but for what any thread may do
@@ -806,6 +820,11 @@ Result<void> Mesh::check_owner() const {
 Result<void> Mesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit, const std::function<void()>& meanwhile) {
   ELRUN_TRY(check_owner());
   return state_->exchange(sends, receives, whom, limit, meanwhile);
+}
+
+Result<void> Mesh::share(const SharedBuffer& buffer) {
+  ELRUN_TRY(check_owner());
+  return state_->share(buffer);
 }
 
 bool Mesh::all_local() const { return state_->all_local(); }

@@ -30,6 +30,8 @@ class Mesh {
   [[nodiscard]] bool all_local() const;
   /// As Lanes::reduce.
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit);
+  /// As Lanes::share; nothing where no peer is reached through memory.
+  Result<void> share(const SharedBuffer& buffer);
   void revoke(const Failure& why);
 
  private:

@@ -137,6 +137,8 @@ class ProcessGroup::Impl {
     return exchange(sends_, receives_, whom);
   }
 
+  Result<void> share(const SharedBuffer& buffer) { return mesh_->share(buffer); }
+
   Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key) {
     const SplitWord mine{color ? 1u : 0u, color.value_or(0), key};
     std::vector<SplitWord> words(world());
@@ -265,6 +267,10 @@ ProcessGroup::~ProcessGroup() = default;
 
 const Membership& ProcessGroup::membership() const { return impl_->membership(); }
 void ProcessGroup::revoke(const Failure& why) { impl_->revoke(why); }
+
+Result<void> ProcessGroup::share(const SharedBuffer& buffer) {
+  return impl_->calls().in_turn([&] { return impl_->share(buffer); });
+}
 
 Result<std::optional<ProcessGroup>> ProcessGroup::split(std::optional<std::uint32_t> color, std::int32_t key) {
   std::optional<Result<std::optional<ProcessGroup>>> part;

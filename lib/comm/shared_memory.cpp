@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t descriptors_max = 4;  // in one message
 
 Result<std::span<std::byte>> map(int file, std::size_t size, int protection) {
-  void* const at = ::mmap(nullptr, size, protection, MAP_SHARED, file, 0);
+  void* const at = ::mmap(nullptr, size, protection, MAP_SHARED | MAP_POPULATE, file, 0);
   if (at == MAP_FAILED) return from_errno(errno, fmt::format("map {} bytes of shared memory", size));
   return std::span{static_cast<std::byte*>(at), size};
 }
@@ -42,7 +42,10 @@ void SharedMemory::unmap() noexcept {
   bytes_ = {};
 }
 
-Result<SharedMemory> SharedMemory::make(Bytes size) {
+Result<SharedMemory> SharedMemory::make(Bytes size) { return make(size, false); }
+Result<SharedMemory> SharedMemory::make_returnable(Bytes size) { return make(size, true); }
+
+Result<SharedMemory> SharedMemory::make(Bytes size, bool returnable) {
   ELRUN_ASSERT(size > 0_B);
   Fd file{::memfd_create("elrun", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!file) return from_errno(errno, "make a memory file");
@@ -53,9 +56,19 @@ Result<SharedMemory> SharedMemory::make(Bytes size) {
   ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ | PROT_WRITE));
   SharedMemory memory{std::move(file), bytes};
   if (::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return from_errno(errno, "seal shared memory");
-  (void)::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);  // older kernels do not have it: there a reader's honesty is all
+  if (!returnable) (void)::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);  // older kernels do not have it: there a reader's honesty is all
   if (::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_SEAL) != 0) return from_errno(errno, "seal shared memory");
   return memory;
+}
+
+Result<Fd> SharedMemory::for_reading() const {
+  Fd file{::open(fmt::format("/proc/self/fd/{}", file_.get()).c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file) return from_errno(errno, "open shared memory for reading (is /proc mounted?)");
+  return file;
+}
+
+void SharedMemory::give_back() noexcept {
+  (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes_.size()));
 }
 
 Result<SharedMemory> SharedMemory::view(Fd file, Bytes size) {

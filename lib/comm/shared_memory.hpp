@@ -21,6 +21,13 @@ class SharedMemory {
   /// Zeroed memory of its own. All of it is there from the beginning, so that no later access can meet a full machine; the
   /// file can neither shrink nor grow, and only this mapping can write to it (the last on kernels from 5.1).
   static Result<SharedMemory> make(Bytes size);
+  /// The same, but its pages can be given back while others still map them. That takes a file which whoever has this descriptor
+  /// can write to: others get `for_reading`.
+  static Result<SharedMemory> make_returnable(Bytes size);
+  /// A descriptor by which nobody can write.
+  [[nodiscard]] Result<Fd> for_reading() const;
+  /// Takes the pages away from everybody; who reads there afterwards reads zeros. Of a returnable one.
+  void give_back() noexcept;
   /// Somebody else's, for reading. Refused when the file is not sealed against shrinking, or has another size.
   static Result<SharedMemory> view(Fd file, Bytes size);
 
@@ -36,6 +43,7 @@ class SharedMemory {
 
  private:
   SharedMemory(Fd file, std::span<std::byte> bytes) : file_{std::move(file)}, bytes_{bytes} {}
+  static Result<SharedMemory> make(Bytes size, bool returnable);
   void unmap() noexcept;
   Fd file_;
   std::span<std::byte> bytes_;

@@ -95,19 +95,47 @@ double reduced(std::uint64_t seed, std::uint32_t world, std::size_t i, ReduceOp 
   return op == ReduceOp::avg ? value / world : value;
 }
 
+/// Where a rank keeps what it gives and gets: in a buffer that its peers read in place, or in memory of its own.
+class Room {
+ public:
+  Room(ProcessGroup& group, Rng rng, Bytes size, Complaints& complaints) : rng_{rng} {
+    if (!rng_.chance(0.6)) return;
+    buffer_.emplace(SharedBuffer::make(size).value());
+    complaints.must(group.share(*buffer_), "share");
+    if (rng_.chance(0.2)) complaints.must(group.share(*buffer_), "share again");
+  }
+  /// At any place that suits a T, most of them in the buffer.
+  template <class T>
+  std::span<T> take(std::size_t count) {
+    const std::size_t begin = (used_ + rng_.below(100) * sizeof(T) + alignof(T) - 1) / alignof(T) * alignof(T), bytes = count * sizeof(T);
+    if (!buffer_ || bytes > buffer_->bytes().size() || begin > buffer_->bytes().size() - bytes || rng_.chance(0.2)) {
+      own_.push_back(std::make_unique<std::byte[]>(bytes + sizeof(T)));
+      return {reinterpret_cast<T*>(own_.back().get()), count};
+    }
+    used_ = begin + bytes;
+    return {reinterpret_cast<T*>(buffer_->bytes().data() + begin), count};
+  }
+
+ private:
+  Rng rng_;
+  std::optional<SharedBuffer> buffer_;
+  std::size_t used_ = 0;
+  std::vector<std::unique_ptr<std::byte[]>> own_;
+};
+
 template <class T>
-void check_reductions(std::uint64_t seed, std::uint32_t rank, std::uint32_t world, std::size_t count, ReduceOp op, ProcessGroup& group, Complaints& complaints) {
+void check_reductions(std::uint64_t seed, std::uint32_t rank, std::uint32_t world, std::size_t count, ReduceOp op, ProcessGroup& group, Complaints& complaints, Room& room) {
   const std::string what = "type " + std::to_string(static_cast<int>(DTypeOf<T>::value)) + " op " + std::to_string(static_cast<int>(op)) + " count " + std::to_string(count);
   const auto close = [&](T got, double want) { return std::abs(number(got) - want) <= 0.005 * std::abs(want) + (std::is_integral_v<T> ? 0 : 1e-6); };
-  std::vector<T> data(count);
+  const std::span<T> data = room.take<T>(count);
   for (std::size_t i = 0; i < count; ++i) data[i] = element<T>(seed, rank, i);
-  complaints.must(group.all_reduce(std::span{data}, op), "all_reduce " + what);
+  complaints.must(group.all_reduce(data, op), "all_reduce " + what);
   for (std::size_t i = 0; i < count; ++i) {
     if (!close(data[i], reduced<T>(seed, world, i, op))) return complaints(false, "all_reduce " + what + " is wrong at " + std::to_string(i));
   }
-  std::vector<T> in(count * world), out(count);
+  const std::span<T> in = room.take<T>(count * world), out = room.take<T>(count);
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = element<T>(seed + 1, rank, i);
-  complaints.must(group.reduce_scatter(std::span<const T>{in}, std::span{out}, op), "reduce_scatter " + what);
+  complaints.must(group.reduce_scatter(std::span<const T>{in}, out, op), "reduce_scatter " + what);
   for (std::size_t i = 0; i < count; ++i) {
     if (!close(out[i], reduced<T>(seed + 1, world, rank * count + i, op))) return complaints(false, "reduce_scatter " + what + " is wrong at " + std::to_string(i));
   }
@@ -130,27 +158,28 @@ TEST_CASE("every collective does what its obvious version does", "[process_group
     const std::uint32_t root = static_cast<std::uint32_t>(rng.below(world));
     const Transports transports = any_transports(rng, world);
     CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            Room room{group, Rng{seed + rank}, Bytes{4096 + 30 * count * world}, complaints};
             switch (type) {
-              case DType::f32: check_reductions<float>(seed, rank, world, count, op, group, complaints); break;
-              case DType::bf16: check_reductions<bf16>(seed, rank, world, count, op, group, complaints); break;
-              case DType::f64: check_reductions<double>(seed, rank, world, count, op, group, complaints); break;
-              case DType::i32: if (op != ReduceOp::avg) check_reductions<std::int32_t>(seed, rank, world, count, op, group, complaints); break;
-              case DType::i64: if (op != ReduceOp::avg) check_reductions<std::int64_t>(seed, rank, world, count, op, group, complaints); break;
-              case DType::u8: if (op != ReduceOp::avg) check_reductions<std::uint8_t>(seed, rank, world, count, op, group, complaints); break;
-              case DType::u32: if (op != ReduceOp::avg) check_reductions<std::uint32_t>(seed, rank, world, count, op, group, complaints); break;
-              case DType::u64: if (op != ReduceOp::avg) check_reductions<std::uint64_t>(seed, rank, world, count, op, group, complaints); break;
+              case DType::f32: check_reductions<float>(seed, rank, world, count, op, group, complaints, room); break;
+              case DType::bf16: check_reductions<bf16>(seed, rank, world, count, op, group, complaints, room); break;
+              case DType::f64: check_reductions<double>(seed, rank, world, count, op, group, complaints, room); break;
+              case DType::i32: if (op != ReduceOp::avg) check_reductions<std::int32_t>(seed, rank, world, count, op, group, complaints, room); break;
+              case DType::i64: if (op != ReduceOp::avg) check_reductions<std::int64_t>(seed, rank, world, count, op, group, complaints, room); break;
+              case DType::u8: if (op != ReduceOp::avg) check_reductions<std::uint8_t>(seed, rank, world, count, op, group, complaints, room); break;
+              case DType::u32: if (op != ReduceOp::avg) check_reductions<std::uint32_t>(seed, rank, world, count, op, group, complaints, room); break;
+              case DType::u64: if (op != ReduceOp::avg) check_reductions<std::uint64_t>(seed, rank, world, count, op, group, complaints, room); break;
             }
-            std::vector<std::byte> mine(count), all(count * world);
+            const auto mine = room.take<std::byte>(count), all = room.take<std::byte>(count * world);
             for (std::size_t i = 0; i < count; ++i) mine[i] = byte_at(seed, rank, 0, i);
             complaints.must(group.all_gather(mine, all), "all_gather");
             for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) if (all[r * count + i] != byte_at(seed, r, 0, i)) return complaints(false, "all_gather is wrong");
 
-            std::vector<std::byte> one(2 * count + 1);
+            const auto one = room.take<std::byte>(2 * count + 1);
             for (std::size_t i = 0; i < one.size(); ++i) one[i] = byte_at(seed, rank, 1, i);
             complaints.must(group.broadcast(one, Rank{root}), "broadcast");
             for (std::size_t i = 0; i < one.size(); ++i) if (one[i] != byte_at(seed, root, 1, i)) return complaints(false, "broadcast is wrong");
 
-            std::vector<std::byte> out(count * world), in(count * world);
+            const auto out = room.take<std::byte>(count * world), in = room.take<std::byte>(count * world);
             for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) out[r * count + i] = byte_at(seed, rank, r, i);
             complaints.must(group.all_to_all(out, in), "all_to_all");
             for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) if (in[r * count + i] != byte_at(seed, r, rank, i)) return complaints(false, "all_to_all is wrong");
@@ -158,7 +187,7 @@ TEST_CASE("every collective does what its obvious version does", "[process_group
             // Around the ring: even ranks send first, odd ones receive first.
             if (world > 1) {
               const Rank next{(rank + 1) % world}, before{(rank + world - 1) % world};
-              std::vector<std::byte> got(count);
+              const auto got = room.take<std::byte>(count);
               const auto send = [&] { complaints.must(group.send(mine, next), "send"); };
               const auto receive = [&] { complaints.must(group.receive(got, before), "receive"); };
               if (rank % 2 == 0) send(), receive();
@@ -195,17 +224,18 @@ TEST_CASE("an exchange of lists moves every piece to its place, whatever the cut
     const Transports transports = any_transports(rng, world);
     CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
             Rng cuts{seed + rank};
-            std::vector<std::vector<std::byte>> out(world), in(world);
+            std::vector<std::span<std::byte>> out(world), in(world);
+            Room room{group, Rng{seed * 3 + rank}, 3_MiB, complaints};
             std::vector<SendList> sends(world);
             std::vector<ReceiveList> receives(world);
             for (std::uint32_t r = 0; r < world; ++r) {
-              out[r].resize(sizes[rank][r]);
-              in[r].resize(sizes[r][rank]);
+              out[r] = room.take<std::byte>(sizes[rank][r]);
+              in[r] = room.take<std::byte>(sizes[r][rank]);
               for (std::size_t i = 0; i < out[r].size(); ++i) out[r][i] = byte_at(seed, rank, r, i);
               const std::size_t piece = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
-              for (std::size_t at = 0; at < out[r].size(); at += piece) sends[r].push_back(std::span{out[r]}.subspan(at, std::min(piece, out[r].size() - at)));
+              for (std::size_t at = 0; at < out[r].size(); at += piece) sends[r].push_back(out[r].subspan(at, std::min(piece, out[r].size() - at)));
               const std::size_t other = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
-              for (std::size_t at = 0; at < in[r].size(); at += other) receives[r].push_back(std::span{in[r]}.subspan(at, std::min(other, in[r].size() - at)));
+              for (std::size_t at = 0; at < in[r].size(); at += other) receives[r].push_back(in[r].subspan(at, std::min(other, in[r].size() - at)));
             }
             for (int again = 0; again < 2; ++again) {
               complaints.must(group.exchange(sends, receives), "exchange");
@@ -214,6 +244,31 @@ TEST_CASE("an exchange of lists moves every piece to its place, whatever the cut
             }
           }, transports) == "");
   });
+}
+
+TEST_CASE("a shared buffer serves the groups of one generation after the other, and lies where it lay", "[process_group]") {
+  std::vector<SharedBuffer> buffers;
+  for (int rank = 0; rank < 3; ++rank) buffers.push_back(SharedBuffer::make(4_MiB).value());
+  const std::byte* const place = buffers[0].bytes().data();
+  for (std::uint32_t world = 3; world > 1; --world) {  // one less each time
+    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+            complaints.must(group.share(buffers[rank]), "share");
+            const std::span<std::uint32_t> data = buffers[rank].as<std::uint32_t>();
+            const auto reduces = [&](ProcessGroup& among, std::uint32_t members) {
+              for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::uint32_t>(i) * world;
+              complaints.must(among.all_reduce(data), "all_reduce");
+              for (std::size_t i = 0; i < data.size(); ++i) if (data[i] != static_cast<std::uint32_t>(i) * world * members) return complaints(false, "all_reduce is wrong");
+            };
+            reduces(group, world);
+            auto part = group.split(0);
+            if (!part.ok()) return complaints(false, message(part.failure()));
+            reduces(**part, world);
+            complaints.must((*part)->share(buffers[rank]), "share with a part");
+            reduces(**part, world);
+          }) == "");
+  }
+  CHECK(buffers[0].bytes().data() == place);
+  CHECK(SharedBuffer::make(0_B).failure().code == Code::invalid_argument);
 }
 
 TEST_CASE("a large gather is complete, beside what it gathers from and in place", "[process_group]") {
@@ -311,6 +366,37 @@ TEST_CASE("revocation in the middle of large calls leaves nobody behind", "[proc
           const Code code = result.failure().code;  // who hears of it later may see its peers go first
           return complaints(code == Code::generation_over || code == Code::peer_lost, message(result.failure()));
         }
+      }
+      calls += after;
+    });
+    ender.join();
+    CHECK(complaints.all() == "");
+  });
+}
+
+TEST_CASE("who is revoked may write at once what it lent, and nobody takes that for a result", "[process_group]") {
+  for_all_seeds(10, [](Rng& rng) {
+    LocalWorld local{3};
+    std::vector<SharedBuffer> buffers;  // outlive the groups, as a program's memory does
+    for (int rank = 0; rank < 3; ++rank) buffers.push_back(SharedBuffer::make(3_MiB).value());
+    std::atomic<std::uint64_t> calls = 0;
+    const std::uint64_t after = 1 + rng.below(20);
+    std::thread ender{[&] {
+      while (calls < after) std::this_thread::yield();
+      local.end_generation({.code = Code::peer_lost, .what = "one was lost"});
+    }};
+    Complaints complaints;
+    local.run([&](std::uint32_t rank, Session& session) {
+      auto group = ProcessGroup::join(session, patient);
+      const std::span<std::byte> all = buffers[rank].bytes(), mine = all.subspan(rank * all.size() / 3, all.size() / 3);
+      Result<void> result = group.ok() ? group->share(buffers[rank]) : Result<void>{group.failure()};
+      while (result.ok()) {
+        ++calls;
+        std::ranges::fill(mine, std::byte{1});
+        result = group->all_gather(mine, all);
+        if (!result.ok()) std::ranges::fill(all, std::byte{9});
+        else complaints(std::ranges::all_of(all, [](std::byte b) { return b == std::byte{1}; }), "a result has what came after its call");
+        if (result.ok()) result = group->barrier();  // nobody fills its part anew while another looks at all
       }
       calls += after;
     });
@@ -532,7 +618,7 @@ namespace {
 /// Three workers that reduce, as an operator would start them.
 class ReducingWorkers {
  public:
-  explicit ReducingWorkers(const std::string& transport) {
+  explicit ReducingWorkers(const std::string& transport, bool lend = false) {
     std::string port;
     {
       const Fd probe = listen_on(resolve("127.0.0.1", 0).value().front()).value();
@@ -541,7 +627,7 @@ class ReducingWorkers {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "reducing_worker";
     for (const std::string rank : {"0", "1", "2"}) {
       workers_.push_back(std::make_unique<Program>(
-          program, std::vector<std::string>{},
+          program, lend ? std::vector<std::string>{"lend"} : std::vector<std::string>{},
           std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, "ELRUN_TRANSPORT=" + transport}));
     }
     for (auto& worker : workers_) REQUIRE(worker->line(60s) == "reducing");
@@ -567,7 +653,8 @@ TEST_CASE("a killed process is named by its peers at once", "[process_group]") {
 
 TEST_CASE("a process that is killed in the middle of a call leaves nobody stuck and nothing torn", "[process_group]") {
   for_all_seeds(8, [](Rng& rng) {
-    ReducingWorkers workers{rng.chance(0.8) ? "shm" : "tcp"};
+    const bool lend = rng.chance(0.5);
+    ReducingWorkers workers{lend || rng.chance(0.6) ? "shm" : "tcp", lend};
     const std::size_t victim = rng.below(3);
     std::this_thread::sleep_for(std::chrono::microseconds{rng.below(20'000)});  // any moment will do, and each is another one
     workers[victim].kill(SIGKILL);

@@ -1,7 +1,9 @@
 #include "lib/comm/shared_memory.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +60,21 @@ TEST_CASE("what is no sealed memory of the promised size is not mapped", "[share
   REQUIRE(::ftruncate(loose.get(), 8192) == 0);
   CHECK(SharedMemory::view(std::move(loose), 8_KiB).failure().code == Code::protocol);
   CHECK(SharedMemory::view(Fd{::open("/dev/zero", O_RDONLY | O_CLOEXEC)}, 8_KiB).failure().code == Code::protocol);
+}
+
+TEST_CASE("pages that are given back are gone for those who map them, and nobody writes by what they were given", "[shared_memory]") {
+  SharedMemory mine = SharedMemory::make_returnable(8_KiB).value();
+  Fd file = mine.for_reading().value();
+  CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0) == MAP_FAILED);
+  CHECK(::ftruncate(mine.file(), 0) != 0);
+  const SharedMemory theirs = SharedMemory::view(copy_of(file.get()), 8_KiB).value();
+  mine.data()[8191] = std::byte{9};
+  CHECK(theirs.data()[8191] == std::byte{9});
+  mine.give_back();
+  struct stat status {};
+  REQUIRE(::fstat(file.get(), &status) == 0);
+  CHECK(status.st_blocks == 0);
+  CHECK(theirs.data()[8191] == std::byte{0});
 }
 
 TEST_CASE("a bell that was rung before the wait ends it", "[shared_memory]") {
@@ -122,8 +139,8 @@ TEST_CASE("a region is attached only by a rank of its generation and world, once
   };
   const auto mine = lanes_of(now, 0, 2);
   const auto attach = [&](const Lanes& theirs, std::uint32_t as = 1) {
-    const auto offer = theirs.offer();
-    return mine->attach(Rank{as}, copy_of(offer.region), offer.size, copy_of(offer.bell));
+    const auto offer = theirs.offer(Rank{0});
+    return mine->attach(Rank{as}, copy_of(offer.region), offer.size, copy_of(offer.bell), copy_of(offer.bell));
   };
   CHECK(attach(*lanes_of(earlier, 1, 2)).failure().code == Code::refused);
   CHECK(attach(*lanes_of(foreign, 1, 2)).failure().code == Code::refused);
@@ -131,9 +148,9 @@ TEST_CASE("a region is attached only by a rank of its generation and world, once
   CHECK(attach(*lanes_of(now, 1, 3)).failure().code == Code::protocol);
   CHECK(attach(*lanes_of(now, 1, 2), 2).failure().code == Code::protocol);
   const SharedMemory small = SharedMemory::make(4_KiB).value();
-  CHECK(mine->attach(Rank{1}, copy_of(small.file()), 4_KiB, copy_of(small.file())).failure().code == Code::protocol);
+  CHECK(mine->attach(Rank{1}, copy_of(small.file()), 4_KiB, copy_of(small.file()), copy_of(small.file())).failure().code == Code::protocol);
   const SharedMemory blank = SharedMemory::make(1_MiB).value();
-  CHECK(mine->attach(Rank{1}, copy_of(blank.file()), 1_MiB, copy_of(blank.file())).failure().code == Code::protocol);
+  CHECK(mine->attach(Rank{1}, copy_of(blank.file()), 1_MiB, copy_of(blank.file()), copy_of(blank.file())).failure().code == Code::protocol);
   CHECK_FALSE(mine->attached(Rank{1}));
   CHECK(attach(*lanes_of(now, 1, 2)).ok());
   CHECK(mine->attached(Rank{1}));
@@ -146,8 +163,8 @@ TEST_CASE("what a peer posted before it went counts; what it owes is missed at o
   std::array<std::unique_ptr<Lanes>, 2> lanes;
   for (std::uint32_t r = 0; r < 2; ++r) lanes[r] = Lanes::make({generation, Rank{r}, WorldSize{2}}, both).value();
   for (std::uint32_t r = 0; r < 2; ++r) {
-    const auto offer = lanes[1 - r]->offer();
-    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell)).ok());
+    const auto offer = lanes[1 - r]->offer(Rank{r});
+    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), copy_of(offer.post)).ok());
   }
   const std::vector<std::byte> data(1000, std::byte{4});
   std::vector<std::byte> got(1000);
@@ -190,6 +207,135 @@ TEST_CASE("what a peer posted before it went counts; what it owes is missed at o
     CHECK(differs.failure().code == Code::protocol);
     CHECK_THAT(differs.failure().what, Catch::Contains("999 bytes") && Catch::Contains("different calls"));
   }
+}
+
+namespace {
+
+/// Two ranks that reach each other, on one thread or two.
+struct Pair {
+  Pair() {
+    const std::vector<Rank> both{Rank{0}, Rank{1}};
+    for (std::uint32_t r = 0; r < 2; ++r) lanes[r] = Lanes::make({{1, {{5, 6}}}, Rank{r}, WorldSize{2}}, both).value();
+    attach(0, copy_of(lanes[1]->offer(Rank{0}).post));
+    attach(1, copy_of(lanes[0]->offer(Rank{1}).post));
+  }
+  void attach(std::uint32_t r, Fd post) {
+    const auto offer = lanes[1 - r]->offer(Rank{r});
+    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), std::move(post)).ok());
+  }
+  Result<void> send(std::uint32_t from, std::span<const std::byte> data, Duration limit = 60s) {
+    std::vector<SendList> sends(2);
+    sends[1 - from].push_back(data);
+    return lanes[from]->exchange(sends, none, {}, limit);
+  }
+  Result<void> receive(std::uint32_t by, std::span<std::byte> data) {
+    std::vector<ReceiveList> receives(2);
+    receives[1 - by].push_back(data);
+    return lanes[by]->exchange(nothing, receives, {}, 60s);
+  }
+  std::array<std::unique_ptr<Lanes>, 2> lanes;
+  std::vector<SendList> nothing{2};
+  std::vector<ReceiveList> none{2};
+};
+
+}  // namespace
+
+TEST_CASE("who lends waits for its readers; what it withdrew is nobody's result", "[shared_memory]") {
+  Pair pair;
+  const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
+  REQUIRE(pair.lanes[0]->share(buffer).ok());
+  std::vector<std::byte> got(1 << 20);
+  std::ranges::fill(buffer.bytes(), std::byte{3});
+  SECTION("a send") {
+    const auto late = pair.send(0, buffer.bytes(), 30ms);
+    CHECK(late.failure().code == Code::deadline_passed);
+    CHECK_THAT(late.failure().what, Catch::Contains("missing: rank 1"));
+    const auto withdrawn = pair.receive(1, got);
+    CHECK(withdrawn.failure().code == Code::peer_lost);
+    CHECK(withdrawn.failure().peer == Rank{0});
+  }
+  SECTION("a reduction") {
+    CHECK(pair.lanes[0]->reduce(buffer.bytes().data(), buffer.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 30ms).failure().code == Code::deadline_passed);
+    const SharedBuffer other = SharedBuffer::make(1_MiB).value();
+    if (GENERATE(false, true)) REQUIRE(pair.lanes[1]->share(other).ok());  // whether all lend, or one
+    CHECK(pair.lanes[1]->reduce(other.bytes().data(), other.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 60s).failure().code == Code::peer_lost);
+  }
+  SECTION("with a reader it is over") {
+    auto sent = std::async(std::launch::async, [&] { return pair.send(0, buffer.bytes()); });
+    CHECK(pair.receive(1, got).ok());
+    CHECK(sent.get().ok());
+    CHECK(std::ranges::equal(got, buffer.bytes()));
+  }
+  SECTION("one that is gone is not waited for") {
+    pair.lanes[0]->lose(Rank{1});
+    CHECK(pair.send(0, buffer.bytes(), 600s).failure().code == Code::peer_lost);
+  }
+}
+
+TEST_CASE("memory that lies where a shared buffer was is not taken for it", "[shared_memory]") {
+  Pair pair;
+  std::byte* place = nullptr;
+  {
+    const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
+    REQUIRE(pair.lanes[0]->share(buffer).ok());
+    place = buffer.bytes().data();
+  }
+  void* const again = ::mmap(place, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (again != place) return;  // somebody else was quicker
+  std::memset(again, 7, 1 << 20);
+  std::vector<std::byte> got(1 << 20);
+  auto sent = std::async(std::launch::async, [&] { return pair.send(0, {place, got.size()}); });
+  CHECK(pair.receive(1, got).ok());
+  CHECK(sent.get().ok());
+  CHECK(std::ranges::all_of(got, [](std::byte b) { return b == std::byte{7}; }));
+  ::munmap(again, 1 << 20);
+}
+
+TEST_CASE("a buffer that was not shown, or is none, is no memory to read", "[shared_memory]") {
+  const std::vector<Rank> both{Rank{0}, Rank{1}};
+  std::array<std::unique_ptr<Lanes>, 2> lanes;
+  for (std::uint32_t r = 0; r < 2; ++r) lanes[r] = Lanes::make({{1, {{5, 6}}}, Rank{r}, WorldSize{2}}, both).value();
+  auto [here, there] = connected();  // in place of the socket by which rank 0 shows its buffers
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    const auto offer = lanes[1 - r]->offer(Rank{r});
+    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), r == 0 ? copy_of(offer.post) : std::move(there)).ok());
+  }
+  const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
+  REQUIRE(lanes[0]->share(buffer).ok());
+  const SharedMemory small = SharedMemory::make(64_KiB).value();
+  const Fd loose{::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  REQUIRE(::ftruncate(loose.get(), 1 << 20) == 0);
+  const auto show = [&](std::uint64_t number, std::uint64_t size, int file) {
+    const std::array words{number, size};
+    REQUIRE(send_with(here.get(), std::as_bytes(std::span{words}), std::array{file}).ok());
+  };
+  SECTION("nothing came") {}
+  SECTION("another number") { show(2, small.size(), small.file()); }
+  SECTION("a smaller one than what is lent of it") { show(1, small.size(), small.file()); }
+  SECTION("another size than was said") { show(1, 1 << 20, small.file()); }
+  SECTION("one that can be cut under its reader") { show(1, 1 << 20, loose.get()); }
+  std::vector<SendList> sends(2), nothing(2);
+  std::vector<ReceiveList> none(2), receives(2);
+  std::vector<std::byte> got(1 << 20);
+  sends[1].push_back(buffer.bytes());
+  receives[0].push_back(got);
+  CHECK(lanes[0]->exchange(sends, none, {}, 30ms).failure().code == Code::deadline_passed);
+  const auto refused = lanes[1]->exchange(nothing, receives, {}, 60s);
+  CHECK(refused.failure().code == Code::protocol);
+  CHECK(refused.failure().peer == Rank{0});
+}
+
+TEST_CASE("a peer that takes no notice is shown a bounded number of buffers", "[shared_memory]") {
+  Pair pair;
+  std::vector<SharedBuffer> buffers;
+  Result<void> shared;
+  while (shared.ok() && buffers.size() < 2000) {
+    buffers.push_back(SharedBuffer::make(4_KiB).value());
+    shared = pair.lanes[0]->share(buffers.back());
+    if (shared.ok()) CHECK(pair.lanes[0]->share(buffers.back()).ok());  // is no other buffer
+  }
+  CHECK(shared.failure().code == Code::exhausted);
+  CHECK(buffers.size() > 16);
 }
 
 TEST_CASE("a copy past the caches writes its bytes and no others", "[shared_memory]") {

@@ -5,6 +5,9 @@
 /// has heard the votes of all members of one generation knows that the step is decided, and applies it whatever happens
 /// then. A new generation first collects what its members know: if one of them knows that the step is decided, all who
 /// voted for it still hold their bytes and apply it; if none does, nobody alive has applied it and it is done again.
+///
+/// A step may be decided in one generation and, by those who never heard of it, voted for or decided in a later one again. Where
+/// sums have the same bits in every world that is all the same; where they have not, what belongs together is told by the generation.
 
 #include <cstdint>
 #include <span>
@@ -19,6 +22,8 @@ struct Knowledge {
   std::uint64_t applied = 0;
   std::uint64_t decided = 0;  ///< At least `applied`.
   std::uint64_t voted = 0;    ///< At least `decided`, at most one above `applied`.
+  Generation decided_in{};    ///< The last decided step, or where the state was read from storage. Nothing at the beginning.
+  Generation voted_in{};      ///< The last vote.
   friend constexpr bool operator==(const Knowledge&, const Knowledge&) = default;
 };
 
@@ -33,8 +38,8 @@ struct Vote {
 class StepCommit {
  public:
   StepCommit() = default;
-  /// `applied` steps are in the state; bytes held for a vote in an earlier generation are gone.
-  StepCommit(Membership me, std::uint64_t applied);
+  /// `applied` steps are in the state, the last of them decided in `decided_in`; bytes held for a vote in an earlier generation are gone.
+  StepCommit(Membership me, std::uint64_t applied, Generation decided_in = {});
 
   [[nodiscard]] const Knowledge& knowledge() const { return known_; }
   /// My vote for the next step, to be told to all, this member included. Once per step.
@@ -46,8 +51,8 @@ class StepCommit {
   [[nodiscard]] bool finite() const { return finite_; }
   /// The decided step is in the state. Calling it again does nothing.
   void applied();
-  /// What `recover` found out: the step for which this member voted is decided.
-  void learn(std::uint64_t decided);
+  /// What `recover` found out: the step for which this member voted is decided, and where.
+  void learn(std::uint64_t decided, const Generation& in);
   /// Which members' votes for the next step were heard.
   [[nodiscard]] const std::vector<bool>& heard() const { return heard_; }
 
@@ -59,6 +64,9 @@ class StepCommit {
   bool finite_ = true;
 };
 
+/// Whether the sums of a step have the same bits in every generation.
+enum class Sums : std::uint8_t { alike, of_generation };
+
 /// What a member of a new generation does before the next step.
 enum class Recovery : std::uint8_t {
   go_on,  ///< Its state is the newest.
@@ -66,10 +74,12 @@ enum class Recovery : std::uint8_t {
   fetch,  ///< It lacks a decided step, or all: state comes from peers or a checkpoint.
 };
 struct Recovered {
-  std::uint64_t next_step = 0;  ///< Decided steps so far, as the new generation sees it.
+  std::uint64_t next_step = 0;  ///< Decided steps so far, as the new generation sees it,
+  Generation decided_in{};      ///< and where the last of them was decided: the newest generation of which a member knows that.
   std::vector<Recovery> members;
 };
-/// `members`: what each member of the new generation brought; a newcomer brings nothing.
-[[nodiscard]] Recovered recover(std::span<const Knowledge> members);
+/// `members`: what each member of the new generation brought; a newcomer brings nothing. With sums of a generation, only what was
+/// voted for and decided in `decided_in` counts: who has anything else fetches, as many steps as it may have applied.
+[[nodiscard]] Recovered recover(std::span<const Knowledge> members, Sums sums);
 
 }  // namespace elrun::inline v0

@@ -332,7 +332,7 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
   take(loss_state, std::as_writable_bytes(std::span{&loss_, 1}));
   take(skipped_state, std::as_writable_bytes(std::span{&skipped_, 1}));
   for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
-  commit_ = StepCommit{world.membership(), step};
+  commit_ = StepCommit{world.membership(), step, world.membership().generation};
 }
 
 /// What this rank writes or reads. A checkpoint has every kind for every element of a unit, so the moments of frozen

@@ -69,25 +69,27 @@ void Job::Impl::settle() {
   std::vector<Knowledge> known(standings_.size());
   for (std::size_t r = 0; r < known.size(); ++r)
     if (standings_[r].has_state) known[r] = standings_[r].knowledge;
-  const Recovered recovered = recover(known);
+  const Recovered recovered = recover(known, plan->reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
   newest_step_ = recovered.next_step;
   const auto knower = std::find_if(standings_.begin(), standings_.end(), [&](const Standing& s) {
-    return s.has_state && s.knowledge.decided == newest_step_;
+    return s.has_state && s.knowledge.decided == newest_step_ && s.knowledge.decided_in == recovered.decided_in;
   });
   for (std::size_t r = 0; r < standings_.size(); ++r) {
     Standing& s = standings_[r];
+    // As many steps, but of other sums: here it counts as a newcomer's.
+    if (recovered.members[r] == Recovery::fetch && s.knowledge.applied == newest_step_) s.has_state = false;
     if (!s.has_state || recovered.members[r] != Recovery::apply) continue;
     if (r == world.rank() && s.knowledge.decided < newest_step_ && !ELRUN_PLANTED(applies_with_its_last_decision)) decision_ = knower->decision;
-    s.knowledge = {newest_step_, newest_step_, newest_step_};
+    s.knowledge = {newest_step_, newest_step_, newest_step_, recovered.decided_in};
     // Its own shard alone; the others' owners are somewhere else now.
     s.whole_parameters = whole_optimizer() || gathers() || is_skipped(knower->decision);
   }
   if (has_state_ && recovered.members[world.rank()] == Recovery::apply) {
-    commit_.learn(newest_step_);
+    commit_.learn(newest_step_, recovered.decided_in);
     if (ELRUN_PLANTED(voted_step_counts_unapplied)) commit_.applied();
     else apply_decided();
   }
-  commit_ = StepCommit{world.membership(), commit_.knowledge().applied};
+  commit_ = StepCommit{world.membership(), commit_.knowledge().applied, commit_.knowledge().decided_in};
   stage_ = Stage::settled;
 }
 
@@ -192,7 +194,7 @@ void Job::Impl::inherit(const Heritage& from) {
       host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", newest_step_, newcomers, world.size()));
   }
   saved_step_ = standings_[from.giver].saved_step;
-  commit_ = StepCommit{world.membership(), newest_step_};
+  commit_ = StepCommit{world.membership(), newest_step_, standings_[from.giver].knowledge.decided_in};
   open_saves();
 }
 

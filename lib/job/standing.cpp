@@ -10,6 +10,16 @@ namespace {
 
 constexpr std::size_t node_name_max = 4096;
 
+void put(ByteWriter& w, const Generation& g) {
+  for (const std::uint64_t n : {g.number, g.lineage.bits[0], g.lineage.bits[1]}) w.put(n);
+}
+
+Generation generation_from(ByteReader& r) {
+  Generation g;
+  for (std::uint64_t* n : {&g.number, &g.lineage.bits[0], &g.lineage.bits[1]}) *n = r.get<std::uint64_t>();
+  return g;
+}
+
 }  // namespace
 
 ByteVector encode(const Standing& s) {
@@ -17,6 +27,8 @@ ByteVector encode(const Standing& s) {
   w.put(static_cast<std::uint8_t>(s.has_state));
   w.put(static_cast<std::uint8_t>(s.has_begun));
   for (const std::uint64_t n : {s.knowledge.applied, s.knowledge.decided, s.knowledge.voted}) w.put(n);
+  put(w, s.knowledge.decided_in);
+  put(w, s.knowledge.voted_in);
   w.put(std::bit_cast<std::uint32_t>(s.decision.squares));
   w.put(static_cast<std::uint8_t>(s.decision.finite));
   w.put(std::bit_cast<std::uint32_t>(s.decision.loss));
@@ -35,6 +47,8 @@ Result<Standing> decode_standing(ByteSpan bytes) {
   s.has_state = r.get<std::uint8_t>() != 0;
   s.has_begun = r.get<std::uint8_t>() != 0;
   for (std::uint64_t* n : {&s.knowledge.applied, &s.knowledge.decided, &s.knowledge.voted}) *n = r.get<std::uint64_t>();
+  s.knowledge.decided_in = generation_from(r);
+  s.knowledge.voted_in = generation_from(r);
   s.decision.squares = std::bit_cast<float>(r.get<std::uint32_t>());
   s.decision.finite = r.get<std::uint8_t>() != 0;
   s.decision.loss = std::bit_cast<float>(r.get<std::uint32_t>());

@@ -120,7 +120,9 @@ struct Explorer {
     if (with_newcomer) members.push_back({.newcomer = true, .commit = StepCommit{Membership{}, 0}});
     std::vector<Knowledge> brought;
     for (const Member& m : members) brought.push_back(m.commit.knowledge());
-    const Recovered r = recover(brought);
+    const Recovered r = recover(brought, Sums::alike);
+    // Who lives was in all generations: everybody's sums are those of the newest.
+    REQUIRE(recover(brought, Sums::of_generation).members == r.members);
     for (const Knowledge& k : brought) redone += k.voted > r.next_step;
     ++w.generation;
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -128,7 +130,7 @@ struct Explorer {
       if (r.members[i] == Recovery::apply) {
         REQUIRE_FALSE(m.newcomer);
         REQUIRE(m.commit.knowledge().voted == r.next_step);  // it holds the bytes
-        m.commit.learn(r.next_step);
+        m.commit.learn(r.next_step, r.decided_in);
         m.commit.applied();
         ++m.state;
         ++applied_after_recovery;
@@ -139,7 +141,7 @@ struct Explorer {
       m.newcomer = false;
       m.commit = StepCommit{{number(w.generation), Rank{static_cast<std::uint32_t>(i)},
                              WorldSize{static_cast<std::uint32_t>(members.size())}},
-                            r.next_step};
+                            r.next_step, r.decided_in};
       REQUIRE(m.state == r.next_step);  // all begin the same step, each sample in one decided step
     }
     begin_generation(w, std::move(members));

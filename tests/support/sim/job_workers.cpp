@@ -26,6 +26,7 @@ void Simulation::prepare_jobs() {
   };
   const Expected& wanted = expected(profile_.job.plan);
   std::get<SameState>(checkers_.all).expected = &wanted;
+  std::get<SameState>(checkers_.all).follows_the_world = profile_.job.plan.reduce == Reduce::fast;
   std::get<DecidedOnce>(checkers_.all).plan = profile_.job.plan;
   std::get<NothingLost>(checkers_.all).plan = profile_.job.plan;
   for (const JobFault kind : profile_.job.faults) happen(now_ + random(std::min<Duration>(profile_.calm_after, 15s)), {}, JobInjected{kind});

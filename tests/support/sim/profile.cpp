@@ -144,6 +144,10 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   plan.seed = 11;
   static constexpr std::array<Placement, 6> placements{zero(0), zero(1), zero(2), zero(3), hybrid(zero(1)), hybrid(zero(3))};
   plan.placement = placements[rng.below(placements.size())];
+  if (Rng more{seed ^ 0xa0761d6478bd642fu}; more.chance(0.15)) {
+    plan.reduce = Reduce::fast;
+    plan.placement = zero(more.chance(0.8) ? 0 : 1);
+  }
   p.steps = plan.steps * slots;
   if (rng.chance(0.5)) p.job.checkpoint = {.directory = "/checkpoints", .every = rng.below(4)};
   p.job.slow_threads = rng.chance(0.5) ? 0 : 0.02;

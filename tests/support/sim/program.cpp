@@ -108,6 +108,7 @@ const Expected& expected(const Plan& wanted) {
   const Bug planted = std::exchange(planted_bug, Bug::none);
   Plan plan = wanted;
   plan.placement = zero(0);
+  plan.reduce = Reduce::exact;
   const ManualClock clock;
   PosixFiles files;
   Alone session{clock};

@@ -1,7 +1,7 @@
 #pragma once
 /// \file A step is decided with one content, whoever decides it and however often it had to be done: its loss, norm and tokens,
 /// its slots, each run by one member of a generation, and its samples. In an epoch each sample is in one
-/// decided step.
+/// decided step. Where sums follow the world (`Reduce::fast`), loss and norm do, too, and are not compared.
 
 #include <algorithm>
 #include <map>
@@ -30,7 +30,8 @@ struct DecidedOnce {
   }
   void on(const StepReported& step, Report& report) {
     const auto [first, fresh] = content_.try_emplace(step.step, Content{step.loss, step.norm, step.tokens, {}});
-    if (first->second.loss != step.loss || first->second.norm != step.norm || first->second.tokens != step.tokens)
+    const bool same_sums = plan.reduce == Reduce::fast || (first->second.loss == step.loss && first->second.norm == step.norm);
+    if (!same_sums || first->second.tokens != step.tokens)
       report.violate(name, fmt::format("worker#{} has decided step {} with loss {}, norm {} and {} tokens, another one with {}, {} and {}", step.worker.value(), step.step, step.loss, step.norm,
                                        step.tokens, first->second.loss, first->second.norm, first->second.tokens));
     if (!got_.contains({step.worker, step.step})) return report.violate(name, fmt::format("worker#{} has decided step {}, which it never got", step.worker.value(), step.step));

@@ -3,7 +3,8 @@
 /// members that have all of its parts together.
 ///
 /// Who holds which part is reckoned here anew, from the place in which a worker got its last step. One that went through another
-/// generation since, and got no step in it, may hold another part, and is not counted.
+/// generation since, and got no step in it, may hold another part, and is not counted. Where sums follow the world (`Reduce::fast`),
+/// parts of as many steps need not be of one state: there, only what is whole is looked at.
 
 #include <algorithm>
 #include <map>
@@ -76,7 +77,7 @@ struct NothingLost {
       const bool voted = member.steps && *member.steps + 1 == newest && voted_in_[newest].contains(key_of(member.ready.generation)) && member.places_since == 1;
       if (member.steps != newest && !voted) continue;
       if (plan.placement.optimizer == Spread::replicated) return true;
-      if (member.places_since > 1) continue;
+      if (member.places_since > 1 || plan.reduce == Reduce::fast) continue;
       for (std::size_t unit = 0; unit < granules.size(); ++unit) {
         const std::uint64_t each = (granules[unit] + member.parts - 1) / member.parts;
         for (std::uint64_t g = member.part * each; g < std::min<std::uint64_t>(granules[unit], (member.part + 1) * each); ++g) held[unit].insert(g);

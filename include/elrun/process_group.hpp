@@ -153,6 +153,9 @@ class ELRUN_API ProcessGroup {
   /// nothing happens. A group made by `split` has to be shown it too. `exhausted` after 1024 buffers, or when a peer takes no notice.
   Result<void> share(const SharedBuffer& buffer);
 
+  /// The deadline of calls that begin from now on, instead of GroupOptions::collective. Thread-safe.
+  void set_deadline(Duration collective);
+
   /// Ends every call now, with this reason. Thread-safe; never waits.
   void revoke(const Failure& why);
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -66,6 +67,7 @@ class ProcessGroup::Impl {
   [[nodiscard]] std::uint32_t me() const { return membership_.rank.value(); }
   [[nodiscard]] std::uint32_t world() const { return membership_.world.value(); }
   void revoke(const Failure& why) { mesh_->revoke(why); }
+  void set_deadline(Duration collective) { collective_.store(collective, std::memory_order_relaxed); }
 
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom = {}) {
     if (sends.size() != world() || receives.size() != world()) {
@@ -73,7 +75,7 @@ class ProcessGroup::Impl {
     }
     const std::uint64_t given = Cursor<std::span<const std::byte>>{sends[me()]}.left(), taken = Cursor<std::span<std::byte>>{receives[me()]}.left();
     if (given != taken) return Failure{Code::protocol, Remedy::abort_group, fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken)};
-    return mesh_->exchange(sends, receives, whom, options_.collective);
+    return mesh_->exchange(sends, receives, whom, collective_.load(std::memory_order_relaxed));
   }
 
   Result<void> all_gather(std::span<const std::byte> in, std::span<std::byte> out) {
@@ -147,6 +149,7 @@ class ProcessGroup::Impl {
     const std::vector<Rank> members = members_of_split(words, membership_.rank);
     if (members.empty()) return std::optional<ProcessGroup>{};
     GroupOptions options = options_;
+    options.collective = collective_.load(std::memory_order_relaxed);
     options.name = fmt::format("{}{}split {} color {}", options_.name, options_.name.empty() ? "" : ", ", number, *color);
     const auto rank = static_cast<std::uint32_t>(std::ranges::find(members, membership_.rank) - members.begin());
     PartOfSession part{session_, {membership_.generation, Rank{rank}, WorldSize{static_cast<std::uint32_t>(members.size())}}};
@@ -194,7 +197,7 @@ class ProcessGroup::Impl {
   /// this rank's part alone. While the blocks of a round travel, and the results of the round before the last, those of the
   /// last round are folded: no rank writes in `out` where another has still to read, as only who folds a block reads it.
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather) {
-    if (mesh_->all_local()) return mesh_->reduce(in, out, count, type, op, gather, options_.collective);
+    if (mesh_->all_local()) return mesh_->reduce(in, out, count, type, op, gather, collective_.load(std::memory_order_relaxed));
     const std::size_t width = size_of(type);
     const std::uint64_t part = count * width / world();
     const std::uint64_t most = std::min(block_max.value(), scratch_max.value() / (2 * world())), few = std::max(part / rounds_wanted, block_least.value());
@@ -232,7 +235,7 @@ class ProcessGroup::Impl {
           receives_[r].push_back({out + given.begin * width, given.size() * width});
         }
       }
-      ELRUN_TRY(mesh_->exchange(sends_, receives_, {}, options_.collective, std::ref(fold_last)));
+      ELRUN_TRY(mesh_->exchange(sends_, receives_, {}, collective_.load(std::memory_order_relaxed), std::ref(fold_last)));
     }
     return {};
   }
@@ -240,6 +243,7 @@ class ProcessGroup::Impl {
   Session& session_;
   Membership membership_;
   GroupOptions options_;
+  std::atomic<Duration> collective_{options_.collective};  // of calls that begin now
   std::unique_ptr<Mesh> mesh_;
   // Kept between calls, so that a call allocates nothing once the first of its size was made.
   std::vector<SendList> sends_;
@@ -267,6 +271,7 @@ ProcessGroup::~ProcessGroup() = default;
 
 const Membership& ProcessGroup::membership() const { return impl_->membership(); }
 void ProcessGroup::revoke(const Failure& why) { impl_->revoke(why); }
+void ProcessGroup::set_deadline(Duration collective) { impl_->set_deadline(collective); }
 
 Result<void> ProcessGroup::share(const SharedBuffer& buffer) {
   return impl_->calls().in_turn([&] { return impl_->share(buffer); });

@@ -1,6 +1,7 @@
 #include "lib/job/courier.hpp"
 
 #include <cfenv>
+#include <exception>
 
 #include "lib/base/quiet_thread.hpp"
 
@@ -16,7 +17,7 @@ Courier::~Courier() {
   {
     const std::lock_guard lock{meeting_->mutex};
     stops_ = true;
-    if (under_way_) tasks_.give_up();
+    if (under_way_) tasks_.give_up("the job was given up while ranks did something for each other");
     meeting_->work.notify_one();
   }
   thread_.join();
@@ -28,10 +29,23 @@ void Courier::work_alone() {
 
 void Courier::begin_anew(std::size_t units) {
   std::unique_lock lock{meeting_->mutex};
-  meeting_->done.wait(lock, [this] { return !under_way_; });
+  while (under_way_) wait_for_round(lock);
   if (thrown_) std::rethrow_exception(thrown_);
   errands_ = Errands{units};
   failed_ = false;
+}
+
+/// Time is counted in looks at the world: what this process slept through is no time of the round.
+void Courier::wait_for_round(std::unique_lock<std::mutex>& lock) {
+  constexpr Duration look = 100ms;
+  Duration waited{}, since_over{};
+  while (!meeting_->done.wait_for(lock, look, [this] { return !under_way_; })) {
+    if (tasks_.over()) {
+      if ((since_over += look) >= tasks_.ends_within) tasks_.stuck();
+    } else if ((waited += look) >= tasks_.limit() + tasks_.ends_within) {
+      tasks_.give_up("a round has outlived its own deadline");
+    }
+  }
 }
 
 void Courier::round(std::unique_lock<std::mutex>& lock) {
@@ -46,7 +60,11 @@ void Courier::round(std::unique_lock<std::mutex>& lock) {
   std::fesetenv(FE_DFL_ENV);
   try {
     heard = tasks_.round(mine);
-  } catch (...) {
+  } catch (const std::exception& error) {
+    // The others hear of it now, not when this rank's program comes to its next call.
+    thrown = std::current_exception();
+    tasks_.give_up(error.what());
+  } catch (...) {  // how tests end a process here: without a word to anybody
     thrown = std::current_exception();
   }
   std::fesetenv(&threads_own);

@@ -9,10 +9,13 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include <unistd.h>
+
+#include <elrun/units.hpp>
 
 #include "lib/job/errands.hpp"
 
@@ -29,11 +32,14 @@ struct CourierTasks {
   /// One round: says `mine`, and does what all need. Nothing: the world is over. One at a time, on either thread. Ends by itself:
   /// by its deadline, or because the world is over.
   std::function<std::optional<Heard>(const Need& mine)> round;
-  std::function<bool()> over;     ///< Whether the world is.
-  std::function<void()> give_up;  ///< Ends the round under way.
+  std::function<bool()> over;                            ///< Whether the world is.
+  std::function<void(std::string_view why)> give_up;     ///< Ends the world, and with it the round under way. Thread-safe.
+  std::function<Duration()> limit;                       ///< What a round has to end in by its own deadlines.
+  std::function<void()> stuck;                           ///< The world is over, and a round goes on: does not return, or the round has ended.
+  Duration ends_within = 60s;                            ///< A round, once the world is over.
 };
 
-/// Used by the job's thread. No wait of it needs a deadline: it waits for rounds, which have one.
+/// Used by the job's thread. It waits for rounds, which have deadlines; one that outlives its own ends the world.
 class Courier {
  public:
   explicit Courier(CourierTasks tasks) : tasks_{std::move(tasks)} {}
@@ -65,7 +71,7 @@ class Courier {
       const bool over = failed_ || tasks_.over();
       if (!over && holds(errands_)) return true;
       if (under_way_)
-        meeting_->done.wait(lock);
+        wait_for_round(lock);
       else if (over)
         return false;
       else
@@ -89,6 +95,7 @@ class Courier {
   void wake() {
     if (thread_.joinable() && has_work()) meeting_->work.notify_one();
   }
+  void wait_for_round(std::unique_lock<std::mutex>& lock);
   void round(std::unique_lock<std::mutex>& lock);
   void run();
 

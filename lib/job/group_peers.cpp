@@ -12,6 +12,7 @@ class GroupPeers final : public Peers {
     return group_.exchange(sends, receives);
   }
   void revoke(const Failure& why) override { group_.revoke(why); }
+  void wait_at_most(Duration limit) override { group_.set_deadline(limit); }
 
  private:
   ProcessGroup group_;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/state_hash.hpp"
+#include "lib/base/assert.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/job/agreement.hpp"
@@ -36,7 +37,9 @@ Job::Impl::Impl(JobHost job_host)
       world{host.session, host.join},
       courier_{{.round = [this](const Need& said) { return round(said); },
                 .over = [this] { return world.over(); },
-                .give_up = [this] { world.end({Code::generation_over, Remedy::abort_group, "the job was given up while ranks did something for each other"}); }}} {}
+                .give_up = [this](std::string_view why) { world.end({Code::generation_over, Remedy::abort_group, std::string{why}}); },
+                .limit = [this] { return 2 * world.patience(); },  // of two exchanges
+                .stuck = [] { ELRUN_ASSERT(!"a round goes on although its world is over"); }}} {}
 
 void Job::Impl::require(bool holds, std::string_view what) const {
   if (!holds) throw Error{invalid(std::string{what})};

@@ -15,8 +15,8 @@ namespace elrun::inline v0 {
 /// Waits for this process's place in the next generation.
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
+  courier_.begin_anew(units_.size());  // nothing of the old world is under way any more; what failed there comes out here
   if (!host.session.place().elastic) leave(why);
-  courier_.begin_anew(units_.size());  // nothing of the old world is under way any more
   host.session.cannot_go_on(why);
   if (const auto next = host.session.next_generation(Deadline::after(host.clock.now(), host.agree_wait)); !next.ok()) {
     Failure f = next.failure();

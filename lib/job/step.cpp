@@ -20,6 +20,7 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr int times_to_return = 8;  // the longest slot or save: so long may a program take to come back to next_step()
+constexpr Duration first_slot_within = 1h;  // nobody knows yet how long one takes
 constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
 
 struct VoteHeader {
@@ -57,6 +58,7 @@ Slot* Job::Impl::next_slot() {
   SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, commit_.knowledge().applied, index));
   for (UnitState& unit : units_) unit.scopes = 0;
   in_.open = true, in_.reported = false;
+  if (longest_away_ == Duration{}) world.be_patient(first_slot_within);
   if (overlaps()) {
     courier_.work_alone();
     courier_.tell([&](Errands& errands) { errands.begin(phase()); });
@@ -100,8 +102,9 @@ void Job::Impl::close_slot() {
 }
 
 void Job::Impl::was_away_since(Instant begun) {
-  if (const Duration took = host.clock.now() - begun; took > longest_away_)
-    host.session.returns_within(times_to_return * (longest_away_ = took));
+  const Duration took = host.clock.now() - begun;
+  if (took > longest_away_) host.session.returns_within(times_to_return * (longest_away_ = took));
+  world.be_patient(times_to_return * longest_away_);  // with the others' programs as with this one
 }
 
 // ---- votes

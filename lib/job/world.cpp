@@ -1,5 +1,7 @@
 #include "lib/job/world.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
@@ -59,10 +61,16 @@ Result<void> JobWorld::join() {
     return std::move(joined).failure();
   }
   peers_ = std::move(joined).value();
+  peers_->wait_at_most(patience());
   const std::lock_guard lock{end_->mutex};
   if (end_->over.load(std::memory_order_relaxed)) return end_->why;
   end_->peers = peers_.get();
   return {};
+}
+
+void JobWorld::be_patient(Duration patience) {
+  patience_.store(std::max(patience, patience_min), std::memory_order_relaxed);
+  if (peers_ != nullptr) peers_->wait_at_most(this->patience());
 }
 
 Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) {

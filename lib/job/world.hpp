@@ -24,8 +24,13 @@ class Peers {
   virtual Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) = 0;
   /// Thread-safe; never waits.
   virtual void revoke(const Failure& why) = 0;
+  /// How long exchanges that begin from now on may wait for a peer. Thread-safe.
+  virtual void wait_at_most(Duration) {}
 };
 using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
+
+/// How long an exchange may last at least, whatever is known of programs.
+inline constexpr Duration patience_min = 600s;
 
 /// The generation of a job that runs. Used from the job's thread, and in rounds from the courier's, one at a time; the end of the
 /// generation comes in from the session's.
@@ -48,6 +53,10 @@ class JobWorld {
   [[nodiscard]] bool over() const { return end_->over.load(std::memory_order_acquire); }
   [[nodiscard]] Failure why_over() const;
   void end(const Failure& why) { end_->set(why); }
+
+  /// How long an exchange may wait for the programs of others, which compute before they come. From the job's thread.
+  void be_patient(Duration patience);
+  [[nodiscard]] Duration patience() const { return patience_.load(std::memory_order_relaxed); }
 
   /// All calls below: on all ranks, in the same order. A failure ends the generation.
   /// A list for this rank itself is empty on both sides.
@@ -73,6 +82,7 @@ class JobWorld {
   Membership membership_;
   std::shared_ptr<End> end_;
   std::unique_ptr<Peers> peers_;
+  std::atomic<Duration> patience_{patience_min};
 
  public:
   ~JobWorld();

@@ -412,7 +412,8 @@ TEST_CASE("a deadline names the ranks that are missing", "[process_group]") {
     std::mutex mutex;
     std::map<std::uint32_t, std::string> said;
     local.run([&](std::uint32_t rank, Session& session) {
-      auto group = std::move(ProcessGroup::join(session, {.connect = 30s, .collective = 300ms})).value();
+      auto group = std::move(ProcessGroup::join(session, {.connect = 30s})).value();
+      group.set_deadline(300ms);
       if (rank != 2) {
         const auto result = group.barrier();
         const std::lock_guard lock{mutex};

@@ -27,17 +27,20 @@ class WatchedPeers final : public Peers {
  public:
   struct Watch {
     std::atomic<std::uint64_t> elsewhere{0};  // exchanges that are over
-    bool fails_elsewhere = false;
+    std::atomic<bool> fails_elsewhere{false};
     std::atomic<bool> has_failed{false};
   };
   WatchedPeers(MemoryNet& net, std::uint32_t rank, Watch& watch) : net_{net}, rank_{rank}, watch_{watch} {}
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
     const bool elsewhere = std::this_thread::get_id() != jobs_;
-    if (elsewhere && watch_.fails_elsewhere) {
+    const auto fail_where_told = [&] {
+      if (!elsewhere || !watch_.fails_elsewhere) return;
       watch_.has_failed = true;
       throw std::runtime_error{"no memory on the other thread"};
-    }
+    };
+    fail_where_told();
     auto done = net_.exchange(rank_, sends, receives, false);
+    fail_where_told();
     watch_.elsewhere += elsewhere;
     return done;
   }
@@ -117,6 +120,7 @@ struct Alone {
     return Heard{needs, 0};
   }
 };
+Duration long_enough() { return 600s; }
 constexpr Phase slot_phase{Phase::What::slot, 0, 0};
 void ask(Courier& courier) {
   courier.tell([](Errands& errands) { errands.begin(slot_phase), errands.foresee(0); });
@@ -242,10 +246,7 @@ TEST_CASE("what fails on the other thread comes out of the next call", "[overlap
     std::vector<WatchedPeers::Watch> watches(2);
     watches[1].fails_elsewhere = true;
     std::atomic<int> thrown = 0;
-    // It is left alone with something to do until it has failed.
-    const auto program = there_and_back(toy_plan(stage), [&](Job& job, std::uint64_t step, std::size_t unit) {
-      if (step == 1 && unit == 1 && JobAccess::impl(job).world.rank() == 1) must(soon([&] { return watches[1].has_failed.load(); }), "the other thread has nothing to do");
-    });
+    const auto program = there_and_back(toy_plan(stage), [](Job&, std::uint64_t, std::size_t) {});
     const auto members = run_watched(2, watches, [&](Job& job, Member& me) {
       try {
         program(job, me);
@@ -263,6 +264,36 @@ TEST_CASE("what fails on the other thread comes out of the next call", "[overlap
   }
 }
 
+// In step 1 the second rank's other thread waits in a round for the first rank, which holds until that can fail; and the second
+// one's own thread stays in its program until the first rank's job has ended.
+TEST_CASE("what fails on the other thread ends the world at once", "[overlap]") {
+  std::vector<WatchedPeers::Watch> watches(2);
+  std::atomic<bool> other_ended = false;
+  const auto program = there_and_back(toy_plan(2), [&](Job& job, std::uint64_t step, std::size_t unit) {
+    if (step != 1) return;
+    const std::uint32_t rank = JobAccess::impl(job).world.rank();
+    if (rank == 0 && unit == 2) must(soon([&] { return watches[1].fails_elsewhere.load(); }), "the second rank does not come");
+    if (rank != 1 || unit != 1) return;
+    watches[1].fails_elsewhere = true;
+    must(soon([&] { return watches[1].has_failed.load(); }), "the other thread has nothing to do");
+    must(soon([&] { return other_ended.load(); }), "the other rank did not hear of it");
+  });
+  const auto members = run_watched(2, watches, [&](Job& job, Member& me) {
+    try {
+      program(job, me);
+    } catch (const Error&) {
+      if (JobAccess::impl(job).world.rank() == 0) other_ended = true;
+      throw;
+    } catch (const std::runtime_error& e) {
+      throw Error{{Code::internal, Remedy::exit_process, e.what()}};
+    }
+  });
+  for (const Member& m : members) {
+    REQUIRE(m.failure.has_value());
+    CHECK(m.failure->what.find("no memory on the other thread") != std::string::npos);
+  }
+}
+
 TEST_CASE("a round rounds to nearest on either thread, whatever the job's does", "[overlap]") {
   Alone alone;
   std::atomic<int> rounding{-1};
@@ -272,7 +303,7 @@ TEST_CASE("a round rounds to nearest on either thread, whatever the job's does",
                          return alone.hear(said);
                        },
                    .over = [] { return false; },
-                   .give_up = [] {}}};
+                   .give_up = [](std::string_view) {}, .limit = long_enough, .stuck = [] {}}};
   courier.begin_anew(1);
   REQUIRE(std::fesetround(FE_UPWARD) == 0);
   courier.work_alone();
@@ -304,13 +335,80 @@ TEST_CASE("a courier that goes ends its round, and waits for nobody else", "[ove
                        return std::nullopt;
                      },
                      .over = [] { return false; },
-                     .give_up = [&] { given_up.set_value(); }}};
+                     .give_up = [&](std::string_view) { given_up.set_value(); },
+                     .limit = long_enough,
+                     .stuck = [] {}}};
     courier.begin_anew(1);
     courier.work_alone();
     ask(courier);
     REQUIRE(soon([&] { return under_way.load(); }));
   }
   CHECK(ended);
+}
+
+TEST_CASE("a round that outlives its deadline ends the world, and one that outlives that is told", "[overlap]") {
+  const bool goes_on = GENERATE(false, true);
+  INFO("goes on after the world's end: " << goes_on);
+  std::atomic<bool> under_way{false}, over{false}, ends{false}, stuck{false};
+  Courier courier{{.round = [&](const Need&) -> std::optional<Heard> {
+                     under_way = true;
+                     must(soon([&] { return goes_on ? ends.load() : over.load(); }), "the round is not ended");
+                     return std::nullopt;
+                   },
+                   .over = [&] { return over.load(); },
+                   .give_up = [&](std::string_view) { over = true; },
+                   .limit = [] { return Duration{100ms}; },
+                   .stuck = [&] { stuck = true, ends = true; },
+                   .ends_within = 200ms}};
+  courier.begin_anew(1);
+  courier.work_alone();
+  ask(courier);
+  REQUIRE(soon([&] { return under_way.load(); }));  // on the other thread
+  CHECK_FALSE(courier.until([](Errands&) {}, [](const Errands& errands) { return errands.here(0); }));
+  CHECK(over);
+  if (goes_on) CHECK(stuck);
+}
+
+TEST_CASE("ranks wait for each other's programs for eight slots, an hour for the first, and never less than for any exchange", "[overlap]") {
+  /// Moved by both programs.
+  struct Steps final : Clock {
+    std::atomic<Duration::rep> time{0};
+    [[nodiscard]] Instant now() const override { return Instant{Duration{time.load()}}; }
+    [[nodiscard]] std::int64_t wall_ns() const override { return time.load(); }
+  };
+  struct Told final : Peers {
+    Told(MemoryNet& net, std::uint32_t rank, std::atomic<Duration>& limit) : peers{net, rank, std::nullopt}, at_most{limit} {}
+    Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override { return peers.exchange(sends, receives); }
+    void revoke(const Failure& why) override { peers.revoke(why); }
+    void wait_at_most(Duration limit) override { at_most = limit; }
+    MemoryPeers peers;
+    std::atomic<Duration>& at_most;
+  };
+  for (const auto& [slot, then] : {std::pair<Duration, Duration>{700s, 5600s}, {10s, 600s}}) {
+    Steps clock;
+    MemoryNet net{2};
+    std::array<std::atomic<Duration>, 2> told{};
+    Plan plan = toy_plan(3, 4, Exchange::per_slot);
+    plan.overlap = true;
+    const auto program = there_and_back(plan, [&](Job& job, std::uint64_t step, std::size_t unit) {
+      const std::uint32_t rank = JobAccess::impl(job).world.rank();
+      if (unit != 1) return;
+      // The first step's second slot has seen one slot; it may have been longer, for the other one moves this clock as well.
+      must(step > 0 ? told[rank].load() >= then : told[rank].load() == 3600s || told[rank].load() >= then, "a rank waits for another time");
+      clock.time += slot.count();
+    });
+    const auto members = run_world({.world = 2,
+                                    .join = [&](Session& session) -> Result<std::unique_ptr<Peers>> {
+                                      const std::uint32_t rank = session.place().membership.rank.value();
+                                      return std::unique_ptr<Peers>{std::make_unique<Told>(net, rank, told[rank])};
+                                    },
+                                    .clock = &clock},
+                                   program);
+    for (const Member& m : members) {
+      INFO((m.failure ? message(*m.failure) : ""));
+      CHECK(m.outcome.has_value());
+    }
+  }
 }
 
 TEST_CASE("a courier begins anew when its round is over, and not before", "[overlap]") {
@@ -328,7 +426,7 @@ TEST_CASE("a courier begins anew when its round is over, and not before", "[over
                      return alone.hear(said);
                    },
                    .over = [&] { return over && !ended; },
-                   .give_up = [] {}}};
+                   .give_up = [](std::string_view) {}, .limit = long_enough, .stuck = [] {}}};
   courier.begin_anew(1);
   courier.work_alone();
   ask(courier);
@@ -352,7 +450,7 @@ TEST_CASE("when the world is over nothing is here any more, and a call returns w
                      return std::nullopt;
                    },
                    .over = [&] { return over.load(); },
-                   .give_up = [] {}}};
+                   .give_up = [](std::string_view) {}, .limit = long_enough, .stuck = [] {}}};
   const auto here = [](const Errands& errands) { return errands.here(0); };
   courier.begin_anew(2);
   REQUIRE(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); }, here));
@@ -448,7 +546,9 @@ TEST_CASE("a forked child may destroy what has a thread in its parent", "[overla
                                      return alone.hear(said);
                                    },
                                .over = [] { return false; },
-                               .give_up = [] {}});
+                               .give_up = [](std::string_view) {},
+                               .limit = long_enough,
+                               .stuck = [] {}});
   courier->begin_anew(1);
   courier->work_alone();
   ask(*courier);

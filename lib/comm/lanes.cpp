@@ -669,7 +669,8 @@ class Lanes::State {
       if (!came.ok() || !file[0] || peer.buffers.size() == shared_max) {
         return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", peer.rank.value()), .peer = peer.rank};
       }
-      auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size});
+      // One that is passed over may be gone already.
+      auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size}, words.number == number ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
       if (!view.ok()) {
         Failure failure = std::move(view).failure();
         failure.what = fmt::format("a buffer that rank {} shares: {}", peer.rank.value(), failure.what);

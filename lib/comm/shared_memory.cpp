@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::size_t descriptors_max = 4;  // in one message
 
-Result<std::span<std::byte>> map(int file, std::size_t size, int protection) {
-  void* const at = ::mmap(nullptr, size, protection, MAP_SHARED | MAP_POPULATE, file, 0);
+Result<std::span<std::byte>> map(int file, std::size_t size, int protection, int pages = MAP_POPULATE) {
+  void* const at = ::mmap(nullptr, size, protection, MAP_SHARED | pages, file, 0);
   if (at == MAP_FAILED) return from_errno(errno, fmt::format("map {} bytes of shared memory", size));
   return std::span{static_cast<std::byte*>(at), size};
 }
@@ -71,7 +71,7 @@ void SharedMemory::give_back() noexcept {
   (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes_.size()));
 }
 
-Result<SharedMemory> SharedMemory::view(Fd file, Bytes size) {
+Result<SharedMemory> SharedMemory::view(Fd file, Bytes size, Pages pages) {
   const auto refused = [](std::string what) { return Failure{Code::protocol, Remedy::abort_group, std::move(what)}; };
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return refused("a file that is no memory, or may shrink while it is read");
@@ -80,7 +80,7 @@ Result<SharedMemory> SharedMemory::view(Fd file, Bytes size) {
   if (size == 0_B || static_cast<std::uint64_t>(status.st_size) != size.value()) {
     return refused(fmt::format("shared memory of {} bytes where {} were promised", status.st_size, size.value()));
   }
-  ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ));
+  ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ, pages == Pages::now ? MAP_POPULATE : 0));
   return SharedMemory{Fd{}, bytes};  // a mapping needs no descriptor: they are few
 }
 

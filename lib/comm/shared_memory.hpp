@@ -28,8 +28,10 @@ class SharedMemory {
   [[nodiscard]] Result<Fd> for_reading() const;
   /// Takes the pages away from everybody; who reads there afterwards reads zeros. Of a returnable one.
   void give_back() noexcept;
-  /// Somebody else's, for reading. Refused when the file is not sealed against shrinking, or has another size.
-  static Result<SharedMemory> view(Fd file, Bytes size);
+  /// Somebody else's, for reading. Refused when the file is not sealed against shrinking, or has another size. Of what may never
+  /// be read only the addresses are taken: to touch a page that was given back is to get it again, for as long as it is mapped.
+  enum class Pages : bool { when_read, now };
+  static Result<SharedMemory> view(Fd file, Bytes size, Pages pages = Pages::now);
 
   SharedMemory(SharedMemory&& other) noexcept : file_{std::move(other.file_)}, bytes_{std::exchange(other.bytes_, {})} {}
   SharedMemory& operator=(SharedMemory&& other) noexcept;

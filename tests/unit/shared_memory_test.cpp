@@ -325,6 +325,36 @@ TEST_CASE("a buffer that was not shown, or is none, is no memory to read", "[sha
   CHECK(refused.failure().peer == Rank{0});
 }
 
+TEST_CASE("a buffer that is gone before its peer looks costs no memory", "[shared_memory]") {
+  Pair pair;
+  auto [here, there] = connected();  // in place of the socket by which rank 0 shows its buffers
+  pair.lanes[1] = Lanes::make({{1, {{5, 6}}}, Rank{1}, WorldSize{2}}, {Rank{0}, Rank{1}}).value();
+  pair.lanes[0] = Lanes::make({{1, {{5, 6}}}, Rank{0}, WorldSize{2}}, {Rank{0}, Rank{1}}).value();
+  pair.attach(0, copy_of(pair.lanes[1]->offer(Rank{0}).post));
+  pair.attach(1, std::move(there));
+  SharedMemory gone = SharedMemory::make_returnable(1_MiB).value();
+  const SharedMemory used = SharedMemory::make_returnable(1_MiB).value();
+  gone.give_back();
+  const auto show = [&](std::uint64_t number, const SharedMemory& memory) {
+    const std::array<std::uint64_t, 2> words{number, memory.size()};
+    const Fd file = memory.for_reading().value();
+    REQUIRE(send_with(here.get(), std::as_bytes(std::span{words}), std::array{file.get()}).ok());
+  };
+  show(7, gone);
+  show(1, used);
+  std::memset(used.data(), 5, used.size());
+  const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
+  REQUIRE(pair.lanes[0]->share(buffer).ok());
+  std::vector<std::byte> got(1 << 20);
+  auto sent = std::async(std::launch::async, [&] { return pair.send(0, buffer.bytes()); });
+  CHECK(pair.receive(1, got).ok());
+  CHECK(sent.get().ok());
+  CHECK(std::ranges::all_of(got, [](std::byte b) { return b == std::byte{5}; }));
+  struct stat status {};
+  REQUIRE(::fstat(gone.file(), &status) == 0);
+  CHECK(status.st_blocks == 0);
+}
+
 TEST_CASE("a peer that takes no notice is shown a bounded number of buffers", "[shared_memory]") {
   Pair pair;
   std::vector<SharedBuffer> buffers;

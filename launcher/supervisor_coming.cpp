@@ -36,9 +36,10 @@ void Supervisor::start(std::size_t worker, const World& world, std::uint32_t pla
 }
 
 // The generation is over. Places are asked for those that go on, those that are ready, and those that are started with the
-// next world; the successors of others are started beside it.
+// next world; the successors of others are started beside it. Not where who coordinates does not know of such workers, and
+// would leave them out for good.
 void Supervisor::choose_coming() {
-  const bool some_go_on = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && !w.ending; });
+  const bool some_go_on = world_.takes_more && std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && !w.ending; });
   places_ = options_.workers;
   for (Worker& w : workers_) {
     w.coming.is_next = some_go_on && in_world(w) && w.ending && w.is_job && w.can_stay;

@@ -198,6 +198,7 @@ struct World {
   std::string cause;                ///< Why the generation before ended; empty at first
   RolePlace role{};                 ///< The receiver's
   std::optional<std::uint32_t> coordinated_by{};  ///< Group rank of the member whose own process coordinates. None: it is no member's
+  bool takes_more = false;          ///< Who coordinates heeds `MoreWorkers`. Earlier versions do not.
   friend bool operator==(const World&, const World&) = default;
 };
 /// The generation is over: end its workers, acknowledge, join again.

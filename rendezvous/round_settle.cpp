@@ -296,7 +296,7 @@ void Round::note_own_place() {
 
 World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
   World world{generation_, key, seat_of(group_rank), members_[group_rank].address,
-              members_[0].address, members_[0].master_port, restarts_, cause_, members_[group_rank].role, own_place_};
+              members_[0].address, members_[0].master_port, restarts_, cause_, members_[group_rank].role, own_place_, true};
   if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
   if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;
   return world;

@@ -234,6 +234,7 @@ struct PutCoordinatorMessage {
     world.set_role_base_rank(m.role.base_rank);
     world.set_role_world_size(m.role.world_size);
     if (m.coordinated_by) world.set_coordinated_by(*m.coordinated_by);
+    world.set_takes_more(m.takes_more);
   }
   void operator()(const Revoke& m) const {
     put(m.generation, *out.mutable_revoke()->mutable_generation());
@@ -313,6 +314,7 @@ Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   out.role.world_size = check.number<std::uint32_t>("role_world_size", in.role_world_size(), 0, out.seat.world_size);
   out.role.base_rank = check.number<std::uint32_t>("role_base_rank", in.role_base_rank(), 0, std::max(out.role.world_size, 1u) - 1);
   out.coordinated_by = check.coordinated_by(in);
+  out.takes_more = in.takes_more();
   return check.finish<CoordinatorMessage>(std::move(out));
 }
 

@@ -58,6 +58,22 @@ TEST_CASE("the others go on in a smaller world, and keep their devices", "[super
   CHECK(third.local_world == 4);
 }
 
+TEST_CASE("an earlier coordinator, which would never take it in, begins the next world with all workers", "[supervisor][coming]") {
+  Node node{2};
+  node.on(LinkUp{});
+  World first = world(1, 2), next = world(2, 2);
+  first.takes_more = next.takes_more = false;
+  node.hear(first);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    node.tell(10 + i, Hello{.pid = 100 + i, .rank = i, .world = 2, .is_job = true, .stays = true, .says_ready = true});
+  }
+  node.ended(1, {.signal = SIGKILL});
+  end(node, 1, {10});
+  CHECK(node.wanted == 2);
+  CHECK(node.hear(next) == Words{"welcome 10", "spawn 1"});
+}
+
 TEST_CASE("one that is coming has the environment of the place that was lost", "[supervisor][coming]") {
   Node node = running();
   node.ended(2, {.signal = SIGKILL});

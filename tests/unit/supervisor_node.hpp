@@ -22,6 +22,7 @@ inline World world(std::uint64_t number, std::uint32_t workers, std::uint32_t no
   w.address = w.master_address = "127.0.0.1";
   w.master_port = 5000;
   w.restarts.generations = static_cast<std::uint32_t>(number - 1);
+  w.takes_more = true;
   return w;
 }
 

@@ -48,6 +48,7 @@ World a_world() {
   world.cause = "node c is lost";
   world.role = {2, 4};
   world.coordinated_by = 1;
+  world.takes_more = true;
   return world;
 }
 

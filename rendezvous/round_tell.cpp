@@ -59,7 +59,7 @@ Round::Reason Round::reason(Instant now) const {
     return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", alike_, alike_code_, seconds(start_over_within)), pause_until_, "they are started again"};
   if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
   if (ended_ && generation_.number == 0)
-    return {fmt::format("generation {} is over; {} of its {} are back", to_string(*ended_), waiting_, count_of(ended_nodes_, "node")), closes_at(), "the others begin the next one"};
+    return {fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), waiting_), closes_at(), "the others begin the next one"};
   return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), closes_at(), "last call ends"};
 }
 

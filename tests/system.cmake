@@ -1,6 +1,8 @@
 # What holds for the tree and for the product as a whole: arrows, public headers, exported names, the installed package.
 
 elrun_test(layers_test SOURCES tidy/layers_test.cpp LABELS tidy)
+add_test(NAME packages_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/install/packages.sh)
+set_tests_properties(packages_test PROPERTIES LABELS tidy TIMEOUT 60)
 
 # Each public header compiles alone, with std and elrun on the path and nothing else.
 file(GLOB public_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/elrun/*.hpp)

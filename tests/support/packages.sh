@@ -13,7 +13,8 @@ ensure_packages() {
     return
   fi
   local installed
-  installed=" $(dpkg-query -W -f='${db:Status-Abbrev}:${Package} ' "${wanted[@]}" 2>/dev/null) "
+  # It fails when a name was never heard of on this machine; its answer about the others counts all the same.
+  installed=" $(dpkg-query -W -f='${db:Status-Abbrev}:${Package} ' "${wanted[@]}" 2>/dev/null || true) "
   for name in "${wanted[@]}"; do
     case "$installed" in
       *"ii :$name "*) ;;

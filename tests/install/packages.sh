@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# What tests/run.sh and the quickstart do first, on a machine to which a package's name is new: all that is missing is installed, and
+# nothing else. The system's programs are played; what they were asked is their record.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+for program in dpkg-query apt-get sudo env; do
+  printf '#!/bin/bash\n. "%s/play" %s "$@"\n' "$folder" "$program" >"$folder/$program"
+  chmod +x "$folder/$program"
+done
+cat >"$folder/play" <<PLAY
+case "\$1" in
+  dpkg-query) printf 'ii :cmake ii :python3 un :ccache '; exit 1 ;;  # as it does where one of the names is unknown
+  sudo) shift; while [[ "\$1" == -n ]]; do shift; done; exec "\$@" ;;
+  env) shift; while [[ "\$1" == *=* ]]; do shift; done; exec "\$@" ;;
+  apt-get) shift; echo "\$*" >>"$folder/asked" ;;
+esac
+PLAY
+
+PATH=$folder:$PATH bash -c 'set -euo pipefail
+  . tests/support/packages.sh
+  elrun_packages=(cmake ccache)
+  ensure_packages python3 libgrpc++-dev
+  echo "and went on"' >"$folder/said"
+
+{ echo "Installing 2 packages: ccache libgrpc++-dev"; echo "and went on"; } | diff - "$folder/said"
+{ echo "update -q"; echo "install -y -q --no-install-recommends ccache libgrpc++-dev"; } | diff - "$folder/asked"

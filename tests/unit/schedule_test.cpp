@@ -1,9 +1,13 @@
 #include "lib/comm/schedule.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <vector>
+
+#include <elrun/philox.hpp>
 
 #include "kernels/convert.hpp"
 #include "lib/comm/fold.hpp"
@@ -98,5 +102,40 @@ TEST_CASE("folds keep their promises at the edges", "[schedule]") {
     for (auto& input : inputs) pointers.push_back(reinterpret_cast<const std::byte*>(input.data()));
     fold_ranks(pointers, reinterpret_cast<std::byte*>(inputs[1].data()), 5000, DType::i64, ReduceOp::sum);
     for (std::size_t i = 0; i < 5000; ++i) REQUIRE(inputs[1][i] == static_cast<std::int64_t>(6 * (i + 1)));
+  }
+}
+
+namespace {
+
+/// Any bytes without the second highest bit are finite numbers of any type.
+void check_each_alone(DType type, ReduceOp op, std::size_t count, std::size_t apart) {
+  const std::size_t width = size_of(type), size = count * width;
+  Rng rng{count * 31 + width};
+  std::vector<std::vector<std::byte>> inputs(3, std::vector<std::byte>(size + apart));
+  std::vector<const std::byte*> pointers(3), alone(3);
+  for (std::size_t r = 0; r < 3; ++r) {
+    for (std::byte& x : inputs[r]) x = static_cast<std::byte>(rng.next() & 0xbf);
+    pointers[r] = inputs[r].data() + apart;
+  }
+  std::vector<std::byte> out(size + apart), each(size);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t r = 0; r < 3; ++r) alone[r] = pointers[r] + i * width;
+    fold_ranks(alone, each.data() + i * width, 1, type, op);
+  }
+  fold_ranks(pointers, out.data() + apart, count, type, op);
+  REQUIRE(std::ranges::equal(std::span{out}.subspan(apart), each));
+  fold_ranks(pointers, inputs[2].data() + apart, count, type, op);  // in place
+  REQUIRE(std::ranges::equal(std::span{inputs[2]}.subspan(apart), each));
+}
+
+}  // namespace
+
+TEST_CASE("an element is folded alike alone and among many, wherever it lies", "[schedule]") {
+  for (const DType type : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::i64, DType::u8, DType::u32, DType::u64}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::avg}) {
+      if (!check_reduction(type, op).ok()) continue;
+      for (const std::size_t bytes : {0, 8, 56, 64, 72, 4096, 4 * 4096 - 8, 4 * 4096, 9 * 4096 + 136}) check_each_alone(type, op, bytes / size_of(type), 0);
+      check_each_alone(type, op, 5 * 4096 / size_of(type) + 1, 3);
+    }
   }
 }

@@ -155,6 +155,7 @@ void end(Job& agent) {
 /// One recovery, in milliseconds since the event; each as its first line says.
 struct Phases {
   double noticed = 0, begun = 0, decided = 0, step = 0;
+  std::string said;  ///< By the survivor until then, each line with its time.
 };
 
 /// What the survivor says after the event at `begin`.
@@ -166,6 +167,7 @@ Phases recovery(Job& survivor, Time begin, std::int64_t last) {
     if (phases.noticed == 0 && line->starts_with("[elrun ") && !line->starts_with("[elrun rank")) phases.noticed = ms_since(begin);
     if (phases.begun == 0 && generation_in(*line) > last) phases.begun = ms_since(begin);
     const auto step = step_of(*line);
+    phases.said += fmt::format("    {:8.1f} ms  {}\n", ms_since(begin), *line);
     if (!step || step->generation <= last) continue;
     phases.decided = ms_since(begin);
     phases.step = undisturbed_ms(survivor);
@@ -307,6 +309,10 @@ void print_losses(const std::string& question, const std::vector<Phases>& all) {
   fmt::print("recovery: {}: p50 {:.1f} ms, p99 {:.1f} ms of {}; p50 of the phases: noticed {:.1f}, next generation {:.1f}, step decided {:.1f}, of which a step itself {:.1f}\n", question, of(0.5, recovered),
              of(0.99, recovered), all.size(), of(0.5, [](const Phases& p) { return p.noticed; }), of(0.5, [](const Phases& p) { return p.begun; }), of(0.5, [](const Phases& p) { return p.decided; }),
              of(0.5, [](const Phases& p) { return p.step; }));
+  // One that took far longer than the others had another reason than they: what was said tells which.
+  constexpr double far = 4;
+  const Phases& slowest = *std::max_element(all.begin(), all.end(), [&](const Phases& a, const Phases& b) { return recovered(a) < recovered(b); });
+  if (recovered(slowest) > far * of(0.5, recovered)) fmt::print("recovery:   the slowest took {:.1f} ms:\n{}", recovered(slowest), slowest.said);
 }
 
 void processes(const Shape& shape, int repeats) {

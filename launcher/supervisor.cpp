@@ -32,7 +32,7 @@ bool may_repeat(StoreOp op) { return (op != StoreOp::add || ELRUN_PLANTED(add_re
 
 }  // namespace
 
-Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, places_{options_.workers}, hang_{options_.hang_timeout} {}
+Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, places_{options_.workers}, hang_{options_.hang_timeout}, hang_at_start_{options_.hang_timeout} {}
 
 std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   const Instant last_event = std::exchange(now_, now);
@@ -73,13 +73,15 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   return std::move(actions_);
 }
 
+void Supervisor::act(Action action) { actions_.push_back(std::move(action)); }
+
 std::optional<Instant> Supervisor::wake_at() const {
   std::optional<Instant> least;
   const auto consider = [&least](const std::optional<Instant>& at) {
     if (at && (!least || *at < *least)) least = at;
   };
-  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), leave_at_}) consider(at);
-  for (const Worker& w : workers_) consider(w.return_by);
+  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), hang_at_start_.due(), leave_at_}) consider(at);
+  for (const Worker& w : workers_) consider(w.return_by), consider(w.coming.kill_at);
   return phase_ == Phase::finished ? std::nullopt : least;
 }
 
@@ -96,7 +98,7 @@ void Supervisor::excuse_own_nap(Instant last_event) {
   };
   for (auto* at : {&join_by_, &coordinator_by_, &acknowledge_by_, &broken_line_at_}) excuse(*at);
   for (Worker& w : workers_) excuse(w.return_by);
-  hang_.excuse(asleep, now_, now_ + nap_excuses);
+  for (HangWatch* watch : {&hang_, &hang_at_start_}) watch->excuse(asleep, now_, now_ + nap_excuses);
 }
 
 // --- the coordinator ----------------------------------------------------------------------------------------------
@@ -212,7 +214,6 @@ void Supervisor::on_message(const World& m) {
   const auto staying = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.stays && !w.ending; });
   const auto ready = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return is_coming(w) && w.coming.is_ready; });
   workers_.resize(job_over_ ? 0 : options_.workers);
-  hang_why_.clear();
   hung_were_asked_ = false;
   std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"),
                                  count_of(world_.seat.world_size, "worker"));
@@ -342,6 +343,8 @@ void Supervisor::on_tick() {
   }
   if (const auto due = hang_.due(); due && now_ >= *due) on_hang();
   if (end_hung_at_ && now_ >= *end_hung_at_) end_hung();
+  if (const auto due = hang_at_start_.due(); due && now_ >= *due) on_hang_at_start();
+  kill_hung_at_start();
   if (verdict_by_ && now_ >= *verdict_by_) {
     verdict_by_.reset();
     say(Level::info, "the job is done; its coordinator did not come back");

@@ -163,6 +163,7 @@ class Supervisor {
     bool says_ready = false;  // its libelrun tells when its program waits for a place; else it acknowledges alone
     bool is_ready = false;
     bool dismissed = false;   // there is no next world for it
+    std::optional<Instant> kill_at{};  // it hangs at its start, and its stacks are being taken until then
   };
   struct Worker {
     std::int64_t pid = 0;
@@ -181,6 +182,7 @@ class Supervisor {
     Duration returns_within{};
     std::optional<Instant> return_by;  // from its own code to its place in world_
     bool ready_to_leave = false;
+    std::string hung;  // as far as can be told: why it is ended, or was
     Instant failed_at{};
     WorkerDeath death{};
   };
@@ -225,9 +227,10 @@ class Supervisor {
   void tell_of_failure(std::size_t worker);
   void end_without_coordinator();
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
-  [[nodiscard]] int code_of(const Ending& ending) const;
-  [[nodiscard]] std::string cause_of(const Ending& ending) const;
+  [[nodiscard]] static int code_of(const Worker& w);
+  [[nodiscard]] static std::string cause_of(const Worker& w);
   void on_hang();
+  [[nodiscard]] bool world_hangs() const;
   void end_hung();
   void kill_running();
   void kill_staying(bool acknowledged_too);
@@ -249,6 +252,8 @@ class Supervisor {
   void tell_it_is_early(std::size_t worker);
   void is_ready(std::size_t worker);
   void on_coming_ended(std::size_t worker);
+  void on_hang_at_start();
+  void kill_hung_at_start();
   void offer_more();
   void dismiss_coming();
   void give_places(const World& before);
@@ -263,7 +268,7 @@ class Supervisor {
   [[nodiscard]] std::string name_of(std::size_t worker) const;
   [[nodiscard]] std::optional<std::size_t> worker_at(ConnectionId connection) const;
   [[nodiscard]] std::optional<std::size_t> worker_that_is(const Hello& hello) const;
-  void act(Action action) { actions_.push_back(std::move(action)); }
+  void act(Action action);
   void say(Level level, std::string text) { act(Say{level, std::move(text)}); }
 
   SupervisorOptions options_;
@@ -303,8 +308,7 @@ class Supervisor {
   std::optional<Instant> excused_at_;      // this agent was asleep, and blamed nobody for it
   std::optional<Instant> broken_line_at_;  // a peer was lost, and nobody has said of what until then
   std::optional<Instant> acknowledge_by_;  // stopping: those who stay
-  HangWatch hang_;
-  std::string hang_why_;                   // of this generation, once a worker hung
+  HangWatch hang_, hang_at_start_;         // of workers in the world; of those that are coming
   std::optional<Instant> end_hung_at_;     // stacks are being taken until then
   bool hung_were_asked_ = false;           // by SIGABRT
   Instant stopped_at_{};                   // stopping: since when

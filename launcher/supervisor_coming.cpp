@@ -14,6 +14,7 @@
 
 #include "launcher/supervisor.hpp"
 #include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -29,8 +30,12 @@ std::uint32_t Supervisor::rank_of(std::size_t worker) const {
 
 void Supervisor::start(std::size_t worker, const World& world, std::uint32_t place, bool coming) {
   Worker& w = workers_[worker] = Worker{};
-  if (coming) w.is_job = true;  // as the one before was, also before it says so
-  else w.place = place;
+  if (coming) {
+    w.is_job = true;  // as the one before was, also before it says so
+    hang_at_start_.watch(LocalRank{static_cast<std::uint32_t>(worker)}, now_);
+  } else {
+    w.place = place;
+  }
   w.began_as = Membership{world.generation, Rank{world.seat.base_rank + place}, WorldSize{world.seat.world_size}};
   act(Spawn{world, LocalRank{static_cast<std::uint32_t>(worker)}, node_restarts_, place, coming});
 }
@@ -96,6 +101,8 @@ void Supervisor::is_ready(std::size_t worker) {
   Worker& w = workers_[worker];
   if (ELRUN_PLANTED(ready_is_forgotten) && phase_ != Phase::running) return;
   if (w.coming.dismissed || std::exchange(w.coming.is_ready, true)) return;
+  hang_at_start_.forget(LocalRank{static_cast<std::uint32_t>(worker)});
+  w.coming.kill_at.reset(), w.hung.clear();
   offer_more();
 }
 
@@ -117,6 +124,28 @@ void Supervisor::on_coming_ended(std::size_t worker) {
     if (phase_ == Phase::running && !w.ending->ok()) own_failure_ = true, tell_of_failure(worker);
   }
   if (phase_ == Phase::stopping) stop_if_done();
+}
+
+// Nobody waits for it, so it is ended alone, and another one is started in its place.
+void Supervisor::on_hang_at_start() {
+  for (const LocalRank worker : hang_at_start_.silent(now_)) {
+    hang_at_start_.forget(worker);
+    Worker& w = workers_[worker.value()];
+    w.hung = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
+    w.coming.kill_at = now_ + options_.timeouts.stacks;
+    say(Level::error, fmt::format("{} of {}, which was started beside the world and is not ready for its place: this is a hang. What it is doing follows; it is killed in {} "
+                                  "(a load that takes longer? Give --hang_timeout more)", w.hung, name_of(worker.value()), for_people(options_.timeouts.stacks)));
+    act(TakeStacks{worker});
+  }
+}
+
+void Supervisor::kill_hung_at_start() {
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    auto& at = workers_[i].coming.kill_at;
+    if (!at || now_ < *at) continue;
+    at.reset();
+    act(SignalGroup{LocalRank{i}, SIGKILL});
+  }
 }
 
 // There is no next world: nobody waits for them longer than it takes to kill them.

@@ -20,7 +20,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   if (!after_.rejoin || job_over_) dismiss_coming();
   if (phase_ == Phase::stopping) return after_.rejoin ? void() : kill_staying(true);  // on its way already
   phase_ = Phase::stopping;
-  const bool some_stay = after_.rejoin && !signal && !job_over_ && hang_why_.empty();
+  const bool some_stay = after_.rejoin && !signal && !job_over_ && !world_hangs();
   hang_.clear();
   end_hung_at_.reset();
   stopped_at_ = now_;
@@ -58,12 +58,16 @@ void Supervisor::on_hang() {
   std::string names;
   for (const LocalRank worker : hang_.silent(now_)) names += (names.empty() ? "" : ", ") + name_of(worker.value());
   hang_.clear();
-  hang_why_ = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
-  say(Level::error, fmt::format("{} of {} in generation {}: this is a hang. What all workers of this node are doing follows; they are killed in {}", hang_why_,
+  const std::string why = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
+  say(Level::error, fmt::format("{} of {} in generation {}: this is a hang. What all workers of this node are doing follows; they are killed in {}", why,
                                 names, world_.generation.number, for_people(options_.timeouts.stacks)));
   for (std::uint32_t i = 0; i < workers_.size(); ++i)
-    if (in_world(workers_[i]) && !workers_[i].ending) act(TakeStacks{LocalRank{i}});
+    if (in_world(workers_[i]) && !workers_[i].ending) workers_[i].hung = why, act(TakeStacks{LocalRank{i}});
   end_hung_at_ = now_ + options_.timeouts.stacks;
+}
+
+bool Supervisor::world_hangs() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && !w.hung.empty(); });
 }
 
 // SIGABRT first: Python's faulthandler answers it with the stacks of all threads, others with a core dump where that is on.
@@ -178,7 +182,7 @@ void Supervisor::on_signal(int number) {
 
 // Workers of a Job have state that others need, and can save it at the next step's end; others only know the signal.
 bool Supervisor::can_prepare_to_leave() const {
-  return phase_ == Phase::running && !job_over_ && running() > 0 && hang_why_.empty() &&
+  return phase_ == Phase::running && !job_over_ && running() > 0 && !world_hangs() &&
          std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !in_world(w) || w.ending || (w.connection && w.is_job); });
 }
 

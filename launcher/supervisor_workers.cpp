@@ -40,7 +40,8 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   hang_.forget(e.worker);
   w.failed_at = now_ - e.ago;
   w.death = e.death;
-  if (!hang_why_.empty() && !e.ending.ok()) w.death.evidence = fmt::format("it hung ({}), and elrun ended it", hang_why_);
+  hang_at_start_.forget(e.worker);
+  if (!w.hung.empty() && !e.ending.ok()) w.death.evidence = fmt::format("it hung ({}), and elrun ended it", w.hung);
   if (!in_world(w)) return on_coming_ended(i);
   if (phase_ == Phase::joining) {  // one that was to stay: the next world gets a fresh one
     act(SignalGroup{e.worker, SIGKILL});
@@ -61,7 +62,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
         fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
   } else if (!e.ending.ok()) {
     say(Level::error,
-        fmt::format("{} ended by {}{} in generation {}", name_of(i), cause_of(e.ending),
+        fmt::format("{} ended by {}{} in generation {}", name_of(i), cause_of(w),
                     e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), world_.generation.number));
     own_failure_ = true;
     note_loss();
@@ -75,9 +76,9 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
 }
 
 // A worker that was killed because it hung died of that.
-int Supervisor::code_of(const Ending& ending) const { return hang_why_.empty() ? ending.code() : exit_code::hang; }
-std::string Supervisor::cause_of(const Ending& ending) const {
-  return hang_why_.empty() ? describe(ending) : fmt::format("a hang ({}), then {}", hang_why_, describe(ending));
+int Supervisor::code_of(const Worker& w) { return w.hung.empty() ? w.ending->code() : exit_code::hang; }
+std::string Supervisor::cause_of(const Worker& w) {
+  return w.hung.empty() ? describe(*w.ending) : fmt::format("a hang ({}), then {}", w.hung, describe(*w.ending));
 }
 
 // In full for the first of this node; of thousands that fail together, the others need not be told at such length.
@@ -88,8 +89,8 @@ void Supervisor::tell_of_failure(std::size_t worker) {
   });
   // An error that elrun's signal cut short: the exit code would have been the interpreter's for an exception.
   const bool cut_short = phase_ == Phase::stopping && w.ending->signal != 0 && w.failed_at < stopped_at_;
-  WorkerFailed failed{world_.generation, static_cast<std::uint32_t>(worker), cut_short ? 1 : code_of(*w.ending),
-                      cause_of(*w.ending), w.is_job, std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h), {}, rank_of(worker)};
+  WorkerFailed failed{world_.generation, static_cast<std::uint32_t>(worker), cut_short ? 1 : code_of(w),
+                      cause_of(w), w.is_job, std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h), {}, rank_of(worker)};
   if (!in_world(w)) failed.what += " before it was in a world";
   if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
   failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
@@ -129,6 +130,7 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   if (is_coming(w)) {
     if (w.coming.dismissed || !hello.stays) return refuse(from, {Code::generation_over, Remedy::exit_process, "the generation of this worker is over"});
     w.coming.says_ready = hello.says_ready;
+    hang_at_start_.sign(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
     return tell_it_is_early(*i);
   }
   hang_.watch(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
@@ -196,7 +198,9 @@ void Supervisor::on_worker_said(ConnectionId from, const Alive&) {
 }
 
 void Supervisor::on_worker_wrote(LocalRank worker) {
-  if (worker.value() < workers_.size() && !workers_[worker.value()].is_job) hang_.sign(worker, now_);
+  if (worker.value() >= workers_.size()) return;
+  if (!workers_[worker.value()].is_job) hang_.sign(worker, now_);
+  hang_at_start_.sign(worker, now_);
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
@@ -214,7 +218,8 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   if (phase_ == Phase::stopping) kill_staying(true);
   hang_.clear();  // what it does now is work of its own
   end_hung_at_.reset();
-  hang_why_.clear();
+  for (Worker& w : workers_)
+    if (!w.ending) w.hung.clear();
   act(Answer{from, JobOver{m.generation}});
 }
 

@@ -244,7 +244,7 @@ TEST_CASE("whoever is coming is not waited for when there is no next world", "[s
   }
 }
 
-TEST_CASE("who is coming does not hang, however long it starts", "[supervisor][coming]") {
+TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][coming]") {
   Node node{2, 10s, HangSign::progress};
   node.on(LinkUp{});
   node.hear(world(1, 2));
@@ -255,13 +255,66 @@ TEST_CASE("who is coming does not hang, however long it starts", "[supervisor][c
   node.ended(1, {.signal = SIGKILL});
   end(node, 1, {10});
   node.hear(world(2, 1));
+  node.on(WorkerStarted{LocalRank{1}, 201});
   node.tell(10, Returned{generation(2)});
-  node.tell(20, Hello{.pid = 201, .rank = 1, .world = 2, .is_job = true, .stays = true, .says_ready = true});
-  for (std::uint64_t step = 1; step < 10; ++step) {
-    CHECK(node.wait(9s).empty());
-    node.tell(10, StepDecided{generation(2), step});
+  std::uint64_t step = 0;
+  const auto others_train_for = [&](Duration time) {  // second by second: an agent that itself comes late blames nobody
+    Words words;
+    for (; time > Duration{0}; time -= 1s) {
+      const Words now = node.wait(1s);
+      words.insert(words.end(), now.begin(), now.end());
+      node.tell(10, StepDecided{generation(2), ++step});
+    }
+    return words;
+  };
+  CHECK(others_train_for(9s).empty());
+  const Message hello = Hello{.pid = 201, .rank = 1, .world = 2, .is_job = true, .stays = true, .says_ready = true};
+  const bool opens_session = GENERATE(true, false);
+  if (opens_session) {  // which is a sign of progress
+    node.tell(20, hello);
+    CHECK(others_train_for(9s).empty());
   }
-  CHECK(node.wait(10s) == Words{"stacks 0"});  // the one that hangs, alone
+  SECTION("its stacks are taken, then it is killed, and the next world waits for another one") {
+    CHECK(node.wait(1s) == Words{"stacks 1"});
+    CHECK(node.said.find("no sign of progress for 10.0 s of rank 1 (node n, pid 201), which was started beside the world") == 0);
+    CHECK(others_train_for(4s).empty());
+    CHECK(others_train_for(1s) == Words{"signal 1 9"});
+    CHECK(others_train_for(5s).empty());  // once
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "failed 1 174 job"});
+    const auto& told = std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message);
+    CHECK(told.what.find("a hang (no sign of progress for 10.0 s)") == 0);
+    CHECK(told.death.evidence.find("it hung") == 0);
+    CHECK(end(node, 2, {10}) == Words{"join last 2"});
+    CHECK(node.wanted == 2);
+  }
+  SECTION("nor does one hang that has died") {
+    CHECK(node.ended(1, {.exit_code = 3}) == Words{"signal 1 9", "release 1", "failed 1 3 job"});
+    for (int i = 0; i < 3; ++i) CHECK(others_train_for(9s).empty());
+  }
+  if (!opens_session) return;
+  SECTION("not one that is ready by then, however long it waits for its place") {
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
+    for (int i = 0; i < 10; ++i) CHECK(others_train_for(9s).empty());
+  }
+  SECTION("nor one that is ready while its stacks are taken") {
+    CHECK(others_train_for(1s) == Words{"stacks 1"});
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
+    for (int i = 0; i < 10; ++i) CHECK(others_train_for(9s).empty());
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "failed 1 137 job"});
+  }
+  SECTION("what it writes is a sign") {
+    for (int i = 0; i < 10; ++i) {
+      node.on(WorkerWrote{LocalRank{1}});
+      CHECK(others_train_for(9s).empty());
+    }
+    CHECK(others_train_for(1s) == Words{"stacks 1"});
+  }
+  SECTION("a hang of the world leaves it alone") {
+    node.on(WorkerWrote{LocalRank{1}});
+    node.tell(20, ReadyForPlace{generation(1)});
+    CHECK(others_train_for(9s).empty());
+    CHECK(node.wait(10s) == Words{"stacks 0"});
+  }
 }
 
 TEST_CASE("which worker speaks follows from what its environment said, not from its place now", "[supervisor][coming]") {

@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t line = 64;    // bytes that memory moves
 constexpr std::size_t page = 4096;  // where the processor's own reading ahead ends: four pages are read at the same time
 constexpr std::size_t pages = 4;
+constexpr std::size_t ahead = 2;    // lines of a page
 
 /// What elements are folded in: bf16 in float, signed integers in unsigned ones where the sum may wrap.
 template <class T> struct Folded { using type = T; };
@@ -48,12 +49,21 @@ struct Sum {
       return a + b;
     }
   }
+  template <class F> F last(F sum, std::size_t) const { return sum; }
+};
+struct Avg : Sum {
+  template <class F> F last(F sum, std::size_t inputs) const {
+    if constexpr (std::is_floating_point_v<F>) return sum / static_cast<F>(inputs);
+    else return sum;  // refused before: see check_reduction
+  }
 };
 struct Min {
   template <class F> F operator()(F a, F b) const { return (a != a || a < b) ? a : b; }  // a NaN in b: a < b is false
+  template <class F> F last(F least, std::size_t) const { return least; }
 };
 struct Max {
   template <class F> F operator()(F a, F b) const { return (a != a || a > b) ? a : b; }
+  template <class F> F last(F most, std::size_t) const { return most; }
 };
 
 /// Nothing is assumed of the alignment.
@@ -69,44 +79,66 @@ ELRUN_INLINE void store(std::byte* to, typename Folded<T>::type sum) {
   std::memcpy(to, &x, sizeof x);
 }
 
+/// Soon this line will be written. Peers have read it, mostly: to read it here and then to write it would be to ask twice. (As an
+/// instruction, since the compiler's own word for it means reading on processors that may not have this one; those do nothing.)
+ELRUN_INLINE void ask_for(const std::byte* place) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" ::"m"(*place));
+#else
+  __builtin_prefetch(place, 1);
+#endif
+}
+
 /// `n` elements that begin at this byte, in registers. All is read before anything is written.
-template <class T, std::size_t n, class Op>
-ELRUN_INLINE void fold_few(std::span<const std::byte* const> inputs, std::byte* out, std::size_t at, Op op, [[maybe_unused]] bool average) {
+template <class T, std::size_t n, class Inputs, class Op>
+ELRUN_INLINE void fold_few(const Inputs& inputs, std::byte* out, std::size_t at, Op op) {
   using F = typename Folded<T>::type;
   std::array<F, n> sum;
   for (std::size_t i = 0; i < n; ++i) sum[i] = load<T>(inputs[0] + at + i * sizeof(T));
-  for (const std::byte* const next : inputs.subspan(1)) {
-    for (std::size_t i = 0; i < n; ++i) sum[i] = op(sum[i], load<T>(next + at + i * sizeof(T)));
+  for (std::size_t input = 1; input < inputs.size(); ++input) {
+    const std::byte* const next = inputs[input] + at;
+    for (std::size_t i = 0; i < n; ++i) sum[i] = op(sum[i], load<T>(next + i * sizeof(T)));
   }
-  if constexpr (std::is_floating_point_v<F>) {
-    if (average) for (std::size_t i = 0; i < n; ++i) sum[i] /= static_cast<F>(inputs.size());
-  }
-  for (std::size_t i = 0; i < n; ++i) store<T>(out + at + i * sizeof(T), sum[i]);
+  for (std::size_t i = 0; i < n; ++i) store<T>(out + at + i * sizeof(T), op.last(sum[i], inputs.size()));
 }
 
-template <class T, class Op>
-void fold(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, Op op, bool average) {
+template <class T, class Inputs, class Op>
+void fold_all(const Inputs& all, std::byte* to, std::size_t count, Op op) {
   run_with(isa_of_this_machine(), ELRUN_LOOP {
+    const Inputs inputs = all;  // where no store can reach
+    std::byte* const out = to;
     constexpr std::size_t in_line = line / sizeof(T);
     const std::size_t size = count * sizeof(T);
     std::size_t at = 0;
     for (; at + pages * page <= size; at += pages * page) {
       for (std::size_t in_page = 0; in_page < page; in_page += line) {
-        for (std::size_t i = 0; i < pages; ++i) fold_few<T, in_line>(inputs, out, at + i * page + in_page, op, average);
+        for (std::size_t i = 0; i < pages; ++i) {
+          const std::size_t here = at + i * page + in_page;
+          ask_for(out + here + ahead * line);
+          fold_few<T, in_line>(inputs, out, here, op);
+        }
       }
     }
-    for (; at + line <= size; at += line) fold_few<T, in_line>(inputs, out, at, op, average);
-    for (; at < size; at += sizeof(T)) fold_few<T, 1>(inputs, out, at, op, average);
+    for (; at + line <= size; at += line) fold_few<T, in_line>(inputs, out, at, op);
+    for (; at < size; at += sizeof(T)) fold_few<T, 1>(inputs, out, at, op);
   });
+}
+
+/// Without a loop over them where ranks are few, since it would be most of the instructions, and a processor looks so many ahead.
+template <class T, class Op>
+void fold(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, Op op) {
+  if (inputs.size() == 2) fold_all<T>(std::array{inputs[0], inputs[1]}, out, count, op);
+  else if (inputs.size() == 4) fold_all<T>(std::array{inputs[0], inputs[1], inputs[2], inputs[3]}, out, count, op);
+  else fold_all<T>(inputs, out, count, op);
 }
 
 template <class T>
 void fold_by(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return fold<T>(inputs, out, count, Sum{}, false);
-    case ReduceOp::avg: return fold<T>(inputs, out, count, Sum{}, true);
-    case ReduceOp::min: return fold<T>(inputs, out, count, Min{}, false);
-    case ReduceOp::max: return fold<T>(inputs, out, count, Max{}, false);
+    case ReduceOp::sum: return fold<T>(inputs, out, count, Sum{});
+    case ReduceOp::avg: return fold<T>(inputs, out, count, Avg{});
+    case ReduceOp::min: return fold<T>(inputs, out, count, Min{});
+    case ReduceOp::max: return fold<T>(inputs, out, count, Max{});
   }
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr Bytes scratch_max = 16_MiB;              // for the blocks of all peers together, in a reduction
 constexpr Bytes block_max = 512_KiB;               // of one peer: large enough to fill a link, small enough to overlap rounds
-constexpr Bytes block_least = 128_KiB;
+constexpr Bytes block_least = 256_KiB;             // below, a round's own cost counts
 constexpr std::uint64_t rounds_wanted = 4;         // so that blocks travel while others are folded, also in small calls
 constexpr std::uint64_t gather_whole_max = 16384;  // bytes of all ranks: below it one round is worth more than fewer bytes
 constexpr std::uint64_t scatter_first_min = 1 << 20;  // bytes from which a broadcast is cut among the ranks

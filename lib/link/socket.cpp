@@ -152,6 +152,11 @@ void set_no_delay(int socket) {
   (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // without it all works, later
 }
 
+void limit_unread(int socket, Bytes half) {
+  const int size = static_cast<int>(half.value());  // the system doubles it, for what it keeps beside the bytes
+  (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+}
+
 StreamSocket adopt(boost::asio::io_context& loop, Fd socket, int family) {
   return StreamSocket{loop, boost::asio::generic::stream_protocol{family, 0}, socket.give_up()};
 }

@@ -12,6 +12,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include <elrun/result.hpp>
+#include <elrun/units.hpp>
 
 #include "lib/base/fd.hpp"
 #include "lib/base/files.hpp"
@@ -48,6 +49,8 @@ struct SocketAddress {
 [[nodiscard]] SocketAddress local_address(int socket);
 /// Small frames leave at once.
 void set_no_delay(int socket);
+/// No more than about twice of this waits on its way to the peer, and none of the system's own ideas about it apply.
+void limit_unread(int socket, Bytes half);
 [[nodiscard]] StreamSocket adopt(boost::asio::io_context& loop, Fd socket, int family);
 
 }  // namespace elrun::inline v0

@@ -1,4 +1,4 @@
-/// The idea: every rank has a region that it alone writes and its peers read: for each peer a lane (a ring of references
+/// The idea: every rank has a region (see region.hpp) that it alone writes and its peers read: for each peer a lane (a ring of references
 /// to chunks in the region, and two counters) and slots, where bytes wait that others are to read. Whoever has bytes for
 /// others copies them into a slot once, whatever the number of readers, and posts the chunk in their lanes; a reader
 /// copies out, or folds straight from the slot, and raises its own counter of chunks taken, which the writer reads. No
@@ -8,7 +8,7 @@
 /// this rank gives to itself too, when it is the same bytes), and the slots stay in the second cache. What is dear in large
 /// calls is memory; so their targets are written past the caches.
 ///
-/// A buffer that was shared is lent instead: the chunk that is posted names the buffer, and peers copy or fold out of it
+/// A buffer that was shared is lent instead (see lent.hpp): the chunk that is posted names the buffer, and peers copy or fold out of it
 /// through mappings of their own. Whoever lends waits at the end of its call until all have taken what they were lent. Where
 /// its call fails before that, its owner may write there again while a peer still reads: so it first withdraws, by a word
 /// in its region, and who reads looks at that word after it has read, before it makes any use of it (as with a seqlock).
@@ -42,6 +42,8 @@
 #include "lib/comm/copy.hpp"
 #include "lib/comm/fold.hpp"
 #include "lib/comm/frame.hpp"
+#include "lib/comm/lent.hpp"
+#include "lib/comm/region.hpp"
 #include "lib/comm/schedule.hpp"
 #include "lib/comm/shared_buffer.hpp"
 #include "lib/comm/shared_memory.hpp"
@@ -53,42 +55,13 @@ namespace {
 using SendPiece = std::span<const std::byte>;
 using ReceivePiece = std::span<std::byte>;
 
-constexpr std::uint64_t magic = 0x3230'454e'414c'4c45;  // "ELLANE02": the last two digits are the version
-constexpr std::size_t line = 64;                        // words of two writers, or of two readers, share none
-constexpr std::size_t page = 4096;
-constexpr std::size_t chunks_max = 16;                  // under way in one lane
 constexpr Bytes slot_most = 64_KiB;                     // so that a region stays in the second cache, and readers begin early
 constexpr Bytes slot_least = 16_KiB;
 constexpr Bytes slots_max = 32_MiB;                     // of one region, as long as slots can become smaller
-constexpr std::size_t lent_least = 64 << 10;            // below, a slot is as quick, and nobody has to wait for its readers
 constexpr std::size_t step_most = 1 << 20;              // read at once out of what is lent: then one looks whether all is over
 constexpr std::size_t results_posted = 8;               // chunks of one rank's results, about, where they are lent
-constexpr std::size_t shared_max = 1024;                // buffers, in one group
 constexpr int spins_alone = 2000;                       // looks before sleeping, where every rank can have a core
 constexpr int yields_crowded = 4;                       // and where they cannot: the peer may need this very core
-
-struct Chunk {
-  std::uint64_t call = 0, total = 0;     // which call between the two, and how many bytes its payload has
-  std::uint64_t offset = 0, length = 0;  // in the writer's region,
-  std::uint64_t buffer = 0;              // or in the buffer that it shared under this number
-};
-/// What goes with the descriptor of a buffer that is shared.
-struct Shown {
-  std::uint64_t number = 0, size = 0;
-};
-struct alignas(line) Lane {
-  alignas(line) std::atomic<std::uint64_t> posted{0};  // chunks for that peer
-  alignas(line) std::atomic<std::uint64_t> taken{0};   // of that peer's chunks for this rank
-  alignas(line) std::array<Chunk, chunks_max> chunks{};
-};
-struct alignas(page) Header {
-  std::uint64_t magic = 0, size = 0, generation = 0;
-  std::array<std::uint64_t, 2> lineage{};
-  std::uint32_t rank = 0, world = 0, local = 0;
-  alignas(line) std::atomic<std::uint32_t> asleep{0};     // ring
-  alignas(line) std::atomic<std::uint32_t> withdrawn{0};  // what was lent is written again
-};
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 int cores() {
   cpu_set_t set;
@@ -103,25 +76,13 @@ void pause() {
 #endif
 }
 
-/// What stands before it is read and written before what follows, for other processes too. (The language's own fence is not known
-/// to the thread sanitizer, and this one is asked for rarely.)
-void fence() {
-#if defined(__x86_64__)
-  asm volatile("mfence" ::: "memory");
-#elif defined(__aarch64__)
-  asm volatile("dmb ish" ::: "memory");
-#else
-  __sync_synchronize();
-#endif
-}
-
 }  // namespace
 
 class Lanes::State {
  public:
   State(const Membership& me, std::vector<Rank> local, SharedMemory region, Bell bell, std::size_t slot_size, std::size_t slots)
       : me_{me}, local_{std::move(local)}, region_{std::move(region)}, bell_{std::move(bell)}, slot_size_{slot_size}, peers_(local_.size() - 1), inputs_(me_.world.value()) {
-    header_ = new (region_.data()) Header{};
+    header_ = new (region_.data()) RegionHeader{};
     header_->size = region_.size();
     header_->generation = me_.generation.number;
     header_->lineage = me_.generation.lineage.bits;
@@ -129,7 +90,7 @@ class Lanes::State {
     header_->world = me_.world.value();
     header_->local = static_cast<std::uint32_t>(local_.size());
     for (std::size_t i = 0; i < local_.size(); ++i) new (lane_at(region_.data(), i)) Lane{};
-    header_->magic = magic;
+    header_->magic = region_magic;
     const std::size_t mine = index_of(me_.rank).value();
     // Beginning after this rank, so that not everybody turns to the same peer first.
     for (std::size_t i = 0; i < peers_.size(); ++i) {
@@ -149,8 +110,6 @@ class Lanes::State {
     yields_ = alone ? 0 : yields_crowded;
   }
 
-  static std::size_t slots_offset(std::size_t local) { return (sizeof(Header) + local * sizeof(Lane) + page - 1) / page * page; }
-
   /// Before the first offer.
   Result<void> open_posts() {
     for (Peer& peer : peers_) {
@@ -168,22 +127,17 @@ class Lanes::State {
   }
 
   Result<void> share(const SharedBuffer& buffer) {
-    std::erase_if(buffers_, [](const Shared& each) { return each.state.expired(); });
-    if (std::ranges::any_of(buffers_, [&](const Shared& each) { return each.state.lock() == buffer.state_; })) return {};
-    if (shown_ == shared_max) return Failure{.code = Code::exhausted, .remedy = Remedy::fix_config, .what = fmt::format("this group was shown {} shared buffers already", shared_max)};
-    const SharedMemory& memory = buffer.state_->memory();
-    ELRUN_TRY_ASSIGN(const Fd file, memory.for_reading());
-    const Shown words{.number = ++shown_, .size = memory.size()};
-    for (const Peer* const peer : everybody_) {
-      auto sent = send_with(peer->to_it.get(), std::as_bytes(std::span{&words, 1}), std::array{file.get()});
-      if (sent.ok() || peer->lost.load()) continue;
-      return Failure{.code = Code::exhausted,
-                     .remedy = Remedy::fix_config,
-                     .what = fmt::format("rank {} cannot be shown another shared buffer: {}", peer->rank.value(), sent.failure().what),
-                     .peer = peer->rank};
-    }
-    buffers_.push_back({.number = words.number, .begin = memory.data(), .size = memory.size(), .state = buffer.state_});
-    return {};
+    return lent_.share(buffer.state_, buffer.state_->memory(), [&](std::span<const std::byte> words, int file) -> Result<void> {
+      for (const Peer* const peer : everybody_) {
+        auto sent = send_with(peer->to_it.get(), words, std::array{file});
+        if (sent.ok() || peer->lost.load()) continue;
+        return Failure{.code = Code::exhausted,
+                       .remedy = Remedy::fix_config,
+                       .what = fmt::format("rank {} cannot be shown another shared buffer: {}", peer->rank.value(), sent.failure().what),
+                       .peer = peer->rank};
+      }
+      return {};
+    });
   }
 
   Result<void> attach(Rank whom, Fd file, Bytes size, Fd bell, Fd post) {
@@ -191,8 +145,8 @@ class Lanes::State {
     if (peer == nullptr || peer->view || !bell || !post) return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
     if (size.value() < slots_offset(local_.size())) return Failure{Code::protocol, Remedy::abort_group, "shared memory without room for its lanes"};
     ELRUN_TRY_ASSIGN(SharedMemory view, SharedMemory::view(std::move(file), size));
-    const auto* const header = reinterpret_cast<const Header*>(view.data());
-    if (header->magic != magic || header->size != size.value() || header->rank != whom.value() || header->world != me_.world.value() || header->local != local_.size()) {
+    const auto* const header = reinterpret_cast<const RegionHeader*>(view.data());
+    if (header->magic != region_magic || header->size != size.value() || header->rank != whom.value() || header->world != me_.world.value() || header->local != local_.size()) {
       return Failure{Code::protocol, Remedy::abort_group, fmt::format("shared memory that is not rank {}'s", whom.value())};
     }
     if (header->generation != me_.generation.number || header->lineage != me_.generation.lineage.bits) {
@@ -201,7 +155,7 @@ class Lanes::State {
     peer->header = header;
     peer->in = reinterpret_cast<const Lane*>(lane_at(view.data(), index_of(me_.rank).value()));
     peer->bell.emplace(std::move(bell));
-    peer->from_it = std::move(post);
+    peer->shown = ShownBuffers{whom, std::move(post)};
     peer->view = std::move(view);
     everybody_.clear();  // in the order of peers_, whatever the order of attaching
     for (Peer& each : peers_) if (each.view) everybody_.push_back(&each);
@@ -292,7 +246,7 @@ class Lanes::State {
       ++peer->call;
       peer->total = count * width;
     }
-    const std::optional<LentPlace> lent_in = lent_place({in, count * width}), lent_out = gather ? lent_place({out, count * width}) : std::nullopt;
+    const std::optional<LentPlace> lent_in = lent_.place_of({in, count * width}), lent_out = gather ? lent_.place_of({out, count * width}) : std::nullopt;
     const auto contribute = [&](std::uint64_t round) -> Result<void> {
       for (Peer* const peer : everybody_) {
         const Range theirs = schedule.folded(peer->rank, round);
@@ -355,20 +309,16 @@ class Lanes::State {
     return until_taken(until);
   }
 
-  struct View {
-    std::uint64_t number = 0;
-    SharedMemory memory;
-  };
   struct Peer {
     Rank rank{};
     Lane* out = nullptr;             // in this rank's region
     SharedMemory view;
-    const Header* header = nullptr;  // in the peer's region, as all that follows
+    const RegionHeader* header = nullptr;  // in the peer's region, as all that follows
     const Lane* in = nullptr;
     std::optional<Bell> bell;
     std::atomic<bool> lost{false};
-    Fd to_it, its_end, from_it;      // through which buffers are shown
-    std::vector<View> buffers;       // that it has shown, in the order in which they came
+    Fd to_it, its_end;               // through which it is shown buffers
+    ShownBuffers shown;              // which it has shown
     std::uint64_t call = 0, posted = 0, taken = 0;
     std::uint64_t lent_until = 0;    // of what was posted, the last that is lent
     std::uint64_t used = 0;          // bytes of the next chunk that were copied already
@@ -391,17 +341,6 @@ class Lanes::State {
     Cursor<SendPiece> left;
     std::uint64_t total = 0;
     std::vector<Peer*> to;
-  };
-  /// A buffer that was shared. It may be gone, and its addresses somebody else's.
-  struct Shared {
-    std::uint64_t number = 0;
-    const std::byte* begin = nullptr;
-    std::size_t size = 0;
-    std::weak_ptr<SharedBuffer::State> state;
-  };
-  struct LentPlace {
-    std::uint64_t buffer = 0, offset = 0;
-    [[nodiscard]] LentPlace after(std::uint64_t bytes) const { return {buffer, offset + bytes}; }
   };
   struct Limit {
     Deadline at;
@@ -481,13 +420,12 @@ class Lanes::State {
   static Result<const std::byte*> lent_part(Peer& peer, std::size_t size) {
     ELRUN_TRY_ASSIGN(const SendPiece first, head(peer));
     const Chunk chunk = peer.in->chunks[peer.taken % chunks_max];
-    ELRUN_TRY_ASSIGN(const SharedMemory* const memory, shown_by(peer, chunk.buffer));
+    ELRUN_TRY_ASSIGN(const SharedMemory* const memory, peer.shown.find(chunk.buffer));
     const auto offset = static_cast<std::size_t>(first.data() - memory->data());
     if (first.data() < memory->data() || offset > memory->size() || memory->size() - offset < size) return differing(peer, chunk);
     return first.data();
   }
 
-  static Lane* lane_at(std::byte* region, std::size_t index) { return reinterpret_cast<Lane*>(region + sizeof(Header) + index * sizeof(Lane)); }
   std::byte* place(const Slot& slot) const { return region_.data() + slot.offset; }
 
   std::optional<std::size_t> index_of(Rank rank) const {
@@ -550,16 +488,6 @@ class Lanes::State {
     return true;
   }
 
-  /// Where peers find this, if it lies in a buffer that they were shown.
-  std::optional<LentPlace> lent_place(SendPiece piece) const {
-    if (piece.size() < lent_least) return std::nullopt;
-    for (const Shared& each : buffers_) {
-      const bool inside = each.begin <= piece.data() && piece.data() + piece.size() <= each.begin + each.size;
-      if (inside && !each.state.expired()) return LentPlace{each.number, static_cast<std::uint64_t>(piece.data() - each.begin)};
-    }
-    return std::nullopt;
-  }
-
   static SendPiece next_piece(Cursor<SendPiece> left) {
     SendPiece piece;
     (void)left.take(call_payload_max, std::span{&piece, 1});
@@ -567,8 +495,8 @@ class Lanes::State {
   }
 
   std::optional<LentPlace> lent_next(const Stream& stream) const {
-    if (buffers_.empty()) return std::nullopt;
-    return lent_place(next_piece(stream.left));
+    if (lent_.empty()) return std::nullopt;
+    return lent_.place_of(next_piece(stream.left));
   }
 
   void lend_next(Stream& stream) {
@@ -649,36 +577,13 @@ class Lanes::State {
     const SharedMemory* memory = &peer.view;
     peer.lends = chunk.buffer != 0;
     if (peer.lends) {
-      ELRUN_TRY_ASSIGN(memory, shown_by(peer, chunk.buffer));
+      ELRUN_TRY_ASSIGN(memory, peer.shown.find(chunk.buffer));
     }
     if (ahead > chunks_max || chunk.length == 0 || chunk.offset > memory->size() || chunk.length > memory->size() - chunk.offset) {
       return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk that is none", peer.rank.value()), .peer = peer.rank};
     }
     if (chunk.call != peer.call || chunk.total != peer.total) return differing(peer, chunk);
     return SendPiece{memory->data() + chunk.offset, chunk.length};
-  }
-
-  /// The buffer of this number, mapped when it is first used.
-  static Result<const SharedMemory*> shown_by(Peer& peer, std::uint64_t number) {
-    for (;;) {
-      const auto known = std::ranges::find(peer.buffers, number, &View::number);
-      if (known != peer.buffers.end()) return &known->memory;
-      Shown words;
-      std::array<Fd, 1> file;
-      const auto came = receive_with(peer.from_it.get(), std::as_writable_bytes(std::span{&words, 1}), file);
-      if (!came.ok() || !file[0] || peer.buffers.size() == shared_max) {
-        return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", peer.rank.value()), .peer = peer.rank};
-      }
-      // One that is passed over may be gone already.
-      auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size}, words.number == number ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
-      if (!view.ok()) {
-        Failure failure = std::move(view).failure();
-        failure.what = fmt::format("a buffer that rank {} shares: {}", peer.rank.value(), failure.what);
-        failure.peer = peer.rank;
-        return failure;
-      }
-      peer.buffers.push_back({words.number, std::move(*view)});
-    }
   }
 
   /// After the peer's memory was read, before anything is done with it. What lies in slots stays, whatever becomes of the peer.
@@ -814,12 +719,11 @@ class Lanes::State {
   SharedMemory region_;
   const Bell bell_;
   const std::size_t slot_size_;
-  Header* header_ = nullptr;
+  RegionHeader* header_ = nullptr;
   std::vector<Peer> peers_;
   std::vector<Peer*> everybody_;  // who is attached
   std::vector<Slot> slots_;
-  std::vector<Shared> buffers_;
-  std::uint64_t shown_ = 0;  // the number of the last of them
+  LentBuffers lent_;
   std::atomic<bool> over_{false};
   int spins_ = 0, yields_ = 0;
 
@@ -841,7 +745,7 @@ Result<std::unique_ptr<Lanes>> Lanes::make(const Membership& me, std::vector<Ran
   const std::size_t slots = 4 * local.size();
   const std::size_t most = std::min<std::size_t>(slot_most.value(), slots_max.value() / slots) / page * page;
   const std::size_t slot_size = std::max<std::size_t>(slot_least.value(), most);
-  ELRUN_TRY_ASSIGN(SharedMemory region, SharedMemory::make(Bytes{State::slots_offset(local.size()) + slots * slot_size}));
+  ELRUN_TRY_ASSIGN(SharedMemory region, SharedMemory::make(Bytes{slots_offset(local.size()) + slots * slot_size}));
   ELRUN_TRY_ASSIGN(Bell bell, Bell::make());
   auto state = std::make_unique<State>(me, std::move(local), std::move(region), std::move(bell), slot_size, slots);
   ELRUN_TRY(state->open_posts());

@@ -1,0 +1,63 @@
+#include "lib/comm/lent.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t lent_least = 64 << 10;  // below, a slot is as quick, and nobody has to wait for its readers
+constexpr std::size_t shared_max = 1024;      // buffers, in one group
+
+/// What goes with the descriptor of a buffer that is shared.
+struct Shown {
+  std::uint64_t number = 0, size = 0;
+};
+
+}  // namespace
+
+Result<void> LentBuffers::share(const std::shared_ptr<const void>& owner, const SharedMemory& memory, const std::function<Result<void>(std::span<const std::byte> words, int file)>& show) {
+  std::erase_if(buffers_, [](const Buffer& each) { return each.owner.expired(); });
+  if (std::ranges::any_of(buffers_, [&](const Buffer& each) { return each.owner.lock() == owner; })) return {};
+  if (shown_ == shared_max) return Failure{.code = Code::exhausted, .remedy = Remedy::fix_config, .what = fmt::format("this group was shown {} shared buffers already", shared_max)};
+  ELRUN_TRY_ASSIGN(const Fd file, memory.for_reading());
+  const Shown words{.number = ++shown_, .size = memory.size()};
+  ELRUN_TRY(show(std::as_bytes(std::span{&words, 1}), file.get()));
+  buffers_.push_back({.number = words.number, .begin = memory.data(), .size = memory.size(), .owner = owner});
+  return {};
+}
+
+std::optional<LentPlace> LentBuffers::place_of(std::span<const std::byte> piece) const {
+  if (piece.size() < lent_least) return std::nullopt;
+  for (const Buffer& each : buffers_) {
+    const bool inside = each.begin <= piece.data() && piece.data() + piece.size() <= each.begin + each.size;
+    if (inside && !each.owner.expired()) return LentPlace{each.number, static_cast<std::uint64_t>(piece.data() - each.begin)};
+  }
+  return std::nullopt;
+}
+
+Result<const SharedMemory*> ShownBuffers::find(std::uint64_t number) {
+  for (;;) {
+    const auto known = std::ranges::find(views_, number, &View::number);
+    if (known != views_.end()) return &known->memory;
+    Shown words;
+    std::array<Fd, 1> file;
+    const auto came = receive_with(post_.get(), std::as_writable_bytes(std::span{&words, 1}), file);
+    if (!came.ok() || !file[0] || views_.size() == shared_max) {
+      return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", whose_.value()), .peer = whose_};
+    }
+    // One that is passed over may be gone already.
+    auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size}, words.number == number ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
+    if (!view.ok()) {
+      Failure failure = std::move(view).failure();
+      failure.what = fmt::format("a buffer that rank {} shares: {}", whose_.value(), failure.what);
+      failure.peer = whose_;
+      return failure;
+    }
+    views_.push_back({words.number, std::move(*view)});
+  }
+}
+
+}  // namespace elrun::inline v0

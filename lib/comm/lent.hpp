@@ -1,0 +1,67 @@
+#pragma once
+/// \file Buffers that are lent instead of copied: those that this rank has shown its peers, and those that a peer has shown it.
+///
+/// A buffer is shown once, by its descriptor; from then on a chunk names it by its number. It may be gone when it is looked for,
+/// and its addresses somebody else's: so the owner's end is asked for every time, and a peer keeps what it has mapped.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+
+#include "lib/base/fd.hpp"
+#include "lib/comm/shared_memory.hpp"
+
+namespace elrun::inline v0 {
+
+/// Where peers find bytes: in the buffer that they were shown under this number.
+struct LentPlace {
+  std::uint64_t buffer = 0, offset = 0;
+  [[nodiscard]] LentPlace after(std::uint64_t bytes) const { return {buffer, offset + bytes}; }
+};
+
+/// Of this rank.
+class LentBuffers {
+ public:
+  /// `show` hands these words and this descriptor to every peer. Does nothing for a buffer that was shared before.
+  Result<void> share(const std::shared_ptr<const void>& owner, const SharedMemory& memory, const std::function<Result<void>(std::span<const std::byte> words, int file)>& show);
+  [[nodiscard]] bool empty() const { return buffers_.empty(); }
+  /// Nothing where it does not lie in a buffer that is still there, or is too small to be worth it.
+  [[nodiscard]] std::optional<LentPlace> place_of(std::span<const std::byte> piece) const;
+
+ private:
+  struct Buffer {
+    std::uint64_t number = 0;
+    const std::byte* begin = nullptr;
+    std::size_t size = 0;
+    std::weak_ptr<const void> owner;
+  };
+  std::vector<Buffer> buffers_;
+  std::uint64_t shown_ = 0;  // the number of the last of them
+};
+
+/// Of one peer.
+class ShownBuffers {
+ public:
+  ShownBuffers() = default;
+  /// `post`: through which they come.
+  ShownBuffers(Rank whose, Fd post) : whose_{whose}, post_{std::move(post)} {}
+  /// The buffer of this number, mapped when it is first used. A number that the peer has not shown is its mistake.
+  Result<const SharedMemory*> find(std::uint64_t number);
+
+ private:
+  struct View {
+    std::uint64_t number = 0;
+    SharedMemory memory;
+  };
+  Rank whose_{};
+  Fd post_;
+  std::vector<View> views_;  // in the order in which they came
+};
+
+}  // namespace elrun::inline v0

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -19,12 +20,29 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t descriptors_max = 4;  // in one message
+constexpr std::size_t descriptors_max = 4;      // in one message
+constexpr std::size_t pages_at_once = 1 << 20;  // asked for between two signals: where one ends a call (before Linux 6.18), nothing is kept of it
+constexpr int interruptions_max = 1000;         // of one such piece
 
 Result<std::span<std::byte>> map(int file, std::size_t size, int protection, int pages = MAP_POPULATE) {
   void* const at = ::mmap(nullptr, size, protection, MAP_SHARED | pages, file, 0);
   if (at == MAP_FAILED) return from_errno(errno, fmt::format("map {} bytes of shared memory", size));
   return std::span{static_cast<std::byte*>(at), size};
+}
+
+/// All pages of a new file. Not ftruncate: its pages would be looked for at the first write, where their absence is a signal and no
+/// error.
+Result<void> get_pages(int file, std::size_t size) {
+  int interruptions = 0;
+  for (std::size_t at = 0; at < size;) {
+    const std::size_t piece = std::min(pages_at_once, size - at);
+    const int error = ::posix_fallocate(file, static_cast<off_t>(at), static_cast<off_t>(piece));
+    if (error == EINTR && ++interruptions < interruptions_max) continue;
+    if (error != 0) return from_errno(error, fmt::format("get {} bytes of shared memory", size));
+    at += piece;
+    interruptions = 0;
+  }
+  return {};
 }
 
 }  // namespace
@@ -49,10 +67,7 @@ Result<SharedMemory> SharedMemory::make(Bytes size, bool returnable) {
   ELRUN_ASSERT(size > 0_B);
   Fd file{::memfd_create("elrun", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!file) return from_errno(errno, "make a memory file");
-  // Not ftruncate: its pages would be looked for at the first write, where their absence is a signal and no error.
-  if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(size.value())); error != 0) {
-    return from_errno(error, fmt::format("get {} bytes of shared memory", size.value()));
-  }
+  ELRUN_TRY(get_pages(file.get(), size.value()));
   ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ | PROT_WRITE));
   SharedMemory memory{std::move(file), bytes};
   if (::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return from_errno(errno, "seal shared memory");

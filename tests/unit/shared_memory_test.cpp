@@ -4,9 +4,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <future>
 
@@ -21,6 +23,8 @@ using namespace elrun;
 
 namespace {
 
+int interruptions_left = 0;
+
 Fd copy_of(int file) { return Fd{::fcntl(file, F_DUPFD_CLOEXEC, 0)}; }
 
 std::pair<Fd, Fd> connected() {
@@ -30,6 +34,12 @@ std::pair<Fd, Fd> connected() {
 }
 
 }  // namespace
+
+/// In the place of the C library's, as it is on Linux before 6.18: a signal ends it, and what it had done is undone.
+extern "C" int posix_fallocate(int file, off_t offset, off_t size) {
+  if (interruptions_left > 0) return --interruptions_left, EINTR;
+  return ::syscall(SYS_fallocate, file, 0, offset, size) == 0 ? 0 : errno;
+}
 
 TEST_CASE("shared memory is written by one, and read by others", "[shared_memory]") {
   const SharedMemory mine = SharedMemory::make(8_KiB).value();
@@ -398,4 +408,16 @@ TEST_CASE("a program's transport wins over the environment's, and other words ar
   CHECK(choose_transport(Transport::tcp, "shm").value() == Transport::tcp);
   for (const char* word : {"", "TCP", "nccl", "shm "}) CHECK(choose_transport(Transport::automatic, word).failure().code == Code::invalid_argument);
   CHECK(choose_transport(Transport::automatic, std::string(100'000, 'x')).failure().what.size() < 200);
+}
+
+TEST_CASE("shared memory is made although signals come, and not tried for ever", "[shared_memory]") {
+  interruptions_left = 20;
+  CHECK(SharedMemory::make(8_MiB).ok());
+  CHECK(interruptions_left == 0);
+  interruptions_left = 1 << 20;
+  const auto made = SharedMemory::make(8_MiB);
+  CHECK(interruptions_left > 0);
+  interruptions_left = 0;
+  REQUIRE_FALSE(made.ok());
+  CHECK(made.failure().what.find("8388608 bytes of shared memory") != std::string::npos);
 }

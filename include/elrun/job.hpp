@@ -237,7 +237,8 @@ struct Evaluation {
   bool decided = false;  ///< False: revoked by a change of the world; call again after `next_step()`.
 };
 
-/// The job of this process. Use from the thread that `run` called.
+/// The job of this process. Use from the thread that `run` called. Where its node has several workers, weights and gradients may lie
+/// in memory that peers read: a child made by fork sees them change, and must not write to them.
 class ELRUN_API Job {
  public:
   /// First of all calls. Problems of the plan and of the options end the program with exit code 78, all at once.

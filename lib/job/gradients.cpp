@@ -30,13 +30,14 @@ Delivery deliver_sums(const Layout& layout, const Holders& holders, std::uint32_
 }
 
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank,
-                     const Holders& holders, std::uint32_t rank, Reduce reduce, DType leaves)
+                     const Holders& holders, std::uint32_t rank, Reduce reduce, DType leaves, Lending* lending)
     : space_{layout.gradients}, rounds_{leaves == DType::bf16}, delivers_{holders.cuts != holders.folds} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   const Summands tree = summands(slots_by_rank, reduce);
   schedule_ = tree.schedules[rank];
   buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
-  partials_ = Arena<float>{buffers_ * space_};
+  const std::uint64_t partials = buffers_ * space_;
+  partials_ = Arena<float>{partials, lending != nullptr ? lending->memory(partials * sizeof(float)) : std::nullopt};
   shard_ = pieces(layout, holders.folds[rank]);
   const std::uint64_t shard_elements = elements(shard_);
 

@@ -15,6 +15,7 @@
 #include "lib/job/holders.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/leaves.hpp"
+#include "lib/job/lending.hpp"
 #include "lib/job/tree.hpp"
 #include "lib/job/world.hpp"
 
@@ -43,10 +44,12 @@ struct PiecesIn {
 class Gradients {
  public:
   Gradients() = default;
-  /// `slots_by_rank`: see assign_slots.
+  /// `slots_by_rank`: see assign_slots. `lending`: where what goes to others is made, if peers may read it there.
   Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const Holders& holders,
-            std::uint32_t rank, Reduce reduce = Reduce::exact, DType leaves = DType::f32);
+            std::uint32_t rank, Reduce reduce = Reduce::exact, DType leaves = DType::f32, Lending* lending = nullptr);
 
+  /// What peers may be shown.
+  [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return partials_.shared(); }
   /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
   [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }
   /// Memory for a leaf that is thrown away, before this rank's first is made.

@@ -11,6 +11,7 @@ class GroupPeers final : public Peers {
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
     return group_.exchange(sends, receives);
   }
+  Result<void> share(const SharedBuffer& memory) override { return group_.share(memory); }
   void revoke(const Failure& why) override { group_.revoke(why); }
   void wait_at_most(Duration limit) override { group_.set_deadline(limit); }
 

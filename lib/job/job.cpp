@@ -35,6 +35,7 @@ std::vector<std::byte> bytes_of(const T& value) {
 Job::Impl::Impl(JobHost job_host)
     : host{std::move(job_host)},
       world{host.session, host.join},
+      lending_{host.share, host.log},
       courier_{{.round = [this](const Need& said) { return round(said); },
                 .over = [this] { return world.over(); },
                 .give_up = [this](std::string_view why) { world.end({Code::generation_over, Remedy::abort_group, std::string{why}}); },
@@ -106,7 +107,7 @@ void Job::Impl::seal() {
 
 /// What no change of the world moves, and what follows from this rank's place in it as far as that is known.
 void Job::Impl::allocate() {
-  parameters_ = gathers() ? PagedArena{layout_.parameters} : PagedArena::whole(layout_.parameters);
+  parameters_ = gathers() ? PagedArena{layout_.parameters} : PagedArena::whole(layout_.parameters, lending_.memory(layout_.parameters * sizeof(float)));
   const Place& place = host.session.place();
   plan_world(guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
   allocate_moments();
@@ -148,9 +149,9 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   const auto states = pieces(layout_, my_cut());
   gradients_ = {}, stream_ = {};  // before the new ones: memory for both is not there
   if (streams())
-    stream_ = LeafStream{layout_, count, holders_, rank, plan->leaves};
+    stream_ = LeafStream{layout_, count, holders_, rank, plan->leaves, &lending_};
   else
-    gradients_ = Gradients{layout_, slots_, holders_, rank, plan->reduce, plan->leaves};
+    gradients_ = Gradients{layout_, slots_, holders_, rank, plan->reduce, plan->leaves, &lending_};
   const Space space = streams() ? Space::shard : Space::gradients;
   norm_ = NormTree{layout_, holders_, rank, space};
   plan_gathering();
@@ -164,6 +165,11 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
     }
   prepare_votes();
   prepare_rounds();
+}
+
+/// Each generation's group has to be shown anew what its members read of each other.
+void Job::Impl::show_to_peers() {
+  for (const auto* memory : {&parameters_.shared(), &gradients_.shared(), &stream_.shared()}) lending_.show(world, *memory);
 }
 
 /// Parameters are whole on every rank, and updated by those who hold the rest of the state: once a step, each copy is put together.

@@ -24,6 +24,7 @@
 #include "lib/job/holders.hpp"
 #include "lib/job/layout.hpp"
 #include "lib/job/leaf_stream.hpp"
+#include "lib/job/lending.hpp"
 #include "lib/job/memory.hpp"
 #include "lib/job/paged_arena.hpp"
 #include "lib/job/plan.hpp"
@@ -43,6 +44,7 @@ struct JobHost {
   const Log& log;                             ///< Standard error.
   std::function<void(std::string_view)> out;  ///< One line to standard output.
   JoinPeers join;
+  Lending::Make share{};                      ///< Memory that peers of this host can read; none: all of it is private.
   std::uint32_t threads = 1;  ///< See Job::compute_threads.
   Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
@@ -132,6 +134,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   template <class T>
   T expect(Result<T> result);
   void allocate();
+  void show_to_peers();
   void plan_world(std::span<const std::uint32_t> nodes);
   void plan_gathering();
   void allocate_moments();
@@ -225,6 +228,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool overwritten_ = false;   // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
+  Lending lending_;
   PagedArena parameters_;
   std::vector<Arena<float>> moments_;  // as moments_of(plan->optimizer)
   std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are

@@ -22,7 +22,7 @@ void put(std::span<float> into, std::span<const bf16> leaf) { to_float(leaf, int
 
 }  // namespace
 
-LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves)
+LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves, Lending* lending)
     : units_{layout.units},
       slots_{slots},
       world_{holders.world()},
@@ -45,7 +45,8 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders&
   // A leaf that is added to what is there needs no buffer of its own.
   for (std::uint32_t slot = 0; slot < slots; ++slot)
     depth_ = std::max(depth_, schedule_.buffer[slot] + (schedule_.merges[slot] == 0 ? 1 : 0));
-  stack_ = Arena<float>{depth_ * shard_elements_};
+  const std::uint64_t stack = depth_ * shard_elements_;
+  stack_ = Arena<float>{stack, delivers_ && lending != nullptr ? lending->memory(stack * sizeof(float)) : std::nullopt};
   arrivals_ = PagedArena{world_ * shard_elements_};
   if (!delivers_) return;
   const auto held = pieces(layout, holders.cuts[rank]);

@@ -20,6 +20,7 @@
 #include "lib/job/arena.hpp"
 #include "lib/job/gradients.hpp"
 #include "lib/job/layout.hpp"
+#include "lib/job/lending.hpp"
 #include "lib/job/paged_arena.hpp"
 #include "lib/job/tree.hpp"
 #include "lib/job/world.hpp"
@@ -32,8 +33,11 @@ namespace elrun::inline v0 {
 class LeafStream {
  public:
   LeafStream() = default;
-  LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves = DType::f32);
+  LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves = DType::f32,
+             Lending* lending = nullptr);
 
+  /// What peers may be shown: the sums, where others hold them. Leaves are not: their pages come and go.
+  [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return stack_.shared(); }
   /// A new step; also after one that was broken off. The last reduced gradient is still there.
   void begin();
   /// Ranks with a slot in this micro-step: 0 .. busy() - 1.

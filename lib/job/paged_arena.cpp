@@ -31,12 +31,20 @@ bool give_back(void* pages, std::size_t bytes) {
 
 }  // namespace
 
-void PagedArena::Unmap::operator()(float* p) const { ELRUN_ASSERT(munmap(p, bytes) == 0); }
+void PagedArena::Unmap::operator()(float* p) const { ELRUN_ASSERT(bytes == 0 || munmap(p, bytes) == 0); }
 
 PagedArena::PagedArena(std::uint64_t count) : PagedArena{count, Pages::small} {}
 
-PagedArena PagedArena::whole(std::uint64_t count) {
-  PagedArena out{count, Pages::any};
+PagedArena PagedArena::whole(std::uint64_t count, std::optional<SharedBuffer> shared) {
+  PagedArena out;
+  if (shared) {
+    out.size_ = count;
+    out.data_ = {shared->as<float>().data(), Unmap{0}};
+    out.held_.resize((count * sizeof(float) + page_bytes() - 1) / page_bytes());
+    out.shared_ = std::move(shared);
+  } else {
+    out = PagedArena{count, Pages::any};
+  }
   out.hold(0, count);
   return out;
 }
@@ -69,6 +77,7 @@ void PagedArena::hold(std::uint64_t begin, std::uint64_t end) {
 void PagedArena::release(std::uint64_t begin, std::uint64_t end) {
   const std::size_t page = page_bytes(), first = (begin * sizeof(float) + page - 1) / page, last = end * sizeof(float) / page;
   if (begin >= end || first >= last) return;
+  ELRUN_ASSERT(!shared_);
   std::byte* const at = reinterpret_cast<std::byte*>(data()) + first * page;
   ELRUN_ASSERT(give_back(at, (last - first) * page));
   ELRUN_ASSERT(mprotect(at, (last - first) * page, PROT_NONE) == 0);

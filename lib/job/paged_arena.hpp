@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
+
+#include <elrun/process_group.hpp>
 
 namespace elrun::inline v0 {
 
@@ -15,8 +18,10 @@ class PagedArena {
   PagedArena() = default;
   /// Addresses of `count` floats, on page borders. None is held.
   explicit PagedArena(std::uint64_t count);
-  /// All is held, for good.
-  [[nodiscard]] static PagedArena whole(std::uint64_t count);
+  /// All is held, for good; in `shared`, which is as large, where there is some.
+  [[nodiscard]] static PagedArena whole(std::uint64_t count, std::optional<SharedBuffer> shared = {});
+  /// What peers may be shown of it: all, or nothing.
+  [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return shared_; }
 
   [[nodiscard]] float* data() const { return data_.get(); }
   [[nodiscard]] std::uint64_t size() const { return size_; }
@@ -25,7 +30,7 @@ class PagedArena {
 
   /// Gives memory to elements [begin, end), in whole pages: zeros where nothing was held.
   void hold(std::uint64_t begin, std::uint64_t end);
-  /// Takes the memory of the pages that lie wholly in [begin, end), and their contents with it.
+  /// Takes the memory of the pages that lie wholly in [begin, end), and their contents with it. Not of what is shared: peers may read there.
   void release(std::uint64_t begin, std::uint64_t end);
 
   [[nodiscard]] std::uint64_t held_bytes() const { return held_bytes_; }
@@ -33,12 +38,13 @@ class PagedArena {
 
  private:
   struct Unmap {
-    std::size_t bytes;
+    std::size_t bytes;  // none: they are the shared buffer's
     void operator()(float* p) const;
   };
   enum class Pages : std::uint8_t { small, any };
   PagedArena(std::uint64_t count, Pages pages);
   void mark(std::size_t first, std::size_t last, bool held);
+  std::optional<SharedBuffer> shared_;
   std::unique_ptr<float[], Unmap> data_;
   std::uint64_t size_ = 0;
   std::vector<bool> held_;  // by page

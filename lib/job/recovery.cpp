@@ -97,6 +97,7 @@ void Job::Impl::share() {
   std::vector<std::string> names;
   for (const Standing& s : standings_) names.push_back(s.node);
   plan_world(number_nodes(names));
+  show_to_peers();
   const Heritage from = heritage(layout_, standings_, newest_step_, holders_.cuts);
   if (from.complete) {
     inherit(from);

@@ -56,6 +56,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
                       .log = log,
                       .out = print_line,
                       .join = join_process_group,
+                      .share = place.local_world > 1 ? Lending::Make{SharedBuffer::make} : Lending::Make{},
                       .threads = compute_threads(place.local_world)},
                      program);
     return 0;

@@ -22,6 +22,8 @@ class Peers {
   virtual ~Peers() = default;
   /// As ProcessGroup::exchange.
   virtual Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) = 0;
+  /// As ProcessGroup::share.
+  virtual Result<void> share(const SharedBuffer&) { return {}; }
   /// Thread-safe; never waits.
   virtual void revoke(const Failure& why) = 0;
   /// How long exchanges that begin from now on may wait for a peer. Thread-safe.
@@ -57,6 +59,9 @@ class JobWorld {
   /// How long an exchange may wait for the programs of others, which compute before they come. From the job's thread.
   void be_patient(Duration patience);
   [[nodiscard]] Duration patience() const { return patience_.load(std::memory_order_relaxed); }
+
+  /// Once joined: shows memory to the peers of this host. A failure costs time alone.
+  Result<void> share(const SharedBuffer& memory) { return peers_ == nullptr ? Result<void>{} : peers_->share(memory); }
 
   /// All calls below: on all ranks, in the same order. A failure ends the generation.
   /// A list for this rank itself is empty on both sides.

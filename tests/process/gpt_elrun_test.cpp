@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "lib/base/fd.hpp"
@@ -41,6 +42,17 @@ Fd connection_of(pid_t pid) {
     if (copy && ::getpeername(copy.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_family == AF_INET) return copy;
   }
   return Fd{};
+}
+
+/// Memory of other processes, of at least so many bytes, that this one reads where it lies.
+bool reads_of_others(pid_t pid, std::size_t bytes) {
+  std::ifstream maps{"/proc/" + std::to_string(pid) + "/maps"};
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(" r--s ") == line.npos || line.find("/memfd:elrun") == line.npos) continue;
+    const std::size_t dash = line.find('-');
+    if (std::stoull(line.substr(dash + 1), nullptr, 16) - std::stoull(line.substr(0, dash), nullptr, 16) >= bytes) return true;
+  }
+  return false;
 }
 
 Wait up_to(Rng& rng, unsigned ms) { return Wait{rng.below(ms + 1)}; }
@@ -110,6 +122,45 @@ TEST_CASE("any worker killed at any time, twice in one run: the same state", "[g
     CHECK(ended.code == 0);
     CHECK(ended.state == state);
     CHECK(ended.says("generation=2"));
+  });
+}
+
+TEST_CASE("weights and gradients that peers read in place: workers killed while they do, and the same state", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 150;
+  constexpr std::size_t model_bytes = 1'500'000;  // nothing else that workers map of each other is as large
+  const std::vector<std::string> large{"--channels", "128", "--layers", "2", "--context", "16"};
+  const auto arguments = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), large.begin(), large.end());
+    return gpt_arguments(folder / "text", steps, more);
+  };
+  const Ended alone = run("gpt", arguments({}));
+  REQUIRE(alone.code == 0);
+  for_all_seeds(3, [&](Rng& rng) {
+    const Folder checkpoints;
+    const std::string zero = std::to_string(rng.below(2));
+    const auto job = start("elrun", under_elrun({"--nproc_per_node", "3", "--max_restarts", "5"}, arguments({"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"})));
+    /// Between two generations nobody does.
+    const auto somebody_reads = [&] {
+      for (int look = 0; look < 500; ++look, listen(*job, Wait{5}))
+        if (std::ranges::any_of(job->children_named("gpt"), [](pid_t pid) { return reads_of_others(pid, model_bytes); })) return true;
+      return false;
+    };
+    unsigned killed = 0;
+    for (const std::string& sign : {"step=" + std::to_string(2 + rng.below(40)) + " ", std::string{"generation=2 "}}) {
+      REQUIRE(until(*job, sign));
+      CHECK(somebody_reads());
+      listen(*job, up_to(rng, 40));  // much of the time of these steps is exchange
+      const auto living = job->children_named("gpt");
+      if (!living.empty()) killed += ::kill(living[rng.below(living.size())], SIGKILL) == 0;
+    }
+    REQUIRE(until(*job, "generation=3 "));
+    CHECK(somebody_reads());
+    const Ended ended = finish(*job);
+    INFO("zero " << zero << "\n" << tail(ended.output));
+    CHECK(killed >= 1);  // a worker may be between two lives when its turn comes
+    CHECK(ended.code == 0);
+    CHECK(ended.state == alone.state);
   });
 }
 

@@ -26,6 +26,12 @@ struct Fate {
   bool with_its_node = false;  ///< When it dies, so do all others of its node.
 };
 
+/// What members sent each other in one generation, of pieces that have whole granules (votes and words are smaller): out of memory
+/// that its group was shown, and out of other memory.
+struct Sent {
+  std::uint64_t lent = 0, copied = 0;
+};
+
 /// Thrown out of an exchange: what SIGKILL is to a process.
 struct Killed {};
 
@@ -49,6 +55,7 @@ class ElasticWorld {
   [[nodiscard]] std::uint64_t generations() const { return number_; }
   [[nodiscard]] bool was_killed(std::size_t member) const { return people_[member]->killed; }
   [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
+  [[nodiscard]] const std::map<std::uint64_t, Sent>& sent() const { return sent_; }  ///< By generation; once all have ended.
 
  private:
   struct Shared {
@@ -100,6 +107,7 @@ class ElasticWorld {
    public:
     Peers_(ElasticWorld& world, Person& person) : world_{world}, person_{person}, shared_{person.shared}, membership_{person.session.place().membership} {}
     Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+      account(sends);
       if (world_.strikes(person_, membership_, count_++)) {
         (void)shared_->net.exchange(membership_.rank.value(), sends, receives, true);
         throw Killed{};
@@ -112,9 +120,26 @@ class ElasticWorld {
       world_.end_generation(membership_.generation.number, why);
       return why;
     }
+    Result<void> share(const SharedBuffer& memory) override { return shown_.push_back(memory), Result<void>{}; }
     void revoke(const Failure& why) override { shared_->net.revoke(why); }
 
    private:
+    void account(std::span<const SendList> sends) {
+      Sent sent;
+      for (const SendList& list : sends)
+        for (const auto& piece : list) {
+          if (piece.empty() || piece.size() % (granule * sizeof(float)) != 0) continue;
+          const bool lent = std::ranges::any_of(shown_, [&](const SharedBuffer& memory) {
+            const std::span<const std::byte> all = memory.bytes();
+            return all.data() <= piece.data() && piece.data() + piece.size() <= all.data() + all.size();
+          });
+          (lent ? sent.lent : sent.copied) += piece.size();
+        }
+      const std::lock_guard lock{world_.mutex_};
+      Sent& all = world_.sent_[membership_.generation.number];
+      all.lent += sent.lent, all.copied += sent.copied;
+    }
+
     /// What an exchange that fails leaves where it was to receive: anything.
     static void spoil(std::span<const ReceiveList> receives) {
       for (const ReceiveList& list : receives)
@@ -126,6 +151,7 @@ class ElasticWorld {
     std::shared_ptr<Shared> shared_;
     Membership membership_;
     std::uint64_t count_ = 0;
+    std::vector<SharedBuffer> shown_;
   };
 
   std::size_t count() {
@@ -201,7 +227,8 @@ class ElasticWorld {
                         .session = person.session,
                         .log = log,
                         .out = [&](std::string_view line) { result.lines.emplace_back(line); },
-                        .join = [this, &person](Session&) -> Result<std::unique_ptr<Peers>> { return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)}; }},
+                        .join = [this, &person](Session&) -> Result<std::unique_ptr<Peers>> { return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)}; },
+                        .share = SharedBuffer::make},
                        [&](Job& job) { program_(job, result); });
     } catch (const Killed&) {
       gone(person, true);
@@ -314,6 +341,7 @@ class ElasticWorld {
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;
+  std::map<std::uint64_t, Sent> sent_;
   std::uint64_t number_ = 0;
   bool over_for_good_ = false;
 };

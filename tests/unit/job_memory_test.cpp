@@ -34,11 +34,19 @@ std::vector<UnitSpec> layers() {
 struct Held {
   RankBytes bytes;
   std::uint32_t rank = 0;
+  std::uint64_t lent = 0;
 };
 std::vector<Held> held(const Plan& plan, std::uint32_t world) {
   std::vector<Held> out(world);
   std::atomic<std::size_t> next{0};
-  const auto members = run_world({.world = world}, [&](Job& job, Member& me) {
+  std::vector<std::uint64_t> lent(world);
+  const auto share = [&](std::uint32_t rank) -> Lending::Make {
+    return [&lent, rank](Bytes size) {
+      lent[rank] += size.value();
+      return SharedBuffer::make(size);
+    };
+  };
+  const auto members = run_world({.world = world, .share = share}, [&](Job& job, Member& me) {
     Held& mine = out[next++];
     job.configure(plan);
     std::vector<Unit> units;
@@ -74,6 +82,7 @@ std::vector<Held> held(const Plan& plan, std::uint32_t world) {
     INFO((m.failure ? message(*m.failure) : ""));
     REQUIRE(m.outcome.has_value());
   }
+  for (Held& h : out) h.lent = lent[h.rank];
   return out;
 }
 
@@ -135,6 +144,8 @@ TEST_CASE("what is worked out for a rank is what it holds, in every placement, e
             CHECK(h.bytes.gradients == t.gradients);
             CHECK(h.bytes.optimizer == t.optimizer);
             CHECK(h.bytes.exchange == t.exchange);
+            // What peers may read of it, in the place of private memory and not beside it.
+            if (exchange == Exchange::per_step) CHECK(h.lent == t.gradients + (stage < 3 ? t.parameters : 0));
             const std::uint64_t pages = world * granule_bytes;  // a part of a leaf in bf16 may end within one
             CHECK(h.bytes.in_use <= t.in_use + t.in_use / 20 + pages);
             // How much of two units' leaves is there at one time depends on who is faster; what is gathered ahead does not.

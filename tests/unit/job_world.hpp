@@ -163,6 +163,7 @@ struct WorldOptions {
   bool elastic = false;
   std::vector<std::uint32_t> nodes{};  ///< By rank, the number of its node; else all are on one.
   JoinPeers join{};  ///< Instead of the exchange of memory.
+  std::function<Lending::Make(std::uint32_t rank)> share{};  ///< Memory that peers can read; else all is private.
   const Clock* clock = nullptr;  ///< Instead of the real one.
   Files* files = nullptr;        ///< Likewise.
 };
@@ -228,6 +229,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .log = log,
                         .out = [&](std::string_view line) { me.lines.emplace_back(line); },
                         .join = options.join ? options.join : memory,
+                        .share = options.share ? options.share(rank) : Lending::Make{},
                         .agree_wait = 0s},
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {

@@ -100,7 +100,8 @@ void Supervisor::on_worker_said(ConnectionId from, const ReadyForPlace& m) {
 void Supervisor::is_ready(std::size_t worker) {
   Worker& w = workers_[worker];
   if (ELRUN_PLANTED(ready_is_forgotten) && phase_ != Phase::running) return;
-  if (w.coming.dismissed || std::exchange(w.coming.is_ready, true)) return;
+  const bool killed = !w.hung.empty() && !w.coming.kill_at;
+  if (killed || w.coming.dismissed || std::exchange(w.coming.is_ready, true)) return;
   hang_at_start_.forget(LocalRank{static_cast<std::uint32_t>(worker)});
   w.coming.kill_at.reset(), w.hung.clear();
   offer_more();
@@ -151,8 +152,11 @@ void Supervisor::kill_hung_at_start() {
 // There is no next world: nobody waits for them longer than it takes to kill them.
 void Supervisor::dismiss_coming() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const LocalRank local{static_cast<std::uint32_t>(i)};
     if (!is_coming(workers_[i]) || std::exchange(workers_[i].coming.dismissed, true)) continue;
-    act(SignalGroup{LocalRank{static_cast<std::uint32_t>(i)}, SIGKILL});
+    hang_at_start_.forget(local);
+    workers_[i].coming.kill_at.reset();
+    act(SignalGroup{local, SIGKILL});
   }
 }
 

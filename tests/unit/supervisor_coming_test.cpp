@@ -280,6 +280,7 @@ TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][c
     CHECK(others_train_for(4s).empty());
     CHECK(others_train_for(1s) == Words{"signal 1 9"});
     CHECK(others_train_for(5s).empty());  // once
+    if (opens_session) CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());  // it said so before it died: too late
     CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "failed 1 174 job"});
     const auto& told = std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message);
     CHECK(told.what.find("a hang (no sign of progress for 10.0 s)") == 0);
@@ -301,6 +302,11 @@ TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][c
     CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
     for (int i = 0; i < 10; ++i) CHECK(others_train_for(9s).empty());
     CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "failed 1 137 job"});
+  }
+  SECTION("nor one that is ended because the job is over, however long it takes to die") {
+    if (GENERATE(true, false)) CHECK(others_train_for(1s) == Words{"stacks 1"});
+    CHECK(node.tell(10, JobOver{generation(2)}) == Words{"job finished", "signal 1 9", "over 10"});
+    for (int i = 0; i < 10; ++i) CHECK(node.wait(1s).empty());
   }
   SECTION("what it writes is a sign") {
     for (int i = 0; i < 10; ++i) {

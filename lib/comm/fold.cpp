@@ -1,7 +1,8 @@
 /// The idea: a line of elements goes through registers, over all ranks, and its result straight to its place. A line and not
 /// more, since what a large fold waits for is memory, and a store that stands apart from its loads was slower by a third. The
 /// loops over a line have no branches, so the compiler makes vectors of them. No bit depends on where a line begins, or on
-/// the instructions: an element is folded by the same operations in the same order everywhere.
+/// the instructions: an element is folded by the same operations in the same order everywhere. But for the payload of a NaN: which
+/// of several it has, is the compiler's choice.
 
 #include "lib/comm/fold.hpp"
 

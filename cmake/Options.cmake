@@ -1,7 +1,7 @@
 # Every option of the build, and the system's packages. Nothing is vendored, nothing is downloaded.
 
 option(ELRUN_BUILD_TESTS "Build the tests and benchmarks" ON)
-option(ELRUN_WERROR "Treat warnings as errors (CI does)" OFF)
+option(ELRUN_WERROR "Treat warnings as errors: CI does, presets do not, for each compiler has warnings of its own" OFF)
 set(ELRUN_WITH_CUDA AUTO CACHE STRING "Build the device code: AUTO (when nvcc is found), ON or OFF")
 set(ELRUN_SANITIZE "" CACHE STRING "address (with undefined), thread, or empty")
 option(ELRUN_LIBFUZZER "Build the fuzzers with libFuzzer (clang); otherwise they are tests that run for a moment" OFF)

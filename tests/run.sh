@@ -59,7 +59,7 @@ case "$sanitize" in
   *) echo "tests/run.sh: --sanitize knows address and thread, not '$sanitize'" >&2; exit 64 ;;
 esac
 
-more=(python3 etcd-server etcd-client iproute2 dnsmasq-base busybox-static)
+more=(python3 etcd-server etcd-client iproute2 dnsmasq-base busybox-static libzstd-dev)  # the last: for elrun_static
 [[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev)
 ensure_packages "${more[@]}"
 # Not every release has it, which is known once the lists were fetched.
@@ -73,7 +73,7 @@ build() {
   shift 2
   mkdir -p "$folder"
   log=$folder/configure.log
-  if ! cmake -C "cmake/presets/$preset.cmake" -S . -B "$folder" -G Ninja "$@" >"$log" 2>&1; then
+  if ! cmake -C "cmake/presets/$preset.cmake" -S . -B "$folder" -G Ninja "-DELRUN_WERROR=${ELRUN_WERROR:-OFF}" "$@" >"$log" 2>&1; then
     cat "$log" >&2
     echo "tests/run.sh: the build could not be configured" >&2
     exit 1

@@ -2,7 +2,9 @@
 
 elrun_test(layers_test SOURCES tidy/layers_test.cpp LABELS tidy)
 add_test(NAME packages_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/install/packages.sh)
-set_tests_properties(packages_test PROPERTIES LABELS tidy TIMEOUT 60)
+add_test(NAME warnings_test COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR} -DWERROR=${ELRUN_WERROR}
+  -P ${CMAKE_CURRENT_SOURCE_DIR}/install/warnings.cmake)
+set_tests_properties(packages_test warnings_test PROPERTIES LABELS tidy TIMEOUT 60)
 
 # Each public header compiles alone, with std and elrun on the path and nothing else.
 file(GLOB public_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/elrun/*.hpp)
@@ -14,7 +16,7 @@ foreach(header ${public_headers})
 endforeach()
 add_library(elrun_public_headers OBJECT ${header_sources})
 target_include_directories(elrun_public_headers PRIVATE ${PROJECT_SOURCE_DIR}/include)
-target_compile_options(elrun_public_headers PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+target_compile_options(elrun_public_headers PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow $<$<BOOL:${ELRUN_WERROR}>:-Werror>)
 
 # A sanitizer's build is not what is installed.
 if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)

@@ -2,4 +2,3 @@
 # As on a machine without nvcc: host loops do the kernels' work.
 set(CMAKE_BUILD_TYPE Release CACHE STRING "")
 set(ELRUN_WITH_CUDA OFF CACHE STRING "")
-set(ELRUN_WERROR ON CACHE BOOL "")

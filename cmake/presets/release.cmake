@@ -1,3 +1,2 @@
 # cmake -C cmake/presets/release.cmake -S . -B build -G Ninja
 set(CMAKE_BUILD_TYPE Release CACHE STRING "")
-set(ELRUN_WERROR ON CACHE BOOL "")

@@ -256,8 +256,8 @@ class Round {
 
   void refuse(StreamNumber stream, Failure why);
   void send(const Node& node, CoordinatorMessage message);
-  void send(StreamNumber stream, CoordinatorMessage message) { actions_.push_back(SendTo{stream, std::move(message)}); }
-  void say(Level level, std::string text) { actions_.push_back(Say{level, std::move(text)}); }
+  void send(StreamNumber stream, CoordinatorMessage message) { actions_.emplace_back(SendTo{stream, std::move(message)}); }
+  void say(Level level, std::string text) { actions_.emplace_back(Say{level, std::move(text)}); }
 
   RoundSetup setup_;
   std::optional<RoundOptions> options_;  // the first node's

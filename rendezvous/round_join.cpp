@@ -119,7 +119,7 @@ void Round::turn_away_outdated(StreamNumber stream, const Join& join) {
     replace(id, join.who.number);
     return refuse_replaced(stream, id);
   }
-  actions_.push_back(CloseStream{stream});  // not refused: the same process has another stream by now
+  actions_.emplace_back(CloseStream{stream});  // not refused: the same process has another stream by now
   forget(stream);
 }
 
@@ -137,7 +137,7 @@ void Round::refuse_replaced(StreamNumber stream, const NodeId& id) {
 // The node speaks on this stream from now on; what it is told depends on what became of the generation that it knows.
 void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now) {
   if (node.stream && *node.stream != stream) {
-    actions_.push_back(CloseStream{*node.stream});
+    actions_.emplace_back(CloseStream{*node.stream});
     forget(*node.stream);
   }
   change(node, [&](Node& n) {
@@ -261,7 +261,7 @@ void Round::adopt(Instant now) {
   began_ = now;
   enough_since_.reset();
   forming_since_.reset();
-  actions_.push_back(BeginGeneration{generation_, members_, true});
+  actions_.emplace_back(BeginGeneration{generation_, members_, true});
   say(Level::info, fmt::format("generation {} goes on: all of its {} are here", to_string(generation_), count_of(members_.size(), "node")));
   for (const Member& m : members_) {
     Node& node = nodes_.at(m.node);

@@ -101,7 +101,7 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
 
 void Round::remove(Nodes::iterator node, bool close) {
   if (const auto stream = node->second.stream; stream && close) {
-    actions_.push_back(CloseStream{*stream});
+    actions_.emplace_back(CloseStream{*stream});
     forget(*stream);
   }
   if (recovery_) std::erase_if(recovery_->seats, [&](const auto& seat) { return seat.second == node->first; });
@@ -127,7 +127,7 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   // Workers are asked, then killed; a node that is still silent about it after all that is not coming back.
   return_by_ = now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
   say(failed ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation_), why.what));
-  actions_.push_back(EndGeneration{why.what});
+  actions_.emplace_back(EndGeneration{why.what});
   actions_.reserve(actions_.size() + members_.size() + 1);  // and when to wake
   for (auto& [id, node] : nodes_) {
     if (!node.member) continue;
@@ -242,7 +242,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   refused_.clear();
   enough_since_.reset();
   forming_since_.reset();
-  actions_.push_back(BeginGeneration{generation_, members_});
+  actions_.emplace_back(BeginGeneration{generation_, members_});
   actions_.reserve(actions_.size() + members_.size() + 2);  // and what is said, and when to wake
   const Key256 key = this->key();
   for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {

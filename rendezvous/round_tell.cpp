@@ -111,13 +111,13 @@ void Round::wake(Instant now) {
   }
   if (next == wake_) return;
   wake_ = next;
-  if (next) actions_.push_back(WakeAt{*next});
+  if (next) actions_.emplace_back(WakeAt{*next});
 }
 
 void Round::refuse(StreamNumber stream, Failure why) {
   say(Level::warning, "refused: " + why.what);
   send(stream, Refused{std::move(why)});
-  actions_.push_back(CloseStream{stream});
+  actions_.emplace_back(CloseStream{stream});
   const std::optional<NodeId> node = streams_.at(stream).node;
   forget(stream);
   if (!node) return;

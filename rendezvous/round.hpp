@@ -54,9 +54,13 @@ constexpr std::size_t refused_max = 16;        ///< Nodes that were refused and 
 constexpr std::size_t refused_text_max = 256;  ///< how much of the reason.
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
 constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
+constexpr std::size_t claimants_max = 4;  ///< That wait for the name of a node that lives, per node.
 
 /// Limits of what one may say; a generation's number leaves room above it for ever.
 constexpr std::uint64_t generation_number_max = std::uint64_t{1} << 62;
+/// So many generations at most may have begun where this coordinator did not see it: one each second for half a year. Who
+/// tells of a later one is no node of this job, and must not use the numbers up.
+constexpr std::uint64_t generation_jump_max = std::uint64_t{1} << 24;
 
 struct Candidate;
 
@@ -154,6 +158,12 @@ class Round {
     bool ready = false;                  // waits for a world
     std::uint64_t told = 0;              // the explanation it has
   };
+  /// Another process that joined under the name of a node that has a stream. Whether the node lives is known soon.
+  struct Claimant {
+    StreamNumber stream;
+    Join join;
+    Instant since;
+  };
   /// The incarnation of a member that was lost.
   struct Former {
     std::uint64_t incarnation = 0;
@@ -194,6 +204,8 @@ class Round {
   void on(const RoundTick& event, Instant now);
   void join(StreamNumber stream, const Join& join, Instant now);
   void admit(StreamNumber stream, Node& node, const Join& join, Instant now);
+  void let_claim(StreamNumber stream, const Join& join, Instant now);
+  void settle_claims(Instant now);
   void claim(Node& node, Instant now);
   [[nodiscard]] bool outdated(StreamNumber stream, const NodeId& id) const;
   void turn_away_outdated(StreamNumber stream, const Join& join);
@@ -274,6 +286,7 @@ class Round {
   std::set<std::pair<Instant, StreamNumber>> silences_;  // when to look whether a stream is silent; never too late
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
   std::map<NodeId, Former> former_;  // lost members, until another incarnation joins under the name
+  std::map<NodeId, std::vector<Claimant>> claimants_;  // the earliest first
 
   Generation generation_{};       // the newest; number 0: none yet
   std::uint64_t floor_ = 0;

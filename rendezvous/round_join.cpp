@@ -34,7 +34,9 @@ std::vector<std::string> Round::contradictions(const Join& join) const {
   if (join.workers > workers_per_node_limit)
     all.push_back(fmt::format("--nproc_per_node {}: needs 0 to {}", join.workers, workers_per_node_limit));
   if (join.who.node.value().empty()) all.push_back("the node has no name");
-  if (join.last.number > generation_number_max) all.push_back(fmt::format("generation {} is out of bounds", join.last.number));
+  // What nobody can have been told: a number that is believed stands for all generations below it.
+  if (const std::uint64_t known = std::max(floor_, generation_.number), said = std::max(join.last.number, join.heard); said > generation_number_max || said > known + generation_jump_max)
+    all.push_back(fmt::format("generation {} is out of bounds: the newest that this coordinator knows of is {}", said, known));
   if (options_) {
     differ("--nnodes MIN", options().nodes_min, join.options.nodes_min);
     differ("--nnodes MAX", options().nodes_max, join.options.nodes_max);
@@ -60,6 +62,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (verdict_ && !nodes_.contains(id)) return send(stream, *verdict_);
   if (!verdict_) {
     if (const auto known = nodes_.find(id); known != nodes_.end() && known->second.join.who.number != join.who.number) {
+      if (known->second.stream && known->second.stream != stream) return let_claim(stream, join, now);
       replace(id, known->second.join.who.number);
       if (known->second.stream == stream) {
         streams_.at(stream).node.reset();
@@ -82,8 +85,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     // A member of the one on record that has ended it: nobody has to be waited for.
     if (setup_.floor_may_run && !join.resuming && join.last.number > 0 && join.last.number == floor_) hold_until_ = now;
     if (!join.resuming && join.seat && join.last.number > (ended_ ? ended_->number : 0)) ended_ = join.last, ended_nodes_ = join.seat->nodes;
-    restarts_.generations = std::max(restarts_.generations, join.restarts.generations);
-    restarts_.used = std::max(restarts_.used, join.restarts.used);
+    restarts_.generations = std::max(restarts_.generations, std::min(join.restarts.generations, static_cast<std::uint32_t>(generation_jump_max)));
+    // A job that has used more is over: nobody was told so many.
+    const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : job_restarts;
+    restarts_.used = std::max(restarts_.used, std::min(join.restarts.used, static_cast<std::uint32_t>(budget)));
   }
   const auto [node, fresh] = nodes_.try_emplace(id);
   refused_.erase(id);
@@ -96,6 +101,51 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   }
   if (!forming_since_ && !runs()) forming_since_ = now;
   admit(stream, node->second, join, now);
+}
+
+// A name is no proof: whoever has it and lives keeps it. Who comes back after a crash finds that stream broken, or silent.
+void Round::let_claim(StreamNumber stream, const Join& join, Instant now) {
+  const NodeId& id = join.who.node;
+  std::vector<Claimant>& claimants = claimants_[id];
+  if (const auto mine = std::find_if(claimants.begin(), claimants.end(), [&](const Claimant& c) { return c.stream == stream; }); mine != claimants.end())
+    return void(mine->join = join);
+  if (claimants.size() >= claimants_max)
+    return refuse(stream, {Code::already_exists, Remedy::fix_config, fmt::format("{} other processes want to be node {} already; each agent needs a name of its own", claimants.size(), id.value())});
+  claimants.push_back({stream, join, now});
+  say(Level::warning, fmt::format("another process ({}) has joined as node {}, which is here: it waits until that is silent or gone, for {:.3g} s at most", join.address, id.value(),
+                                  seconds(setup_.timeouts.heartbeat_limit)));
+  send(stream, Waiting{.why = fmt::format("a process that was heard of joined as node {} before; this one is let in once that is silent or gone", id.value()), .running = runs() ? generation_ : Generation{}});
+}
+
+void Round::settle_claims(Instant now) {
+  for (auto at = claimants_.begin(); at != claimants_.end();) {
+    const NodeId id = at->first;
+    std::vector<Claimant>& claimants = at->second;
+    std::erase_if(claimants, [&](const Claimant& c) { return !streams_.contains(c.stream); });
+    const auto node = nodes_.find(id);
+    std::optional<Claimant> heir;
+    if (verdict_) {
+      for (const Claimant& c : claimants) send(c.stream, *verdict_);
+      claimants.clear();
+    } else if (node == nodes_.end()) {
+      if (!claimants.empty()) heir = claimants.front(), claimants.erase(claimants.begin());
+    } else if (node->second.stream) {
+      const Stream& stream = streams_.at(*node->second.stream);
+      while (!claimants.empty()) {
+        const Claimant& first = claimants.front();
+        // What was heard at once may have been said before this one was started.
+        const bool lives = stream.in_process || stream.heard > first.since + setup_.timeouts.heartbeat;
+        if (now < first.since + setup_.timeouts.heartbeat_limit || !lives) break;
+        const StreamNumber number = first.stream;
+        claimants.erase(claimants.begin());
+        refuse(number, {Code::already_exists, Remedy::fix_config, fmt::format("another process is node {}, and lives; each agent needs a name of its own", id.value())});
+      }
+    }
+    for (Claimant& c : claimants)
+      if (heir) c.since = now;
+    at = claimants.empty() ? claimants_.erase(at) : std::next(at);
+    if (heir) join(heir->stream, heir->join, now);
+  }
 }
 
 // Those who wait are told why somebody who is here is not with them.

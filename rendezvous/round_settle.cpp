@@ -16,6 +16,7 @@ namespace elrun::inline v0 {
 
 void Round::settle(Instant now) {
   lose_the_silent(now);
+  settle_claims(now);
   if (failing_ && (living_members_all_ready() || now >= failing_->until)) fail(now);
   if (!verdict_ && !failing_ && options_) {
     if (recovery_ && now >= recovery_->until)

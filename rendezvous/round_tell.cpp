@@ -90,6 +90,7 @@ void Round::wake(Instant now) {
     if (when && *when > now && (!next || *when < *next)) next = when;  // what was due before, settle has seen to
   };
   if (!silences_.empty()) at(silences_.begin()->first);
+  for (const auto& [id, claimants] : claimants_) at(claimants.front().since + setup_.timeouts.heartbeat_limit);
   if (!broken_.empty() && !verdict_) at(deserted(now) ? deserted_until_ : broken_.begin()->first + setup_.timeouts.reconnect_grace);
   if (verdict_) {
     if (const Instant end = verdict_at_ + setup_.timeouts.verdict_linger; now < end) at(end);

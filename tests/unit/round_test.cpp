@@ -474,14 +474,109 @@ TEST_CASE("a stream in this process is never silent", "[round]") {
 
 TEST_CASE("a new incarnation replaces the old one, which is refused from then on", "[round]") {
   Pair bench;
-  const auto b = bench.join("b", 2);
-  CHECK_FALSE(bench.open.contains(bench.b));
-  CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("another process has joined under its name"));
+  StreamNumber b{};
+  SECTION("at once when the old one's stream is broken") {
+    bench.break_stream(bench.b);
+    b = bench.join("b", 2);
+    CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("another process has joined under its name"));
+  }
+  SECTION("when the stream breaks later, after the time to resume it") {
+    b = bench.join("b", 2);
+    bench.pass(2s);
+    bench.break_stream(bench.b);
+    bench.pass(300ms);
+    CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("did not return within 0.25 s"));
+  }
+  SECTION("when the old one is silent") {
+    bench.silent.insert(bench.b);
+    b = bench.join("b", 2);
+    bench.pass(6s);
+    CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("nothing was heard of it for 5 s"));
+  }
   bench.acknowledge(bench.a, "a");
   CHECK(bench.world(b) == "a b");
   const auto old = bench.join("b", 1);
   CHECK_THAT(bench.last<Refused>(old)->failure.what, Contains("each agent needs a name of its own"));
   CHECK(bench.begun.size() == 2);
+}
+
+TEST_CASE("a name is free when the one that had it leaves", "[round]") {
+  Pair bench;
+  const auto b = bench.join("b", 2);
+  bench.say(bench.b, Leave{"it was asked to"});
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.world(b) == "a b");
+}
+
+TEST_CASE("who joins under the name of a node that lives does not replace it, and hears nothing of the generation", "[round]") {
+  Pair bench;
+  const auto stranger = bench.join("b", 2);
+  CHECK_THAT(bench.last<Waiting>(stranger)->why, Contains("this one is let in once that is silent or gone"));
+  CHECK(bench.count<Refused>(stranger) == 0);
+  SECTION("it is refused when the node has proven that it lives") {
+    bench.pass(6s);
+    CHECK_THAT(bench.last<Refused>(stranger)->failure.what, Contains("another process is node b, and lives"));
+    CHECK_FALSE(bench.open.contains(stranger));
+  }
+  SECTION("what it says meanwhile does not count") {
+    bench.say(stranger, JobFinished{bench.generation()});
+    bench.say(stranger, Leave{"to end the world"});
+    bench.say(stranger, WorkersDone{bench.generation()});
+    bench.say(stranger, bench.a_join("b", 2));
+    CHECK_FALSE(bench.round.joined(stranger));
+  }
+  SECTION("only a few wait for one name") {
+    for (std::uint64_t i = 3; i < 3 + claimants_max - 1; ++i) CHECK(bench.count<Refused>(bench.join("b", i)) == 0);
+    CHECK(bench.count<Refused>(bench.join("b", 99)) == 1);
+  }
+  SECTION("a node in this process lives as long as this process does") {
+    RoundBench own{{.nodes_min = 1, .nodes_max = 1}};
+    const auto a = own.join_in_process("a");
+    own.silent.insert(a);
+    const auto other = own.join("a", 2);
+    own.pass(6s);
+    CHECK_THAT(own.last<Refused>(other)->failure.what, Contains("another process is node a, and lives"));
+    CHECK(own.open.contains(a));
+  }
+  SECTION("it hears the verdict") {
+    bench.say(bench.a, JobFinished{bench.generation()});
+    CHECK(bench.last<Verdict>(stranger)->exit_code == 0);
+  }
+  CHECK(bench.open.contains(bench.b));
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+  CHECK(bench.count<World>(stranger) == 0);
+}
+
+TEST_CASE("a generation of which nobody can have been told is refused, and does not stop the next one", "[round]") {
+  Pair bench;
+  const auto claims = [&](std::uint64_t last, std::uint64_t heard) {
+    Join join = bench.a_join("stranger");
+    join.last.number = last;
+    join.heard = heard;
+    return bench.join(join);
+  };
+  for (const auto& [last, heard] : {std::pair{generation_number_max, std::uint64_t{0}}, std::pair{std::uint64_t{0}, generation_number_max}, std::pair{generation_jump_max + 2, std::uint64_t{0}}})
+    CHECK_THAT(bench.last<Refused>(claims(last, heard))->failure.what, Contains("is out of bounds: the newest that this coordinator knows of is 1"));
+  // A number that may be is taken up; it leaves room for a long time.
+  CHECK(bench.count<Refused>(claims(generation_jump_max + 1, 0)) == 0);
+  bench.break_stream(bench.b);
+  bench.pass(1s);
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.generation().number == generation_jump_max + 2);
+  CHECK(bench.generation().number < generation_number_max);
+}
+
+TEST_CASE("what a node says of restarts before does not use up more than the job has", "[round]") {
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 1, .max_restarts = 2}};
+  Join join = bench.a_join("a");
+  join.last.number = 5;
+  join.restarts = {.generations = UINT32_MAX, .used = UINT32_MAX};
+  const auto a = bench.join(join);
+  bench.pass(options_last_call);
+  CHECK(bench.last<World>(a)->restarts.used == 2);
+  bench.say(a, failure(bench.generation()));
+  bench.acknowledge(a, "a");
+  CHECK(bench.last<Verdict>(a)->exit_code == 3);
 }
 
 TEST_CASE("what a process said before it ended is not for its successor, when it is read later", "[round]") {

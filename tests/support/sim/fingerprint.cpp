@@ -7,10 +7,10 @@ namespace elrun::sim {
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
   const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced,
-               former, generation, floor, members, roster, own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths, suspects, charged, failing, lost, revoked, began,
+               former, claimants, generation, floor, members, roster, own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths, suspects, charged, failing, lost, revoked, began,
                return_by, enough_since, forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until, refused, same_hints_told, growths, progress_told, cause, verdict, verdict_at, explain_at,
                explained, explanation, beat_at, wake, actions] = round;
-  all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, generation, floor, members, own_place, recovery, ended, ended_nodes, hold_until,
+  all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members, own_place, recovery, ended, ended_nodes, hold_until,
       deserted_until, done, growing, growing_since, deaths, suspects, charged, failing, lost, revoked, began, return_by, enough_since, forming_since, restarts, progressed, newest_step,
       alike, alike_code, pause_until, refused, growths, cause, verdict, verdict_at, explain_at, explained, explanation, beat_at, wake);
 }

@@ -25,7 +25,10 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-[[noreturn]] void be_the_guard(int line, const Path& directory) {
+// The first letter goes the other way: 'd' and the directory, or 'e' and why there is none.
+constexpr std::size_t first_letter_max = 4096;
+
+[[noreturn]] void be_the_guard(int line, const Variables& environment) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
   ::prctl(PR_SET_NAME, "elrun-guard");
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP})
@@ -33,6 +36,10 @@ namespace {
   if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
       null >= 0)  // whoever reads the agent's output does not wait for the guard
     for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
+  const auto directory = make_agent_directory(environment);  // only now: what ends the agent's group ends no guard that has one
+  const std::string letter_of_directory = directory ? "d" + directory->native() : "e" + directory.failure().what;
+  [[maybe_unused]] const ssize_t told = ::send(line, letter_of_directory.data(), std::min(letter_of_directory.size(), first_letter_max), MSG_NOSIGNAL);
+  if (!directory) ::_exit(0);
   [[maybe_unused]] const int ignored = ::chdir("/");
   std::vector<std::int32_t> groups;
   std::int32_t letter = 0;
@@ -47,13 +54,13 @@ namespace {
   }
   for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
   std::error_code error;
-  std::filesystem::remove_all(directory, error);
+  std::filesystem::remove_all(*directory, error);
   ::_exit(0);
 }
 
 }  // namespace
 
-Result<Guard> Guard::start(const Path& directory) {
+Result<Guard> Guard::start(const Variables& environment) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return from_errno(errno, "make the line to the guard");
@@ -62,9 +69,18 @@ Result<Guard> Guard::start(const Path& directory) {
   if (pid < 0) return from_errno(errno, "start the guard");
   if (pid == 0) {
     writing = Fd{};
-    be_the_guard(reading.get(), directory);
+    be_the_guard(reading.get(), environment);
   }
-  return Guard{std::move(writing), pid};
+  reading = Fd{};  // the guard's alone: its death is the end of the line
+  std::string letter(first_letter_max, '\0');
+  ssize_t got = 0;
+  do got = ::read(writing.get(), letter.data(), letter.size());
+  while (got < 0 && errno == EINTR);
+  if (got > 1 && letter[0] == 'd') return Guard{std::move(writing), pid, letter.substr(1, static_cast<std::size_t>(got) - 1)};
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  return Failure{.code = Code::io, .remedy = Remedy::fix_config,
+                 .what = got > 1 ? letter.substr(1, static_cast<std::size_t>(got) - 1) : "the guard of this agent's workers ended before it had begun"};
 }
 
 Guard::~Guard() {

@@ -10,7 +10,6 @@
 
 #include "checkpoint/checkpointer.hpp"
 #include "launcher/agent.hpp"
-#include "launcher/agent_directory.hpp"
 #include "launcher/doctor_facts.hpp"
 #include "launcher/failure_report.hpp"
 #include "launcher/install.hpp"
@@ -61,19 +60,15 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
   if (const std::string& warning = std::get<Command>(command).warning; !warning.empty()) log.warning(warning);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
   if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
-  const auto directory = make_agent_directory(environment);
-  if (!directory) return log.error(message(directory.failure())), exit_code::internal;
   int code = exit_code::internal;
   {
-    const auto guard = Guard::start(*directory);  // before any thread
-    if (guard)
-      code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), *directory, *std::move(cpus),
-                        generation_floor(options.checkpoint_root, log)},
-                       *guard, clock, lines);
-    else
-      log.error(message(guard.failure()));
+    const auto guard = Guard::start(environment);  // before any thread
+    if (!guard) return log.error(message(guard.failure())), exit_code::internal;
+    code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), guard->directory(), *std::move(cpus),
+                      generation_floor(options.checkpoint_root, log)},
+                     *guard, clock, lines);
     std::error_code ignored;
-    std::filesystem::remove_all(*directory, ignored);
+    std::filesystem::remove_all(guard->directory(), ignored);
   }
   return returned_exit_code(options.exit_codes, code);
 }

@@ -147,6 +147,20 @@ TEST_CASE("what a failed worker started is gone before the next attempt, whateve
   CHECK(job.says("ended what workers had left behind"));
 }
 
+TEST_CASE("an agent that is killed the moment its directory is there leaves none", "[lifecycle]") {
+  const TemporaryDirectory place;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    Job job{{.arguments = shell({}, "sleep 1000"), .environment = {{"XDG_RUNTIME_DIR", place.path()}}}};
+    const auto until = std::chrono::steady_clock::now() + patience;
+    while (place.names().empty() && std::chrono::steady_clock::now() < until) {
+    }
+    ::kill(job.pid(), SIGKILL);
+    while (!place.names().empty() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds{5});
+    CAPTURE(attempt);
+    REQUIRE(place.names().empty());
+  }
+}
+
 TEST_CASE("what was there before elrun is not its workers': a helper of the container's entry point stays", "[lifecycle]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";
@@ -204,13 +218,15 @@ TEST_CASE("a hang is seen, looked at, and ended with 174", "[lifecycle][hang]") 
     CHECK(job.says("finished rank=1 generation=2"));
   }
   SECTION("a silent Python program ends with the stacks of its threads") {
-    Job job{{.arguments = {"--hang_timeout", "5", "--hang_on", "output", "--tee", "3", "-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"}}};
+    const TemporaryDirectory logs;
+    Job job{{.arguments = {"--hang_timeout", "5", "--hang_on", "output", "--tee", "3", "--log_dir", logs.path(), "-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"}}};
     CHECK(job.wait(patience) == 174);
     CHECK(job.says("most recent call first"));  // Python's own words
     CHECK(job.says("timeit.py"));
   }
   SECTION("who writes does not hang") {
-    Job job{{.arguments = shell({"--hang_timeout", "4", "--hang_on", "output", "--tee", "1"}, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.5; done")}};
+    const TemporaryDirectory logs;
+    Job job{{.arguments = shell({"--hang_timeout", "4", "--hang_on", "output", "--tee", "1", "--log_dir", logs.path()}, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.5; done")}};
     CHECK(job.wait(patience) == 0);
   }
 }

@@ -45,6 +45,10 @@ endfunction()
 # For code that only checks: half of the time that its compilation took was the optimizer's.
 set(ELRUN_QUICK_TO_COMPILE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Og>)
 
+# A time-out ends a test that hangs, and none that waits for a processor: 60 s and 25 times the processor seconds that the test takes
+# alone, for machines with a load of 25, and never less than this.
+set(ELRUN_TEST_TIMEOUT_MIN 300)
+
 # elrun_test(name SOURCES ... LINK ... LABELS unit [TIMEOUT seconds]): a Catch2 program under build/tests, one ctest entry.
 function(elrun_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
@@ -61,12 +65,14 @@ function(elrun_test name)
     target_compile_options(${name} PRIVATE ${ELRUN_QUICK_TO_COMPILE})
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
+  elseif(ARG_TIMEOUT LESS ELRUN_TEST_TIMEOUT_MIN)
+    message(FATAL_ERROR "${name}: a time-out of ${ARG_TIMEOUT} s is shorter than ${ELRUN_TEST_TIMEOUT_MIN} s, which a busy machine needs")
   endif()
   add_test(NAME ${name} COMMAND ${name})
   # Skipped is only what said why and checked nothing: a failure beside a skipped case stays a failure.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    SKIP_REGULAR_EXPRESSION "SKIPPED:.*assertions: - none -" ENVIRONMENT "ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR}")
+    SKIP_REGULAR_EXPRESSION "SKIPPED:.*assertions: - none -" ENVIRONMENT "ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR};ELRUN_TEST_TIME_FACTOR=${ELRUN_TEST_TIME_FACTOR}")
 endfunction()
 
 # elrun_fuzzer(name LINK ...): fuzz/<name>.cpp has LLVMFuzzerTestOneInput and fuzz_examples. With ELRUN_LIBFUZZER it is
@@ -90,7 +96,7 @@ function(elrun_fuzzer name)
   else()
     elrun_executable(${name} SOURCES fuzz/${name}.cpp fuzz/driver.cpp LINK ${ARG_LINK})
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 120)
+    set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endfunction()

@@ -5,7 +5,7 @@ option(ELRUN_WERROR "Treat warnings as errors: CI does, presets do not, for each
 set(ELRUN_WITH_CUDA AUTO CACHE STRING "Build the device code: AUTO (when nvcc is found), ON or OFF")
 set(ELRUN_SANITIZE "" CACHE STRING "address (with undefined), thread, or empty")
 option(ELRUN_LIBFUZZER "Build the fuzzers with libFuzzer (clang); otherwise they are tests that run for a moment" OFF)
-set(ELRUN_TEST_TIME_FACTOR 1 CACHE STRING "Multiplies every test's time-out: sanitizers and long campaigns need it")
+set(ELRUN_TEST_TIME_FACTOR 1 CACHE STRING "Multiplies every test's time-out and long waits: sanitizers and long campaigns need it")
 set_property(CACHE ELRUN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set_property(CACHE ELRUN_SANITIZE PROPERTY STRINGS "" address thread)
 

@@ -19,7 +19,7 @@ elrun_fuzzer(rendezvous_fuzz LINK elrun::rendezvous_net)
 elrun_fuzzer(outsiders_fuzz LINK elrun::rendezvous_net elrun_rendezvous_proto)
 
 elrun_bench(scale_bench SOURCES bench/scale_bench.cpp support/spawn.cpp LINK elrun::rendezvous_net elrun_rendezvous_proto fmt::fmt)
-elrun_test(etcd_test SOURCES process/etcd_test.cpp support/etcd.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process TIMEOUT 240)
+elrun_test(etcd_test SOURCES process/etcd_test.cpp support/etcd.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process)
 if(TARGET etcd_test)
   add_dependencies(etcd_test elrun_launcher launcher_worker)
 endif()

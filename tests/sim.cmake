@@ -45,10 +45,10 @@ if(NOT ELRUN_SANITIZE)  # half a minute of two processors as it is; the seeds go
   add_test(NAME sim_job_regressions COMMAND elrun_sim --job --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/job_regressions.txt)
   add_test(NAME sim_job_planted COMMAND elrun_sim --job --planted all --seeds 6000 --nodes 5)
   add_test(NAME sim_job_crashes COMMAND elrun_sim --job --exhaustive --crashes 1)
-  set_tests_properties(sim_exhaustive sim_job_seeds sim_job_regressions sim_job_planted sim_job_crashes PROPERTIES LABELS simulation TIMEOUT 300)
+  set_tests_properties(sim_exhaustive sim_job_seeds sim_job_regressions sim_job_planted sim_job_crashes PROPERTIES LABELS simulation TIMEOUT 1800)
 endif()
 if(TARGET elrun_launcher AND TARGET elrun)
   add_test(NAME sim_planted_absent COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/sim/planted_absent.sh
     $<TARGET_FILE:elrun_sim> $<TARGET_FILE:elrun_launcher> $<TARGET_FILE:elrun>)
-  set_tests_properties(sim_planted_absent PROPERTIES LABELS simulation TIMEOUT 60)
+  set_tests_properties(sim_planted_absent PROPERTIES LABELS simulation TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
 endif()

@@ -4,7 +4,7 @@ elrun_test(layers_test SOURCES tidy/layers_test.cpp LABELS tidy)
 add_test(NAME packages_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/install/packages.sh)
 add_test(NAME warnings_test COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR} -DWERROR=${ELRUN_WERROR}
   -P ${CMAKE_CURRENT_SOURCE_DIR}/install/warnings.cmake)
-set_tests_properties(packages_test warnings_test PROPERTIES LABELS tidy TIMEOUT 60)
+set_tests_properties(packages_test warnings_test PROPERTIES LABELS tidy TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
 
 # Each public header compiles alone, with std and elrun on the path and nothing else.
 file(GLOB public_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/elrun/*.hpp)
@@ -25,7 +25,7 @@ if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
   add_test(NAME symbols_test COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:elrun> -DLAUNCHER=$<TARGET_FILE:elrun_launcher> -DSTORE=$<TARGET_FILE:elrun_store>
     -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/symbols.cmake)
   set_tests_properties(install_test PROPERTIES LABELS tidy TIMEOUT 300)
-  set_tests_properties(symbols_test PROPERTIES LABELS tidy TIMEOUT 60)
+  set_tests_properties(symbols_test PROPERTIES LABELS tidy TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
 endif()
 
 elrun_bench(launch_bench SOURCES bench/launch_bench.cpp LINK elrun::base fmt::fmt)
@@ -52,7 +52,7 @@ if(TARGET gpt)
     target_compile_definitions(gpt_bad_input_test PRIVATE ELRUN_TEST_LAUNCHER)
     add_dependencies(gpt_bad_input_test elrun_launcher)
     if(NOT ELRUN_SANITIZE)  # it judges silence by half a second, which a sanitizer's program on a busy machine exceeds by itself
-      elrun_test(pods_test SOURCES process/pods_test.cpp LABELS process golden grpc TIMEOUT 300)
+      elrun_test(pods_test SOURCES process/pods_test.cpp LABELS process golden grpc TIMEOUT 600)
       add_dependencies(pods_test gpt elrun_launcher launcher_worker)
     endif()
     elrun_test(gpt_elrun_test SOURCES process/gpt_elrun_test.cpp LABELS process golden grpc TIMEOUT 900)
@@ -72,7 +72,7 @@ if(TARGET gpt AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE STREQUAL "thread"
     set(selection --cells 16 --histories 4)
   endif()
   add_test(NAME golden_selection COMMAND elrun_golden ${selection} --seed 12 --steps 300)
-  set_tests_properties(golden_selection PROPERTIES LABELS "process;golden;grpc" TIMEOUT 600)
+  set_tests_properties(golden_selection PROPERTIES LABELS "process;golden;grpc" TIMEOUT 1200)
   elrun_test(golden_program_test SOURCES unit/golden_options_test.cpp process/golden_program_test.cpp golden/options.cpp LINK elrun::base fmt::fmt
              LABELS process golden TIMEOUT 300)
   if(TARGET golden_program_test)

@@ -12,6 +12,7 @@
 
 namespace elrun::test {
 
+/// Of 10 s and more, it is one that only a failing test waits for: it grows by ELRUN_TEST_TIME_FACTOR, as ctest's time-outs do.
 using Wait = std::chrono::milliseconds;
 
 /// A number that outlives its process: knows whether that very process still runs.
@@ -25,6 +26,8 @@ class Watch {
   [[nodiscard]] bool ended(Wait wait) const;
 
  private:
+  friend class Job;
+  [[nodiscard]] bool ended_by(std::chrono::steady_clock::time_point until) const;
   int pidfd_ = -1;  // -1: was gone at once
 };
 

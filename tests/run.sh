@@ -13,7 +13,8 @@ bash tests/run.sh [--sanitize address|thread] [--full] [--help] [-- CTEST-OPTION
   --torch              with Debian's PyTorch for the compatibility list, which is 220 MB to fetch; else what needs it is
                        skipped where it is not installed. Part of --full
   --full               the long campaigns too: more seeds and kills (ELRUN_FULL=1), everything once more with clang 16
-                       (build/clang), the whole golden proof (elrun_golden), and each fuzzer for a minute (build/fuzz)
+                       (build/clang), the whole golden proof (elrun_golden), each fuzzer for a minute (build/fuzz), and
+                       README's two commands in empty roots of other systems (tests/systems.sh)
   -- OPTIONS           go to ctest, such as:  -- -R kernels -V
 
 A failing property prints ELRUN_SEED=N, which replays it:  ELRUN_SEED=N bash tests/run.sh -- -R NAME -V
@@ -99,6 +100,7 @@ if [[ -n "$full" ]]; then
       echo "fuzzing for a minute: $fuzzer"
       "$fuzzer" -max_total_time=60 -max_len=65536 >"$fuzzer.log" 2>&1 || { tail -n 40 "$fuzzer.log" >&2; exit 1; }
     done
+    env -u ELRUN_FULL bash tests/systems.sh
   fi
 fi
 exec "${prefix[@]}" ctest --test-dir "$folder" -j "$jobs" "$@"

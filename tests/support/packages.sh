@@ -1,5 +1,5 @@
 # Sourced by tests/run.sh and samples/quickstart.sh: ensure_packages installs what is missing of the system's packages,
-# on Debian 12 and Ubuntu 24.04 (the names are the same). Where all is there it takes milliseconds and needs no rights.
+# on Debian 12, Debian 13 and Ubuntu 24.04 (the names are the same). Where all is there it takes milliseconds and needs no rights.
 # CUDA and NCCL are optional and stay the machine's own business: the build takes them when they are there.
 
 elrun_packages=(g++ cmake ninja-build ccache pkg-config libboost-dev libfmt-dev libssl-dev zlib1g-dev nlohmann-json3-dev
@@ -39,7 +39,7 @@ ensure_packages() {
   if ! { "${as_root[@]}" apt-get update -q &&
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
-    echo "The packages could not be installed (whole log: $log). On Debian 12 and Ubuntu 24.04 these are needed: ${wanted[*]}" >&2
+    echo "The packages could not be installed (whole log: $log). On Debian 12, Debian 13 and Ubuntu 24.04 these are needed: ${wanted[*]}" >&2
     exit 69
   fi
   rm -f "$log"

@@ -182,6 +182,13 @@ class ELRUN_API Step {
   void audit(double probability);
   /// Reduces, votes, and once decided updates. Before the decision a failure touches nothing. The optimizer is the
   /// plan's; one of another kind is a clear error.
+  ///
+  /// Options of the optimizer and of `apply` are the same on all ranks, and the same when a step is done again; see ApplyOptions. They are compared bit by
+  /// bit before the step is decided: between the ranks; with those of the same step when it was decided before, as far as a member of this generation remembers
+  /// it (each process remembers the steps that it decided, 65,536 changes of the values at most, and the last step of the checkpoint or state that it got);
+  /// and, of a step that was decided while a member was away, with what that member voted for. What differs throws Error (`mismatch`) on all ranks. What was never
+  /// decided is not remembered. Where the whole world begins at a checkpoint, nobody knows what its next steps had: then values of step 0 that
+  /// the checkpoint's last step did not have are a warning.
   StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
   StepResult apply(const Sgd& optimizer, const ApplyOptions& options);
   StepResult apply(const Lion& optimizer, const ApplyOptions& options);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <elrun/schedule.hpp>
+
 namespace elrun::inline v0 {
 
 /// Which one a job trains with. It is part of the plan, for memory, checkpoints and the state hash follow from its
@@ -37,10 +39,19 @@ struct Lion {
   float weight_decay = 0.1f;  ///< Only for tensors declared with `.decay = true`.
 };
 
-/// What changes from step to step: the same on all ranks. What is out of bounds here or in an optimizer's options is told by
-/// `Step::apply`, all at once.
+/// What may change from step to step. It is part of the promise of the same bits, as the optimizer's options are: both are the same on all
+/// ranks, and the same when a step is done again after a failure. So compute them from `step.number()`, or from a variable that is registered
+/// with `Job::state`, which goes back with the step. A variable of the loop's own does not go back:
+///
+///     float lr = 0.1f;                                                    // wrong: a worker that is started again begins with 0.1,
+///     if (step->apply(Sgd{}, {.lr = lr}).decided) lr *= 0.95f;            // the others go on with what they have
+///
+///     job.state("lr", lr);                                                // right: before restore(), then the same loop
+///     step->apply(Sgd{}, {.lr = [](std::uint64_t s) { return ... }});     // right, too: a function of the step, or a Schedule
+///
+/// It is checked: the values travel with each step's votes, and each process remembers those of decided steps. See `Step::apply`.
 struct ApplyOptions {
-  float lr = 0.0f;         ///< Learning rate; any finite number.
+  Rate lr = 0.0f;          ///< Learning rate: a finite number, a Schedule, or a function of the step's number that returns one.
   /// Gradients are scaled so that their global norm (of the mean over the step's slots) is at most this (Pascanu, Mikolov,
   /// Bengio, "On the difficulty of training recurrent neural networks", ICML 2013); 0: not clipped.
   float clip_norm = 0.0f;

@@ -2,7 +2,10 @@
 /// \file Learning rates as pure functions of the step, with the same bits on every machine.
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <elrun/export.hpp>
@@ -27,6 +30,22 @@ struct Schedule {
   [[nodiscard]] ELRUN_API float at(std::uint64_t step) const;
   /// Every contradiction, in sentences; empty when the schedule holds.
   [[nodiscard]] ELRUN_API std::vector<std::string> problems() const;
+};
+
+/// A learning rate: a number, or a function of the step's number, the first of which is 0. A function has to give the same number for the
+/// same step in each process; `Step::apply` calls it, on the thread that called `apply`, and what it throws comes out of there.
+class Rate {
+ public:
+  Rate(float value = 0.0f) : value_{value} {}  // NOLINT: a number is a rate
+  Rate(const Schedule& schedule) : function_{[schedule](std::uint64_t step) { return schedule.at(step); }} {}  // NOLINT: and so is a schedule
+  template <class F>
+    requires std::is_invocable_r_v<float, const F&, std::uint64_t>
+  Rate(F function) : function_{std::move(function)} {}  // NOLINT: and a function of the step
+  [[nodiscard]] float at(std::uint64_t step) const { return function_ ? function_(step) : value_; }
+
+ private:
+  float value_ = 0.0f;
+  std::function<float(std::uint64_t)> function_;
 };
 
 }  // namespace elrun::inline v0

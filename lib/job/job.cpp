@@ -22,7 +22,13 @@ namespace {
 
 constexpr Duration owner_wait = 5s;    // for the store to say that this generation is the current one
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
-constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", skipped_state = "elrun.skipped", user_state = "state.";
+constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", skipped_state = "elrun.skipped",
+                           update_state = "elrun.update", user_state = "state.";
+
+/// What a checkpoint, or who gives its state, says of `apply`: of step 0, and of the last decided step.
+struct LastUpdates {
+  UpdateValues first, last;
+};
 
 template <class T>
 std::vector<std::byte> bytes_of(const T& value) {
@@ -320,6 +326,9 @@ std::vector<Aux> Job::Impl::host_state() const {
   std::vector<Aux> out{{std::string{step_state}, bytes_of(commit_.knowledge().applied)},
                        {std::string{loss_state}, bytes_of(loss_)},
                        {std::string{skipped_state}, bytes_of(skipped_)}};
+  const std::uint64_t applied = commit_.knowledge().applied;
+  const LastUpdates updates{applied == 0 ? UpdateValues{} : updates_done_.of(0), applied == 0 ? UpdateValues{} : updates_done_.of(applied - 1)};
+  out.push_back({std::string{update_state}, bytes_of(updates)});
   for (const HostState& s : host_states_)
     out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
   return out;
@@ -341,6 +350,12 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
   take(loss_state, std::as_writable_bytes(std::span{&loss_, 1}));
   take(skipped_state, std::as_writable_bytes(std::span{&skipped_, 1}));
   for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
+  if (step > 0 && std::ranges::find(aux, update_state, &Aux::name) != aux.end()) {  // not in a checkpoint of an earlier version
+    LastUpdates updates;
+    take(update_state, std::as_writable_bytes(std::span{&updates, 1}));
+    if (updates.first.known()) updates_done_.remember(0, updates.first);
+    if (updates.last.known()) updates_done_.remember(step - 1, updates.last);
+  }
   commit_ = StepCommit{world.membership(), step, world.membership().generation};
 }
 
@@ -506,8 +521,10 @@ std::uint32_t Job::compute_threads() const { return impl_->host.threads; }
 Device Job::device() const { return {}; }
 
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
+  UpdateMemory updates_done;  // a program that runs again does the same steps again
   for (bool again = true; std::exchange(again, false);) {
     Job job{std::make_unique<Job::Impl>(job_host)};
+    job.impl_->updates_done_ = std::move(updates_done);
     const Job::Impl& impl = *job.impl_;
     try {
       program(job);
@@ -515,6 +532,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     } catch (const Error&) {
       throw;
     } catch (const BeginAgain&) {
+      updates_done = std::move(job.impl_->updates_done_);
       again = true;
     } catch (...) {
       if (impl.world.over()) job.impl_->leave(impl.world.why_over());  // whatever it tripped over was a step that does not count

@@ -32,6 +32,7 @@
 #include "lib/job/saves.hpp"
 #include "lib/job/standing.hpp"
 #include "lib/job/update.hpp"
+#include "lib/job/update_values.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
@@ -165,6 +166,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void settle();
   void share();
   [[nodiscard]] Standing standing() const;
+  void same_update_everywhere() const;
   void drop_step();
   void load_or_begin();
   void zero_padding();
@@ -214,6 +216,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] float norm_of(const Decision& decision) const;
   void apply_decided();
   void update(const AnyOptimizer& optimizer, float lr, float scale);
+  void doubt_update();
 
   CheckpointOptions checkpoint_;
   std::deque<UnitState> units_;
@@ -275,7 +278,10 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<std::vector<std::byte>> host_states_at_begin_;  // of that step
   Decision decision_;         // of the last step decided here
   AnyOptimizer optimizer_;           // of the step voted for
-  ApplyOptions apply_options_;
+  UpdateOptions update_options_;
+  UpdateValues voted_update_;   // the two above, of the step voted for last
+  UpdateMemory updates_done_;   // of decided steps
+  bool from_checkpoint_ = false;  // nobody knows what the next step was updated with, should it have been decided before
   Duration longest_away_{};  // without a look at the world: a slot, or a save
   Instant slot_begun_{};
   Slot slot_;
@@ -305,6 +311,8 @@ struct JobAccess {
   /// This rank's memory of one of the optimizer's states: where a test flips a bit.
   [[nodiscard]] static std::span<float> moment(Job& job, std::size_t index) { return job.impl_->moments_[index].span(); }
   [[nodiscard]] static const Job::Impl& impl(const Job& job) { return *job.impl_; }
+  /// With what a decided step was updated, as far as this process knows.
+  [[nodiscard]] static UpdateValues remembered(const Job& job, std::uint64_t step) { return job.impl_->updates_done_.of(step); }
   /// What this rank holds; in use: at most so far.
   [[nodiscard]] static RankBytes held(const Job& job) { return job.impl_->held(); }
 };

@@ -51,6 +51,7 @@ Standing Job::Impl::standing() const {
           .has_begun = restored_ || overwritten_,
           .knowledge = commit_.knowledge(),
           .decision = decision_,
+          .voted_update = voted_update_,
           .saved_step = saved_step_,
           .cut = held_,
           .whole_parameters = whole_parameters_,
@@ -71,26 +72,39 @@ void Job::Impl::settle() {
     if (standings_[r].has_state) known[r] = standings_[r].knowledge;
   const Recovered recovered = recover(known, plan->reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
   newest_step_ = recovered.next_step;
+  // Whoever got the state of that step, from a member or a checkpoint, knows that it was decided, but not to what the votes came.
   const auto knower = std::find_if(standings_.begin(), standings_.end(), [&](const Standing& s) {
-    return s.has_state && s.knowledge.decided == newest_step_ && s.knowledge.decided_in == recovered.decided_in;
+    return s.has_state && s.knowledge.decided == newest_step_ && s.knowledge.decided_in == recovered.decided_in && s.decision.count == newest_step_;
   });
+  same_update_everywhere();
   for (std::size_t r = 0; r < standings_.size(); ++r) {
     Standing& s = standings_[r];
     // As many steps, but of other sums: here it counts as a newcomer's.
     if (recovered.members[r] == Recovery::fetch && s.knowledge.applied == newest_step_) s.has_state = false;
-    if (!s.has_state || recovered.members[r] != Recovery::apply) continue;
+    if (!s.has_state || recovered.members[r] != Recovery::apply || knower == standings_.end()) continue;
     if (r == world.rank() && s.knowledge.decided < newest_step_ && !ELRUN_PLANTED(applies_with_its_last_decision)) decision_ = knower->decision;
     s.knowledge = {newest_step_, newest_step_, newest_step_, recovered.decided_in};
     // Its own shard alone; the others' owners are somewhere else now.
     s.whole_parameters = whole_optimizer() || gathers() || is_skipped(knower->decision);
   }
-  if (has_state_ && recovered.members[world.rank()] == Recovery::apply) {
+  if (has_state_ && recovered.members[world.rank()] == Recovery::apply && knower != standings_.end()) {
     commit_.learn(newest_step_, recovered.decided_in);
     if (ELRUN_PLANTED(voted_step_counts_unapplied)) commit_.applied();
     else apply_decided();
   }
   commit_ = StepCommit{world.membership(), commit_.knowledge().applied, commit_.knowledge().decided_in};
   stage_ = Stage::settled;
+}
+
+/// Of the newest decided step: those who applied it, and those who voted for it and will. All members come to the same.
+void Job::Impl::same_update_everywhere() const {
+  if (newest_step_ == 0) return;
+  std::vector<UpdateValues> updates;
+  for (const Standing& s : standings_) {
+    const bool voted = s.knowledge.applied + 1 == newest_step_ && s.knowledge.voted == newest_step_;
+    updates.push_back(!s.has_state ? UpdateValues{} : voted ? s.voted_update : s.decision.count == newest_step_ ? s.decision.update : UpdateValues{});
+  }
+  if (auto same = check_decided_update(newest_step_ - 1, updates); !same.ok()) throw Error{std::move(same).failure()};
 }
 
 void Job::Impl::share() {
@@ -117,7 +131,8 @@ void Job::Impl::share() {
 /// From a checkpoint, or from nothing.
 void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
-  begun_before_ = false;
+  begun_before_ = from_checkpoint_ = false;
+  decision_ = {};
   overwritten_ |= !checkpoint_.directory.empty();
   commit_ = StepCommit{world.membership(), 0};
   if (held_ != my_cut()) {
@@ -138,7 +153,7 @@ void Job::Impl::load_or_begin() {
   if (!aux.has_value()) return;
   take_host_state(*aux);
   saved_step_ = commit_.knowledge().applied;
-  begun_before_ = true;
+  begun_before_ = from_checkpoint_ = true;
   written_.assign(written_.size(), 0);
 }
 
@@ -194,6 +209,7 @@ void Job::Impl::inherit(const Heritage& from) {
     if (world.leads() && newcomers > 0)
       host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", newest_step_, newcomers, world.size()));
   }
+  if (!from.held[world.rank()]) decision_ = standings_[from.giver].decision;
   saved_step_ = standings_[from.giver].saved_step;
   commit_ = StepCommit{world.membership(), newest_step_, standings_[from.giver].knowledge.decided_in};
   open_saves();

@@ -20,6 +20,18 @@ Generation generation_from(ByteReader& r) {
   return g;
 }
 
+void put(ByteWriter& w, const UpdateValues& values) {
+  w.put(values.kind);
+  for (const std::uint32_t bits : values.bits) w.put(bits);
+}
+
+UpdateValues values_from(ByteReader& r) {
+  UpdateValues values;
+  values.kind = r.get<std::uint32_t>();
+  for (std::uint32_t& bits : values.bits) bits = r.get<std::uint32_t>();
+  return values;
+}
+
 }  // namespace
 
 ByteVector encode(const Standing& s) {
@@ -33,6 +45,9 @@ ByteVector encode(const Standing& s) {
   w.put(static_cast<std::uint8_t>(s.decision.finite));
   w.put(std::bit_cast<std::uint32_t>(s.decision.loss));
   w.put(s.decision.tokens);
+  w.put(s.decision.count);
+  put(w, s.decision.update);
+  put(w, s.voted_update);
   w.put(s.saved_step);
   w.put(s.cut.parts);
   w.put(s.cut.part);
@@ -53,6 +68,9 @@ Result<Standing> decode_standing(ByteSpan bytes) {
   s.decision.finite = r.get<std::uint8_t>() != 0;
   s.decision.loss = std::bit_cast<float>(r.get<std::uint32_t>());
   s.decision.tokens = r.get<std::uint64_t>();
+  s.decision.count = r.get<std::uint64_t>();
+  s.decision.update = values_from(r);
+  s.voted_update = values_from(r);
   s.saved_step = r.get<std::uint64_t>();
   s.cut.parts = r.get<std::uint32_t>();
   s.cut.part = r.get<std::uint32_t>();

@@ -12,6 +12,7 @@
 #include "lib/base/bytes.hpp"
 #include "lib/job/commit.hpp"
 #include "lib/job/layout.hpp"
+#include "lib/job/update_values.hpp"
 
 namespace elrun::inline v0 {
 
@@ -21,6 +22,8 @@ struct Decision {
   bool finite = true;
   float loss = 0;  ///< Mean over the slots.
   std::uint64_t tokens = 0;
+  std::uint64_t count = 0;  ///< Decided steps, this one included; 0: this is none.
+  UpdateValues update{};    ///< With which it was decided.
   friend constexpr bool operator==(const Decision&, const Decision&) = default;
 };
 
@@ -29,7 +32,8 @@ struct Standing {
   bool has_state = false;
   bool has_begun = false;  ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
   Knowledge knowledge{};
-  Decision decision{};  ///< Of step `knowledge.decided - 1`, where this member decided it.
+  Decision decision{};  ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
+  UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
   std::uint64_t saved_step = 0;
   Cut cut{};                     ///< The shard that it holds of what is sharded. Of replicated state that is all.
   bool whole_parameters = true;  ///< Parameters outside of its shard are of the same step, too.

@@ -26,6 +26,7 @@ constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers 
 struct VoteHeader {
   std::uint64_t number, lineage[2], step, finite, leaves, audit_hash;
   double audit_probability;
+  UpdateSaid update;
 };
 constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);  // tokens of all slots, then their losses
 
@@ -141,7 +142,8 @@ void Job::Impl::write_vote(const Vote& vote) {
                           vote.finite,
                           host.session.is_leaving() && !ready_to_leave_,
                           in_.audit_hash,
-                          in_.audit_probability};
+                          in_.audit_probability,
+                          {voted_update_, updates_done_.of(vote.step)}};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
   at = put(blob, at, std::span<const float>{my_losses_});
@@ -154,11 +156,14 @@ Result<void> Job::Impl::exchange_votes() {
   ELRUN_TRY(world.exchange(vote_sends_, vote_receives_));
   std::vector<double> probabilities;
   std::vector<std::uint64_t> hashes;
+  std::vector<UpdateSaid> updates;
   for (const ByteVector& vote : votes_) {
     VoteHeader header{};
     get(vote, 0, std::span{&header, 1});
-    probabilities.push_back(header.audit_probability), hashes.push_back(header.audit_hash);
+    probabilities.push_back(header.audit_probability), hashes.push_back(header.audit_hash), updates.push_back(header.update);
   }
+  // Whoever hears all votes comes to the same end, so nobody applies a step that fails here.
+  if (auto same = check_update(commit_.knowledge().applied, updates); !same.ok()) throw Error{std::move(same).failure()};
   ELRUN_TRY(audit_agrees(probabilities, hashes));
   std::uint64_t all_tokens = 0;
   bool member_leaves = false;
@@ -191,13 +196,16 @@ Result<void> Job::Impl::exchange_votes() {
   decision_ = {.squares = norm_.root(norm_views_),
                .finite = commit_.finite(),
                .loss = fold_leaves(std::span<const float>{losses_}, FoldFunctor{}) * per_slot(),
-               .tokens = all_tokens};
+               .tokens = all_tokens,
+               .count = commit_.knowledge().decided,
+               .update = voted_update_};
   return {};
 }
 
 // ---- apply
 
-StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& options) {
+StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& wanted) {
+  const UpdateOptions options{.lr = wanted.lr.at(commit_.knowledge().applied), .clip_norm = wanted.clip_norm};
   if (const auto wrong = problems(optimizer, options); !wrong.empty()) throw Error{invalid(wrong)};
   if (kind_of(optimizer) != plan->optimizer)
     throw Error{invalid(fmt::format("apply is called with {}, but the plan says {}: set plan.optimizer before configure()",
@@ -207,7 +215,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   no_scope_open("apply()");
   step_open_ = false;
   optimizer_ = optimizer;
-  apply_options_ = options;
+  update_options_ = options;
   const std::uint64_t step = commit_.knowledge().applied;
   if (!world.over()) {
     require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");
@@ -243,11 +251,24 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& o
   return result;
 }
 
+/// Where all members begin at a checkpoint, nobody remembers what its next steps were updated with. Values of step 0 that are not those of the
+/// step before look like a variable of the loop that began anew with the process. A schedule may come back to them, so this is no error.
+void Job::Impl::doubt_update() {
+  const std::uint64_t step = commit_.knowledge().applied;
+  const UpdateValues first = updates_done_.of(0), last = step == 0 ? first : updates_done_.of(step - 1);
+  if (!world.leads() || !first.known() || !last.known() || first == last || voted_update_ != first) return;
+  host.log.warning(fmt::format("step {} is the first one after the checkpoint: {}. Is it a variable that began anew with the process? Then register it with "
+                               "job.state(name, variable) before restore(), or compute it from step.number()",
+                               step, as_at_first(voted_update_, last, step - 1)));
+}
+
 /// True once the step is decided.
 bool Job::Impl::reduce_and_vote() {
   if (!(streams() ? stream_.finish(world) : gradients_.reduce(world)).ok()) return false;
   std::vector<float>& nodes = norm_nodes_[world.rank()];
   norm_.fold_shard(streams() ? stream_.folded() : gradients_.reduced(), nodes);
+  voted_update_ = values_of(optimizer_, update_options_);
+  if (std::exchange(from_checkpoint_, false)) doubt_update();
   write_vote(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); })));
   return exchange_votes().ok();
 }
@@ -256,11 +277,12 @@ bool Job::Impl::reduce_and_vote() {
 void Job::Impl::apply_decided() {
   loss_ = decision_.loss;
   if (!is_skipped(decision_)) {
-    const float norm = norm_of(decision_), most = apply_options_.clip_norm;
-    update(optimizer_, apply_options_.lr, most > 0 && norm > most ? per_slot() * (most / norm) : per_slot());
+    const float norm = norm_of(decision_), most = update_options_.clip_norm;
+    update(optimizer_, update_options_.lr, most > 0 && norm > most ? per_slot() * (most / norm) : per_slot());
     whole_parameters_ = whole_optimizer() || gathers();  // else the other shards are to be gathered
   }
   skipped_ += is_skipped(decision_);
+  updates_done_.remember(commit_.knowledge().applied, voted_update_);
   commit_.applied();
   host.session.progress(StepNumber{commit_.knowledge().applied});
 }

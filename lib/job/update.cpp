@@ -97,7 +97,7 @@ std::span<const std::string_view> moments_of(Optimizer optimizer) {
   return {};
 }
 
-std::vector<std::string> problems(const AnyOptimizer& optimizer, const ApplyOptions& options) {
+std::vector<std::string> problems(const AnyOptimizer& optimizer, const UpdateOptions& options) {
   Checks checks;
   std::visit(checks, optimizer);
   checks.number("lr", options.lr);

@@ -21,8 +21,13 @@ using AnyOptimizer = std::variant<AdamW, Sgd, Lion>;
 [[nodiscard]] std::span<const std::string_view> moments_of(Optimizer optimizer);
 constexpr std::size_t moments_max = 2;
 
+/// `ApplyOptions` of one step, as numbers.
+struct UpdateOptions {
+  float lr = 0.0f, clip_norm = 0.0f;
+};
+
 /// Every contradiction, in sentences.
-[[nodiscard]] std::vector<std::string> problems(const AnyOptimizer& optimizer, const ApplyOptions& options);
+[[nodiscard]] std::vector<std::string> problems(const AnyOptimizer& optimizer, const UpdateOptions& options);
 
 /// Elements that are updated alike. All spans have the same size; moments beyond those of the optimizer are empty.
 struct UpdateElements {

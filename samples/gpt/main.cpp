@@ -76,7 +76,7 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
       model.backward(inputs.data());
       slot.report(loss, slot.samples().size() * options.context);
     }
-    const elrun::StepResult r = step->apply(adamw, {.lr = rate.at(step->number()), .clip_norm = 1.0f});
+    const elrun::StepResult r = step->apply(adamw, {.lr = rate, .clip_norm = 1.0f});
     if (!r.decided) continue;  // the world has changed, and the same step comes again
     job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f%s",
                      static_cast<unsigned long long>(r.step), static_cast<double>(r.loss), static_cast<double>(r.norm),

@@ -45,11 +45,10 @@ class Training {
         model_.backward(digits);
         slot.report(loss, digits.size());
       }
-      const float lr = rate.at(step->number());
-      const elrun::StepResult r = step->apply(adamw, {.lr = lr, .clip_norm = 1.0f});
+      const elrun::StepResult r = step->apply(adamw, {.lr = rate, .clip_norm = 1.0f});
       if (!r.decided) continue;  // the world has changed, and the same step comes again
       correct = is_due(r.step) ? test() : std::nullopt;
-      report(r, lr, correct);
+      report(r, rate.at(step->number()), correct);
     }
     if (!correct.has_value()) correct = test();  // the job was over before, or the world changed under the last test
     const elrun::Outcome& end = job_.outcome();

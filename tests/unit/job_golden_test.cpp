@@ -138,7 +138,7 @@ struct Slow {
     for (std::size_t t = 0; t < place.size(); ++t)
       if (place[t].trains)
         for (std::uint64_t i = place[t].begin; i < place[t].begin + toy_tensors()[t].size; ++i)
-          std::visit([&](const auto& with) { move(with, s, i, decay_of(with, place[t]), g[i] * scale, o.lr); }, optimizer);
+          std::visit([&](const auto& with) { move(with, s, i, decay_of(with, place[t]), g[i] * scale, o.lr.at(s)); }, optimizer);
     steps.push_back({.decided = true, .step = s + 1, .loss = loss, .norm = norm});
   }
 

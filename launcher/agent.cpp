@@ -2,14 +2,12 @@
 // actions; an action may put the next event in the queue, but never runs it inside itself.
 #include "launcher/agent.hpp"
 
-#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -31,7 +29,7 @@
 #include "launcher/report.hpp"
 #include "launcher/reporter.hpp"
 #include "launcher/side_doors.hpp"
-#include "launcher/stacks.hpp"
+#include "launcher/stack_tools.hpp"
 #include "launcher/supervisor.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -44,7 +42,6 @@ namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;
 namespace {
 
-constexpr std::size_t stacks_max = 256 * 1024;
 constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
 
 std::uint64_t random_number() {
@@ -341,9 +338,16 @@ class Agent {
   }
 
   void perform(const SignalGroup& a) {
-    if (const auto child = children_.find(a.worker); child != children_.end()) child->second->signal(a.number);
+    const auto child = children_.find(a.worker);
+    if (child == children_.end()) return;
+    stack_tools_.let_go(a.worker);
+    child->second->signal(a.number);
+    if (a.number == SIGABRT) child->second->signal(SIGCONT);  // who is stopped answers no other signal
   }
-  void perform(const Release& a) { children_.erase(a.worker); }
+  void perform(const Release& a) {
+    stack_tools_.let_go(a.worker);
+    children_.erase(a.worker);
+  }
   void perform(const EndOrphans& a) {
     const Orphans::Ended ended = orphans_.end(orphans_end_within, [&a](pid_t pid) {
       const auto owner = local_rank_of(pid);
@@ -355,25 +359,7 @@ class Agent {
   }
   void perform(const TakeStacks& a) {
     const auto child = children_.find(a.worker);
-    if (child == children_.end()) return;
-    const pid_t pid = child->second->pid();
-    log_.error(fmt::format("what worker {} of this node is doing:\n{}", a.worker.value(), thread_states(pid)));
-    const auto tool = stack_tool(pid, setting_.environment);
-    if (!tool) return log_.info("its stacks are not known: no py-spy, eu-stack or gdb on PATH");
-    const Path file = setting_.directory / fmt::format("stacks_{}", a.worker.value());
-    const Fd out{::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
-    auto started = Child::start(loop_, guard_, {tool->front(), *tool, setting_.environment, out.get(), out.get()}, [this, worker = a.worker, file](Ending) {
-      asio::post(loop_, [this, worker, file] { tell_stacks(worker, file); });
-    });
-    if (started.ok()) stack_tools_.insert_or_assign(a.worker, std::move(*started));
-  }
-  void tell_stacks(LocalRank worker, const Path& file) {
-    stack_tools_.erase(worker);
-    std::ifstream in{file};
-    std::string text(stacks_max, '\0');
-    in.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(in.gcount()));
-    log_.error(fmt::format("stacks of worker {} of this node:\n{}", worker.value(), text));
+    if (child != children_.end()) stack_tools_.take(a.worker, child->second->pid());
   }
   void perform(const Answer& a) { server_->send(a.to, a.message); }
   void perform(const HangUp& a) { server_->close(a.connection); }
@@ -407,7 +393,7 @@ class Agent {
 
   [[nodiscard]] bool is_known(pid_t pid) const {
     const auto is_it = [pid](const auto& child) { return child.second->pid() == pid; };
-    return pid == guard_.pid() || std::any_of(children_.begin(), children_.end(), is_it) || std::any_of(stack_tools_.begin(), stack_tools_.end(), is_it);
+    return pid == guard_.pid() || std::any_of(children_.begin(), children_.end(), is_it) || stack_tools_.is_tool(pid);
   }
 
   // The coordinator, when it is here.
@@ -474,7 +460,8 @@ class Agent {
   Generation port_is_for_{};
   std::string told_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others
-  std::map<LocalRank, std::unique_ptr<Child>> children_, stack_tools_;
+  std::map<LocalRank, std::unique_ptr<Child>> children_;
+  StackTools stack_tools_{loop_, guard_, clock_, log_, {setting_.directory, setting_.environment, options_.timeouts.stacks}};
   std::unique_ptr<Output> output_;
   asio::steady_timer output_watch_{loop_};
   std::map<LocalRank, std::uintmax_t> bytes_seen_;

@@ -23,12 +23,14 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration held_look_interval = 50ms;
+
 struct Prepared {
   const char* path;
   char* const* arguments;
   char* const* environment;
   int guard_line;
-  int out, err;    // -1: inherited
+  int out, err, in;  // -1: inherited
   const cpu_set_t* cpus;  // none: as the agent
   std::size_t cpus_bytes;
   const rlimit* descriptors;
@@ -55,6 +57,7 @@ struct Prepared {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   if (what.cpus != nullptr) ::sched_setaffinity(0, what.cpus_bytes, what.cpus);  // refused: those CPUs have gone since
   ::setrlimit(RLIMIT_NOFILE, what.descriptors);
+  if (what.in >= 0) ::dup2(what.in, 0);
   if (what.out >= 0) ::dup2(what.out, 1);
   if (what.err >= 0) ::dup2(what.err, 2);
   if (::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0)
@@ -98,7 +101,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, cpus.get(), cpus_bytes, &descriptors_at_start(), writing.get()});
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, execution.in, cpus.get(), cpus_bytes, &descriptors_at_start(), writing.get()});
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   writing = Fd{};
@@ -118,7 +121,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
 
 Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error,
              std::function<void(Ending)> ended)
-    : guard_{guard}, pid_{pid}, exec_error_{exec_error}, watch_{loop, pidfd}, ended_{std::move(ended)} {
+    : guard_{guard}, pid_{pid}, exec_error_{exec_error}, watch_{loop, pidfd}, look_again_{loop}, ended_{std::move(ended)} {
   watch();
 }
 
@@ -126,14 +129,25 @@ void Child::watch() {
   watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
     if (error) return;  // the child is being destroyed
     siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
-      return watch();
-    ended_(ending_of(info));
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) return ended_(ending_of(info));
+    // It has ended, and a debugger that holds it has not let go of it yet.
+    look_again_.expires_after(held_look_interval);
+    look_again_.async_wait([this](const boost::system::error_code& cancelled) {
+      if (!cancelled) watch();
+    });
   });
+}
+
+void Child::abandon() {
+  signal(SIGKILL);
+  is_abandoned_ = true;
+  watch_.cancel();
+  look_again_.cancel();
 }
 
 // Waits for nobody but the kernel: after SIGKILL a process ends.
 Child::~Child() {
+  if (is_abandoned_) return;
   signal(SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }

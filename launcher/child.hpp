@@ -9,6 +9,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "launcher/guard.hpp"
 #include "launcher/numa.hpp"
@@ -24,6 +25,7 @@ struct Execution {
   Variables environment;
   int out = -1, err = -1;  ///< Its standard output and error, borrowed until it is started; -1: it inherits them.
   Cpus cpus{};             ///< Where it may run; empty: wherever the agent may.
+  int in = -1;             ///< Its standard input, borrowed as the others; -1: the agent's.
 };
 
 /// Lives on the loop. Its process is killed with its group by `release` or the destructor, and collected then, never
@@ -43,6 +45,9 @@ class Child {
   [[nodiscard]] int exec_error() const { return exec_error_; }  ///< errno of an exec that failed; 0: the program runs.
   /// To the whole group.
   void signal(int number) const;
+  /// Kills the group. `ended` is not called any more, and the destructor waits for nobody: for a process that may hang in the
+  /// kernel, when this process is about to end too.
+  void abandon();
 
  private:
   Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error,
@@ -51,7 +56,9 @@ class Child {
   const Guard& guard_;
   pid_t pid_;
   int exec_error_;
+  bool is_abandoned_ = false;
   boost::asio::posix::stream_descriptor watch_;
+  boost::asio::steady_timer look_again_;
   std::function<void(Ending)> ended_;
 };
 

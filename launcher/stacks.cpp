@@ -38,10 +38,8 @@ std::string described(const fs::path& thread) {
 void describe_tree(pid_t process, std::string& text, std::size_t& threads) {
   std::error_code error;
   const fs::path folder = fmt::format("/proc/{}", process);
-  std::string arguments;
-  std::ifstream line{folder / "cmdline", std::ios::binary};
-  for (char c = 0; line.get(c) && arguments.size() < 120;) arguments += c == '\0' ? ' ' : c;
-  text += fmt::format("process {}: {}\n", process, arguments);
+  // Not its arguments: they are in its memory, whose lock a thread that hangs in the kernel may hold.
+  text += fmt::format("process {}: {}\n", process, first_line(folder / "comm"));
   std::vector<pid_t> children;
   for (fs::directory_iterator at{folder / "task", error}, end; !error && at != end && threads < threads_max; at.increment(error)) {
     ++threads;
@@ -74,16 +72,23 @@ std::string thread_states(pid_t process) {
   return text;
 }
 
-std::optional<ToolCommand> stack_tool(pid_t process, const Variables& environment) {
+StackSource stack_source(pid_t process, const Variables& environment) {
   std::error_code error;
   const std::string program = fs::read_symlink(fmt::format("/proc/{}/exe", process), error).filename().native();
   const std::string pid = std::to_string(process);
-  if (program.starts_with("python"))
-    if (const std::string tool = found_on_path("py-spy", environment); !tool.empty()) return ToolCommand{tool, "dump", "--nonblocking", "--pid", pid};
-  if (const std::string tool = found_on_path("eu-stack", environment); !tool.empty()) return ToolCommand{tool, "-p", pid};
-  if (const std::string tool = found_on_path("gdb", environment); !tool.empty())
-    return ToolCommand{tool, "-p", pid, "-batch", "-nx", "-ex", "thread apply all backtrace"};
-  return std::nullopt;
+  if (program.starts_with("python")) {
+    if (std::string tool = found_on_path("py-spy", environment); !tool.empty()) return {{std::move(tool), "dump", "--nonblocking", "--pid", pid}, {}};
+    return {{}, "Python tells the stacks of its threads when it gets SIGABRT, below; py-spy on PATH would tell them before"};
+  }
+  if (std::string tool = found_on_path("eu-stack", environment); !tool.empty()) return {{std::move(tool), "-p", pid}, {}};
+  if (std::string tool = found_on_path("gdb", environment); !tool.empty())
+    return {{std::move(tool), "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-p", pid, "-ex", "thread apply all backtrace 64"}, {}};
+  return {{}, "its stacks are not known: no eu-stack or gdb on PATH"};
+}
+
+Variables tool_environment(Variables environment) {
+  for (const char* name : {"PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "LD_PRELOAD", "DEBUGINFOD_URLS"}) environment.erase(name);
+  return environment;
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -1,0 +1,85 @@
+// What looks at a worker that hangs never delays its end. Real debuggers, and one that never lets go.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
+
+namespace elrun::test {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr Wait patience{60000};  // only a failing test waits for so long
+
+std::size_t times_said(const std::string& output, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = output.find(text, at)) != std::string::npos; at += text.size()) ++count;
+  return count;
+}
+
+// A PATH on which gdb is the debugger that never lets go, and leaves a line in `calls` each time.
+struct HoldingGdb {
+  HoldingGdb() {
+    const std::string gdb = folder.path() + "/gdb";
+    std::ofstream{gdb} << "#!/bin/sh\necho \"$@\" >>" << calls() << "\nexec /usr/bin/python3 " << source_path("tests/process/programs/holding_debugger.py") << " \"$@\"\n";
+    fs::permissions(gdb, fs::perms::owner_all);
+  }
+  [[nodiscard]] std::string calls() const { return folder.path() + "/calls"; }
+  [[nodiscard]] bool was_called() const { return fs::exists(calls()); }
+  [[nodiscard]] std::map<std::string, std::string> environment() const { return {{"PATH", folder.path() + ":/usr/bin:/bin"}}; }
+  TemporaryDirectory folder;
+};
+
+const std::vector<std::string> by_output{"--hang_timeout", "5", "--hang_on", "output", "--tee", "3"};
+
+std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("a debugger that never lets go of hung workers ends with them, and holds up nobody", "[hang]") {
+  const HoldingGdb gdb;
+  Job job{{.arguments = with(by_output, {"--nproc_per_node", "2", "--no_python", "/bin/sh", "-c", "while :; do sleep 1; done"}), .environment = gdb.environment()}};
+  REQUIRE(job.line("this is a hang", patience));
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(job.wait(patience) == 174);
+  // 5 s for the tools, 2 s for SIGABRT: what is more is this machine's load.
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds{20});
+  CHECK(gdb.was_called());
+  CHECK(job.says("was not done after"));
+  INFO(job.output());
+  CHECK(times_said(job.output(), "stacks of worker ") == 2);
+}
+
+TEST_CASE("Python tells its own stacks, and no debugger stops it before that", "[hang]") {
+  const HoldingGdb gdb;
+  const std::vector<std::string> sleeps{"-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"};
+  SECTION("while it runs") {
+    Job job{{.arguments = with(by_output, sleeps), .environment = gdb.environment()}};
+    CHECK(job.wait(patience) == 174);
+    CHECK(job.says("most recent call first"));
+    CHECK(job.says("timeit.py"));
+  }
+  SECTION("while it is stopped") {
+    Job job{{.arguments = with(by_output, {"-m", "timeit", "-n", "1", "-r", "1", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"}), .environment = gdb.environment()}};
+    CHECK(job.wait(patience) == 174);
+    CHECK(job.says("most recent call first"));
+  }
+  CHECK_FALSE(gdb.was_called());
+}
+
+TEST_CASE("a real debugger shows the stack of a program that hangs", "[hang]") {
+  if (!fs::exists("/usr/bin/gdb")) {
+    std::printf("SKIPPED: no gdb\n");
+    return;
+  }
+  Job job{{.arguments = {"--hang_timeout", "5", "--hang_on", "output", "--tee", "3", "--no_python", "/bin/sleep", "1000"}, .environment = {{"PATH", "/usr/bin:/bin"}}}};
+  CHECK(job.wait(patience) == 174);
+  INFO(job.output());
+  CHECK((job.says("nanosleep") || job.says("was not done after")));
+}
+
+}  // namespace elrun::test

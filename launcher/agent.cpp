@@ -280,10 +280,9 @@ class Agent {
     // As long as workers run, what others were told of this node: a coordinator that did not tell them compares. A new port
     // for each generation, from the first Join for it on: peers of the old one that are slow to die find nobody there.
     if (!join->resuming) told_address_ = address(), reporter_.joining();
-    if (port_ == 0 || (port_is_for_ != join->last && !join->resuming))
-      port_ = options_.master_port.value_or(free_port(port_)), port_is_for_ = join->last;
+    if (port_.number() == 0 || (port_is_for_ != join->last && !join->resuming)) hold_port(), port_is_for_ = join->last;
     whole.address = told_address_;
-    whole.master_port = port_;
+    whole.master_port = port_.number();
     whole.hint = options_.node_rank;
     whole.topology = options_.topology;
     whole.role = options_.role;
@@ -291,7 +290,17 @@ class Agent {
     link_->send(whole);
   }
 
+  void hold_port() {
+    const bool is_first = port_.number() == 0;
+    port_ = options_.master_port ? HeldPort::exactly(*options_.master_port) : HeldPort::any(port_.number());
+    // Only where rank 0 is expected: of several agents on one machine, the others find its worker there.
+    if (is_first && options_.master_port && !port_.is_held() && options_.node_rank <= 0)
+      log_.warning(fmt::format("--master_port {} is in use on this machine: the worker of rank 0 will not be able to listen there; end who has it, or give another port",
+                               *options_.master_port));
+  }
+
   void perform(const Spawn& a) {
+    port_.release();
     // One attempt has the files of one process of each worker.
     if (std::exchange(spawned_for_, a.world.generation) != a.world.generation || spawned_.contains(a.worker)) output_->begin_attempt(), spawned_.clear();
     spawned_.insert(a.worker);
@@ -456,7 +465,7 @@ class Agent {
   bool looking_up_ = false;
   Finish finish_;  // once finished_
   int exit_code_ = exit_code::internal;
-  std::uint16_t port_ = 0;  // told in Join after the generation port_is_for_
+  HeldPort port_;  // told in Join after the generation port_is_for_, and held until this node's workers start
   Generation port_is_for_{};
   std::string told_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others

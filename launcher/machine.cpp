@@ -102,17 +102,29 @@ std::string host_name() {
   return name;
 }
 
-std::uint16_t free_port(std::uint16_t but_not) {
-  const Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+HeldPort HeldPort::any(std::uint16_t but_not) {
+  HeldPort port = exactly(0);
+  if (port.number_ == but_not && port.is_held()) port = any(but_not);  // that one is still bound here, so the next is another
+  return port;
+}
+
+HeldPort HeldPort::exactly(std::uint16_t number) {
+  HeldPort port;
+  port.number_ = number;
+  Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const int yes = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_port = htons(number);
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   socklen_t size = sizeof address;
-  if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+  if (!socket || ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    return 0;
-  const std::uint16_t port = ntohs(address.sin_port);
-  return port == but_not ? free_port(but_not) : port;  // this one is still bound here, so the next is another
+    return port;
+  port.number_ = ntohs(address.sin_port);
+  port.socket_ = std::move(socket);
+  return port;
 }
 
 std::vector<std::string> own_addresses() {

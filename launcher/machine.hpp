@@ -8,6 +8,7 @@
 #include "launcher/environment.hpp"
 #include "launcher/numa.hpp"
 #include "launcher/options.hpp"
+#include "lib/base/fd.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -18,8 +19,26 @@ constexpr std::size_t small_file_max = 1 << 20;
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path);
 [[nodiscard]] FoundFile look_up_file(const std::string& path);
 [[nodiscard]] std::string host_name();
-/// A TCP port other than `but_not` that nobody listens on at this moment; 0 when there is none.
-[[nodiscard]] std::uint16_t free_port(std::uint16_t but_not);
+
+/// A TCP port of all addresses of this machine, kept for a program that will listen on it. While it is held, nobody is given
+/// it by chance (by binding to port 0, or for a connection). Whoever names it and allows the reuse of addresses, as torch's
+/// store does, can listen on it all the same.
+class HeldPort {
+ public:
+  HeldPort() = default;
+  /// Any free port other than `but_not`; number 0 when there is none.
+  [[nodiscard]] static HeldPort any(std::uint16_t but_not);
+  /// This one; it is not held where somebody else has it.
+  [[nodiscard]] static HeldPort exactly(std::uint16_t number);
+  [[nodiscard]] std::uint16_t number() const { return number_; }
+  [[nodiscard]] bool is_held() const { return static_cast<bool>(socket_); }
+  /// Whoever is meant to listen there starts now. The number stays.
+  void release() { socket_ = Fd{}; }
+
+ private:
+  Fd socket_;
+  std::uint16_t number_ = 0;
+};
 
 /// The addresses of this machine's interfaces, as text.
 [[nodiscard]] std::vector<std::string> own_addresses();

@@ -461,7 +461,7 @@ class Understanding {
       if (const auto n = integer("node_rank", 0, nodes_limit - 1)) out_.node_rank = static_cast<std::int32_t>(*n);
     std::optional<std::uint16_t> master_port;
     if (given_.is_given("master_port"))
-      if (const auto n = integer("master_port", 1, 65535)) master_port = static_cast<std::uint16_t>(*n);
+      if (const auto n = integer("master_port", 0, 65535); n && *n != 0) master_port = static_cast<std::uint16_t>(*n);  // 0: any
     out_.local_address = given_.get("local_addr").text;
     if (given_.is_given("local_addr") && !host_is_plain(out_.local_address))
       problems_.value(fmt::format("{}: not a host name or address", given_.shown("local_addr")));
@@ -492,7 +492,7 @@ class Understanding {
     }
     const Asked asked = understand_endpoint();
     if (!asked.host && !asked.port && alone) {  // nobody to meet
-      if (is_static && master_port)
+      if (is_static && given_.is_given("master_port"))
         out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port;
       else if (given_.is_given("rdzv_id"))
         out_.run = RunId{given_.get("rdzv_id").text};
@@ -507,10 +507,15 @@ class Understanding {
       out_.endpoint->port = *asked.port;
     else if (out_.endpoint->port == 0)
       out_.endpoint->port = is_static ? master_port_default : endpoint_port_default;
+    if (is_static && master_port) out_.master_port = master_port;
+    // The worker of rank 0 is to listen there: a program may have that port in its own arguments.
+    const bool shares_port = out_.master_port == out_.endpoint->port;
+    if (shares_port) out_.endpoint->port = meeting_port_beside(*master_port);
     if (!asked.host)
-      out_.notes.push_back(fmt::format("{}; the nodes meet at {}:{}, by {}",
+      out_.notes.push_back(fmt::format("{}; the nodes meet at {}:{}, by {}{}",
                                        asked.port ? given_.shown("rdzv_endpoint") + " names no host" : std::string{"no --rdzv_endpoint"},
-                                       out_.endpoint->host, out_.endpoint->port, out_.sources.endpoint));
+                                       out_.endpoint->host, out_.endpoint->port, out_.sources.endpoint,
+                                       shares_port ? fmt::format("; port {} is left to the workers (MASTER_PORT)", *master_port) : ""));
     if (is_host_)
       out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
     else if (is_static && given_.is_given("node_rank"))

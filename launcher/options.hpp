@@ -27,6 +27,12 @@ constexpr std::uint16_t endpoint_port_default = 29400;
 constexpr std::size_t etcd_servers_max = 32;
 constexpr std::uint16_t etcd_port_default = 2379;
 constexpr std::uint16_t master_port_default = 29500;
+/// Where the nodes of a static rendezvous meet when the worker of rank 0 listens at their one known port: 10000 below it, or
+/// above it where that would be a port of the system.
+constexpr std::uint16_t meeting_port_beside(std::uint16_t master_port) {
+  constexpr std::uint16_t distance = 10000, system_ports = 1024;
+  return static_cast<std::uint16_t>(master_port >= distance + system_ports ? master_port - distance : master_port + distance);
+}
 
 constexpr std::size_t topology_max = 1024;
 constexpr std::size_t role_max = 256;  ///< Bytes of its name.
@@ -107,7 +113,7 @@ struct LaunchOptions {
   RunId run;                    ///< Empty: the shell draws a random one.
   std::string role = "default";
   std::string local_address;                 ///< Empty: found out.
-  std::optional<std::uint16_t> master_port;  ///< For workers of a single node; otherwise a fresh one per generation.
+  std::optional<std::uint16_t> master_port;  ///< MASTER_PORT of the workers, with the static backend; none: a fresh one per generation.
   Timeouts timeouts;
   Access access;                   ///< To the rendezvous; of a single node, which has none, without effect.
 

@@ -135,7 +135,7 @@ TEST_CASE("7 PET_ of a flag is on or off, and anything else is told apart", "[co
 
 TEST_CASE("8 Kubeflow's variables alone choose static, and the rank", "[compat][process]") {
   const Place place;
-  const std::string port = std::to_string(place.meeting.port);
+  const std::string port = std::to_string(free_master_port());
   const auto node = [&](const char* rank) {
     return place.meeting.alone(joined({"--rdzv_conf", "join_timeout=100"}, say_id),
                                {{"PET_NNODES", "2"}, {"PET_NODE_RANK", rank}, {"PET_MASTER_ADDR", "127.0.0.1"}, {"PET_MASTER_PORT", port}});
@@ -143,11 +143,11 @@ TEST_CASE("8 Kubeflow's variables alone choose static, and the rank", "[compat][
   Job second{node("1")}, first{node("0")};
   CHECK(first.wait(patience) == 0);
   CHECK(second.wait(patience) == 0);
-  CHECK(first.says("group=0"));
-  CHECK(second.says("group=1"));
+  CHECK(first.says("master=127.0.0.1:" + port + " rank=0 group=0"));
+  CHECK(second.says("master=127.0.0.1:" + port + " rank=1 group=1"));
   const Ended plan = place.run({"--dry-run", place.script}, {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "7"}});
   CHECK(plan.code == 0);
-  CHECK(plan.says("\"endpoint\": \"h:7\""));
+  CHECK(plan.says("\"endpoint\": \"h:10007\""));  // 7 is the workers'
   CHECK(plan.says("\"served_by\": \"another node\""));
 }
 
@@ -216,6 +216,10 @@ TEST_CASE("13 a master port keeps one node static", "[compat][process]") {
   CHECK(ended.code == 0);
   CHECK(lines_with(ended.output, "id=") ==
         std::vector<std::string>{"id=none master=127.0.0.1:" + port + " rank=0 group=0", "id=none master=127.0.0.1:" + port + " rank=1 group=0"});
+  const Ended any = place.run(joined({"--master-port", "0"}, say_id));
+  CHECK(any.code == 0);
+  CHECK(run_id(any) == "none");
+  CHECK(std::stoi(word_after(any.output, "master").substr(std::string{"127.0.0.1:"}.size())) > 0);
 }
 
 TEST_CASE("14 a host whose own name leads nowhere is no obstacle", "[compat][process]") {

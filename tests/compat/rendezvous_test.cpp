@@ -307,8 +307,9 @@ TEST_CASE("69 node2 comes before node10, and whoever survives keeps its place", 
 
 TEST_CASE("70 with --node-rank and a master address the ranks are as given", "[compat][process]") {
   Worlds worlds;
+  const std::string port = std::to_string(free_master_port());
   const auto agent = [&](const std::string& rank) {
-    return worlds.alone(joined({"--nnodes", "2", "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", std::to_string(worlds.port)}, worlds.program()));
+    return worlds.alone(joined({"--nnodes", "2", "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", port}, worlds.program()));
   };
   Job second{agent("1")};
   REQUIRE(second.line("waiting for the coordinator", patience));
@@ -317,9 +318,39 @@ TEST_CASE("70 with --node-rank and a master address the ranks are as given", "[c
   same_master(in_first, in_second);
   CHECK(word_after(in_first, "group") == "0");
   CHECK(word_after(in_second, "group") == "1");
+  CHECK(word_after(in_first, "port") == port);
   worlds.end();
   CHECK(first.wait(patience) == 0);
   CHECK(second.wait(patience) == 0);
+}
+
+TEST_CASE("70 the worker of rank 0 listens at the --master-port that was given, which is kept for it until it starts", "[compat][process]") {
+  if (!std::filesystem::exists(torch_python())) return;
+  Meeting meeting;
+  const std::uint16_t port = free_master_port();
+  const auto agent = [&](const std::string& rank, const std::vector<std::string>& program) {
+    return meeting.alone(joined({"--nnodes", "2", "--nproc_per_node", "2", "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", std::to_string(port)}, program));
+  };
+  SECTION("with sockets") {
+    const std::vector<std::string> program{program_of_test("meet_at.py"), "127.0.0.1", std::to_string(port)};
+    Job first{agent("0", program)};
+    REQUIRE(first.line("joined", patience));
+    CHECK_FALSE(is_free(port));
+    Job second{agent("1", program)};
+    CHECK(first.wait(patience) == 0);
+    CHECK(second.wait(patience) == 0);
+    CHECK(first.says("met ranks=1,2,3 port=" + std::to_string(port)));
+    CHECK(second.says("told rank=3 port=" + std::to_string(port)));
+  }
+  SECTION("with torch") {
+    if (!has_torch()) return;
+    const std::vector<std::string> program{program_of_test("tcp_init.py"), std::to_string(port)};
+    Job first{agent("0", program)}, second{agent("1", program)};
+    CHECK(first.wait(patience) == 0);
+    CHECK(second.wait(patience) == 0);
+    CHECK(first.says("rank 0 of 4: sum 4"));
+    CHECK(second.says("rank 3 of 4: sum 4"));
+  }
 }
 
 TEST_CASE("71 the join deadline says who is missing", "[compat][process]") {

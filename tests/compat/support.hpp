@@ -1,13 +1,19 @@
 #pragma once
 /// \file What the compatibility tests share: agents of one machine, programs to run under them, and torch, if it is here.
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "launcher/options.hpp"
+#include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
 
@@ -53,6 +59,26 @@ inline std::string word_after(const std::string& line, const std::string& name) 
   if (at == std::string::npos) return {};
   const auto begin = at + name.size() + 1;
   return line.substr(begin, line.find_first_of(" \n", begin) - begin);
+}
+
+/// Whether a program can listen here at this moment, without allowing the reuse of addresses.
+inline bool is_free(std::uint16_t port) {
+  const Fd door{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  return door && ::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+/// A port for workers that is free, and so is the one beside it at which static nodes meet. Neither is one that the kernel
+/// gives to connections (32768 and up).
+inline std::uint16_t free_master_port() {
+  std::random_device seed;
+  for (;;) {
+    const auto port = static_cast<std::uint16_t>(30000 + seed() % 2700);
+    if (is_free(port) && is_free(launcher::meeting_port_beside(port))) return port;
+  }
 }
 
 /// Agents that meet at one endpoint of this machine, and a folder that is theirs.

@@ -179,20 +179,20 @@ TEST_CASE("each operator's pods and each tutorial's command line give one plan",
   const Table tables[] = {
       {"PyTorchJob, the master",
        pytorch_job(0, "2"),
-       {{plain, joined("2 x 8, j-master-0:23456 ", here, ", run none, rank 0, train.py")},
+       {{plain, joined("2 x 8, j-master-0:13456 ", here, ", run none, rank 0, train.py")},
         {tutorial0, joined("2 x 8, j-master-0:23456 ", leads, ", run elastic-job, rank 0, t5-fsdp.py")},
         {tutorial2, joined("2 x 8, j-master-0:23456 ", leads, ", run elastic-job, rank 0, t5-fsdp.py")},
         {tutorial3, joined("2 x 8, j-master-0:29400 ", leads, ", run none, rank 0, full.py")},
-        {tutorial4, joined("2 x 8, j-master-0:23456 ", here, ", run none, rank 0, mnist.py")},
-        {tutorial5, joined("4 x 1, j-master-0:23456 ", here, ", run none, rank 0, t5-fsdp.py")}}},
+        {tutorial4, joined("2 x 8, j-master-0:13456 ", here, ", run none, rank 0, mnist.py")},
+        {tutorial5, joined("4 x 1, j-master-0:13456 ", here, ", run none, rank 0, t5-fsdp.py")}}},
       {"PyTorchJob, a worker",
        pytorch_job(1, "2"),
-       {{plain, joined("2 x 8, j-master-0:23456 ", there, ", run none, rank 1, train.py")},
+       {{plain, joined("2 x 8, j-master-0:13456 ", there, ", run none, rank 1, train.py")},
         {tutorial0, joined("2 x 8, j-master-0:23456 ", leads, ", run elastic-job, rank 1, t5-fsdp.py")},
         {tutorial2, joined("2 x 8, j-master-0:23456 ", leads, ", run elastic-job, rank 1, t5-fsdp.py")},
         {tutorial3, joined("2 x 8, j-master-0:29400 ", leads, ", run none, rank 1, full.py")},
-        {tutorial4, joined("2 x 8, j-master-0:23456 ", there, ", run none, rank 1, mnist.py")},
-        {tutorial5, joined("4 x 1, j-master-0:23456 ", there, ", run none, rank 1, t5-fsdp.py")}}},
+        {tutorial4, joined("2 x 8, j-master-0:13456 ", there, ", run none, rank 1, mnist.py")},
+        {tutorial5, joined("4 x 1, j-master-0:13456 ", there, ", run none, rank 1, t5-fsdp.py")}}},
       {"PyTorchJob, elastic, without an id",
        elastic_job(1, "1:3"),
        {{plain, joined("1:3 x 8, j-worker-0:23456 ", leads, ", run none, rank 1, train.py")},
@@ -222,17 +222,17 @@ TEST_CASE("each operator's pods and each tutorial's command line give one plan",
         {tutorial4, joined("2 x 8, j-worker-0:23456 ", leads, ", run none, rank 1, mnist.py")}}},
       {"TrainJob, the first pod",
        train_job(0, "2"),
-       {{plain, joined("2 x 8, t-node-0-0.t:29500 ", here, ", run none, rank 0, train.py")},
+       {{plain, joined("2 x 8, t-node-0-0.t:19500 ", here, ", run none, rank 0, train.py")},
         {tutorial0, joined("2 x 8, t-node-0-0.t:29500 ", leads, ", run elastic-job, rank 0, t5-fsdp.py")},
         {tutorial2, joined("2 x 8, t-node-0-0.t:29500 ", leads, ", run elastic-job, rank 0, t5-fsdp.py")},
         {tutorial3, joined("2 x 8, t-node-0-0.t:29400 ", leads, ", run none, rank 0, full.py")},
-        {tutorial4, joined("2 x 8, t-node-0-0.t:29500 ", here, ", run none, rank 0, mnist.py")}}},
+        {tutorial4, joined("2 x 8, t-node-0-0.t:19500 ", here, ", run none, rank 0, mnist.py")}}},
       {"TrainJob, the second pod",
        train_job(1, "2", "4"),
-       {{plain, joined("2 x 4, t-node-0-0.t:29500 ", there, ", run none, rank 1, train.py")},
+       {{plain, joined("2 x 4, t-node-0-0.t:19500 ", there, ", run none, rank 1, train.py")},
         {tutorial0, joined("2 x 8, t-node-0-0.t:29500 ", leads, ", run elastic-job, rank 1, t5-fsdp.py")},
         {tutorial2, joined("2 x 8, t-node-0-0.t:29500 ", leads, ", run elastic-job, rank 1, t5-fsdp.py")},
-        {tutorial4, joined("2 x 4, t-node-0-0.t:29500 ", there, ", run none, rank 1, mnist.py")}}},
+        {tutorial4, joined("2 x 4, t-node-0-0.t:19500 ", there, ", run none, rank 1, mnist.py")}}},
       {"TrainJob of one node",
        train_job(0, "1"),
        {{plain, alone + "none, rank 0, train.py"},
@@ -306,8 +306,8 @@ TEST_CASE("the traps of the tutorials", "[dry run]") {
   SECTION("a master without GPUs, whose gpu or 0 leaves it without workers") {
     Pod master = pytorch_job(0, "3", "gpu");
     master.gpus = 0;
-    CHECK(summary(plain, master) == "3 x 0, j-master-0:23456 this node, run none, rank 0, train.py");
-    CHECK(summary("--nproc_per_node=0 train.py", master) == "3 x 0, j-master-0:23456 this node, run none, rank 0, train.py");
+    CHECK(summary(plain, master) == "3 x 0, j-master-0:13456 this node, run none, rank 0, train.py");
+    CHECK(summary("--nproc_per_node=0 train.py", master) == "3 x 0, j-master-0:13456 this node, run none, rank 0, train.py");
   }
   SECTION("the launcher of an MPI job is none of its nodes") {
     const Pod launcher{"m-launcher", with(in_cluster, {{"OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"}, {"OMPI_MCA_orte_set_default_slots", "8"}})};

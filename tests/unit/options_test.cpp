@@ -79,7 +79,8 @@ TEST_CASE("PET_ variables are defaults that the command line overrides", "[optio
            {"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "23456"}}});
   REQUIRE(pod.endpoint);
   CHECK(pod.endpoint->host == "h");
-  CHECK(pod.endpoint->port == 23456);
+  CHECK(pod.endpoint->port == 13456);  // 23456 is the workers'
+  CHECK(pod.master_port == 23456);
   CHECK(pod.node_rank == 1);
   CHECK(pod.host_rule == HostRule::never);
 }
@@ -134,6 +135,10 @@ TEST_CASE("where the nodes meet", "[options]") {
     const LaunchOptions fixed = launch({"--master-port", "29511", "s"});
     CHECK(fixed.master_port == 29511);
     CHECK(fixed.run == RunId{"none"});
+    const LaunchOptions any = launch({"--master-port", "0", "s"});
+    CHECK_FALSE(any.master_port);
+    CHECK(any.run == RunId{"none"});
+    CHECK(refused({"--master-port", "-1", "s"}).exit_code == exit_code::usage);
   }
   SECTION("c10d: whoever the endpoint leads to serves") {
     const LaunchOptions o =
@@ -150,9 +155,27 @@ TEST_CASE("where the nodes meet", "[options]") {
         launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "7", "s"});
     CHECK(second.host_rule == HostRule::never);
     CHECK(second.endpoint->host == "h");
-    CHECK(second.endpoint->port == 7);
+    CHECK(second.endpoint->port == 10007);  // port 7 is the workers'
+    CHECK(second.master_port == 7);
     CHECK(launch({"--nnodes", "2", "--node_rank", "1", "s"}).endpoint->host == "127.0.0.1");  // torchrun's default
     CHECK(refused({"--nnodes", "2", "s"}).exit_code == exit_code::contradiction);  // which would leave each node alone
+  }
+  SECTION("static: the workers have --master_port, and the nodes meet beside it") {
+    const auto places = [](std::vector<std::string> options) {
+      const LaunchOptions o = launch(std::move(options));
+      return fmt::format("{} {}", o.endpoint->port, o.master_port.value_or(0));
+    };
+    CHECK(places({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "29500", "s"}) == "19500 29500");
+    CHECK(places({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "11023", "s"}) == "21023 11023");
+    CHECK(places({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "65535", "s"}) == "55535 65535");
+    CHECK(places({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "0", "s"}) == "29500 0");
+    CHECK(places({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "s"}) == "29500 0");
+    CHECK(places({"--nnodes", "2", "--rdzv_endpoint", "h:5000", "--master_port", "6000", "s"}) == "5000 6000");
+    CHECK(places({"--nnodes", "2", "--rdzv_backend", "c10d", "--master_addr", "h", "--master_port", "6000", "s"}) == "6000 0");
+    const LaunchOptions o = launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "29500", "s"});
+    REQUIRE(o.notes.size() == 1);
+    CHECK(contains(o.notes[0], "the nodes meet at h:19500"));
+    CHECK(contains(o.notes[0], "port 29500 is left to the workers"));
   }
   SECTION("is_host overrides") {
     CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=1", "s"}).host_rule ==

@@ -191,7 +191,7 @@ PathFact try_agent_directory(const Variables& environment) {
   return fact;
 }
 
-void look_at_machine(const DoctorOptions& options, const Variables& environment, const Clock& clock, DoctorFacts& facts) {
+void look_at_machine(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name, DoctorFacts& facts) {
   const Instant first = clock.now();
   facts.monotonic_clock_rises = clock.now() >= first;
   facts.wall_seconds = clock.wall_ns() / 1'000'000'000;
@@ -212,7 +212,7 @@ void look_at_machine(const DoctorOptions& options, const Variables& environment,
   if (!launch.checkpoint_root.empty()) facts.checkpoint_root = try_directory(launch.checkpoint_root);
   if (!launch.log_dir.empty() && launch.log_dir != "/dev/null") facts.log_directory = try_directory(launch.log_dir);
   if (!options.has_program) return;
-  facts.command = resolve_command(launch.program, environment, look_up_file);
+  facts.command = resolve_command(launch.program, environment, look_up_file, elrun_name);
   const bool is_file = launch.program.kind == Program::Kind::script || launch.program.kind == Program::Kind::run_path;
   if (is_file && std::holds_alternative<Command>(*facts.command)) facts.script = try_reading(launch.program.name);
 }
@@ -236,16 +236,16 @@ void look_at_meeting(const LaunchOptions& options, const Clock& clock, DoctorFac
 
 }  // namespace
 
-DoctorFacts gather_facts(const DoctorOptions& options, const Variables& environment, const Clock& clock) {
+DoctorFacts gather_facts(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name) {
   DoctorFacts facts;
-  look_at_machine(options, environment, clock, facts);
+  look_at_machine(options, environment, clock, elrun_name, facts);
   look_at_meeting(options.launch, clock, facts);
   return facts;
 }
 
-int run_doctor(const DoctorOptions& options, const Variables& environment, const Clock& clock) {
+int run_doctor(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name) {
   for (const std::string& note : options.launch.notes) fmt::print("note  {}\n", note);
-  const auto findings = diagnose(options, gather_facts(options, environment, clock));
+  const auto findings = diagnose(options, gather_facts(options, environment, clock, elrun_name));
   fmt::print("{}", findings_for_people(findings));
   return exit_code_of(findings);
 }

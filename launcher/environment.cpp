@@ -160,8 +160,29 @@ std::string other_interpreter(std::string_view head) {
   return std::find(others.begin(), others.end(), name) != others.end() ? std::string{name} : std::string{};
 }
 
+namespace {
+
+// torchrun is a script of the environment that it is in, and runs with that environment's interpreter, active or not.
+std::vector<std::string> interpreters_beside(std::string_view elrun_name, const Variables& environment, const LookUp& look_up) {
+  const std::string own = search(std::string{elrun_name}, environment, look_up).path;
+  const auto slash = own.rfind('/');
+  if (slash == std::string::npos) return {};
+  const std::string folder = own.substr(0, slash);
+  const auto is_there = [&](const char* name) { return look_up(folder + name).kind != FileKind::missing; };
+  const auto is_set = [&](const char* name) {
+    const auto found = environment.find(name);
+    return found != environment.end() && !found->second.empty();
+  };
+  const bool is_of_environment = is_there("/../pyvenv.cfg") || is_there("/../conda-meta");
+  const bool another_is_active = is_set("VIRTUAL_ENV") || is_set("CONDA_PREFIX");
+  if (!is_of_environment && (another_is_active || own.substr(slash + 1) != "torchrun")) return {};
+  return {folder + "/python3", folder + "/python"};
+}
+
+}  // namespace
+
 std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment,
-                                                 const LookUp& look_up) {
+                                                 const LookUp& look_up, std::string_view elrun_name) {
   if (program.kind == Program::Kind::executable) {
     const Search found = search(program.name, environment, look_up);
     if (found.kind == FileKind::executable) return Command{found.path, {program.name}};
@@ -192,6 +213,7 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
   if (const std::string own = variable("PYTHON_EXEC"); !own.empty()) {
     candidates = {own};  // whoever names an interpreter wants no other
   } else {
+    candidates = interpreters_beside(elrun_name, environment, look_up);
     if (const std::string venv = variable("VIRTUAL_ENV"); !venv.empty()) candidates.push_back(venv + "/bin/python");
     candidates.insert(candidates.end(), {"python3", "python"});
   }

@@ -45,9 +45,9 @@ std::uint64_t generation_floor(const std::string& checkpoint_root, const Log& lo
   return newest.ok() ? *newest : 0;
 }
 
-int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, LogStream& lines) {
+int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, LogStream& lines, std::string_view elrun_name) {
   const Log log{lines, "elrun"};
-  auto command = resolve_command(options.program, environment, look_up_file);
+  auto command = resolve_command(options.program, environment, look_up_file, elrun_name);
   const auto* none = std::get_if<NoCommand>(&command);
   if (options.dry_run) return fmt::print("{}", plan_text(options, environment, command)), none != nullptr ? none->exit_code : 0;
   const auto refuse = [&](int code, const std::string& why) {
@@ -83,7 +83,8 @@ int main(int argc, char** argv) {
   const Log log{lines, "elrun"};
   launcher::Variables environment = read_environment();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  auto command = parse_command(arguments, environment, this_machine(environment), argc > 0 ? argv[0] : "elrun");
+  const std::string_view elrun_name = argc > 0 ? argv[0] : "elrun";
+  auto command = parse_command(arguments, environment, this_machine(environment), elrun_name);
   if (const auto* usage = std::get_if<Usage>(&command)) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
     if (usage->exit_code != 0) write_refusal(report_files(environment).termination_log, usage->exit_code, usage->exit_code, usage->text, clock);
@@ -96,9 +97,9 @@ int main(int argc, char** argv) {
   try {
     if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), clock, lines);
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
-    if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock);
+    if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
-    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, lines);
+    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, lines, elrun_name);
   } catch (const Error& error) {
     log.error(error.what());
     return exit_code::internal;

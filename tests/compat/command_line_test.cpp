@@ -255,6 +255,32 @@ TEST_CASE("17 PYTHON_EXEC replaces the interpreter", "[compat][process]") {
   CHECK(lines_with(place.echoed({place.script}).output, "-u") == std::vector<std::string>{"-u " + place.script});
 }
 
+TEST_CASE("17 the interpreter of the environment that holds the torchrun link is used, active or not", "[compat][process]") {
+  const Place place;
+  const std::string folder = place.meeting.folder.path();
+  const auto make_environment = [&](const std::string& name) {
+    const std::string bin = folder + "/" + name + "/bin";
+    std::filesystem::create_directories(bin);
+    std::ofstream{folder + "/" + name + "/pyvenv.cfg"} << "home = /usr/bin\n";
+    std::filesystem::create_symlink(program_path("elrun"), bin + "/torchrun");
+    for (const char* python : {"/python", "/python3"}) {
+      std::ofstream{bin + python} << "#!/bin/sh\necho python of " << name << ": \"$@\"\n";
+      std::filesystem::permissions(bin + python, std::filesystem::perms::owner_all);
+    }
+    return bin;
+  };
+  const std::string one = make_environment("one"), other = make_environment("other");
+  const auto used = [&](const std::string& program, Variables environment) {
+    environment.emplace("PYTHON_EXEC", "");  // as if it was not set
+    const std::vector<std::string> lines = lines_with(place.run({place.script, "x"}, std::move(environment), program).output, "python of");
+    return lines.empty() ? std::string{} : lines[0];
+  };
+  const std::string expected = "python of one: -u " + place.script + " x";
+  CHECK(used(one + "/torchrun", {}) == expected);
+  CHECK(used(one + "/torchrun", {{"VIRTUAL_ENV", folder + "/other"}, {"PATH", other + ":/usr/bin:/bin"}}) == expected);
+  CHECK(used("/bin/sh", {}).empty());
+}
+
 TEST_CASE("18 a place to meet that cannot be", "[compat][process]") {
   const Place place;
   CHECK(place.refused({"--rdzv-conf", "a", place.script}, "--rdzv_conf: entry 1 is not KEY=VALUE") == "64 1");

@@ -150,6 +150,12 @@ TEST_CASE("text without a dollar passes unchanged", "[environment][property]") {
 TEST_CASE("a program is found before anything starts", "[environment]") {
   const std::map<std::string, FoundFile> files{{"/v/bin/python", {FileKind::executable}},
                                                {"/b/python3", {FileKind::executable, "\177ELF"}},
+                                               {"/e/bin/python3", {FileKind::executable}},
+                                               {"/e/bin/torchrun", {FileKind::executable}},
+                                               {"/e/bin/../pyvenv.cfg", {FileKind::not_executable}},
+                                               {"/d/torchrun", {FileKind::executable}},
+                                               {"/d/elrun", {FileKind::executable}},
+                                               {"/d/python", {FileKind::executable}},
                                                {"/b/tool", {FileKind::not_executable}},
                                                {"/c/tool", {FileKind::executable}},
                                                {"/b/data", {FileKind::not_executable}},
@@ -162,9 +168,9 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
   const LookUp look_up = [&](const std::string& path) {
     return files.count(path) ? files.at(path) : FoundFile{};
   };
-  const auto resolve = [&](Program::Kind kind, const char* name, Variables environment) {
-    environment["PATH"] = "/a:/b:/c";
-    return resolve_command({kind, name, {}}, environment, look_up);
+  const auto resolve = [&](Program::Kind kind, const char* name, Variables environment, const char* elrun_name = "/bin/elrun") {
+    environment.try_emplace("PATH", "/a:/b:/c");
+    return resolve_command({kind, name, {}}, environment, look_up, elrun_name);
   };
   const auto found = [](const auto& r) { return std::get<Command>(r).path; };
   const auto code = [](const auto& r) { return std::get<NoCommand>(r).exit_code; };
@@ -184,6 +190,19 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
   CHECK(found(resolve(K::script, "s.py", {{"VIRTUAL_ENV", "/nowhere"}})) == "/b/python3");
   CHECK(found(resolve(K::script, "s.py", {{"PYTHON_EXEC", "tool"}, {"VIRTUAL_ENV", "/v"}})) == "/c/tool");
   CHECK(code(resolve(K::script, "s.py", {{"PYTHON_EXEC", "/nowhere"}})) == 127);
+  SECTION("the interpreter beside elrun, where it is in a virtual environment or called torchrun") {
+    const auto python = [&](const char* elrun_name, Variables environment = {}) { return found(resolve(K::script, "s.py", std::move(environment), elrun_name)); };
+    CHECK(python("/e/bin/torchrun") == "/e/bin/python3");
+    CHECK(python("/e/bin/elrun") == "/e/bin/python3");
+    CHECK(python("/e/bin/torchrun", {{"VIRTUAL_ENV", "/v"}}) == "/e/bin/python3");
+    CHECK(python("torchrun", {{"PATH", "/b:/e/bin"}}) == "/e/bin/python3");
+    CHECK(python("/e/bin/torchrun", {{"PYTHON_EXEC", "/v/bin/python"}}) == "/v/bin/python");
+    CHECK(python("/d/torchrun") == "/d/python");
+    CHECK(python("/d/elrun") == "/b/python3");  // one for all environments
+    CHECK(python("/d/torchrun", {{"VIRTUAL_ENV", "/v"}}) == "/v/bin/python");
+    CHECK(python("/d/torchrun", {{"CONDA_PREFIX", "/v"}}) == "/b/python3");
+    CHECK(python("/nowhere/torchrun") == "/b/python3");
+  }
   CHECK(code(resolve(K::script, "missing.py", {})) == 66);
   CHECK(found(resolve(K::executable, "tool", {})) == "/c/tool");  // one that cannot be executed does not hide the next
   CHECK(found(resolve(K::executable, "./x", {})) == "./x");

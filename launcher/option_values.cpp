@@ -48,6 +48,12 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+std::string_view unquoted(std::string_view text) {
+  text = trimmed(text);
+  if (text.size() < 2 || (text.front() != '\'' && text.front() != '"') || text.find(text.front(), 1) != text.size() - 1) return text;
+  return trimmed(text.substr(1, text.size() - 2));
+}
+
 std::optional<std::int64_t> to_integer(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('+') && text.size() > 1 && text[1] != '-') text.remove_prefix(1);

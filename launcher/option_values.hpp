@@ -15,6 +15,9 @@ namespace elrun::inline v0::launcher {
 
 /// Without blanks at both ends.
 [[nodiscard]] std::string_view trimmed(std::string_view text);
+/// Without blanks, and without one pair of quotes around it, which a manifest leaves where a shell would take it away. Quotes
+/// that are not one pair around the whole stay.
+[[nodiscard]] std::string_view unquoted(std::string_view text);
 
 /// As Python's int() for plain decimal numbers: blanks around it and a sign are fine.
 [[nodiscard]] std::optional<std::int64_t> to_integer(std::string_view text);

@@ -337,9 +337,9 @@ class Understanding {
   void understand_times() {
     Timeouts& t = out_.timeouts;
     int attempts = 5, entry = 0;
-    std::string_view rest = given_.get("rdzv_conf").text;
+    std::string_view rest = unquoted(given_.get("rdzv_conf").text);
     while (!trimmed(rest).empty()) {
-      const std::string_view pair = trimmed(rest.substr(0, rest.find(',')));
+      const std::string_view pair = unquoted(rest.substr(0, rest.find(',')));
       rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
       const auto equals = pair.find('=');
       const std::string key{trimmed(pair.substr(0, equals))};
@@ -349,7 +349,8 @@ class Understanding {
         problems_.value(fmt::format("{}: entry {} is not KEY=VALUE", given_.shown("rdzv_conf"), entry));
         continue;
       }
-      const std::string value{trimmed(pair.substr(equals + 1))};
+      const std::string_view whole = trimmed(pair.substr(equals + 1));
+      const std::string value{key == "token" ? whole : unquoted(whole)};  // a token may have any letters
       const auto time = [&](Duration& into) {
         if (const auto seconds = to_seconds(value); seconds && *seconds > 0s)
           into = *seconds;
@@ -682,8 +683,8 @@ Variables without_secrets(Variables environment) {
   const auto conf = environment.find("PET_RDZV_CONF");
   if (conf == environment.end()) return environment;
   // As a whole: a worker has no use for the rest either.
-  for (std::string_view rest = conf->second; !rest.empty();) {
-    const std::string_view pair = rest.substr(0, rest.find(','));
+  for (std::string_view rest = unquoted(conf->second); !rest.empty();) {
+    const std::string_view pair = unquoted(rest.substr(0, rest.find(',')));
     rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
     if (trimmed(pair.substr(0, pair.find('='))) != "token") continue;
     environment.erase(conf);

@@ -257,6 +257,19 @@ TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
   CHECK(launch({"--rdzv_conf", "join_timeout=0.2", "s"}).timeouts.consistent());
 }
 
+TEST_CASE("quotes that no shell took away from --rdzv_conf are no part of it", "[options]") {
+  for (const char* conf : {"\"join_timeout=20,lease_ttl=3\"", "'join_timeout=20,lease_ttl=3'", "'join_timeout=20','lease_ttl=3'",
+                           "join_timeout='20', lease_ttl=\"3\"", " ' join_timeout = \"20\" , lease_ttl=3 ' "}) {
+    INFO(conf);
+    const LaunchOptions o = launch({"--rdzv_conf", conf, "s"});
+    CHECK(o.timeouts.join == 20s);
+    CHECK(o.timeouts.lease == 3s);
+    CHECK(o.notes.empty());
+  }
+  CHECK(launch({"--rdzv_conf", "token='a'", "s"}).access.token.reveal() == "'a'");  // a token may have any letters
+  CHECK(contains(refused({"--rdzv_conf", "join_timeout='20", "s"}).text, "join_timeout='20: must be seconds"));
+}
+
 TEST_CASE("access comes from --rdzv_conf, and where that says nothing from the environment", "[options]") {
   const Variables environment{{"ELRUN_RDZV_CACERT", "/e/ca"},
                               {"ELRUN_RDZV_CERT", "/e/cert"},
@@ -313,6 +326,10 @@ TEST_CASE("an environment for workers holds no token", "[options]") {
   CHECK(without_secrets(with) == kept);
   with["PET_RDZV_CONF"] = "timeout=3, token = s3cret";
   CHECK(without_secrets(with) == Variables{{"A", "token=a"}, {"ELRUN_RDZV_TOKEN_FILE", "/t"}});
+  for (const char* quoted : {"'token=s3cret'", "\"timeout=3,token=s3cret\"", "'timeout=3','token=s3cret'"}) {
+    with["PET_RDZV_CONF"] = quoted;
+    CHECK_FALSE(without_secrets(with).contains("PET_RDZV_CONF"));
+  }
 }
 
 TEST_CASE("which streams go where: one digit for all workers, or one for each", "[options]") {

@@ -96,7 +96,7 @@ class Agent {
         timer_{loop_},
         supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout, options_.hang_sign, endpoint_text()}},
         reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, lines_, log_},
-        side_doors_{loop_, clock_, log_, {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), endpoint_text(), options_.round}, [this] { return hosted() != nullptr; }} {}
+        side_doors_{loop_, clock_, log_, {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), options_.program.name, endpoint_text(), options_.round}, [this] { return hosted() != nullptr; }} {}
 
   int run() {
     log_context_->run = run_.value();

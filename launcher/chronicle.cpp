@@ -152,7 +152,7 @@ void Chronicle::note_action(const Turn& turn, const Action& action) {
   ++record_.steps;
   if (record_.last_step_at) record_.step_seconds.observe(seconds(turn.now - *record_.last_step_at));
   record_.last_step = progress->step;
-  record_.last_step_at = turn.now;
+  record_.last_step_at = record_.last_decided_at = turn.now;
   record_.last_step_wall_ns = turn.wall_ns;
 }
 

@@ -64,6 +64,7 @@ struct NodeRecord {
   std::uint64_t last_step = 0;  ///< Number of the newest.
   std::optional<Instant> last_step_at;
   std::int64_t last_step_wall_ns = 0;
+  Instant last_decided_at{};  ///< Of the newest step of any generation; once `steps` is above 0.
   Histogram step_seconds{step_bounds};  ///< Between two decided steps of one generation.
 };
 

@@ -84,6 +84,7 @@ std::string status_page(const Glance& glance) {
             {"run", agent.run.value()},
             {"node", agent.node.value()},
             {"pid", agent.pid},
+            {"program", agent.program},
             {"phase", word_of(node.phase)},
             {"up_seconds", seconds(glance.now - node.began)},
             {"nodes_min", agent.round.nodes_min},
@@ -97,7 +98,8 @@ std::string status_page(const Glance& glance) {
   if (!node.waiting_for.empty()) page["waiting_for"] = node.waiting_for;
   if (!node.last_failure.empty()) page["last_failure"] = node.last_failure;
   if (node.steps > 0)
-    page["steps"] = {{"decided", node.steps}, {"last", node.last_step}, {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9}};
+    page["steps"] = {{"decided", node.steps}, {"last", node.last_step}, {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9},
+                     {"last_age_seconds", seconds(glance.now - node.last_decided_at)}};
   return page.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -107,6 +109,7 @@ Result<std::string> status_for_people(std::string_view json) {
   const Reading page{*whole};
   std::string text = fmt::format("run {} on node {} (agent {}, elrun {}): {}, up for {}\n", page.text("run"), page.text("node"), page.number("pid"), page.text("version"),
                                  page.text("phase"), ago(page.fraction("up_seconds")));
+  if (const std::string program = page.text("program"); !program.empty()) text += fmt::format("  program: {}\n", program);
   if (const Reading generation = page.object("generation"); generation.json().is_object())
     text += fmt::format("  generation {}: {} of {} to {} nodes, {} workers; this is node {}\n", generation.number("number"), generation.number("nodes"),
                         page.number("nodes_min"), page.number("nodes_max"), generation.number("world_size"), generation.number("group_rank"));
@@ -117,7 +120,7 @@ Result<std::string> status_for_people(std::string_view json) {
   if (const std::string waits = page.text("waiting_for"); !waits.empty()) text += fmt::format("  waiting for: {}\n", waits);
   const Reading restarts = page.object("restarts");
   text += fmt::format("  restarts: {} in the job ({} of the budget), {} by this node's workers\n", restarts.number("job"), restarts.number("of_budget"), restarts.number("node"));
-  if (const Reading steps = page.object("steps"); steps.json().is_object()) text += fmt::format("  steps: {} decided, the last is {}\n", steps.number("decided"), steps.number("last"));
+  if (const Reading steps = page.object("steps"); steps.json().is_object()) text += fmt::format("  steps: {} decided, the last is {}, {} ago\n", steps.number("decided"), steps.number("last"), ago(steps.fraction("last_age_seconds")));
   if (const std::string failure = page.text("last_failure"); !failure.empty()) text += fmt::format("  last failure: {}\n", failure);
   const Reading workers = page.object("workers");
   if (!workers.json().is_array() || workers.json().empty()) return text + "  no workers here\n";
@@ -127,6 +130,14 @@ Result<std::string> status_for_people(std::string_view json) {
     text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", worker.number("rank"), worker.number("local_rank"), worker.number("pid"), worker.text("state"));
   }
   return text;
+}
+
+std::string status_document(std::span<const std::string> agents, std::span<const std::string> problems) {
+  Json document{{"agents", Json::array()}};
+  for (const std::string& agent : agents)
+    if (auto whole = parsed(agent)) document["agents"].push_back(*std::move(whole));
+  if (!problems.empty()) document["problems"] = problems;
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::vector<std::int64_t> processes_in(std::string_view json) {

@@ -2,6 +2,7 @@
 /// \file Pages: what the side doors tell, made from a node's record. Values in, text out.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ struct AgentIdentity {
   RunId run;
   NodeId node;
   std::int64_t pid = 0;
+  std::string program;      ///< What its workers run, without arguments.
   std::string coordinator;  ///< For people: "node0:29400", or "this process".
   RoundOptions round;
 };
@@ -46,6 +48,9 @@ struct Glance {
 [[nodiscard]] std::string status_page(const Glance& glance);
 /// Such an object, which came from a process that may be anybody's, in a few lines for people.
 [[nodiscard]] Result<std::string> status_for_people(std::string_view json);
+/// One document of several such objects, and of the agents that gave none: {"agents": [...], "problems": [...]}. What is no
+/// such object is left out.
+[[nodiscard]] std::string status_document(std::span<const std::string> agents, std::span<const std::string> problems);
 /// The agent's and its workers' process numbers, from such an object.
 [[nodiscard]] std::vector<std::int64_t> processes_in(std::string_view json);
 

@@ -27,28 +27,29 @@ class Inquiry {
     if (reply->status != 200 || !text.ok()) return fail(fmt::format("{} is no agent of elrun", to_string(where)));
     const auto processes = processes_in(reply->body);
     if (options_.pid && std::find(processes.begin(), processes.end(), *options_.pid) == processes.end()) return;
-    fmt::print("{}{}", answered_ > 0 && !options_.as_json ? "\n" : "", options_.as_json ? reply->body : *text);
-    ++answered_;
+    if (!options_.as_json) fmt::print("{}{}", answers_.empty() ? "" : "\n", *text);
+    answers_.push_back(reply->body);
   }
 
   void fail(std::string_view why) {
     std::fflush(stdout);
     fmt::print(stderr, "elrun: {}\n", why);
-    failed_ = true;
+    problems_.emplace_back(why);
   }
 
-  [[nodiscard]] int code() {
-    if (answered_ == 0 && !failed_)
+  /// What is left to say, and the exit code.
+  [[nodiscard]] int end() {
+    if (answers_.empty() && problems_.empty())
       fail(options_.pid ? fmt::format("no agent of this user on this machine has the process {}", *options_.pid)
                         : "no agent of this user runs on this machine; XDG_RUNTIME_DIR must be as it was when the agent started");
-    return failed_ ? exit_code::unavailable : 0;
+    if (options_.as_json) fmt::print("{}", status_document(answers_, problems_));
+    return problems_.empty() ? 0 : exit_code::unavailable;
   }
 
  private:
   const StatusOptions& options_;
   const Clock& clock_;
-  int answered_ = 0;
-  bool failed_ = false;
+  std::vector<std::string> answers_, problems_;
 };
 
 }  // namespace
@@ -61,11 +62,11 @@ int run_status(const StatusOptions& options, const Variables& environment, const
       inquiry.ask_at(addresses->front(), false);
     else
       inquiry.fail(message(addresses.failure()));
-    return inquiry.code();
+    return inquiry.end();
   }
   for (const Path& directory : agent_directories(environment))
     if (const auto address = unix_address(directory / status_socket_name); address.ok()) inquiry.ask_at(*address, true);
-  return inquiry.code();
+  return inquiry.end();
 }
 
 }  // namespace elrun::inline v0::launcher

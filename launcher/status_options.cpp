@@ -13,7 +13,7 @@ constexpr std::string_view usage_text =
     "What the agents of this user on this machine run; with --endpoint the agent behind another one's --health_port.\n"
     "  --pid PID             only the agent with this process number, or with a worker that has it\n"
     "  --endpoint HOST:PORT  ask there, and not on this machine\n"
-    "  --json                as the agents say it, a JSON object each\n"
+    "  --json                one JSON object: {\"agents\": [as each agent says it], \"problems\": [who did not answer]}\n"
     "  --timeout SECONDS     for each agent (5)\n"
     "\n"
     "Exit codes: 0 all that are there answered, 69 none is there or one did not answer, 64 usage.\n";

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/catch.hpp"
 #include "tests/support/http.hpp"
 #include "tests/support/spawn.hpp"
@@ -133,6 +135,12 @@ TEST_CASE("elrun status finds the agents of this machine", "[side][process]") {
   CHECK(by_number.wait(patience) == 0);
   CHECK_FALSE(by_number.says("\"one\""));
   CHECK(by_number.says("\"run\": \"two\""));
+  Job as_json{with_words(directory, {"status", "--json"})};
+  CHECK(as_json.wait(patience) == 0);
+  const auto document = nlohmann::json::parse(as_json.output());  // one, of both agents
+  REQUIRE(document["agents"].size() == 2);
+  CHECK(document["agents"][0]["program"].get<std::string>() == document["agents"][1]["program"].get<std::string>());
+  CHECK_FALSE(document.contains("problems"));
   Job by_port{with_words(directory, {"status", "--endpoint", "127.0.0.1:" + std::to_string(one.port)})};
   CHECK(by_port.wait(patience) == 0);
   CHECK(by_port.says("run one on node"));

@@ -3,6 +3,8 @@
 
 #include <csignal>
 
+#include <nlohmann/json.hpp>
+
 #include "launcher/pages.hpp"
 #include "tests/support/catch.hpp"
 
@@ -41,7 +43,7 @@ class Node {
   [[nodiscard]] std::string metrics_text() const { return expose(metrics(glance()), Exposition::prometheus); }
 
   Instant now{1000s};
-  AgentIdentity identity{.version = "1.2.3", .run = RunId{"job"}, .node = NodeId{"n"}, .pid = 77, .coordinator = "host:1", .round = {.nodes_min = 1, .nodes_max = 3}};
+  AgentIdentity identity{.version = "1.2.3", .run = RunId{"job"}, .node = NodeId{"n"}, .pid = 77, .program = "train.py", .coordinator = "host:1", .round = {.nodes_min = 1, .nodes_max = 3}};
 
  private:
   Supervisor supervisor_{{.workers = 2, .run = RunId{"job"}, .node = NodeId{"n"}, .coordinator = "host:1"}};
@@ -193,6 +195,34 @@ TEST_CASE("the status can be read by programs and by people", "[pages]") {
   CHECK(has(*text, "     2      0      100  failed\n"));
   CHECK(has(*text, "     3      1      101  running\n"));
   CHECK(processes_in(page.body) == std::vector<std::int64_t>{77, 100, 101});
+  CHECK(has(*text, "  program: train.py\n"));
+}
+
+TEST_CASE("the status says how long ago the last step was decided, also in the generation after it", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(WorkerSaid{5, StepDecided{generation(1), 10}});
+  const auto steps = [&] {
+    const auto text = status_for_people(status_page(node.glance()));
+    return text.ok() ? *text : std::string{};
+  };
+  node.pass(3s);
+  CHECK(has(steps(), "steps: 1 decided, the last is 10, 3.0 s ago\n"));
+  node.hear(Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "a node was lost"}});
+  node.pass(600s);
+  CHECK(has(steps(), "the last is 10, 10 min ago\n"));
+}
+
+TEST_CASE("the status of several agents is one JSON document", "[pages]") {
+  Node node;
+  const std::string agent = status_page(node.glance());
+  const auto document = nlohmann::json::parse(status_document(std::vector<std::string>{agent, "no JSON", agent}, std::vector<std::string>{"x did not answer"}));
+  REQUIRE(document["agents"].size() == 2);
+  CHECK(document["agents"][1] == nlohmann::json::parse(agent));
+  CHECK(document["problems"] == nlohmann::json{"x did not answer"});
+  CHECK(nlohmann::json::parse(status_document({}, {})) == nlohmann::json{{"agents", nlohmann::json::array()}});
 }
 
 TEST_CASE("a status that anybody may have sent does no harm", "[pages]") {

@@ -43,7 +43,8 @@ std::string explanation(const WorkerDeath& death) {
   return "none was recorded; a main function with torch.distributed.elastic's @record leaves one";
 }
 
-std::string block_of(const WorkerDeath& death, std::size_t index) {
+std::string block_of(const FailedJob& job, std::size_t index) {
+  const WorkerDeath &death = job.deaths[index], &root = job.deaths.front();
   std::string text = fmt::format("[{}]:\n", index);
   const auto line = [&](std::string_view label, const std::string& value) { text += fmt::format("  {:<10}: {}\n", label, value); };
   line("time", local_time(death.wall_ns));
@@ -56,7 +57,12 @@ std::string block_of(const WorkerDeath& death, std::size_t index) {
   if (const std::string meaning = meaning_of(ending_of(death).code()); !death.evidence.empty() || !meaning.empty())
     line("meaning", shown(death.evidence.empty() ? meaning : death.evidence));
   line("node", fmt::format("{} (generation: {})", shown(death.node.value()), death.generation.number));
-  if (!death.last_lines.empty()) line("last lines", shown("\n" + death.last_lines));
+  // Workers that fail alike, as all do that have a wrong command line, say it once.
+  if (death.last_lines.empty()) return text;
+  if (index > 0 && death.last_lines == root.last_lines)
+    line("last lines", "those of the root cause");
+  else
+    line("last lines", index == 0 && job.words_are_above ? "as above" : shown("\n" + death.last_lines));
   return text;
 }
 
@@ -112,9 +118,9 @@ std::string utc_time(std::int64_t wall_ns) {
 std::string failure_box(const FailedJob& job) {
   if (job.deaths.empty()) return {};
   const std::string title = fmt::format("{} FAILED", shown(job.deaths.front().program));
-  const std::string root = block_of(job.deaths.front(), 0);
+  const std::string root = block_of(job, 0);
   std::string others;
-  for (std::size_t i = 1; i < job.deaths.size(); ++i) others += block_of(job.deaths[i], i);
+  for (std::size_t i = 1; i < job.deaths.size(); ++i) others += block_of(job, i);
   if (others.empty()) others = "  <NO_OTHER_FAILURES>\n";
   std::size_t width = 0;
   for (const std::string& text : {title, root, others})

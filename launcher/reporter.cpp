@@ -113,7 +113,7 @@ void Reporter::began(const World& world, const Supervisor& supervisor) {
 }
 
 void Reporter::started(LocalRank local, Rank rank, std::int64_t pid, Path error_file, bool keeps) {
-  const Worker worker{rank.value(), pid, clock_.wall_ns(), memory_.oom_kills(), std::move(error_file), keeps, {}};
+  const Worker worker{rank.value(), pid, clock_.wall_ns(), memory_.oom_kills(), std::move(error_file), keeps, {}, false};
   workers_.insert_or_assign(local, worker);
   event({.state = "START", .worker = WorkerEvent::Worker{worker.rank, local.value(), pid, {}}});
 }
@@ -124,6 +124,7 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
   Worker& worker = workers_[local];
   worker.ending = ending;
   if (ending.ok()) return seen;
+  worker.has_spoken = !last_lines.empty();
   WorkerDeath& death = seen.death;
   death.host = source_.host;
   death.pid = worker.pid;
@@ -151,9 +152,22 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
   return seen;
 }
 
+// A few lines that this node's console has just shown, and no other worker's behind them.
+bool Reporter::words_are_above(const WorkerDeath& root) const {
+  constexpr auto lines_max = 3;
+  if (root.node != node_ || std::count(root.last_lines.begin(), root.last_lines.end(), '\n') >= lines_max) return false;
+  return std::all_of(workers_.begin(), workers_.end(), [&](const auto& each) {
+    const auto& [local, worker] = each;
+    if (worker.pid != root.pid) return !worker.has_spoken;
+    const bool is_filtered = options_.local_ranks_filter && !options_.local_ranks_filter->contains(local.value());
+    return !is_filtered && (options_.tee.of(local).err || !options_.redirects.of(local).err);
+  });
+}
+
 int Reporter::finished(const Finish& finish, bool tells_all) {
   FailedJob job{source_.run, node_, finish.exit_code, returned_exit_code(options_.exit_codes, finish.exit_code),
                 finish.first_failure, finish.deaths, clock_.wall_ns()};
+  job.words_are_above = !job.deaths.empty() && words_are_above(job.deaths.front());
   for (const auto& [local, worker] : workers_) {
     const bool failed = worker.ending && !worker.ending->ok();
     const bool ended_by_elrun = worker.ending && (worker.ending->signal == SIGTERM || worker.ending->signal == SIGKILL);

@@ -51,7 +51,9 @@ class Reporter {
     Path error_file;
     bool keeps = false;
     std::optional<Ending> ending;
+    bool has_spoken = false;  ///< On standard error, and then it failed.
   };
+  [[nodiscard]] bool words_are_above(const WorkerDeath& root) const;
   void event(WorkerEvent event);
   void write_event(const std::string& line);
 

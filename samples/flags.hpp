@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -129,9 +133,15 @@ void add_contradictions(Parsed<Options>& parsed, std::vector<std::string> proble
   }
 }
 
-/// Says all problems on standard error and returns the exit code for `main`.
+/// Says all problems on standard error and returns the exit code for `main`. All workers of a node have one command line, so
+/// the first of them speaks for all. The others wait for it to be heard, so that none of them is the first to have failed.
 template <class Options>
 [[nodiscard]] int refuse(const std::string& program, const Parsed<Options>& parsed) {
+  const char* const local_rank = std::getenv("LOCAL_RANK");
+  if (local_rank != nullptr && std::strcmp(local_rank, "0") != 0) {
+    std::this_thread::sleep_for(std::chrono::seconds{2});  // the launcher ends it before
+    return parsed.exit_code;
+  }
   for (const std::string& problem : parsed.problems) std::fprintf(stderr, "%s: %s\n", program.c_str(), problem.c_str());
   return parsed.exit_code;
 }

@@ -198,6 +198,16 @@ TEST_CASE("under elrun, too, a disk that is full at the end is told once", "[bad
   CHECK_FALSE(ended.says("generation 2"));
 }
 
+TEST_CASE("under elrun a wrong option is one sentence, however many workers have it", "[bad-input]") {
+  Job job{{.arguments = {"--nproc_per_node", "4", "--no_python", program_path("gpt"), "--bogus", "--data", "/dev/null"}}};
+  CHECK(job.wait() == 64);
+  INFO(job.output());
+  const auto at = job.output().find("'--bogus' is no option of gpt");
+  REQUIRE(at != std::string::npos);
+  CHECK(job.output().find("'--bogus' is no option of gpt", at + 1) == std::string::npos);
+  CHECK(job.says("rank      : 0 (local_rank: 0)"));
+}
+
 TEST_CASE("the launcher's contradictions are named, with the remedy", "[bad-input]") {
   const Ended none = run("elrun", {"--nproc_per_node", "0", "--no_python", "/bin/true"});
   INFO(none.output);

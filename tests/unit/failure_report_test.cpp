@@ -73,8 +73,22 @@ TEST_CASE("a lone failure says that there was no other, and a short box is narro
   const std::string box = failure_box(job({death}, 1));
   CHECK_THAT(box, Contains("Failures:\n  <NO_OTHER_FAILURES>\n---"));
   CHECK_THAT(box, Contains("  last lines: \n  one\n  two\n"));
+  FailedJob above = job({death}, 1);
+  above.words_are_above = true;
+  CHECK_THAT(failure_box(above), Contains("  last lines: as above\n"));
   CHECK(box.find('\n') == std::string{"  time      : 2023-11-14_22:13:20"}.size());  // its longest line
   CHECK(failure_box(job({})).empty());
+}
+
+TEST_CASE("what several workers said alike is said once", "[report]") {
+  WorkerDeath death = raised(), other = death;
+  death.last_lines = other.last_lines = "p: no such option";
+  other.rank = 7;
+  const std::string box = failure_box(job({death, other, other}, 1));
+  const auto at = box.find("no such option");
+  REQUIRE(at != std::string::npos);
+  CHECK(box.find("no such option", at + 1) == std::string::npos);
+  CHECK_THAT(box, Contains("  last lines: those of the root cause\n"));
 }
 
 TEST_CASE("what a worker wrote cannot move the terminal", "[report]") {

@@ -28,7 +28,7 @@ constexpr std::array table{
            .help = "orders the first formation of ranks; with static, node 0 serves\nthe rendezvous"},
     Option{.name = "master_addr", .group = nodes, .value = "HOST",
            .help = "static without an endpoint: the node of rank 0 (127.0.0.1)"},
-    Option{.name = "master_port", .group = nodes, .value = "PORT", 
+    Option{.name = "master_port", .group = nodes, .value = "PORT",
            .help = "static: MASTER_PORT of the workers, on the node of rank 0 (0: any);\nthe nodes meet at the port 10000 below it, or at 29500 without it"},
     Option{.name = "local_addr", .group = nodes, .value = "ADDRESS",
            .help = "how the other nodes reach this one; otherwise found out"},
@@ -159,9 +159,10 @@ std::string help_text() {
          "ELRUN_RDZV_KEY, ELRUN_RDZV_TOKEN_FILE. The token itself (token=, ELRUN_RDZV_TOKEN) is better kept off a command\n"
          "line, where ps shows it. Workers never see the token.\n"
          "\nExit codes: 0 the job is done; 1 to 255 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
-         "66 script missing, 78 contradictory options, 126/127 program cannot be executed/found, 128+n ended by signal n,\n"
-         "170 the nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left, 174 workers hung. The root cause\n"
-         "decides, on every node. See launcher/README.md.\n\n"
+         "66 script missing, 69 no agent answers `elrun status`, 70 the system refused what elrun needs, or versions differ,\n"
+         "78 contradictory options, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the nodes did not meet\n"
+         "in time, 171 the rendezvous was lost, 172 too few nodes are left, 174 workers hung. The root cause decides, on every\n"
+         "node. See launcher/README.md.\n\n"
          "  elrun --nproc_per_node 4 --no_python ./train              one node, four workers\n"
          "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n"
          "  elrun --nproc_per_node 8 --tee 3 --log_dir logs train.py  output with prefixes, and in files\n"

@@ -85,8 +85,8 @@ workers_of() {
   done
 }
 
-launcher=""
-trap '[[ -z $launcher ]] || kill "$launcher" 2>/dev/null || true' EXIT
+launcher="" pipe=build/quickstart/pipe
+trap '[[ -z $launcher ]] || kill "$launcher" 2>/dev/null || true; rm -f "$pipe"' EXIT
 
 # train NAME KILL_AT SHOW_EVERY [more options of gpt]: runs the training, shows a line per step, kills a worker when step
 # KILL_AT is done (0: none), and leaves the final hash in `state`, the text in `sample`.
@@ -99,7 +99,6 @@ train() {
     --data "$data" --steps "$steps" --global-batch 32 --micro-batch 4 --layers 3 --channels 128 --heads 4 --context 64
     --lr 0.004 --sample 400 "$@")
   echo "   ${command[*]}"
-  local pipe=build/quickstart/pipe
   rm -f "$pipe"
   mkfifo "$pipe"
   "${command[@]}" >"$pipe" &   # what elrun and the workers say about themselves goes to standard error, as it happens

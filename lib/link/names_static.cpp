@@ -46,7 +46,10 @@ void wait_for(ares_channel channel, const Answer& answer) {
   const auto until = Clock::now() + patience;
   while (!answer.is_there && Clock::now() < until) {
     std::array<ares_socket_t, ARES_GETSOCK_MAXNUM> sockets{};
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // c-ares 1.34 would rather call back; Debian 12 has 1.18
     const int wanted = ares_getsock(channel, sockets.data(), static_cast<int>(sockets.size()));
+#pragma GCC diagnostic pop
     std::array<pollfd, ARES_GETSOCK_MAXNUM> watched{};
     nfds_t count = 0;
     for (int i = 0; i < static_cast<int>(sockets.size()); ++i) {

@@ -326,6 +326,9 @@ class Agent {
     if (const int error = (*child)->exec_error(); error != 0)
       log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
     reporter_.started(rank, placed, (*child)->pid(), error_file, output_->layout().base() != setting_.directory);
+    (*child)->on_held([this, rank](pid_t tracer) {
+      log_.warning(fmt::format("worker {} of this node has ended, and process {} (a debugger?) holds it: the job waits until that lets go of it or ends", rank.value(), tracer));
+    });
     feed(WorkerStarted{rank, (*child)->pid()});
     if (options_.hang_timeout > Duration{0} && options_.hang_sign == HangSign::output) watch_output();
     children_.insert_or_assign(rank, std::move(*child));

@@ -13,6 +13,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -24,6 +27,15 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr Duration held_look_interval = 50ms;
+constexpr int looks_before_told = 40;
+
+pid_t tracer_of(pid_t pid) {
+  std::ifstream file{fmt::format("/proc/{}/status", pid)};
+  constexpr std::string_view key = "TracerPid:";
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key)) return static_cast<pid_t>(std::strtol(line.c_str() + key.size(), nullptr, 10));
+  return 0;
+}
 
 struct Prepared {
   const char* path;
@@ -131,6 +143,7 @@ void Child::watch() {
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) return ended_(ending_of(info));
     // It has ended, and a debugger that holds it has not let go of it yet.
+    if (++looks_ == looks_before_told && held_) held_(tracer_of(pid_));
     look_again_.expires_after(held_look_interval);
     look_again_.async_wait([this](const boost::system::error_code& cancelled) {
       if (!cancelled) watch();

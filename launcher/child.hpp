@@ -43,6 +43,9 @@ class Child {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] int exec_error() const { return exec_error_; }  ///< errno of an exec that failed; 0: the program runs.
+  /// `held` is called on the loop, once, when the process has ended and a debugger that traces it keeps its end from being
+  /// told, for 2 s already: with the debugger's process number, 0 where that is not known.
+  void on_held(std::function<void(pid_t tracer)> held) { held_ = std::move(held); }
   /// To the whole group.
   void signal(int number) const;
   /// Kills the group. `ended` is not called any more, and the destructor waits for nobody: for a process that may hang in the
@@ -60,6 +63,8 @@ class Child {
   boost::asio::posix::stream_descriptor watch_;
   boost::asio::steady_timer look_again_;
   std::function<void(Ending)> ended_;
+  std::function<void(pid_t)> held_;
+  int looks_ = 0;  // since it is held
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -1,7 +1,9 @@
 // What looks at a worker that hangs never delays its end. Real debuggers, and one that never lets go.
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
@@ -69,6 +71,27 @@ TEST_CASE("Python tells its own stacks, and no debugger stops it before that", "
     CHECK(job.says("most recent call first"));
   }
   CHECK_FALSE(gdb.was_called());
+}
+
+TEST_CASE("a dead worker that a person's debugger holds is told, with the debugger, and its end is known when that lets go", "[hang]") {
+  const TemporaryDirectory here;
+  const std::string file = here.path() + "/pid";
+  Job job{{.arguments = {"--no_python", "/bin/sh", "-c", "echo $$$$ >" + file + ".new; mv " + file + ".new " + file + "; echo started; exec sleep 1000"}}};
+  REQUIRE(job.line("started", patience));
+  pid_t worker = 0;
+  std::ifstream{file} >> worker;
+  REQUIRE(worker > 1);
+  auto debugger = std::make_unique<Job>(Job::Setting{.arguments = {source_path("tests/process/programs/holding_debugger.py"), "-p", std::to_string(worker)}, .program = "/usr/bin/python3"});
+  const auto attached = debugger->line("attach: ", patience);
+  REQUIRE(attached);
+  if (attached->find("refused") != std::string::npos) {
+    std::printf("SKIPPED: this user may not trace processes (kernel.yama.ptrace_scope)\n");
+    return;
+  }
+  REQUIRE(::kill(worker, SIGKILL) == 0);
+  CHECK(job.line("has ended, and process " + std::to_string(debugger->pid()) + " (a debugger?) holds it", patience));
+  debugger.reset();
+  CHECK(job.wait(patience) == 128 + SIGKILL);
 }
 
 TEST_CASE("a real debugger shows the stack of a program that hangs", "[hang]") {

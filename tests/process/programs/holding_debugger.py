@@ -9,6 +9,6 @@ PTRACE_ATTACH = 16
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
     signal.signal(number, signal.SIG_IGN)
 process = int(sys.argv[sys.argv.index("-p") + 1])
-if ctypes.CDLL(None).ptrace(PTRACE_ATTACH, process, None, None) == 0:
-    print(f"attached to {process}", flush=True)
+done = ctypes.CDLL(None).ptrace(PTRACE_ATTACH, process, None, None) == 0
+print("attach:", "done" if done else "refused", flush=True)
 time.sleep(100000)

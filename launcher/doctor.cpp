@@ -127,6 +127,12 @@ Findings health_port(const LaunchOptions& options, const DoctorFacts& facts) {
   return {finding};
 }
 
+Findings master_port(const LaunchOptions& options, const DoctorFacts& facts) {
+  if (!options.master_port || options.node_rank > 0) return {};  // rank 0 is elsewhere
+  if (facts.master_port_problem.empty()) return {well("master", fmt::format("the worker of rank 0 can listen at port {}", *options.master_port))};
+  return {fail("master", fmt::format("the worker of rank 0 cannot listen at port {}: {}", *options.master_port, facts.master_port_problem), "give --master_port another port, or 0 for any")};
+}
+
 // --- the machine --------------------------------------------------------------------------------------------------
 
 Findings clocks(const LaunchOptions& options, const DoctorFacts& facts) {
@@ -259,6 +265,7 @@ std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& f
   add(endpoint(launch, facts));
   add(etcd(facts.etcd));
   add(access(facts));
+  add(master_port(launch, facts));
   add(health_port(launch, facts));
   add(clocks(launch, facts));
   add(devices(launch, facts));

@@ -71,6 +71,7 @@ struct DoctorFacts {
   std::optional<ServiceFact> endpoint;
   std::vector<ServiceFact> etcd;
   std::string endpoint_port_problem;  ///< Why the endpoint's port cannot be opened here; empty: it can, or need not be
+  std::string master_port_problem;    ///< Why the worker of rank 0 could not listen at --master_port here; empty likewise
   std::string health_port_problem;
   std::vector<std::string> access_problems, access_warnings;
 

@@ -227,6 +227,7 @@ void look_at_meeting(const LaunchOptions& options, const Clock& clock, DoctorFac
     if (place) facts.endpoint_port_problem = problem_of_port(place->listen, options.endpoint->port);
   }
   for (const Endpoint& server : options.etcd) facts.etcd.push_back(look_at(server, has_tls, clock));
+  if (options.master_port && options.node_rank <= 0) facts.master_port_problem = problem_of_port("0.0.0.0", *options.master_port);
   if (options.side.health) facts.health_port_problem = problem_of_port(options.side.health->host.empty() ? "0.0.0.0" : options.side.health->host, options.side.health->port);
   if (!options.endpoint && options.etcd.empty()) return;
   if (const auto credentials = read_credentials(options.access, options.etcd.empty() ? AccessPeer::coordinator : AccessPeer::etcd); !credentials.ok())

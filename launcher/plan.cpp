@@ -24,7 +24,11 @@ std::string host_and_port(const Endpoint& e) {
 }
 
 Json meeting(const LaunchOptions& o) {
-  if (!o.endpoint && o.etcd.empty()) return {{"served_by", "this process, for this node alone"}};
+  if (!o.endpoint && o.etcd.empty()) {
+    Json alone{{"served_by", "this process, for this node alone"}};
+    if (o.master_port) alone["master_port_of_workers"] = *o.master_port;
+    return alone;
+  }
   Json json{{"backend", o.backend}};
   if (!o.etcd.empty()) {
     json["served_by"] = o.host_rule == HostRule::never ? "another node, elected through etcd" : "whichever node is elected through etcd";
@@ -37,6 +41,7 @@ Json meeting(const LaunchOptions& o) {
     json["endpoint"] = host_and_port(*o.endpoint);
     json["from"] = o.sources.endpoint;
   }
+  if (o.master_port) json["master_port_of_workers"] = *o.master_port;
   json["address_of_this_node"] = o.local_address.empty() ? Json("found out") : Json(o.local_address);
   json["tls"] = o.access.has_tls();
   json["token"] = o.access.has_token();

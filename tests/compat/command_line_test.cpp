@@ -149,6 +149,7 @@ TEST_CASE("8 Kubeflow's variables alone choose static, and the rank", "[compat][
   CHECK(plan.code == 0);
   CHECK(plan.says("\"endpoint\": \"h:10007\""));  // 7 is the workers'
   CHECK(plan.says("\"served_by\": \"another node\""));
+  CHECK(plan.says("\"master_port_of_workers\": 7"));
 }
 
 TEST_CASE("9 a number of nodes that cannot be", "[compat][process]") {

@@ -102,6 +102,7 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
 
       {"a certificate that is no PEM", "access", fails, [](Patient& p) { p.facts.access_problems = {"cert: no PEM"}; }},
       {"a key that others can read", "access", might, [](Patient& p) { p.facts.access_warnings = {"key: mode 0644"}; }},
+      {"the workers' port is taken", "master", fails, [](Patient& p) { p.options.launch.master_port = 29500, p.facts.master_port_problem = "in use"; }},
       {"the health port is taken", "health", fails, [](Patient& p) { p.options.launch.side.health = HealthPort{"", 9500, true}, p.facts.health_port_problem = "in use"; }},
       {"the health port of torch's variable is taken", "health", might, [](Patient& p) { p.options.launch.side.health = HealthPort{"", 9500, false}, p.facts.health_port_problem = "in use"; }},
 

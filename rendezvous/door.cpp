@@ -22,6 +22,7 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/link/socket.hpp"
+#include "rendezvous/door_watch.hpp"
 
 namespace elrun::inline v0 {
 namespace asio = boost::asio;
@@ -33,6 +34,7 @@ constexpr std::string_view tls_record = "\x16\x03";  // a handshake, of any vers
 
 constexpr int accepts_per_turn = 16;            // then others on the loop have theirs
 constexpr Duration pause_without_means = 100ms;  // before the next try, when the system has no descriptor or memory left
+constexpr Duration pause_without_room = 10ms;    // before the next look who may go
 
 bool is_everywhere(const std::string& address) { return address.empty() || address == "0.0.0.0" || address == "::"; }
 
@@ -73,13 +75,29 @@ std::uint16_t port_of(int socket) {
   return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(own).sin6_port : reinterpret_cast<const sockaddr_in&>(own).sin_port);
 }
 
-std::string address_of(int socket) {
+std::optional<SocketAddress> peer_of(int socket) {
   SocketAddress peer;
   peer.size = sizeof peer.storage;
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer.size) != 0) return {};
+  return peer;
+}
+
+std::string host_of(const SocketAddress& peer) {
   const std::string text = peer.host();
   constexpr std::string_view mapped = "::ffff:";  // a v4 address as a socket of both families sees it
   return text.starts_with(mapped) && text.find('.') != text.npos ? text.substr(mapped.size()) : text;
+}
+
+std::string address_of(int socket) {
+  const auto peer = peer_of(socket);
+  return peer ? host_of(*peer) : std::string{};
+}
+
+std::string peer_text(int socket) {
+  const auto peer = peer_of(socket);
+  if (!peer) return {};
+  const std::string host = host_of(*peer);
+  return host.find(':') == host.npos ? fmt::format("{}:{}", host, peer->port()) : fmt::format("[{}]:{}", host, peer->port());
 }
 
 bool descriptors_are_short(int newest) {
@@ -91,18 +109,24 @@ bool descriptors_are_short(int newest) {
 class PosixDoor final : public Door {
  public:
   PosixDoor(asio::io_context& loop, const Clock& clock, Fd listener, Options options, TurnedAway& turned_away, std::function<void(Fd)> enter)
-      : loop_{loop}, clock_{clock}, options_{options}, turned_away_{turned_away}, enter_{std::move(enter)}, port_{port_of(listener.get())}, listener_{loop, listener.get()}, pause_{loop}, patience_{loop} {
+      : loop_{loop}, clock_{clock}, options_{options}, turned_away_{turned_away}, enter_{std::move(enter)}, port_{port_of(listener.get())}, listener_{loop, listener.get()}, pause_{loop}, patience_{loop}, room_{loop},
+        inside_{clock, 2 * options.patience, [this, open = std::weak_ptr{alive_}](std::string_view why, const std::string& whom) {
+                  asio::post(loop_, [this, open, why, whom] {  // `why` is a literal
+                    if (!open.expired()) turned_away_.tell(why, whom);
+                  });
+                }} {
     (void)listener.give_up();
     wait_for_visitors();
   }
   [[nodiscard]] std::uint16_t port() const override { return port_; }
+  void let_in(std::string_view peer) override { inside_.let_in(plain_peer(peer)); }
 
  private:
   struct Visitor;
   using Visitors = std::list<std::shared_ptr<Visitor>>;
   struct Visitor {
     asio::posix::stream_descriptor socket;
-    Instant until;
+    Instant came, until;
     Visitors::iterator place{};
   };
 
@@ -119,6 +143,10 @@ class PosixDoor final : public Door {
   }
   void accept() {
     for (int i = 0; i < accepts_per_turn; ++i) {
+      if (visitors_.size() + inside_.size() >= options_.waiting_max && !make_room()) {  // somebody waits, and goes on waiting
+        room_.expires_after(pause_without_room);
+        return room_.async_wait(guarded([this] { accept(); }));
+      }
       Fd visitor{::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
       if (visitor) {
         admit(std::move(visitor));
@@ -140,14 +168,11 @@ class PosixDoor final : public Door {
       if (visitors_.empty()) return;  // and with it the visitor
       visitors_.pop_front();
     }
-    if (visitors_.size() >= options_.waiting_max) {
-      turned_away_.tell("connections that said nothing, to make room for others", address_of(visitors_.front()->socket.native_handle()));
-      visitors_.pop_front();
-    }
     const int on = 1;
     ::setsockopt(visitor.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (const auto words = read_ahead(visitor.get()); words && *words == welcome()) return enter_(std::move(visitor));  // it had to wait for us
-    const auto known = std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, clock_.now() + options_.patience});
+    if (const auto words = read_ahead(visitor.get()); words && *words == welcome()) return hand_over(std::move(visitor));  // it had to wait for us
+    const Instant now = clock_.now();
+    const auto known = std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, now, now + options_.patience});
     (void)visitor.give_up();
     known->place = visitors_.insert(visitors_.end(), known);
     listen_to(*known);
@@ -172,7 +197,7 @@ class PosixDoor final : public Door {
     const int socket = visitor.socket.native_handle();
     const auto words = read_ahead(socket);
     if (!words) return drop(visitor);
-    if (*words == welcome()) return let_in(visitor);
+    if (*words == welcome()) return show_in(visitor);
     switch (*words) {
       case FirstWords::unfinished: wake_at(socket, first_words_size); return listen_to(visitor);
       case FirstWords::http2:
@@ -190,11 +215,23 @@ class PosixDoor final : public Door {
     const int lowest = static_cast<int>(bytes);
     ::setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &lowest, sizeof lowest);
   }
-  void let_in(Visitor& visitor) {
+  void show_in(Visitor& visitor) {
     Fd socket{visitor.socket.release()};
     wake_at(socket.get(), 1);
     drop(visitor);
+    hand_over(std::move(socket));
+  }
+  void hand_over(Fd socket) {
+    Fd watched{::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)};
+    if (!watched) return turned_away_.tell("connections that found no free descriptor (ulimit -n)", address_of(socket.get()));
+    inside_.add(std::move(watched), peer_text(socket.get()));
     enter_(std::move(socket));
+  }
+  bool make_room() {
+    if (visitors_.empty() || visitors_.front()->came + door_turn > clock_.now()) return inside_.make_room();
+    turned_away_.tell("connections that said nothing, to make room for others", address_of(visitors_.front()->socket.native_handle()));
+    visitors_.pop_front();
+    return true;
   }
   void drop(Visitor& visitor) { visitors_.erase(visitor.place); }
 
@@ -217,9 +254,10 @@ class PosixDoor final : public Door {
   std::function<void(Fd)> enter_;
   std::uint16_t port_;
   asio::posix::stream_descriptor listener_;
-  asio::steady_timer pause_, patience_;
+  asio::steady_timer pause_, patience_, room_;
   Visitors visitors_;  // oldest first
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // callbacks hold it weakly
+  DoorWatch inside_;   // last: its thread tells of what it ends
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 /// \file The listening port. gRPC is given only connections that began to speak as its clients do: what says nothing, or
 /// anything else, costs one descriptor for a bounded time. gRPC's own listener stops for good when descriptors run out.
+/// Until somebody on a connection is let in its bytes are counted, too (`door_watch.hpp`): gRPC keeps what a stranger sends.
 
 #include <cstdint>
 #include <functional>
@@ -27,7 +28,8 @@ enum class FirstWords { unfinished, http2, tls, other };
 /// With so many bytes it is known in any case.
 constexpr std::size_t first_words_size = 24;
 
-constexpr std::size_t door_waiting_max = 16384;   ///< Connections that have not spoken; one more, and the oldest goes.
+/// Connections of which nobody was let in yet. More wait in the system's backlog until one of these is, or goes.
+constexpr std::size_t door_waiting_max = 512;
 constexpr std::uint64_t descriptor_reserve = 64;  ///< Of the process's descriptors, kept for what is not the door's.
 
 /// Tells of what was turned away: of each kind at once, and then in one line per minute at most.
@@ -52,7 +54,7 @@ class Door {
  public:
   struct Options {
     bool tls = false;  ///< What is let in: TLS alone, or plain HTTP/2 alone.
-    Duration patience = 10s;
+    Duration patience = 10s;  ///< To begin to speak; then twice as long to be let in.
     std::size_t waiting_max = door_waiting_max;
   };
   /// On an address, or on all for an empty one; port 0: any. `enter` is given connections that do not block.
@@ -60,6 +62,8 @@ class Door {
                                             Options options, TurnedAway& turned_away, std::function<void(Fd)> enter);
   virtual ~Door() = default;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
+  /// Somebody on this connection may take part: it is watched no more. `peer`: its other end, as gRPC writes it.
+  virtual void let_in(std::string_view peer) = 0;
 };
 
 }  // namespace elrun::inline v0

@@ -4,6 +4,7 @@
 #include <absl/synchronization/mutex.h>
 #include <grpcpp/grpcpp.h>
 
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <deque>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,6 +20,7 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "rendezvous.grpc.pb.h"
 #include "rendezvous/door.hpp"
 #include "rendezvous/grpc.hpp"
@@ -47,8 +50,9 @@ const std::string store_method = fmt::format("/{}/Calls", wire::JobStore::servic
 
 class NodeStream final : public GrpcStream, public StreamEnd {
  public:
-  NodeStream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, std::weak_ptr<StreamOwner*> owner, StreamNumber number)
-      : GrpcStream{std::move(call), std::move(open)}, owner_{std::move(owner)}, number_{number} {}
+  /// `let_in` is called when its Join was taken.
+  NodeStream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, std::weak_ptr<StreamOwner*> owner, StreamNumber number, std::function<void()> let_in)
+      : GrpcStream{std::move(call), std::move(open)}, owner_{std::move(owner)}, number_{number}, let_in_{std::move(let_in)} {}
   /// True until its Join has come, or it has ended.
   [[nodiscard]] bool is_newcomer() const { return !joined_ && !is_finished(); }
   void send(const CoordinatorMessage& message) override {
@@ -104,13 +108,42 @@ class NodeStream final : public GrpcStream, public StreamEnd {
       return abort();
     }
     if (const auto owner = owner_.lock(); owner && *message) (*owner)->received(number_, **message);
+    if (joined_ && let_in_ && !closing_ && !is_finished()) std::exchange(let_in_, {})();
   }
 
   std::weak_ptr<StreamOwner*> owner_;
   const StreamNumber number_;
+  std::function<void()> let_in_;  // none once it was called
   std::deque<grpc::ByteBuffer> queue_;  // its first one is being written
   std::uint64_t queued_ = 0;
   bool joined_ = false, closing_ = false;
+};
+
+// Gives gRPC its connections. Whoever does that also does what gRPC has to do for them at once, and on one that sends without
+// end that takes until it is cut: the loop is not for that.
+class Usher {
+ public:
+  Usher() : thread_{quiet_thread([this] { work_.run(); })} {}
+  ~Usher() { close(); }
+  Usher(const Usher&) = delete;
+  Usher& operator=(const Usher&) = delete;
+  void show_in(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd connection) {
+    boost::asio::post(work_, [&acceptor, connection = std::make_shared<Fd>(std::move(connection))] {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.fd = connection->give_up();
+      acceptor.HandleNewConnection(&parameters);
+    });
+  }
+  /// After the server was shut down.
+  void close() {
+    work_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  Loop work_{1};
+  boost::asio::executor_work_guard<Loop::executor_type> stays_{work_.get_executor()};
+  std::thread thread_;
 };
 
 // Streams that have not joined, oldest first: each has its time, and there are not too many of them.
@@ -186,6 +219,7 @@ class GrpcServer final : public StreamServer {
     door_.reset();
     owner_.reset();  // what streams still say finds nobody
     if (server_) server_->Shutdown(std::chrono::system_clock::time_point{});  // long past: it cancels every call
+    usher_.close();
     if (events_) events_->close();
   }
   Result<void> start(const std::string& address, std::uint16_t port) {
@@ -194,10 +228,8 @@ class GrpcServer final : public StreamServer {
     ELRUN_TRY_ASSIGN(const auto server_side, server_credentials(options_.access));
     token_ = credentials.token;
     // First of all, for it fails where another is the host already. Nobody comes in before the loop runs again.
-    ELRUN_TRY_ASSIGN(door_, Door::open(loop_, clock_, address, port, {credentials.has_tls(), options_.patience, options_.waiting_max}, turned_away_, [this](Fd connection) {
-      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-      parameters.fd = connection.give_up();
-      acceptor_->HandleNewConnection(&parameters);
+    ELRUN_TRY_ASSIGN(door_, Door::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience}, turned_away_, [this](Fd connection) {
+      usher_.show_in(*acceptor_, std::move(connection));
     }));
     for (std::size_t i = 0; i < calls_expected; ++i) expected_.emplace_back(*this);
     const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));
@@ -255,11 +287,17 @@ class GrpcServer final : public StreamServer {
     }
     const std::string method = call->context.method();
     if (method == node_method) return open_node_stream(std::move(call));
-    if (method == store_method) return open_store_stream(std::move(call), events_->open(), owner_, store_clients_);
+    if (method == store_method) {
+      door_->let_in(call->context.peer());  // by its token or its certificate; it says nothing before it is answered
+      return open_store_stream(std::move(call), events_->open(), owner_, store_clients_);
+    }
     refuse(std::move(call), events_->open(), {grpc::StatusCode::UNIMPLEMENTED, fmt::format("no part of elrun's rendezvous: {}", method)});
   }
   void open_node_stream(std::unique_ptr<GrpcCall> call) {
-    const auto stream = std::make_shared<NodeStream>(std::move(call), events_->open(), owner_, (*owner_)->number_stream());
+    auto let_in = [this, open = std::weak_ptr{owner_}, peer = call->context.peer()] {
+      if (!open.expired()) door_->let_in(peer);
+    };
+    const auto stream = std::make_shared<NodeStream>(std::move(call), events_->open(), owner_, (*owner_)->number_stream(), std::move(let_in));
     newcomers_.add(stream);
     stream->start();
   }
@@ -281,6 +319,7 @@ class GrpcServer final : public StreamServer {
   std::unique_ptr<GrpcEvents> events_;
   std::unique_ptr<grpc::Server> server_;
   std::deque<Expected> expected_;  // the next ones, when they come: in a crowd each would else wait for this loop's turn
+  Usher usher_;
   std::unique_ptr<Door> door_;
 };
 

@@ -56,7 +56,7 @@ class StreamServer {
 struct StreamServerOptions {
   Access access;
   Duration patience = Timeouts{}.newcomer;  ///< Each step of a newcomer, up to its Join, is made within this.
-  std::size_t waiting_max = newcomers_max;  ///< Of connections that say nothing, and of streams that do not join.
+  std::size_t waiting_max = newcomers_max;  ///< Of streams that do not join.
   Bytes memory_max = server_memory_max;     ///< Of what gRPC holds; beyond it connections and streams are ended.
 };
 

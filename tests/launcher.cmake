@@ -27,7 +27,7 @@ set_target_properties(launcher_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJ
 elrun_test(launcher_node_test SOURCES process/launcher_node_test.cpp LABELS process)
 elrun_test(side_doors_test SOURCES process/side_doors_test.cpp LABELS process grpc TIMEOUT 300)
 elrun_test(launcher_nodes_test SOURCES process/launcher_nodes_test.cpp LABELS process grpc)
-elrun_test(hardening_test SOURCES process/hardening_test.cpp LINK elrun::rendezvous_net LABELS process grpc TIMEOUT 300)
+elrun_test(hardening_test SOURCES process/hardening_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
 elrun_test(access_process_test SOURCES process/access_process_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc)
 if(TARGET elrun_launcher)
 add_dependencies(launcher_node_test elrun_launcher launcher_worker)

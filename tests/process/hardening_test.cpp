@@ -18,8 +18,10 @@
 
 #include "lib/base/fd.hpp"
 #include "rendezvous/door.hpp"
+#include "rendezvous/door_watch.hpp"
 #include "rendezvous/node_link.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/certificates.hpp"
 #include "tests/support/property.hpp"
 #include "tests/support/spawn.hpp"
 
@@ -119,7 +121,7 @@ struct Node {
   std::vector<CoordinatorMessage> heard{};
   std::unique_ptr<NodeLink> link{};
 
-  void connect(std::uint16_t port) {
+  void connect(std::uint16_t port, const Access& access = {}, const std::string& host = "127.0.0.1") {
     const NodeLink::Handler handler{.connected = [this] { join(); },
                                     .disconnected = [](const Failure&) {},
                                     .message =
@@ -127,7 +129,7 @@ struct Node {
                                           heard.push_back(message);
                                           if (const auto* world = std::get_if<World>(&message)) last = world->generation;
                                         }};
-    link = connect_to_coordinator(stage.loop, {"127.0.0.1", port}, stage.timeouts, incarnation, handler);
+    link = connect_to_coordinator(stage.loop, {host, port}, stage.timeouts, incarnation, handler, access);
   }
   void join() {
     Join message;
@@ -159,10 +161,17 @@ std::uint64_t resident_kib(pid_t pid) {
   return 0;
 }
 
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
 struct Store {
   std::uint16_t port = free_port();
-  Job job{{.arguments = {"store", "--host", "127.0.0.1", "--port", std::to_string(port)}}};
-  Store() { REQUIRE(job.line("serving the rendezvous")); }
+  Job job;
+  explicit Store(const std::vector<std::string>& more = {}) : job{{.arguments = with({"store", "--host", "127.0.0.1", "--port", std::to_string(port)}, more)}} {
+    REQUIRE(job.line("serving the rendezvous"));
+  }
 };
 
 }  // namespace
@@ -179,6 +188,14 @@ TEST_CASE("the first bytes of a connection say what it is", "[hardening]") {
     text[rng.below(text.size())] ^= static_cast<char>(1u << rng.below(8));
     CHECK(words(text) == FirstWords::other);
   });
+}
+
+TEST_CASE("a peer is written in one way", "[hardening]") {
+  CHECK(plain_peer("ipv4:10.0.0.1:29500") == "10.0.0.1:29500");
+  CHECK(plain_peer("ipv6:[::1]:29500") == "[::1]:29500");
+  CHECK(plain_peer("ipv6:%5Bfe80::1%25eth0%5D:29500") == "[fe80::1%eth0]:29500");
+  CHECK(plain_peer("10.0.0.1:29500") == "10.0.0.1:29500");
+  for (const char* odd : {"", "ipv", "ipv4:", "%", "%5", "%zz", "unix:/tmp/x"}) (void)plain_peer(odd);
 }
 
 TEST_CASE("a flood of strangers takes neither the port nor the job away, and leaves nothing behind", "[hardening][process][grpc]") {
@@ -283,6 +300,71 @@ TEST_CASE("behind the door every step has its time, and a length is judged befor
   CHECK(stage.until([&] { return std::all_of(crowd.begin(), crowd.end(), [](const auto& s) { return s->is_shown_out(); }); }));
   CHECK(a.count<Revoke>() + b.count<Revoke>() == 0);
   CHECK(said.find("turned away: streams that did not join") != std::string::npos);
+}
+
+TEST_CASE("what connections send before somebody is let in is counted, and so are they", "[hardening][process][grpc]") {
+  const TemporaryDirectory directory;
+  const CertificateAuthority authority{directory.path()};
+  const auto certificate = authority.sign("all", {"localhost", "127.0.0.1"});
+  write_file(directory.path() + "/token", "nobody guesses this one");
+  Access access;
+  std::vector<std::string> more;
+  const bool tls = GENERATE(false, true), token = GENERATE(false, true);
+  INFO((tls ? "TLS " : "") << (token ? "token" : ""));
+  std::string conf;
+  if (tls) {
+    access.ca_file = certificate.ca, access.certificate_file = certificate.certificate, access.key_file = certificate.key;
+    conf = "cacert=" + certificate.ca + ",cert=" + certificate.certificate + ",key=" + certificate.key;
+  }
+  if (token) access.token_file = directory.path() + "/token", conf += (conf.empty() ? "" : ",") + ("token_file=" + access.token_file);
+  if (!conf.empty()) more = {"--rdzv_conf", conf};
+  Store store{more};
+  Stage stage;
+  Node a{stage, "a"}, b{stage, "b"};
+  for (Node* node : {&a, &b}) node->connect(store.port, access);
+  REQUIRE(stage.until([&] { return a.count<World>() == 1 && b.count<World>() == 1; }));
+  const std::uint64_t resident_before = resident_kib(store.job.pid());
+
+  // Small headers in frames that never end: gRPC keeps each. Or a handshake, for as long as it is read.
+  std::string small;
+  for (int i = 0; i < 3000; ++i) small += std::string{"\0\x01x\x01y", 5};
+  const std::string begin = tls ? std::string{"\x16\x03\x01\x40\0\x01\0\x40\0\x03\x03", 11} + std::string(16373, 'x') : preface + settings + frame(1, 0, 1, small.substr(0, 5));
+  const std::string again = tls ? std::string{"\x16\x03\x01\x40\0", 5} + std::string(16384, 'x') : frame(9, 0, 1, small);
+  std::uint64_t peak = 0, sent = 0;
+  for (int i = 0; i < 16; ++i) {
+    Stranger stranger{store.port};
+    stranger.say(begin);
+    // 100 MB are enough to end a coordinator that takes them.
+    for (std::uint64_t bytes = 0; bytes < 100'000'000;) {
+      pollfd room{stranger.socket.get(), POLLOUT, 0};
+      if (::poll(&room, 1, 20'000) <= 0 || (room.revents & (POLLERR | POLLHUP)) != 0) break;
+      const ssize_t more_bytes = ::send(stranger.socket.get(), again.data(), again.size(), MSG_NOSIGNAL);
+      if (more_bytes < 0 && errno != EAGAIN) break;
+      bytes += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0)), sent += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0));
+    }
+    CHECK(stage.until([&] { return stranger.is_shown_out(); }));
+    peak = std::max(peak, resident_kib(store.job.pid()));
+    stage.loop.poll();
+  }
+  // More than there are places for, which say how they would begin and nothing more.
+  std::vector<std::unique_ptr<Stranger>> held;
+  auto crowd = std::async(std::launch::async, [&] {
+    for (std::size_t i = 0; i < door_waiting_max + 300; ++i) {
+      held.push_back(std::make_unique<Stranger>(store.port));
+      held.back()->say(tls ? begin.substr(0, 300) : preface + settings);
+    }
+  });
+  REQUIRE(stage.until([&] { return crowd.wait_for(0s) == std::future_status::ready; }));
+  crowd.get();
+  Node c{stage, "c"};
+  c.connect(store.port, access);
+  CHECK(stage.until([&] { return c.count<Waiting>() == 1; }));
+  CHECK(descriptors(store.job.pid()) < 2 * door_waiting_max + 100);
+  peak = std::max(peak, resident_kib(store.job.pid()));
+  INFO("resident: " << resident_before << " KiB before, at most " << peak << "; sent: " << sent);
+  if (resident_tells) CHECK(peak < resident_before + 96 * 1024);
+  CHECK(a.count<Revoke>() + b.count<Revoke>() == 0);
+  if (!tls) CHECK(store.job.line("turned away: connections that sent more than 64 KiB before they were let in"));
 }
 
 TEST_CASE("a thousand nodes that came and went leave nothing in the coordinator's process", "[hardening][process][grpc]") {

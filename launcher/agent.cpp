@@ -293,10 +293,13 @@ class Agent {
   void hold_port() {
     const bool is_first = port_.number() == 0;
     port_ = options_.master_port ? HeldPort::exactly(*options_.master_port) : HeldPort::any(port_.number());
-    // Only where rank 0 is expected: of several agents on one machine, the others find its worker there.
-    if (is_first && options_.master_port && !port_.is_held() && options_.node_rank <= 0)
+    if (!options_.master_port) return;
+    // Of several agents on one machine, only that of rank 0 keeps it: its worker may not allow the reuse of addresses.
+    const bool is_for_here = options_.node_rank <= 0;
+    if (is_first && is_for_here && !port_.is_held())
       log_.warning(fmt::format("--master_port {} is in use on this machine: the worker of rank 0 will not be able to listen there; end who has it, or give another port",
                                *options_.master_port));
+    if (!is_for_here) port_.release();
   }
 
   void perform(const Spawn& a) {

@@ -1,6 +1,7 @@
 #include "launcher/stack_tools.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr std::size_t output_max = 256 * 1024;
+constexpr rlim_t written_max = 4 * 1024 * 1024;  // by a tool that does not stop to write: its file may be in memory
 constexpr Duration share_least = 1s;  // in less than this no tool says anything
 
 std::string beginning_of(const Path& path) {
@@ -76,6 +78,8 @@ void StackTools::start_next() {
       log_.warning(fmt::format("worker {} of this node: its stacks are not known: {}", next.worker.value(), message(started.failure())));
       continue;
     }
+    const rlimit written{written_max, written_max};
+    ::prlimit((*started)->pid(), RLIMIT_FSIZE, &written, nullptr);
     running_ = Running{next.worker, next.command.front(), output, now, std::move(*started), started_};
     deadline_.expires_after(share);
     deadline_.async_wait([this](const boost::system::error_code& error) {

@@ -56,6 +56,19 @@ TEST_CASE("a debugger that never lets go of hung workers ends with them, and hol
   CHECK(times_said(job.output(), "stacks of worker ") == 2);
 }
 
+TEST_CASE("a tool that floods its output is cut off, and eight workers end as soon as one", "[hang]") {
+  const TemporaryDirectory folder;
+  std::ofstream{folder.path() + "/gdb"} << "#!/bin/sh\nexec yes\n";
+  fs::permissions(folder.path() + "/gdb", fs::perms::owner_all);
+  Job job{{.arguments = with(by_output, {"--nproc_per_node", "8", "--no_python", "/bin/sleep", "1000"}), .environment = {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"XDG_RUNTIME_DIR", folder.path()}}}};
+  REQUIRE(job.line("this is a hang", patience));
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(job.wait(patience) == 174);
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds{20});
+  CHECK(job.says("stacks of worker 0"));
+  CHECK(job.output().size() < std::size_t{4} << 20);
+}
+
 TEST_CASE("Python tells its own stacks, and no debugger stops it before that", "[hang]") {
   const HoldingGdb gdb;
   const std::vector<std::string> sleeps{"-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"};

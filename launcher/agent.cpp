@@ -181,7 +181,10 @@ class Agent {
     const auto served = coordinator(supervisor_.last_generation().number).serve(place->listen, options_.endpoint->port);
     if (!served) {
       coordinator_.reset();
-      // Another agent of this machine, or `elrun store`, was first.
+      // Another agent of this machine, or `elrun store`, was first. Where this very node is to serve, a stranger is more likely.
+      if (served.failure().code == Code::already_exists && options_.host_rule == HostRule::always && !std::exchange(told_of_taken_port_, true))
+        log_.warning(fmt::format("port {} of this machine is taken already: this node does not serve the rendezvous, and joins whoever does so there; if it is another program's, end that, or give another port",
+                                 options_.endpoint->port));
       if (served.failure().code == Code::already_exists) return false;
       return served.failure();
     }
@@ -468,7 +471,7 @@ class Agent {
   bool busy_ = false, link_is_up_ = false;
   bool finished_ = false, reported_ = false, lingered_ = false;  // the end: no worker is left, all is said, others had their time
   NameLookup lookup_{loop_};  // whether the coordinator's name leads to this machine now
-  bool looking_up_ = false;
+  bool looking_up_ = false, told_of_taken_port_ = false;
   Finish finish_;  // once finished_
   int exit_code_ = exit_code::internal;
   HeldPort port_;  // told in Join after the generation port_is_for_, and held until this node's workers start

@@ -182,8 +182,8 @@ std::string store_help_text() {
          "  --checkpoint-root DIR       where the job's checkpoints are: its generations are counted on from there\n"
          "  --log-format text|json      of its own lines\n"
          "\n"
-         "Exit codes: 0 the job has ended, well or not, 64 usage, 78 the port cannot be opened or the access is wrong, 128+n\n"
-         "signal n asked it to end.\n";
+         "Exit codes: 0 the job has ended, well or not, 64 usage, 70 the system refused what it needs,\n"
+         "78 the port cannot be opened or the access is wrong, 128+n signal n asked it to end.\n";
 }
 
 std::string doctor_help_text() {

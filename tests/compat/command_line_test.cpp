@@ -217,6 +217,17 @@ TEST_CASE("13 a master port keeps one node static", "[compat][process]") {
   CHECK(ended.code == 0);
   CHECK(lines_with(ended.output, "id=") ==
         std::vector<std::string>{"id=none master=127.0.0.1:" + port + " rank=0 group=0", "id=none master=127.0.0.1:" + port + " rank=1 group=0"});
+  CHECK_FALSE(ended.says("is in use"));
+  const int taken = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(taken, reinterpret_cast<const sockaddr*>(&address), size) == 0);
+  REQUIRE(::getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const std::string its = std::to_string(ntohs(address.sin_port));
+  CHECK(place.run(joined({"--master-port", its}, say_id)).says("--master_port " + its + " is in use on this machine"));
+  ::close(taken);
   const Ended any = place.run(joined({"--master-port", "0"}, say_id));
   CHECK(any.code == 0);
   CHECK(run_id(any) == "none");

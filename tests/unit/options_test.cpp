@@ -257,6 +257,14 @@ TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
   CHECK(launch({"--rdzv_conf", "join_timeout=0.2", "s"}).timeouts.consistent());
 }
 
+TEST_CASE("--help names every exit code that is elrun's own", "[options]") {
+  const std::string text = refused({"--help"}).text;
+  for (const char* code : {" 64 ", "\n66 ", " 69 ", " 70 ", "\n78 ", " 126/127 ", " 128+n ", " 170 ", " 171 ", " 172 ", " 174 "}) {
+    INFO(code);
+    CHECK(contains(text.substr(text.find("Exit codes:")), code));
+  }
+}
+
 TEST_CASE("quotes that no shell took away from --rdzv_conf are no part of it", "[options]") {
   for (const char* conf : {"\"join_timeout=20,lease_ttl=3\"", "'join_timeout=20,lease_ttl=3'", "'join_timeout=20','lease_ttl=3'",
                            "join_timeout='20', lease_ttl=\"3\"", " ' join_timeout = \"20\" , lease_ttl=3 ' "}) {

@@ -29,7 +29,7 @@ struct HoldingGdb {
   }
   [[nodiscard]] std::string calls() const { return folder.path() + "/calls"; }
   [[nodiscard]] bool was_called() const { return fs::exists(calls()); }
-  [[nodiscard]] std::map<std::string, std::string> environment() const { return {{"PATH", folder.path() + ":/usr/bin:/bin"}}; }
+  [[nodiscard]] std::map<std::string, std::string> environment() const { return {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"TMPDIR", folder.path()}}; }
   TemporaryDirectory folder;
 };
 
@@ -60,7 +60,7 @@ TEST_CASE("a tool that floods its output is cut off, and eight workers end as so
   const TemporaryDirectory folder;
   std::ofstream{folder.path() + "/gdb"} << "#!/bin/sh\nexec yes\n";
   fs::permissions(folder.path() + "/gdb", fs::perms::owner_all);
-  Job job{{.arguments = with(by_output, {"--nproc_per_node", "8", "--no_python", "/bin/sleep", "1000"}), .environment = {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"XDG_RUNTIME_DIR", folder.path()}}}};
+  Job job{{.arguments = with(by_output, {"--nproc_per_node", "8", "--no_python", "/bin/sleep", "1000"}), .environment = {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"XDG_RUNTIME_DIR", folder.path()}, {"TMPDIR", folder.path()}}}};
   REQUIRE(job.line("this is a hang", patience));
   const auto began = std::chrono::steady_clock::now();
   CHECK(job.wait(patience) == 174);
@@ -112,7 +112,8 @@ TEST_CASE("a real debugger shows the stack of a program that hangs", "[hang]") {
     std::printf("SKIPPED: no gdb\n");
     return;
   }
-  Job job{{.arguments = {"--hang_timeout", "5", "--hang_on", "output", "--tee", "3", "--no_python", "/bin/sleep", "1000"}, .environment = {{"PATH", "/usr/bin:/bin"}}}};
+  const TemporaryDirectory folder;
+  Job job{{.arguments = with(by_output, {"--no_python", "/bin/sleep", "1000"}), .environment = {{"PATH", "/usr/bin:/bin"}, {"TMPDIR", folder.path()}}}};
   CHECK(job.wait(patience) == 174);
   INFO(job.output());
   CHECK((job.says("nanosleep") || job.says("was not done after")));

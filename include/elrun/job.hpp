@@ -13,6 +13,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <elrun/device.hpp>
@@ -54,6 +56,8 @@ namespace detail {
 /// computes with, inside a `use` or `use_grad` scope of its unit.
 template <class T>
 class Tensor {
+  static_assert(std::is_same_v<T, float>, "a job trains parameters of float: use Tensor<float>");
+
  public:
   Tensor() = default;
   /// Elements in row-major order. Throws before `seal()`, and out of scope where parameters are sharded.
@@ -98,9 +102,10 @@ class ELRUN_API UseScope {
 /// A cheap handle; valid as long as the job.
 class ELRUN_API Unit {
  public:
-  /// Declares a parameter, before `seal()`. `T` is float; names are unique in the unit.
+  /// Declares a parameter, before `seal()`; throws Error (`invalid_argument`) after it. `T` is float; names are unique in the unit, which `seal` checks.
   template <class T>
   Tensor<T> tensor(std::string_view name, Shape shape, TensorOptions options = {}) {
+    static_assert(std::is_same_v<T, float>, "a job trains parameters of float: declare unit.tensor<float>(name, shape)");
     return Tensor<T>{declare(name, DTypeOf<T>::value, std::move(shape), options)};
   }
   /// Weights are there until the scope ends. After `restore()`. Sharded parameters are gathered by it, and released at the
@@ -112,9 +117,10 @@ class ELRUN_API Unit {
   /// * but not between the end of `slots()` and `apply`, where others vote already: sharded parameters are an error there;
   /// * no scope is open when `next_step`, `apply` or `evaluate` are called.
   /// When the world changes under it, it returns at once: memory is there, its contents are unspecified.
+  /// Throws Error (`invalid_argument`) where it is not allowed, and after the last step where those who have the weights are gone.
   [[nodiscard]] UseScope use(Stream stream = {});
   /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off. Inside a slot
-  /// of a step, at most as often per slot as the unit's tensors declare `uses`; ends before its slot does.
+  /// of a step, at most as often per slot as the unit's tensors declare `uses`; ends before its slot does. Throws Error (`invalid_argument`) elsewhere.
   [[nodiscard]] UseScope use_grad(Stream stream = {});
 
  private:
@@ -124,27 +130,41 @@ class ELRUN_API Unit {
   void* impl_;
 };
 
-/// One micro-batch of one step that this process happens to own.
+/// One micro-batch of one step that this process happens to own, or of an evaluation. A loop over `slots()` has one at a time: a reference is valid
+/// until the loop goes on to the next one, that of an evaluation until `forward` returns. A slot that is moved out of the loop keeps its index, samples and
+/// random numbers, and is over when the loop goes on. It must not outlive the job.
 class ELRUN_API Slot {
  public:
+  Slot(Slot&&) noexcept = default;
+  Slot& operator=(Slot&&) noexcept = default;
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+  ~Slot() = default;
   /// Number of the slot in its step: 0 .. V-1.
   [[nodiscard]] std::uint32_t index() const { return index_; }
-  /// Ids of the samples, `micro_batch` of them, whoever runs the slot.
+  /// Ids of the samples, `micro_batch` of them, whoever runs the slot. Valid as long as the slot.
   [[nodiscard]] std::span<const std::uint64_t> samples() const { return samples_; }
   [[nodiscard]] RandomStream rng() const { return rng_; }
-  /// The slot's loss, a mean over its `tokens` (or samples). Exactly once per slot.
+  /// The slot's loss, a mean over its `tokens` (or samples). Exactly once per slot; throws Error (`invalid_argument`) the second time, and once the slot is over.
   void report(float loss, std::uint64_t tokens);
   void report(DeviceScalar loss, std::uint64_t tokens);
-  /// The world changed: nothing that this slot computes will be used. Never wrong when it says true.
+  /// Adds to a sum of the evaluation, beside its loss: hits, say. Added up over a slot's calls, then over the slots as losses are, so the bits are the same at any
+  /// world size. Throws Error (`invalid_argument`) in a slot of a step, once the slot is over, for a name of more than 64 bytes or none, for a value that is
+  /// no finite number, and beyond 64 names.
+  void add(std::string_view name, double value);
+  /// The world changed: nothing that this slot computes will be used. Never wrong when it says true. Then it may end in any way: without a report, and by
+  /// an exception too (see `run`).
   [[nodiscard]] bool revoked() const;
 
  private:
   friend class Step;
   friend class Job;
   friend struct SlotAccess;
+  Slot() = default;
   void* impl_ = nullptr;
+  std::uint64_t serial_ = 0, generation_ = 0;  // which of this process's slots, and of which world
   std::uint32_t index_ = 0;
-  std::span<const std::uint64_t> samples_;
+  std::vector<std::uint64_t> samples_;
   RandomStream rng_;
 };
 
@@ -167,7 +187,8 @@ struct StepResult {
 class ELRUN_API Step {
  public:
   [[nodiscard]] std::uint64_t number() const { return number_; }  ///< 0 for the first step.
-  /// The slots of this process, one after the other; ends early when the step is revoked.
+  /// The slots of this process, one after the other; ends early when the step is revoked. Once per step, and for one loop: throws Error (`invalid_argument`) the second
+  /// time, and after `apply`. The loop throws Error (`invalid_argument`) for a slot that was left without `report` or with an open `use_grad` scope.
   class Slots;
   [[nodiscard]] Slots slots();
   /// With this probability (0 to 1, drawn from the plan's seed and the step's number) one slot of the step is computed by
@@ -177,6 +198,7 @@ class ELRUN_API Step {
   ///
   /// On all ranks with the same number (else all end with an Error that names both), before `slots()`, which may then hand out a slot of another rank first: a program
   /// that counts its slots counts that one, too. In a world of one it does nothing. For zero(0) and zero(1).
+  /// Throws Error (`invalid_argument`) for another placement, for no probability, and out of this order.
   /// Costs no memory, and in an audited step the time of one slot and one pass over a gradient: with probability p and V
   /// slots on W ranks about p W / V of the whole.
   void audit(double probability);
@@ -189,6 +211,10 @@ class ELRUN_API Step {
   /// and, of a step that was decided while a member was away, with what that member voted for. What differs throws Error (`mismatch`) on all ranks. What was never
   /// decided is not remembered. Where the whole world begins at a checkpoint, nobody knows what its next steps had: then values of step 0 that
   /// the checkpoint's last step did not have are a warning.
+  ///
+  /// Returns with `decided` false when the step was revoked. Throws Error: `invalid_argument` (options out of bounds, all at once; another optimizer than the plan's; slots that
+  /// were not run; a scope that is open; a second call; a thread whose rounding mode was changed), `mismatch` as above and for ranks that make different calls,
+  /// `corrupt` from an audit, `generation_over` and others where this process has no place in a next generation.
   StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
   StepResult apply(const Sgd& optimizer, const ApplyOptions& options);
   StepResult apply(const Lion& optimizer, const ApplyOptions& options);
@@ -196,6 +222,7 @@ class ELRUN_API Step {
  private:
   friend class Job;
   Step(void* impl, std::uint64_t number) : impl_{impl}, number_{number} {}
+  Slot* first_slot();
   Slot* next_slot();
   void* impl_;
   std::uint64_t number_;
@@ -217,7 +244,7 @@ class Step::Slots {
 
    private:
     friend class Slots;
-    explicit iterator(Step* step) : step_{step}, slot_{step->next_slot()} {}
+    explicit iterator(Step* step) : step_{step}, slot_{step->first_slot()} {}
     Step* step_;
     Slot* slot_;
   };
@@ -238,24 +265,32 @@ struct Outcome {
 };
 
 /// A forward-only pass over samples.
-struct Evaluation {
-  float loss = 0;  ///< Mean over the slots, folded by the canonical tree: the same at any world size.
+struct ELRUN_API Evaluation {
+  /// Mean over the tokens that slots reported (over the samples, where all reported 0 tokens): a slot with fewer of them weighs less. Folded by the canonical tree, so it is the
+  /// same at any world size.
+  float loss = 0;
   std::uint64_t tokens = 0;
   bool decided = false;  ///< False: revoked by a change of the world; call again after `next_step()`.
+  std::vector<std::pair<std::string, double>> sums{};  ///< What slots added, in the order of the names.
+  /// What slots added under this name; 0 where none did.
+  [[nodiscard]] double sum(std::string_view name) const;
 };
 
 /// The job of this process. Use from the thread that `run` called. Where its node has several workers, weights and gradients may lie
 /// in memory that peers read: a child made by fork sees them change, and must not write to them.
 class ELRUN_API Job {
  public:
-  /// First of all calls. Problems of the plan and of the options end the program with exit code 78, all at once.
+  /// First of all calls, once: each other one before it throws. Throws Error (`invalid_argument`) that names all problems of the plan and of the options at once. As all
+  /// such errors it ends the process with 78 when the program lets it out, see `run`.
   void configure(const Plan& plan, const CheckpointOptions& checkpoint = {});
+  /// Throws Error (`invalid_argument`) before `configure`.
   [[nodiscard]] const Plan& plan() const;
 
-  /// Declares a unit. Names are unique; the order of declaration is the order in the state hash and the checkpoint.
+  /// Declares a unit. Throws Error (`invalid_argument`) before `configure` and after `seal`; names that are used twice are told by `seal`. Names are unique; the order of declaration is the order in the state hash and the checkpoint.
   Unit unit(std::string_view name);
   /// Small host state that is rolled with the step: `value` is restored before `restore()` returns and saved with every
-  /// checkpoint. Registered before `restore()`; lives as long as the job.
+  /// checkpoint. Registered before `restore()`; lives as long as the job. Throws Error (`invalid_argument`) before `configure`, after `restore`, and for a name
+  /// that was used before.
   template <class T>
     requires std::is_trivially_copyable_v<T>
   void state(std::string_view name, T& value) {
@@ -264,31 +299,40 @@ class ELRUN_API Job {
 
   /// Bytes per rank by state for every placement, slots per rank and the part of the compute that works, in a world of so
   /// many ranks, so many to a node (0: all on one) and on the last what is left: a table for people, in lines. After the last
-  /// declaration; allocates nothing, and needs no `seal()`.
+  /// declaration; allocates nothing, and needs no `seal()`. Throws Error (`invalid_argument`) before `configure`, for a world of 0, and for declarations that `seal` would
+  /// refuse.
   [[nodiscard]] std::string plan_table(std::uint32_t world, std::uint32_t ranks_per_node = 0) const;
   /// Plans the layout and allocates everything. Nothing is allocated afterwards; but where nodes differ in their number of
   /// workers, who holds what of a hybrid placement is known in `restore()` alone, and allocated anew there. Prints bytes per
-  /// rank by state.
+  /// rank by state. Throws Error: `invalid_argument` before `configure`, the second time, with all problems of the declarations at once, and,
+  /// before anything is allocated, where this rank would hold more than its machine has.
   void seal();
   /// Puts the newest state into the arenas: from a committed checkpoint of any world size. False only when the whole
   /// world starts from nothing. A checkpoint of another plan or model, or a root in which nothing is readable, ends the
-  /// program with a message that names both sides.
+  /// program with a message that names both sides. Throws Error: `invalid_argument` before `seal` and the second time; `mismatch` for a checkpoint of something else and for
+  /// workers that run another program, plan or options; failures of the storage; `generation_over` and others where this process has no place in a next generation.
   [[nodiscard]] bool restore();
-  /// Random numbers for initial values, by name; the same on every rank.
+  /// Random numbers for initial values, by name; the same on every rank. Throws Error (`invalid_argument`) before `configure`.
   [[nodiscard]] RandomStream rng(std::string_view name) const;
 
   /// The next step, or nothing when the plan's steps are all decided: then the final checkpoint is committed and the
-  /// outcome known on all ranks. Checkpoints are saved in here.
+  /// outcome known on all ranks. Checkpoints are saved in here. On all ranks, as `evaluate` and `verify` are, in the same order.
+  /// Throws Error: `invalid_argument` before `restore`, before the last step was applied, with an open scope and for a thread whose rounding mode was changed; `mismatch` for
+  /// ranks that make different calls, and for parameters that differ before the first step; `refused` when a newer job owns the checkpoints; what kept the final
+  /// checkpoint from being saved; `generation_over` and others where this process has no place in a next generation.
   [[nodiscard]] std::optional<Step> next_step();
   /// Ids of the slots that this process will be handed next, in order and at most `count` of them, should the world stay
-  /// as it is: for who reads ahead (elrun/loader.hpp). What slots really come, `slots()` says.
+  /// as it is: for who reads ahead (elrun/loader.hpp). What slots really come, `slots()` says. Throws nothing but bad_alloc.
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   /// Runs `forward` on the slots of a pass over samples 0 .. count-1 in order (the last slot may be short), spread
-  /// over the world; nothing is applied. `forward` reports each slot's loss.
+  /// over the world; nothing is applied. `forward` reports each slot's loss. On all ranks, with the same count, between steps.
+  /// Throws Error: `invalid_argument` before `restore`, inside a slot, with an open scope, for too many slots, and for a slot without a report; `mismatch` for ranks that
+  /// make different calls; and whatever `forward` throws.
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
-  /// After the last step.
+  /// After the last step; throws Error (`invalid_argument`) before it.
   [[nodiscard]] const Outcome& outcome() const;
 
+  // What follows throws nothing, but for bad_alloc.
   /// One line to standard output, from one process of the world.
   void print(std::string_view line);
   /// Whether this process is the one that prints; for output that is costly to make.
@@ -315,7 +359,8 @@ class ELRUN_API Job {
 /// Finds this worker's place (see Session::open), runs `program`, and returns the exit code for `main`: 0 when it
 /// returned, 78 for a wrong configuration, 1 for another failure, whose message goes to standard error. Where sharded
 /// state was lost with a worker and there is no checkpoint, `program` is left by an exception and run again, with a new
-/// Job.
+/// Job. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun; such an exception
+/// costs no restart). So it is written to be run several times: what it needs, it makes anew.
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
 
 }  // namespace elrun::inline v0

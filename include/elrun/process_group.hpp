@@ -156,6 +156,11 @@ class ELRUN_API ProcessGroup {
   /// The deadline of calls that begin from now on, instead of GroupOptions::collective. Thread-safe.
   void set_deadline(Duration collective);
 
+  /// What calls that begin from now on are for, as a number of the program's own: a rank that hears another number than its own fails with `mismatch`, which
+  /// names both by `name` (any number has to have one; null: the numbers themselves). 0 to begin with. By the thread that makes the calls, and while none
+  /// that was begun is under way.
+  void set_label(std::uint16_t label, const char* (*name)(std::uint16_t label) = nullptr);
+
   /// Ends every call now, with this reason. Thread-safe; never waits.
   void revoke(const Failure& why);
 

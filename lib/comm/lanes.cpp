@@ -183,6 +183,8 @@ class Lanes::State {
     return or_withdraw(try_reduce(in, out, count, type, op, gather, limit));
   }
 
+  void set_label(const CallLabel& label) { label_ = label; }
+
  private:
   // --- exchange ---
 
@@ -417,7 +419,7 @@ class Lanes::State {
   }
 
   /// The whole part of this rank in the peer's input, of which the next chunk shows the beginning.
-  static Result<const std::byte*> lent_part(Peer& peer, std::size_t size) {
+  Result<const std::byte*> lent_part(Peer& peer, std::size_t size) const {
     ELRUN_TRY_ASSIGN(const SendPiece first, head(peer));
     const Chunk chunk = peer.in->chunks[peer.taken % chunks_max];
     ELRUN_TRY_ASSIGN(const SharedMemory* const memory, peer.shown.find(chunk.buffer));
@@ -508,7 +510,7 @@ class Lanes::State {
 
   void lend(const LentPlace& place, std::uint64_t length, std::uint64_t total, std::span<Peer* const> to) {
     for (Peer* const peer : to) {
-      post_chunk(*peer, {.call = peer->call, .total = total, .offset = place.offset, .length = length, .buffer = place.buffer});
+      post_chunk(*peer, {.call = call_word(peer->call, label_.number), .total = total, .offset = place.offset, .length = length, .buffer = place.buffer});
       peer->lent_until = peer->posted;
     }
   }
@@ -551,7 +553,7 @@ class Lanes::State {
   void post(Slot& slot, std::uint64_t length, std::uint64_t total, std::span<Peer* const> to) {
     slot.holders.clear();
     for (Peer* const peer : to) {
-      post_chunk(*peer, {.call = peer->call, .total = total, .offset = slot.offset, .length = length});
+      post_chunk(*peer, {.call = call_word(peer->call, label_.number), .total = total, .offset = slot.offset, .length = length});
       slot.holders.push_back({peer, peer->posted});
     }
   }
@@ -571,7 +573,7 @@ class Lanes::State {
   static bool available(const Peer& peer) { return peer.in->posted.load() != peer.taken; }
 
   /// The next chunk, which is there, judged: nothing of it is believed.
-  static Result<SendPiece> head(Peer& peer) {
+  Result<SendPiece> head(Peer& peer) const {
     const std::uint64_t ahead = peer.in->posted.load() - peer.taken;
     const Chunk chunk = peer.in->chunks[peer.taken % chunks_max];
     const SharedMemory* memory = &peer.view;
@@ -582,7 +584,8 @@ class Lanes::State {
     if (ahead > chunks_max || chunk.length == 0 || chunk.offset > memory->size() || chunk.length > memory->size() - chunk.offset) {
       return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk that is none", peer.rank.value()), .peer = peer.rank};
     }
-    if (chunk.call != peer.call || chunk.total != peer.total) return differing(peer, chunk);
+    if (const std::uint16_t theirs = label_of(chunk.call); theirs != label_.number) return differing_labels(peer.rank, theirs, label_);
+    if (call_of(chunk.call) != peer.call || chunk.total != peer.total) return differing(peer, chunk);
     return SendPiece{memory->data() + chunk.offset, chunk.length};
   }
 
@@ -616,7 +619,7 @@ class Lanes::State {
     return {.code = Code::protocol,
             .remedy = Remedy::abort_group,
             .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls", peer.rank.value(), chunk.total,
-                                chunk.call, peer.total, peer.call),
+                                call_of(chunk.call), peer.total, peer.call),
             .peer = peer.rank};
   }
 
@@ -724,6 +727,7 @@ class Lanes::State {
   std::vector<Peer*> everybody_;  // who is attached
   std::vector<Slot> slots_;
   LentBuffers lent_;
+  CallLabel label_;
   std::atomic<bool> over_{false};
   int spins_ = 0, yields_ = 0;
 
@@ -756,6 +760,7 @@ Lanes::Offer Lanes::offer(Rank peer) const { return state_->offer(peer); }
 Result<void> Lanes::attach(Rank peer, Fd region, Bytes size, Fd bell, Fd post) {
   return state_->attach(peer, std::move(region), size, std::move(bell), std::move(post));
 }
+void Lanes::set_label(const CallLabel& label) { state_->set_label(label); }
 Result<void> Lanes::share(const SharedBuffer& buffer) { return state_->share(buffer); }
 bool Lanes::attached(Rank peer) const { return state_->attached(peer); }
 void Lanes::lose(Rank peer) noexcept { state_->lose(peer); }

@@ -8,6 +8,7 @@
 
 #include <elrun/process_group.hpp>
 
+#include "lib/comm/label.hpp"
 #include "lib/base/fd.hpp"
 
 namespace elrun::inline v0 {
@@ -33,6 +34,8 @@ class Lanes {
   Result<void> attach(Rank peer, Fd region, Bytes size, Fd bell, Fd post);
   [[nodiscard]] bool attached(Rank peer) const;
 
+  /// Of calls that begin from now on.
+  void set_label(const CallLabel& label);
   /// From now on what is sent out of `buffer` to attached peers is read in place by them.
   Result<void> share(const SharedBuffer& buffer);
 

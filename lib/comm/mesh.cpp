@@ -194,7 +194,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       call_done_ = !by_frames;
       call_succeeded_ = true;
     }
-    if (by_frames) asio::post(loop_, [this, sends, receives, whom, limit] { begin_call(sends, receives, whom, limit); });
+    if (by_frames) asio::post(loop_, [this, sends, receives, whom, limit, label = callers_label_] { begin_call(sends, receives, whom, limit, label); });
     if (meanwhile) meanwhile();
     if (!thread_.joinable()) return {};  // a world of one moves nothing
     Result<void> through_memory;
@@ -243,6 +243,11 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   }
 
   [[nodiscard]] const Membership& membership() const { return me_; }
+
+  void set_label(const CallLabel& label) {
+    callers_label_ = label;
+    if (lanes_) lanes_->set_label(label);
+  }
 
  private:
   struct Peer {
@@ -538,8 +543,9 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   // --- calls ---
 
-  void begin_call(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+  void begin_call(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit, const CallLabel& label) {
     if (over_) return end_call(false);
+    label_ = label;
     calling_ = true;
     sides_open_ = 1;  // this function's own hold, so that the call does not end while it begins
     timer_.expires_after(limit);
@@ -629,12 +635,14 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     const FrameHeader& frame = *peer.frame;
     if (peer.reading) return;
     const bool wanted = !peer.in.done();
-    if (frame.call > peer.call && !wanted) return;  // the peer is ahead: its bytes wait in the socket
-    if (!wanted || frame.call != peer.call || frame.total != peer.in_total || frame.length > peer.in.left()) {
+    const std::uint64_t call = call_of(frame.call);
+    if (call > peer.call && !wanted) return;  // the peer is ahead: its bytes wait in the socket
+    if (const std::uint16_t theirs = label_of(frame.call); theirs != label_.number) return fail(differing_labels(peer.rank, theirs, label_));
+    if (!wanted || call != peer.call || frame.total != peer.in_total || frame.length > peer.in.left()) {
       return fail({.code = Code::protocol,
                    .remedy = Remedy::abort_group,
                    .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls", peer.rank.value(),
-                                       frame.total, frame.call, wanted ? peer.in_total : 0, peer.call),
+                                       frame.total, call, wanted ? peer.in_total : 0, peer.call),
                    .peer = peer.rank});
     }
     peer.reading = true;
@@ -671,7 +679,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     for (const SendPiece piece : pieces) length += static_cast<std::uint32_t>(piece.size());
     peer.header_out = encode(FrameHeader{.generation = me_.generation.number,
                                          .lineage = lineage_word(me_.generation.lineage),
-                                         .call = peer.call,
+                                         .call = call_word(peer.call, label_.number),
                                          .total = peer.out_total,
                                          .length = length,
                                          .checksum = peer.checked ? checksum_of(pieces) : 0,
@@ -786,11 +794,14 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   std::set<StrangerHandle> strangers_;
   Rng jitter_{0};
   bool over_ = false, calling_ = false, missing_ = false;
+  CallLabel label_;  // of the latest call
   std::size_t sides_open_ = 0;
   std::optional<Failure> first_lost_;
   std::string no_lanes_;  // why there are none
 
   std::unique_ptr<Lanes> lanes_;  // made before the communication thread begins; the caller's then, but for what any thread may do
+
+  CallLabel callers_label_;  // the caller's
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -832,6 +843,8 @@ Result<void> Mesh::share(const SharedBuffer& buffer) {
   ELRUN_TRY(check_owner());
   return state_->share(buffer);
 }
+
+void Mesh::set_label(const CallLabel& label) { state_->set_label(label); }
 
 bool Mesh::all_local() const { return state_->all_local(); }
 

@@ -8,6 +8,8 @@
 
 #include <elrun/process_group.hpp>
 
+#include "lib/comm/label.hpp"
+
 namespace elrun::inline v0 {
 
 /// Made and used by one thread; `revoke` from any. One communication thread, which user code never runs on.
@@ -30,6 +32,8 @@ class Mesh {
   [[nodiscard]] bool all_local() const;
   /// As Lanes::reduce.
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit);
+  /// Of calls that begin from now on. By the thread that calls.
+  void set_label(const CallLabel& label);
   /// As Lanes::share; nothing where no peer is reached through memory.
   Result<void> share(const SharedBuffer& buffer);
   void revoke(const Failure& why);

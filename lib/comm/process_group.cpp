@@ -67,6 +67,7 @@ class ProcessGroup::Impl {
   [[nodiscard]] std::uint32_t me() const { return membership_.rank.value(); }
   [[nodiscard]] std::uint32_t world() const { return membership_.world.value(); }
   void revoke(const Failure& why) { mesh_->revoke(why); }
+  void set_label(std::uint16_t label, LabelName name) { mesh_->set_label({label, name}); }
   void set_deadline(Duration collective) { collective_.store(collective, std::memory_order_relaxed); }
 
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom = {}) {
@@ -271,6 +272,7 @@ ProcessGroup::~ProcessGroup() = default;
 
 const Membership& ProcessGroup::membership() const { return impl_->membership(); }
 void ProcessGroup::revoke(const Failure& why) { impl_->revoke(why); }
+void ProcessGroup::set_label(std::uint16_t label, const char* (*name)(std::uint16_t)) { impl_->set_label(label, name); }
 void ProcessGroup::set_deadline(Duration collective) { impl_->set_deadline(collective); }
 
 Result<void> ProcessGroup::share(const SharedBuffer& buffer) {

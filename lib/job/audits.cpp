@@ -16,7 +16,11 @@ namespace elrun::inline v0 {
 void Job::Impl::audit(double probability) {
   if (!(probability >= 0 && probability <= 1))
     throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
-  require(!gathers() && !exchanges_per_slot(plan->placement), "audit is for zero(0) and zero(1), which exchange once per step: where gradients are sharded no rank has a whole one to compare");
+  constexpr std::string_view whole = "audit is for zero(0) and zero(1) that exchange gradients once per step, for it compares whole gradients";
+  if (gathers() || plan->placement.gradients != Spread::replicated)
+    throw Error{invalid(fmt::format("{}: with {} no rank has one", whole, *name_of(plan->placement)))};
+  if (exchanges_per_slot(plan->placement))
+    throw Error{invalid(fmt::format("{}: with Exchange::per_slot in plan.placement (--exchange slot of the samples) no rank has one; take Exchange::automatic or per_step", whole))};
   require(step_open_ || world.over(), "audit comes after next_step() and before apply()");
   if (world.over()) return;
   if (streams()) {  // for want of memory, in this world

@@ -13,6 +13,7 @@ class GroupPeers final : public Peers {
   }
   Result<void> share(const SharedBuffer& memory) override { return group_.share(memory); }
   void revoke(const Failure& why) override { group_.revoke(why); }
+  void set_label(Call call) override { group_.set_label(static_cast<std::uint16_t>(call), name_of_call); }
   void wait_at_most(Duration limit) override { group_.set_deadline(limit); }
 
  private:

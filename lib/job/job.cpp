@@ -59,8 +59,15 @@ void Job::Impl::expect(Result<void> result) {
 }
 
 void Job::Impl::revoked() {
+  stop_if_ranks_differ();
   if (!host.session.place().elastic) leave(world.why_over());
   throw Revoked{};
+}
+
+/// The ranks' programs make different calls, and would in the next generation, too.
+void Job::Impl::stop_if_ranks_differ() const {
+  if (!world.over()) return;
+  if (const Failure why = world.why_over(); why.code == Code::mismatch && why.remedy == Remedy::fix_config) throw Error{why};
 }
 
 void Job::Impl::leave(Failure why) {
@@ -84,6 +91,7 @@ void Job::Impl::configure(const Plan& wanted, const CheckpointOptions& checkpoin
 }
 
 UnitState& Job::Impl::unit(std::string_view name) {
+  require(plan.has_value(), "unit comes after configure()");
   require(!sealed_, "a unit is declared after seal(); declare all of them before");
   specs_.push_back({std::string{name}, {}});
   UnitState& unit = units_.emplace_back();
@@ -93,6 +101,7 @@ UnitState& Job::Impl::unit(std::string_view name) {
 }
 
 void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes) {
+  require(plan.has_value(), "state comes after configure()");
   require(!restored_, "state is registered after restore(); register all of it before");
   for (const HostState& s : host_states_)
     if (s.name == name) throw Error{invalid(fmt::format("state '{}' is registered twice", name))};
@@ -106,17 +115,49 @@ void Job::Impl::seal() {
   require(!sealed_, "seal is called twice");
   if (const auto wrong = problems(specs_); !wrong.empty()) throw Error{invalid(wrong)};
   layout_ = lay_out(specs_);
-  allocate();
+  const std::unique_ptr<Impl> before = std::move(before_);
+  const bool keeps = before != nullptr && may_take_from(*before);
+  if (!keeps) fits_into_this_machine();
+  allocate(keeps ? before.get() : nullptr);
+  if (keeps) take_position(*before);
   sealed_ = true;
   if (world.leads() && host.session.place().restart_count == 0) show_memory();  // it was said before
 }
 
+/// Said before anything is allocated: what is more than the whole machine has ends the process without a word, or with bad_alloc.
+void Job::Impl::fits_into_this_machine() const {
+  if (host.memory == 0) return;
+  const Place& place = host.session.place();
+  const Holders holding = holders(plan->placement.optimizer, guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
+  const Placement chosen = choose_exchange(*plan, layout_, holding).placement;
+  const RankBytes mine = bytes_by_rank(layout_, chosen, holding, plan->optimizer, static_cast<std::uint32_t>(plan->slots()), plan->reduce, plan->leaves, plan->overlap)[world.rank()];
+  if (mine.all() <= host.memory) return;
+  const UnitSpec* largest_unit = nullptr;
+  const TensorSpec* largest = nullptr;
+  for (const UnitSpec& unit : specs_)
+    for (const TensorSpec& t : unit.tensors)
+      if (largest == nullptr || element_count(t.shape) > element_count(largest->shape)) largest_unit = &unit, largest = &t;
+  throw Error{invalid(fmt::format("rank {} would hold {} (parameters {}, gradients {}, optimizer {}, exchange {}, in use {}), and this machine has {} of memory, swap included. The "
+                                  "largest tensor is '{}/{}' of {} elements. More workers or a higher stage of ZeRO take less: plan_table() says how much",
+                                  world.rank(), human_bytes(mine.all()), human_bytes(mine.parameters), human_bytes(mine.gradients), human_bytes(mine.optimizer),
+                                  human_bytes(mine.exchange), human_bytes(mine.in_use), human_bytes(host.memory), largest_unit->name, largest->name,
+                                  element_count(largest->shape)))};
+}
+
 /// What no change of the world moves, and what follows from this rank's place in it as far as that is known.
-void Job::Impl::allocate() {
-  parameters_ = gathers() ? PagedArena{layout_.parameters} : PagedArena::whole(layout_.parameters, lending_.memory(layout_.parameters * sizeof(float)));
+/// `before`: whose parameters and moments are taken over.
+void Job::Impl::allocate(Impl* before) {
+  if (before != nullptr) {
+    before->let_go_of_next();
+    before->gradients_ = {}, before->stream_ = {};  // before the new ones
+    parameters_ = std::move(before->parameters_);
+  } else {
+    parameters_ = gathers() ? PagedArena{layout_.parameters} : PagedArena::whole(layout_.parameters, lending_.memory(layout_.parameters * sizeof(float)));
+  }
   const Place& place = host.session.place();
   plan_world(guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
-  allocate_moments();
+  if (before != nullptr) held_ = before->held_, moments_ = std::move(before->moments_);
+  else allocate_moments();
   std::uint64_t frozen = 0;
   for (UnitState& unit : units_) {
     const UnitLayout& layout = layout_.units[unit.index];
@@ -127,7 +168,38 @@ void Job::Impl::allocate() {
   courier_.begin_anew(units_.size());
   written_.resize(units_.size());
   frozen_zeros_.assign(frozen, 0.0f);
-  samples_.reserve(plan->micro_batch);
+  SlotAccess::samples(slot_).reserve(plan->micro_batch);
+}
+
+void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
+  before->courier_.begin_anew(before->units_.size());  // nothing of the old world is under way any more
+  updates_done_ = std::move(before->updates_done_);
+  longest_away_ = before->longest_away_;
+  before_ = std::move(before);
+}
+
+/// Whether this run of the program declared the same, and the state of the one before is whole, host state too.
+bool Job::Impl::may_take_from(const Impl& before) const {
+  if (!before.sealed_ || !before.has_state_ || !(before.handed_out_ || before.host_states_.empty())) return false;
+  return std::ranges::equal(agreements(*plan, checkpoint_, specs_), agreements(*before.plan, before.checkpoint_, before.specs_), {}, &Agreement::text, &Agreement::text);
+}
+
+/// How far the run before had come, with the state that was taken from it.
+void Job::Impl::take_position(Impl& before) {
+  commit_ = before.commit_;
+  decision_ = before.decision_, voted_update_ = before.voted_update_;
+  loss_ = before.loss_, skipped_ = before.skipped_, saved_step_ = before.saved_step_, whole_parameters_ = before.whole_parameters_;
+  has_state_ = begun_before_ = overwritten_ = true;
+  kept_host_state_.emplace();
+  for (std::size_t i = 0; i < before.host_states_.size(); ++i) kept_host_state_->push_back({before.host_states_[i].name, before.host_states_at_begin_[i]});
+}
+
+/// What the variables of the run before were when its last step was handed out. The variables themselves are gone.
+void Job::Impl::take_kept_host_state() {
+  const std::vector<Aux> kept = *std::exchange(kept_host_state_, std::nullopt);
+  const bool same = std::ranges::equal(kept, host_states_, [](const Aux& a, const HostState& s) { return a.name == s.name && a.bytes.size() == s.bytes.size(); });
+  if (!same) has_state_ = false;  // as of a newcomer
+  for (std::size_t i = 0; same && i < kept.size(); ++i) std::ranges::copy(kept[i].bytes, host_states_[i].bytes.begin());
 }
 
 /// Zeros, for this rank's place in the world; and memory for its shard of the parameters, beside what is there.
@@ -249,6 +321,7 @@ std::string Job::Impl::plan_table(std::uint32_t ranks, std::uint32_t ranks_per_n
 bool Job::Impl::restore() {
   require(sealed_, "restore comes after seal()");
   require(!restored_, "restore is called twice");
+  if (kept_host_state_) take_kept_host_state();
   while (stage_ != Stage::ready) {
     try {
       enter();
@@ -397,6 +470,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
   for (;;) {
     try {
       enter();
+      world.now(Call::next_step);
       if (gathers() && !end_phase(phase())) revoked();
       if (!checked_) same_parameters_everywhere();
       const std::uint64_t step = commit_.knowledge().applied;
@@ -522,14 +596,23 @@ Device Job::device() const { return {}; }
 
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
   UpdateMemory updates_done;  // a program that runs again does the same steps again
+  std::unique_ptr<Job::Impl> before;
   for (bool again = true; std::exchange(again, false);) {
     Job job{std::make_unique<Job::Impl>(job_host)};
-    job.impl_->updates_done_ = std::move(updates_done);
+    if (before != nullptr) job.impl_->go_on_from(std::move(before));
+    else job.impl_->updates_done_ = std::move(updates_done);
     const Job::Impl& impl = *job.impl_;
     try {
       program(job);
       job.impl_->serve_to_the_end();
-    } catch (const Error&) {
+    } catch (const std::exception& e) {
+      if (impl.left_revoked_slot()) {  // it is over, as any other revoked slot; but the program's own variables are gone
+        job_host.log.info(fmt::format("an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has", e.what()));
+        before = std::move(job.impl_);
+        again = true;
+        continue;
+      }
+      if (dynamic_cast<const Error*>(&e) == nullptr && impl.world.over()) job.impl_->leave(impl.world.why_over());
       throw;
     } catch (const BeginAgain&) {
       updates_done = std::move(job.impl_->updates_done_);

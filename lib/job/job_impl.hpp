@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,7 @@ struct JobHost {
   JoinPeers join;
   Lending::Make share{};                      ///< Memory that peers of this host can read; none: all of it is private.
   std::uint32_t threads = 1;  ///< See Job::compute_threads.
+  std::uint64_t memory = 0;   ///< Bytes of this machine, with swap; 0: not known.
   Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
 
@@ -57,6 +59,21 @@ struct UnitState {
   std::uint32_t scopes = 0;          // use_grad scopes begun in this slot,
   std::uint32_t gradients_open = 0;  // those of them that have not ended,
   std::uint32_t open = 0;            // and scopes of any kind that have not
+};
+
+/// Builds the parts of a Slot that users do not see.
+struct SlotAccess {
+  [[nodiscard]] static Slot none() { return Slot{}; }
+  /// Where the samples' ids go.
+  [[nodiscard]] static std::vector<std::uint64_t>& samples(Slot& slot) { return slot.samples_; }
+  static void fill(Slot& slot, Job::Impl* job, std::uint64_t serial, std::uint64_t generation, std::uint32_t index, RandomStream rng) {
+    slot.impl_ = job;
+    slot.serial_ = serial, slot.generation_ = generation;
+    slot.index_ = index;
+    slot.rng_ = rng;
+  }
+  [[nodiscard]] static std::uint64_t serial(const Slot& slot) { return slot.serial_; }
+  [[nodiscard]] static std::uint64_t generation(const Slot& slot) { return slot.generation_; }
 };
 
 /// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
@@ -76,17 +93,26 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::optional<std::uint64_t> next_step();
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
+  void begin_slots();
+  Slot* first_slot();
   Slot* next_slot();
   StepResult apply(const AnyOptimizer& optimizer, const ApplyOptions& options);
   [[nodiscard]] Verification verify();
   void audit(double probability);
-  void report(float loss, std::uint64_t tokens);
+  void report(const Slot& slot, float loss, std::uint64_t tokens);
+  void add(const Slot& slot, std::string_view name, double value);
+  [[nodiscard]] bool is_revoked(const Slot& slot) const;
   void begin_use(UnitState& unit);
   void begin_gradient(UnitState& unit);
   void end_use(UnitState& unit, bool gradient);
   void serve_to_the_end();
   [[nodiscard]] const PagedArena& parameters() const { return parameters_; }
   [[nodiscard]] const LeafStream& stream() const { return stream_; }
+
+  /// The program was left by an exception in a slot that is revoked: nothing of it counts.
+  [[nodiscard]] bool left_revoked_slot() const { return in_.open && world.over() && host.session.place().elastic; }
+  /// The program runs again in this process, and `before` keeps what it held until seal().
+  void go_on_from(std::unique_ptr<Impl> before);
 
   /// Of a generation that is over, after which there is none for this process.
   [[noreturn]] void leave(Failure why);
@@ -119,6 +145,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     bool open = false;     // a slot is handed out
     bool reported = false;
     bool evaluating = false;
+    bool slots_taken = false, slots_begun = false;  // slots() was called, and its loop begun
     Instant begun{};
     double audit_probability = 0;   // with which the program had it audited
     std::optional<Audit> audit;     // of this step
@@ -131,10 +158,15 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   void require(bool holds, std::string_view what) const;
   [[noreturn]] void revoked();
+  void stop_if_ranks_differ() const;
   void expect(Result<void> result);
   template <class T>
   T expect(Result<T> result);
-  void allocate();
+  void fits_into_this_machine() const;
+  void allocate(Impl* before);
+  [[nodiscard]] bool may_take_from(const Impl& before) const;
+  void take_position(Impl& before);
+  void take_kept_host_state();
   void show_to_peers();
   void plan_world(std::span<const std::uint32_t> nodes);
   void plan_gathering();
@@ -284,8 +316,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool from_checkpoint_ = false;  // nobody knows what the next step was updated with, should it have been decided before
   Duration longest_away_{};  // without a look at the world: a slot, or a save
   Instant slot_begun_{};
-  Slot slot_;
-  std::vector<std::uint64_t> samples_;
+  Slot slot_ = SlotAccess::none();
+  std::uint64_t slot_serial_ = 0;  // of the slot handed out last
+  std::map<std::string, double, std::less<>> sums_;  // of the evaluation's open slot
   float reported_loss_ = 0;  // of the open slot
   std::uint64_t reported_tokens_ = 0;
   float loss_ = 0;                                // of the last decided step
@@ -293,6 +326,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool member_leaves_ = false;                    // one said so with its vote for the last decided step
   bool ready_to_leave_ = false;                   // this one, and its agent knows
   std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage
+
+  std::unique_ptr<Impl> before_;  // of the program's run before this one, until seal()
+  std::optional<std::vector<Aux>> kept_host_state_;  // of that run, until restore()
 
   Courier courier_;  // the last member: its thread ends before what its rounds use
 };
@@ -315,17 +351,6 @@ struct JobAccess {
   [[nodiscard]] static UpdateValues remembered(const Job& job, std::uint64_t step) { return job.impl_->updates_done_.of(step); }
   /// What this rank holds; in use: at most so far.
   [[nodiscard]] static RankBytes held(const Job& job) { return job.impl_->held(); }
-};
-
-/// Builds the parts of a Slot and Step that users do not see.
-struct SlotAccess {
-  static void fill(Slot& slot, Job::Impl* job, std::uint32_t index, std::span<const std::uint64_t> samples,
-                   RandomStream rng) {
-    slot.impl_ = job;
-    slot.index_ = index;
-    slot.samples_ = samples;
-    slot.rng_ = rng;
-  }
 };
 
 /// Of `run`: 78 for what a person must change, 1 for everything else.

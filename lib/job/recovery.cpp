@@ -15,6 +15,7 @@ namespace elrun::inline v0 {
 /// Waits for this process's place in the next generation.
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
+  stop_if_ranks_differ();
   courier_.begin_anew(units_.size());  // nothing of the old world is under way any more; what failed there comes out here
   if (!host.session.place().elastic) leave(why);
   host.session.cannot_go_on(why);
@@ -60,6 +61,7 @@ Standing Job::Impl::standing() const {
 
 /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
 void Job::Impl::settle() {
+  world.now(Call::meeting);
   expect(world.join());
   same_job_everywhere();
   const auto parts = expect(world.all_gather(encode(standing())));
@@ -108,6 +110,7 @@ void Job::Impl::same_update_everywhere() const {
 }
 
 void Job::Impl::share() {
+  world.now(Call::meeting);
   std::vector<std::string> names;
   for (const Standing& s : standings_) names.push_back(s.node);
   plan_world(number_nodes(names));

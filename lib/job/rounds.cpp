@@ -16,13 +16,18 @@ std::string to_string(const Phase& phase) {
 }
 
 Result<void> check(std::span<const Need> by_rank, std::uint64_t units) {
+  for (std::uint32_t r = 1; r < by_rank.size(); ++r)
+    if (by_rank[r].phase != by_rank[0].phase) {
+      Failure f{Code::mismatch, Remedy::fix_config,
+                fmt::format("rank {} is {}, but rank 0 is {}: all processes run the same program, and come to the same calls", r, to_string(by_rank[r].phase),
+                            to_string(by_rank[0].phase))};
+      f.peer = Rank{r};
+      return f;
+    }
   for (std::uint32_t r = 0; r < by_rank.size(); ++r) {
     const Need& need = by_rank[r];
     std::string what;
-    if (need.phase != by_rank[0].phase)
-      what = fmt::format("rank {} is {}, but rank 0 is {}: all processes run the same program, and come to the same calls", r,
-                         to_string(need.phase), to_string(by_rank[0].phase));
-    else if ((need.gather != Need::nothing && need.gather >= units) || (need.hand_off != Need::nothing && need.hand_off >= units))
+    if ((need.gather != Need::nothing && need.gather >= units) || (need.hand_off != Need::nothing && need.hand_off >= units))
       what = fmt::format("rank {} asks for unit {} or {}, and there are {}", r, need.gather, need.hand_off, units);
     else if (need.hand_off != Need::nothing && need.phase.what != Phase::What::slot)
       what = fmt::format("rank {} hands off a leaf of unit {} {}, where none is made", r, need.hand_off, to_string(need.phase));

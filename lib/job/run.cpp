@@ -1,6 +1,7 @@
 // elrun::run: the one place of libelrun that makes clocks, reads the environment and turns failures into exit codes.
 
 #include <sched.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,11 @@ std::uint32_t compute_threads(std::uint32_t local_world) {
   return std::max(1u, static_cast<std::uint32_t>(std::max(cpus, 1)) / std::max(local_world, 1u));
 }
 
+std::uint64_t machine_memory() {
+  struct sysinfo info{};
+  return sysinfo(&info) == 0 ? (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit : 0;
+}
+
 void print_line(std::string_view line) {
   std::string text{line};
   text += '\n';
@@ -57,7 +63,8 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
                       .out = print_line,
                       .join = join_process_group,
                       .share = place.local_world > 1 ? Lending::Make{SharedBuffer::make} : Lending::Make{},
-                      .threads = compute_threads(place.local_world)},
+                      .threads = compute_threads(place.local_world),
+                      .memory = machine_memory()},
                      program);
     return 0;
   } catch (const Error& e) {

@@ -33,7 +33,7 @@ void Job::Impl::prepare_rounds() {
 std::optional<Heard> Job::Impl::round(const Need& said) {
   const std::uint32_t me = world.rank();
   needs_[me] = said;
-  if (!world.exchange(need_sends_, need_receives_).ok()) return std::nullopt;
+  if (!world.exchange(need_sends_, need_receives_, Call::round).ok()) return std::nullopt;
   auto wrong = check(needs_, units_.size());
   const auto hands_off = [](const Need& need) { return need.hand_off != Need::nothing; };
   const auto refuse_leaf = [&](std::uint32_t rank) {
@@ -62,7 +62,7 @@ std::optional<Heard> Job::Impl::round(const Need& said) {
       if (hands_off(theirs))
         round_receives_[r].push_back(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
     }
-    if (!world.exchange(round_sends_, round_receives_).ok()) return std::nullopt;
+    if (!world.exchange(round_sends_, round_receives_, Call::round).ok()) return std::nullopt;
     for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
       if (hands_off(needs_[r]) && !stream_.arrived(static_cast<std::uint32_t>(needs_[r].hand_off), r)) refuse_leaf(r);
   }

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -22,6 +25,7 @@ namespace {
 constexpr int times_to_return = 8;  // the longest slot or save: so long may a program take to come back to next_step()
 constexpr Duration first_slot_within = 1h;  // nobody knows yet how long one takes
 constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
+constexpr std::size_t sums_max = 64, sum_name_max = 64;       // of an evaluation, and bytes of a name
 
 struct VoteHeader {
   std::uint64_t number, lineage[2], step, finite, leaves, audit_hash;
@@ -45,6 +49,18 @@ std::size_t get(const ByteVector& bytes, std::size_t at, std::span<T> values) {
 
 // ---- slots
 
+void Job::Impl::begin_slots() {
+  require(step_open_ || world.over(), "slots() is called after apply(), or for a step that is over: take the next one from next_step()");
+  require(!in_.slots_taken, "slots() is called twice in one step: it hands out each slot once; keep what a second pass needs in the first");
+  in_.slots_taken = true;
+}
+
+Slot* Job::Impl::first_slot() {
+  require(!in_.slots_begun, "a second loop goes over the slots of one step: each slot is handed out once");
+  in_.slots_begun = true;
+  return next_slot();
+}
+
 Slot* Job::Impl::next_slot() {
   if (in_.open) close_slot();
   if (!step_open_ || world.over()) return nullptr;
@@ -54,9 +70,11 @@ Slot* Job::Impl::next_slot() {
     return nullptr;
   }
   const std::uint32_t index = in_.auditing ? in_.audit->slot : my_slots()[in_.slot];
-  samples_.resize(plan->micro_batch);
-  samples_of_slot(*plan, ELRUN_PLANTED(samples_by_generation) ? world.membership().generation.number : commit_.knowledge().applied, index, samples_);
-  SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, commit_.knowledge().applied, index));
+  const std::uint64_t generation = world.membership().generation.number;
+  auto& samples = SlotAccess::samples(slot_);
+  samples.resize(plan->micro_batch);
+  samples_of_slot(*plan, ELRUN_PLANTED(samples_by_generation) ? generation : commit_.knowledge().applied, index, samples);
+  SlotAccess::fill(slot_, this, ++slot_serial_, generation, index, slot_stream(plan->seed, commit_.knowledge().applied, index));
   for (UnitState& unit : units_) unit.scopes = 0;
   in_.open = true, in_.reported = false;
   if (longest_away_ == Duration{}) world.be_patient(first_slot_within);
@@ -69,8 +87,23 @@ Slot* Job::Impl::next_slot() {
   return &slot_;
 }
 
-void Job::Impl::report(float loss, std::uint64_t tokens) {
-  require(in_.open, "a slot was reported after its end");
+bool Job::Impl::is_revoked(const Slot& slot) const {
+  return world.over() || SlotAccess::generation(slot) != world.membership().generation.number;
+}
+
+void Job::Impl::add(const Slot& slot, std::string_view name, double value) {
+  require(in_.open && SlotAccess::serial(slot) == slot_serial_, "add() is called after the slot's end");
+  require(in_.evaluating, "add() is for the slots of evaluate(); what the slots of a step compute is its gradient and its loss");
+  if (name.empty() || name.size() > sum_name_max) throw Error{invalid(fmt::format("add(name, value): a name has 1 to {} bytes, and not {}", sum_name_max, name.size()))};
+  if (!std::isfinite(value)) throw Error{invalid(fmt::format("add('{}', {}): a sum is of finite numbers", name, value))};
+  const auto at = sums_.find(name);
+  if (at == sums_.end() && sums_.size() == sums_max) throw Error{invalid(fmt::format("add('{}', {}): an evaluation has {} sums at most", name, value, sums_max))};
+  if (at == sums_.end()) sums_.emplace(name, value);
+  else at->second += value;
+}
+
+void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) {
+  require(in_.open && SlotAccess::serial(slot) == slot_serial_, "a slot was reported after its end");
   require(!in_.reported, "a slot was reported twice");
   in_.reported = true;
   reported_loss_ = loss;
@@ -218,6 +251,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   update_options_ = options;
   const std::uint64_t step = commit_.knowledge().applied;
   if (!world.over()) {
+    world.now(Call::apply);
     require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
     // With the last slot still open its leaves go only now, and the world may end over that.
@@ -312,15 +346,19 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
   if (slots > slots_max)
     throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
   const auto by_rank = assign_slots(static_cast<std::uint32_t>(slots), world.size());
+  world.now(Call::evaluate);
   if (gathers() && !end_phase(phase())) return {};
   ByteWriter mine;
+  mine.put(count);
   in_.evaluating = true;
   for (const std::uint32_t index : by_rank[world.rank()]) {
     if (world.over()) break;
     const std::uint64_t first = index * plan->micro_batch;
-    samples_.resize(std::min(plan->micro_batch, count - first));
-    for (std::size_t i = 0; i < samples_.size(); ++i) samples_[i] = first + i;
-    SlotAccess::fill(slot_, this, index, samples_, slot_stream(plan->seed, evaluation_step, index));
+    auto& samples = SlotAccess::samples(slot_);
+    samples.resize(std::min(plan->micro_batch, count - first));
+    std::iota(samples.begin(), samples.end(), first);
+    SlotAccess::fill(slot_, this, ++slot_serial_, world.membership().generation.number, index, slot_stream(plan->seed, evaluation_step, index));
+    sums_.clear();
     in_.open = true, in_.reported = false;
     if (overlaps()) courier_.work_alone(), evaluation_order_.begin();
     slot_begun_ = host.clock.now();
@@ -330,6 +368,8 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
     require(in_.reported || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
     mine.put(reported_tokens_);
     mine.put(std::bit_cast<std::uint32_t>(reported_loss_));
+    mine.put(static_cast<std::uint32_t>(sums_.size()));
+    for (const auto& [name, value] : sums_) mine.put_text(name), mine.put(std::bit_cast<std::uint64_t>(value));
   }
   const Phase ended = phase();
   in_.evaluating = false;
@@ -337,31 +377,56 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
   const auto parts = world.all_gather(mine.bytes());
   if (!parts.ok()) return {};
   Evaluation result{.decided = true};
-  std::vector<float> losses(slots);
+  std::vector<double> losses(slots), tokens(slots), samples(slots);
+  std::map<std::string, std::vector<double>> sums;
   for (std::uint32_t r = 0; r < world.size(); ++r) {
     ByteReader reader{(*parts)[r]};
+    if (const auto theirs = reader.get<std::uint64_t>(); theirs != count && !reader.broken())
+      throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                          fmt::format("rank {} calls evaluate({}), and this rank evaluate({}): call it on all ranks, with the same number", r, theirs, count)}};
     for (const std::uint32_t index : by_rank[r]) {
-      result.tokens += reader.get<std::uint64_t>();
+      const auto n = reader.get<std::uint64_t>();
+      result.tokens += n;
+      tokens[index] = static_cast<double>(n), samples[index] = static_cast<double>(std::min(plan->micro_batch, count - index * plan->micro_batch));
       losses[index] = std::bit_cast<float>(reader.get<std::uint32_t>());
+      for (auto left = reader.get<std::uint32_t>(); left > 0 && !reader.broken(); --left) {
+        auto& of_name = sums[reader.get_text(sum_name_max)];
+        of_name.resize(slots);
+        of_name[index] = std::bit_cast<double>(reader.get<std::uint64_t>());
+      }
     }
     if (const auto whole = reader.finish("a part of an evaluation"); !whole.ok()) {
       world.end(whole.failure());
       return {};
     }
   }
-  result.loss = fold_leaves(std::span<const float>{losses}, FoldFunctor{}) / static_cast<float>(slots);
+  const auto folded = [](const std::vector<double>& leaves) { return fold_leaves(std::span<const double>{leaves}, std::plus<>{}); };
+  const std::vector<double>& weights = result.tokens > 0 ? tokens : samples;
+  for (std::size_t i = 0; i < slots; ++i) losses[i] = weights[i] == 0 ? 0.0 : losses[i] * weights[i];
+  result.loss = static_cast<float>(folded(losses) / folded(weights));
+  for (const auto& [name, leaves] : sums) result.sums.emplace_back(name, folded(leaves));
   return result;
 }
 
 // ---- what users hold
 
-void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(loss, tokens); }
+void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(*this, loss, tokens); }
+void Slot::add(std::string_view name, double value) { static_cast<Job::Impl*>(impl_)->add(*this, name, value); }
 void Slot::report(DeviceScalar loss, std::uint64_t tokens) {
   report(*loss.pointer, tokens);
 }  // on the host it has arrived
-bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->world.over(); }
+bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->is_revoked(*this); }
 
-Step::Slots Step::slots() { return Slots{this}; }
+double Evaluation::sum(std::string_view name) const {
+  const auto at = std::ranges::find(sums, name, [](const auto& sum) { return std::string_view{sum.first}; });
+  return at == sums.end() ? 0.0 : at->second;
+}
+
+Step::Slots Step::slots() {
+  static_cast<Job::Impl*>(impl_)->begin_slots();
+  return Slots{this};
+}
+Slot* Step::first_slot() { return static_cast<Job::Impl*>(impl_)->first_slot(); }
 Slot* Step::next_slot() { return static_cast<Job::Impl*>(impl_)->next_slot(); }
 StepResult Step::apply(const AdamW& optimizer, const ApplyOptions& options) {
   return static_cast<Job::Impl*>(impl_)->apply(optimizer, options);

@@ -15,6 +15,19 @@ constexpr std::size_t status_text_max = 64 << 10;
 
 }  // namespace
 
+const char* name_of_call(std::uint16_t call) {
+  switch (static_cast<Call>(call)) {
+    case Call::none: return "no call of the job";
+    case Call::meeting: return "restore() or next_step(), where members of a new generation meet";
+    case Call::round: return "its slots or a use scope";
+    case Call::next_step: return "job.next_step()";
+    case Call::apply: return "step.apply()";
+    case Call::evaluate: return "job.evaluate()";
+    case Call::verify: return "verify()";
+  }
+  return "a call that this version does not know";
+}
+
 void JobWorld::End::set(const Failure& failure) {
   const std::lock_guard lock{mutex};
   if (over.load(std::memory_order_relaxed)) return;
@@ -73,10 +86,11 @@ void JobWorld::be_patient(Duration patience) {
   if (peers_ != nullptr) peers_->wait_at_most(this->patience());
 }
 
-Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) {
+Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as) {
   if (over()) return why_over();
   if (size() == 1) return {};
   ELRUN_ASSERT(peers_ != nullptr);
+  peers_->set_label(as.value_or(call_.load(std::memory_order_relaxed)));
   auto done = peers_->exchange(sends, receives);
   if (!done.ok()) end_->set(done.failure());
   return done;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,19 @@
 #include "lib/base/bytes.hpp"
 
 namespace elrun::inline v0 {
+
+/// What a job's exchange is for.
+enum class Call : std::uint16_t {
+  none,
+  meeting,  ///< Members of a new generation meet, from restore(), next_step() or apply().
+  round,    ///< Ranks serve each other, in slots and scopes, and where phases end.
+  next_step,
+  apply,
+  evaluate,
+  verify,
+};
+/// "job.evaluate()"
+[[nodiscard]] const char* name_of_call(std::uint16_t call);
 
 /// The one collective that a job needs, over the members of one generation. The product's is a ProcessGroup; tests
 /// bring one of memory.
@@ -26,6 +40,8 @@ class Peers {
   virtual Result<void> share(const SharedBuffer&) { return {}; }
   /// Thread-safe; never waits.
   virtual void revoke(const Failure& why) = 0;
+  /// What exchanges that begin from now on are for: ranks that differ learn it as `mismatch`, where the exchange can tell.
+  virtual void set_label(Call) {}
   /// How long exchanges that begin from now on may wait for a peer. Thread-safe.
   virtual void wait_at_most(Duration) {}
 };
@@ -56,6 +72,9 @@ class JobWorld {
   [[nodiscard]] Failure why_over() const;
   void end(const Failure& why) { end_->set(why); }
 
+  /// What this rank's program is in, for all exchanges but those of rounds. From the job's thread.
+  void now(Call call) { call_.store(call, std::memory_order_relaxed); }
+
   /// How long an exchange may wait for the programs of others, which compute before they come. From the job's thread.
   void be_patient(Duration patience);
   [[nodiscard]] Duration patience() const { return patience_.load(std::memory_order_relaxed); }
@@ -64,8 +83,8 @@ class JobWorld {
   Result<void> share(const SharedBuffer& memory) { return peers_ == nullptr ? Result<void>{} : peers_->share(memory); }
 
   /// All calls below: on all ranks, in the same order. A failure ends the generation.
-  /// A list for this rank itself is empty on both sides.
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives);
+  /// A list for this rank itself is empty on both sides. `as`: what it is for, else what `now` said.
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
   /// Everybody's bytes, in rank order; they may differ in length.
   Result<std::vector<ByteVector>> all_gather(ByteSpan mine);
   /// The leader's bytes; what others pass does not matter.
@@ -88,6 +107,7 @@ class JobWorld {
   std::shared_ptr<End> end_;
   std::unique_ptr<Peers> peers_;
   std::atomic<Duration> patience_{patience_min};
+  std::atomic<Call> call_{Call::none};
 
  public:
   ~JobWorld();

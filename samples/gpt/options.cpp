@@ -71,6 +71,7 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.overlap != "on" && o.overlap != "off") out.push_back("--overlap " + o.overlap + " is neither on nor off");
   if (o.reduce != "exact" && o.reduce != "fast") out.push_back("--reduce " + o.reduce + " is neither exact nor fast");
   if (o.leaves != "f32" && o.leaves != "bf16") out.push_back("--leaves " + o.leaves + " is neither f32 nor bf16");
+  if (o.audit > 0 && o.exchange == "slot") out.push_back("--audit compares whole gradients, and with --exchange slot no worker has one: leave one of the two out");
   if (o.audit > 1) out.push_back("--audit " + std::to_string(o.audit) + " is no probability: try --audit 0.01");
   if (o.every > 0 && o.checkpoint.empty())
     out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");

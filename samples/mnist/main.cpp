@@ -81,16 +81,16 @@ class Training {
                   number(digits_.test()));
   }
 
-  /// How many of the test images the model tells right; nothing when the world changed under it. The count takes the
-  /// place of tokens: a whole number, added up exactly.
+  /// How many of the test images the model tells right; nothing when the world changed under it.
   std::optional<std::uint64_t> test() {
     const elrun::Evaluation evaluation = job_.evaluate(digits_.test(), [this](elrun::Slot& slot) {
       test_batch_.resize(slot.samples().size());
       for (std::size_t i = 0; i < test_batch_.size(); ++i) digits_.read_test(slot.samples()[i], test_batch_[i]);
       const mnist::Model::Score score = model_.test(test_batch_);
-      slot.report(score.loss, score.correct);
+      slot.report(score.loss, test_batch_.size());
+      slot.add("correct", static_cast<double>(score.correct));
     });
-    return evaluation.decided ? std::optional{evaluation.tokens} : std::nullopt;
+    return evaluation.decided ? std::optional{static_cast<std::uint64_t>(evaluation.sum("correct"))} : std::nullopt;
   }
 
   void report(const elrun::StepResult& r, float lr, std::optional<std::uint64_t> correct) {

@@ -109,10 +109,10 @@ class ElasticWorld {
     Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
       account(sends);
       if (world_.strikes(person_, membership_, count_++)) {
-        (void)shared_->net.exchange(membership_.rank.value(), sends, receives, true);
+        (void)shared_->net.exchange(membership_.rank.value(), sends, receives, true, label_);
         throw Killed{};
       }
-      const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false);
+      const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false, label_);
       if (!done.ok()) return spoil(receives), done;
       if (!world_.misses(membership_, count_ - 1)) return done;
       spoil(receives);
@@ -120,6 +120,7 @@ class ElasticWorld {
       world_.end_generation(membership_.generation.number, why);
       return why;
     }
+    void set_label(Call call) override { label_ = call; }
     Result<void> share(const SharedBuffer& memory) override { return shown_.push_back(memory), Result<void>{}; }
     void revoke(const Failure& why) override { shared_->net.revoke(why); }
 
@@ -151,6 +152,7 @@ class ElasticWorld {
     std::shared_ptr<Shared> shared_;
     Membership membership_;
     std::uint64_t count_ = 0;
+    Call label_ = Call::none;
     std::vector<SharedBuffer> shown_;
   };
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cfenv>
+#include <limits>
 
 #include "lib/job/agreement.hpp"
 #include "tests/unit/job_world.hpp"
@@ -145,6 +146,75 @@ const std::vector<Misuse>& misuses() {
          job.state("late", late);
        },
        {"state is registered after restore()"}},
+      {"a unit before configure()", [](Job& job) { (void)job.unit("early"); }, {"unit comes after configure()"}},
+      {"host state before configure()",
+       [](Job& job) {
+         int early = 0;
+         job.state("early", early);
+       },
+       {"state comes after configure()"}},
+      {"a second slots()",
+       [](Job& job) {
+         Stage s{job};
+         auto step = s.begin().job.next_step();
+         for (Slot& slot : step->slots()) slot.report(1, 1);
+         for (Slot& slot : step->slots()) slot.report(1, 1);
+       },
+       {"slots() is called twice in one step"}},
+      {"a second loop over the same slots",
+       [](Job& job) {
+         Stage s{job};
+         auto step = s.begin().job.next_step();
+         auto slots = step->slots();
+         for (Slot& slot : slots) slot.report(1, 1);
+         for (Slot& slot : slots) slot.report(1, 1);
+       },
+       {"a second loop goes over the slots"}},
+      {"slots() after apply()",
+       [](Job& job) {
+         Stage s{job};
+         auto step = s.begin().job.next_step();
+         for (Slot& slot : step->slots()) slot.report(1, 1);
+         (void)step->apply(AdamW{}, {.lr = 0.1f});
+         (void)step->slots();
+       },
+       {"slots() is called after apply()"}},
+      {"a sum in a slot of a step", [](Job& job) { Stage{job}.in_slot([](Slot& slot) { slot.add("hits", 1); }); }, {"add() is for the slots of evaluate()"}},
+      {"a sum that is no number",
+       [](Job& job) {
+         Stage s{job};
+         s.begin();
+         (void)job.evaluate(3, [](Slot& slot) { slot.add("hits", std::numeric_limits<double>::infinity()); });
+       },
+       {"add('hits', inf)"}},
+      {"a sum without a name",
+       [](Job& job) {
+         Stage s{job};
+         s.begin();
+         (void)job.evaluate(3, [](Slot& slot) { slot.add("", 1); });
+       },
+       {"a name has 1 to 64 bytes"}},
+      {"more sums than an evaluation has",
+       [](Job& job) {
+         Stage s{job};
+         s.begin();
+         (void)job.evaluate(3, [](Slot& slot) {
+           for (int i = 0; i < 65; ++i) slot.add(fmt::format("sum {}", i), 1);
+         });
+       },
+       {"64 sums at most"}},
+      {"an audit with an exchange in every slot",
+       [](Job& job) {
+         Stage s{job, toy_plan(1, 8, Exchange::per_slot)};
+         s.begin().job.next_step()->audit(1);
+       },
+       {"--exchange slot", "Exchange::per_slot", "Exchange::automatic"}},
+      {"an audit of sharded gradients",
+       [](Job& job) {
+         Stage s{job, toy_plan(2)};
+         s.begin().job.next_step()->audit(1);
+       },
+       {"zero(2)"}},
       {"two tensors of one name",
        [](Job& job) {
          Stage s{job};

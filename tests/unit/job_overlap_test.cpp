@@ -39,7 +39,7 @@ class WatchedPeers final : public Peers {
       throw std::runtime_error{"no memory on the other thread"};
     };
     fail_where_told();
-    auto done = net_.exchange(rank_, sends, receives, false);
+    auto done = net_.exchange(rank_, sends, receives, false, Call::none);
     fail_where_told();
     watch_.elsewhere += elsewhere;
     return done;

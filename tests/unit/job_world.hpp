@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/comm/label.hpp"
 #include "lib/job/job_impl.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/catch.hpp"
@@ -24,17 +25,20 @@ namespace elrun::test {
 /// three gates (posted, copied, left), so that buffers are free when a call returns.
 class MemoryNet {
  public:
-  explicit MemoryNet(std::uint32_t world) : sends_(world), copied_bytes_(world, 0) {}
+  explicit MemoryNet(std::uint32_t world) : sends_(world), labels_(world, Call::none), copied_bytes_(world, 0) {}
 
   /// `dies` of a member: the number of the exchange in which it goes away, if any.
   Result<void> exchange(std::uint32_t me, std::span<const SendList> sends, std::span<const ReceiveList> receives,
-                        bool dies) {
+                        bool dies, Call label) {
     std::unique_lock lock{mutex_};
+    labels_[me] = label;
     if (dies)
       over_ = Failure{Code::peer_lost, Remedy::rejoin, fmt::format("rank {} went away", me)}, changed_.notify_all();
     sends_[me] = sends;
     ELRUN_TRY(gate(lock));
     if (over_.has_value()) return *over_;  // a member may have left, and its buffers with it
+    for (std::uint32_t from = 0; from < sends_.size(); ++from)
+      if (labels_[from] != label) return differing_labels(Rank{from}, static_cast<std::uint16_t>(labels_[from]), {static_cast<std::uint16_t>(label), name_of_call});
     for (std::uint32_t from = 0; from < sends_.size(); ++from) {
       std::vector<std::byte> bytes;
       for (const auto& part : sends_[from][me]) bytes.insert(bytes.end(), part.begin(), part.end());
@@ -72,6 +76,7 @@ class MemoryNet {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::span<const SendList>> sends_;
+  std::vector<Call> labels_;
   std::vector<std::uint64_t> copied_bytes_;
   std::optional<Failure> over_;
   std::uint64_t round_ = 0;
@@ -83,8 +88,9 @@ class MemoryPeers final : public Peers {
   MemoryPeers(MemoryNet& net, std::uint32_t rank, std::optional<std::uint64_t> dies_at)
       : net_{net}, rank_{rank}, dies_at_{dies_at} {}
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
-    return net_.exchange(rank_, sends, receives, dies_at_ == count_++);
+    return net_.exchange(rank_, sends, receives, dies_at_ == count_++, label_);
   }
+  void set_label(Call call) override { label_ = call; }
   void revoke(const Failure& why) override { net_.revoke(why); }
 
  private:
@@ -92,6 +98,7 @@ class MemoryPeers final : public Peers {
   std::uint32_t rank_;
   std::optional<std::uint64_t> dies_at_;
   std::uint64_t count_ = 0;
+  Call label_ = Call::none;
 };
 
 class TestSession final : public Session {
@@ -166,6 +173,7 @@ struct WorldOptions {
   std::function<Lending::Make(std::uint32_t rank)> share{};  ///< Memory that peers can read; else all is private.
   const Clock* clock = nullptr;  ///< Instead of the real one.
   Files* files = nullptr;        ///< Likewise.
+  std::uint64_t memory = 0;      ///< Bytes that each member's machine has; 0: not known.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -230,6 +238,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .out = [&](std::string_view line) { me.lines.emplace_back(line); },
                         .join = options.join ? options.join : memory,
                         .share = options.share ? options.share(rank) : Lending::Make{},
+                        .memory = options.memory,
                         .agree_wait = 0s},
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {

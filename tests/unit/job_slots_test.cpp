@@ -1,0 +1,314 @@
+// Slots, evaluations, and calls of the job that differ between ranks.
+
+#include <atomic>
+#include <cmath>
+#include <stdexcept>
+#include <type_traits>
+
+#include "lib/job/update.hpp"
+#include "tests/unit/elastic_world.hpp"
+
+namespace elrun::test {
+namespace {
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+static_assert(!std::is_copy_constructible_v<Slot> && !std::is_copy_assignable_v<Slot>);
+static_assert(std::is_nothrow_move_constructible_v<Slot>);
+
+/// A job with one small tensor, ready for its first step.
+struct Small {
+  Job& job;
+  Unit unit;
+  Tensor<float> weight;
+  explicit Small(Job& j, Plan plan = toy_plan(0)) : job{(j.configure(plan), j)}, unit{job.unit("u")}, weight{unit.tensor<float>("w", {9})} {
+    job.seal();
+    if (!job.restore()) {
+      const auto scope = unit.use();
+      std::ranges::fill(weight.span(), 1.0f);
+    }
+  }
+  void run_step() {
+    auto step = job.next_step();
+    for (Slot& slot : step->slots()) slot.report(1, 1);
+    (void)step->apply(AdamW{}, {.lr = 0.1f});
+  }
+};
+
+float loss_of(std::uint64_t sample) { return std::sqrt(static_cast<float>(sample + 2)); }
+
+struct Evaluated {
+  Evaluation of_tokens, of_nothing;
+};
+std::vector<Evaluated> evaluate_nine(std::uint32_t world, int stage) {
+  std::vector<Evaluated> out(world);
+  std::atomic<std::size_t> next{0};
+  const auto members = run_world({.world = world}, [&](Job& job, Member&) {
+    Plan plan = toy_plan(stage);
+    plan.micro_batch = 2, plan.global_batch = 16;
+    Small s{job, plan};
+    const auto forward = [](bool tokens) {
+      return [tokens](Slot& slot) {
+        float sum = 0;
+        for (const std::uint64_t sample : slot.samples()) sum += loss_of(sample), slot.add("hits", sample % 3 == 0 ? 1 : 0);
+        if (slot.index() == 1) slot.add("in slot 1 alone", 0.1);
+        slot.report(sum / static_cast<float>(slot.samples().size()), tokens ? slot.samples().size() : 0);
+      };
+    };
+    out[next++] = {job.evaluate(9, forward(true)), job.evaluate(9, forward(false))};
+  });
+  for (const Member& m : members) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    REQUIRE_FALSE(m.failure.has_value());
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("an evaluation of 9 samples in slots of 2 is their mean, with one value in every world", "[job]") {
+  double mean = 0;
+  for (std::uint64_t sample = 0; sample < 9; ++sample) mean += static_cast<double>(loss_of(sample)) / 9;
+  const Evaluation first = evaluate_nine(1, 0)[0].of_tokens;
+  CHECK(static_cast<double>(first.loss) == Approx(mean).epsilon(1e-6));
+  for (const int stage : {0, 3})
+    for (const std::uint32_t world : {1u, 2u, 3u, 5u, 7u})
+      for (const Evaluated& e : evaluate_nine(world, stage)) {
+        CHECK(e.of_tokens.decided);
+        CHECK(e.of_tokens.loss == first.loss);
+        CHECK(e.of_tokens.tokens == 9);
+        CHECK(e.of_nothing.loss == first.loss);  // by samples, where no tokens are reported
+        CHECK(e.of_tokens.sum("hits") == 3);
+        CHECK(e.of_tokens.sum("in slot 1 alone") == 0.1);
+        CHECK(e.of_tokens.sum("misses") == 0);
+        CHECK(e.of_tokens.sums == first.sums);
+      }
+}
+
+TEST_CASE("a mean over tokens weighs slots by what they report, and one without tokens not at all", "[job]") {
+  const auto members = run_world({.world = 2}, [](Job& job, Member&) {
+    Plan plan = toy_plan(0);
+    plan.micro_batch = 1, plan.global_batch = 8;
+    Small s{job, plan};
+    const Evaluation e = job.evaluate(3, [](Slot& slot) {
+      const float losses[] = {1, 4, std::nanf("")};
+      const std::uint64_t tokens[] = {3, 1, 0};
+      slot.report(losses[slot.index()], tokens[slot.index()]);
+    });
+    must(e.loss == 1.75f && e.tokens == 4, "the mean is another one");
+  });
+  for (const Member& m : members) CHECK_FALSE(m.failure.has_value());
+}
+
+TEST_CASE("slots that are moved out of the loop keep their samples, and are over", "[job]") {
+  const auto members = run_world({}, [](Job& job, Member&) {
+    Small s{job};
+    auto step = job.next_step();
+    std::vector<Slot> kept;
+    std::vector<std::vector<std::uint64_t>> seen;
+    for (Slot& slot : step->slots()) {
+      seen.emplace_back(slot.samples().begin(), slot.samples().end());
+      slot.report(1, 1);
+      kept.push_back(std::move(slot));
+    }
+    must(kept.size() == 8, "8 slots are handed out");
+    for (std::size_t i = 0; i < kept.size(); ++i)
+      must(kept[i].index() == i && std::ranges::equal(kept[i].samples(), seen[i]) && !kept[i].revoked(), "a kept slot is another one");
+    kept[0].report(1, 1);
+  });
+  REQUIRE(members[0].failure.has_value());
+  CHECK(contains(members[0].failure->what, "a slot was reported after its end"));
+}
+
+TEST_CASE("a slot that is over does not report for the one that is open", "[job]") {
+  const auto members = run_world({}, [](Job& job, Member&) {
+    Small s{job};
+    auto step = job.next_step();
+    std::vector<Slot> kept;
+    for (Slot& slot : step->slots()) {
+      if (!kept.empty()) kept[0].report(1, 1);
+      slot.report(1, 1);
+      kept.push_back(std::move(slot));
+    }
+  });
+  REQUIRE(members[0].failure.has_value());
+  CHECK(contains(members[0].failure->what, "a slot was reported after its end"));
+}
+
+TEST_CASE("ranks that make different calls of the job are told which, with 78", "[job]") {
+  struct Row {
+    const char* what;
+    std::function<void(Small&)> call;
+    std::vector<const char*> told;
+  };
+  const std::vector<Row> rows{{"evaluate()", [](Small& s) { (void)s.job.evaluate(4, [](Slot& slot) { slot.report(1, 1); }); }, {"evalua", ""}},
+                              {"verify()", [](Small& s) { (void)verify(s.job); }, {"verify()", ""}}};
+  for (const int stage : {0, 1, 3})
+    for (const Exchange exchange : {Exchange::automatic, Exchange::per_slot})
+      for (const Row& row : rows) {
+        std::atomic<int> next{0};
+        const auto members = run_world({.world = 3, .elastic = true}, [&](Job& job, Member&) {
+          Plan plan = toy_plan(stage, 8, exchange);
+          plan.overlap = false;
+          Small s{job, plan};
+          s.run_step();
+          if (next++ == 1) row.call(s);
+          for (int i = 0; i < 3; ++i) s.run_step();
+        });
+        INFO(row.what << ", zero(" << stage << ")" << (exchange == Exchange::per_slot ? " per slot" : ""));
+        bool told = false;
+        for (const Member& m : members) {
+          REQUIRE(m.failure.has_value());
+          INFO(message(*m.failure));
+          if (m.failure->code != Code::mismatch) continue;  // it heard of it from another one
+          CHECK(exit_code(*m.failure) == 78);
+          told = true;
+          CHECK(contains(m.failure->what, "rank "));
+          CHECK((contains(m.failure->what, row.told[0])));
+        }
+        CHECK(told);
+      }
+}
+
+TEST_CASE("ranks that evaluate another number of samples are told both", "[job]") {
+  std::atomic<std::uint64_t> next{0};
+  const auto members = run_world({.world = 2}, [&](Job& job, Member&) {
+    Small s{job};
+    (void)job.evaluate(4 + next++, [](Slot& slot) { slot.report(1, 1); });
+  });
+  for (const Member& m : members) {
+    REQUIRE(m.failure.has_value());
+    CHECK(exit_code(*m.failure) == 78);
+    CHECK(contains(m.failure->what, "evaluate(4)"));
+    CHECK(contains(m.failure->what, "evaluate(5)"));
+  }
+}
+
+TEST_CASE("a slot that throws once it is revoked is over like any other: same process, same state, same bits", "[job][elastic]") {
+  for (const int stage : {0, 1, 2, 3})
+    for (const bool checkpoints : {false, true}) {
+      const TemporaryDirectory root;
+      CheckpointOptions checkpoint;
+      if (checkpoints) checkpoint = {.directory = root.path(), .every = 2};
+      const auto undisturbed = run_world({.world = 1}, toy({.plan = toy_plan(stage)}));
+      std::atomic<int> thrown{0};
+      ToyOptions options{.plan = toy_plan(stage), .checkpoint = checkpoint};
+      options.in_slot = [&thrown](Job& job, std::uint64_t step, Slot& slot) {
+        const JobHost& host = JobAccess::impl(job).host;
+        // In steps 2 and 4 of their first attempt the world ends under the slots.
+        if ((step == 2 || step == 4) && host.session.place().membership.generation.number == step / 2)
+          host.session.cannot_go_on({Code::generation_over, Remedy::rejoin, "the world changes"});
+        if (!slot.revoked()) return;
+        ++thrown;
+        throw std::runtime_error{"a loader that was cut off"};
+      };
+      ElasticWorld world{3, {}, toy(options)};
+      auto& results = world.wait();
+      INFO("zero(" << stage << ")" << (checkpoints ? ", with checkpoints" : ""));
+      REQUIRE(results.size() == 3);
+      CHECK(thrown >= 2);
+      CHECK(world.generations() == 3);
+      for (const Member& m : results) {
+        INFO((m.failure ? message(*m.failure) : ""));
+        REQUIRE(m.outcome.has_value());
+        CHECK(m.outcome->state_hash == undisturbed[0].outcome->state_hash);
+        CHECK(m.host_state == 7);
+        CHECK(m.steps_begun == 7);
+      }
+      // It kept its state: nothing came from a checkpoint, or began again.
+      CHECK(std::ranges::none_of(world.lines(), [](const std::string& l) { return contains(l, "was lost") || contains(l, "begins the job again"); }));
+      CHECK(std::ranges::any_of(world.lines(), [](const std::string& l) { return contains(l, "a loader that was cut off"); }));
+    }
+}
+
+TEST_CASE("an exception out of a slot that is not revoked ends the program", "[job][elastic]") {
+  const auto program = [](Job& job, Member&) {
+    Small s{job};
+    auto step = job.next_step();
+    for (Slot& slot : step->slots()) {
+      (void)slot;
+      throw Error{Failure{Code::io, Remedy::exit_process, "the data is gone"}};
+    }
+  };
+  const auto members = run_world({.world = 1, .elastic = true}, program);
+  REQUIRE(members[0].failure.has_value());
+  CHECK(members[0].failure->what == "the data is gone");
+}
+
+TEST_CASE("bias correction counts steps that were skipped, too", "[job]") {
+  const auto members = run_world({.world = 2}, [](Job& job, Member&) {
+    Plan plan = toy_plan(1);
+    plan.steps = 4;
+    Small s{job, plan};
+    AdamW adamw{.weight_decay = 0};
+    float weight = 1, first = 0, second = 0;
+    for (std::uint64_t t = 1; auto step = job.next_step(); ++t) {
+      for (Slot& slot : step->slots()) {
+        const auto scope = s.unit.use_grad();
+        std::ranges::fill(s.weight.grad_span(), t == 2 ? std::nanf("") : 0.5f * static_cast<float>(t));
+        slot.report(1, 1);
+      }
+      must(step->apply(adamw, {.lr = 0.1f}).skipped == (t == 2), "step 2 alone is skipped");
+      const float gradient = 8 * 0.5f * static_cast<float>(t);
+      if (t != 2) update(adamw, 0.1f, 0.125f, t, {.parameter = {&weight, 1}, .moments = {std::span{&first, 1}, std::span{&second, 1}}, .gradient = {&gradient, 1}});
+      must(s.weight.data()[3] == weight, "the weight is another one than that of an update which counts all decided steps");
+    }
+  });
+  for (const Member& m : members) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    CHECK_FALSE(m.failure.has_value());
+  }
+}
+
+TEST_CASE("host state is put back when a step is dropped, before the program sees it again", "[job][elastic]") {
+  for (const int stage : {0, 1, 3}) {
+    std::atomic<int> dropped{0};
+    ElasticWorld world{3, {}, [&](Job& job, Member& me) {
+                         job.configure(toy_plan(stage));
+                         Unit unit = job.unit("u");
+                         (void)unit.tensor<float>("w", {9});
+                         std::uint64_t begun = 0, slots = 0;
+                         job.state("begun", begun), job.state("slots", slots);
+                         job.seal();
+                         (void)job.restore();
+                         std::uint64_t slots_before = 0;
+                         std::optional<std::uint64_t> again;
+                         while (auto step = job.next_step()) {
+                           must(begun == step->number(), "a step that was dropped is counted");
+                           if (again == step->number()) ++dropped, must(slots == slots_before, "slots of a step that was dropped are counted");
+                           slots_before = slots;
+                           ++begun;
+                           for (Slot& slot : step->slots()) {
+                             ++slots;
+                             const JobHost& host = JobAccess::impl(job).host;
+                             if ((step->number() == 1 || step->number() == 5) && host.session.place().membership.generation.number == (step->number() == 1 ? 1u : 2u))
+                               host.session.cannot_go_on({Code::generation_over, Remedy::rejoin, "the world changes"});
+                             slot.report(1, 1);
+                           }
+                           again = step->apply(AdamW{}, {.lr = 0.1f}).decided ? std::nullopt : std::optional{step->number()};
+                         }
+                         me.outcome = job.outcome();
+                       }};
+    for (const Member& m : world.wait()) CHECK(m.outcome.has_value());
+    CHECK(dropped >= 2);
+  }
+}
+
+TEST_CASE("a model that no machine holds is told before anything is allocated", "[job]") {
+  for (const std::uint64_t elements : {std::uint64_t{1} << 33, std::uint64_t{1} << 40, std::uint64_t{1} << 47}) {
+    const auto members = run_world({.world = 2, .memory = std::uint64_t{16} << 30}, [&](Job& job, Member&) {
+      job.configure(toy_plan(1));
+      (void)job.unit("head").tensor<float>("bias", {3});
+      (void)job.unit("body").tensor<float>("weight", {elements / 64, 64});
+      job.seal();
+    });
+    for (const Member& m : members) {
+      REQUIRE(m.failure.has_value());
+      INFO(message(*m.failure));
+      CHECK(exit_code(*m.failure) == 78);
+      for (const char* part : {"'body/weight' of ", "this machine has 17.2 GB", "plan_table()"}) CHECK(contains(m.failure->what, part));
+    }
+  }
+}
+
+}  // namespace elrun::test

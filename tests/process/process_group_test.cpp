@@ -325,6 +325,23 @@ TEST_CASE("ranks that make different calls are told so, with both lengths", "[pr
   CHECK_THAT(complaints, Catch::Contains("protocol") && Catch::Contains("different calls") && !Catch::Contains("lives on"));
 }
 
+TEST_CASE("ranks whose calls are for something else are told for what, though lengths agree", "[process_group]") {
+  const bool reduces = GENERATE(false, true);
+  const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
+  const auto name = [](std::uint16_t label) { return label == 3 ? "training" : label == 4 ? "testing" : "anything else"; };
+  const std::string complaints = run_group(2, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
+    group.set_label(7, name);
+    complain(group.barrier().ok(), "one label, and a failure");
+    group.set_label(rank == 0 ? 3 : 4, name);
+    std::vector<float> data(reduces ? 300'000 : 4);
+    const auto result = group.all_reduce(std::span{data});
+    complain(result.ok(), result.ok() ? "" : message(result.failure()));
+    if (!result.ok()) complain(!group.barrier().ok(), "the group lives on");
+  }, Transports(2, transport));
+  CHECK_THAT(complaints, Catch::Contains("mismatch") && Catch::Contains("training") && Catch::Contains("testing") && !Catch::Contains("lives on"));
+  CHECK_THAT(complaints, !Catch::Contains("one label"));
+}
+
 TEST_CASE("revocation ends a call that waits, and all calls after it", "[process_group]") {
   const bool by_session = GENERATE(false, true);
   const std::uint32_t world = GENERATE(1u, 2u);

@@ -211,6 +211,7 @@ class Supervisor {
   void on_worker_said(ConnectionId from, const PrepareToLeave& m);
   void on_worker_said(ConnectionId from, const GenerationOver& m);
   void on_worker_said(ConnectionId from, const Returned& m);
+  void on_worker_said(ConnectionId from, const CheckpointSaved& m);
   void on_worker_said(ConnectionId from, const ReadyForPlace& m);
   void on_worker_said(ConnectionId from, const StoreRequest& m);
   void on_hung_up(ConnectionId from);
@@ -294,6 +295,7 @@ class Supervisor {
   std::string peer_lost_why_; // in its words
   std::uint32_t node_restarts_ = 0;
   std::uint64_t step_ = 0;                 // highest decided
+  Session::Remembered remembered_;         // what workers that start again are told
   int signals_ = 0;                        // that asked to end
   int leaving_by_ = 0;                     // the signal, while workers save what would be lost
   std::optional<Instant> leave_at_;        // then at the latest

@@ -89,7 +89,7 @@ void Supervisor::tell_it_is_early(std::size_t worker) {
   const Worker& w = workers_[worker];
   const GenerationOver over{w.began_as->generation, {Code::generation_over, Remedy::rejoin, "this process was started beside it, for the next one"}};
   act(Answer{*w.connection, over});
-  act(Answer{*w.connection, Welcome{place_of(worker, *w.began_as)}});
+  act(Answer{*w.connection, Welcome{place_of(worker, *w.began_as), remembered_}});
   act(Answer{*w.connection, over});
 }
 

@@ -156,7 +156,11 @@ void Supervisor::welcome(std::size_t worker) {
   if (w.stays || w.coming.says_ready) w.return_by = now_ + std::max(options_.timeouts.returning, w.returns_within);
   w.stays = w.quit = w.ready_to_leave = w.cannot_go_on = w.held = false;
   w.coming = {};
-  act(Answer{*w.connection, Welcome{place_of(worker, {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}})}});
+  act(Answer{*w.connection, Welcome{place_of(worker, {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}}), remembered_}});
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const CheckpointSaved& m) {
+  if (worker_at(from)) remembered_.checkpoint = m.acknowledgement;  // also when that generation is over: the checkpoint is there
 }
 
 Place Supervisor::place_of(std::size_t worker, const Membership& membership) const {
@@ -189,6 +193,7 @@ void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
   for (std::uint32_t i = 0; i < workers_.size(); ++i) hang_.sign(LocalRank{i}, now_);  // all members decide a step together
   if (m.step <= step_) return;  // another worker of this node said so already
   step_ = m.step;
+  remembered_.decided = std::max(remembered_.decided, m.step);
   act(Send{Progress{m.generation, m.step}});
 }
 

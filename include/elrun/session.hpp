@@ -69,6 +69,17 @@ class ELRUN_API Session {
   /// Says that all is saved: the node leaves. Never waits.
   virtual void ready_to_leave() {}
 
+  /// What the workers of this node have told their agent so far, in this generation and before it.
+  struct Remembered {
+    std::uint64_t decided = 0;  ///< The most steps that were decided.
+    std::string checkpoint;     ///< What `checkpoint_saved` was told last; empty: nothing.
+  };
+  /// As of the newest place that the agent told. Nothing without elrun, and under an elrun of an earlier version.
+  [[nodiscard]] virtual Remembered remembered() const { return {}; }
+  /// Says that a checkpoint was acknowledged, so that its loss is noticed even where the storage is gone as a whole. The agent keeps
+  /// the newest text, of at most 16 KiB, as long as it lives. Never waits.
+  virtual void checkpoint_saved(const std::string& /*acknowledgement*/) {}
+
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.
   /// Waits until the session is up, `deadline` at most, and says for whom. Fails with `invalid_argument` when the environment

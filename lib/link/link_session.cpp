@@ -126,6 +126,11 @@ class Link {
 
   [[nodiscard]] bool is_leaving() const { return leaving_.load(std::memory_order_relaxed); }
   void ready_to_leave() { post(PrepareToLeave{place_->membership.generation}); }
+  void checkpoint_saved(std::string acknowledgement) { post(CheckpointSaved{std::move(acknowledgement)}); }
+  [[nodiscard]] Session::Remembered remembered() const {
+    const std::lock_guard lock{mutex_};
+    return remembered_;
+  }
 
   Result<void> next_generation(Deadline agreed_by) {
     std::unique_lock lock{mutex_};
@@ -284,6 +289,10 @@ class Link {
   }
 
   void on_welcome(const Welcome& welcome) {
+    {
+      const std::lock_guard lock{mutex_};
+      remembered_ = welcome.remembered;
+    }
     if (welcomed_) return on_next_place(welcome.place);
     Place place = welcome.place;
     if (place.membership.rank.value() != target_.hello.rank) {
@@ -387,8 +396,9 @@ class Link {
   std::atomic<bool> leaving_{false};
   std::atomic<Duration::rep> returns_within_{0};
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
+  Session::Remembered remembered_;
   std::optional<Place> place_;                           // changed, and read without the lock, by the caller's thread alone once it is there
   std::optional<Place> next_;                            // told, and not taken yet
   std::optional<Failure> lost_, over_;                   // the connection; the generation
@@ -430,6 +440,10 @@ class LinkSession final : public Session {
   [[nodiscard]] bool is_leaving() const override { return !forked() && link_->is_leaving(); }
   void ready_to_leave() override {
     if (!forked()) link_->ready_to_leave();
+  }
+  [[nodiscard]] Remembered remembered() const override { return forked() ? Remembered{} : link_->remembered(); }
+  void checkpoint_saved(const std::string& acknowledgement) override {
+    if (!forked()) link_->checkpoint_saved(acknowledgement);
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

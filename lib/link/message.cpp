@@ -19,6 +19,7 @@ constexpr std::size_t header_size = 8;   // length, checksum
 constexpr std::size_t kind_size = 4;     // version, type
 constexpr std::size_t name_max = 4096;   // a node, a run, an address, a release
 constexpr std::size_t text_max = 65536;  // what went wrong
+constexpr std::size_t acknowledgement_max = 16384;  // of a checkpoint
 constexpr std::uint32_t values_max = 1 << 20;
 
 static_assert(message_max.value() >= 2 * store_value_max.value() + store_key_max.value() + 4096,
@@ -27,7 +28,7 @@ static_assert(message_max.value() >= std::uint64_t{store_keys_per_call_max} * (s
               "the largest wait fits into a message");
 
 // The wire's numbers of the messages: never reused, in the order of the variant.
-enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply, prepare_to_leave, returned, ready_for_place };
+enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply, prepare_to_leave, returned, ready_for_place, checkpoint_saved };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
 struct Put {
@@ -160,7 +161,15 @@ void fields(C& c, M& m) {
   c.appended([&] { c.flag(m.says_ready); });
 }
 template <class C, Is<Welcome> M>
-void fields(C& c, M& m) { fields(c, m.place); }
+void fields(C& c, M& m) {
+  fields(c, m.place);
+  c.appended([&] {
+    c.number(m.remembered.decided);
+    c.text(m.remembered.checkpoint, acknowledgement_max);
+  });
+}
+template <class C, Is<CheckpointSaved> M>
+void fields(C& c, M& m) { c.text(m.acknowledgement, acknowledgement_max); }
 template <class C, Is<Refusal> M>
 void fields(C& c, M& m) { fields(c, m.failure); }
 template <class C, Is<Alive> M>
@@ -255,6 +264,7 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::generation_over: return message_from<GenerationOver>(payload, "GenerationOver");
     case Type::store_request: return message_from<StoreRequest>(payload, "StoreRequest");
     case Type::store_reply: return message_from<StoreReply>(payload, "StoreReply");
+    case Type::checkpoint_saved: return message_from<CheckpointSaved>(payload, "CheckpointSaved");
   }
   return std::optional<Message>{};
 }
@@ -311,8 +321,8 @@ ByteVector encode(const Message& message) {
 }
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
-              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::ready_for_place) - 1, Message>, ReadyForPlace> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::ready_for_place));
+              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::checkpoint_saved) - 1, Message>, CheckpointSaved> &&
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::checkpoint_saved));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

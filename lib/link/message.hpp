@@ -38,6 +38,7 @@ struct Hello {
 /// Agent to worker: your place. Sent once the world is complete; to a worker that stays, again for each generation.
 struct Welcome {
   Place place;
+  Session::Remembered remembered{};
 };
 /// Agent to worker: go away, and why. The last frame of a connection.
 struct Refusal {
@@ -71,12 +72,18 @@ struct PrepareToLeave {
   Generation generation;
 };
 
+/// Worker to agent: a checkpoint was acknowledged.
+struct CheckpointSaved {
+  std::string acknowledgement;
+};
+
 /// Worker to agent: this generation is over, and the program waits for its place in the next one.
 struct ReadyForPlace {
   Generation generation;
 };
 
-using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave, Returned, ReadyForPlace>;
+using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave, Returned, ReadyForPlace,
+                             CheckpointSaved>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

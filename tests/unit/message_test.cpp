@@ -28,7 +28,8 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(12)) {
+  switch (rng.below(13)) {
+    case 12: return CheckpointSaved{any_text(rng, 200)};
     case 0: return Hello{static_cast<std::uint16_t>(rng.next()), any_text(rng, 30), rng.next64(), rng.next(), rng.next(), rng.chance(0.5), rng.chance(0.5), rng.chance(0.5)};
     case 1: {
       Place place;
@@ -42,7 +43,7 @@ Message any_message(Rng& rng) {
       for (std::byte& b : place.key) b = static_cast<std::byte>(rng.next());
       place.restart_count = rng.next();
       place.elastic = rng.chance(0.5);
-      return Welcome{place};
+      return Welcome{place, {rng.next64(), any_text(rng, 200)}};
     }
     case 2: return Refusal{any_failure(rng)};
     case 3: return Alive{};
@@ -132,10 +133,13 @@ TEST_CASE("every field of a place and of a failure arrives", "[message]") {
   place.restart_count = 5;
   place.elastic = true;
   MessageReader reader;
-  reader.feed(encode(Welcome{place}));
+  reader.feed(encode(Welcome{place, {55, "step 40 was acknowledged"}}));
   const Failure why{Code::peer_lost, Remedy::rejoin, "heard nothing", Rank{3}, Rank{5}, Generation{7, {{1, 2}}}, "node-b"};
   reader.feed(encode(GenerationOver{{7, {{1, 2}}}, why}));
-  const Place got = std::get<Welcome>(*reader.next().value()).place;
+  const Welcome welcome = std::get<Welcome>(*reader.next().value());
+  const Place& got = welcome.place;
+  CHECK(welcome.remembered.decided == 55);
+  CHECK(welcome.remembered.checkpoint == "step 40 was acknowledged");
   CHECK(got.membership == place.membership);
   CHECK(got.local_rank == place.local_rank);
   CHECK(got.local_world == 2);

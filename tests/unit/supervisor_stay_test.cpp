@@ -41,6 +41,25 @@ TEST_CASE("when the world changes, workers that stay are told, acknowledge it, a
   CHECK(node.tell(10, StepDecided{generation(2), 9}) == Words{"progress 9"});
 }
 
+TEST_CASE("a worker that is started again hears how far the job was, and of its newest checkpoint", "[supervisor][stay]") {
+  Node node = running();
+  CHECK(node.tell(10, CheckpointSaved{"step 4"}).empty());
+  CHECK(node.tell(10, StepDecided{generation(1), 9}) == Words{"progress 9"});
+  CHECK(node.tell(11, CheckpointSaved{"step 8"}).empty());
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  node.tell(11, acknowledgement(1));
+  CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "welcome 11"});
+  CHECK(node.tell(10, StepDecided{generation(2), 5}) == Words{"progress 5"});  // steps are done again
+  node.hear(Revoke{generation(2), revoked});
+  node.tell(10, acknowledgement(2));
+  node.tell(11, acknowledgement(2));
+  CHECK(node.hear(world(3, 2)) == Words{"welcome 10", "welcome 11"});
+  const auto& remembered = std::get<Welcome>(std::get<Answer>(node.actions.back()).message).remembered;
+  CHECK(remembered.decided == 9);
+  CHECK(remembered.checkpoint == "step 8");
+}
+
 TEST_CASE("only the dead are started again, and the others do not wait for them", "[supervisor][stay]") {
   Node node = running();
   CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"failed 0 137 job"});

@@ -45,6 +45,7 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
   if (const auto* welcome = std::get_if<Welcome>(&e.message)) {
     if (!std::exchange(w.stay.welcomed, true)) {
       programs_.emplace(id, std::make_shared<Program>(*this, id, welcome->place));
+      programs_.at(id)->remembers(welcome->remembered);
       if (w.stay.coming) programs_.at(id)->told_over({.code = Code::generation_over, .what = "it was over before"});
       return look(id);
     }
@@ -57,6 +58,7 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
     w.stay.acknowledged = false;
     w.stay.away = true;
     see(sim::WorkerStarted{id, w.agent, w.who, w.generation, w.rank, w.world});
+    programs_.at(id)->remembers(welcome->remembered);
     programs_.at(id)->told_place(welcome->place);
   } else if (const auto* over = std::get_if<GenerationOver>(&e.message)) {
     if (over->generation != w.generation || w.stay.acknowledged || !programs_.contains(id)) return;

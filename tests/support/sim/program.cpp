@@ -208,6 +208,11 @@ class Program::SimulatedSession final : public Session {
   }
   void returns_within(Duration time) override { program_.returns_within_ = time; }
   [[nodiscard]] bool is_leaving() const override { return program_.leaving_; }
+  [[nodiscard]] Remembered remembered() const override { return program_.remembered_; }
+  void checkpoint_saved(const std::string& acknowledgement) override {
+    program_.action();
+    program_.simulation_.say(program_.id_, CheckpointSaved{acknowledgement});
+  }
   void ready_to_leave() override { program_.simulation_.say(program_.id_, PrepareToLeave{program_.place_.membership.generation}); }
 
  private:

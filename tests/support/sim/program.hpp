@@ -42,6 +42,7 @@ class Program final : private Trainer {
   // What comes in: from the agent, from peers, and time.
   void told_place(const Place& place);
   void told_over(const Failure& why);
+  void remembers(Session::Remembered what) { remembered_ = std::move(what); }
   void told_job_over() { job_over_ = true; }
   void asked_to_leave() { leaving_ = true; }
   void answered(const StoreReply& reply) { replies_[reply.id] = reply; }
@@ -85,6 +86,7 @@ class Program final : private Trainer {
   std::optional<Failure> over_, lost_;
   std::vector<Session::OnOver> on_over_;
   std::map<std::uint64_t, std::optional<StoreReply>> replies_;
+  Session::Remembered remembered_;  // as of the newest place
   bool leaving_ = false, job_over_ = false, at_work_ = false;
   Duration returns_within_{};
   SimulatedPeers* peers_ = nullptr;  // of the generation at hand, once joined

@@ -12,6 +12,7 @@
 
 #include "checkpoint/plan.hpp"
 #include "checkpoint/records.hpp"
+#include "checkpoint/resume.hpp"
 #include "checkpoint/shard_file.hpp"
 #include "checkpoint/storage.hpp"
 #include "lib/base/crc32c.hpp"
@@ -22,6 +23,7 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr int claim_tries_max = 64;
+constexpr FenceNumber any_fence = fence_max + 1;
 constexpr Bytes space_reserve = 4_MiB;  // for the other files of a save, and for others on the disk
 
 std::string lines(const std::vector<std::string>& all) {
@@ -88,6 +90,8 @@ Result<SaveTicket> decode_save_ticket(ByteSpan bytes) {
 
 Checkpointer::Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver)
     : files_{files}, clock_{clock}, log_{log}, root_{std::move(root)}, saver_{std::move(saver)} {}
+Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
+Checkpointer::~Checkpointer() = default;
 
 Author Checkpointer::author() const { return {saver_.run_id, saver_.generation, clock_.wall_ns()}; }
 Path Checkpointer::path_of(const CheckpointId& id) const { return root_ / checkpoints_directory / to_string(id); }
@@ -128,34 +132,63 @@ Result<std::optional<RunRecord>> Checkpointer::read_run() {
   const auto text = files_.read_all(path, record_bytes_max);
   if (!text.ok() && text.failure().code == Code::not_found) return std::optional<RunRecord>{};
   if (!text.ok()) return text.failure();
-  auto record = decode_run(*text, path.string());
-  if (!record.ok()) {
-    Failure failure = std::move(record).failure();
-    failure.what += "; put the file back from a copy, or use another directory";
-    return failure;
+  ELRUN_TRY_ASSIGN(RunRecord record, decode_run(*text, path.string()));
+  ELRUN_TRY(same_job(record));
+  return std::optional{std::move(record)};
+}
+
+Result<void> Checkpointer::same_job(const RunRecord& record) const {
+  std::vector<std::string> differ = differences(record.plan, saver_.plan);
+  for (std::string& line : differences(record.model, saver_.model)) differ.push_back(std::move(line));
+  if (differ.empty()) return {};
+  return Failure{.code = Code::mismatch,
+                 .remedy = Remedy::fix_config,
+                 .what = fmt::format("checkpoint root {} was made by {} with another plan or model; go on with that "
+                                     "one, or use another directory:{}",
+                                     root_.string(), to_string(record.author), lines(differ))};
+}
+
+/// All that RUN.json says is in every manifest of its root. So one that is damaged or gone is written again from the newest checkpoint
+/// of `line` that is whole; where there is none, nothing is lost with it, and the next save makes another.
+Result<std::optional<RunRecord>> Checkpointer::read_or_rebuild_run(const std::vector<CheckpointId>& line) {
+  auto run = read_run();
+  const bool damaged = !run.ok() && run.failure().code == Code::corrupt;
+  if ((!run.ok() && !damaged) || (run.ok() && (*run || line.empty()))) return run;
+  std::optional<RunRecord> rebuilt;
+  std::string why = damaged ? run.failure().what : fmt::format("{} is gone", (root_ / run_file).string());
+  for (auto id = line.rbegin(); id != line.rend(); ++id) {
+    const auto commit = read_commit(files_, path_of(*id));
+    if (!commit.ok()) continue;
+    if (rebuilt && commit->root != rebuilt->root)
+      return Failure{Code::corrupt, Remedy::fix_config,
+                     fmt::format("{}, and cannot be written again: {} holds checkpoints of two roots; put the file back from a copy, or use another directory",
+                                 why, (root_ / checkpoints_directory).string())};
+    if (rebuilt) continue;
+    auto whole = verify_checkpoint(files_, path_of(*id), *id, commit->root);
+    if (whole.ok()) rebuilt = RunRecord{commit->root, whole->manifest.author, std::move(whole->manifest.plan), std::move(whole->manifest.model)};
   }
-  std::vector<std::string> differ = differences(record->plan, saver_.plan);
-  for (std::string& line : differences(record->model, saver_.model)) differ.push_back(std::move(line));
-  if (!differ.empty())
-    return Failure{.code = Code::mismatch,
-                   .remedy = Remedy::fix_config,
-                   .what = fmt::format("checkpoint root {} was made by {} with another plan or model; go on with that "
-                                       "one, or use another directory:{}",
-                                       root_.string(), to_string(record->author), lines(differ))};
-  return std::optional{std::move(*record)};
+  if (!rebuilt && !line.empty())
+    return Failure{Code::corrupt, Remedy::fix_config,
+                   fmt::format("{}, and no checkpoint under {} is whole enough to write it again; put the file back from a copy, or use another directory",
+                               why, root_.string())};
+  if (rebuilt) ELRUN_TRY(same_job(*rebuilt));
+  if (damaged) ELRUN_TRY(files_.rename(root_ / run_file, root_ / damaged_run_file));
+  if (rebuilt) ELRUN_TRY(publish_once(files_, root_, run_file, unique(), encode(*rebuilt)));
+  log_.warning(fmt::format("{}; {}", why, rebuilt ? "it is written again from the newest checkpoint" : "there is no checkpoint either, so the next save makes another"));
+  return rebuilt;
 }
 
 Result<void> Checkpointer::open_root() {
   std::vector<std::string> wrong = problems(saver_.model);
   for (std::string& line : problems(saver_.plan)) wrong.push_back(std::move(line));
   if (!wrong.empty()) return explained(invalid(wrong));
-  if (const auto run = read_run(); !run.ok()) return explained(run.failure());
+  if (const auto run = read_run(); !run.ok() && run.failure().code != Code::corrupt) return explained(run.failure());
   return {};
 }
 
 Result<RunRecord> Checkpointer::read_or_make_run() {
   for (int tries = 0; tries < 2; ++tries) {
-    ELRUN_TRY_ASSIGN(auto run, read_run());
+    ELRUN_TRY_ASSIGN(auto run, read_or_rebuild_run(timeline_));
     if (run) return std::move(*run);
     // The lineage is random, so the digest is an identity that no other root has.
     RunRecord mine{.root = {}, .author = author(), .plan = saver_.plan, .model = saver_.model};
@@ -187,10 +220,10 @@ Result<void> Checkpointer::claim() {
       fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root_.string())};
 }
 
-Result<std::optional<FenceRecord>> Checkpointer::highest_published(std::vector<std::string>& notes) {
+Result<std::optional<FenceRecord>> Checkpointer::highest_published(FenceNumber below, std::vector<std::string>& notes) {
   ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files_, root_));
   for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
-    if (*number >= fence_) continue;
+    if (*number >= below) continue;
     const Path path = root_ / fences_directory / fence_name(*number);
     const auto text = files_.read_all(path, record_bytes_max);
     if (!text.ok() && text.failure().code == Code::not_found) continue;  // claimed by one who died before it could save
@@ -200,16 +233,61 @@ Result<std::optional<FenceRecord>> Checkpointer::highest_published(std::vector<s
     if (!record.ok() && record.failure().code != Code::corrupt) return std::move(record).failure();
     // What was committed under this number and above stays on the timeline; only what it inherited is judged by the
     // record below.
-    note(notes, fmt::format("fence {} is passed over: {}", *number,
-                            record.ok() ? "it holds another number" : record.failure().what));
+    notes.push_back(fmt::format("fence {} is passed over: {}", *number,
+                                record.ok() ? "it holds another number" : record.failure().what));
   }
   return std::optional<FenceRecord>{};
+}
+
+/// What is there, and what is known to have been there. Writes nothing. `below`: fences of this start and later ones do not count.
+Result<RootView> Checkpointer::look(FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes) {
+  RootView view{.where = root_.string(), .witnesses = {outside.begin(), outside.end()}};
+  // First what was promised, then what is there: another job may save meanwhile.
+  ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(files_, root_));
+  ELRUN_TRY_ASSIGN(view.highest, highest_published(below, notes));
+  ELRUN_TRY_ASSIGN(view.found, find_checkpoints(files_, root_));
+  const std::vector<Found> line = timeline(view.found, view.highest);
+  const auto run = read_run();
+  if (!run.ok() && run.failure().code != Code::corrupt) return run.failure();
+  if (run.ok() && *run) view.root = (*run)->root;
+  for (auto f = line.rbegin(); f != line.rend() && view.root.empty(); ++f)  // until RUN.json is written again
+    if (const auto commit = read_commit(files_, path_of(f->id)); commit.ok()) view.root = commit->root;
+
+  for (const CheckpointId& id : acknowledged) {
+    const Path path = root_ / fences_directory / acknowledgement_name(id);
+    Witness w{.id = id, .says = fmt::format("{} says so", path.string())};  // by its name; the content is for people
+    if (id == acknowledged.back())
+      if (const auto text = files_.read_all(path, acknowledgement_bytes_max); text.ok())
+        if (const auto record = decode_acknowledgement(*text, path.string()); record.ok() && record->id == id) w = witness(*record, path.string(), false);
+    view.witnesses.push_back(std::move(w));
+  }
+  if (view.highest && !view.highest->inherits.empty()) {
+    const CheckpointId id = view.highest->inherits.back();
+    view.witnesses.push_back({.id = id, .says = fmt::format("fence {} of {} says that {} was there", view.highest->number, to_string(view.highest->author), to_string(id))});
+  }
+  if (!line.empty()) return view;
+  for (const Found& f : view.found) {  // roots of elrun 0.1.0 have no acknowledgements, but a manifest names the checkpoint before it
+    const auto left = read_manifest(files_, path_of(f.id));
+    if (left.ok() && left->manifest.parent)
+      view.witnesses.push_back({.id = *left->manifest.parent, .says = fmt::format("{} says that {} was committed before it", (path_of(f.id) / manifest_file).string(), to_string(*left->manifest.parent))});
+  }
+  if (run.ok() && !*run) return view;
+  ELRUN_TRY_ASSIGN(const auto names, files_.list(root_));
+  ELRUN_TRY_ASSIGN(const auto fences, find_fences(files_, root_));
+  if (fences.empty() || fences.front() >= below) view.hollow = fences_directory;
+  if (std::find(names.begin(), names.end(), checkpoints_directory) == names.end()) view.hollow = checkpoints_directory;
+  return view;
 }
 
 /// Walks back from the newest until one passes all checks; `line` then ends with it, or is empty.
 Result<void> Checkpointer::choose(std::vector<Found>& line, const std::string& root_identity, Start& start) {
   for (; !line.empty(); line.pop_back()) {
-    const auto& [id, committed, quarantined] = line.back();
+    const auto& [id, committed, quarantined, unreadable] = line.back();
+    if (!unreadable.empty()) {
+      if (const auto again = files_.list(path_of(id)); !again.ok() && again.failure().code != Code::io) return again.failure();
+      note(start.notes, fmt::format("checkpoint {} cannot be read, going back to the one before it: {}", to_string(id), unreadable));
+      continue;
+    }
     if (quarantined || std::find(rejected_.begin(), rejected_.end(), id) != rejected_.end()) {
       note(start.notes, fmt::format("checkpoint {} is passed over: it was found damaged before", to_string(id)));
       continue;
@@ -236,45 +314,58 @@ Result<void> Checkpointer::choose(std::vector<Found>& line, const std::string& r
   return {};
 }
 
-Result<Start> Checkpointer::start(bool has_state) {
+Result<Start> Checkpointer::start(std::span<const Witness> outside) { return start(outside, false); }
+Result<Start> Checkpointer::start_with_state(std::span<const Witness> outside) { return start(outside, true); }
+
+Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_state) {
   auto started = [&]() -> Result<Start> {
     ELRUN_TRY(open_root());
+    // Before anything is written: where the storage is not mounted, its mount point stays as it is.
+    std::vector<std::string> unsaid;
+    ELRUN_TRY_ASSIGN(RootView before, look(any_fence, outside, unsaid));
+    const std::vector<Found> listed = timeline(before.found, before.highest);
+    const auto newest = listed.empty() ? std::nullopt : std::optional{listed.back().id};
+    const auto allowed = has_state ? save_on(before) : resume(before, newest, {}, saver_.begin_anew);
+    // A step that is given up with all that is left of a damaged root is known only when that was looked into.
+    const bool is_about_damage = !listed.empty() && saver_.begin_anew.has_value();
+    if (const auto* no = std::get_if<Failure>(&allowed); no != nullptr && !is_about_damage) return *no;
+
     for (const Path& directory : {root_, root_ / fences_directory, root_ / checkpoints_directory})
       ELRUN_TRY(files_.make_directories(directory));
     ELRUN_TRY(claim());  // before the listing: whatever was acknowledged until now is in it
 
     Start start{.fence = fence_};
-    ELRUN_TRY_ASSIGN(const auto highest, highest_published(start.notes));
-    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files_, root_));
-    std::vector<Found> line = timeline(found, highest);
+    ELRUN_TRY_ASSIGN(RootView view, look(fence_, outside, start.notes));
+    view.hollow = before.hollow;
+    for (const std::string& line : start.notes) log_.warning(line);
+    std::vector<Found> line = timeline(view.found, view.highest);
     const std::size_t had = line.size();
-    ELRUN_TRY_ASSIGN(const auto run, read_run());
-    if (had != 0 && !run)
-      return Failure{
-          Code::corrupt, Remedy::fix_config,
-          fmt::format("{} has checkpoints, but no {}: put the file back from a copy, or use another directory",
-                      root_.string(), run_file)};
+    std::vector<CheckpointId> ids;
+    for (const Found& f : line) ids.push_back(f.id);
+    ELRUN_TRY_ASSIGN(const auto run, read_or_rebuild_run(ids));
 
-    if (had != 0) ELRUN_TRY(choose(line, run->root, start));
-    if (had != 0 && !start.choice)
-      return Failure{
-          Code::corrupt, Remedy::fix_config,
-          fmt::format("none of the {} checkpoints under {} can be used, and the job is not begun again silently; "
-                      "repair one, or use another directory:{}",
-                      had, root_.string(), lines(start.notes))};
-    if (had == 0 && std::any_of(found.begin(), found.end(), [](const Found& f) { return f.committed; }))
+    const std::size_t said = start.notes.size();
+    if (run && !has_state) ELRUN_TRY(choose(line, run->root, start));  // with state, nobody needs to know yet which are whole
+    const std::vector<std::string> passed_over(start.notes.begin() + static_cast<std::ptrdiff_t>(said), start.notes.end());
+    auto decided = has_state ? save_on(view) : resume(view, start.choice, passed_over, saver_.begin_anew);
+    if (auto* no = std::get_if<Failure>(&decided)) return std::move(*no);
+    GoOn& go = std::get<GoOn>(decided);
+    for (std::string& text : go.notes) note(start.notes, std::move(text));
+    if (had == 0 && std::any_of(view.found.begin(), view.found.end(), [](const Found& f) { return f.committed; }))
       note(start.notes,
-           fmt::format("checkpoints under {} were committed by jobs that had lost the root; they are ignored",
+           fmt::format("checkpoints under {} were committed by jobs that had lost the root, or were given up; they are ignored, and kept",
                        root_.string()));
 
     timeline_.clear();
     for (const Found& f : line)
       if (!f.quarantined) timeline_.push_back(f.id);
+    given_up_ = std::move(go.gives_up);
     const FenceRecord fence{.number = fence_,
                             .author = author(),
                             .world = saver_.world.value(),
                             .inherits = timeline_,
-                            .resumed_from = start.choice};
+                            .resumed_from = start.choice,
+                            .gives_up = given_up_};
     ELRUN_TRY(publish_once(files_, root_ / fences_directory, fence_name(fence_), unique(), encode(fence)));
     if (has_state) return start;
     log_.info(start.choice
@@ -531,8 +622,23 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
   // Whoever took over since then may have looked before COMMIT appeared: such a commit must not be promised to anybody.
   ELRUN_TRY(still_owner());
   ELRUN_TRY(no_newer_fence());
+  ELRUN_TRY(acknowledge(ticket));
   log_.info(
       fmt::format("checkpoint {} committed: {} bytes in {} files", to_string(ticket.id), total, manifest.files.size()));
+  return {};
+}
+
+/// The name alone says it, and COMMIT is durable: so a torn one is as good as a whole one, and a lost one was never promised.
+Result<void> Checkpointer::acknowledge(const SaveTicket& ticket) {
+  const Path directory = root_ / fences_directory, path = directory / acknowledgement_name(ticket.id);
+  std::string text = encode(Acknowledgement{ticket.id, ticket.root, author(), root_.string(), saver_.plan.hash});
+  auto written = files_.write_durably(path, as_bytes(text));
+  if (written.ok()) written = files_.sync_directory(directory);
+  if (!written.ok()) {
+    (void)files_.remove_file(path);
+    return written;
+  }
+  acknowledged_ = std::move(text);
   return {};
 }
 
@@ -551,7 +657,10 @@ Result<void> Checkpointer::remove_committed(const CheckpointId& id, const std::s
   const auto commit = read_commit(files_, path_of(id));
   if (!commit.ok()) return {};                   // damaged: kept for the person who looks into it
   if (commit->root != root_identity) return {};  // not ours, however it came here
-  // The mirror of a commit: first it stops to exist, durably; then its bytes go.
+  // The mirror of a commit: first it is promised to nobody, then it stops to exist, each durably; then its bytes go.
+  const auto unpromised = files_.remove_file(root_ / fences_directory / acknowledgement_name(id));
+  if (!unpromised.ok() && unpromised.failure().code != Code::not_found) return unpromised;
+  if (unpromised.ok()) ELRUN_TRY(files_.sync_directory(root_ / fences_directory));
   ELRUN_TRY(files_.remove_file(path_of(id) / commit_file));
   ELRUN_TRY(files_.sync_directory(path_of(id)));
   const Path trash = root_ / trash_directory;
@@ -570,7 +679,9 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     ELRUN_TRY_ASSIGN(const auto run, read_run());
     if (!run) return {};
     ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files_, root_));
-    const Retention gone = retention(found, timeline_, fence_, keep);
+    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(files_, root_));
+    for (const GivenUp& g : given_up_) promised.push_back(g.id);
+    const Retention gone = retention(found, timeline_, promised, fence_, keep);
     for (const CheckpointId& id : gone.uncommit) keep_first(remove_committed(id, run->root));
     for (const CheckpointId& id : gone.sweep) {
       const auto left = read_manifest(files_, path_of(id));

@@ -3,7 +3,7 @@
 /// encoded values (Start, SaveTicket, PartVote) between ranks, and tells whether it still owns the generation.
 ///
 ///   every rank   open_root()                       fails when the root holds another plan or model
-///   leader       start() -> Start                  claims the fence, chooses the checkpoint, publishes both
+///   leader       start(witnesses) -> Start         claims the fence, chooses the checkpoint, publishes both
 ///   every rank   load(start, fragments) -> aux     when there is a choice; all ranks the same one
 ///   leader       reject(start, why)                after a rank's load failed with `corrupt`; then start() again
 ///
@@ -34,7 +34,10 @@ namespace elrun::inline v0 {
 struct Author;
 struct FenceRecord;
 struct Found;
+struct GivenUp;
+struct RootView;
 struct RunRecord;
+struct Witness;
 
 /// Who saves: fixed for one generation.
 struct Saver {
@@ -44,6 +47,7 @@ struct Saver {
   WorldSize world{1};
   PlanIdentity plan;
   ModelTable model;
+  std::optional<std::uint64_t> begin_anew{};  ///< `--begin_anew`: the step of the checkpoint that a person gives up.
 };
 
 /// What the leader decided at the start of a generation; the job publishes its bytes to all ranks.
@@ -68,15 +72,21 @@ struct SaveTicket {
 class Checkpointer {
  public:
   Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver);
+  Checkpointer(Checkpointer&&) noexcept;
+  ~Checkpointer();
 
-  /// Any rank. Success when the root is empty or absent, or made by the same plan and model.
+  /// Any rank. Success when the root is empty or absent, or made by the same plan and model. A damaged RUN.json is the leader's
+  /// matter, in start().
   Result<void> open_root();
 
   /// Leader. Makes the root when it is absent, claims the next fence, chooses the newest checkpoint of the timeline
   /// that passes all checks but those of its data blocks, quarantines the damaged ones that it met. Fails with
-  /// `corrupt` when there were checkpoints and none can be used: a job is never silently begun again.
-  /// `has_state`: the job goes on from what its members hold, and only saves.
-  Result<Start> start(bool has_state = false);
+  /// `corrupt` when there were checkpoints and none can be used, and with `not_found` when one was acknowledged and is missing, by the
+  /// storage itself or by `outside` (what the job's store and agents remember): before it has written anything, unless
+  /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back (resume.hpp).
+  Result<Start> start(std::span<const Witness> outside = {});
+  /// The same for a job that goes on from what its members hold, and only saves. Fails with `not_found` when the root is gone as a whole.
+  Result<Start> start_with_state(std::span<const Witness> outside = {});
 
   /// Any rank, with the start that the leader published. Reads exactly the ranges of `fragments`, checks every block
   /// it uses, and returns the host state. After a failure the fragments' contents are unspecified.
@@ -94,10 +104,13 @@ class Checkpointer {
   PartVote write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux = {});
 
   /// Leader, with one vote per rank. `still_owner` asks the job's store whether this generation is current; it is
-  /// asked before the commit and, as is the fence on the storage, again after it. Success is the acknowledgement:
-  /// from here on no crash loses this checkpoint.
+  /// asked before the commit and, as is the fence on the storage, again after it; then an acknowledgement is written beside the fence.
+  /// Success: from here on no crash loses this checkpoint, and its loss by other ways is noticed.
   Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes,
                       const std::function<Result<void>()>& still_owner);
+
+  /// Leader, after a commit: its acknowledgement as text, for others to remember.
+  [[nodiscard]] const std::string& acknowledged() const { return acknowledged_; }
 
   /// Leader. Removes what an uncommitted save left; best effort, and never a committed one.
   void abandon(const SaveTicket& ticket);
@@ -107,10 +120,15 @@ class Checkpointer {
   Result<void> retain(std::uint32_t keep);
 
  private:
+  Result<Start> start(std::span<const Witness> outside, bool has_state);
   Result<void> claim();
-  Result<std::optional<FenceRecord>> highest_published(std::vector<std::string>& notes);
+  Result<std::optional<FenceRecord>> highest_published(FenceNumber below, std::vector<std::string>& notes);
+  Result<RootView> look(FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes);
   Result<void> choose(std::vector<Found>& line, const std::string& root_identity, Start& start);
   Result<std::optional<RunRecord>> read_run();
+  Result<std::optional<RunRecord>> read_or_rebuild_run(const std::vector<CheckpointId>& line);
+  Result<void> same_job(const RunRecord& record) const;
+  Result<void> acknowledge(const SaveTicket& ticket);
   Result<RunRecord> read_or_make_run();
   Result<void> no_newer_fence();
   Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes,
@@ -133,6 +151,8 @@ class Checkpointer {
   FenceNumber fence_ = 0;                 // ours, once start() has claimed it
   std::vector<CheckpointId> timeline_{};  // inherited by our fence, then committed by it, oldest first
   std::vector<CheckpointId> rejected_{};  // passed over even where a quarantine could not be written
+  std::vector<GivenUp> given_up_;         // in our fence
+  std::string acknowledged_{};            // the newest, encoded
 };
 
 /// The highest fence found under `root`; 0 when there is none.

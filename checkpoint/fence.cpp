@@ -9,33 +9,29 @@ std::vector<Found> timeline(const std::vector<Found>& found, const std::optional
   for (const Found& f : found) {
     const bool mine = !highest || f.id.fence >= highest->number;
     const bool inherited = highest && std::binary_search(highest->inherits.begin(), highest->inherits.end(), f.id);
-    if (f.committed && (mine || inherited)) line.push_back(f);
+    if ((f.committed || !f.unreadable.empty()) && (mine || inherited)) line.push_back(f);
   }
   std::sort(line.begin(), line.end(), [](const Found& a, const Found& b) { return a.id < b.id; });
   return line;
 }
 
-Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line, FenceNumber mine,
-                    std::uint32_t keep) {
+Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line,
+                    const std::vector<CheckpointId>& promised, FenceNumber mine, std::uint32_t keep) {
   keep = std::max(keep, 2u);
-  std::vector<CheckpointId> good, beside;
+  const auto among = [](const std::vector<CheckpointId>& ids, const CheckpointId& id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  std::vector<CheckpointId> good;
   Retention result;
   for (const Found& f : found) {
-    if (f.quarantined || f.id.fence > mine) continue;  // kept for the person who looks into it; not ours to judge
-    const bool on_line = std::find(line.begin(), line.end(), f.id) != line.end();
-    if (!f.committed)
-      result.sweep.push_back(f.id);
-    else if (on_line)
+    if (f.quarantined || !f.unreadable.empty() || f.id.fence > mine) continue;
+    if (f.committed && among(line, f.id))
       good.push_back(f.id);
-    else if (f.id.fence < mine)
-      beside.push_back(f.id);
+    else if (!f.committed && !among(promised, f.id))
+      result.sweep.push_back(f.id);
   }
   std::sort(good.begin(), good.end());
-  if (good.size() >= keep) {
-    result.uncommit.assign(good.begin(), good.end() - keep);
-    result.uncommit.insert(result.uncommit.end(), beside.begin(), beside.end());
-    std::sort(result.uncommit.begin(), result.uncommit.end());
-  }
+  if (good.size() > keep) result.uncommit.assign(good.begin(), good.end() - keep);
   return result;
 }
 

@@ -17,20 +17,23 @@ struct Found {
   CheckpointId id;
   bool committed = false;  ///< Has a COMMIT, valid or not.
   bool quarantined = false;
+  std::string unreadable{};  ///< Why its directory could not be listed, and so nothing else is known of it.
   friend bool operator==(const Found&, const Found&) = default;
 };
 
-/// Committed checkpoints of the timeline, quarantined ones among them, oldest first. Without any fence: all committed.
+/// Committed checkpoints of the timeline, oldest first, with those that are quarantined, and those that cannot be read and so may
+/// be committed. Without any fence: all committed.
 [[nodiscard]] std::vector<Found> timeline(const std::vector<Found>& found, const std::optional<FenceRecord>& highest);
 
 struct Retention {
   std::vector<CheckpointId> uncommit;  ///< Committed ones to remove, oldest first.
   std::vector<CheckpointId> sweep;     ///< Leftovers of saves that were never committed.
 };
-/// What may go after a commit under fence `mine`. `line` holds the ids of the timeline. Never the newest `keep` of the
-/// timeline (at least 2), never a quarantined one, never anything of a newer fence; and what lies beside the timeline
-/// goes only once the timeline itself has `keep`.
+/// What may go after a commit under fence `mine`. `line` holds the ids of the timeline, `promised` those that were acknowledged or
+/// given up. Of the timeline the oldest go, never the newest `keep` (at least 2). Never a quarantined or unreadable one, never
+/// anything of a newer fence, never a committed one beside the timeline; and what lost its COMMIT although it was promised is
+/// no leftover: all of these are for a person to remove.
 [[nodiscard]] Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line,
-                                  FenceNumber mine, std::uint32_t keep);
+                                  const std::vector<CheckpointId>& promised, FenceNumber mine, std::uint32_t keep);
 
 }  // namespace elrun::inline v0

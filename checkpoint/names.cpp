@@ -50,6 +50,21 @@ std::optional<FenceNumber> parse_fence_number(std::string_view name) {
   return number;
 }
 
+std::string acknowledgement_name(const CheckpointId& id) {
+  return fmt::format("g{:08}.s{:012}.a{:02}.acknowledged", id.fence, id.step, id.attempt);
+}
+
+std::optional<CheckpointId> parse_acknowledgement_name(std::string_view name) {
+  if (!literal(name, "g")) return std::nullopt;
+  const auto fence = digits(name, 8);
+  if (!fence || !literal(name, ".s")) return std::nullopt;
+  const auto step = digits(name, 12);
+  if (!step || !literal(name, ".a")) return std::nullopt;
+  const auto attempt = digits(name, 2);
+  if (!attempt || name != ".acknowledged") return std::nullopt;
+  return CheckpointId{*step, *fence, static_cast<std::uint32_t>(*attempt)};
+}
+
 std::string shard_name(std::uint32_t rank, std::uint32_t world) {
   return fmt::format("r{:05}-of-{:05}.safetensors", rank, world);
 }

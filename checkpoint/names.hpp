@@ -34,10 +34,15 @@ constexpr std::uint32_t world_max = 99'999;
 /// The number in a name of either kind.
 [[nodiscard]] std::optional<FenceNumber> parse_fence_number(std::string_view name);
 
+/// g00000007.s000000012000.a01.acknowledged, beside the fence under which the checkpoint was committed.
+[[nodiscard]] std::string acknowledgement_name(const CheckpointId& id);
+[[nodiscard]] std::optional<CheckpointId> parse_acknowledgement_name(std::string_view name);
+
 [[nodiscard]] std::string shard_name(std::uint32_t rank, std::uint32_t world);  ///< r00000-of-00016.safetensors
 [[nodiscard]] std::string part_name(std::uint32_t rank, std::uint32_t world);   ///< r00000-of-00016.part.json
 
 constexpr const char* run_file = "RUN.json";
+constexpr const char* damaged_run_file = "RUN.json.damaged";  ///< What a rebuilt RUN.json replaced, for people.
 constexpr const char* fences_directory = "gens";
 constexpr const char* checkpoints_directory = "ckpt";
 constexpr const char* trash_directory = "trash";

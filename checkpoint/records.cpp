@@ -278,10 +278,13 @@ Result<ClaimRecord> decode_claim(ByteSpan text, std::string_view what) {
 std::string encode(const FenceRecord& r) {
   Json inherits = Json::array();
   for (const CheckpointId& id : r.inherits) inherits.push_back(to_string(id));
+  Json gives_up = Json::array();
+  for (const GivenUp& g : r.gives_up) gives_up.push_back({{"checkpoint", to_string(g.id)}, {"root", g.root}});
   return seal(with_format({{"number", r.number},
                            {"author", json_of(r.author)},
                            {"world", r.world},
                            {"inherits", std::move(inherits)},
+                           {"gives_up", std::move(gives_up)},
                            {"resumed_from", json_of(r.resumed_from)}}));
 }
 
@@ -290,11 +293,35 @@ Result<FenceRecord> decode_fence(ByteSpan text, std::string_view what) {
   ELRUN_TRY(check_format(body, what));
   std::string problem;
   const Fields in{body, std::string{what}, problem};
-  FenceRecord record{in.number("number", fence_max), author_of(in.object("author")), world_of(in), {}, {}};
+  FenceRecord record{in.number("number", fence_max), author_of(in.object("author")), world_of(in), {}, {}, {}};
   for (const Json& id : in.list("inherits", 1 << 20)) record.inherits.push_back(id_of(id, in));
   if (!std::is_sorted(record.inherits.begin(), record.inherits.end())) in.complain("inherits in no order");
   if (!body.contains("resumed_from") || !body["resumed_from"].is_null())
     record.resumed_from = id_of(in, "resumed_from");
+  if (body.contains("gives_up"))  // not in the fences of elrun 0.1.0
+    for (const Json& row : in.list("gives_up", given_up_max)) {
+      const Fields given{row, in.where() + ".gives_up", problem};
+      record.gives_up.push_back({id_of(given, "checkpoint"), given.text("root", 32)});
+    }
+  if (!problem.empty()) return corrupt(problem);
+  return record;
+}
+
+std::string encode(const Acknowledgement& r) {
+  return seal(with_format({{"checkpoint", to_string(r.id)},
+                           {"root", r.root},
+                           {"author", json_of(r.author)},
+                           {"directory", as_plain_text(r.directory)},
+                           {"plan", as_plain_text(r.plan)}}));
+}
+
+Result<Acknowledgement> decode_acknowledgement(ByteSpan text, std::string_view what) {
+  ELRUN_TRY_ASSIGN(const Json body, unseal(text, what));
+  ELRUN_TRY(check_format(body, what));
+  std::string problem;
+  const Fields in{body, std::string{what}, problem};
+  Acknowledgement record{id_of(in, "checkpoint"), root_of(in), author_of(in.object("author")), in.text("directory", 4096),
+                         in.text("plan", 256)};
   if (!problem.empty()) return corrupt(problem);
   return record;
 }

@@ -60,6 +60,14 @@ struct ClaimRecord {
 [[nodiscard]] std::string encode(const ClaimRecord& record);
 [[nodiscard]] Result<ClaimRecord> decode_claim(ByteSpan text, std::string_view what);
 
+/// A checkpoint that was acknowledged, cannot be found, and that a person told the job to go on without (`--begin_anew`).
+struct GivenUp {
+  CheckpointId id;
+  std::string root{};  ///< Identity of its root; empty: not known.
+  friend bool operator==(const GivenUp&, const GivenUp&) = default;
+};
+constexpr std::size_t given_up_max = 256;  ///< In one fence; the oldest go first.
+
 /// gens/g00000007.json: what the number's owner goes on from. Published after the claim and the choice, before any
 /// save.
 struct FenceRecord {
@@ -68,10 +76,26 @@ struct FenceRecord {
   std::uint32_t world = 1;
   std::vector<CheckpointId> inherits{};  ///< Ascending.
   std::optional<CheckpointId> resumed_from{};
+  std::vector<GivenUp> gives_up{};  ///< By this owner and those before it, oldest first.
   friend bool operator==(const FenceRecord&, const FenceRecord&) = default;
 };
 [[nodiscard]] std::string encode(const FenceRecord& record);
 [[nodiscard]] Result<FenceRecord> decode_fence(ByteSpan text, std::string_view what);
+
+/// gens/g00000007.s000000012000.a01.acknowledged: the checkpoint was durable, its owner still owned the root, and the save is
+/// reported as done right after. The name alone says it; the content is for people. The job's store and its agents keep the
+/// same record, so that a root that is gone as a whole is missed, too.
+struct Acknowledgement {
+  CheckpointId id;
+  std::string root;
+  Author author{};
+  std::string directory{};  ///< The checkpoint root as the job was given it.
+  std::string plan{};       ///< Hash of the plan.
+  friend bool operator==(const Acknowledgement&, const Acknowledgement&) = default;
+};
+constexpr Bytes acknowledgement_bytes_max{16384};
+[[nodiscard]] std::string encode(const Acknowledgement& record);
+[[nodiscard]] Result<Acknowledgement> decode_acknowledgement(ByteSpan text, std::string_view what);
 
 /// One shard file. Its parts: [8 bytes length, header JSON] data [table], the table being the last tensor.
 struct FileRecord {

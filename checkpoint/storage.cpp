@@ -51,11 +51,15 @@ Result<std::vector<Found>> find_checkpoints(Files& files, const Path& root) {
   for (const std::string& name : names) {
     const auto id = parse_checkpoint_id(name);
     if (!id) continue;
-    const auto content = files.list(directory / name);
+    auto content = files.list(directory / name);
+    if (!content.ok() && content.failure().code != Code::not_found) content = files.list(directory / name);  // a bad moment?
     if (!content.ok() &&
         (content.failure().code == Code::not_found || content.failure().code == Code::invalid_argument))
       continue;  // moved to the trash since, or no directory
-    if (!content.ok()) return content.failure();
+    if (!content.ok()) {
+      found.push_back({*id, false, false, content.failure().what});
+      continue;
+    }
     const auto has = [&](const char* file) {
       return std::find(content->begin(), content->end(), file) != content->end();
     };
@@ -72,6 +76,15 @@ Result<std::vector<FenceNumber>> find_fences(Files& files, const Path& root) {
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   return numbers;
+}
+
+Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& root) {
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, root / fences_directory));
+  std::vector<CheckpointId> ids;
+  for (const std::string& name : names)
+    if (const auto id = parse_acknowledgement_name(name)) ids.push_back(*id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 Result<CommitRecord> read_commit(Files& files, const Path& directory) {

@@ -18,10 +18,14 @@ namespace elrun::inline v0 {
 Result<void> publish_once(Files& files, const Path& directory, const std::string& name, const std::string& unique,
                           const std::string& text);
 
-/// The directories under ckpt/ that bear a checkpoint's name. None when ckpt/ is not there.
+/// The directories under ckpt/ that bear a checkpoint's name. None when ckpt/ is not there. One that cannot be listed, twice, is
+/// `Found::unreadable` and stops nobody.
 Result<std::vector<Found>> find_checkpoints(Files& files, const Path& root);
 /// Numbers claimed or published under gens/, ascending. None when gens/ is not there.
 Result<std::vector<FenceNumber>> find_fences(Files& files, const Path& root);
+
+/// What was acknowledged, by the names under gens/, ascending. None when gens/ is not there.
+Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& root);
 
 /// Reads and decodes; `not_found` stays `not_found`.
 Result<CommitRecord> read_commit(Files& files, const Path& directory);

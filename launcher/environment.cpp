@@ -68,6 +68,7 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   // So that Python answers SIGABRT, which one that hangs gets, with the stacks of all its threads.
   if (setting.options.hang_timeout > Duration{0}) set_if_absent("PYTHONFAULTHANDLER", "1");
 
+  if (setting.options.begin_anew) set("ELRUN_BEGIN_ANEW", *setting.options.begin_anew);
   set("ELRUN_SOCKET", setting.socket.native());
   set("ELRUN_NODE", setting.node.value());
   set("ELRUN_NODE_ADDRESS", world.address);

@@ -70,6 +70,8 @@ constexpr std::array table{
            .help = "workers without a sign of progress for so long have failed\n(0: hangs are not looked for)"},
     Option{.name = "hang_on", .is_own = true, .group = failures, .initial = "progress", .value = "SIGN",
            .help = "progress: of programs that use libelrun; output: silence of any\nworker is a hang as well"},
+    Option{.name = "begin_anew", .is_own = true, .group = failures, .value = "STEP",
+           .help = "give up the checkpoint of this step, which was acknowledged and\ncannot be found; for programs that use libelrun's Job"},
     Option{.name = "exit_codes", .is_own = true, .group = failures, .value = "STYLE",
            .help = "elrun: the root cause's; torchrun: 1 for every failure (as under\nthe name torchrun)"},
     Option{.name = "monitor_interval", .group = failures, .initial = "0.1", .value = "SECONDS",

@@ -211,6 +211,8 @@ class Understanding {
     for (const std::string& name : signals.refused)
       out_.notes.push_back(fmt::format("--signals_to_handle: {} is no signal that can be handled, and has no effect", name));
     out_.signals_to_handle = std::move(signals.numbers);
+    if (given_.is_given("begin_anew"))
+      if (const auto step = integer("begin_anew", 0, 999'999'999'999)) out_.begin_anew = static_cast<std::uint64_t>(*step);
     if (const auto time = seconds("hang_timeout", Duration{0})) out_.hang_timeout = *time;
     choice("hang_on", out_.hang_sign, {{"progress", HangSign::progress}, {"output", HangSign::output}});
     const bool by_output = out_.hang_timeout > Duration{0} && out_.hang_sign == HangSign::output;

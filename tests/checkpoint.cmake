@@ -3,6 +3,8 @@ target_link_libraries(elrun_checkpoint_test_support PUBLIC elrun_test_support el
 
 elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
+elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp
+  LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
 elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp
   LINK elrun_checkpoint_test_support LABELS unit)
 if(NOT ELRUN_SANITIZE STREQUAL "thread")  # one thread, and minutes of work: nothing that this sanitizer could see

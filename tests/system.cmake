@@ -56,6 +56,10 @@ if(TARGET gpt)
       add_dependencies(pods_test gpt elrun_launcher launcher_worker)
     endif()
     elrun_test(gpt_elrun_test SOURCES process/gpt_elrun_test.cpp LABELS process golden grpc TIMEOUT 900)
+    elrun_test(gpt_lost_root_test SOURCES process/gpt_lost_root_test.cpp LABELS process golden grpc TIMEOUT 600)
+    if(TARGET gpt_lost_root_test)  # not under the thread sanitizer
+      add_dependencies(gpt_lost_root_test gpt elrun_launcher)
+    endif()
     if(TARGET gpt_elrun_test)  # not under the thread sanitizer
       add_dependencies(gpt_elrun_test gpt elrun_launcher)
     endif()

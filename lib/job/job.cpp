@@ -628,7 +628,7 @@ int exit_code(const Failure& failure) {
   const bool wrong_input = failure.code == Code::invalid_argument || failure.code == Code::mismatch ||
                            (failure.remedy == Remedy::fix_config &&
                             (failure.code == Code::not_permitted || failure.code == Code::not_found ||
-                             failure.code == Code::no_space || failure.code == Code::refused));
+                             failure.code == Code::no_space || failure.code == Code::refused || failure.code == Code::corrupt));
   return wrong_input ? 78 : 1;
 }
 

@@ -177,9 +177,10 @@ void Job::Impl::zero_padding() {
 
 void Job::Impl::open_saves() {
   if (checkpoint_.directory.empty()) return;
-  saves_.emplace(host.files, host.clock, host.log, world, checkpoint_,
+  saves_.emplace(host.files, host.clock, host.log, host.session, world, checkpoint_,
                  Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank,
-                       world.membership().world, identity(*plan), model_table(specs_, layout_, plan->optimizer)},
+                       world.membership().world, identity(*plan), model_table(specs_, layout_, plan->optimizer),
+                       host.begin_anew},
                  fragments(true), fragments(false));
 }
 

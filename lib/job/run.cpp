@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/failure.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/job/group_peers.hpp"
 #include "lib/job/job_impl.hpp"
@@ -37,6 +38,15 @@ std::uint64_t machine_memory() {
   return sysinfo(&info) == 0 ? (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit : 0;
 }
 
+/// `--begin_anew`, also for a program without elrun.
+Result<std::optional<std::uint64_t>> begin_anew() {
+  const char* text = std::getenv("ELRUN_BEGIN_ANEW");
+  if (text == nullptr || *text == 0) return std::optional<std::uint64_t>{};
+  std::uint64_t step = 0;
+  if (const auto [end, error] = std::from_chars(text, text + std::strlen(text), step); error == std::errc{} && *end == 0) return std::optional{step};
+  return invalid(fmt::format("ELRUN_BEGIN_ANEW={} is not the number of a step", text));
+}
+
 void print_line(std::string_view line) {
   std::string text{line};
   text += '\n';
@@ -49,6 +59,8 @@ void print_line(std::string_view line) {
 int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program) {
   const SteadyClock clock;
   try {
+    auto anew = begin_anew();
+    if (!anew.ok()) throw Error{std::move(anew).failure()};
     auto opened = Session::open(WorkerKind::staying, Deadline::after(clock.now(), Timeouts{}.join));
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
@@ -64,7 +76,8 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
                       .join = join_process_group,
                       .share = place.local_world > 1 ? Lending::Make{SharedBuffer::make} : Lending::Make{},
                       .threads = compute_threads(place.local_world),
-                      .memory = machine_memory()},
+                      .memory = machine_memory(),
+                      .begin_anew = *anew},
                      program);
     return 0;
   } catch (const Error& e) {

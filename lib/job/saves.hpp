@@ -8,6 +8,7 @@
 #include <elrun/plan.hpp>
 
 #include "checkpoint/checkpointer.hpp"
+#include "checkpoint/resume.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
@@ -15,12 +16,13 @@ namespace elrun::inline v0 {
 /// All calls on all ranks, in the same order. Results are the same on all ranks. The leader is rank 0.
 class Saves {
  public:
-  /// `files`, `clock`, `log` and `world` outlive it. `saved` and `loaded`: this rank's part of the state, as Fragment
+  /// `files`, `clock`, `log`, `session` and `world` outlive it. `saved` and `loaded`: this rank's part of the state, as Fragment
   /// says.
-  Saves(Files& files, const Clock& clock, const Log& log, JobWorld& world, CheckpointOptions options, Saver saver,
+  Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
         std::vector<Fragment> saved, std::vector<Fragment> loaded);
 
-  /// Loads the newest usable checkpoint and returns its host state; nothing when the root has none.
+  /// Loads the newest usable checkpoint and returns its host state; nothing when the root has none. `not_found` when one was
+  /// acknowledged and is missing: resume.hpp.
   Result<std::optional<std::vector<Aux>>> restore();
   /// Commits a checkpoint; the first call claims the root where `restore` has not. `refused` says that a newer job owns the root; after any other failure the world can go on.
   Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner);
@@ -28,9 +30,22 @@ class Saves {
  private:
   template <class T>
   Result<T> leaders(const std::function<Result<T>()>& call, Result<T> (*decode)(ByteSpan));
+  /// What is known outside of the storage. Only the leader's answer is whole.
+  struct Heard {
+    std::vector<Witness> witnesses;
+    std::uint64_t decided = 0;
+  };
+  Result<Heard> ask_around();
+  void hear(Heard& heard, std::string_view text, const std::string& who) const;
+  [[nodiscard]] std::string of_store() const;
+  void tell_store(const std::string& acknowledgement) const;
+
+  const Clock& clock_;
   const Log& log_;
+  Session& session_;
   JobWorld& world_;
   CheckpointOptions options_;
+  std::string plan_;  // its hash
   Checkpointer checkpointer_;
   std::vector<Fragment> saved_, loaded_;
   bool claimed_ = false;

@@ -94,12 +94,14 @@ std::vector<std::string> fuzz_examples() {
   fence.author = author;
   fence.inherits = {{5, 2, 1}, {10, 2, 1}};
   fence.resumed_from = CheckpointId{10, 2, 1};
+  fence.gives_up = {{{15, 2, 1}, root}, {{20, 2, 1}}};
   const std::string commit = encode(CommitRecord{{10, 3, 1}, root, author, 1234, 99, std::string(64, 'b'), 1, 28680});
   PartVote vote{{10, 3, 1}, 5, 1234, 99, Failure{Code::no_space, Remedy::fix_config, "full"}};
   return {
       tagged('R', body_of(encode(RunRecord{root, author, {"abc", "seed: 7"}, model}))),
       tagged('C', body_of(encode(ClaimRecord{3, author}))),
       tagged('F', body_of(encode(fence))),
+      tagged('A', body_of(encode(Acknowledgement{{10, 3, 1}, root, author, "/ckpts", "abc"}))),
       tagged('P',
              body_of(encode(PartRecord{manifest.id, root, 0, 1, manifest.files[0], manifest.fragments, manifest.aux}))),
       tagged('M', encode(manifest)),
@@ -115,6 +117,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 'R': judge(as_bytes(resealed(rest)), decode_run); break;
     case 'C': judge(as_bytes(resealed(rest)), decode_claim); break;
     case 'F': judge(as_bytes(resealed(rest)), decode_fence); break;
+    case 'A': judge(as_bytes(resealed(rest)), decode_acknowledgement); break;
     case 'P': judge(as_bytes(resealed(rest)), decode_part); break;
     case 'S': judge(rest, decode_claim); break;
     case 'M':

@@ -266,22 +266,96 @@ TEST_CASE("a missing file is damage as well", "[checkpoint]") {
   }
 }
 
-TEST_CASE("a damaged RUN.json stops a start by name, and touches nothing", "[checkpoint]") {
+TEST_CASE("a damaged RUN.json, or none, is written again from a whole checkpoint, and the damaged one is kept", "[checkpoint]") {
   FaultyFiles files;
   auto job = job_with_one_checkpoint(files);
   const ByteVector good = files.content("/ckpts/RUN.json");
+  const std::string root = decode_run(good, "RUN.json")->root;
   Rng rng{5};
-  for (int trial = 0; trial < 200; ++trial) {
+  for (std::uint64_t trial = 0; trial < 100; ++trial) {
     ByteVector bad = good;
     bad[rng.below(bad.size())] ^= std::byte(1 << rng.below(8));
-    files.overwrite("/ckpts/RUN.json", bad);
-    TestJob next{files, 1, 2};
-    const auto start = next.start();
-    REQUIRE_FALSE(start.ok());
-    CHECK_THAT(message(start.failure()), Contains("RUN.json"));
+    if (trial % 10 == 9) REQUIRE(files.remove_file("/ckpts/RUN.json").ok());
+    else files.overwrite("/ckpts/RUN.json", bad);
+    CHECK(recover(files, 2 + trial, 1) == 10u);
+    if (trial % 10 != 9) CHECK(files.content("/ckpts/RUN.json.damaged") == bad);
+    const auto run = decode_run(files.content("/ckpts/RUN.json"), "RUN.json");
+    REQUIRE(said(run) == "");
+    CHECK(run->root == root);
+    CHECK(run->plan == decode_run(good, "RUN.json")->plan);
+    CHECK(run->model == decode_run(good, "RUN.json")->model);
   }
-  files.overwrite("/ckpts/RUN.json", good);
-  CHECK(recover(files, 3, 1) == 10u);
+  TestJob other{files, 1, 200, small_model(), 1, "run", "/ckpts", {"def456", "global_batch: 128\nseed: 7"}};
+  files.overwrite("/ckpts/RUN.json", ByteVector(10));
+  CHECK_THAT(said(other.start()), Contains("mismatch") && Contains("global_batch"));  // as if it were whole
+}
+
+TEST_CASE("power lost at any operation while RUN.json is written again: the next start goes on", "[checkpoint]") {
+  for_all_seeds(3, [](Rng& rng) {
+    for (std::uint64_t at = 0;; ++at) {
+      FaultyFiles files;
+      auto job = job_with_one_checkpoint(files);
+      files.overwrite("/ckpts/RUN.json", ByteVector(100));
+      INFO("power lost at operation " << at);
+      files.arm(FaultyFiles::Fault{.at = at, .half_done = rng.chance(0.5)});
+      bool killed = false;
+      try {
+        TestJob next{files, 1, 2};
+        if (!next.start().ok()) FAIL("a start fails without a fault");
+      } catch (const Killed&) {
+        killed = true;
+      }
+      files.crash(rng);
+      REQUIRE(recover(files, 3, 2) == 10u);
+      if (!killed) break;
+      REQUIRE(at < 2000);
+    }
+  });
+}
+
+TEST_CASE("whatever crash came before: once a save was acknowledged, its checkpoint cannot go unnoticed", "[checkpoint]") {
+  for_all_seeds(4, [](Rng& rng) {
+    for (std::uint64_t at = 0;; ++at) {
+      FaultyFiles files;
+      auto job = job_with_one_checkpoint(files);
+      std::uint64_t acknowledged = 10;
+      INFO("power lost at operation " << at);
+      files.arm(FaultyFiles::Fault{.at = at, .half_done = rng.chance(0.5)});
+      bool killed = false;
+      try {
+        save_twice(*job, acknowledged);
+      } catch (const Killed&) {
+        killed = true;
+      }
+      files.crash(rng);
+      // Then somebody removes each COMMIT of what was promised last, and of what is newer.
+      const std::vector<Found> all = find_checkpoints(files, "/ckpts").value();
+      for (const Found& f : all)
+        if (f.committed && f.id.step >= acknowledged) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
+      TestJob next{files, 1, 2};
+      const auto start = next.start();
+      REQUIRE_FALSE(start.ok());
+      CHECK(start.failure().code == Code::not_found);
+      CHECK(start.failure().remedy == Remedy::fix_config);
+      // The newest that is known: the promised one, or one whose acknowledgement was durable and not yet told.
+      const std::vector<CheckpointId> known = find_acknowledged(files, "/ckpts").value();
+      REQUIRE_FALSE(known.empty());
+      CHECK(known.back().step >= acknowledged);
+      CHECK_THAT(message(start.failure()), Contains("step " + std::to_string(known.back().step)));
+      const auto before = files.all_files();
+      TestJob wrong{files, 1, 3};
+      CHECK_FALSE(wrong.begin_anew(7).ok());
+      TestJob anew{files, 1, 4};
+      const auto given_up = anew.begin_anew(known.back().step);
+      REQUIRE(said(given_up) == "");
+      CHECK((!given_up->choice || given_up->choice->step < acknowledged));
+      for (const Path& path : before) CHECK((path.string().find(".tmp-") != std::string::npos || files.open(path).ok()));  // nothing is deleted
+      TestJob after{files, 1, 5};
+      CHECK(said(after.start()) == "");  // without the option
+      if (!killed) break;
+      REQUIRE(at < 2000);
+    }
+  });
 }
 
 TEST_CASE("a job that starts between any two operations of another's save inherits what that one promised",
@@ -317,7 +391,7 @@ TEST_CASE("a job that starts between any two operations of another's save inheri
     REQUIRE(at < 2000);
   }
   CHECK(refused);
-  CHECK_FALSE(promised);  // after the last look nothing is left to interrupt; the next case has the other order
+  CHECK(promised);  // after the last look the acknowledgement is written; whoever claims then finds the COMMIT
 }
 
 TEST_CASE("a save made between any two operations of another job's start is inherited or refused", "[checkpoint]") {

@@ -10,6 +10,7 @@
 
 #include "checkpoint/checkpointer.hpp"
 #include "checkpoint/plan.hpp"
+#include "checkpoint/resume.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/faulty_files.hpp"
 
@@ -101,20 +102,26 @@ inline std::vector<Aux> aux_of_step(std::uint64_t step) {
 }
 
 struct TestJob {
-  TestJob(Files& files, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(),
-          std::uint32_t replicated = 1, std::string run_id = "run", Path root = "/ckpts",
+  TestJob(Files& storage, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(),
+          std::uint32_t replicated = 1, std::string run_id = "run", Path at = "/ckpts",
           PlanIdentity plan = {"abc123", "global_batch: 64\nseed: 7"})
-      : log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }},
+      : files{storage}, root{std::move(at)}, log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }},
         rng{seed},
-        table{std::move(model)} {
-    for (std::uint32_t rank = 0; rank < world; ++rank)
-      ranks.emplace_back(
-          files, clock, log, root,
-          Saver{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{rank}, WorldSize{world}, plan, table});
+        table{std::move(model)},
+        leader{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{0}, WorldSize{world}, plan, table} {
+    add_ranks(world);
     held = random_cut(table, world, replicated, rng);
   }
 
-  Result<Start> start() { return ranks[0].start(); }
+  Result<Start> start(const std::vector<Witness>& outside = {}) { return ranks[0].start(outside); }
+  /// A start with `--begin_anew STEP`, in a process of its own.
+  Result<Start> begin_anew(std::uint64_t step, const std::vector<Witness>& outside = {}) {
+    leader.begin_anew = step;
+    const auto world = static_cast<std::uint32_t>(ranks.size());
+    ranks.clear();
+    add_ranks(world);
+    return ranks[0].start(outside);
+  }
 
   Result<void> save(
       std::uint64_t step, std::function<Result<void>()> still_owner = [] { return Result<void>{}; }) {
@@ -140,11 +147,22 @@ struct TestJob {
     return {};
   }
 
+  void add_ranks(std::uint32_t world) {
+    for (std::uint32_t rank = 0; rank < world; ++rank) {
+      Saver saver = leader;
+      saver.rank = Rank{rank};
+      ranks.emplace_back(files, clock, log, root, saver);
+    }
+  }
+
+  Files& files;
+  Path root;
   std::vector<std::string> lines{};
   ManualClock clock{};
   Log log;
   Rng rng;
   ModelTable table;
+  Saver leader;
   std::vector<Checkpointer> ranks{};
   std::vector<Held> held{};
 };

@@ -94,6 +94,8 @@ Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool tak
   }
   const bool hit = fault_ && (number == fault_->at ||
                               (fault_->sticky && number > fault_->at && (takes_space || fault_->error != ENOSPC)));
+  if (broken)
+    if (const int error = broken(path); error != 0) return from_errno(error, std::string{verb} + " " + path.string());
   if (!hit) return effect(false);
   fired_ = true;
   if (fault_->error == 0) {

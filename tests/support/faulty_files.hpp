@@ -35,6 +35,9 @@ class FaultyFiles final : public Files {
   /// Called before each operation with its number, except for operations inside the call itself.
   std::function<void(std::uint64_t)> before;
 
+  /// The errno with which every operation on a path fails; 0: it does not.
+  std::function<int(const Path&)> broken;
+
   /// Power loss: what was synced is there; of all else each page and each name is there or not, as `rng` says.
   void crash(Rng& rng);
 

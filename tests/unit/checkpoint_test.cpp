@@ -149,24 +149,25 @@ TEST_CASE("retention keeps the newest of the timeline and what a person must loo
     found.push_back({{step, 1, 1}, true, false}), line.push_back({step, 1, 1});
   found[2].quarantined = true;
   SECTION("quarantined ones neither go nor count") {
-    CHECK(retention(found, line, 1, 2).uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
-    CHECK(retention(found, line, 1, 3).uncommit == std::vector<CheckpointId>{{10, 1, 1}});
+    CHECK(retention(found, line, {}, 1, 2).uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
+    CHECK(retention(found, line, {}, 1, 3).uncommit == std::vector<CheckpointId>{{10, 1, 1}});
   }
-  SECTION("two stay, whatever is asked") { CHECK(retention(found, line, 1, 0).uncommit.size() == 2); }
+  SECTION("two stay, whatever is asked") { CHECK(retention(found, line, {}, 1, 0).uncommit.size() == 2); }
   SECTION("a newer fence's are not ours") {
     found.push_back({{60, 2, 1}, true, false});
     found.push_back({{70, 2, 1}, false, false});
-    CHECK(retention(found, line, 1, 2).uncommit.size() == 2);
-    CHECK(retention(found, line, 1, 2).sweep.empty());
+    CHECK(retention(found, line, {}, 1, 2).uncommit.size() == 2);
+    CHECK(retention(found, line, {}, 1, 2).sweep.empty());
   }
-  SECTION("leftovers are swept; what lies beside the timeline goes once the timeline is long enough") {
+  SECTION("leftovers are swept; what is complete beside the timeline, what was promised and what cannot be read stays") {
     found.push_back({{60, 1, 1}, false, false});
     found.push_back({{55, 1, 2}, true, false});
-    std::vector<Found> later = found;
-    const std::vector<CheckpointId> short_line{{50, 1, 1}};
-    CHECK(retention(later, line, 2, 2).sweep == std::vector<CheckpointId>{{60, 1, 1}});
-    CHECK(retention(later, line, 2, 2).uncommit.size() == 3);
-    CHECK(retention(later, short_line, 2, 2).uncommit.empty());
+    found.push_back({{58, 1, 1}, false, false});
+    found.push_back({{5, 1, 1}, false, false, "Input/output error"});
+    const Retention gone = retention(found, line, {{58, 1, 1}}, 2, 2);
+    CHECK(gone.sweep == std::vector<CheckpointId>{{60, 1, 1}});
+    CHECK(gone.uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
+    CHECK(retention(found, {{50, 1, 1}}, {}, 2, 2).uncommit.empty());
   }
 }
 

@@ -1,0 +1,170 @@
+#include "checkpoint/resume.hpp"
+
+#include <algorithm>
+#include <ctime>
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t told_max = 4;  // witnesses in one message
+
+bool same_root(const std::string& a, const std::string& b) { return a.empty() || b.empty() || a == b; }
+
+bool is_foreign(const Witness& w, const RootView& view) { return w.is_outside && !same_root(w.root, view.root); }
+
+/// A later start has looked at it already, and published what it goes on from.
+bool is_settled(const Witness& w, const RootView& view) {
+  if (!view.highest) return false;
+  const FenceRecord& fence = *view.highest;
+  for (const GivenUp& g : fence.gives_up)
+    if (g.id == w.id && same_root(g.root, w.root)) return true;
+  if (std::binary_search(fence.inherits.begin(), fence.inherits.end(), w.id)) return false;
+  // Fences of two roots do not compare: the number of one outside counts only where it is known to be of this root.
+  if (w.is_outside && (w.root.empty() || w.root != view.root)) return false;
+  return w.id.fence < fence.number;
+}
+
+bool is_there(const Witness& w, const RootView& view, const std::vector<Found>& line) {
+  if (is_foreign(w, view)) return false;
+  if (!line.empty() && w.id < line.back().id) return true;  // retention may have removed it since
+  return std::any_of(view.found.begin(), view.found.end(), [&](const Found& f) {
+    return f.id == w.id && (f.committed || f.quarantined || !f.unreadable.empty());
+  });
+}
+
+std::string holds(const RootView& view, const std::vector<Found>& line, const std::vector<Witness>& lost) {
+  if (std::any_of(lost.begin(), lost.end(), [&](const Witness& w) { return is_foreign(w, view); }))
+    return fmt::format("checkpoint root {} is another one, {}", view.where, view.root);
+  if (line.empty()) return fmt::format("checkpoint root {} holds no checkpoint of this job", view.where);
+  return fmt::format("checkpoint root {} holds nothing newer than {}", view.where, to_string(line.back().id));
+}
+
+std::string told(const std::vector<Witness>& lost) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(lost.size(), told_max); ++i) text += "\n  " + lost[i].says;
+  if (lost.size() > told_max) text += fmt::format("\n  and {} more", lost.size() - told_max);
+  return text;
+}
+
+std::string consequence(std::optional<CheckpointId> usable) {
+  return usable ? fmt::format("goes on from step {}", usable->step) : std::string{"begins at step 0"};
+}
+
+std::string lines(const std::vector<std::string>& all) {
+  std::string text;
+  for (const std::string& line : all) text += "\n  " + line;
+  return text;
+}
+
+std::vector<GivenUp> given_up_before(const RootView& view) {
+  return view.highest ? view.highest->gives_up : std::vector<GivenUp>{};
+}
+
+/// Also what lies there without a COMMIT: of roots without acknowledgements nobody knows whether it had one, so retention must not
+/// take it for a leftover.
+std::vector<GivenUp> giving_up(const RootView& view, const std::vector<Witness>& lost) {
+  std::vector<GivenUp> all = given_up_before(view);
+  const auto add = [&](GivenUp g) {
+    if (std::find(all.begin(), all.end(), g) == all.end()) all.push_back(std::move(g));
+  };
+  for (const Found& f : view.found)
+    if (!f.committed) add({f.id, view.root});
+  for (auto w = lost.rbegin(); w != lost.rend(); ++w) add({w->id, w->root});
+  if (all.size() > given_up_max) all.erase(all.begin(), all.end() - given_up_max);
+  return all;
+}
+
+Failure must_change(Code code, std::string what) {
+  return {.code = code, .remedy = Remedy::fix_config, .what = std::move(what)};
+}
+
+std::string utc(std::int64_t wall_ns) {
+  const std::time_t seconds = static_cast<std::time_t>(wall_ns / 1'000'000'000);
+  std::tm parts{};
+  if (::gmtime_r(&seconds, &parts) == nullptr) return "an unknown time";
+  char text[40];
+  return std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts) > 0 ? text : "an unknown time";
+}
+
+}  // namespace
+
+Witness witness(const Acknowledgement& record, const std::string& who, bool is_outside) {
+  return {record.id, record.root,
+          fmt::format("{} says that {} was acknowledged at {} by {}", who, to_string(record.id), utc(record.author.wall_ns), to_string(record.author)),
+          is_outside};
+}
+
+std::vector<Witness> missing(const RootView& view) {
+  const std::vector<Found> line = timeline(view.found, view.highest);
+  std::vector<Witness> lost;
+  for (const Witness& w : view.witnesses)
+    if (!is_settled(w, view) && !is_there(w, view, line)) lost.push_back(w);
+  std::stable_sort(lost.begin(), lost.end(), [](const Witness& a, const Witness& b) { return b.id < a.id; });
+  return lost;
+}
+
+std::variant<GoOn, Failure> resume(const RootView& view, std::optional<CheckpointId> usable,
+                                   const std::vector<std::string>& passed_over, std::optional<std::uint64_t> begin_anew) {
+  const std::vector<Witness> lost = missing(view);
+  const std::vector<Found> line = timeline(view.found, view.highest);
+  const bool none_usable = !line.empty() && !usable;
+  const std::vector<GivenUp> before = given_up_before(view);
+  const bool used_up = begin_anew && std::any_of(before.begin(), before.end(), [&](const GivenUp& g) { return g.id.step == *begin_anew; });
+
+  if (lost.empty() && !none_usable && view.hollow.empty()) {
+    if (used_up) return GoOn{before, {fmt::format("--begin_anew {} has done its work before, and does nothing now: leave it out", *begin_anew)}};
+    if (!begin_anew) return GoOn{before, {}};
+    return must_change(Code::invalid_argument,
+                       fmt::format("--begin_anew {} gives up a checkpoint that cannot be found, but nothing is missed under {}: {}; leave the option out",
+                                   *begin_anew, view.where,
+                                   usable ? fmt::format("the newest checkpoint is {}", to_string(*usable)) : std::string{"nobody knows of a checkpoint"}));
+  }
+
+  const std::uint64_t newest = !lost.empty() ? std::max(lost.front().id.step, none_usable ? line.back().id.step : 0)
+                               : none_usable ? line.back().id.step
+                                             : 0;
+  std::string why;
+  if (!lost.empty())
+    why = fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}:{}", lost.front().id.step, holds(view, line, lost), told(lost));
+  else if (!view.hollow.empty())
+    why = fmt::format("checkpoint root {} has a RUN.json, which its first save made, but {} is gone: nobody can tell whether checkpoints are gone with it", view.where, view.hollow);
+  if (none_usable) {
+    if (!why.empty()) why += "\n";
+    why += fmt::format("none of the {} checkpoints under {} can be used:{}", line.size(), view.where, lines(passed_over));
+  }
+  if (begin_anew == newest && !used_up) {
+    GoOn go{giving_up(view, lost), {}};
+    if (lost.empty() && !none_usable) go.gives_up.push_back({});  // nobody knows which: remembered as one of step 0
+    if (none_usable)
+      for (const Found& f : line) go.gives_up.push_back({f.id, view.root});
+    go.notes.push_back(fmt::format("step {} is given up, as --begin_anew says; the job {}; nothing is deleted. {}", newest, consequence(usable), why));
+    return go;
+  }
+  if (used_up)
+    why += fmt::format("\n--begin_anew {} gave up an earlier checkpoint of that step, and does not count again", *begin_anew);
+  else if (begin_anew)
+    why += fmt::format("\n--begin_anew {} names another step than the newest that is known, {}", *begin_anew, newest);
+  return must_change(lost.empty() && none_usable ? Code::corrupt : Code::not_found,
+                     fmt::format("{}\nA job does not begin anew or go back silently: put back what is missing (is the storage mounted, on every "
+                                 "node? was a file removed?), or give step {} up by --begin_anew {} (ELRUN_BEGIN_ANEW={} for a program without "
+                                 "elrun): then the job {}, and nothing is deleted",
+                                 why, newest, newest, newest, consequence(usable)));
+}
+
+std::variant<GoOn, Failure> save_on(const RootView& view) {
+  const std::vector<Witness> lost = missing(view);
+  if (lost.empty()) return GoOn{given_up_before(view), {}};
+  const bool is_bare = view.found.empty() && !view.highest && view.root.empty();
+  if (is_bare || std::any_of(lost.begin(), lost.end(), [&](const Witness& w) { return is_foreign(w, view); }))
+    return must_change(Code::not_found,
+                       fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}: was the checkpoint root removed or unmounted while "
+                                   "the job runs? Put it back:{}",
+                                   lost.front().id.step, holds(view, timeline(view.found, view.highest), lost), told(lost)));
+  return GoOn{giving_up(view, lost),
+              {fmt::format("the checkpoint of step {} was acknowledged and cannot be found, but the job has its state and saves on; nothing is deleted:{}",
+                           lost.front().id.step, told(lost))}};
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,222 @@
+// Never from zero, never silently back, with real processes: what somebody who removes, unmounts or damages checkpoints finds.
+
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+
+using namespace elrun::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr unsigned steps = 400;
+
+std::string tail(const std::string& text) { return text.substr(text.size() > 6000 ? text.size() - 6000 : 0); }
+
+std::vector<std::string> training(const Folder& folder, const std::string& root) {
+  return gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", root});
+}
+
+std::string undisturbed(const Folder& folder) {
+  const Ended ended = run("gpt", gpt_arguments(folder / "text", steps));
+  INFO(ended.output);
+  REQUIRE(ended.code == 0);
+  return ended.state;
+}
+
+std::unique_ptr<Job> two_workers(const Folder& folder, const std::string& root, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"--nproc_per_node", "2"});
+  return start("elrun", under_elrun(more, training(folder, root)));
+}
+
+/// All workers at once, so that nobody has the state.
+void kill_workers(const Job& job) {
+  for (const pid_t pid : job.children_named("gpt")) (void)::kill(pid, SIGKILL);
+}
+
+/// Names under ckpt/ that have a COMMIT, oldest first.
+std::vector<std::string> committed(const std::string& root) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator{root + "/ckpt"})
+    if (fs::exists(entry.path() / "COMMIT")) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string step_of(const std::string& name) { return std::to_string(std::stoull(name.substr(1, 12))); }
+
+/// Trains past some checkpoints, and is killed as a whole.
+void leave_checkpoints(const Folder& folder, const std::string& root) {
+  const auto job = two_workers(folder, root);
+  REQUIRE(until(*job, "step=90 "));
+  job->signal(SIGKILL);
+  (void)finish(*job);
+  REQUIRE(committed(root).size() >= 3);
+}
+
+void stopped_by(const Ended& ended, const std::string& who) {
+  INFO(tail(ended.output));
+  CHECK(ended.code == 78);
+  CHECK(ended.says("was acknowledged and cannot be found"));
+  CHECK(ended.says(who));
+  CHECK(ended.says("--begin_anew "));
+  CHECK(ended.state.empty());
+}
+
+}  // namespace
+
+TEST_CASE("the checkpoint root goes away and all workers die: the job stops with 78, and goes on when it is back", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  const auto job = two_workers(folder, root);
+  REQUIRE(until(*job, "step=90 "));
+  fs::rename(root, root + ".away");
+  kill_workers(*job);
+  const Ended ended = finish(*job);
+  stopped_by(ended, "the agent of node ");
+  CHECK_FALSE(fs::exists(root));  // nothing was written where it was
+  fs::rename(root + ".away", root);
+  const Ended again = finish(*two_workers(folder, root));
+  INFO(tail(again.output));
+  CHECK(again.code == 0);
+  CHECK(again.says("going on from checkpoint"));
+  CHECK(again.state == undisturbed(folder));
+}
+
+TEST_CASE("the root's mount disappears and all workers die: the job stops with 78", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  fs::create_directory(root);
+  if (::mount("elrun-test", root.c_str(), "tmpfs", 0, "size=64m") != 0) {
+    WARN("SKIPPED: no file system can be mounted here: " << std::strerror(errno));
+    return;
+  }
+  struct Mounted {
+    std::string root;
+    ~Mounted() { (void)::umount2(root.c_str(), MNT_DETACH); }
+  } const mounted{root};
+  const auto job = two_workers(folder, root);
+  REQUIRE(until(*job, "step=90 "));
+  REQUIRE(::umount2(root.c_str(), MNT_DETACH) == 0);
+  kill_workers(*job);
+  stopped_by(finish(*job), "the agent of node ");
+  CHECK(fs::is_empty(root));
+}
+
+TEST_CASE("the root, or its content, is removed under a job and all workers die: the job stops with 78", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  const bool content_alone = GENERATE(false, true);
+  const auto job = two_workers(folder, root);
+  REQUIRE(until(*job, "step=90 "));
+  // A save under way may make some of it again.
+  for (int tries = 0; tries < 50; ++tries) {
+    std::error_code failed;
+    if (!content_alone) fs::remove_all(root, failed);
+    else if (fs::exists(root))
+      for (const auto& entry : fs::directory_iterator{root}) fs::remove_all(entry.path(), failed);
+  }
+  kill_workers(*job);
+  stopped_by(finish(*job), "the agent of node ");
+}
+
+TEST_CASE("the root is removed and every agent is new: the store of the job remembers", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck", port = std::to_string(free_port());
+  const auto store = start("elrun", {"store", "--host", "127.0.0.1", "--port", port});
+  const auto agent = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> options{"--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port, "--rdzv_conf", "is_host=0", "--rdzv_id", "lost"};
+    options.insert(options.end(), more.begin(), more.end());
+    return start("elrun", under_elrun(options, training(folder, root)));
+  };
+  const auto job = agent({});
+  REQUIRE(until(*job, "step=90 "));
+  job->signal(SIGKILL);
+  (void)finish(*job);
+  fs::remove_all(root);
+  const Ended ended = finish(*agent({}));
+  stopped_by(ended, "the store of the job");
+}
+
+TEST_CASE("every COMMIT removed: a fresh job stops with 78, begins anew when told the step, and nothing is deleted", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  leave_checkpoints(folder, root);
+  const auto names = committed(root);
+  for (const std::string& name : names) fs::remove(root + "/ckpt/" + name + "/COMMIT");
+  stopped_by(finish(*two_workers(folder, root)), ".acknowledged");
+  const Ended wrong = finish(*two_workers(folder, root, {"--begin_anew", "7"}));
+  INFO(tail(wrong.output));
+  CHECK(wrong.code == 78);
+  CHECK(wrong.says("names another step than the newest that is known"));
+  const Ended anew = finish(*two_workers(folder, root, {"--begin_anew", step_of(names.back())}));
+  INFO(tail(anew.output));
+  CHECK(anew.code == 0);
+  CHECK(anew.says("beginning at step 0"));
+  CHECK(anew.state == undisturbed(folder));
+  for (const std::string& name : names) CHECK(fs::exists(root + "/ckpt/" + name + "/MANIFEST.json"));
+  const Ended after = run("gpt", training(folder, root));  // bare, and without the option
+  INFO(tail(after.output));
+  CHECK(after.code == 0);
+  CHECK(after.state == anew.state);
+}
+
+TEST_CASE("the newest COMMIT removed: a fresh job stops with 78; given up by the environment of a bare program, it goes on from the one before", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  leave_checkpoints(folder, root);
+  const auto names = committed(root);
+  fs::remove(root + "/ckpt/" + names.back() + "/COMMIT");
+  stopped_by(finish(*two_workers(folder, root)), ".acknowledged");
+  const Ended bare = run("gpt", training(folder, root));
+  CHECK(bare.code == 78);
+  const Ended anew = run("gpt", training(folder, root), {{"ELRUN_BEGIN_ANEW", step_of(names.back())}});
+  INFO(tail(anew.output));
+  CHECK(anew.code == 0);
+  CHECK(anew.says("going on from checkpoint " + names[names.size() - 2]));
+  CHECK(anew.state == undisturbed(folder));
+  const Ended junk = run("gpt", training(folder, root), {{"ELRUN_BEGIN_ANEW", "4x"}});
+  CHECK(junk.code == 78);
+  CHECK(junk.says("ELRUN_BEGIN_ANEW=4x"));
+}
+
+TEST_CASE("one flipped bit in RUN.json ends no job", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  leave_checkpoints(folder, root);
+  {
+    std::fstream file{root + "/RUN.json", std::ios::in | std::ios::out | std::ios::binary};
+    file.seekg(40);
+    const char c = static_cast<char>(file.get());
+    file.seekp(40);
+    file.put(static_cast<char>(c ^ 4));
+  }
+  const Ended ended = finish(*two_workers(folder, root));
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.says("it is written again from the newest checkpoint"));
+  CHECK(ended.says("going on from checkpoint"));
+  CHECK(ended.state == undisturbed(folder));
+}
+
+TEST_CASE("steps that no checkpoint holds are done again, with one line", "[golden]") {
+  const Folder folder;
+  const auto job = two_workers(folder, folder / "ck");
+  REQUIRE(until(*job, "step=90 "));
+  kill_workers(*job);
+  const Ended ended = finish(*job);
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.says("steps between, and they are done again"));
+  CHECK(ended.says("the job was at step "));
+  CHECK(ended.state == undisturbed(folder));
+}

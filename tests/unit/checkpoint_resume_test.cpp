@@ -1,0 +1,316 @@
+/// \file Never from zero, never silently back: what a start does with what it found and with what is known to have been there.
+
+#include "checkpoint/checkpointer.hpp"
+#include "checkpoint/records.hpp"
+#include "checkpoint/resume.hpp"
+#include "checkpoint/storage.hpp"
+#include "tests/support/checkpoint_job.hpp"
+
+#include <cerrno>
+
+using namespace elrun;
+using namespace elrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const std::string here(32, 'a'), elsewhere(32, 'b');
+
+bool goes_on(const std::variant<GoOn, Failure>& decided) { return std::holds_alternative<GoOn>(decided); }
+std::string why(const std::variant<GoOn, Failure>& decided) { return goes_on(decided) ? "" : std::get<Failure>(decided).what; }
+
+/// Saves 10, 20 and 30 under fence 1.
+void three_checkpoints(FaultyFiles& files) {
+  TestJob job{files, 2, 1};
+  REQUIRE(said(job.start()) == "");
+  for (const std::uint64_t step : {10u, 20u, 30u}) REQUIRE(said(job.save(step)) == "");
+}
+
+std::vector<Found> all_found(FaultyFiles& files) { return find_checkpoints(files, "/ckpts").value(); }
+
+void remove_commit(FaultyFiles& files, std::uint64_t step) {
+  for (const Found& f : all_found(files))
+    if (f.id.step == step) REQUIRE(said(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file)) == "");
+}
+
+/// A root as elrun 0.1.0 left it.
+void forget_acknowledgements(FaultyFiles& files) {
+  const std::vector<CheckpointId> ids = find_acknowledged(files, "/ckpts").value();
+  for (const CheckpointId& id : ids)
+    REQUIRE(said(files.remove_file(Path{"/ckpts/gens"} / acknowledgement_name(id))) == "");
+}
+
+void remove_below(FaultyFiles& files, const std::string& directory) {
+  for (const Path& path : files.all_files())
+    if (path.string().starts_with(directory)) REQUIRE(said(files.remove_file(path)) == "");
+}
+
+/// What an agent of a job remembers of its newest checkpoint.
+std::vector<Witness> remembered(TestJob& job) {
+  return {witness(decode_acknowledgement(as_bytes(job.ranks[0].acknowledged()), "memory").value(), "the agent of node n", true)};
+}
+
+std::size_t committed(FaultyFiles& files) {
+  std::size_t count = 0;
+  for (const Found& f : all_found(files)) count += f.committed;
+  return count;
+}
+
+}  // namespace
+
+// Every combination of: what is found, what the highest fence says, who knows of which checkpoint, what is usable, and the option.
+TEST_CASE("in all small worlds: a start goes on only if the newest that is known is there, or is given up by its step", "[checkpoint]") {
+  const CheckpointId ids[] = {{10, 1, 1}, {20, 1, 1}, {30, 2, 1}};
+  std::size_t went_on = 0, stopped = 0, gave_up = 0;
+  for (unsigned found = 0; found < 8; ++found)
+    for (unsigned fence = 0; fence < 4; ++fence)              // none, 1, 2 that inherits 10 and 20, 3 that inherits 10 and 30
+      for (unsigned known = 0; known < 8; ++known)
+        for (unsigned source = 0; source < 3; ++source)       // the storage, outside, outside and of another root
+          for (unsigned damaged = 0; damaged < 2; ++damaged)  // the newest that is found
+            for (int option = -1; option <= 3; ++option) {    // none, 0, 10, 20, 30
+              RootView view{.where = "/ck", .root = here};
+              for (unsigned i = 0; i < 3; ++i)
+                if (found >> i & 1) view.found.push_back({ids[i], true, false});
+              if (fence == 1) view.highest = FenceRecord{.number = 1};
+              if (fence == 2) view.highest = FenceRecord{.number = 2, .inherits = {ids[0], ids[1]}};
+              if (fence == 3) view.highest = FenceRecord{.number = 3, .inherits = {ids[0], ids[2]}};
+              for (unsigned i = 0; i < 3; ++i)
+                if (known >> i & 1) view.witnesses.push_back({ids[i], source == 2 ? elsewhere : here, "somebody says so", source > 0});
+              const auto line = timeline(view.found, view.highest);
+              std::optional<CheckpointId> usable;
+              if (line.size() > damaged) usable = line[line.size() - 1 - damaged].id;
+              const std::optional<std::uint64_t> anew = option < 0 ? std::nullopt : std::optional<std::uint64_t>{10 * static_cast<std::uint64_t>(option)};
+
+              // The rule once more, without the code under test.
+              std::optional<CheckpointId> newest_known;
+              for (const Witness& w : view.witnesses) {
+                const bool of_this_root = source != 2;
+                const bool judged = of_this_root && fence == 3 && w.id == ids[1];  // 3 looked, and went on without it
+                if (!judged) newest_known = std::max(newest_known.value_or(CheckpointId{0, 0, 0}), w.id);
+              }
+              const bool is_there = !newest_known || (source != 2 && ((!line.empty() && *newest_known < line.back().id) ||
+                                                                      std::any_of(view.found.begin(), view.found.end(), [&](const Found& f) { return f.id == *newest_known; })));
+              const bool none_usable = !line.empty() && !usable;
+              const std::uint64_t newest = std::max(is_there ? 0 : newest_known->step, none_usable ? line.back().id.step : 0);
+              const bool right = is_there && !none_usable ? !anew : anew == newest;
+
+              const auto decided = resume(view, usable, {"checkpoint x cannot be used: damaged"}, anew);
+              INFO("found " << found << " fence " << fence << " known " << known << " source " << source << " damaged " << damaged << " option " << option << " " << why(decided));
+              REQUIRE(goes_on(decided) == right);
+              if (right) {
+                const auto& go = std::get<GoOn>(decided);
+                REQUIRE(go.gives_up.empty() == (is_there && !none_usable));
+                went_on += go.gives_up.empty(), gave_up += !go.gives_up.empty();
+                if (go.gives_up.empty()) continue;
+                REQUIRE_FALSE(go.notes.empty());
+                // The next start, without the option and with it left in place, goes on from there.
+                RootView next = view;
+                next.highest = FenceRecord{.number = 4, .gives_up = go.gives_up};
+                if (usable) next.highest->inherits = {*usable};
+                REQUIRE(goes_on(resume(next, usable, {}, std::nullopt)));
+                REQUIRE(goes_on(resume(next, usable, {}, anew)));
+              } else {
+                ++stopped;
+                const auto& failure = std::get<Failure>(decided);
+                REQUIRE(failure.remedy == Remedy::fix_config);
+                if (!is_there) REQUIRE_THAT(failure.what, Contains("somebody says so") && Contains("--begin_anew " + std::to_string(newest)));
+              }
+            }
+  CHECK(went_on > 100);
+  CHECK(stopped > 100);
+  CHECK(gave_up > 100);
+}
+
+TEST_CASE("a name of an acknowledgement says step, fence and attempt, and is no fence's", "[checkpoint]") {
+  const CheckpointId id{12000, 7, 2};
+  CHECK(acknowledgement_name(id) == "g00000007.s000000012000.a02.acknowledged");
+  CHECK(parse_acknowledgement_name(acknowledgement_name(id)) == id);
+  for (const char* other : {"", "g00000007.claim", "g00000007.s000000012000.a02", "g00000007.s000000012000.a02.acknowledged.tmp", "g7.s1.a1.acknowledged"})
+    CHECK_FALSE(parse_acknowledgement_name(other));
+  CHECK_FALSE(parse_fence_number(acknowledgement_name(id)));
+  const Acknowledgement record{id, here, {"run", Generation{3, {{1, 2}}}, 1'700'000'000'000'000'000}, "/ck", "abc"};
+  CHECK(decode_acknowledgement(as_bytes(encode(record)), "x").value() == record);
+  CHECK_THAT(witness(record, "the agent of node n", true).says, Contains("the agent of node n says") && Contains("s000000012000") && Contains("2023-11-14 22:13:20 UTC") && Contains("run \"run\""));
+}
+
+TEST_CASE("the newest COMMIT removed: the start stops and names both sides, until its step is given up", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  remove_commit(files, 30);
+  TestJob next{files, 1, 2};
+  const auto stopped = next.start();
+  REQUIRE_FALSE(stopped.ok());
+  CHECK(stopped.failure().code == Code::not_found);
+  CHECK(stopped.failure().remedy == Remedy::fix_config);
+  CHECK_THAT(message(stopped.failure()), Contains("step 30 was acknowledged and cannot be found") && Contains("nothing newer than s000000000020") && Contains("--begin_anew 30") &&
+                                             Contains("g00000001.s000000000030.a01.acknowledged") && Contains("goes on from step 20"));
+  CHECK_THAT(said(TestJob{files, 1, 3}.begin_anew(20)), Contains("names another step than the newest that is known, 30"));
+  TestJob anew{files, 1, 4};
+  REQUIRE(anew.begin_anew(30)->choice == CheckpointId{20, 1, 1});
+  SECTION("the next start needs no option, and one that is left in place does nothing") {
+    CHECK(TestJob{files, 1, 5}.start()->choice == CheckpointId{20, 1, 1});
+    CHECK(TestJob{files, 1, 6}.begin_anew(30)->choice == CheckpointId{20, 1, 1});
+    TestJob later{files, 1, 7};
+    REQUIRE(later.begin_anew(30).ok());
+    REQUIRE(said(later.save(30)) == "");
+    REQUIRE(said(later.save(40)) == "");
+    CHECK(TestJob{files, 1, 8}.begin_anew(30)->choice->step == 40);
+    remove_commit(files, 40);
+    CHECK_THAT(said(TestJob{files, 1, 9}.begin_anew(30)), Contains("step 40 was acknowledged") && Contains("--begin_anew 30 gave up an earlier checkpoint"));
+  }
+  SECTION("the same step lost twice is not given up twice by one option") {
+    REQUIRE(said(anew.save(30)) == "");
+    for (const Found& f : all_found(files))
+      if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
+    CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)), Contains("does not count again"));
+  }
+  SECTION("retention leaves alone what was given up") {
+    for (const std::uint64_t step : {30u, 40u, 50u, 60u}) {
+      REQUIRE(said(anew.save(step)) == "");
+      REQUIRE(said(anew.ranks[0].retain(2)) == "");
+    }
+    CHECK(files.list("/ckpts/ckpt/s000000000030.g00000001.a01").ok());
+    CHECK(committed(files) == 2);
+  }
+}
+
+TEST_CASE("all COMMITs removed: the start stops, in roots with and without acknowledgements, and nothing is deleted after it was told to begin anew", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  const bool old = GENERATE(false, true);
+  if (old) forget_acknowledgements(files);
+  for (const std::uint64_t step : {10u, 20u, 30u}) remove_commit(files, step);
+  const auto stopped = TestJob{files, 1, 2}.start();
+  REQUIRE_FALSE(stopped.ok());
+  const std::uint64_t known = old ? 20 : 30;  // the manifest of 30 names the one before it
+  CHECK_THAT(message(stopped.failure()), Contains("step " + std::to_string(known) + " was acknowledged") && Contains("holds no checkpoint") && Contains("begins at step 0"));
+  TestJob anew{files, 1, 3};
+  REQUIRE_FALSE(anew.begin_anew(known)->choice);
+  for (const std::uint64_t step : {10u, 20u, 30u, 40u}) {
+    REQUIRE(said(anew.save(step)) == "");
+    REQUIRE(said(anew.ranks[0].retain(2)) == "");
+  }
+  for (const std::uint64_t step : {10u, 20u, 30u}) {
+    const Path directory = Path{"/ckpts/ckpt"} / to_string(CheckpointId{step, 1, 1});
+    CHECK(files.list(directory).value().size() == 5);  // two shards, two parts, the manifest
+  }
+}
+
+TEST_CASE("checkpoints removed as a whole, or with them the fences, or with those all but RUN.json: the start stops", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  TestJob next{files, 1, 2};
+  remove_below(files, "/ckpts/ckpt/");
+  CHECK_THAT(said(next.start()), Contains("step 30 was acknowledged"));
+  remove_below(files, "/ckpts/gens/");
+  CHECK_THAT(said(next.start()), Contains("has a RUN.json") && Contains("gens is gone") && Contains("--begin_anew 0"));
+  CHECK(said(TestJob{files, 1, 3}.begin_anew(0)) == "");
+  CHECK(said(TestJob{files, 1, 4}.begin_anew(0)) == "");
+  CHECK(said(TestJob{files, 1, 5}.start()) == "");
+}
+
+TEST_CASE("the root is gone, and an agent or the store remembers: the start stops before it has written anything", "[checkpoint]") {
+  FaultyFiles files, bare;
+  TestJob job{files, 1, 1};
+  REQUIRE(said(job.start()) == "");
+  REQUIRE(said(job.save(40)) == "");
+  const auto memory = remembered(job);
+  TestJob next{bare, 1, 2};
+  CHECK_THAT(said(next.start(memory)), Contains("step 40 was acknowledged") && Contains("the agent of node n") && Contains("holds no checkpoint"));
+  CHECK(bare.all_files().empty());
+  CHECK_FALSE(bare.list("/ckpts").ok());
+  const auto saves = next.ranks[0].start_with_state(memory);  // nor does a job that has its state write to a bare mount point
+  CHECK_THAT(said(saves), Contains("removed or unmounted while the job runs"));
+  CHECK_FALSE(bare.list("/ckpts").ok());
+  SECTION("given up, it begins at step 0, and the same memory counts no more") {
+    TestJob anew{bare, 1, 3};
+    REQUIRE_FALSE(anew.begin_anew(40, memory)->choice);
+    CHECK(said(TestJob{bare, 1, 4}.start(memory)) == "");
+    REQUIRE(said(anew.start(memory)) == "");
+    REQUIRE(said(anew.save(5)) == "");
+    CHECK(TestJob{bare, 1, 5}.start(memory)->choice->step == 5);
+  }
+  SECTION("another root in its place is no better") {
+    TestJob other{bare, 1, 9};
+    REQUIRE(said(other.start()) == "");
+    REQUIRE(said(other.save(90)) == "");
+    CHECK_THAT(said(next.start(memory)), Contains("is another one"));
+  }
+  SECTION("where it is, it is no news") { CHECK(TestJob{files, 1, 2}.start(memory)->choice->step == 40); }
+  SECTION("an older memory than the root's is none either") {
+    REQUIRE(said(job.save(50)) == "");
+    REQUIRE(said(job.save(60)) == "");
+    REQUIRE(said(job.ranks[0].retain(2)) == "");
+    CHECK(TestJob{files, 1, 2}.start(memory)->choice->step == 60);
+  }
+}
+
+TEST_CASE("a job that has its state saves on although a COMMIT was removed, and says so", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  remove_commit(files, 30);
+  TestJob next{files, 1, 2};
+  const auto start = next.ranks[0].start_with_state();
+  REQUIRE(said(start) == "");
+  CHECK_THAT(start->notes.at(0), Contains("step 30 was acknowledged") && Contains("saves on"));
+  CHECK(TestJob{files, 1, 3}.start()->choice->step == 20);  // it was judged
+}
+
+TEST_CASE("a checkpoint that is damaged is there: the one before is used, with a word, as before", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  files.overwrite("/ckpts/ckpt/s000000000030.g00000001.a01/COMMIT", ByteVector(10));
+  const Start start = TestJob{files, 1, 2}.start().value();
+  CHECK(start.choice->step == 20);
+  CHECK_THAT(start.notes.at(0), Contains("s000000000030") && Contains("going back"));
+  CHECK(TestJob{files, 1, 3}.start()->choice->step == 20);
+}
+
+TEST_CASE("all checkpoints damaged: the newest step given up begins the job anew, and no other", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  for (const std::uint64_t step : {10u, 20u, 30u}) files.overwrite(Path{"/ckpts/ckpt"} / to_string(CheckpointId{step, 1, 1}) / "MANIFEST.json", ByteVector(10));
+  CHECK_THAT(said(TestJob{files, 1, 2}.start()), Contains("none of the 3 checkpoints") && Contains("--begin_anew 30"));
+  CHECK_FALSE(TestJob{files, 1, 3}.begin_anew(20).ok());
+  CHECK_FALSE(TestJob{files, 1, 4}.begin_anew(30)->choice);
+  CHECK_FALSE(TestJob{files, 1, 5}.start()->choice);
+}
+
+TEST_CASE("the option refuses where nothing is missed, so that one in a template wipes nothing", "[checkpoint]") {
+  FaultyFiles files;
+  const auto fresh = TestJob{files, 1, 1}.begin_anew(30);
+  REQUIRE_FALSE(fresh.ok());
+  CHECK(fresh.failure().code == Code::invalid_argument);
+  CHECK_THAT(message(fresh.failure()), Contains("nobody knows of a checkpoint"));
+  three_checkpoints(files);
+  for (const std::uint64_t step : {0u, 10u, 30u, 40u}) {
+    const auto refused = TestJob{files, 1, 2}.begin_anew(step);
+    CHECK_THAT(said(refused), Contains("nothing is missed") && Contains("s000000000030"));
+  }
+  CHECK(TestJob{files, 1, 3}.start()->choice->step == 30);
+}
+
+TEST_CASE("a directory that cannot be read stops nobody who does not need it", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  const auto breaks = [&](const Path& path) {
+    files.broken = [path](const Path& at) { return at == path ? EIO : 0; };
+  };
+  SECTION("the oldest") {
+    breaks("/ckpts/ckpt/s000000000010.g00000001.a01");
+    TestJob next{files, 1, 2};
+    REQUIRE(next.start()->choice == CheckpointId{30, 1, 1});
+    for (const std::uint64_t step : {40u, 50u, 60u}) {
+      REQUIRE(said(next.save(step)) == "");
+      REQUIRE(said(next.ranks[0].retain(2)) == "");
+    }
+    files.broken = nullptr;
+    CHECK(committed(files) == 3);  // it stays until it can be looked into
+  }
+  SECTION("the newest: the one before is used, with a word") {
+    breaks("/ckpts/ckpt/s000000000030.g00000001.a01");
+    const Start start = TestJob{files, 1, 2}.start().value();
+    CHECK(start.choice == CheckpointId{20, 1, 1});
+    CHECK_THAT(start.notes.at(0), Contains("s000000000030") && Contains("cannot be read"));
+  }
+}

@@ -21,7 +21,7 @@ target_compile_options(elrun_public_headers PRIVATE -Wall -Wextra -Wpedantic -Wc
 # A sanitizer's build is not what is installed.
 if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
   add_test(NAME install_test COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
-    -DWORK=${PROJECT_BINARY_DIR}/install-test -P ${CMAKE_CURRENT_SOURCE_DIR}/install/run.cmake)
+    -DWORK=${PROJECT_BINARY_DIR}/install-test -DGENERATOR=${CMAKE_GENERATOR} -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/run.cmake)
   add_test(NAME symbols_test COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:elrun> -DLAUNCHER=$<TARGET_FILE:elrun_launcher> -DSTORE=$<TARGET_FILE:elrun_store>
     -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/symbols.cmake)
   set_tests_properties(install_test PROPERTIES LABELS tidy TIMEOUT 300)

@@ -1,4 +1,5 @@
-# cmake -DBUILD=... -DSOURCE=... -DWORK=... -P run.cmake: installs the build, builds the consumer against it, runs it bare.
+# cmake -DBUILD=... -DSOURCE=... -DWORK=... -DGENERATOR=... -DCOMPILER=... -P run.cmake: installs the build, builds the consumer against
+# it with the build's own tools (cmake's first choice, make, may not be there), runs it bare.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
@@ -19,7 +20,7 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
 expect_file(bin/elrun)
 expect_file(lib*/libelrun.so.0)
 expect_file(include/elrun/elrun.hpp)
-run(${CMAKE_COMMAND} -S ${SOURCE}/tests/install -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE}/tests/install -B ${WORK}/build -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Release)
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 # Bare, whatever the caller's environment says.
 run(${CMAKE_COMMAND} -E env --unset=RANK --unset=WORLD_SIZE --unset=MASTER_ADDR --unset=MASTER_PORT --unset=ELRUN_SOCKET

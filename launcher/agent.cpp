@@ -37,6 +37,7 @@
 #include "rendezvous/elected_link.hpp"
 #include "rendezvous/lookup.hpp"
 #include "rendezvous/node_link.hpp"
+#include "rendezvous/round.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;
@@ -396,7 +397,7 @@ class Agent {
       end_if_allowed();
     });
     // The host of the rendezvous stays until the others have the verdict, and they until it knows that: a bounded time.
-    timer_.expires_after(a.by_verdict ? options_.timeouts.verdict_linger + 1s : Duration{0});
+    timer_.expires_after(a.by_verdict ? std::max(options_.timeouts.verdict_linger, late_linger) + 1s : Duration{0});
     timer_.async_wait([this](const boost::system::error_code& error) {
       if (error) return;
       lingered_ = true;

@@ -123,19 +123,19 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
   WorkerEnded seen{local, ending};
   Worker& worker = workers_[local];
   worker.ending = ending;
-  if (ending.ok()) return seen;
-  worker.has_spoken = !last_lines.empty();
   WorkerDeath& death = seen.death;
   death.host = source_.host;
   death.pid = worker.pid;
-  death.exit_code = ending.exit_code;
-  death.signal = ending.signal;
+  death.wall_ns = ended_ns;
   death.program = options_.program.name;
   death.last_lines = fmt::format("{}", fmt::join(last_lines, "\n"));
+  if (ending.ok()) return seen;  // the supervisor may hold that it ended too early
+  worker.has_spoken = !last_lines.empty();
+  death.exit_code = ending.exit_code;
+  death.signal = ending.signal;
   death.never_ran = !never_ran.empty();
   const bool writes_log_files = worker.keeps && options_.redirects.of(local) != Streams{};
   death.evidence = death.never_ran ? never_ran : evidence_of(ending, memory_.since(worker.oom_kills, writes_log_files ? worker.error_file.parent_path() : Path{}));
-  death.wall_ns = ended_ns;
   if (!worker.error_file.empty() && ::access(worker.error_file.c_str(), F_OK) == 0) {
     const auto text = read_regular_file(worker.error_file, error_record_max);
     const auto record = text ? read_error_record(*text) : std::nullopt;

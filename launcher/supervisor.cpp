@@ -81,7 +81,7 @@ std::optional<Instant> Supervisor::wake_at() const {
     if (at && (!least || *at < *least)) least = at;
   };
   for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), hang_at_start_.due(), leave_at_}) consider(at);
-  for (const Worker& w : workers_) consider(w.return_by), consider(w.coming.kill_at);
+  for (const Worker& w : workers_) consider(w.return_by), consider(w.coming.kill_at), consider(w.session.judge_by);
   return phase_ == Phase::finished ? std::nullopt : least;
 }
 
@@ -205,7 +205,7 @@ void Supervisor::on_message(const World& m) {
   join_by_.reset();
   waiting_for_.clear();
   look_again_at_.reset();
-  own_failure_ = peer_lost_ = false;
+  own_failure_ = peer_lost_ = told_job_ = false;
   broken_line_at_.reset();
   step_ = 0;  // steps may be done again
   calls_.clear();
@@ -227,6 +227,7 @@ void Supervisor::on_message(const World& m) {
   if (places_ < workers_.size()) text += fmt::format("; {} being started here, and joins when it is ready", workers_.size() - places_ == 1 ? "1 worker is" : fmt::format("{} workers are", workers_.size() - places_));
   lost_ = false;
   say(Level::info, text);
+  tell_that_workers_are_job();  // those that stay
   give_places(before);
   for (std::uint32_t i = 0; i < workers_.size() && options_.hang_sign == HangSign::output; ++i)
     if (in_world(workers_[i])) hang_.watch(LocalRank{i}, now_);
@@ -269,7 +270,9 @@ void Supervisor::on_message(const Verdict& m) {
       act(Say{Level::info, "the job is done", true});
     // Workers end by themselves, for they decided it, and have much time for work of their own: a program that exports
     // its model after the job is not to be cut short and called a success.
-    if (phase_ == Phase::running && running() > 0) {
+    // Those of an older generation than the job's last had no part in that, and would wait for a next one.
+    const bool left_behind = !job_over_ && m.generation.number > last_.number;
+    if (phase_ == Phase::running && running() > 0 && !left_behind) {
       phase_ = Phase::stopping;
       job_over_ = true;
       hang_.clear();
@@ -317,7 +320,9 @@ void Supervisor::report_to_coordinator() {
       tell_of_failure(i);
     }
   }
-  if (done) act(Send{WorkersDone{world_.generation}});
+  told_job_ = false;
+  tell_that_workers_are_job();
+  if (done) tell_that_workers_are_done();
   offer_more();
 }
 
@@ -331,6 +336,8 @@ void Supervisor::on_tick() {
   }
   if (acknowledge_by_ && now_ >= *acknowledge_by_) kill_staying(false);
   kill_the_late();
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (const auto at = workers_[i].session.judge_by; at && now_ >= *at) judge_early_end(i);
   // It may have been replaced while it was frozen, and thawed with the streams of some nodes: the others are elsewhere.
   if (look_again_at_ && now_ >= *look_again_at_) {
     look_again_at_ = now_ + look_again_every;

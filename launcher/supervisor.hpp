@@ -165,6 +165,15 @@ class Supervisor {
     bool dismissed = false;   // there is no next world for it
     std::optional<Instant> kill_at{};  // it hangs at its start, and its stacks are being taken until then
   };
+  /// Whether its process may end with exit code 0, and what became of that.
+  struct SessionSeen {
+    bool opened = false;    // once
+    bool says_end = false;  // its libelrun says the job's end before its process ends
+    bool decided = false;   // it has said that a step was
+    std::optional<WorkerEnded> ended_early{};  // before the job's end: what it said last may not have been read
+    std::optional<Instant> judge_by{};         // then
+    std::string early_as{};                    // how it ended, for people
+  };
   struct Worker {
     std::int64_t pid = 0;
     std::optional<std::uint32_t> place;    // among this node's workers in world_; none: it is coming, or there is no process
@@ -173,6 +182,7 @@ class Supervisor {
     std::optional<Ending> ending;
     std::optional<ConnectionId> connection;
     bool is_job = false;
+    SessionSeen session{};
     bool can_stay = false;        // its process can go on in the next generation
     bool stays = false;           // and is to: its generation is over
     bool cannot_go_on = false;    // it said so: it lost a peer
@@ -226,6 +236,11 @@ class Supervisor {
   void join_as_broken();
   void report_to_coordinator();
   void tell_of_failure(std::size_t worker);
+  void tell_that_workers_are_job();
+  void tell_that_workers_are_done();
+  [[nodiscard]] static bool owes_end(const Worker& w) { return w.can_stay && (w.session.says_end || w.session.decided); }
+  void ends_early(std::size_t worker, const WorkerEnded& e);
+  void judge_early_end(std::size_t worker);
   void end_without_coordinator();
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
   [[nodiscard]] static int code_of(const Worker& w);
@@ -290,6 +305,7 @@ class Supervisor {
   bool link_up_ = false;
   bool served_ = false;  // a coordinator has confirmed world_ on this link: its store answers
   bool job_over_ = false;
+  bool told_job_ = false;     // the coordinator knows that the workers of this generation are a Job's
   bool own_failure_ = false;  // a worker of this node ended this generation
   bool peer_lost_ = false;    // a worker of this node said so of this generation
   std::string peer_lost_why_; // in its words

@@ -13,6 +13,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration last_words = 1s;  // of a worker that has ended: its connection ends with it, unless a child of its holds that
 constexpr Duration broken_line_most = 10s;  // well before workers give up waiting for the word that their generation is over
 
 }  // namespace
@@ -36,6 +37,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   const std::size_t i = e.worker.value();
   ELRUN_ASSERT(i < workers_.size() && !workers_[i].ending);
   Worker& w = workers_[i];
+  if (phase_ == Phase::running && in_world(w) && e.ending.ok() && !job_over_ && owes_end(w)) return ends_early(i, e);
   w.ending = e.ending;
   hang_.forget(e.worker);
   w.failed_at = now_ - e.ago;
@@ -62,8 +64,9 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
         fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
   } else if (!e.ending.ok()) {
     say(Level::error,
-        fmt::format("{} ended by {}{} in generation {}", name_of(i), cause_of(w),
-                    e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), world_.generation.number));
+        fmt::format("{} ended by {}{} in generation {}{}", name_of(i), cause_of(w),
+                    e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), world_.generation.number,
+                    w.session.early_as.empty() ? "" : ": " + e.death.evidence));
     own_failure_ = true;
     note_loss();
     tell_of_failure(i);
@@ -71,13 +74,51 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   }
   const bool all_well = std::all_of(workers_.begin(), workers_.end(),
                                     [this](const Worker& x) { return !in_world(x) || (x.ending && (x.ending->ok() || job_over_)); });
-  if (all_well) act(Send{WorkersDone{world_.generation}});
+  if (all_well) tell_that_workers_are_done();
   end_without_coordinator();
+}
+
+// A Job's worker that ends well has said before that the job is over. One that has not ended in the middle of it, by a call of
+// exit or a return from its program: its peers wait for it, and nothing says that the job has succeeded.
+void Supervisor::ends_early(std::size_t worker, const WorkerEnded& e) {
+  Worker& w = workers_[worker];
+  if (w.connection && !w.session.ended_early) {
+    w.session.ended_early = e;
+    w.session.judge_by = now_ + last_words;
+    return;
+  }
+  WorkerEnded failed = e;
+  failed.ending = {.exit_code = 1};
+  w.session.early_as = fmt::format("exit code 0 {}, before the end of the job was decided", step_ > 0 ? fmt::format("after step {}", step_) : "with no step decided in this generation");
+  failed.death.evidence = "the program left in the middle of the job: a Job's program goes on until next_step() returns nothing; job.stop() ends a job early, on all ranks";
+  on_worker_ended(failed);
+}
+
+void Supervisor::judge_early_end(std::size_t worker) {
+  Worker& w = workers_[worker];
+  w.session.judge_by.reset();
+  if (!w.session.ended_early || w.ending) return;
+  const WorkerEnded seen = *w.session.ended_early;
+  on_worker_ended(seen);
+}
+
+void Supervisor::tell_that_workers_are_done() {
+  const bool none_opened = std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.session.opened; });
+  act(Send{WorkersDone{world_.generation, none_opened && places_ > 0 && !job_over_}});
+}
+
+// A worker that dies before it has opened its session cannot say what it is. The others can.
+void Supervisor::tell_that_workers_are_job() {
+  if (told_job_ || phase_ != Phase::running || !link_up_ || !served_) return;
+  if (std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.session.opened && w.is_job; })) return;
+  told_job_ = true;
+  act(Send{WorkersAreJob{world_.generation}});
 }
 
 // A worker that was killed because it hung died of that.
 int Supervisor::code_of(const Worker& w) { return w.hung.empty() ? w.ending->code() : exit_code::hang; }
 std::string Supervisor::cause_of(const Worker& w) {
+  if (!w.session.early_as.empty()) return w.session.early_as;
   return w.hung.empty() ? describe(*w.ending) : fmt::format("a hang ({}), then {}", w.hung, describe(*w.ending));
 }
 
@@ -93,6 +134,7 @@ void Supervisor::tell_of_failure(std::size_t worker) {
                       cause_of(w), w.is_job, std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h), {}, rank_of(worker)};
   if (!in_world(w)) failed.what += " before it was in a world";
   if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
+  failed.before_session = !w.session.opened;
   failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
   act(Send{std::move(failed)});
 }
@@ -125,7 +167,9 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
                fmt::format("rank {} is connected already or has ended: only one process per rank may open a session",
                            hello.rank)});
   w.connection = from;
+  w.session.opened = true;
   w.is_job = hello.is_job;
+  w.session.says_end = hello.says_end;
   w.can_stay = hello.stays;
   if (is_coming(w)) {
     if (w.coming.dismissed || !hello.stays) return refuse(from, {Code::generation_over, Remedy::exit_process, "the generation of this worker is over"});
@@ -134,6 +178,7 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
     return tell_it_is_early(*i);
   }
   hang_.watch(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
+  tell_that_workers_are_job();
   welcome(*i);
 }
 
@@ -185,7 +230,9 @@ void Supervisor::on_worker_said(ConnectionId from, const Returned& m) {
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
-  if (phase_ != Phase::running || !worker_at(from) || m.generation != world_.generation) return;
+  const auto worker = worker_at(from);
+  if (phase_ != Phase::running || !worker || m.generation != world_.generation) return;
+  workers_[*worker].session.decided = true;
   if (lost_at_ && !lost_) {
     say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(now_ - *lost_at_)));
     lost_at_.reset();
@@ -285,6 +332,7 @@ void Supervisor::on_hung_up(ConnectionId from) {
     Worker& w = workers_[*i];
     w.connection.reset();
     act(Send{StoreCallerGone{from}});
+    if (w.session.ended_early) return judge_early_end(*i);
     if ((!w.stays && !w.coming.is_ready) || w.ending) return;
     w.stays = false;  // nobody can tell it its place
     act(SignalGroup{LocalRank{static_cast<std::uint32_t>(*i)}, SIGKILL});

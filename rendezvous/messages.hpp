@@ -130,12 +130,14 @@ struct WorkerFailed {
   Duration ago{};              ///< How long before this was sent: clocks of nodes differ.
   WorkerDeath death;
   std::optional<std::uint32_t> rank{};  ///< In that generation. None: the node's first, and `local_rank` more
+  bool before_session = false;  ///< It never opened a session: what it would have been, a Job or not, nobody was told.
 };
 /// EX_CONFIG: a Job program that ends so was told something that no restart changes.
 constexpr std::int32_t exit_code_configuration = 78;
 /// All workers of this node exited with 0.
 struct WorkersDone {
   Generation generation;
+  bool before_session = false;  ///< None of them ever opened a session.
 };
 /// The workers decided that the job is over with success.
 struct JobFinished {
@@ -153,6 +155,10 @@ struct Leave {
 struct MoreWorkers {
   Generation generation;
 };
+/// A worker of this node opened its session as a Job's: all workers of the job are. Said once per generation.
+struct WorkersAreJob {
+  Generation generation;
+};
 /// The verdict was read: nobody has to stay for this node any more. The last word of a node, as that was the coordinator's.
 struct VerdictHeard {};
 struct StoreCall {
@@ -163,7 +169,7 @@ struct StoreCallerGone {
   std::uint64_t worker = 0;
 };
 using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave,
-                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers>;
+                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 
@@ -217,6 +223,7 @@ struct Verdict {
   std::int32_t exit_code = 0;
   std::string report;  ///< The first failure in the whole job and its cause; empty for success
   std::vector<WorkerDeath> deaths;  ///< Of workers, when one of them decided it: the root cause, then what failed after it
+  Generation generation{};  ///< The newest of the job: workers of an older one have no part in its end. Number 0: not told
 };
 struct StoreResult {
   std::uint64_t worker = 0;

@@ -55,12 +55,17 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
 }
 
 bool Round::may_end(Instant now) const {
-  if (!verdict_) return false;
+  if (!verdict_ || (now < verdict_at_ + late_linger && others_may_come())) return false;
   if (now >= verdict_at_ + setup_.timeouts.verdict_linger) return true;
   return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
     const std::optional<StreamNumber>& stream = entry.second.stream;
     return stream && streams_.at(*stream).in_process;
   });
+}
+
+// Others that would begin the job again, if they found nobody: it is done, and more nodes may be in it than have heard so.
+bool Round::others_may_come() const {
+  return verdict_->exit_code == 0 && options_ && told_.size() + nodes_.size() < options().nodes_max;
 }
 
 bool Round::joined(StreamNumber stream) const {
@@ -89,6 +94,7 @@ void Round::on(const StreamBroken& event, Instant now) {
     const auto node = nodes_.find(*stream->second.node);
     // Whoever confirms a verdict may not have read it: it comes back, or the linger ends.
     if (verdict_ && (!node->second.join.confirms_verdict || stream->second.in_process || ELRUN_PLANTED(verdict_is_not_confirmed))) {
+      told_.insert(node->first);
       remove(node, false);
     } else {
       change(node->second, [&](Node& n) {
@@ -143,7 +149,11 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (const auto* done = std::get_if<WorkersDone>(&message)) {
     if (!current(done->generation) || !runs()) return;
     done_.insert(id);
-    if (all_done()) decide(0, {}, now);
+    if (done->before_session) unseen_.insert(id);
+    workers_done_unseen(now);
+    if (runs() && all_done()) decide(0, {}, now);
+  } else if (const auto* job = std::get_if<WorkersAreJob>(&message)) {
+    if (current(job->generation)) workers_are_job(now);
   } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {
     if (!current(more->generation) || !runs()) return;
     if (growing_.empty()) growing_since_ = now;
@@ -155,6 +165,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (!verdict_ && (last == generation_ || last.number > generation_.number)) decide(0, {}, now);
   } else if (const auto* progress = std::get_if<Progress>(&message)) {
     if (!current(progress->generation)) return;
+    note_decided_step();
     if (!progress_told_ || now - *progress_told_ >= progress_told_every) {
       say(Level::info, fmt::format("generation {}: step {} is decided", to_string(generation_), progress->step));
       progress_told_ = now;
@@ -167,7 +178,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
   } else if (std::holds_alternative<VerdictHeard>(message)) {
-    if (verdict_) remove(nodes_.find(id), true);
+    if (verdict_) told_.insert(id), remove(nodes_.find(id), true);
   }
 }
 
@@ -185,23 +196,40 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   death.worker.local_rank = failed.local_rank;
   note_death(std::move(death));
   if (!runs()) return;
-  const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : failed.is_job ? job_restarts : 0;
-  const bool wrong_configuration = failed.is_job && failed.exit_code == exit_code_configuration;
-  const bool free_of_charge = failed.is_job && progressed_ && budget > 0;
-  progressed_ = false;
-  note_failure_at_start(failed, now);
-  for (const auto& [at, id] : broken_)
-    if (id != me->node && nodes_.at(id).member && !done_.contains(id)) suspects_.insert(id);
-  if (wrong_configuration)
+  is_job_ |= failed.is_job;
+  if (!put_off(*me, failed, now)) judge(*me, failed, std::move(why), now);
+}
+
+// What the failure costs, and whether the job goes on: by the rules of the job, whatever the dead process had said of itself.
+void Round::judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now) {
+  const NodeId id = member.node;
+  const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : is_job_ ? job_restarts : 0;
+  const bool wrong_configuration = is_job_ && failed.exit_code == exit_code_configuration;
+  History& history = note_failure_of(id, failed);
+  const bool dispensable = is_job_ && others_can_go_on(id) && !ELRUN_PLANTED(bad_node_ends_the_job);
+  // Where others have trained with the same configuration, it is this node that is wrong.
+  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget == 0) || (wrong_configuration && newest_step_ > 0 && !stepped_));
+  const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
+  const bool free_of_charge = is_job_ && progressed_ && budget > 0;
+  if (!harms_itself) progressed_ = false, note_failure_at_start(failed, now);
+  for (const auto& [at, broken] : broken_)
+    if (broken != id && nodes_.at(broken).member && !done_.contains(broken)) suspects_.insert(broken);
+  if (harms_itself)
+    why.what += excluded ? fmt::format("; node {} is excluded, and the others go on", id.value())
+                         : fmt::format("; failure {} of {} in a row, then node {} is excluded: it costs no restart, for the others can do without it", history.failures, exclude_after, id.value());
+  else if (wrong_configuration)
     failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
   else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget)
     failing_ = {now + deaths_heard,
                 budget == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget)};
-  why.what += failing_       ? fmt::format("; {}", failing_->why)
-              : free_of_charge ? "; this restart is free: there was progress since the last one"
-                               : fmt::format("; restart {} of {}{}", restarts_.used, budget,
-                                             alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start", seconds(pause_until_ - now), alike_) : "");
+  if (!harms_itself)
+    why.what += failing_       ? fmt::format("; {}", failing_->why)
+                : free_of_charge ? "; this restart is free: there was progress since the last one"
+                                 : fmt::format("; restart {} of {}{}", restarts_.used, budget,
+                                               alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start", seconds(pause_until_ - now), alike_) : "");
   revoke(std::move(why), true, now);
+  blamed_ = id;
+  if (excluded) exclude(id, now);
 }
 
 // A program that fails the same way whenever it starts would use up its restarts before what it needs (a file server, a

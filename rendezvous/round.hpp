@@ -44,12 +44,24 @@ constexpr Duration explain_put_off = 10s;
 /// Who has lost its coordinator and lives tries again within 2 s: so long are others waited for once it is known that the
 /// generation cannot go on, or is over.
 constexpr Duration returns_within = 3s;
+/// Once the job has succeeded, its coordinator stays this long for nodes that come late or thaw: they hear that it is over, and do not
+/// begin it again. Not where as many nodes as there is room for have heard it.
+constexpr Duration late_linger = 10s;
 constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
 /// Workers that fail in the same way so soon after their start, twice or more in a row, are started again after a pause: 1 s,
 /// doubled each time, 16 s at most. It costs no more restarts than `--max_restarts`.
 constexpr Duration start_over_within = 10s;
 constexpr Duration start_pause = 1s;
 constexpr std::uint32_t start_pause_doublings_max = 4;
+/// A node whose workers fail so often in a row, with no step decided between, is excluded while the others satisfy the minimum.
+constexpr std::uint32_t exclude_after = 3;
+/// An excluded node tries again after 1 s; doubled with each further exclusion, 256 s at most: each try may end a generation of the others.
+constexpr Duration exclusion_first = 1s;
+constexpr std::uint32_t exclusion_doublings_max = 8;
+/// A worker died before its session, and it is not known yet whether the job is a Job, whose rules let the others go on: a
+/// worker of theirs says so when its session is open. Waited for only where the others satisfy the minimum.
+constexpr Duration kind_known_within = 10s;
+constexpr std::size_t histories_max = 1024;    ///< Nodes whose failures are remembered.
 constexpr std::size_t refused_max = 16;        ///< Nodes that were refused and are remembered by name, and
 constexpr std::size_t refused_text_max = 256;  ///< how much of the reason.
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
@@ -156,6 +168,7 @@ class Round {
     bool member = false;                 // of generation_
     bool owes = false;                   // has to acknowledge the end of generation_
     bool ready = false;                  // waits for a world
+    bool excluded = false;               // and gets none for a while
     std::uint64_t told = 0;              // the explanation it has
   };
   /// Another process that joined under the name of a node that has a stream. Whether the node lives is known soon.
@@ -190,6 +203,20 @@ class Round {
     Instant until;
     std::string why;
   };
+  /// Failures of a node's workers since the last decided step that the node had a part in.
+  struct History {
+    std::uint32_t failures = 0;
+    std::uint32_t exclusions = 0;
+    bool at_start = true;           // all of them before the worker's session
+    std::string last;               // how the last one ended
+    std::optional<Instant> until{};  // excluded
+  };
+  /// A worker died before its session, in a job of which nobody has said yet whether it is a Job.
+  struct Unjudged {
+    Instant until;
+    NodeId node;
+    WorkerFailed failed;
+  };
   /// What a waiting node is told: `until` is an instant, so that the text changes only when the reason does.
   struct Reason {
     std::string why;
@@ -220,6 +247,22 @@ class Round {
   void count(const Node& node, bool in);
   void said(Node& node, const NodeMessage& message, Instant now);
   void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
+  void judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now);
+
+  // Nodes whose workers keep failing, round_exclude.cpp
+  [[nodiscard]] bool others_can_go_on(const NodeId& without) const;
+  [[nodiscard]] bool put_off(const Member& member, const WorkerFailed& failed, Instant now);
+  void judge_what_was_put_off(Instant now);
+  void workers_are_job(Instant now);
+  void workers_done_unseen(Instant now);
+  History& note_failure_of(const NodeId& id, const WorkerFailed& failed);
+  void take_back_failure();
+  void exclude(const NodeId& id, Instant now);
+  void end_exclusion(const NodeId& id, Instant now);
+  void end_exclusions(Instant now);
+  void lift_exclusions(Instant now);
+  void note_decided_step();
+  [[nodiscard]] std::string why_excluded(const NodeId& id, Instant now) const;
   void note_death(Death death);
   void note_failure_at_start(const WorkerFailed& failed, Instant now);
   void note_refused(const NodeId& id, const std::string& why);
@@ -247,6 +290,7 @@ class Round {
   [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
   void note_own_place();
 
+  [[nodiscard]] bool others_may_come() const;
   [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;
   [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
   // Nodes without workers count as nodes, as they do for the schedulers that number them, but have no place in a world.
@@ -255,7 +299,7 @@ class Round {
   [[nodiscard]] std::uint32_t room() const { return less_observers(options().nodes_max); }
   [[nodiscard]] bool living_members_all_ready() const { return late_ == 0; }
   [[nodiscard]] bool is_newcomer(const Node& node) const { return !node.member && is_waiting(node); }
-  [[nodiscard]] static bool is_waiting(const Node& node) { return node.ready && node.stream && node.join.workers > 0; }
+  [[nodiscard]] static bool is_waiting(const Node& node) { return node.ready && node.stream && node.join.workers > 0 && !node.excluded; }
   [[nodiscard]] static bool is_late(const Node& node) { return node.member && !(node.ready && !node.owes && node.stream); }
   [[nodiscard]] bool all_done() const { return !members_.empty() && done_.size() == members_.size(); }
   [[nodiscard]] std::optional<Instant> growth_at() const;
@@ -305,6 +349,12 @@ class Round {
   std::set<NodeId> suspects_;     // members whose streams were broken when the first worker failed: it may have lost them
   bool charged_ = false;          // that failure used up a restart
   std::optional<Failing> failing_;
+  bool is_job_ = false;           // a worker of the job was a Job's: all are
+  bool stepped_ = false;          // a step was decided in generation_
+  std::map<NodeId, History> histories_;  // of nodes whose workers have failed
+  std::optional<NodeId> blamed_;  // of them: whose failure ended generation_
+  std::optional<Unjudged> unjudged_;
+  std::set<NodeId> unseen_;       // of done_: no worker of theirs ever opened a session
   std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
   bool revoked_ = false;
   Instant began_{};
@@ -325,6 +375,7 @@ class Round {
   std::string cause_;             // why the generation before ended
   std::optional<Verdict> verdict_;
   Instant verdict_at_{};
+  std::set<NodeId> told_;         // nodes that have heard it
   std::optional<Instant> explain_at_;
   std::string explained_;         // told last to those who wait
   std::uint64_t explanation_ = 0;  // its number

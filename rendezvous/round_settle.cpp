@@ -21,6 +21,8 @@ void Round::settle(Instant now) {
   if (!verdict_ && !failing_ && options_) {
     if (recovery_ && now >= recovery_->until)
       end_recovery(std::string{recovery_->why}, now);
+    judge_what_was_put_off(now);
+    end_exclusions(now);
     grow(now);
     form(now);
     give_up(now);
@@ -34,6 +36,7 @@ void Round::settle(Instant now) {
 void Round::excuse(const NodeId& lost) {
   if (!suspects_.contains(lost) || deaths_.empty()) return;
   suspects_.clear();
+  take_back_failure();
   const bool would_fail = failing_.has_value() && charged_;
   if (!std::exchange(charged_, false)) return;
   --restarts_.used;
@@ -120,6 +123,7 @@ void Round::remove(Nodes::iterator node, bool close) {
 void Round::revoke(Failure why, bool failed, Instant now) {
   ELRUN_ASSERT(runs());
   revoked_ = true;
+  unjudged_.reset();
   cause_ = why.what;
   restarts_.generations += failed ? 1 : 0;
   forming_since_ = now;
@@ -187,6 +191,7 @@ bool Round::whoever_is_left_waits() const {
 
 void Round::form(Instant now) {
   if (runs() || recovery_ || now < hold_until_ || now < pause_until_) return;
+  if (waiting_ < needed()) lift_exclusions(now);
   if (waiting_ < needed()) return enough_since_.reset();
   if (!enough_since_) enough_since_ = now;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
@@ -238,7 +243,10 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   if (!deaths_.empty()) cause_ = deaths_.front().what;
   deaths_.clear();
   suspects_.clear();
-  charged_ = false;
+  charged_ = stepped_ = false;
+  blamed_.reset();
+  unjudged_.reset();
+  unseen_.clear();
   lost_.clear();
   refused_.clear();
   enough_since_.reset();
@@ -326,7 +334,7 @@ void Round::fail(Instant now) {
 void Round::decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths) {
   // Why, who coordinates says in its report.
   say(exit_code == 0 ? Level::info : Level::error, exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed, exit code {}", exit_code));
-  verdict_ = Verdict{exit_code, std::move(report), std::move(deaths)};
+  verdict_ = Verdict{exit_code, std::move(report), std::move(deaths), generation_};
   failing_.reset();
   verdict_at_ = now;
   for (const auto& [id, node] : nodes_) {

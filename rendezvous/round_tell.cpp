@@ -77,7 +77,7 @@ void Round::explain(Instant now) {
     const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
     if (!waits || node.told == explanation_) continue;
     node.told = explanation_;
-    send(node, Waiting{.why = node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node")) : text,
+    send(node, Waiting{.why = node.excluded ? why_excluded(id, now) : node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node")) : text,
                        .running = runs() ? generation_ : Generation{}});
     ++told;
   }
@@ -94,6 +94,7 @@ void Round::wake(Instant now) {
   if (!broken_.empty() && !verdict_) at(deserted(now) ? deserted_until_ : broken_.begin()->first + setup_.timeouts.reconnect_grace);
   if (verdict_) {
     if (const Instant end = verdict_at_ + setup_.timeouts.verdict_linger; now < end) at(end);
+    if (others_may_come()) at(verdict_at_ + late_linger);
   } else if (options_) {
     at(explain_at_);
     at(growth_at());
@@ -101,6 +102,8 @@ void Round::wake(Instant now) {
     if (failing_) at(failing_->until);
     at(hold_until_);
     at(pause_until_);
+    if (unjudged_) at(unjudged_->until);
+    for (const auto& [id, history] : histories_) at(history.until);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
     if (!runs() && enough_since_ && living_members_all_ready()) at(closes_at());
     if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);

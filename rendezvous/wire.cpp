@@ -196,8 +196,12 @@ struct PutNodeMessage {
     failed.set_ago_ns(m.ago.count());
     put(m.death, *failed.mutable_death());
     if (m.rank) failed.set_rank(*m.rank);
+    failed.set_before_session(m.before_session);
   }
-  void operator()(const WorkersDone& m) const { put(m.generation, *out.mutable_workers_done()->mutable_generation()); }
+  void operator()(const WorkersDone& m) const {
+    put(m.generation, *out.mutable_workers_done()->mutable_generation());
+    out.mutable_workers_done()->set_before_session(m.before_session);
+  }
   void operator()(const JobFinished& m) const { put(m.generation, *out.mutable_job_finished()->mutable_generation()); }
   void operator()(const Progress& m) const {
     put(m.generation, *out.mutable_progress()->mutable_generation());
@@ -212,6 +216,7 @@ struct PutNodeMessage {
   void operator()(const StoreCallerGone& m) const { out.mutable_store_caller_gone()->set_worker(m.worker); }
   void operator()(const VerdictHeard&) const { out.mutable_verdict_heard(); }
   void operator()(const MoreWorkers& m) const { put(m.generation, *out.mutable_more_workers()->mutable_generation()); }
+  void operator()(const WorkersAreJob& m) const { put(m.generation, *out.mutable_workers_are_job()->mutable_generation()); }
 };
 
 struct PutCoordinatorMessage {
@@ -249,6 +254,7 @@ struct PutCoordinatorMessage {
     out.mutable_verdict()->set_exit_code(m.exit_code);
     out.mutable_verdict()->set_report(cut(m.report));
     for (std::size_t i = 0; i < std::min(m.deaths.size(), deaths_max); ++i) put(m.deaths[i], *out.mutable_verdict()->add_deaths());
+    if (m.generation.number != 0) put(m.generation, *out.mutable_verdict()->mutable_generation());
   }
   void operator()(const StoreResult& m) const {
     const ByteVector reply = encode_payload(m.reply);
@@ -296,6 +302,7 @@ Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
   out.ago = Duration{check.number<std::int64_t>("ago", in.ago_ns(), 0, Duration{24h}.count())};
   if (in.has_death()) out.death = check.death(in.death());
   if (in.has_rank()) out.rank = check.number<std::uint32_t>("rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
+  out.before_session = in.before_session();
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -352,7 +359,10 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     case wire::ToCoordinator::kAlive: return std::optional<NodeMessage>{NodeAlive{}};
     case wire::ToCoordinator::kAcknowledge: return read_generation<Acknowledge>("Acknowledge", in.acknowledge().generation());
     case wire::ToCoordinator::kWorkerFailed: return read(in.worker_failed());
-    case wire::ToCoordinator::kWorkersDone: return read_generation<WorkersDone>("WorkersDone", in.workers_done().generation());
+    case wire::ToCoordinator::kWorkersDone: {
+      Checker check{"WorkersDone"};
+      return check.finish<NodeMessage>(WorkersDone{check.generation(in.workers_done().generation()), in.workers_done().before_session()});
+    }
     case wire::ToCoordinator::kJobFinished: return read_generation<JobFinished>("JobFinished", in.job_finished().generation());
     case wire::ToCoordinator::kProgress: {
       Checker check{"Progress"};
@@ -369,6 +379,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     case wire::ToCoordinator::kStoreCallerGone: return std::optional<NodeMessage>{StoreCallerGone{in.store_caller_gone().worker()}};
     case wire::ToCoordinator::kVerdictHeard: return std::optional<NodeMessage>{VerdictHeard{}};
     case wire::ToCoordinator::kMoreWorkers: return read_generation<MoreWorkers>("MoreWorkers", in.more_workers().generation());
+    case wire::ToCoordinator::kWorkersAreJob: return read_generation<WorkersAreJob>("WorkersAreJob", in.workers_are_job().generation());
     case wire::ToCoordinator::CONTENT_NOT_SET: break;
   }
   return std::optional<NodeMessage>{};
@@ -403,6 +414,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
       out.report = check.text("report", in.verdict().report(), wire_text_max);
       for (const wire::WorkerDeath& death : in.verdict().deaths())
         if (out.deaths.size() < deaths_max) out.deaths.push_back(check.death(death));
+      if (in.verdict().has_generation()) out.generation = check.generation(in.verdict().generation());
       return check.finish<CoordinatorMessage>(std::move(out));
     }
     case wire::ToNode::kStoreResult: {

@@ -491,7 +491,8 @@ Hello hello_of(Rank rank, WorldSize world, WorkerKind kind) {
           .world = world.value(),
           .is_job = kind != WorkerKind::program,
           .stays = kind == WorkerKind::staying,
-          .says_ready = true};
+          .says_ready = true,
+          .says_end = kind == WorkerKind::staying};
 }
 
 }  // namespace

@@ -159,6 +159,7 @@ void fields(C& c, M& m) {
   c.flag(m.is_job);
   c.appended([&] { c.flag(m.stays); });
   c.appended([&] { c.flag(m.says_ready); });
+  c.appended([&] { c.flag(m.says_end); });
 }
 template <class C, Is<Welcome> M>
 void fields(C& c, M& m) {

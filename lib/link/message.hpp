@@ -31,6 +31,7 @@ struct Hello {
   bool is_job = false;
   bool stays = false;         ///< Its process can go on in the next generation.
   bool says_ready = false;    ///< It says `ReadyForPlace`.
+  bool says_end = false;      ///< It says `JobOver` before its process ends well: one that ends with 0 otherwise has failed.
 };
 /// Why this worker cannot be talked to; nothing when it can.
 [[nodiscard]] std::optional<Failure> incompatible(const Hello& hello);

@@ -112,7 +112,7 @@ TEST_CASE("one that is coming is told that its generation is over, and joins whe
   CHECK(node.wanted == 4);
   CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "welcome 20", "welcome 12", "welcome 13"});
   CHECK(node.said == "generation 3: 1 node, 4 workers, 3 go on here in the same process, 1 that was started meanwhile comes in\n");
-  CHECK(place_in(node.actions[2]).membership == Membership{generation(3), Rank{1}, WorldSize{4}});
+  CHECK(place_in(node.actions[3]).membership == Membership{generation(3), Rank{1}, WorldSize{4}});
   for (const ConnectionId from : {10u, 20u, 12u, 13u}) node.tell(from, Returned{generation(3)});
   CHECK_FALSE(node.wake_at());
   // From here on it is a worker as any other.

@@ -466,6 +466,102 @@ TEST_CASE("once the workers decided that the job is over, nothing that dies chan
   }
 }
 
+TEST_CASE("a Job's worker that ends well before its job's end was decided has failed", "[supervisor][end]") {
+  Node node;
+  node.start();
+  const auto open = [&](Hello hello) {
+    for (std::uint32_t i = 0; i < 2; ++i) hello.rank = i, hello.pid = 100 + i, node.tell(10 + i, hello);
+  };
+  const auto told = [&]() -> std::optional<WorkerFailed> {
+    for (const Action& a : node.actions)
+      if (const auto* send = std::get_if<Send>(&a))
+        if (const auto* failed = std::get_if<WorkerFailed>(&send->message)) return *failed;
+    return {};
+  };
+  const Hello hello{.world = 2, .is_job = true, .stays = true, .says_end = true};
+  SECTION("once its connection is read to its end") {
+    open(hello);
+    node.tell(10, StepDecided{generation(1), 9});
+    CHECK(node.ended(0).empty());
+    CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone", "failed 0 1 job"});
+    CHECK(told()->what == "exit code 0 after step 9, before the end of the job was decided");
+    CHECK(told()->exit_code == 1);
+    CHECK_FALSE(told()->before_session);
+  }
+  SECTION("or after a second, when a child of its holds that") {
+    open(hello);
+    CHECK(node.ended(0).empty());
+    CHECK(node.wait(999ms).empty());
+    CHECK(node.wait(1ms) == Words{"failed 0 1 job"});
+  }
+  SECTION("what it said last may be that end") {
+    open(hello);
+    CHECK(node.ended(0).empty());
+    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
+    CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone"});
+    node.tell(11, JobOver{generation(1)});
+    node.ended(1);
+    CHECK(node.on(WorkerHungUp{11}).empty() == false);
+  }
+  SECTION("of an earlier libelrun it is known once it has decided a step") {
+    open({.world = 2, .is_job = true, .stays = true});
+    CHECK(node.ended(0).empty());
+    CHECK(node.ended(1) == Words{"done"});
+  }
+  SECTION("an earlier one that has") {
+    open({.world = 2, .is_job = true, .stays = true});
+    node.tell(10, StepDecided{generation(1), 9});
+    node.ended(0);
+    CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone", "failed 0 1 job"});
+  }
+  SECTION("any other program is done when it ends") {
+    open({.world = 2});
+    CHECK(node.ended(0).empty());
+    CHECK(node.ended(1) == Words{"done"});
+  }
+}
+
+TEST_CASE("the coordinator hears what the workers are, and of a death whether it came before that was known", "[supervisor][end]") {
+  Node node;
+  node.start();
+  const auto count = [&] {
+    return std::count_if(node.actions.begin(), node.actions.end(), [](const Action& a) { return std::holds_alternative<Send>(a) && std::holds_alternative<WorkersAreJob>(std::get<Send>(a).message); });
+  };
+  SECTION("once per generation") {
+    node.tell(10, Hello{.pid = 100, .rank = 0, .world = 2, .is_job = true, .stays = true});
+    CHECK(count() == 1);
+    node.tell(11, Hello{.pid = 101, .rank = 1, .world = 2, .is_job = true, .stays = true});
+    CHECK(count() == 0);
+  }
+  SECTION("again to a coordinator that did not see it begin") {
+    node.tell(10, Hello{.pid = 100, .rank = 0, .world = 2, .is_job = true, .stays = true});
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "gone"}});
+    node.on(LinkUp{});
+    node.hear(Resumed{generation(1), true});
+    CHECK(count() == 1);
+  }
+  SECTION("a death before the session") {
+    node.ended(0, {.exit_code = 127});
+    CHECK(std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message).before_session);
+  }
+  SECTION("and an end") {
+    node.ended(0), node.ended(1);
+    CHECK(std::get<WorkersDone>(std::get<Send>(node.actions.back()).message).before_session);
+  }
+}
+
+TEST_CASE("a node that was left behind in an older generation ends its workers when the job is done", "[supervisor][end]") {
+  Node node;
+  node.start(1, 2, true);
+  CHECK(node.hear(Verdict{.generation = generation(1)}).empty());  // of its own: they end by themselves
+  Node behind;
+  behind.start(1, 2, true);
+  const Words words = behind.hear(Verdict{.generation = generation(3)});
+  CHECK(std::count(words.begin(), words.end(), "signal 0 9") == 1);
+  behind.ended(0, {.signal = SIGKILL});
+  CHECK(behind.ended(1, {.signal = SIGKILL}).back() == "finish 0");
+}
+
 TEST_CASE("a worker finds its place", "[supervisor]") {
   Node node;
   node.on(LinkUp{});

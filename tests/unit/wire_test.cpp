@@ -121,7 +121,10 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK_FALSE(failed.rank);
   CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 1, "exit code 1", true, 0s, {}, 6}})).rank == 6);
   CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve}})).generation == twelve);
+  CHECK(std::get<WorkersAreJob>(there_and_back(NodeMessage{WorkersAreJob{twelve}})).generation == twelve);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
+  CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve, true}})).before_session);
+  CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{.generation = twelve, .what = "exit code 127", .before_session = true}})).before_session);
   CHECK(std::get<JobFinished>(there_and_back(NodeMessage{JobFinished{twelve}})).generation == twelve);
   CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
   CHECK(std::get<Leave>(there_and_back(NodeMessage{Leave{"why"}})).why == "why");
@@ -140,6 +143,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).generation == twelve);
   CHECK_FALSE(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).coordinated_by);
   CHECK(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve, true, 3}})).coordinated_by == 3);
+  CHECK(std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{0, "", {}, twelve}})).generation == twelve);
   const auto verdict = std::get<Verdict>(there_and_back(CoordinatorMessage{Verdict{3, "report", {a_death(), {}}}}));
   CHECK(verdict.exit_code == 3);
   REQUIRE(verdict.deaths.size() == 2);
@@ -274,7 +278,8 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {StoreCall{6, request}, {}},
       {StoreCallerGone{5}, {}},
       {VerdictHeard{}, {}},
-      {MoreWorkers{twelve}, {1}}};
+      {MoreWorkers{twelve}, {1}},
+      {WorkersAreJob{twelve}, {1}}};
   for (const auto& [message, within] : to_coordinator) {
     CAPTURE(message.index());
     const auto understood = node_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));

@@ -293,7 +293,7 @@ void Simulation::perform(ProcessId id, const launcher::Finish& a) {
   see(AgentFinished{id, agent.who, a.exit_code, a.by_verdict, agent.member_ever, a.first_failure});
   if (nodes_[agent.slot].agent == id) nodes_[agent.slot].left = agent.asked;
   if (!a.by_verdict || !agent.hosts) return end_agent(id);
-  happen_after(profile_.timeouts.verdict_linger + 1s, id, LingerOver{});
+  happen_after(std::max(profile_.timeouts.verdict_linger, late_linger) + 1s, id, LingerOver{});
   end_agent_if_allowed(id);
 }
 

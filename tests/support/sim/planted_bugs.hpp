@@ -40,7 +40,8 @@
   bug(verdict_is_not_confirmed, "a stream that ends after the verdict counts as one on which it was read")                  \
   bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")           \
   bug(coming_is_not_waited_for, "a worker that is coming is told a place in a world that counts without it")               \
-  bug(ready_is_forgotten, "that a worker is ready is forgotten when it says so while its node has no generation")         
+  bug(ready_is_forgotten, "that a worker is ready is forgotten when it says so while its node has no generation")         \
+  bug(bad_node_ends_the_job, "a node whose workers die before their session uses up the restarts of the job")
 
 // Of the step commit, which only workers with real Jobs have.
 #define ELRUN_SIM_JOB_BUGS(bug)                                                                                          \

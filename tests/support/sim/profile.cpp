@@ -85,6 +85,8 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   const double mood = static_cast<double>(rng.below(100)) / 100;
   if (mood < 0.06) {  // nothing goes wrong
     p.harmless = p.coordinator_stays = p.slow_messages == 0;
+    p.bad_node = p.jobs && p.nodes > 1 && p.nodes > p.round.nodes_min && Rng{seed ^ 0x2545f4914f6cdd1du}.chance(0.7);
+    if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;  // the others are a world by then
     return p;
   }
   p.worker_faults = rng.chance(0.3);
@@ -131,6 +133,7 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   Profile p = profile_of(seed, nodes_max);
   Rng rng{seed ^ 0xd6e8feb86659fd93u};
   p.jobs = p.stays = p.job.real = true;
+  p.bad_node = false;
   p.deaf_workers = 0;
   p.step = Duration{1ms} * static_cast<std::int64_t>(10 + rng.below(300));
   p.arrive_within = std::min<Duration>(p.arrive_within, 3s);

@@ -19,6 +19,7 @@ std::string of(const Leave& m) { return fmt::format("Leave: {}", m.why); }
 std::string of(const StoreCall& m) { return fmt::format("StoreCall {} of worker#{}", m.request.id, m.worker); }
 std::string of(const StoreCallerGone& m) { return fmt::format("StoreCallerGone worker#{}", m.worker); }
 std::string of(const VerdictHeard&) { return "VerdictHeard"; }
+std::string of(const WorkersAreJob& m) { return fmt::format("WorkersAreJob {}", to_string(m.generation)); }
 std::string of(const MoreWorkers& m) { return fmt::format("MoreWorkers {}", to_string(m.generation)); }
 std::string of(const Refused& m) { return "Refused: " + m.failure.what; }
 std::string of(const Waiting& m) { return "Waiting: " + m.why; }

@@ -1,0 +1,137 @@
+// Round: a bad node harms itself. A node whose workers keep failing is excluded for a while, and the others go on without it,
+// as long as they satisfy the minimum; where they do not, the rules of restarts hold for it as for any other.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
+#include "rendezvous/round.hpp"
+
+namespace elrun::inline v0 {
+
+// Members, and newcomers that wait for a place.
+bool Round::others_can_go_on(const NodeId& without) const {
+  const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+    const Node& node = entry.second;
+    return entry.first != without && !node.excluded && node.join.workers > 0 && (node.member || is_waiting(node));
+  });
+  return static_cast<std::size_t>(others) >= needed();
+}
+
+// Where no restart is left, a failure ends a job that is no Job. Before that is concluded of a worker that died before it could
+// say what it is, the others have a moment to say it.
+bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant now) {
+  if (unjudged_ && failed.before_session && unjudged_->node == member.node) return true;  // another worker of that node
+  const bool would_end = static_cast<std::int64_t>(restarts_.used) >= std::max(options().max_restarts, 0);
+  if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on(member.node)) return false;
+  unjudged_ = {now + kind_known_within, member.node, failed};
+  return true;
+}
+
+void Round::judge_what_was_put_off(Instant now) {
+  if (!unjudged_ || !runs() || (!is_job_ && now < unjudged_->until)) return;
+  const Unjudged unjudged = *std::exchange(unjudged_, {});
+  const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == unjudged.node; });
+  const auto death = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) { return d.worker.node == unjudged.node && d.worker.local_rank == unjudged.failed.local_rank; });
+  if (me == members_.end() || death == deaths_.end()) return;
+  judge(*me, unjudged.failed, {Code::peer_lost, Remedy::rejoin, death->what, Rank{death->worker.rank}, {}, generation_, me->node.value()}, now);
+}
+
+void Round::workers_are_job(Instant now) {
+  is_job_ = true;
+  judge_what_was_put_off(now);
+  workers_done_unseen(now);
+}
+
+// Of a Job nobody is done before it has opened a session: that node runs another program, or its program does not work there.
+void Round::workers_done_unseen(Instant now) {
+  if (!is_job_ || !runs() || unseen_.empty()) return;
+  const NodeId id = *unseen_.begin();
+  unseen_.erase(id);
+  done_.erase(id);
+  const auto node = nodes_.find(id);
+  if (node == nodes_.end()) return;
+  WorkerFailed failed{generation_, 0, 1, "exit code 0 before it opened its session, in a job whose other workers did", true, Duration{0}, {}};
+  failed.before_session = true;
+  worker_failed(node->second, failed, now);
+}
+
+Round::History& Round::note_failure_of(const NodeId& id, const WorkerFailed& failed) {
+  if (histories_.size() >= histories_max && !histories_.contains(id))
+    std::erase_if(histories_, [](const auto& entry) { return !entry.second.until; });
+  History& history = histories_[id];
+  ++history.failures;
+  history.at_start &= failed.before_session;
+  history.last = failed.what.substr(0, refused_text_max);
+  return history;
+}
+
+// It failed because another member was lost.
+void Round::take_back_failure() {
+  if (!blamed_) return;
+  const NodeId id = *std::exchange(blamed_, {});
+  const auto history = histories_.find(id);
+  if (history == histories_.end()) return;
+  if (history->second.until) --history->second.exclusions;
+  history->second.until.reset();
+  if (history->second.failures > 0) --history->second.failures;
+  if (const auto node = nodes_.find(id); node != nodes_.end()) change(node->second, [](Node& n) { n.excluded = false; });
+}
+
+void Round::exclude(const NodeId& id, Instant now) {
+  History& history = histories_.at(id);
+  history.until = now + exclusion_first * (1 << std::min(history.exclusions, exclusion_doublings_max));
+  ++history.exclusions;
+  if (const auto node = nodes_.find(id); node != nodes_.end())
+    change(node->second, [](Node& n) {
+      n.excluded = true;
+      n.told = 0;
+    });
+  say(Level::warning, fmt::format("node {} is {}", id.value(), why_excluded(id, now)));
+}
+
+std::string Round::why_excluded(const NodeId& id, Instant now) const {
+  const History& history = histories_.at(id);
+  return fmt::format("excluded: its workers failed{}{} (the last one by {}), and the others go on without it; it tries again in {:.0f} s",
+                     history.failures == 1 ? "" : fmt::format(" {} times in a row", history.failures), history.at_start ? " at their start" : " with no step decided between", history.last,
+                     std::ceil(seconds(std::max(history.until.value_or(now) - now, Duration{0}))));
+}
+
+void Round::end_exclusion(const NodeId& id, Instant now) {
+  histories_.at(id).until.reset();
+  if (const auto node = nodes_.find(id); node != nodes_.end())
+    change(node->second, [&](Node& n) {
+      n.excluded = false;
+      n.arrived = now;
+      n.told = 0;
+    });
+}
+
+void Round::end_exclusions(Instant now) {
+  for (auto& [id, history] : histories_) {
+    if (!history.until || now < *history.until) continue;
+    say(Level::info, fmt::format("node {} was excluded, and tries again", id.value()));
+    end_exclusion(id, now);
+  }
+}
+
+// The others do not satisfy the minimum any more: a bad node is better than none.
+void Round::lift_exclusions(Instant now) {
+  if (!living_members_all_ready()) return;
+  for (auto& [id, history] : histories_) {
+    if (!history.until || !nodes_.contains(id)) continue;
+    say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id.value(), count_of(needed(), "node")));
+    end_exclusion(id, now);
+  }
+}
+
+// All members had a part in it: they work.
+void Round::note_decided_step() {
+  stepped_ = true;
+  if (histories_.empty()) return;
+  std::erase_if(histories_, [&](const auto& entry) { return !entry.second.until && nodes_.contains(entry.first) && nodes_.at(entry.first).member; });
+}
+
+}  // namespace elrun::inline v0

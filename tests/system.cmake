@@ -39,6 +39,13 @@ if(TARGET gpt AND TARGET elrun_launcher)
   set_target_properties(holding_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   elrun_test(coming_test SOURCES process/coming_test.cpp LABELS process TIMEOUT 300)
   add_dependencies(coming_test elrun_launcher holding_worker)
+  # One that ends in every way.
+  elrun_executable(ending_worker SOURCES process/programs/ending_worker.cpp LINK elrun::elrun)
+  set_target_properties(ending_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  elrun_test(job_end_test SOURCES process/job_end_test.cpp LABELS process grpc TIMEOUT 300)
+  if(TARGET job_end_test)  # not under the thread sanitizer
+    add_dependencies(job_end_test elrun_launcher ending_worker)
+  endif()
 endif()
 
 # The gpt sample for real: golden hash, kills, resizes.

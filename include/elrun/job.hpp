@@ -321,6 +321,12 @@ class ELRUN_API Job {
   /// ranks that make different calls, and for parameters that differ before the first step; `refused` when a newer job owns the checkpoints; what kept the final
   /// checkpoint from being saved; `generation_over` and others where this process has no place in a next generation.
   [[nodiscard]] std::optional<Step> next_step();
+  /// Asks that the job end early. It travels with this process's vote for the step under way, or the next one if none is:
+  /// that step is the last, on all ranks, and `next_step()` then returns nothing, with the final checkpoint and the outcome. Ask
+  /// on all ranks where the reason is one that all know (a loss), so that no death takes it back; asked in a step that is
+  /// revoked, it is forgotten with it. The job is done then: a later start finds that in its checkpoint and ends at once,
+  /// unless the plan has another number of steps by then. Throws Error before `restore()`.
+  void stop();
   /// Ids of the slots that this process will be handed next, in order and at most `count` of them, should the world stay
   /// as it is: for who reads ahead (elrun/loader.hpp). What slots really come, `slots()` says. Throws nothing but bad_alloc.
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
@@ -357,7 +363,7 @@ class ELRUN_API Job {
 };
 
 /// Finds this worker's place (see Session::open), runs `program`, and returns the exit code for `main`: 0 when it
-/// returned, 78 for a wrong configuration, 1 for another failure, whose message goes to standard error. Where sharded
+/// returned after the job's end (`next_step()` returned nothing), or on all ranks without ever asking for a step; 78 for a wrong configuration, 1 for another failure, whose message goes to standard error. Where sharded
 /// state was lost with a worker and there is no checkpoint, `program` is left by an exception and run again, with a new
 /// Job. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun; such an exception
 /// costs no restart). So it is written to be run several times: what it needs, it makes anew.

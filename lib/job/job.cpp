@@ -23,7 +23,12 @@ namespace {
 constexpr Duration owner_wait = 5s;    // for the store to say that this generation is the current one
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
 constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", skipped_state = "elrun.skipped",
-                           update_state = "elrun.update", user_state = "state.";
+                           update_state = "elrun.update", stop_state = "elrun.stop", user_state = "state.";
+
+/// As host state: that a member has asked for the job's end, and that this was decided for a plan of so many steps.
+struct Stop {
+  std::uint64_t asked = 0, of_steps = 0;
+};
 
 /// What a checkpoint, or who gives its state, says of `apply`: of step 0, and of the last decided step.
 struct LastUpdates {
@@ -189,6 +194,7 @@ void Job::Impl::take_position(Impl& before) {
   commit_ = before.commit_;
   decision_ = before.decision_, voted_update_ = before.voted_update_;
   loss_ = before.loss_, skipped_ = before.skipped_, saved_step_ = before.saved_step_, whole_parameters_ = before.whole_parameters_;
+  stop_asked_ = before.handed_out_ ? before.stop_asked_at_begin_ : before.stop_asked_, stopped_ = before.stopped_;
   has_state_ = begun_before_ = overwritten_ = true;
   kept_host_state_.emplace();
   for (std::size_t i = 0; i < before.host_states_.size(); ++i) kept_host_state_->push_back({before.host_states_[i].name, before.host_states_at_begin_[i]});
@@ -402,6 +408,7 @@ std::vector<Aux> Job::Impl::host_state() const {
   const std::uint64_t applied = commit_.knowledge().applied;
   const LastUpdates updates{applied == 0 ? UpdateValues{} : updates_done_.of(0), applied == 0 ? UpdateValues{} : updates_done_.of(applied - 1)};
   out.push_back({std::string{update_state}, bytes_of(updates)});
+  if (stop_asked_ || stopped_) out.push_back({std::string{stop_state}, bytes_of(Stop{.asked = stop_asked_, .of_steps = stopped_ ? plan->steps : 0})});
   for (const HostState& s : host_states_)
     out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
   return out;
@@ -422,6 +429,10 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
   take(step_state, std::as_writable_bytes(std::span{&step, 1}));
   take(loss_state, std::as_writable_bytes(std::span{&loss_, 1}));
   take(skipped_state, std::as_writable_bytes(std::span{&skipped_, 1}));
+  Stop stop;
+  if (std::ranges::any_of(aux, [](const Aux& a) { return a.name == stop_state; })) take(stop_state, std::as_writable_bytes(std::span{&stop, 1}));
+  stop_asked_ = stop.asked != 0;
+  stopped_ = stop.of_steps != 0 && stop.of_steps == plan->steps;  // more steps were wanted since: they are done
   for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
   if (step > 0 && std::ranges::find(aux, update_state, &Aux::name) != aux.end()) {  // not in a checkpoint of an earlier version
     LastUpdates updates;
@@ -463,6 +474,7 @@ std::vector<Fragment> Job::Impl::fragments(bool to_save) {
 
 std::optional<std::uint64_t> Job::Impl::next_step() {
   require(restored_, "next_step comes after restore()");
+  asked_for_steps_ = true;
   if (outcome.has_value()) return std::nullopt;
   require(!step_open_ || world.over(), "next_step is called before the step was applied");
   no_scope_open("next_step()");
@@ -474,7 +486,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (gathers() && !end_phase(phase())) revoked();
       if (!checked_) same_parameters_everywhere();
       const std::uint64_t step = commit_.knowledge().applied;
-      if (step >= plan->steps) {
+      if (step >= plan->steps || stopped_) {
         finish();
         return std::nullopt;
       }
@@ -486,6 +498,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (streams()) stream_.begin();
       if (std::exchange(may_initialise_, false)) written_.assign(written_.size(), 0);  // compared, and out of date from here on
       step_open_ = handed_out_ = true;
+      stop_asked_at_begin_ = stop_asked_;
       host_states_at_begin_.clear();
       for (const HostState& s : host_states_) host_states_at_begin_.emplace_back(s.bytes.begin(), s.bytes.end());
       return step;
@@ -526,8 +539,51 @@ void Job::Impl::save(bool last) {
         message(why)));
 }
 
+void Job::Impl::stop() {
+  require(restored_, "stop comes after restore()");
+  stop_asked_ = true;
+}
+
+void Job::Impl::program_returned() {
+  if (outcome.has_value()) return serve_to_the_end();
+  if (!host.must_end) return;
+  if (!asked_for_steps_) return end_without_steps();
+  throw Error{Failure{.code = Code::refused,
+                      .remedy = Remedy::exit_process,
+                      .what = fmt::format("the program returned at step {} of {}, before the job's end was decided: go on until next_step() returns nothing, or call job.stop() to end early",
+                                          commit_.knowledge().applied, plan->steps),
+                      .rank = world.membership().rank,
+                      .generation = world.membership().generation}};
+}
+
+/// A program that only looks (at its plan, or at an evaluation) is done when it returns on all ranks.
+void Job::Impl::end_without_steps() {
+  if (!host.session.place().elastic) return;
+  static constexpr std::string_view word = "the program returned before its first step";
+  for (bool agreed = false; !agreed;) {
+    try {
+      if (restored_) {
+        enter();
+        if (gathers() && !end_phase(phase())) revoked();
+      } else {
+        if (world.over()) rejoin();
+        expect(world.join());
+      }
+      world.now(Call::end);
+      for (const ByteVector& said : expect(world.all_gather(as_bytes(word))))
+        if (as_text(said) != word)
+          throw Error{Failure{Code::refused, Remedy::exit_process, "the program returned here before its first step, and goes on in another worker: all have to call next_step(), or none"}};
+      agreed = true;
+    } catch (const Revoked&) {
+    }
+  }
+  if (const auto told = host.session.finished(Deadline::after(host.clock.now(), finish_wait)); !told.ok())
+    host.log.warning("the program is done, but its elrun could not be told: " + message(told.failure()));
+}
+
 void Job::Impl::finish() {
   const std::uint64_t step = commit_.knowledge().applied;
+  if (stopped_ && step < plan->steps && world.leads()) host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan->steps));
   if (saves_.has_value() && saved_step_ != step) save(true);
   std::uint64_t hash = Mix{}(step, salt_of("step"));
   for (const ByteVector& part : expect(world.all_gather(bytes_of(state_sum())))) {
@@ -583,6 +639,7 @@ std::optional<Step> Job::next_step() {
 Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
   return impl_->evaluate(count, forward);
 }
+void Job::stop() { impl_->stop(); }
 const Outcome& Job::outcome() const {
   if (!impl_->outcome.has_value()) throw Error{invalid("outcome() comes after next_step() returned nothing")};
   return *impl_->outcome;
@@ -604,7 +661,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     const Job::Impl& impl = *job.impl_;
     try {
       program(job);
-      job.impl_->serve_to_the_end();
+      job.impl_->program_returned();
     } catch (const std::exception& e) {
       if (impl.left_revoked_slot()) {  // it is over, as any other revoked slot; but the program's own variables are gone
         job_host.log.info(fmt::format("an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has", e.what()));

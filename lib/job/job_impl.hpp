@@ -50,6 +50,7 @@ struct JobHost {
   std::uint32_t threads = 1;  ///< See Job::compute_threads.
   std::uint64_t memory = 0;   ///< Bytes of this machine, with swap; 0: not known.
   std::optional<std::uint64_t> begin_anew{};  ///< `--begin_anew`: the step of the checkpoint that a person gives up.
+  bool must_end = false;      ///< A program that returns between its first step and the job's end has failed.
   Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
 
@@ -106,6 +107,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void begin_use(UnitState& unit);
   void begin_gradient(UnitState& unit);
   void end_use(UnitState& unit, bool gradient);
+  void stop();
+  void program_returned();
   void serve_to_the_end();
   [[nodiscard]] const PagedArena& parameters() const { return parameters_; }
   [[nodiscard]] const LeafStream& stream() const { return stream_; }
@@ -210,6 +213,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] std::vector<Aux> host_state() const;
   [[nodiscard]] std::vector<Fragment> fragments(bool to_save);
   void save(bool last);
+  void end_without_steps();
   void finish();
   [[nodiscard]] std::uint64_t state_sum() const;
   [[nodiscard]] float* leaf() const;
@@ -308,6 +312,10 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   InStep in_;
   bool step_open_ = false;    // handed out and neither applied nor revoked
   bool handed_out_ = false;   // and not decided
+  bool asked_for_steps_ = false;  // next_step() was called
+  bool stop_asked_ = false;   // by stop(); travels with the next vote
+  bool stop_asked_at_begin_ = false;  // of that step
+  bool stopped_ = false;      // a member asked for it with its vote for the last decided step: that was the last one
   std::vector<std::vector<std::byte>> host_states_at_begin_;  // of that step
   Decision decision_;         // of the last step decided here
   AnyOptimizer optimizer_;           // of the step voted for

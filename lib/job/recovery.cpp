@@ -42,6 +42,7 @@ void Job::Impl::drop_step() {
   step_open_ = false;
   in_ = {};
   let_go_of_next();
+  if (handed_out_) stop_asked_ = stop_asked_at_begin_;  // the program asks again
   if (!std::exchange(handed_out_, false) || ELRUN_PLANTED(host_state_stays)) return;
   for (std::size_t i = 0; i < host_states_.size(); ++i)
     std::copy(host_states_at_begin_[i].begin(), host_states_at_begin_[i].end(), host_states_[i].bytes.begin());
@@ -134,7 +135,7 @@ void Job::Impl::share() {
 /// From a checkpoint, or from nothing.
 void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
-  begun_before_ = from_checkpoint_ = false;
+  begun_before_ = from_checkpoint_ = stop_asked_ = stopped_ = false;
   decision_ = {};
   overwritten_ |= !checkpoint_.directory.empty();
   commit_ = StepCommit{world.membership(), 0};

@@ -77,7 +77,8 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
                       .share = place.local_world > 1 ? Lending::Make{SharedBuffer::make} : Lending::Make{},
                       .threads = compute_threads(place.local_world),
                       .memory = machine_memory(),
-                      .begin_anew = *anew},
+                      .begin_anew = *anew,
+                      .must_end = true},
                      program);
     return 0;
   } catch (const Error& e) {

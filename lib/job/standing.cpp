@@ -48,6 +48,7 @@ ByteVector encode(const Standing& s) {
   w.put(s.decision.count);
   put(w, s.decision.update);
   put(w, s.voted_update);
+  w.put(static_cast<std::uint8_t>(s.decision.stops));
   w.put(s.saved_step);
   w.put(s.cut.parts);
   w.put(s.cut.part);
@@ -71,6 +72,7 @@ Result<Standing> decode_standing(ByteSpan bytes) {
   s.decision.count = r.get<std::uint64_t>();
   s.decision.update = values_from(r);
   s.voted_update = values_from(r);
+  s.decision.stops = r.get<std::uint8_t>() != 0;
   s.saved_step = r.get<std::uint64_t>();
   s.cut.parts = r.get<std::uint32_t>();
   s.cut.part = r.get<std::uint32_t>();

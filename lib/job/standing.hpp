@@ -24,6 +24,7 @@ struct Decision {
   std::uint64_t tokens = 0;
   std::uint64_t count = 0;  ///< Decided steps, this one included; 0: this is none.
   UpdateValues update{};    ///< With which it was decided.
+  bool stops = false;  ///< A member asked that the job end with this step.
   friend constexpr bool operator==(const Decision&, const Decision&) = default;
 };
 

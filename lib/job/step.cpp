@@ -28,7 +28,7 @@ constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers 
 constexpr std::size_t sums_max = 64, sum_name_max = 64;       // of an evaluation, and bytes of a name
 
 struct VoteHeader {
-  std::uint64_t number, lineage[2], step, finite, leaves, audit_hash;
+  std::uint64_t number, lineage[2], step, finite, leaves, stops, audit_hash;
   double audit_probability;
   UpdateSaid update;
 };
@@ -174,6 +174,7 @@ void Job::Impl::write_vote(const Vote& vote) {
                           vote.step,
                           vote.finite,
                           host.session.is_leaving() && !ready_to_leave_,
+                          stop_asked_,
                           in_.audit_hash,
                           in_.audit_probability,
                           {voted_update_, updates_done_.of(vote.step)}};
@@ -199,7 +200,7 @@ Result<void> Job::Impl::exchange_votes() {
   if (auto same = check_update(commit_.knowledge().applied, updates); !same.ok()) throw Error{std::move(same).failure()};
   ELRUN_TRY(audit_agrees(probabilities, hashes));
   std::uint64_t all_tokens = 0;
-  bool member_leaves = false;
+  bool member_leaves = false, stops = false;
   std::vector<std::uint64_t> tokens;
   std::vector<float> losses;
   for (std::uint32_t r = 0; r < world.size(); ++r) {
@@ -216,6 +217,7 @@ Result<void> Job::Impl::exchange_votes() {
       return f;
     }
     member_leaves |= header.leaves != 0;
+    stops |= header.stops != 0;
     tokens.resize(slots_[r].size());
     losses.resize(slots_[r].size());
     at = get(votes_[r], at, std::span{tokens});
@@ -231,7 +233,8 @@ Result<void> Job::Impl::exchange_votes() {
                .loss = fold_leaves(std::span<const float>{losses_}, FoldFunctor{}) * per_slot(),
                .tokens = all_tokens,
                .count = commit_.knowledge().decided,
-               .update = voted_update_};
+               .update = voted_update_,
+               .stops = stops};
   return {};
 }
 
@@ -317,6 +320,7 @@ void Job::Impl::apply_decided() {
   }
   skipped_ += is_skipped(decision_);
   updates_done_.remember(commit_.knowledge().applied, voted_update_);
+  if (decision_.stops) stopped_ = true, stop_asked_ = false;
   commit_.applied();
   host.session.progress(StepNumber{commit_.knowledge().applied});
 }

@@ -24,6 +24,7 @@ const char* name_of_call(std::uint16_t call) {
     case Call::apply: return "step.apply()";
     case Call::evaluate: return "job.evaluate()";
     case Call::verify: return "verify()";
+    case Call::end: return "a return of the program before its first step";
   }
   return "a call that this version does not know";
 }

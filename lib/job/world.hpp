@@ -25,6 +25,7 @@ enum class Call : std::uint16_t {
   apply,
   evaluate,
   verify,
+  end,  ///< The program has returned, and never asked for a step.
 };
 /// "job.evaluate()"
 [[nodiscard]] const char* name_of_call(std::uint16_t call);

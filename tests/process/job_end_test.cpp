@@ -1,0 +1,182 @@
+// When a Job is done, and when it is not; and nodes that cannot start it. Real launchers and workers.
+#include <csignal>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun::test;
+using std::chrono_literals::operator""s;
+
+namespace {
+
+std::string worker() { return test_program_path("ending_worker"); }
+
+struct Ended {
+  int code = -1;
+  std::string output;
+  [[nodiscard]] bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
+  [[nodiscard]] std::string done() const {
+    const auto at = output.find("done step=");
+    return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
+  }
+};
+
+Ended finish(Job& job) {
+  const int code = job.wait();
+  return {code, job.output()};
+}
+
+Ended run(std::vector<std::string> options, const std::vector<std::string>& program, std::map<std::string, std::string> environment = {}) {
+  const bool bare = options.empty();
+  if (!bare) options.insert(options.end(), {"--no_python", worker()});
+  options.insert(options.end(), program.begin(), program.end());
+  Job job{{.arguments = std::move(options), .environment = std::move(environment), .program = bare ? worker() : "elrun"}};
+  return finish(job);
+}
+
+const std::vector<std::string> two{"--nproc_per_node", "2"};
+
+/// Agents on this machine's loopback, as several nodes would be.
+struct Cluster {
+  std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  /// `rank` orders them: the first one prints.
+  [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& rank, const std::vector<std::string>& program, const std::string& conf = "last_call_timeout=1") const {
+    std::vector<std::string> arguments{"--nnodes", nodes, "--node_rank", rank, "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--rdzv_conf", conf, "--no_python"};
+    arguments.insert(arguments.end(), program.begin(), program.end());
+    return {.arguments = std::move(arguments)};
+  }
+  [[nodiscard]] Job::Setting training(const std::string& nodes, const std::string& rank, const std::string& steps, const std::string& checkpoints = "") const {
+    return agent(nodes, rank, {worker(), steps, "train", "0", checkpoints});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a program that leaves in mid-job has failed, whatever its exit code says", "[job_end][process]") {
+  SECTION("exit(0) in a slot, on all ranks: the agent sees it, and the budget ends it") {
+    const Ended ended = run(two, {"20", "exit", "9"});
+    INFO(ended.output);
+    CHECK(ended.code == 1);
+    CHECK_FALSE(ended.says("the job is done"));
+    CHECK(ended.says("exit code 0 after step 9, before the end of the job was decided"));
+    CHECK(ended.says("job.stop() ends a job early"));
+    CHECK(ended.says("all 3 restarts"));
+  }
+  SECTION("return on all ranks") {
+    const Ended ended = run(two, {"20", "return", "9"});
+    INFO(ended.output);
+    CHECK(ended.code == 1);
+    CHECK_FALSE(ended.says("the job is done"));
+    CHECK(ended.says("the program returned at step 9 of 20, before the job's end was decided"));
+  }
+  SECTION("return of a bare program") {
+    const Ended ended = run({}, {"20", "return", "9"});
+    INFO(ended.output);
+    CHECK(ended.code == 1);
+    CHECK(ended.says("the program returned at step 9 of 20, before the job's end was decided"));
+  }
+  SECTION("a program that never asks for a step is done when it returns") {
+    CHECK(run({}, {"20", "look"}).code == 0);
+    const Ended ended = run(two, {"20", "look"});
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+  }
+}
+
+TEST_CASE("job.stop() ends a job early, on all ranks, with the state of a plan that ends there", "[job_end][process]") {
+  const std::string ten = run({}, {"10", "train"}).done();
+  REQUIRE(ten.starts_with("done step=10 "));
+  CHECK(run({}, {"20", "stop", "9"}).done() == ten);
+  SECTION("in any world") {
+    const Ended ended = run(two, {"20", "stop", "9"});
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.done() == ten);
+    CHECK(ended.says("the program ended the job after step 10 of 20"));
+  }
+  SECTION("asked in a step during which one of those who ask dies: it is asked again as the step is done again") {
+    const Ended ended = run(two, {"20", "stop_inside", "9"});
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.done() == ten);
+  }
+  SECTION("a later start finds that it is done; with a plan of more steps it goes on") {
+    const TemporaryDirectory checkpoints;
+    CHECK(run(two, {"20", "stop", "9", checkpoints.path()}).done() == ten);
+    const Ended again = run(two, {"20", "train", "0", checkpoints.path()});
+    INFO(again.output);
+    CHECK(again.code == 0);
+    CHECK(again.done() == ten);
+    CHECK_FALSE(again.says("step=11 "));
+    CHECK(run({}, {"21", "train", "0", checkpoints.path()}).done() == run({}, {"21", "train"}).done());
+  }
+}
+
+TEST_CASE("a node whose program cannot start is excluded, and the others go on", "[job_end][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.training("1:3", "0", "600")};
+  REQUIRE(a.line("serving the rendezvous"));
+  Job b{cluster.training("1:3", "1", "600")};
+  REQUIRE(a.line("world=2"));
+  const std::string program = GENERATE(std::string{"exit 127"}, std::string{"exit 1"}, std::string{"kill -SEGV $$"}, std::string{"exit 78"});
+  Job bad{cluster.agent("1:3", "2", {"/bin/sh", "-c", program})};
+  CHECK(bad.line("excluded: its workers failed"));
+  const Ended ended = finish(a);
+  INFO(program << "\n" << ended.output);
+  CHECK(ended.code == 0);
+  CHECK(b.wait() == 0);
+  CHECK(ended.says("done step=600 "));
+  CHECK(ended.says("tries again in 2 s"));
+  CHECK(bad.wait() == 0);  // the job is done
+}
+
+TEST_CASE("a node that cannot start does so in the first generation too, and the others go on", "[job_end][process][grpc]") {
+  Cluster cluster;
+  Job bad{cluster.agent("2:3", "2", {"/bin/sh", "-c", "exit 127"}, "last_call_timeout=60")};
+  REQUIRE(bad.line("serving the rendezvous"));
+  Job a{cluster.agent("2:3", "0", {worker(), "200", "train"}, "last_call_timeout=60")};
+  Job b{cluster.agent("2:3", "1", {worker(), "200", "train"}, "last_call_timeout=60")};
+  CHECK(a.wait() == 0);
+  CHECK(b.wait() == 0);
+  CHECK(bad.wait() == 0);
+  CHECK(a.says("done step=200 "));
+  CHECK(bad.says("excluded: its workers failed"));
+}
+
+TEST_CASE("an agent that comes just after the end of a job does not begin it again", "[job_end][process][grpc]") {
+  SECTION("while its coordinator stays for that") {
+    Cluster cluster;
+    Job a{cluster.training("1:2", "0", "20")};
+    REQUIRE(a.line("the job is done"));
+    Job late{cluster.training("1:2", "1", "20")};
+    CHECK(late.wait() == 0);
+    CHECK(a.wait() == 0);
+    CHECK(late.says("the job is done"));
+    CHECK_FALSE(late.says("step="));
+  }
+  SECTION("nor a member that was frozen over the end") {
+    Cluster cluster;
+    Job a{cluster.training("1:2", "0", "400")};
+    REQUIRE(a.line("serving the rendezvous"));
+    Job frozen{cluster.training("1:2", "1", "400")};
+    REQUIRE(a.line("world=2"));
+    frozen.signal(SIGSTOP);
+    REQUIRE(a.line("the job is done"));
+    frozen.signal(SIGCONT);
+    CHECK(frozen.wait() == 0);
+    CHECK(a.wait() == 0);
+    INFO(frozen.output());
+    CHECK(frozen.says("the job is done"));
+    CHECK_FALSE(frozen.says("done step="));
+  }
+  SECTION("nor one that comes later, where there is a checkpoint: the program finds that all is done") {
+    const TemporaryDirectory checkpoints;
+    Cluster cluster;
+    Job a{cluster.training("1:2", "0", "20", checkpoints.path())};
+    CHECK(a.wait() == 0);
+    Job late{cluster.training("1:2", "1", "20", checkpoints.path())};
+    CHECK(late.line("done step=20"));
+    CHECK(late.wait() == 0);
+    CHECK_FALSE(late.says("step=1 "));
+  }
+}

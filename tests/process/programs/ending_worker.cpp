@@ -1,0 +1,62 @@
+// A small Job that ends as its test says: ending_worker STEPS HOW [STEP] [CHECKPOINTS]. HOW is one of: train; exit (std::exit(0) in a slot of
+// STEP), return (before STEP's slots), stop (job.stop() after STEP steps), stop_inside (in a slot of step STEP, and then, in the first generation, rank 0 dies),
+// look (never asks for a step). Steps take 5 ms.
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include <elrun/elrun.hpp>
+
+namespace {
+
+constexpr std::size_t weights = 256;
+constexpr std::uint64_t slots = 4;
+
+bool begins_again() {
+  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return restarts != nullptr && std::string{restarts} != "0";
+}
+
+void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::uint64_t at, const std::string& checkpoints) {
+  job.configure({.global_batch = slots, .micro_batch = 1, .samples = 1000, .data_hash = 1, .steps = steps, .placement = elrun::zero(0), .numeric = "ending 1"}, {.directory = checkpoints});
+  elrun::Unit unit = job.unit("model");
+  const elrun::Tensor<float> tensor = unit.tensor<float>("weights", {weights});
+  job.seal();
+  const bool restored = job.restore();
+  {
+    const auto scope = unit.use();
+    for (std::size_t i = 0; i < weights && !restored; ++i) tensor.data()[i] = static_cast<float>(i);
+  }
+  if (how == "look") return job.print("looked");
+  bool dies = how == "stop_inside" && !begins_again() && job.prints();
+  while (auto step = job.next_step()) {
+    if (how == "return" && step->number() == at) return;
+    for (elrun::Slot& slot : step->slots()) {
+      if (how == "exit" && step->number() == at) std::exit(0);
+      if (how == "stop_inside" && step->number() == at) {
+        job.stop();
+        if (dies) std::raise(SIGKILL);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds{5});
+      const auto scope = unit.use_grad();
+      for (std::size_t i = 0; i < weights; ++i) tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(step->number());
+      slot.report(static_cast<float>(slot.index()), 1);
+    }
+    const elrun::StepResult r = step->apply(elrun::AdamW{}, {.lr = 1e-2f});
+    if (!r.decided) continue;
+    job.print("step=" + std::to_string(r.step) + " world=" + std::to_string(r.world) + " ");
+    if (how == "stop" && r.step == at) job.stop();
+  }
+  job.print("done step=" + std::to_string(job.outcome().step) + " state=" + std::to_string(job.outcome().state_hash));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 64;
+  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, std::stoull(argv[1]), argv[2], argc > 3 ? std::stoull(argv[3]) : 0, argc > 4 ? argv[4] : ""); });
+}

@@ -86,6 +86,7 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   if (mood < 0.06) {  // nothing goes wrong
     p.harmless = p.coordinator_stays = p.slow_messages == 0;
     p.bad_node = p.jobs && p.nodes > 1 && p.nodes > p.round.nodes_min && Rng{seed ^ 0x2545f4914f6cdd1du}.chance(0.7);
+    if (p.bad_node) p.wedged_workers = 0;  // a node that cannot end its workers leaves the others below the minimum
     if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;  // the others are a world by then
     return p;
   }

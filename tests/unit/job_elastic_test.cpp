@@ -155,7 +155,7 @@ TEST_CASE("sharded state that is lost comes from a checkpoint, or the job begins
   for (const bool saves : {true, false}) {
     CheckpointOptions checkpoint;
     if (saves) checkpoint = {.directory = root.path(), .every = 2};
-    ElasticWorld world{3, {{Fate::Kind::dies, 2, saves ? 25u : 18u, true}}, toy({.plan = toy_plan(1), .checkpoint = checkpoint})};
+    ElasticWorld world{3, {{Fate::Kind::dies, 2, saves ? 27u : 18u, true}}, toy({.plan = toy_plan(1), .checkpoint = checkpoint})};
     auto& results = world.wait();
     REQUIRE(results.size() == 4);
     for (const std::size_t i : {0u, 1u, 3u}) {

@@ -70,7 +70,7 @@ void handle_ending_signals(asio::signal_set& signals, const std::vector<int>& nu
 void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen, const Access& access) {
   log.info(fmt::format("serving the rendezvous at {}{}{}", endpoint, access.has_tls() ? ", with TLS" : "", access.has_token() ? ", with a token" : ""));
   if (!is_loopback(listen) && access.is_open())
-    log.warning(fmt::format("there is neither TLS nor a token: whoever reaches {} can join or end this job. Give all nodes a token "
+    log.warning(fmt::format("there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
                             "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust",
                             endpoint));
 }

@@ -12,6 +12,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "lib/base/digest.hpp"
+#include "lib/base/log_limited.hpp"
 #include "rendezvous/node_link.hpp"
 #include "rendezvous/stream.hpp"
 
@@ -19,6 +20,8 @@ namespace elrun::inline v0 {
 namespace {
 
 using Loop = boost::asio::io_context;
+
+constexpr std::uint32_t lines_by_one_max = 200;  // in 10 s, of nodes that come and go
 
 RoundSetup setup_of(const Coordinator::Options& options) {
   RoundSetup setup;
@@ -212,7 +215,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     else deliver(store_.begin_generation(begin.generation));
   }
   void perform(const EndGeneration& end) { deliver(store_.end_generation(end.why)); }
-  void perform(const Say& say) { log_(say.level, say.text); }
+  void perform(const Say& say) { say.by_one ? by_one_(log_, clock_.now(), say.level, say.text) : log_(say.level, say.text); }
 
   void deliver(std::vector<StoreAnswer> answers) {
     for (StoreAnswer& answer : answers) {
@@ -250,6 +253,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   Loop& loop_;
   const Clock& clock_;
   const Log& log_;
+  LogLimited by_one_{lines_by_one_max};
   const Access access_;
   const Duration newcomer_;
   Ledger* const ledger_;

@@ -197,7 +197,8 @@ class Link final : public ElectedLink, public Ledger {
     if (!port.ok()) return feed(election::CannotServe{message(port.failure())});
     log_.info(fmt::format("elected to coordinate; serving at {}", text_of({address, *port})));
     if (!loopback && setting_.access.is_open())
-      log_.warning(fmt::format("whoever reaches {} can join or end this job: keep it inside a network that you trust", text_of({address, *port})));
+      log_.warning(fmt::format("there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
+                               "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust", text_of({address, *port})));
     line_ = coordinator_->connect_in_process(line_handler());
     feed(election::Serving{text_of({address, *port})});
   }

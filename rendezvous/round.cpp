@@ -253,7 +253,7 @@ void Round::note_death(Death death) {
 
 void Round::leave(const NodeId& id, const std::string& why, Instant now) {
   const auto node = nodes_.find(id);
-  say(Level::info, fmt::format("node {} leaves: {}", id.value(), why));
+  say(Level::info, fmt::format("node {} leaves: {}", id.value(), why), true);
   const bool ends_generation = node->second.member && runs() && !done_.contains(id) && !verdict_;
   if (ends_generation) lost_[id] = "it left: " + why;
   const StreamNumber stream = *node->second.stream;

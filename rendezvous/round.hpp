@@ -133,6 +133,7 @@ struct EndGeneration {
 struct Say {
   Level level;
   std::string text;
+  bool by_one = false;  ///< One node or stranger caused it, and may again.
 };
 using RoundAction = std::variant<SendTo, CloseStream, WakeAt, BeginGeneration, EndGeneration, Say>;
 
@@ -265,6 +266,7 @@ class Round {
   [[nodiscard]] std::string why_excluded(const NodeId& id, Instant now) const;
   void note_death(Death death);
   void note_failure_at_start(const WorkerFailed& failed, Instant now);
+  void refuse_misfit(StreamNumber stream, const NodeId& id, const std::string& why);
   void note_refused(const NodeId& id, const std::string& why);
   void tell_of_same_hints(const std::vector<Candidate>& candidates);
   void fail(Instant now);
@@ -313,7 +315,7 @@ class Round {
   void refuse(StreamNumber stream, Failure why);
   void send(const Node& node, CoordinatorMessage message);
   void send(StreamNumber stream, CoordinatorMessage message) { actions_.emplace_back(SendTo{stream, std::move(message)}); }
-  void say(Level level, std::string text) { actions_.emplace_back(Say{level, std::move(text)}); }
+  void say(Level level, std::string text, bool by_one = false) { actions_.emplace_back(Say{level, std::move(text), by_one}); }
 
   RoundSetup setup_;
   std::optional<RoundOptions> options_;  // the first node's

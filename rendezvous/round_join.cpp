@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "lib/base/planted.hpp"
+#include "lib/base/printable.hpp"
 #include "lib/base/words.hpp"
 #include "rendezvous/assign.hpp"
 
@@ -34,6 +35,10 @@ std::vector<std::string> Round::contradictions(const Join& join) const {
   if (join.workers > workers_per_node_limit)
     all.push_back(fmt::format("--nproc_per_node {}: needs 0 to {}", join.workers, workers_per_node_limit));
   if (join.who.node.value().empty()) all.push_back("the node has no name");
+  // Names are shown in logs and told to others.
+  for (const auto& [what, name] : {std::pair{"the node's name", &join.who.node.value()}, std::pair{"its address", &join.address}, std::pair{"--rdzv_id", &join.run.value()},
+                                   std::pair{"--topology", &join.topology}, std::pair{"--role", &join.role}, std::pair{"version", &join.version}})
+    if (printable(*name) != *name) all.push_back(fmt::format("{} has characters that cannot be shown: {}", what, printable(*name)));
   // What nobody can have been told: a number that is believed stands for all generations below it.
   if (const std::uint64_t known = std::max(floor_, generation_.number), said = std::max(join.last.number, join.heard); said > generation_number_max || said > known + generation_jump_max)
     all.push_back(fmt::format("generation {} is out of bounds: the newest that this coordinator knows of is {}", said, known));
@@ -49,7 +54,7 @@ std::vector<std::string> Round::contradictions(const Join& join) const {
 void Round::join(StreamNumber stream, const Join& join, Instant now) {
   const NodeId& id = join.who.node;
   if (const std::vector<std::string> all = contradictions(join); !all.empty())
-    return note_refused(id, fmt::format("{}", fmt::join(all, "; "))), refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), fmt::join(all, "; "))});
+    return refuse_misfit(stream, NodeId{printable(id.value())}, printable(fmt::format("{}", fmt::join(all, "; "))));
   if (const auto replaced = replaced_.find(id); replaced != replaced_.end() && replaced->second.contains(join.who.number) && !ELRUN_PLANTED(replaced_incarnation_returns))
     return refuse_replaced(stream, id);
   if (!verdict_ && outdated(stream, id)) return turn_away_outdated(stream, join);
@@ -98,7 +103,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     if (const auto history = histories_.find(id); history != histories_.end()) node->second.excluded = history->second.until.has_value();
     count(node->second, true);
     say(Level::info, fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),
-                                 lost_.contains(id) ? " again" : ""));
+                                 lost_.contains(id) ? " again" : ""), true);
   }
   if (!forming_since_ && !runs()) forming_since_ = now;
   admit(stream, node->second, join, now);
@@ -114,7 +119,7 @@ void Round::let_claim(StreamNumber stream, const Join& join, Instant now) {
     return refuse(stream, {Code::already_exists, Remedy::fix_config, fmt::format("{} other processes want to be node {} already; each agent needs a name of its own", claimants.size(), id.value())});
   claimants.push_back({stream, join, now});
   say(Level::warning, fmt::format("another process ({}) has joined as node {}, which is here: it waits until that is silent or gone, for {:.3g} s at most", join.address, id.value(),
-                                  seconds(setup_.timeouts.heartbeat_limit)));
+                                  seconds(setup_.timeouts.heartbeat_limit)), true);
   send(stream, Waiting{.why = fmt::format("a process that was heard of joined as node {} before; this one is let in once that is silent or gone", id.value()), .running = runs() ? generation_ : Generation{}});
 }
 
@@ -147,6 +152,11 @@ void Round::settle_claims(Instant now) {
     at = claimants.empty() ? claimants_.erase(at) : std::next(at);
     if (heir) join(heir->stream, heir->join, now);
   }
+}
+
+void Round::refuse_misfit(StreamNumber stream, const NodeId& id, const std::string& why) {
+  note_refused(id, why);
+  refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), why)});
 }
 
 // Those who wait are told why somebody who is here is not with them.

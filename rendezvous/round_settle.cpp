@@ -93,7 +93,7 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   const Former former{node->second.join.who.number, node->second.newest};
   remove(node, true);
   if (verdict_) return;
-  say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why));
+  say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
   if (!member) return;
   lost_[id] = why;
   excuse(id);

@@ -119,7 +119,7 @@ void Round::wake(Instant now) {
 }
 
 void Round::refuse(StreamNumber stream, Failure why) {
-  say(Level::warning, "refused: " + why.what);
+  say(Level::warning, "refused: " + why.what, true);
   send(stream, Refused{std::move(why)});
   actions_.emplace_back(CloseStream{stream});
   const std::optional<NodeId> node = streams_.at(stream).node;

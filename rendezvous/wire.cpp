@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/printable.hpp"
 #include "lib/link/message.hpp"
 #include "rendezvous.pb.h"
 #include "rendezvous/round.hpp"
@@ -31,6 +32,15 @@ class Checker {
     fail(fmt::format("{} has {} bytes, more than {}", field, value.size(), max));
     return {};
   }
+  /// A name or an address: it is compared, shown, and told to others as it is.
+  std::string name(std::string_view field, const std::string& value) {
+    if (printable(value) != value) fail(fmt::format("{} has characters that cannot be shown: {}", field, printable(value.substr(0, wire_name_max))));
+    return text(field, value, wire_name_max);
+  }
+  /// What people read, as it may be shown; no longer than before.
+  std::string said(std::string_view field, const std::string& value, std::size_t max, Lines lines = Lines::one) {
+    return printable(text(field, value, max), lines, Bytes8::kept).substr(0, max);
+  }
   /// A value that only a later version knows becomes the last of this one.
   template <class Choice>
   static Choice known(std::uint32_t value, Choice last) {
@@ -43,11 +53,11 @@ class Checker {
     Failure out;
     out.code = known(in.code(), Code::internal);
     out.remedy = known(in.remedy(), Remedy::exit_process);
-    out.what = text("what", in.what(), wire_text_max);
+    out.what = said("what", in.what(), wire_text_max, Lines::many);
     if (in.has_rank()) out.rank = Rank{in.rank()};
     if (in.has_peer()) out.peer = Rank{in.peer()};
     if (in.has_generation()) out.generation = generation(in.generation());
-    out.node = text("node", in.node(), wire_name_max);
+    out.node = said("node", in.node(), wire_name_max);
     return out;
   }
   Seat seat(const wire::Seat& in) {
@@ -61,21 +71,21 @@ class Checker {
   }
   WorkerDeath death(const wire::WorkerDeath& in) {
     WorkerDeath out;
-    out.node = NodeId{text("death.node", in.node(), wire_name_max)};
+    out.node = NodeId{said("death.node", in.node(), wire_name_max)};
     out.generation = generation(in.generation());
     out.rank = number<std::uint32_t>("death.rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
     out.local_rank = number<std::uint32_t>("death.local_rank", in.local_rank(), 0, workers_per_node_limit - 1);
-    out.host = text("death.host", in.host(), death_line_max);
+    out.host = said("death.host", in.host(), death_line_max);
     out.pid = number<std::int64_t>("death.pid", in.pid(), 0, INT32_MAX);
     out.exit_code = number<std::int32_t>("death.exit_code", in.exit_code(), 0, 255);
     out.signal = number<std::int32_t>("death.signal", in.signal(), 0, 127);
     out.wall_ns = number<std::int64_t>("death.wall_ns", in.wall_ns(), 0, INT64_MAX);
-    out.program = text("death.program", in.program(), death_line_max);
-    out.error_file = text("death.error_file", in.error_file(), death_line_max);
-    out.error = text("death.error", in.error(), death_line_max);
-    out.traceback = text("death.traceback", in.traceback(), death_traceback_max);
-    out.last_lines = text("death.last_lines", in.last_lines(), death_last_lines_max);
-    out.evidence = text("death.evidence", in.evidence(), death_line_max);
+    out.program = said("death.program", in.program(), death_line_max);
+    out.error_file = said("death.error_file", in.error_file(), death_line_max);
+    out.error = said("death.error", in.error(), death_line_max);
+    out.traceback = said("death.traceback", in.traceback(), death_traceback_max, Lines::many);
+    out.last_lines = said("death.last_lines", in.last_lines(), death_last_lines_max, Lines::many);
+    out.evidence = said("death.evidence", in.evidence(), death_line_max);
     out.never_ran = in.never_ran();
     return out;
   }
@@ -297,7 +307,7 @@ Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
   out.generation = check.generation(in.generation());
   out.local_rank = check.number<std::uint32_t>("local_rank", in.local_rank(), 0, workers_per_node_limit - 1);
   out.exit_code = check.number<std::int32_t>("exit_code", in.exit_code(), 0, 255);
-  out.what = check.text("what", in.what(), wire_text_max);
+  out.what = check.said("what", in.what(), wire_text_max);
   out.is_job = in.is_job();
   out.ago = Duration{check.number<std::int64_t>("ago", in.ago_ns(), 0, Duration{24h}.count())};
   if (in.has_death()) out.death = check.death(in.death());
@@ -313,11 +323,11 @@ Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   if (in.key().size() == out.key.size()) std::memcpy(out.key.data(), in.key().data(), out.key.size());
   else check.fail(fmt::format("the key has {} bytes, not {}", in.key().size(), out.key.size()));
   out.seat = check.seat(in.seat());
-  out.address = check.text("address", in.address(), wire_name_max);
-  out.master_address = check.text("master_address", in.master_address(), wire_name_max);
+  out.address = check.name("address", in.address());
+  out.master_address = check.name("master_address", in.master_address());
   out.master_port = check.port("master_port", in.master_port());
   out.restarts = read(in.restarts());
-  out.cause = check.text("cause", in.cause(), wire_text_max);
+  out.cause = check.said("cause", in.cause(), wire_text_max, Lines::many);
   out.role.world_size = check.number<std::uint32_t>("role_world_size", in.role_world_size(), 0, out.seat.world_size);
   out.role.base_rank = check.number<std::uint32_t>("role_base_rank", in.role_base_rank(), 0, std::max(out.role.world_size, 1u) - 1);
   out.coordinated_by = check.coordinated_by(in);
@@ -370,7 +380,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     }
     case wire::ToCoordinator::kLeave: {
       Checker check{"Leave"};
-      return check.finish<NodeMessage>(Leave{check.text("why", in.leave().why(), wire_text_max)});
+      return check.finish<NodeMessage>(Leave{check.said("why", in.leave().why(), wire_text_max)});
     }
     case wire::ToCoordinator::kStoreCall: {
       ELRUN_TRY_ASSIGN(StoreRequest request, decode_store_request(bytes_of(in.store_call().request())));
@@ -393,7 +403,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     }
     case wire::ToNode::kWaiting: {
       Checker check{"Waiting"};
-      const std::string why = check.text("why", in.waiting().why(), wire_text_max);
+      const std::string why = check.said("why", in.waiting().why(), wire_text_max, Lines::many);
       return check.finish<CoordinatorMessage>(Waiting{why, check.generation(in.waiting().running())});
     }
     case wire::ToNode::kWorld: return read(in.world());
@@ -411,7 +421,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
       Checker check{"Verdict"};
       Verdict out;
       out.exit_code = check.number<std::int32_t>("exit_code", in.verdict().exit_code(), 0, 255);
-      out.report = check.text("report", in.verdict().report(), wire_text_max);
+      out.report = check.said("report", in.verdict().report(), wire_text_max, Lines::many);
       for (const wire::WorkerDeath& death : in.verdict().deaths())
         if (out.deaths.size() < deaths_max) out.deaths.push_back(check.death(death));
       if (in.verdict().has_generation()) out.generation = check.generation(in.verdict().generation());

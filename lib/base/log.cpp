@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/fd.hpp"
+#include "lib/base/printable.hpp"
 
 namespace elrun::inline v0 {
 
@@ -77,6 +78,9 @@ Log::Log(std::string who, Sink sink) : who_{std::move(who)}, least_{Level::debug
 
 void Log::operator()(Level level, std::string_view text) const {
   if (level < least_) return;
+  // A line is read on terminals, and may hold what others said: nothing in it moves a cursor or hides what stands before it.
+  const auto hides = [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f; };
+  if (std::any_of(text.begin(), text.end(), hides)) return (*this)(level, printable(text, Lines::many));
   if (stream_) stream_->write(level, who_, text);
   else sink_(level, fmt::format("{}: {}{}", who_, mark_of(level), text));
 }

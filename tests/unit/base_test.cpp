@@ -3,6 +3,8 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/log_limited.hpp"
+#include "lib/base/printable.hpp"
 #include <elrun/philox.hpp>
 #include "lib/base/timeouts.hpp"
 #include "tests/support/property.hpp"
@@ -184,4 +186,41 @@ TEST_CASE("a log line carries who and how bad, and repeats only what changed", "
   waiting(log, Level::info, "waiting for node-b");
   log.warning("late");
   CHECK(lines == std::vector<std::string>{"elrun rank 3: waiting for node-b", "elrun rank 3: warning: late"});
+}
+
+TEST_CASE("texts of others show what they are, and nothing else", "[base]") {
+  for (const char* plain : {"", "node-a.b_c:29500", "r\xc3\xa9seau", "\xe8\x8a\x82\xe7\x82\xb9", "\xf0\x9f\x9a\x80"}) CHECK(printable(plain) == plain);
+  CHECK(printable("a\x1b[2Jb") == "a\\x1b[2Jb");
+  CHECK(printable("a\nb\tc\r") == "a\\x0ab\\x09c\\x0d");
+  CHECK(printable("a\nb\tc\r", Lines::many) == "a\nb\tc\\x0d");
+  CHECK(printable(std::string_view{"\0\x7f", 2}) == "\\x00\\x7f");
+  CHECK(printable("\xc2\x9b" "2J") == "\\xc2\\x9b" "2J");          // what a terminal takes for ESC [
+  CHECK(printable("\xe2\x80\xae" "x") == "\\xe2\\x80\\xae" "x");   // from right to left
+  CHECK(printable("\xff\x1b", Lines::one, Bytes8::kept) == "\xff\\x1b");
+  for (const char* broken : {"\x80", "\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x80"})
+    CHECK(printable(broken).find_first_not_of("\\x0123456789abcdef") == std::string::npos);
+  test::for_all_seeds(200, [](Rng& rng) {
+    std::string bytes(rng.below(40), '\0');
+    for (char& c : bytes) c = static_cast<char>(rng.next());
+    const std::string shown = printable(bytes);
+    CHECK(printable(shown) == shown);
+    CHECK(shown.size() <= 4 * bytes.size());
+  });
+}
+
+TEST_CASE("a log line moves no cursor, and what others cause is said so often and no more", "[base]") {
+  std::vector<std::string> lines;
+  const Log log{"elrun", [&](Level, std::string_view line) { lines.emplace_back(line); }};
+  log.info("node \x1b[1;31mred\r is lost\nsecond line");
+  CHECK(lines == std::vector<std::string>{"elrun: node \\x1b[1;31mred\\x0d is lost\nsecond line"});
+  lines.clear();
+  LogLimited refused{3, 10s};
+  Instant now{};
+  for (int i = 0; i < 100; ++i) refused(log, now, Level::info, "refused " + std::to_string(i));
+  CHECK(lines == std::vector<std::string>{"elrun: refused 0", "elrun: refused 1", "elrun: refused 2"});
+  now += 10s;
+  refused(log, now, Level::info, "refused again");
+  refused(log, now, Level::info, "and again");
+  CHECK(lines.at(3) == "elrun: refused again (97 more like this before)");
+  CHECK(lines.at(4) == "elrun: and again");
 }

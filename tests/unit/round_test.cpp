@@ -566,6 +566,27 @@ TEST_CASE("a generation of which nobody can have been told is refused, and does 
   CHECK(bench.generation().number < generation_number_max);
 }
 
+TEST_CASE("names that cannot be shown are refused, and shown as what they are", "[round]") {
+  RoundBench bench{two};
+  const std::string nasty = "b\x1b[2J\n[elrun 12:00:00.000] the job is done";
+  const auto refused = [&](const std::function<void(Join&)>& spoil) {
+    Join join = bench.a_join("b");
+    spoil(join);
+    const auto last = bench.last<Refused>(bench.join(join));
+    REQUIRE(last);
+    return last->failure.what;
+  };
+  for (const std::string& what : {refused([&](Join& j) { j.who.node = NodeId{nasty}; }), refused([&](Join& j) { j.address = nasty; }), refused([&](Join& j) { j.topology = nasty; }),
+                                  refused([&](Join& j) { j.role = nasty; }), refused([&](Join& j) { j.version = "1.0\n"; })}) {
+    CHECK_THAT(what, Contains("has characters that cannot be shown"));
+    CHECK(what.find_first_of("\x1b\n") == std::string::npos);
+  }
+  const auto a = bench.join("a");
+  bench.pass(explain_after);
+  CHECK(bench.last<Waiting>(a)->why.find_first_of("\x1b\n") == std::string::npos);
+  for (const std::string& line : bench.said) CHECK(line.find_first_of("\x1b\n") == std::string::npos);
+}
+
 TEST_CASE("what a node says of restarts before does not use up more than the job has", "[round]") {
   RoundBench bench{{.nodes_min = 1, .nodes_max = 1, .max_restarts = 2}};
   Join join = bench.a_join("a");

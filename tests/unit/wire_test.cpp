@@ -154,6 +154,22 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<StoreResult>(there_and_back(CoordinatorMessage{StoreResult{1, reply}})).reply.values == reply.values);
 }
 
+TEST_CASE("what people read comes in as it may be shown", "[wire]") {
+  const std::string nasty = "a\x1b[2J\nb";
+  WorkerFailed failed;
+  failed.what = nasty;
+  failed.death.error = nasty;
+  failed.death.traceback = nasty;
+  const auto in = std::get<WorkerFailed>(node_message_from_bytes(to_wire_bytes(NodeMessage{failed})).value().value());
+  CHECK(in.what == "a\\x1b[2J\\x0ab");
+  CHECK(in.death.error == in.what);
+  CHECK(in.death.traceback == "a\\x1b[2J\nb");
+  CHECK(std::get<Leave>(node_message_from_bytes(to_wire_bytes(NodeMessage{Leave{std::string(wire_text_max, '\x1b')}})).value().value()).why.size() <= wire_text_max);
+  World world = a_world();
+  world.master_address = nasty;
+  CHECK_THAT(refusal(world), Contains("master_address has characters that cannot be shown"));
+}
+
 TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
   Join join = a_join();
   SECTION("a long name") {

@@ -64,6 +64,8 @@ Result<Surroundings> read_surroundings(const Variables& variables) {
     job.local_world = read.number("LOCAL_WORLD_SIZE", 1, world_max, local + 1);
     job.master_address = read.text("MASTER_ADDR");
     job.master_port = static_cast<std::uint16_t>(read.number("MASTER_PORT", 1, 65535));
+    job.token_file = variables("ELRUN_RDZV_TOKEN_FILE").value_or("");
+    job.token = variables("ELRUN_RDZV_TOKEN").value_or("");
     read.require_below("RANK", rank, "WORLD_SIZE", world);
     read.require_below("LOCAL_RANK", local, "LOCAL_WORLD_SIZE", job.local_world);
     job.rank = Rank{rank};

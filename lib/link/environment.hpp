@@ -26,6 +26,7 @@ struct InOperatorsJob {
   std::uint32_t local_world = 1;
   std::string master_address;
   std::uint16_t master_port = 0;
+  std::string token_file, token;  ///< ELRUN_RDZV_TOKEN_FILE, ELRUN_RDZV_TOKEN: that all ranks have; empty: none. Never printed.
 };
 /// A world of one.
 struct Alone {};

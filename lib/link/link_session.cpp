@@ -24,6 +24,7 @@
 
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/link/message_stream.hpp"
@@ -179,7 +180,7 @@ class Link {
       });
     });
     if (const auto* job = target_.operators(); job != nullptr && job->rank == Rank{0}) {
-      auto host = WorldHost::open(loop_, clock_, log_, job->master_address, job->master_port, job->world, deadline_);
+      auto host = WorldHost::open(loop_, clock_, log_, job->master_address, job->master_port, job->world, target_.hello.proof, deadline_);
       if (!host.ok()) return lose(std::move(host).failure());
       host_ = std::move(*host);
     }
@@ -495,6 +496,22 @@ Hello hello_of(Rank rank, WorldSize world, WorkerKind kind) {
           .says_end = kind == WorkerKind::staying};
 }
 
+// A digest: the token itself, which the rendezvous may use as well, is not on the wire.
+Result<std::string> proof_of(const InOperatorsJob& place) {
+  std::string token = place.token;
+  if (!place.token_file.empty()) {
+    constexpr Bytes token_max = 4_KiB;
+    ELRUN_TRY_ASSIGN(const ByteVector bytes, PosixFiles{}.read_all(place.token_file, token_max));
+    token = as_text(bytes);
+  }
+  constexpr const char* blanks = " \t\r\n";
+  const auto first = token.find_first_not_of(blanks);
+  if (first == std::string::npos && !place.token_file.empty()) return invalid(fmt::format("ELRUN_RDZV_TOKEN_FILE={} is empty", place.token_file));
+  if (first == std::string::npos) return std::string{};
+  token = token.substr(first, token.find_last_not_of(blanks) - first + 1);
+  return to_hex(sha256(as_bytes("elrun world token: " + token)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> open_under_agent(const UnderAgent& place, WorkerKind kind, Deadline deadline) {
@@ -502,7 +519,9 @@ Result<std::unique_ptr<Session>> open_under_agent(const UnderAgent& place, Worke
 }
 
 Result<std::unique_ptr<Session>> open_in_operators_job(const InOperatorsJob& place, WorkerKind kind, Deadline deadline) {
-  return open_link({hello_of(place.rank, place.world, kind), fmt::format("rank 0 at {}:{}", place.master_address, place.master_port), place}, deadline);
+  Hello hello = hello_of(place.rank, place.world, kind);
+  ELRUN_TRY_ASSIGN(hello.proof, proof_of(place));
+  return open_link({std::move(hello), fmt::format("rank 0 at {}:{}", place.master_address, place.master_port), place}, deadline);
 }
 
 }  // namespace elrun::inline v0

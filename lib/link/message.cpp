@@ -11,6 +11,7 @@
 
 #include "lib/base/assert.hpp"
 #include "lib/base/crc32c.hpp"
+#include "lib/base/printable.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -20,6 +21,7 @@ constexpr std::size_t kind_size = 4;     // version, type
 constexpr std::size_t name_max = 4096;   // a node, a run, an address, a release
 constexpr std::size_t text_max = 65536;  // what went wrong
 constexpr std::size_t acknowledgement_max = 16384;  // of a checkpoint
+constexpr std::size_t proof_max = 64;    // a digest in hex
 constexpr std::uint32_t values_max = 1 << 20;
 
 static_assert(message_max.value() >= 2 * store_value_max.value() + store_key_max.value() + 4096,
@@ -160,6 +162,7 @@ void fields(C& c, M& m) {
   c.appended([&] { c.flag(m.stays); });
   c.appended([&] { c.flag(m.says_ready); });
   c.appended([&] { c.flag(m.says_end); });
+  c.appended([&] { c.text(m.proof, proof_max); });
 }
 template <class C, Is<Welcome> M>
 void fields(C& c, M& m) {
@@ -281,7 +284,7 @@ std::optional<Failure> incompatible(const Hello& hello) {
   return Failure{.code = Code::mismatch,
                  .remedy = Remedy::fix_config,
                  .what = fmt::format("rank {} speaks version {} of the worker protocol (libelrun {}), the other end version {}: use one release of elrun",
-                                     hello.rank, hello.version, hello.release, protocol_version)};
+                                     hello.rank, hello.version, printable(hello.release), protocol_version)};
 }
 
 ByteVector encode_payload(const StoreRequest& request) { return payload_of(request); }
@@ -335,8 +338,8 @@ Result<std::optional<Message>> MessageReader::next() {
   while (buffer_.size() - begin_ >= header_size) {
     const ByteSpan rest = ByteSpan{buffer_}.subspan(begin_);
     const std::uint32_t length = u32_at(rest, 0);
-    if (length < kind_size || length > message_max.value()) {
-      return broken(fmt::format("a frame of the worker protocol has {} bytes; {} to {} are possible", length, kind_size, message_max.value()));
+    if (length < kind_size || length > frame_max_.value()) {
+      return broken(fmt::format("a frame of the worker protocol has {} bytes; {} to {} are possible", length, kind_size, frame_max_.value()));
     }
     if (rest.size() < header_size + length) break;
     const ByteSpan checked = rest.subspan(header_size, length);

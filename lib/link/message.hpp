@@ -19,6 +19,7 @@
 namespace elrun::inline v0 {
 
 constexpr std::uint16_t protocol_version = 1;
+constexpr Bytes stranger_message_max = 8_KiB;  ///< Of a frame over TCP from whom nothing is known yet.
 constexpr Bytes message_max = 33_MiB;  ///< Of a frame (two largest values and a key fit); a longer one ends the connection before anything is allocated.
 
 /// Worker to agent, first of all.
@@ -32,6 +33,7 @@ struct Hello {
   bool stays = false;         ///< Its process can go on in the next generation.
   bool says_ready = false;    ///< It says `ReadyForPlace`.
   bool says_end = false;      ///< It says `JobOver` before its process ends well: one that ends with 0 otherwise has failed.
+  std::string proof;          ///< In an operator's job, of its token: a digest in hex; empty: it has none
 };
 /// Why this worker cannot be talked to; nothing when it can.
 [[nodiscard]] std::optional<Failure> incompatible(const Hello& hello);
@@ -102,8 +104,11 @@ class MessageReader {
   void feed(ByteSpan bytes);
   /// The next whole message, nothing when more bytes are needed, or why the stream is broken for good.
   [[nodiscard]] Result<std::optional<Message>> next();
+  /// A longer frame breaks the stream, before it is kept.
+  void allow(Bytes frame_max) { frame_max_ = frame_max; }
 
  private:
+  Bytes frame_max_ = message_max;
   ByteVector buffer_;
   std::size_t begin_ = 0;
 };

@@ -14,6 +14,7 @@ using ErrorCode = boost::system::error_code;
 
 namespace {
 
+constexpr std::size_t chunk_size = 65536, stranger_chunk_size = 2048;
 constexpr Duration linger = 2s;  // for a peer that does not read its last frames
 
 Failure gone(const ErrorCode& error) {
@@ -24,7 +25,9 @@ Failure gone(const ErrorCode& error) {
 }  // namespace
 
 MessageStream::MessageStream(StreamSocket socket, Limits limits, Handler handler)
-    : socket_{std::move(socket)}, limit_{socket_.get_executor()}, limits_{limits}, handler_{std::move(handler)} {}
+    : socket_{std::move(socket)}, limit_{socket_.get_executor()}, limits_{limits}, handler_{std::move(handler)}, chunk_(limits.frame < message_max ? stranger_chunk_size : chunk_size) {
+  reader_.allow(limits_.frame);
+}
 
 void MessageStream::start() {
   listen_for(limits_.first_message);
@@ -32,6 +35,7 @@ void MessageStream::start() {
 }
 
 void MessageStream::read() {
+  if (limits_.frame == message_max) chunk_.resize(chunk_size);  // nothing of it is in use
   socket_.async_read_some(asio::buffer(chunk_), [self = shared_from_this()](const ErrorCode& error, std::size_t count) {
     if (self->state_ == State::closed) return;
     if (error) return self->fail(gone(error));
@@ -51,6 +55,11 @@ void MessageStream::on_bytes(std::size_t count) {
     }
   }
   if (state_ != State::closed) read();  // when finishing, to see the end: closing with bytes unread would reset our last frames
+}
+
+void MessageStream::trust() {
+  limits_.frame = message_max;
+  reader_.allow(message_max);
 }
 
 void MessageStream::send(const Message& message) {

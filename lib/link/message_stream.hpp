@@ -1,7 +1,6 @@
 #pragma once
 /// \file MessageStream: one connection of the worker protocol on a loop, either end of it.
 
-#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -24,11 +23,14 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
     Bytes queue = 128_MiB;            ///< Beyond it the other end does not read, and the connection is closed.
     Duration first_message = 10s;     ///< Whoever connects says something within this.
     Duration silence = Duration{0};   ///< After that, nothing for this long is a loss; zero: never.
+    Bytes frame = message_max;        ///< A longer one ends the connection, until `trust`.
   };
   MessageStream(StreamSocket socket, Limits limits, Handler handler);
   /// Begins to read.
   void start();
   void send(const Message& message);
+  /// Frames may have up to `message_max` from now on.
+  void trust();
   /// Sends what is queued, then closes. No handler runs any more.
   void finish();
   /// Closes now. No handler runs any more.
@@ -46,7 +48,7 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   Limits limits_;
   Handler handler_;
   MessageReader reader_;
-  std::array<std::byte, 65536> chunk_{};
+  ByteVector chunk_;  // what is read at one time
   std::deque<ByteVector> queue_;
   std::uint64_t queued_ = 0;
   enum class State { open, finishing, closed } state_ = State::open;

@@ -4,10 +4,15 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/bytes.hpp"
+#include "lib/base/digest.hpp"
+
 namespace elrun::inline v0 {
 namespace {
 
 constexpr std::size_t listed_max = 8;  // a line stays readable in a world of thousands
+
+Sha256 digest_of(std::string_view text) { return sha256(as_bytes(text)); }  // of one length, and no byte tells of the proof's
 
 Failure mistaken(Code code, std::string what) { return {.code = code, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
@@ -22,6 +27,9 @@ std::string list_ranks(std::span<const Rank> ranks) {
 
 std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
   if (auto failure = incompatible(hello)) return failure;
+  if (!equal_constant_time(digest_of(hello.proof), digest_of(proof_)))
+    return mistaken(Code::refused, fmt::format("rank {} {}: give all ranks the same ELRUN_RDZV_TOKEN_FILE, or none", hello.rank,
+                                               hello.proof.empty() ? "shows no token, and rank 0 has one" : proof_.empty() ? "has a token, and rank 0 has none" : "has another token than rank 0"));
   if (hello.world != world_.value()) {
     return mistaken(Code::mismatch, fmt::format("rank {} has WORLD_SIZE={}, rank 0 has WORLD_SIZE={}: all workers need the same", hello.rank, hello.world, world_.value()));
   }

@@ -22,7 +22,8 @@ namespace elrun::inline v0 {
 class RollCall {
  public:
   using Visitor = std::uint64_t;  ///< Numbers a connection.
-  explicit RollCall(WorldSize world) : world_{world} {}
+  /// `proof`: what each worker has to show in `Hello::proof`; empty: none has a token.
+  explicit RollCall(WorldSize world, std::string proof = {}) : world_{world}, proof_{std::move(proof)} {}
   /// Why this worker cannot be a member; nothing when it is one now.
   [[nodiscard]] std::optional<Failure> arrive(Visitor visitor, const Hello& hello);
   /// The visitor is gone. Its rank, when that is a loss.
@@ -38,6 +39,7 @@ class RollCall {
 
  private:
   WorldSize world_;
+  std::string proof_;
   std::map<Rank, Member> members_;
   std::map<Visitor, Rank> ranks_;
   bool complete_ = false;

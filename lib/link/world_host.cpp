@@ -10,17 +10,21 @@ namespace elrun::inline v0 {
 using ErrorCode = boost::system::error_code;
 
 Result<std::unique_ptr<WorldHost>> WorldHost::open(boost::asio::io_context& loop, const Clock& clock, const Log& log, const std::string& address,
-                                                   std::uint16_t port, WorldSize world, Deadline deadline) {
-  std::unique_ptr<WorldHost> host{new WorldHost{loop, clock, log, world, deadline}};
+                                                   std::uint16_t port, WorldSize world, std::string proof, Deadline deadline) {
+  const bool open = proof.empty();
+  std::unique_ptr<WorldHost> host{new WorldHost{loop, clock, log, world, std::move(proof), deadline}};
   WorkerServer::Handler handler{[self = host.get()](auto from, const Message& message) { self->on_message(from, message); },
                                 [self = host.get()](auto from, const Failure& why) { self->on_closed(from, why); }};
   ELRUN_TRY_ASSIGN(host->server_, WorkerServer::listen_tcp(loop, address, port, std::move(handler)));
+  if (open && world.value() > 1 && !host->server_->is_loopback())
+    log.warning(fmt::format("there is no token: until all {} ranks are here, whoever reaches {}:{} can take one of them, and gets the key of this world. Give all ranks "
+                            "the same token (ELRUN_RDZV_TOKEN_FILE), or keep it inside a network that you trust", world.value(), address, host->server_->port()));
   host->beat();
   return host;
 }
 
-WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, Deadline deadline)
-    : clock_{clock}, log_{log}, world_{world}, deadline_{deadline}, roll_{world}, heartbeat_{loop}, expiry_{loop}, deadline_timer_{loop} {
+WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, std::string proof, Deadline deadline)
+    : clock_{clock}, log_{log}, world_{world}, deadline_{deadline}, roll_{world, std::move(proof)}, heartbeat_{loop}, expiry_{loop}, deadline_timer_{loop} {
   random_bytes(std::as_writable_bytes(std::span{generation_.lineage.bits}));
   random_bytes(key_);
   (void)store_.begin_generation(generation_);
@@ -48,12 +52,13 @@ void WorldHost::beat() {
 void WorldHost::on_message(WorkerServer::Connection from, const Message& message) {
   if (const auto* hello = std::get_if<Hello>(&message)) {
     if (auto failure = roll_.arrive(from, *hello)) {
-      log_.warning(failure->what);
+      refused_(log_, clock_.now(), Level::warning, failure->what);
       server_->send(from, Refusal{std::move(*failure)});
       server_->close(from);
       on_closed(from, {});
-    } else if (roll_.complete()) {
-      welcome_all();
+    } else {
+      server_->expect(from);
+      if (roll_.complete()) welcome_all();
     }
     return;
   }
@@ -72,6 +77,7 @@ void WorldHost::welcome_all() {
     Place place;
     place.membership = {generation_, rank, world_};
     place.key = key_;
+    server_->trust(member.visitor);
     server_->send(member.visitor, Welcome{std::move(place)});
   }
 }

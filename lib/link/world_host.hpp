@@ -12,6 +12,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/log_limited.hpp"
 #include "lib/link/roll_call.hpp"
 #include "lib/link/server.hpp"
 #include "lib/link/store_core.hpp"
@@ -20,12 +21,12 @@ namespace elrun::inline v0 {
 
 class WorldHost {
  public:
-  /// Listens where MASTER_ADDR and MASTER_PORT say. Members that are missing at `deadline` are named to all others.
+  /// Listens where MASTER_ADDR and MASTER_PORT say. `proof`: what every member has to show; empty: nothing. Members that are missing at `deadline` are named to all others.
   static Result<std::unique_ptr<WorldHost>> open(boost::asio::io_context& loop, const Clock& clock, const Log& log, const std::string& address,
-                                                 std::uint16_t port, WorldSize world, Deadline deadline);
+                                                 std::uint16_t port, WorldSize world, std::string proof, Deadline deadline);
 
  private:
-  WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, Deadline deadline);
+  WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, std::string proof, Deadline deadline);
   void on_message(WorkerServer::Connection from, const Message& message);
   void on_closed(WorkerServer::Connection from, const Failure& why);
   void welcome_all();
@@ -43,6 +44,7 @@ class WorldHost {
   Key256 key_{};
   RollCall roll_;
   LogIfChanged waiting_;
+  LogLimited refused_;
   std::uint64_t beats_ = 0;
   StoreCore store_;
   std::set<Rank> done_;                               // members that said that the job is over

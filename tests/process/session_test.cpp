@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <map>
 #include <mutex>
@@ -360,5 +363,78 @@ TEST_CASE("three processes of an operator's job meet with nothing but an address
     CHECK_THAT(worker.line().value_or(""), Catch::Contains("problems"));
     CHECK_THAT(worker.line().value_or(""), Catch::Contains("RANK=one"));
     CHECK(worker.wait() == 78);
+  }
+}
+
+TEST_CASE("strangers at rank 0's port hold little, and nobody's rank", "[session]") {
+  const std::uint16_t port = free_port();
+  const SocketAddress address = resolve("127.0.0.1", port).value().front();
+  const auto worker = [&](std::uint32_t rank, std::vector<std::string> more = {}) {
+    std::vector<std::string> environment = operators_environment(rank, 2, port);
+    environment.insert(environment.end(), more.begin(), more.end());
+    return std::make_unique<Program>(worker_program(), std::vector<std::string>{}, environment);
+  };
+  const auto stranger = [&] {
+    for (int i = 0; i < 2000; ++i) {  // until rank 0 listens
+      const Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+      if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) == 0) return Fd{::dup(socket.get())};
+      std::this_thread::sleep_for(10ms);
+    }
+    throw std::runtime_error{"nobody listens"};
+  };
+  const auto say = [](const Fd& to, ByteSpan bytes) { return ::send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0; };
+  const auto is_closed = [](const Fd& socket) {
+    std::array<char, 4096> bytes;
+    for (pollfd heard{socket.get(), POLLIN, 0}; ::poll(&heard, 1, 20000) == 1;)
+      if (::recv(socket.get(), bytes.data(), bytes.size(), 0) <= 0) return true;
+    return false;
+  };
+  SECTION("frames that nobody ends, and more connections than there are places for") {
+    const auto first = worker(0);
+    const auto resident = [pid = first->pid()] {
+      std::ifstream file{"/proc/" + std::to_string(pid) + "/status"};
+      for (std::string line; std::getline(file, line);)
+        if (line.starts_with("VmRSS:")) return std::strtoull(line.c_str() + 6, nullptr, 10);
+      return 0ull;
+    };
+    std::vector<Fd> held;
+    held.push_back(stranger());
+    const auto before = resident();
+    ByteVector frame(1 << 20, std::byte{1});
+    const std::uint32_t length = 30 << 20;
+    std::memcpy(frame.data(), &length, sizeof length);
+    for (int i = 0; i < 40; ++i) {
+      const Fd one = stranger();
+      for (int sent = 0; sent < 15; ++sent) {
+        pollfd room{one.get(), POLLOUT, 0};
+        if (::poll(&room, 1, 20000) != 1 || !say(one, frame)) break;
+      }
+      CHECK(is_closed(one));
+    }
+    for (std::size_t i = 0; i < strangers_max + 100; ++i) held.push_back(stranger());
+    const auto second = worker(1);
+    CHECK(first->line() == "met [rank 0] [rank 1] at 127.0.0.1");
+    INFO("resident: " << before << " KiB before, " << resident() << " after");
+    CHECK(resident() < before + 32 * 1024);
+    CHECK(first->wait() == 0);
+    CHECK(second->wait() == 0);
+  }
+  SECTION("with a token only who has it takes a rank") {
+    const std::string token = "ELRUN_RDZV_TOKEN=nobody guesses this one";
+    const auto first = worker(0, {token});
+    Hello hello{.pid = 1, .rank = 1, .world = 2};
+    for (const char* proof : {"", "00"}) {
+      hello.proof = proof;
+      const Fd one = stranger();
+      CHECK(say(one, encode(hello)));
+      CHECK(is_closed(one));
+    }
+    const auto without = worker(1);
+    CHECK_THAT(without->line().value_or(""), Catch::Contains("rank 1 shows no token, and rank 0 has one") && Catch::Contains("ELRUN_RDZV_TOKEN_FILE"));
+    CHECK(without->wait() == 78);
+    const auto second = worker(1, {token});
+    CHECK(first->line() == "met [rank 0] [rank 1] at 127.0.0.1");
+    CHECK(first->wait() == 0);
+    CHECK(second->wait() == 0);
   }
 }

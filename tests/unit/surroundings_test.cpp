@@ -95,6 +95,19 @@ TEST_CASE("a world is complete when each of its ranks is there once", "[link]") 
   }
 }
 
+TEST_CASE("where rank 0 has a token, every rank shows the same", "[link]") {
+  RollCall roll{WorldSize{2}, "abcd"};
+  Hello one = hello(1, 2);
+  CHECK_THAT(roll.arrive(1, one)->what, Catch::Contains("rank 1 shows no token, and rank 0 has one"));
+  one.proof = "abce";
+  CHECK_THAT(roll.arrive(1, one)->what, Catch::Contains("another token than rank 0"));
+  CHECK(roll.missing().size() == 2);
+  one.proof = "abcd";
+  CHECK(!roll.arrive(1, one));
+  RollCall open{WorldSize{2}};
+  CHECK_THAT(open.arrive(1, one)->what, Catch::Contains("has a token, and rank 0 has none"));
+}
+
 TEST_CASE("a list of ranks stays readable", "[link]") {
   std::vector<Rank> ranks;
   for (std::uint32_t rank = 0; rank < 20; ++rank) ranks.push_back(Rank{rank});

@@ -1,6 +1,11 @@
 #include "launcher/http_listener.hpp"
 
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <list>
 #include <string>
 #include <utility>
@@ -17,19 +22,52 @@ namespace {
 
 constexpr Duration accept_pause = 100ms;  // without a free descriptor the listener stays readable: do not spin on it
 
+constexpr int accepts_per_turn = 64;          // then others on the loop have theirs
+
+std::size_t connections_max() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return http_connections_max;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 16, http_connections_max);
+}
+
+// A visitor that has asked by the time it is taken in gets its answer in the same moment, which costs it no timer, no place and
+// no turn of the loop. That holds for nearly all probes, and for all who went away again. What was read of others is in `head`.
+bool is_done_at_once(int socket, const HttpListener::Answer& answer, std::string& head) {
+  std::array<char, 2048> chunk;
+  while (true) {
+    const ssize_t size = ::recv(socket, chunk.data(), chunk.size(), 0);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno == EAGAIN) break;
+    if (size <= 0) return true;
+    head.append(chunk.data(), static_cast<std::size_t>(size));
+    if (head.size() > http_request_max.value()) return false;
+  }
+  if (head.empty() || end_of_head(head, 0) != head.size()) return false;  // with unread bytes behind it a close would take the reply back
+  const auto request = read_request(head);
+  const auto* asked = std::get_if<HttpRequest>(&request);
+  if (asked == nullptr) return false;
+  const std::string reply = encode(answer(*asked), asked->wants_body);
+  int room = 0;
+  socklen_t room_size = sizeof room;
+  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &room_size) != 0 || reply.size() * 2 > static_cast<std::size_t>(room)) return false;
+  return ::send(socket, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
 // One connection: a head is read, a reply written, and what else comes is read away, since closing with unread bytes
 // would take the reply back. Whatever it does ends with the limit.
 class Visit : public std::enable_shared_from_this<Visit> {
  public:
-  Visit(StreamSocket socket, const HttpListener::Answer& answer, std::function<void(Visit*)> over)
-      : socket_{std::move(socket)}, limit_{socket_.get_executor()}, answer_{answer}, over_{std::move(over)} {}
+  /// `head`: what was read of it before.
+  Visit(StreamSocket socket, std::string head, const HttpListener::Answer& answer, std::function<void(Visit*)> over)
+      : socket_{std::move(socket)}, limit_{socket_.get_executor()}, answer_{answer}, over_{std::move(over)}, head_{std::move(head)} {}
 
   void start() {
     limit_.expires_after(http_time_max);
     limit_.async_wait([self = shared_from_this()](const ErrorCode& error) {
       if (!error) self->close();
     });
-    read();
+    if (head_.empty()) read();
+    else on_head(0);
   }
 
   // No handler runs any more that touches anybody else.
@@ -58,6 +96,9 @@ class Visit : public std::enable_shared_from_this<Visit> {
     if (!reply_.empty()) return read();  // after the request; it is not asked for
     const std::size_t looked_at = head_.size();
     head_.append(chunk_.data(), count);
+    on_head(looked_at);
+  }
+  void on_head(std::size_t looked_at) {
     const std::size_t end = end_of_head(head_, looked_at);
     if (end == 0 && head_.size() <= http_request_max.value()) return read();
     const auto request = read_request(std::string_view{head_}.substr(0, end == 0 ? head_.size() : end));
@@ -97,9 +138,13 @@ class Listener final : public HttpListener {
   void accept() {
     listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
       if (alive.expired() || error) return;
-      auto accepted = accept_one(listener_.native_handle());
-      if (!accepted.ok()) return accept_later();
-      if (*accepted) admit(std::move(**accepted));
+      for (int i = 0; i < accepts_per_turn; ++i) {
+        auto accepted = accept_one(listener_.native_handle());
+        if (!accepted.ok()) return accept_later();
+        if (!*accepted) break;
+        admit(std::move(**accepted));
+        if (alive.expired()) return;  // an answer was the end of this
+      }
       accept();
     });
   }
@@ -111,8 +156,10 @@ class Listener final : public HttpListener {
   }
 
   void admit(Fd socket) {
-    if (visits_.size() >= http_connections_max) std::shared_ptr{visits_.front()}->close();
-    auto visit = std::make_shared<Visit>(adopt(loop_, std::move(socket), address_.family()), answer_, [this](Visit* over) {
+    std::string head;
+    if (is_done_at_once(socket.get(), answer_, head)) return;
+    if (visits_.size() >= most_) std::shared_ptr{visits_.front()}->close();
+    auto visit = std::make_shared<Visit>(adopt(loop_, std::move(socket), address_.family()), std::move(head), answer_, [this](Visit* over) {
       visits_.remove_if([over](const auto& v) { return v.get() == over; });
     });
     visits_.push_back(visit);
@@ -125,6 +172,7 @@ class Listener final : public HttpListener {
   SocketAddress address_;
   Answer answer_;
   std::list<std::shared_ptr<Visit>> visits_;  // the oldest first
+  const std::size_t most_ = connections_max();
   std::shared_ptr<char> alive_ = std::make_shared<char>();  // letters in the loop's queue outlive this object
 };
 

@@ -104,7 +104,8 @@ void SideDoors::saw(const Event& event, std::span<const Action> actions, const S
 }
 
 HttpReply SideDoors::answer(const HttpRequest& request) const {
-  return page_for(request, {agent_, chronicle_.record(), coordinates_(), process_facts(started_at_), clock_.now(), clock_.wall_ns()});
+  // Only the metrics show the process itself, which costs a look at all of its descriptors.
+  return page_for(request, {agent_, chronicle_.record(), coordinates_(), request.path == "/metrics" ? process_facts(started_at_) : ProcessFacts{}, clock_.now(), clock_.wall_ns()});
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -156,13 +156,13 @@ class Link final : public ElectedLink, public Ledger {
     etcd_->grant(a.lease, answered<Lease>([](const Lease& lease) { return election::Granted{lease}; }));
   }
   void perform(const election::Stand& a) {
-    etcd_->transact({.guard = keys_.leader, .created = {}, .writes = {{keys_.leader, "", a.lease}}, .reads = {keys_.leader, keys_.state}},
+    etcd_->transact({.guard = keys_.leader, .created = {}, .lease = {}, .writes = {{keys_.leader, "", a.lease}}, .reads = {keys_.leader, keys_.state}},
                     answered<EtcdOutcome>([](const EtcdOutcome& outcome) {
                       return election::Counted{leader_from(outcome.read[0]), outcome.read[1] ? std::optional{outcome.read[1]->value} : std::nullopt};
                     }));
   }
   void perform(const election::Publish& a) {
-    etcd_->transact({.guard = keys_.leader, .created = a.created, .writes = {{keys_.leader, a.address, a.lease}}},
+    etcd_->transact({.guard = keys_.leader, .created = a.created, .lease = a.lease, .writes = {{keys_.leader, a.address, a.lease}}},
                     answered<EtcdOutcome>([](const EtcdOutcome& outcome) { return election::Published{outcome.written}; }));
   }
   void perform(const election::KeepAlive& a) {
@@ -190,6 +190,7 @@ class Link final : public ElectedLink, public Ledger {
     const bool loopback = address.starts_with("127.") || address == "::1" || address == "localhost";
     const std::string listen = address.find(':') != std::string::npos ? (loopback ? "::1" : "::") : loopback ? "127.0.0.1" : "0.0.0.0";
     line_.reset();
+    lease_ = a.lease;
     coordinator_ = Coordinator::create(loop_, clock_, log_, {.run = setting_.run, .timeouts = setting_.timeouts, .access = setting_.access,
                                                              .generation_floor = std::max(a.generation_floor, setting_.generation_floor), .ledger = this});
     coordinator_->on_may_exit(may_exit_);
@@ -240,8 +241,8 @@ class Link final : public ElectedLink, public Ledger {
     // A generation that goes on under this coordinator may be older than what is written: the number never falls.
     const bool newer = write_->generation && write_->generation->number > written_;
     if (newer) writes.push_back({keys_.state, state_text(*write_->generation)});
-    etcd_->transact({.guard = keys_.leader, .created = created_, .writes = std::move(writes)}, [this, created = created_](const Result<EtcdOutcome>& outcome) {
-      if (!write_ || created != created_) return;  // of an office that is over
+    etcd_->transact({.guard = keys_.leader, .created = created_, .lease = lease_, .writes = std::move(writes)}, [this, lease = lease_](const Result<EtcdOutcome>& outcome) {
+      if (!write_ || lease != lease_) return;  // of an office that is over
       if (!outcome.ok()) return write_later(outcome.failure().what);
       if (!outcome->written) return feed(election::WriteRefused{});
       if (write_->generation) written_ = std::max(written_, write_->generation->number);
@@ -273,7 +274,8 @@ class Link final : public ElectedLink, public Ledger {
   Rng rng_;
   boost::asio::steady_timer timer_, write_timer_, resign_timer_;
   std::function<void()> resigned_;
-  Revision created_{};          // of our leader key
+  Revision created_{};          // of our leader key, and
+  LeaseId lease_{};             // what it is held by
   std::uint64_t written_ = 0;  // the generation in `state`
   std::optional<Write> write_;
   bool up_ = false;

@@ -93,12 +93,15 @@ void Election::on(const LineUp&) {
   phase_ = Phase::following;
   next_at_.reset();
   explained_.clear();
+  // One that was frozen may answer again before it knows that its office is another's.
+  confirms_ = !std::exchange(is_first_line_, false);
+  if (confirms_) look();
 }
 
 void Election::on(const LineDown&) {
   if (phase_ != Phase::following) return;
   phase_ = Phase::looking;
-  was_absent_ = false;
+  was_absent_ = confirms_ = false;
   look();
 }
 
@@ -106,6 +109,25 @@ void Election::on(const Found& found) {
   calling_ = false;
   backoff_ = etcd_backoff_min;
   if (phase_ == Phase::looking) consider(found.leader);
+  else if (phase_ == Phase::following && confirms_) confirm(found.leader);
+}
+
+// Whoever answers on this line holds the office, or it is not known yet who does; else the line is left for the other's.
+void Election::confirm(const std::optional<Leader>& leader) {
+  if (leader && leader->is_office_of(followed_)) return void(confirms_ = false);
+  if (!leader || leader->address.empty() || leader->lease == lease_.id) return look_after(half_by_chance(look_interval));
+  confirms_ = false;
+  phase_ = Phase::looking;
+  was_absent_ = false;
+  look_after(half_by_chance(look_interval));
+  follow(*leader);
+}
+
+void Election::follow(const Leader& leader) {
+  followed_ = leader;
+  is_first_line_ = true;
+  explained_.clear();
+  act(Follow{leader.address});
 }
 
 void Election::consider(const std::optional<Leader>& leader) {
@@ -125,10 +147,7 @@ void Election::consider(const std::optional<Leader>& leader) {
   // Won in a campaign whose outcome was not heard, or given up while etcd was away: nobody is to wait for it.
   if (leader->lease == lease_.id) return give_the_lease_back();
   if (leader->address.empty()) return explain("an agent was elected, and has not opened its service yet");
-  if (leader->created == created_) return;
-  created_ = leader->created;
-  explained_.clear();
-  act(Follow{leader->address});
+  if (!leader->is_office_of(followed_)) follow(*leader);
 }
 
 void Election::give_the_lease_back() {
@@ -169,7 +188,8 @@ void Election::on(const Counted& counted) {
   published_ = doubtful_ = false;
   writing_since_.reset();
   explained_.clear();
-  act(Lead{created_, floor});
+  followed_ = {};
+  act(Lead{created_, lease_.id, floor});
 }
 
 void Election::on(const Serving& serving) {
@@ -242,6 +262,7 @@ void Election::on(const Unanswered& unanswered) {
     phase_ = Phase::looking;
     if (lease_until_ > now_) give_the_lease_back();
   }
+  if (phase_ == Phase::following && confirms_) return look_after(wait);
   if (phase_ != Phase::looking) return;
   was_absent_ = false;
   explain(unanswered.why);
@@ -257,7 +278,7 @@ void Election::on(const Tick&) {
                                         std::chrono::duration<double>(now_ - (lease_until_ - lease_.length)).count())});
   }
   if (calling_ || !next_at_ || now_ < *next_at_) return;
-  if (phase_ == Phase::looking) look();
+  if (phase_ == Phase::looking || confirms_) look();
   else if (leads()) keep_or_publish();
 }
 

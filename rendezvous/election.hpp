@@ -29,10 +29,11 @@ struct Lease {
 
 /// The leader key, as etcd has it.
 struct Leader {
-  Revision created;     ///< Tells leaders apart: no two keys are created at one revision.
-  LeaseId lease;        ///< The key goes when this ends.
+  Revision created;     ///< No two keys of one etcd are created at one revision; one that was begun anew counts anew.
+  LeaseId lease;        ///< The key goes when this ends. Drawn from etcd's clock, so it tells leaders apart also where etcd has lost all else.
   std::string address;  ///< HOST:PORT of the coordinator; empty: elected, but not serving yet
   friend bool operator==(const Leader&, const Leader&) = default;
+  [[nodiscard]] bool is_office_of(const Leader& other) const { return created == other.created && lease == other.lease; }
 };
 
 /// `leader` is there while an agent coordinates; `state` is the newest generation that was ever begun.
@@ -119,7 +120,7 @@ struct Grant {                // *
 struct Stand {                // *
   LeaseId lease;
 };
-/// Writes the address into the leader key if it is still the one of `created`.
+/// Writes the address into the leader key if it is still the one of `created` and `lease`.
 struct Publish {              // *
   Revision created;
   LeaseId lease;
@@ -139,6 +140,7 @@ struct Follow {
 /// This agent coordinates: open the service, and begin no generation up to `generation_floor`.
 struct Lead {
   Revision created;
+  LeaseId lease;
   std::uint64_t generation_floor = 0;
 };
 /// This agent coordinates no longer: end all streams at once, without a verdict.
@@ -196,6 +198,8 @@ class Election {
   void on(const election::Resign&);
 
   void look();
+  void confirm(const std::optional<Leader>& leader);
+  void follow(const Leader& leader);
   void look_after(Duration wait) { next_at_ = now_ + wait; }
   void consider(const std::optional<Leader>& leader);
   void keep_or_publish();
@@ -229,7 +233,10 @@ class Election {
   Duration backoff_ = etcd_backoff_min;
   Lease lease_{};                     // ours, or the last that was
   Instant lease_until_{};             // at the least
-  Revision created_{};                // of our leader key; looking, following: of the leader that is followed
+  Revision created_{};                // leading: of our leader key
+  Leader followed_{};                 // looking, following
+  bool is_first_line_ = false;        // to the one that is followed: it was not up yet
+  bool confirms_ = false;             // following: the line came back by itself, and another may have been elected meanwhile
   bool was_absent_ = false;           // looking: when it was looked at last, there was no leader
   Instant campaign_not_before_{};
   std::string address_;               // leading: ours

@@ -149,6 +149,13 @@ class Client final : public EtcdClient {
     compare.set_result(pb::Compare::EQUAL);
     compare.set_key(transaction.guard);
     compare.set_create_revision(transaction.created.value());
+    if (transaction.created != Revision{}) {
+      pb::Compare& owner = *request.add_compare();
+      owner.set_target(pb::Compare::LEASE);
+      owner.set_result(pb::Compare::EQUAL);
+      owner.set_key(transaction.guard);
+      owner.set_lease(transaction.lease.value());
+    }
     for (const EtcdTransaction::Write& write : transaction.writes) {
       pb::PutRequest& put = *request.add_success()->mutable_request_put();
       put.set_key(write.key);

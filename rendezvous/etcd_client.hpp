@@ -24,7 +24,8 @@ struct EtcdValue {
   LeaseId lease;     ///< 0: it belongs to none
 };
 
-/// Writes happen if and only if `guard` was created at `created` (0: does not exist); reads happen after them, either way.
+/// Writes happen if and only if `guard` was created at `created` (0: does not exist) and belongs to `lease`; reads happen after
+/// them, either way.
 struct EtcdTransaction {
   struct Write {
     std::string key, value;
@@ -32,6 +33,7 @@ struct EtcdTransaction {
   };
   std::string guard;
   Revision created{};
+  LeaseId lease{};  ///< An etcd that was begun anew counts its revisions anew, but gives no lease the number of another.
   std::vector<Write> writes{};
   std::vector<std::string> reads{};
 };

@@ -108,7 +108,9 @@ TEST_CASE("etcd writes only for whom the guard holds", "[etcd]") {
 
   CHECK_FALSE(transact({.guard = "k", .writes = {{"k", "yours"}}}).written);  // it exists
   CHECK_FALSE(transact({.guard = "k", .created = Revision{created.value() + 1}, .writes = {{"k", "yours"}}}).written);
-  const EtcdOutcome again = transact({.guard = "k", .created = created, .writes = {{"k", "still mine", lease->id}}, .reads = {"k"}});
+  // As in an etcd that was begun anew, where another coordinator's key has the revision that this one's had.
+  CHECK_FALSE(transact({.guard = "k", .created = created, .lease = LeaseId{lease->id.value() + 1}, .writes = {{"k", "yours"}}}).written);
+  const EtcdOutcome again = transact({.guard = "k", .created = created, .lease = lease->id, .writes = {{"k", "still mine", lease->id}}, .reads = {"k"}});
   CHECK(again.written);
   CHECK(again.read[0]->value == "still mine");
   CHECK(again.read[0]->created == created);
@@ -231,6 +233,9 @@ pid_t worker_of(const Job& agent) {
   return workers.front();
 }
 
+/// What a loaded machine may add to what takes no time.
+constexpr Duration cluster_slack = 4s;
+
 /// Reads what both say until one of them says it.
 bool either_says(Job& a, Job& b, const std::string& text) {
   for (int i = 0; i < 200; ++i)
@@ -320,6 +325,70 @@ TEST_CASE("etcd is killed and started again: what runs goes on, what is new wait
   Job d{cluster.agent("2", "1", {"wait"})};
   CHECK(c.line("generation=3"));
   CHECK(d.line("generation=3"));
+}
+
+TEST_CASE("etcd loses its data together with the coordinator: the others meet all the same, above every generation that they know", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  Job first{cluster.agent("2:3", "0", {"wait"})};
+  REQUIRE(first.line("elected to coordinate"));
+  Job a{cluster.agent("2:3", "1", {"wait"})}, b{cluster.agent("2:3", "1", {"wait"})};
+  REQUIRE(a.line("ready"));
+  REQUIRE(b.line("ready"));
+  const pid_t worker_a = worker_of(a), worker_b = worker_of(b);
+  first.signal(SIGKILL);
+  cluster.etcd.kill();
+  cluster.etcd.lose_data();
+  cluster.etcd.start();  // its first key has the revision that the first coordinator's had
+  REQUIRE(either_says(a, b, "elected to coordinate"));
+  REQUIRE(either_says(a, b, "goes on: all of its 2 nodes are here"));
+  CHECK(worker_of(a) == worker_a);
+  CHECK(worker_of(b) == worker_b);
+  ::kill(worker_a, SIGKILL);
+  CHECK(a.line("generation=2"));
+  CHECK(b.line("generation=2"));
+  CHECK(cluster.state().starts_with("2 "));
+}
+
+TEST_CASE("the coordinator's node falls silent: it is lost as any other node is, and comes back as one", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  Job first{cluster.agent("2:3", "1", {"wait"})};
+  REQUIRE(first.line("elected to coordinate"));
+  Job a{cluster.agent("2:3", "1", {"wait"})}, b{cluster.agent("2:3", "1", {"wait"})};
+  for (Job* job : {&first, &a, &b}) REQUIRE(job->line("ready"));
+  const pid_t worker = worker_of(first);
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(worker, SIGSTOP);
+  first.signal(SIGSTOP);
+  REQUIRE(a.line("generation=2", Wait{60000}));
+  REQUIRE(b.line("generation=2", Wait{60000}));
+  const auto took = std::chrono::steady_clock::now() - begin;  // lease 2 s, limit of silence 1.5 s
+  CHECK(took < 10s);
+  ::kill(worker, SIGCONT);
+  first.signal(SIGCONT);
+  for (Job* job : {&first, &a, &b}) CHECK(job->line("generation=3", Wait{60000}));
+}
+
+TEST_CASE("the coordinator's node leaves in order: the others go on at once, under another", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  Job first{cluster.agent("2:3", "1", {"wait"})};
+  REQUIRE(first.line("elected to coordinate"));
+  Job a{cluster.agent("2:3", "1", {"wait"})}, b{cluster.agent("2:3", "1", {"wait"})};
+  for (Job* job : {&first, &a, &b}) REQUIRE(job->line("ready"));
+  const auto begin = std::chrono::steady_clock::now();
+  first.signal(SIGTERM);
+  CHECK(first.wait() == 128 + SIGTERM);
+  REQUIRE(a.line("generation=2", Wait{60000}));
+  REQUIRE(b.line("generation=2", Wait{60000}));
+  const std::string elected = "elected to coordinate";  // before that or after it
+  REQUIRE((a.says(elected) || b.says(elected) || either_says(a, b, elected)));
+  CHECK(std::chrono::steady_clock::now() - begin < 2s + cluster_slack);
+  const pid_t worker_a = worker_of(a), worker_b = worker_of(b);
+  CHECK_FALSE(a.line("generation=3", Wait{2000}));
+  CHECK(worker_of(a) == worker_a);
+  CHECK(worker_of(b) == worker_b);
 }
 
 }  // namespace elrun::test

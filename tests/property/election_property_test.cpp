@@ -18,6 +18,13 @@ namespace {
 
 constexpr Instant start{1000s};
 
+/// One term of one coordinator.
+struct Office {
+  Revision created;
+  LeaseId lease;
+  friend bool operator==(const Office&, const Office&) = default;
+};
+
 /// What etcd keeps: leases that end, and the two keys.
 struct Model {
   struct Term {
@@ -33,7 +40,7 @@ struct Model {
     std::erase_if(leases, [&](const auto& lease) { return lease.second.until <= now; });
     if (leader && !leases.contains(leader->lease.value())) leader.reset();
   }
-  [[nodiscard]] bool is(Revision created) const { return leader && leader->created == created; }
+  [[nodiscard]] bool is(const Office& office) const { return leader && leader->created == office.created && leader->lease == office.lease; }
 };
 
 struct World {
@@ -41,9 +48,9 @@ struct World {
     Election election;
     bool there = true;                        // not frozen
     std::optional<Instant> wake{};
-    std::optional<Revision> office{};         // leads, as it thinks
+    std::optional<Office> office{};           // leads, as it thinks
     std::uint64_t number = 0;                 // the newest generation that it began
-    std::optional<Revision> follows{};
+    std::optional<Office> follows{};
     bool up = false;
     bool writes = false;                      // one at a time
     std::vector<Event> missed{};              // while it was frozen
@@ -59,6 +66,7 @@ struct World {
   Instant now = start;
   Model etcd{};
   bool etcd_away = false;
+  std::optional<Instant> begun_anew{};        // when etcd lost all, last
   double loss = 0;
   int quickness = 1;                          // 1: some answers come too late
   Duration lease;
@@ -121,7 +129,7 @@ struct World {
   }
   void perform(std::size_t i, const Publish& a) {
     ask(i, [this, a]() -> Event {
-      if (!etcd.is(a.created)) return Published{false};
+      if (!etcd.is({a.created, a.lease})) return Published{false};
       etcd.leader->address = a.address;
       return Published{true};
     });
@@ -143,13 +151,13 @@ struct World {
     });
   }
   void perform(std::size_t i, const Follow&) {
-    members[i].follows = etcd.leader ? std::optional{etcd.leader->created} : std::nullopt;
+    members[i].follows = etcd.leader ? std::optional{Office{etcd.leader->created, etcd.leader->lease}} : std::nullopt;
+    members[i].up = false;
     connect(i);
   }
   void perform(std::size_t i, const Lead& a) {
-    members[i].office = a.created;
-    members[i].number = a.generation_floor;
-    members[i].follows = a.created;
+    members[i].office = members[i].follows = Office{a.created, a.lease};
+    members[i].number = begun_anew ? std::max(a.generation_floor, newest) : a.generation_floor;  // its nodes remember what etcd forgot
     members[i].up = true;
     members[i].writes = false;
     post(0s, [this, i] { give(i, Serving{"here"}); });
@@ -184,19 +192,24 @@ struct World {
   /// A coordinator wants to begin a generation; as the ledger does it.
   void begin_generation(std::size_t i) {
     if (!members[i].office || !members[i].there || std::exchange(members[i].writes, true)) return;
-    const Revision office = *members[i].office;
+    const Office office = *members[i].office;
+    if (begun_anew) members[i].number = std::max(members[i].number, newest);
     const std::uint64_t number = members[i].number + 1;
     give(i, WriteBegan{});
     try_to_write(i, office, number);
   }
-  void try_to_write(std::size_t i, Revision office, std::uint64_t number) {
+  void try_to_write(std::size_t i, Office office, std::uint64_t number) {
     const auto known = std::make_shared<bool>(false);
     const auto answer = [this, i, office, number, known](bool written) {
       if (!members[i].there || std::exchange(*known, true) || members[i].office != office) return;
       if (!written) return give(i, WriteRefused{});
-      CHECK(begun.insert(number).second);  // nobody ever began it
-      CHECK(number > newest);
-      newest = number;
+      const bool is_new = begun.insert(number).second;
+      // What was written just before etcd lost it: another lineage may begin that number before anybody heard of this one.
+      if (!begun_anew || now >= *begun_anew + lease) {
+        CHECK(is_new);  // nobody ever began it
+        CHECK(number > newest);
+      }
+      newest = std::max(newest, number);
       members[i].number = number;
       members[i].writes = false;
       give(i, WriteDone{});
@@ -216,6 +229,7 @@ struct World {
 
   void check() {
     etcd.pass(now);
+    if (begun_anew && now < *begun_anew + lease) return;  // nobody can be certain of what another etcd said
     std::size_t certain = 0;
     for (const Member& member : members) {
       CHECK(member.election.leads() == member.office.has_value());
@@ -224,6 +238,15 @@ struct World {
       CHECK(etcd.is(*member.office));  // its lease lives, and the key is its own
     }
     CHECK(certain <= 1);
+  }
+
+  /// etcd loses all that it knew, and counts its revisions anew; numbers of leases are drawn from its clock.
+  void lose_etcd() {
+    etcd.leases.clear();
+    etcd.leader.reset();
+    etcd.state.reset();
+    etcd.revision = 1;
+    begun_anew = now;
   }
 
   void freeze(std::size_t i) {
@@ -268,19 +291,21 @@ struct World {
 }  // namespace
 
 TEST_CASE("one coordinator at a time can begin a generation, and there is one again soon after the faults", "[election][property]") {
-  for_all_seeds(400, [](Rng& rng) {
+  const bool etcd_is_lost = GENERATE(false, true);
+  for_all_seeds(400, [&](Rng& rng) {
     const Duration lease = std::chrono::seconds{1 + rng.below(5)};
     World world{rng, 2 + rng.below(4), lease};
     world.loss = rng.chance(0.5) ? 0.0 : 0.2;
     for (int i = 0; i < 30; ++i) {
       const std::size_t who = rng.below(world.members.size());
-      switch (rng.below(6)) {
+      switch (rng.below(etcd_is_lost ? 7 : 6)) {
         case 0: world.freeze(who); break;
         case 1: world.thaw(who); break;
         case 2: world.etcd_away = rng.chance(0.5); break;
         case 3:
           if (!world.members[who].office) world.cut(who);
           break;
+        case 6: world.lose_etcd(); break;
         default: world.begin_generation(who); break;
       }
       world.run(world.some(lease));

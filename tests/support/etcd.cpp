@@ -16,7 +16,7 @@ void Etcd::start(const CertificateFiles& files) {
 
 void Etcd::start(const std::string& scheme, const std::vector<std::string>& more) {
   const std::string client = scheme + endpoint(), peer = "http://127.0.0.1:" + std::to_string(peer_port_);
-  std::vector<std::string> arguments{"--name=test", "--data-dir=" + data_.path() + "/etcd", "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+  std::vector<std::string> arguments{"--name=test", "--data-dir=" + data_.path() + "/etcd" + std::to_string(lives_), "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
                     "--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=test=" + peer, "--heartbeat-interval=20",
                     "--election-timeout=200", "--logger=zap", "--log-level=error", "--log-outputs=" + data_.path() + "/log"};
   arguments.insert(arguments.end(), more.begin(), more.end());

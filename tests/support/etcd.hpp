@@ -20,6 +20,8 @@ class Etcd {
   /// Serves only whom the CA of `files` has signed.
   void start(const CertificateFiles& files);
   void kill();
+  /// Once killed: the next one begins anew, with nothing of what this one knew.
+  void lose_data() { ++lives_; }
   [[nodiscard]] std::string endpoint() const { return "127.0.0.1:" + std::to_string(port_); }
   [[nodiscard]] std::uint16_t port() const { return port_; }
   /// The value of a key, as etcdctl prints it.
@@ -29,6 +31,7 @@ class Etcd {
   void start(const std::string& scheme, const std::vector<std::string>& more);
   TemporaryDirectory data_;
   std::uint16_t port_, peer_port_;
+  int lives_ = 0;
   std::unique_ptr<Job> process_;
 };
 

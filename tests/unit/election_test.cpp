@@ -76,6 +76,36 @@ TEST_CASE("an agent follows the leader that is there", "[election]") {
     agent.on(Found{Leader{Revision{8}, LeaseId{80}, other.address}});
     CHECK(agent.did<Follow>());
   }
+  SECTION("and one of an etcd that was begun anew, whose revisions say nothing") {
+    agent.on(LineUp{}).on(LineDown{}).on(Found{Leader{other.created, LeaseId{71}, "10.0.0.8:4711"}});
+    REQUIRE(agent.did<Follow>());
+    CHECK(agent.did<Follow>()->address == "10.0.0.8:4711");
+  }
+  SECTION("and when the line comes back by itself, looks whether that one still holds the office") {
+    agent.on(LineUp{}).on(LineDown{}).on(Found{other}).on(LineUp{});
+    REQUIRE(agent.did<Look>());
+    SECTION("it does") {
+      agent.on(Found{other});
+      CHECK(agent.actions.empty());
+      CHECK_FALSE(agent.election.wake_at());
+    }
+    SECTION("another was elected while it was frozen") {
+      agent.on(Found{Leader{Revision{8}, LeaseId{80}, "10.0.0.8:4711"}});
+      REQUIRE(agent.did<Follow>());
+      CHECK(agent.did<Follow>()->address == "10.0.0.8:4711");
+      agent.on(LineUp{});
+      CHECK_FALSE(agent.did<Look>());
+    }
+    SECTION("nobody does, or etcd is away: it looks again") {
+      if (GENERATE(true, false)) agent.on(Found{});
+      else agent.on(Unanswered{"no answer"});
+      agent.tick();
+      REQUIRE(agent.did<Look>());
+      CHECK_FALSE(agent.did<Grant>());
+      agent.on(Found{Leader{Revision{8}, LeaseId{80}, "10.0.0.8:4711"}});
+      CHECK(agent.did<Follow>());
+    }
+  }
   SECTION("but not one that has no address yet") {
     agent.on(LineUp{}).on(LineDown{}).on(Found{Leader{Revision{8}, LeaseId{80}, ""}});
     CHECK_FALSE(agent.did<Follow>());

@@ -115,6 +115,7 @@ void Supervisor::join() {
     join.seat = world_.seat;
     // The end of the job is told next, and is to be heard before anybody concludes who is missing and has workers stopped.
     if (!job_over_) join.coordinated_by = world_.coordinated_by;
+    join.coordinator_fell_silent = join.coordinated_by && coordinator_silent_;
   }
   if (phase_ == Phase::running) {
     const bool failed = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.ending && !w.ending->ok(); });
@@ -151,6 +152,7 @@ void Supervisor::on_link_down(const Failure& why) {
   const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
   say(Level::warning, fmt::format("waiting for {}; {}it is tried for another {}", waiting_for_,
                                   phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
+  if (served_) coordinator_silent_ = why.code == Code::deadline_passed;
   link_up_ = served_ = false;
   look_again_at_.reset();
   hold_the_broken();

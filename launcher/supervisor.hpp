@@ -306,6 +306,7 @@ class Supervisor {
   bool served_ = false;  // a coordinator has confirmed world_ on this link: its store answers
   bool job_over_ = false;
   bool told_job_ = false;     // the coordinator knows that the workers of this generation are a Job's
+  bool coordinator_silent_ = false;  // the last line ended because nothing came any more
   bool own_failure_ = false;  // a worker of this node ended this generation
   bool peer_lost_ = false;    // a worker of this node said so of this generation
   std::string peer_lost_why_; // in its words

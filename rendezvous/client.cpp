@@ -254,10 +254,11 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     if (over_) return take_leave();
     attempt_.reset();
     const Address& address = addresses_[next_address_];
+    const bool silent = was_up && why.find("keepalive") != why.npos;  // gRPC's own words for a ping without an answer
     if (!was_up) why += advice(why);
     // Another address of the same name may answer; only the whole list counts as an attempt.
     if (!was_up && ++next_address_ < addresses_.size()) return open();
-    failed({Code::unreachable, Remedy::retry, fmt::format("{}: {}", address.text, in_plain_words(why))});
+    failed({silent ? Code::deadline_passed : Code::unreachable, Remedy::retry, fmt::format("{}: {}", address.text, in_plain_words(why))});
   }
   void take_leave() {
     attempt_.reset();

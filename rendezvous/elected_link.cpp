@@ -181,7 +181,12 @@ class Link final : public ElectedLink, public Ledger {
   void perform(const election::Follow& a) {
     const auto endpoint = endpoint_of(a.address);
     if (!endpoint) return tell_down(fmt::format("the leader key in etcd holds `{}`, which is no HOST:PORT", a.address.substr(0, 80)));
-    line_ = connect_to_coordinator(loop_, *endpoint, setting_.timeouts, rng_.next64(), line_handler(), setting_.access);
+    // It was up, to one that holds the office no longer.
+    if (std::exchange(up_, false)) tell_down(fmt::format("another agent was elected, at {}", a.address));
+    // It asks for a sign of life after one half of the limit, and waits for the other: who is silent for so long has lost its office.
+    Timeouts timeouts = setting_.timeouts;
+    timeouts.heartbeat_limit = std::max(timeouts.heartbeat_limit / 2, timeouts.heartbeat);
+    line_ = connect_to_coordinator(loop_, *endpoint, timeouts, rng_.next64(), line_handler(), setting_.access);
   }
   void perform(const election::Lead& a) {
     created_ = a.created;

@@ -25,7 +25,7 @@ class NodeLink {
     /// The stream is up (again): the agent answers with Join.
     std::function<void()> connected;
     /// The stream is down, or could not be opened: says with whom and why. Called once per change of reason.
-    std::function<void(const Failure&)> disconnected;
+    std::function<void(const Failure&)> disconnected;  ///< `deadline_passed`: the other end gave no sign of life any more.
     std::function<void(const CoordinatorMessage&)> message;
     /// No longer `is_taking_leave`.
     std::function<void()> took_leave{};

@@ -279,11 +279,13 @@ void Round::claim(Node& node, Instant now) {
 
 // All others are here, and each of them says that it was coordinated in the process of the one that is not. That process
 // has ended with its coordinator; or it keeps its own line to it, and will never come. Only where coordinators are elected it
-// may have stepped down, and come like the others: there it is waited for, unless the generation cannot go on anyway.
+// may have stepped down, and come like the others: there it is waited for, unless the generation cannot go on anyway, or that
+// process fell silent to all others: so would any node be lost.
 bool Round::only_its_coordinator_is_missing() const {
   const Recovery& recovery = *recovery_;
   if (recovery.seats.size() + 1 != recovery.shape.nodes && !ELRUN_PLANTED(others_are_not_waited_for)) return false;
-  if (setup_.elected && !recovery.is_hopeless && !ELRUN_PLANTED(stepped_down_is_not_waited_for)) return false;
+  const bool fell_silent = std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) { return nodes_.at(seat.second).join.coordinator_fell_silent; });
+  if (setup_.elected && !recovery.is_hopeless && !fell_silent && !ELRUN_PLANTED(stepped_down_is_not_waited_for)) return false;
   return std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) {
     const std::optional<std::uint32_t>& place = nodes_.at(seat.second).join.coordinated_by;
     return place && *place < recovery.shape.nodes && !recovery.seats.contains(*place);

@@ -193,6 +193,7 @@ struct PutNodeMessage {
     join.set_role(m.role);
     if (m.coordinated_by) join.set_coordinated_by(*m.coordinated_by);
     join.set_confirms_verdict(m.confirms_verdict);
+    join.set_coordinator_fell_silent(m.coordinator_fell_silent);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -298,6 +299,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.role = check.text("role", in.role(), wire_name_max);
   out.coordinated_by = check.coordinated_by(in);
   out.confirms_verdict = in.confirms_verdict();
+  out.coordinator_fell_silent = in.coordinator_fell_silent();
   return check.finish<NodeMessage>(std::move(out));
 }
 

@@ -1538,6 +1538,15 @@ TEST_CASE("who was elected may step down and come like the others: it is waited 
     CHECK(bench.last<Revoke>(a));
     CHECK(bench.last<Revoke>(c));
   }
+  SECTION("it fell silent to all others, as any node that is lost") {
+    Join silent_c = bench.a_resuming_join("c", old.c), silent_a = bench.a_resuming_join("a", old.a);
+    silent_c.coordinator_fell_silent = silent_a.coordinator_fell_silent = true;
+    const auto c = bench.join(silent_c);
+    CHECK(bench.count<Revoke>(a) == 0);  // to one it did not: that one knows that it lives
+    bench.say(a, silent_a);
+    CHECK(bench.last<Revoke>(a));
+    CHECK(bench.last<Revoke>(c));
+  }
   SECTION("that is heard of later") {
     const auto c = bench.resume("c", old.c);
     bench.pass(1s);

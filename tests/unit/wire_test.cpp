@@ -33,6 +33,7 @@ Join a_join() {
   join.role = "trainer";
   join.coordinated_by = 0;
   join.confirms_verdict = true;
+  join.coordinator_fell_silent = true;
   return join;
 }
 

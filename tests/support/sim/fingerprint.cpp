@@ -27,10 +27,10 @@ void Fingerprint::add(const StoreMemory& memory) {
 }
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
-  const auto& [options, now, actions, phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, told_job, own_failure,
+  const auto& [options, now, actions, phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, told_job, coordinator_silent, own_failure,
                peer_lost, peer_lost_why, node_restarts, step, remembered, signals, leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at, acknowledge_by, hang, hang_at_start,
                end_hung_at, hung_were_asked, stopped_at, waiting_for] = supervisor;  // hangs are not looked for in this world, and only jobs ask for what is remembered
-  all(phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, told_job, own_failure, peer_lost, node_restarts, step, signals,
+  all(phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, told_job, coordinator_silent, own_failure, peer_lost, node_restarts, step, signals,
       leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at, acknowledge_by, stopped_at, waiting_for);
 }
 

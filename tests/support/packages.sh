@@ -2,6 +2,9 @@
 # on Debian 12, Debian 13 and Ubuntu 24.04 (the names are the same). Where all is there it takes milliseconds and needs no rights.
 # CUDA and NCCL are optional and stay the machine's own business: the build takes them when they are there.
 
+# The compiler's cache is asked with paths relative to the build folder: a clone in another place finds what this one compiled.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR-$PWD} CCACHE_NOHASHDIR=1
+
 elrun_packages=(g++ cmake ninja-build ccache pkg-config libboost-dev libfmt-dev libssl-dev zlib1g-dev nlohmann-json3-dev
   libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libgrpc++-dev catch2)
 

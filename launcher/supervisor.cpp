@@ -208,6 +208,7 @@ void Supervisor::on_message(const World& m) {
   waiting_for_.clear();
   look_again_at_.reset();
   own_failure_ = peer_lost_ = told_job_ = false;
+  unreachable_.clear();
   broken_line_at_.reset();
   step_ = 0;  // steps may be done again
   calls_.clear();
@@ -255,6 +256,7 @@ void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
   served_ = true;
   world_.coordinated_by = m.coordinated_by;
+  tell_of_the_unreachable();
   if (peer_lost_) tell_of_broken_line();  // it means to go on in spite of that
   if (!ELRUN_PLANTED(done_is_not_reported_again)) report_to_coordinator();
   if (m.fresh)  // its store waits for what all nodes remember

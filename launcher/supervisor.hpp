@@ -254,6 +254,7 @@ class Supervisor {
   void excuse_own_nap(Instant last_event);
   void hold_the_broken();
   void tell_of_broken_line();
+  void tell_of_the_unreachable();
   void note_loss();
   void welcome(std::size_t worker);
   [[nodiscard]] Place place_of(std::size_t worker, const Membership& membership) const;
@@ -310,6 +311,7 @@ class Supervisor {
   bool own_failure_ = false;  // a worker of this node ended this generation
   bool peer_lost_ = false;    // a worker of this node said so of this generation
   std::string peer_lost_why_; // in its words
+  std::vector<PeerUnreachable> unreachable_;  // what workers of this node said of peers in this generation
   std::uint32_t node_restarts_ = 0;
   std::uint64_t step_ = 0;                 // highest decided
   Session::Remembered remembered_;         // what workers that start again are told

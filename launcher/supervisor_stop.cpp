@@ -106,6 +106,11 @@ void Supervisor::hold_the_broken() {
   }
 }
 
+// Who of the two is kept out is for the coordinator to say, which hears of both.
+void Supervisor::tell_of_the_unreachable() {
+  for (const PeerUnreachable& peer : unreachable_) act(Send{peer});
+}
+
 // Two workers live and cannot talk to each other any more: only a new generation connects them again.
 void Supervisor::tell_of_broken_line() {
   broken_line_at_.reset();

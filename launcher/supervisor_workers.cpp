@@ -14,6 +14,7 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr Duration last_words = 1s;  // of a worker that has ended: its connection ends with it, unless a child of its holds that
+constexpr std::size_t peer_words_max = 300;  // of why a peer cannot be reached
 constexpr Duration broken_line_most = 10s;  // well before workers give up waiting for the word that their generation is over
 
 }  // namespace
@@ -285,6 +286,11 @@ void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
   if (phase_ == Phase::running && m.why.code == Code::peer_lost) {
     workers_[*i].cannot_go_on = true;
     hold_the_broken();
+    const auto known = [&](const PeerUnreachable& u) { return u.rank == rank_of(*i); };
+    if (m.unreachable && m.why.peer && std::none_of(unreachable_.begin(), unreachable_.end(), known)) {
+      unreachable_.push_back({m.generation, rank_of(*i), m.why.peer->value(), workers_[*i].is_job, m.why.what.substr(0, peer_words_max)});
+      if (link_up_ && served_) act(Send{unreachable_.back()});
+    }
     // A worker that died or a node that fell silent is known by then, and is the better reason.
     if (!broken_line_at_) broken_line_at_ = now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most);
     if (std::exchange(peer_lost_, true)) return;

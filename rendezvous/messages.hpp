@@ -160,6 +160,15 @@ struct MoreWorkers {
 struct WorkersAreJob {
   Generation generation;
 };
+/// A worker of this node cannot reach one of another node, which may live all the same: no packet of it comes, or no connection.
+/// Not said of a peer that closed its connection.
+struct PeerUnreachable {
+  Generation generation;
+  std::uint32_t rank = 0;  ///< In that generation
+  std::uint32_t peer = 0;  ///< As well
+  bool is_job = false;
+  std::string what;        ///< In the worker's words
+};
 /// The verdict was read: nobody has to stay for this node any more. The last word of a node, as that was the coordinator's.
 struct VerdictHeard {};
 struct StoreCall {
@@ -170,7 +179,7 @@ struct StoreCallerGone {
   std::uint64_t worker = 0;
 };
 using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave,
-                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob>;
+                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ void Round::on(const StreamBroken& event, Instant now) {
     // Whoever confirms a verdict may not have read it: it comes back, or the linger ends.
     if (verdict_ && (!node->second.join.confirms_verdict || stream->second.in_process || ELRUN_PLANTED(verdict_is_not_confirmed))) {
       told_.insert(node->first);
-      remove(node, false);
+      remove(node, false, now);
     } else {
       change(node->second, [&](Node& n) {
         n.stream.reset();
@@ -158,6 +158,8 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (!current(more->generation) || !runs()) return;
     if (growing_.empty()) growing_since_ = now;
     growing_.insert(id);
+  } else if (const auto* unreachable = std::get_if<PeerUnreachable>(&message)) {
+    if (current(unreachable->generation) && runs()) note_apart(node, *unreachable, now);
   } else if (const auto* finished = std::get_if<JobFinished>(&message)) {
     // Also after the revocation, and for a generation of another coordinator: all members decided it before any of them
     // acknowledged the end, and no later one was begun here.
@@ -178,7 +180,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
   } else if (std::holds_alternative<VerdictHeard>(message)) {
-    if (verdict_) told_.insert(id), remove(nodes_.find(id), true);
+    if (verdict_) told_.insert(id), remove(nodes_.find(id), true, now);
   }
 }
 
@@ -197,39 +199,50 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   note_death(std::move(death));
   if (!runs()) return;
   is_job_ |= failed.is_job;
+  if (apart_) return part(now);  // a program that only ends when it cannot reach a peer
   if (!put_off(*me, failed, now)) judge(*me, failed, std::move(why), now);
 }
 
 // What the failure costs, and whether the job goes on: by the rules of the job, whatever the dead process had said of itself.
 void Round::judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now) {
   const NodeId id = member.node;
-  const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : is_job_ ? job_restarts : 0;
   const bool wrong_configuration = is_job_ && failed.exit_code == exit_code_configuration;
   History& history = note_failure_of(id, failed);
   const bool dispensable = is_job_ && others_can_go_on(id) && !ELRUN_PLANTED(bad_node_ends_the_job);
   // Where others have trained with the same configuration, it is this node that is wrong.
-  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget == 0) || (wrong_configuration && newest_step_ > 0 && !stepped_));
+  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget() == 0) || (wrong_configuration && newest_step_ > 0 && !stepped_));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
-  const bool free_of_charge = is_job_ && progressed_ && budget > 0;
-  if (!harms_itself) progressed_ = false, note_failure_at_start(failed, now);
+  if (!harms_itself) note_failure_at_start(failed, now);
   for (const auto& [at, broken] : broken_)
     if (broken != id && nodes_.at(broken).member && !done_.contains(broken)) suspects_.insert(broken);
-  if (harms_itself)
+  if (harms_itself) {
     why.what += excluded ? fmt::format("; node {} is excluded, and the others go on", id.value())
                          : fmt::format("; failure {} of {} in a row, then node {} is excluded: it costs no restart, for the others can do without it", history.failures, exclude_after, id.value());
-  else if (wrong_configuration)
-    failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
-  else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget)
-    failing_ = {now + deaths_heard,
-                budget == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget)};
-  if (!harms_itself)
-    why.what += failing_       ? fmt::format("; {}", failing_->why)
-                : free_of_charge ? "; this restart is free: there was progress since the last one"
-                                 : fmt::format("; restart {} of {}{}", restarts_.used, budget,
-                                               alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start", seconds(pause_until_ - now), alike_) : "");
-  revoke(std::move(why), true, now);
+    revoke(std::move(why), true, now);
+  } else {
+    charge(std::move(why), failed.exit_code, now);
+  }
   blamed_ = id;
   if (excluded) exclude(id, now);
+}
+
+std::int32_t Round::budget() const { return options().max_restarts >= 0 ? options().max_restarts : is_job_ ? job_restarts : 0; }
+
+// The generation ends by a failure: what that costs.
+void Round::charge(Failure why, std::int32_t exit_code, Instant now) {
+  const bool wrong_configuration = is_job_ && exit_code == exit_code_configuration;
+  const bool free_of_charge = is_job_ && progressed_ && budget() > 0;
+  progressed_ = false;
+  if (wrong_configuration)
+    failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
+  else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget())
+    failing_ = {now + deaths_heard,
+                budget() == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget())};
+  why.what += failing_       ? fmt::format("; {}", failing_->why)
+              : free_of_charge ? "; this restart is free: there was progress since the last one"
+                               : fmt::format("; restart {} of {}{}", restarts_.used, budget(),
+                                             alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start", seconds(pause_until_ - now), alike_) : "");
+  revoke(std::move(why), true, now);
 }
 
 // A program that fails the same way whenever it starts would use up its restarts before what it needs (a file server, a
@@ -257,7 +270,7 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
   const bool ends_generation = node->second.member && runs() && !done_.contains(id) && !verdict_;
   if (ends_generation) lost_[id] = "it left: " + why;
   const StreamNumber stream = *node->second.stream;
-  remove(node, false);
+  remove(node, false, now);
   streams_.at(stream).node.reset();  // it stays open while its workers end
   if (ends_generation)
     revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, false, now);

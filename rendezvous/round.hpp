@@ -15,6 +15,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/planted.hpp"
 #include "lib/base/timeouts.hpp"
+#include "rendezvous/exclusion.hpp"
 #include "rendezvous/messages.hpp"
 
 namespace elrun::inline v0 {
@@ -62,6 +63,10 @@ constexpr std::uint32_t exclusion_doublings_max = 8;
 /// worker of theirs says so when its session is open. Waited for only where the others satisfy the minimum.
 constexpr Duration kind_known_within = 10s;
 constexpr std::size_t histories_max = 1024;    ///< Nodes whose failures are remembered.
+/// From the first word of two members that cannot reach each other to the end of their generation: others may say so as well, and
+/// both are to be heard of here.
+constexpr Duration apart_gather = 2s;
+constexpr std::size_t apart_max = 4096;        ///< Such pairs that are told apart, in one generation.
 constexpr std::size_t refused_max = 16;        ///< Nodes that were refused and are remembered by name, and
 constexpr std::size_t refused_text_max = 256;  ///< how much of the reason.
 constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
@@ -169,7 +174,7 @@ class Round {
     bool member = false;                 // of generation_
     bool owes = false;                   // has to acknowledge the end of generation_
     bool ready = false;                  // waits for a world
-    bool excluded = false;               // and gets none for a while
+    bool excluded = false;               // and gets none for a while: its workers fail, or it and another cannot reach each other
     std::uint64_t told = 0;              // the explanation it has
   };
   /// Another process that joined under the name of a node that has a stream. Whether the node lives is known soon.
@@ -198,6 +203,14 @@ class Round {
     std::int32_t exit_code = 0;
     std::string what;
     WorkerDeath worker;
+  };
+  /// Members say that they cannot reach each other, though each of them reaches this coordinator.
+  struct Apart {
+    Instant since;    // the first word of it
+    Instant look_at;  // whether both were heard of since
+    std::set<ApartNodes> pairs;
+    PeerUnreachable first;
+    NodeId by;        // who said it
   };
   /// No restart is left; the verdict is given when the workers have ended, or then.
   struct Failing {
@@ -264,6 +277,22 @@ class Round {
   void lift_exclusions(Instant now);
   void note_decided_step();
   [[nodiscard]] std::string why_excluded(const NodeId& id, Instant now) const;
+
+  // Members that cannot reach each other, round_apart.cpp
+  void note_apart(const Node& node, const PeerUnreachable& said, Instant now);
+  void judge_apart(Instant now);
+  void part(Instant now);
+  void keep_out(const NodeId& id, std::string why, std::set<NodeId> apart_from, Instant now);
+  void let_in(const NodeId& id, Instant now);
+  void let_in_due(Instant now);
+  void let_in_needed(Instant now);
+  [[nodiscard]] bool heard_since(const NodeId& id, Instant then) const;
+  [[nodiscard]] const Member& member_of(std::uint32_t rank) const;
+
+  [[nodiscard]] bool is_kept_out(const NodeId& id, std::uint64_t incarnation) const;
+  void note_kept_out(const NodeId& id, Instant now);
+  [[nodiscard]] std::int32_t budget() const;
+  void charge(Failure why, std::int32_t exit_code, Instant now);
   void note_death(Death death);
   void note_failure_at_start(const WorkerFailed& failed, Instant now);
   void refuse_misfit(StreamNumber stream, const NodeId& id, const std::string& why);
@@ -276,7 +305,7 @@ class Round {
   void excuse(const NodeId& lost);
   void lose_the_silent(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);
-  void remove(Nodes::iterator node, bool close);
+  void remove(Nodes::iterator node, bool close, Instant now);
   void revoke(Failure why, bool failed, Instant now);
   void grow(Instant now);
   void form(Instant now);
@@ -348,6 +377,8 @@ class Round {
   std::set<NodeId> growing_;      // members that have more workers for the next generation
   Instant growing_since_{};
   std::vector<Death> deaths_;     // the earliest first
+  std::optional<Apart> apart_;    // of generation_, which is not over yet
+  Exclusions exclusions_;
   std::set<NodeId> suspects_;     // members whose streams were broken when the first worker failed: it may have lost them
   bool charged_ = false;          // that failure used up a restart
   std::optional<Failing> failing_;

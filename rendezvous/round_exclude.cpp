@@ -77,18 +77,14 @@ void Round::take_back_failure() {
   if (history->second.until) --history->second.exclusions;
   history->second.until.reset();
   if (history->second.failures > 0) --history->second.failures;
-  if (const auto node = nodes_.find(id); node != nodes_.end()) change(node->second, [](Node& n) { n.excluded = false; });
+  if (const auto node = nodes_.find(id); node != nodes_.end()) change(node->second, [&](Node& n) { n.excluded = is_kept_out(id, n.join.who.number); });
 }
 
 void Round::exclude(const NodeId& id, Instant now) {
   History& history = histories_.at(id);
   history.until = now + exclusion_first * (1 << std::min(history.exclusions, exclusion_doublings_max));
   ++history.exclusions;
-  if (const auto node = nodes_.find(id); node != nodes_.end())
-    change(node->second, [](Node& n) {
-      n.excluded = true;
-      n.told = 0;
-    });
+  note_kept_out(id, now);
   say(Level::warning, fmt::format("node {} is {}", id.value(), why_excluded(id, now)));
 }
 
@@ -99,14 +95,25 @@ std::string Round::why_excluded(const NodeId& id, Instant now) const {
                      std::ceil(seconds(std::max(history.until.value_or(now) - now, Duration{0}))));
 }
 
+// There are two reasons, and each has its own end.
+bool Round::is_kept_out(const NodeId& id, std::uint64_t incarnation) const {
+  const auto history = histories_.find(id);
+  return (history != histories_.end() && history->second.until) || exclusions_.of(id, incarnation) != nullptr;
+}
+
+void Round::note_kept_out(const NodeId& id, Instant now) {
+  const auto node = nodes_.find(id);
+  if (node == nodes_.end()) return;
+  change(node->second, [&](Node& n) {
+    const bool before = std::exchange(n.excluded, is_kept_out(id, n.join.who.number));
+    if (before && !n.excluded) n.arrived = now;
+    n.told = 0;
+  });
+}
+
 void Round::end_exclusion(const NodeId& id, Instant now) {
   histories_.at(id).until.reset();
-  if (const auto node = nodes_.find(id); node != nodes_.end())
-    change(node->second, [&](Node& n) {
-      n.excluded = false;
-      n.arrived = now;
-      n.told = 0;
-    });
+  note_kept_out(id, now);
 }
 
 void Round::end_exclusions(Instant now) {

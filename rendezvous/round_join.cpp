@@ -100,7 +100,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (fresh) {
     node->second.join = join;
     node->second.arrived = now;
-    if (const auto history = histories_.find(id); history != histories_.end()) node->second.excluded = history->second.until.has_value();
+    node->second.excluded = is_kept_out(id, join.who.number);
     count(node->second, true);
     say(Level::info, fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),
                                  lost_.contains(id) ? " again" : ""), true);

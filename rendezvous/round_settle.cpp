@@ -23,6 +23,8 @@ void Round::settle(Instant now) {
       end_recovery(std::string{recovery_->why}, now);
     judge_what_was_put_off(now);
     end_exclusions(now);
+    judge_apart(now);
+    let_in_due(now);
     grow(now);
     form(now);
     give_up(now);
@@ -91,7 +93,7 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   const auto node = nodes_.find(id);
   const bool member = node->second.member, done = done_.contains(id);
   const Former former{node->second.join.who.number, node->second.newest};
-  remove(node, true);
+  remove(node, true, now);
   if (verdict_) return;
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
   if (!member) return;
@@ -103,13 +105,14 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
     revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, true, now);
 }
 
-void Round::remove(Nodes::iterator node, bool close) {
+void Round::remove(Nodes::iterator node, bool close, Instant now) {
   if (const auto stream = node->second.stream; stream && close) {
     actions_.emplace_back(CloseStream{*stream});
     forget(*stream);
   }
   if (recovery_) std::erase_if(recovery_->seats, [&](const auto& seat) { return seat.second == node->first; });
   count(node->second, false);
+  exclusions_.gone(node->first, now);
   nodes_.erase(node);
   if (!nodes_.empty()) return;
   forming_since_.reset();
@@ -124,6 +127,7 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   ELRUN_ASSERT(runs());
   revoked_ = true;
   unjudged_.reset();
+  apart_.reset();
   cause_ = why.what;
   restarts_.generations += failed ? 1 : 0;
   forming_since_ = now;
@@ -192,6 +196,7 @@ bool Round::whoever_is_left_waits() const {
 void Round::form(Instant now) {
   if (runs() || recovery_ || now < hold_until_ || now < pause_until_) return;
   if (waiting_ < needed()) lift_exclusions(now);
+  if (waiting_ < needed()) let_in_needed(now);
   if (waiting_ < needed()) return enough_since_.reset();
   if (!enough_since_) enough_since_ = now;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act

@@ -33,6 +33,10 @@ std::string Round::missing() const {
   std::vector<std::string> refused;
   for (const auto& [id, why] : refused_) refused.push_back(fmt::format("{} ({})", id.value(), why));
   if (!refused.empty()) text += fmt::format("; refused: {}", some_of(refused));
+  std::vector<std::string> kept_out;
+  for (const auto& [id, node] : nodes_)
+    if (const Exclusion* out = exclusions_.of(id, node.join.who.number)) kept_out.push_back(fmt::format("{} ({})", id.value(), out->why));
+  if (!kept_out.empty()) text += fmt::format("; kept out: {}", some_of(kept_out));
   return text;
 }
 
@@ -77,7 +81,11 @@ void Round::explain(Instant now) {
     const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
     if (!waits || node.told == explanation_) continue;
     node.told = explanation_;
-    send(node, Waiting{.why = node.excluded ? why_excluded(id, now) : node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node")) : text,
+    const Exclusion* const out = exclusions_.of(id, node.join.who.number);
+    send(node, Waiting{.why = out != nullptr                      ? fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why, std::ceil(seconds(out->until - now)))
+                              : node.excluded                     ? why_excluded(id, now)
+                              : node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node"))
+                                                                  : text,
                        .running = runs() ? generation_ : Generation{}});
     ++told;
   }
@@ -104,6 +112,8 @@ void Round::wake(Instant now) {
     at(pause_until_);
     if (unjudged_) at(unjudged_->until);
     for (const auto& [id, history] : histories_) at(history.until);
+    at(exclusions_.next());
+    if (apart_) at(apart_->look_at);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
     if (!runs() && enough_since_ && living_members_all_ready()) at(closes_at());
     if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);

@@ -228,6 +228,14 @@ struct PutNodeMessage {
   void operator()(const VerdictHeard&) const { out.mutable_verdict_heard(); }
   void operator()(const MoreWorkers& m) const { put(m.generation, *out.mutable_more_workers()->mutable_generation()); }
   void operator()(const WorkersAreJob& m) const { put(m.generation, *out.mutable_workers_are_job()->mutable_generation()); }
+  void operator()(const PeerUnreachable& m) const {
+    wire::PeerUnreachable& unreachable = *out.mutable_peer_unreachable();
+    put(m.generation, *unreachable.mutable_generation());
+    unreachable.set_rank(m.rank);
+    unreachable.set_peer(m.peer);
+    unreachable.set_is_job(m.is_job);
+    unreachable.set_what(cut(m.what));
+  }
 };
 
 struct PutCoordinatorMessage {
@@ -318,6 +326,17 @@ Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
   return check.finish<NodeMessage>(std::move(out));
 }
 
+Result<std::optional<NodeMessage>> read(const wire::PeerUnreachable& in) {
+  Checker check{"PeerUnreachable"};
+  PeerUnreachable out;
+  out.generation = check.generation(in.generation());
+  out.rank = check.number<std::uint32_t>("rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
+  out.peer = check.number<std::uint32_t>("peer", in.peer(), 0, nodes_limit * workers_per_node_limit - 1);
+  out.is_job = in.is_job();
+  out.what = check.text("what", in.what(), wire_text_max);
+  return check.finish<NodeMessage>(std::move(out));
+}
+
 Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   Checker check{"World"};
   World out;
@@ -392,6 +411,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     case wire::ToCoordinator::kVerdictHeard: return std::optional<NodeMessage>{VerdictHeard{}};
     case wire::ToCoordinator::kMoreWorkers: return read_generation<MoreWorkers>("MoreWorkers", in.more_workers().generation());
     case wire::ToCoordinator::kWorkersAreJob: return read_generation<WorkersAreJob>("WorkersAreJob", in.workers_are_job().generation());
+    case wire::ToCoordinator::kPeerUnreachable: return read(in.peer_unreachable());
     case wire::ToCoordinator::CONTENT_NOT_SET: break;
   }
   return std::optional<NodeMessage>{};

@@ -79,7 +79,8 @@ class ELRUN_API Work {
 };
 
 /// One rank's hold on one generation. When that generation ends, or `revoke` is called, every call, also one that
-/// waits, fails with `generation_over`; a peer that goes away is `peer_lost`, and the group is over. After a failure
+/// waits, fails with `generation_over`; a peer that goes away is `peer_lost`, one whose host answers nothing for 15 s is
+/// `unreachable` (the session's agent is told), and the group is over. After a failure
 /// the contents of the buffers are unspecified and all later calls fail the same way.
 /// Calls come from one thread, in the same order on all ranks; `revoke` from any. Buffers are host memory, borrowed
 /// until the call returns. Every wait ends by its deadline (GroupOptions) and names the ranks that are missing.
@@ -91,7 +92,8 @@ class ELRUN_API Work {
 /// buffers are borrowed until the call is over, also when its Work is thrown away.
 class ELRUN_API ProcessGroup {
  public:
-  /// Connects to all peers of the session's generation. Every pair proves the generation's key to each other.
+  /// Connects to all peers of the session's generation. Every pair proves the generation's key to each other. The session
+  /// is there for as long as calls are made.
   static Result<ProcessGroup> join(Session& session, const GroupOptions& options = {});
 
   [[nodiscard]] const Membership& membership() const;

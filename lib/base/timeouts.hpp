@@ -19,6 +19,7 @@ struct Timeouts {
   Duration join = 600s;                ///< A node that is in no world after this long gives up (spares wait without end).
   Duration revocation = 2s;            ///< A worker's process acknowledges the end of its generation within this, or is killed.
   Duration returning = 30s;            ///< A worker whose process stays is back from its program within this (8 x its longest slot, if that is more), or is killed.
+  Duration peer_silence = 15s;         ///< A peer's host that answered nothing for this long, though it should have, cannot be reached: well above `heartbeat_limit`, for a node that is gone is missed by that.
   Duration collective = 600s;          ///< A collective call; deaths are told by agents, not by this.
   Duration connect = 60s;              ///< All peers of a new generation are connected within this.
   Duration drain = 25s;                ///< A planned leave is prepared within this ...
@@ -43,5 +44,6 @@ struct Timeouts {
 };
 
 static_assert(Timeouts{}.consistent());
+static_assert(2 * Timeouts{}.heartbeat_limit < Timeouts{}.peer_silence && Timeouts{}.peer_silence < Timeouts{}.connect);  // it cannot be set
 
 }  // namespace elrun::inline v0

@@ -39,6 +39,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
+#include "lib/base/timeouts.hpp"
 #include "lib/comm/copy.hpp"
 #include "lib/comm/frame.hpp"
 #include "lib/comm/handshake.hpp"
@@ -57,6 +58,9 @@ constexpr Duration handshake_max = 10s;      // for a whole handshake, so that a
 constexpr std::size_t strangers_max = 4096;  // accepted connections that have proved nothing yet
 constexpr Duration redial_most = 500ms;
 constexpr Duration accept_pause = 50ms;
+/// Wires are looked at this often. A peer of which so many looks in a row found no answer cannot be reached, though it may live.
+constexpr Duration wire_look = 1s;
+constexpr auto looks_max = static_cast<std::uint32_t>(Timeouts{}.peer_silence / wire_look), looks_of_suspicion = looks_max / 3;
 /// Between seeing a peer go and failing for it. Whoever fails closes its connections, and its peers would name it instead
 /// of the one that went first; and the session, which knows the cause, mostly ends the generation within this.
 constexpr Duration loss_grace = 100ms;
@@ -113,7 +117,7 @@ bool is_to_own_address(int socket) {
 class Mesh::State : public std::enable_shared_from_this<State> {
  public:
   State(const Place& place, Transport transport, const std::string& name, Duration connect)
-      : me_{place.membership}, key_{name.empty() ? place.key : hmac_sha256(place.key, as_bytes("group " + name))}, name_{name}, transport_{transport}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, loss_timer_{loop_}, door_{loop_}, local_door_{loop_} {
+      : me_{place.membership}, key_{name.empty() ? place.key : hmac_sha256(place.key, as_bytes("group " + name))}, name_{name}, transport_{transport}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, loss_timer_{loop_}, wire_timer_{loop_}, door_{loop_}, local_door_{loop_} {
     std::uint64_t seed = 0;
     random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
     jitter_ = Rng{seed};
@@ -259,6 +263,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     bool checked = true;                    // frames for it have checksums
     std::optional<StreamSocket> socket;     // once both have proved the key
     std::string last_problem;               // why it is not connected yet
+    bool answers = false;                   // its host does: a connection was made, whoever took it
+    std::uint32_t unanswered = 0;           // looks in a row that found no answer to what was sent
     std::optional<Failure> lost;            // it is gone; fatal only to calls that still need it
     std::uint64_t call = 0;                 // number of the latest call with this peer
 
@@ -302,6 +308,10 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     timer_.async_wait([this](const ErrorCode& error) {
       if (!error && !connected_) fail(not_connected());
     });
+    wire_timer_.expires_after(Timeouts{}.peer_silence);
+    wire_timer_.async_wait([this](const ErrorCode& error) {
+      if (!error && !over_) fail_for_the_unreachable();
+    });
     open(door_, std::move(listener));
     if (local_listener) open(local_door_, std::move(local_listener));
     for (std::uint32_t rank = 0; rank < me_.rank.value(); ++rank) dial(peers_[rank]);
@@ -320,6 +330,22 @@ class Mesh::State : public std::enable_shared_from_this<State> {
             .remedy = Remedy::rejoin,
             .what = fmt::format("not connected in time with {} of {} ranks: {}{}{}", missing.size(), peers_.size() - 1, list_ranks(missing), why.empty() ? "" : "; ", why),
             .peer = missing.empty() ? std::nullopt : std::optional{missing.front()}};
+  }
+
+  /// Peers were listening before they told where. So whoever is not even connected to after all this time is behind a cable,
+  /// a switch or a firewall that lets nothing through, and it is not waited for any longer: that could be a long slot's time.
+  void fail_for_the_unreachable() {
+    std::vector<Rank> silent;
+    for (const Peer& peer : peers_)
+      if (peer.rank < me_.rank && !peer.socket && !peer.answers) silent.push_back(peer.rank);
+    if (silent.empty()) return;
+    const Peer& first = peers_[silent.front().value()];
+    fail(unreachable(first, fmt::format("no connection to {} in {} s{}{}", to_string(first.address), Timeouts{}.peer_silence / 1s, first.last_problem.empty() ? "" : ": ", first.last_problem) +
+                                (silent.size() > 1 ? "; nor to others: " + list_ranks(silent) : "")));
+  }
+
+  static Failure unreachable(const Peer& peer, const std::string& why) {
+    return {.code = Code::unreachable, .remedy = Remedy::rejoin, .what = fmt::format("rank {} cannot be reached: {}", peer.rank.value(), why), .peer = peer.rank};
   }
 
   StrangerHandle stranger(Fd fd, int family) {
@@ -406,6 +432,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
         dismiss(host);
         return not_reached(peer, connected.failure());
       }
+      peer.answers = true;
       introduce(host, peer);
     });
   }
@@ -523,6 +550,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     peer.checked = !(peer.same_boot && is_to_own_address(proved->socket->native_handle()));
     peer.socket = std::move(proved->socket);
     proved->socket.reset();
+    keep_alive(peer.socket->native_handle(), Timeouts{}.peer_silence);
     if (!peer.checked) limit_unread(peer.socket->native_handle(), unread_max);
     read_header(peer);
     connect_if_complete();
@@ -534,6 +562,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       if (peer.rank != me_.rank && !peer.socket) return;
     }
     timer_.cancel();
+    watch_the_wires();
     door_.listener.reset();
     local_door_.listener.reset();
     const std::lock_guard lock{mutex_};
@@ -711,12 +740,39 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     std::size_t used_;
   };
 
+  // --- wires ---
+
+  /// TCP itself tries again for a quarter of an hour. Looks are counted, not time: a process that was stopped for a while has
+  /// seen nothing.
+  void watch_the_wires() {
+    if (std::ranges::none_of(peers_, [](const Peer& peer) { return peer.socket && !peer.shares; })) return wire_timer_.cancel(), void();
+    wire_timer_.expires_after(wire_look);
+    wire_timer_.async_wait([this](const ErrorCode& error) {
+      if (error || over_) return;
+      for (Peer& peer : peers_) {
+        if (!peer.socket || peer.shares || peer.lost) continue;
+        peer.unanswered = calling_ && is_unanswered(peer.socket->native_handle()) ? peer.unanswered + 1 : 0;
+        if (peer.unanswered >= looks_max) lose(peer, asio::error::timed_out);
+      }
+      watch_the_wires();
+    });
+  }
+
+  /// Who gave up may have done so because of a peer that this rank cannot reach either: that one is to be named.
+  [[nodiscard]] std::optional<Failure> suspicion() const {
+    const auto least = std::ranges::max_element(peers_, {}, &Peer::unanswered);
+    if (least->unanswered < looks_of_suspicion) return {};
+    return unreachable(*least, fmt::format("nothing that was sent to it was answered in {} s", least->unanswered * (wire_look / 1s)));
+  }
+
   // --- the end ---
 
   /// A peer that has delivered what it owes may leave: only who still needs it fails.
   void lose(Peer& peer, const ErrorCode& error) {
     const bool in_order = error == asio::error::eof;
-    if (!peer.lost) {
+    if (!peer.lost && (error == asio::error::timed_out || error == asio::error::host_unreachable || error == asio::error::network_unreachable)) {
+      peer.lost = unreachable(peer, fmt::format("its host answered nothing for {} s", Timeouts{}.peer_silence / 1s));
+    } else if (!peer.lost) {
       peer.lost = Failure{.code = Code::peer_lost,
                           .remedy = Remedy::rejoin,
                           .what = fmt::format("rank {} is gone: {}", peer.rank.value(), in_order ? "it closed the connection" : error.message()),
@@ -733,6 +789,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     loss_timer_.expires_after(loss_grace);
     loss_timer_.async_wait([this, &peer, otherwise](const ErrorCode& error) {
       if (error || over_) return;
+      if (const auto silent = suspicion()) return fail(*silent);
       // Who has only given up did so because of another, mostly.
       fail(peer.lost ? *peer.lost : first_lost_ ? *first_lost_ : otherwise);
     });
@@ -766,6 +823,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     if (lanes_) lanes_->end();
     timer_.cancel();
     loss_timer_.cancel();
+    wire_timer_.cancel();
     door_.listener.reset();
     local_door_.listener.reset();
     for (const StrangerHandle& stranger : std::exchange(strangers_, {})) dismiss(stranger);
@@ -789,7 +847,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   // The communication thread's own.
   std::vector<Peer> peers_;
-  asio::steady_timer timer_, loss_timer_;
+  asio::steady_timer timer_, loss_timer_, wire_timer_;
   Door door_, local_door_;
   std::set<StrangerHandle> strangers_;
   Rng jitter_{0};

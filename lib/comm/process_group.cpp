@@ -45,12 +45,19 @@ class PartOfSession final : public Session {
   Place place_;
 };
 
+void tell_unreachable(Session& session, Failure why, const std::vector<Rank>& members) {
+  if (why.code != Code::unreachable || !why.peer) return;
+  if (!members.empty()) why.peer = members[why.peer->value()];
+  session.cannot_go_on(why);
+}
+
 }  // namespace
 
 class ProcessGroup::Impl {
  public:
-  Impl(Session& session, const Membership& membership, const GroupOptions& options, std::unique_ptr<Mesh> mesh)
-      : session_{session}, membership_{membership}, options_{options}, mesh_{std::move(mesh)}, sends_(world()), receives_(world()), calls_{std::make_unique<CallQueue>()} {}
+  /// `members`: of a part, the ranks in the session's world of its own ranks.
+  Impl(Session& session, const Membership& membership, const GroupOptions& options, std::unique_ptr<Mesh> mesh, std::vector<Rank> members = {})
+      : session_{session}, membership_{membership}, options_{options}, mesh_{std::move(mesh)}, members_{std::move(members)}, sends_(world()), receives_(world()), calls_{std::make_unique<CallQueue>()} {}
 
   ~Impl() {
     if (!calls_->started()) return;
@@ -76,7 +83,7 @@ class ProcessGroup::Impl {
     }
     const std::uint64_t given = Cursor<std::span<const std::byte>>{sends[me()]}.left(), taken = Cursor<std::span<std::byte>>{receives[me()]}.left();
     if (given != taken) return Failure{Code::protocol, Remedy::abort_group, fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken)};
-    return mesh_->exchange(sends, receives, whom, collective_.load(std::memory_order_relaxed));
+    return told(mesh_->exchange(sends, receives, whom, collective_.load(std::memory_order_relaxed)));
   }
 
   Result<void> all_gather(std::span<const std::byte> in, std::span<std::byte> out) {
@@ -154,8 +161,11 @@ class ProcessGroup::Impl {
     options.name = fmt::format("{}{}split {} color {}", options_.name, options_.name.empty() ? "" : ", ", number, *color);
     const auto rank = static_cast<std::uint32_t>(std::ranges::find(members, membership_.rank) - members.begin());
     PartOfSession part{session_, {membership_.generation, Rank{rank}, WorldSize{static_cast<std::uint32_t>(members.size())}}};
-    ELRUN_TRY_ASSIGN(auto mesh, Mesh::join(part, options.transport, options.name, options.connect));
-    return std::optional{ProcessGroup{std::make_unique<Impl>(session_, part.place().membership, options, std::move(mesh))}};
+    std::vector<Rank> whole;  // this group may be a part itself
+    for (const Rank member : members) whole.push_back(members_.empty() ? member : members_[member.value()]);
+    auto mesh = Mesh::join(part, options.transport, options.name, options.connect);
+    if (!mesh.ok()) return tell_unreachable(session_, mesh.failure(), whole), std::move(mesh).failure();
+    return std::optional{ProcessGroup{std::make_unique<Impl>(session_, part.place().membership, options, std::move(*mesh), std::move(whole))}};
   }
 
   Result<void> barrier() {
@@ -179,6 +189,12 @@ class ProcessGroup::Impl {
   }
 
  private:
+  /// A program may only end by it; who else could tell which two hosts cannot reach each other?
+  Result<void> told(Result<void> result) {
+    if (!result.ok()) tell_unreachable(session_, result.failure(), members_);
+    return result;
+  }
+
   void clear() {
     for (SendList& list : sends_) list.clear();
     for (ReceiveList& list : receives_) list.clear();
@@ -236,7 +252,7 @@ class ProcessGroup::Impl {
           receives_[r].push_back({out + given.begin * width, given.size() * width});
         }
       }
-      ELRUN_TRY(mesh_->exchange(sends_, receives_, {}, collective_.load(std::memory_order_relaxed), std::ref(fold_last)));
+      ELRUN_TRY(told(mesh_->exchange(sends_, receives_, {}, collective_.load(std::memory_order_relaxed), std::ref(fold_last))));
     }
     return {};
   }
@@ -246,6 +262,7 @@ class ProcessGroup::Impl {
   GroupOptions options_;
   std::atomic<Duration> collective_{options_.collective};  // of calls that begin now
   std::unique_ptr<Mesh> mesh_;
+  const std::vector<Rank> members_;
   // Kept between calls, so that a call allocates nothing once the first of its size was made.
   std::vector<SendList> sends_;
   std::vector<ReceiveList> receives_;
@@ -259,10 +276,11 @@ class ProcessGroup::Impl {
 Result<ProcessGroup> ProcessGroup::join(Session& session, const GroupOptions& options) {
   const char* const variable = std::getenv("ELRUN_TRANSPORT");
   ELRUN_TRY_ASSIGN(const Transport transport, choose_transport(options.transport, variable == nullptr ? std::nullopt : std::optional<std::string>{variable}));
-  ELRUN_TRY_ASSIGN(auto mesh, Mesh::join(session, transport, options.name, options.connect));
+  auto mesh = Mesh::join(session, transport, options.name, options.connect);
+  if (!mesh.ok()) return tell_unreachable(session, mesh.failure(), {}), std::move(mesh).failure();
   GroupOptions chosen = options;
   chosen.transport = transport;
-  return ProcessGroup{std::make_unique<Impl>(session, session.place().membership, chosen, std::move(mesh))};
+  return ProcessGroup{std::make_unique<Impl>(session, session.place().membership, chosen, std::move(*mesh))};
 }
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}

@@ -122,7 +122,11 @@ class Link {
   }
 
   void progress(StepNumber decided) { post(StepDecided{place_->membership.generation, decided.value()}); }
-  void cannot_go_on(Failure why) { post(GenerationOver{place_->membership.generation, std::move(why)}); }
+  void cannot_go_on(Failure why) {
+    const bool unreachable = why.code == Code::unreachable && why.peer;
+    why.code = Code::peer_lost;  // the one word for all of these that earlier agents know
+    post(GenerationOver{place_->membership.generation, std::move(why), {}, unreachable});
+  }
   void returns_within(Duration time) { returns_within_.store(time.count(), std::memory_order_relaxed); }
 
   [[nodiscard]] bool is_leaving() const { return leaving_.load(std::memory_order_relaxed); }
@@ -426,7 +430,7 @@ class LinkSession final : public Session {
     if (!forked()) link_->progress(decided);
   }
   void cannot_go_on(const Failure& why) override {
-    if (!forked() && why.code == Code::peer_lost) link_->cannot_go_on(why);
+    if (!forked() && (why.code == Code::peer_lost || why.code == Code::unreachable || why.code == Code::deadline_passed)) link_->cannot_go_on(why);
   }
   Result<void> next_generation(Deadline agreed_by) override {
     if (forked()) return in_child();

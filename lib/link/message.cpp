@@ -192,6 +192,7 @@ void fields(C& c, M& m) {
   fields(c, m.generation);
   fields(c, m.why);
   c.appended([&] { duration(c, m.returns_within); });
+  c.appended([&] { c.flag(m.unreachable); });
 }
 template <class C, Is<Returned> M>
 void fields(C& c, M& m) { fields(c, m.generation); }

@@ -64,6 +64,7 @@ struct GenerationOver {
   Generation generation;
   Failure why;
   Duration returns_within{0};  ///< Of an acknowledgement: the program may need this long to come back from its own code.
+  bool unreachable = false;    ///< With `peer_lost`: no packet of `why.peer` comes any more, or no connection to it; it may live.
 };
 /// Worker to agent: the program has taken its place in this generation.
 struct Returned {

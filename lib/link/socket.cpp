@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -150,6 +151,24 @@ SocketAddress local_address(int socket) {
 void set_no_delay(int socket) {
   const int on = 1;
   (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // without it all works, later
+}
+
+void keep_alive(int socket, Duration silence) {
+  const int on = 1, whole = std::max(static_cast<int>(silence / 1s), 3);
+  const int idle = whole / 3, between = std::max(whole / 6, 1), count = (whole - idle) / between;
+  (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &between, sizeof between);
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+// TCP_USER_TIMEOUT would end a connection to a peer that only does not read for so long. Of the probes of a window that
+// is closed, which come up to two minutes apart, one may be lost.
+bool is_unanswered(int socket) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  return info.tcpi_retransmits > 0 || info.tcpi_probes > 2;
 }
 
 void limit_unread(int socket, Bytes half) {

@@ -49,6 +49,12 @@ struct SocketAddress {
 [[nodiscard]] SocketAddress local_address(int socket);
 /// Small frames leave at once.
 void set_no_delay(int socket);
+/// While nothing is under way the system itself asks whether the peer's system is there, and ends the connection (ETIMEDOUT) when
+/// that answered nothing for about `silence`. While something is, see `is_unanswered`.
+void keep_alive(int socket, Duration silence);
+/// Something was sent, and sent again, and the peer's system has not answered since. A peer that only does not read is
+/// no such case, its system answers. False for what is no TCP.
+[[nodiscard]] bool is_unanswered(int socket);
 /// No more than about twice of this waits on its way to the peer, and none of the system's own ideas about it apply.
 void limit_unread(int socket, Bytes half);
 [[nodiscard]] StreamSocket adopt(boost::asio::io_context& loop, Fd socket, int family);

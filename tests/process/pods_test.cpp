@@ -224,6 +224,51 @@ TEST_CASE("packets that are lost in one direction only: the node is lost, and co
   for (Pod* pod : {&a, &b, &store}) CHECK(pod->job().wait() == 0);
 }
 
+TEST_CASE("two nodes that cannot reach each other, while both reach the coordinator: they are named, and the job goes on without one", "[pods][process][golden]") {
+  A_FABRIC();
+  Cluster cluster;
+  const Folder folder;
+  constexpr unsigned steps = 100000;
+  const auto gpt = gpt_arguments(folder / "text", steps);
+  Pod store{fabric, "coordinator", 10}, a{fabric, "a", 11}, b{fabric, "b", 12}, c{fabric, "c", 13};
+  REQUIRE(store.run(Cluster::store(patient)).line("serving"));
+  fabric.publish("coordinator", {store.address()});
+  enum class Cut { both_ways, one_way, from_the_beginning };
+  const Cut cut = GENERATE(Cut::both_ways, Cut::one_way, Cut::from_the_beginning);
+  CAPTURE(static_cast<int>(cut));
+  const auto part = [&] {
+    c.lose_packets_to(b);
+    if (cut != Cut::one_way) b.lose_packets_to(c);
+  };
+  if (cut == Cut::from_the_beginning) part();
+  int rank = 0;
+  for (Pod* pod : {&a, &b, &c}) pod->run(cluster.trainer("2:3", patient, rank++, gpt));
+  if (cut == Cut::from_the_beginning) {
+    REQUIRE(a.job().line("generation 1: 3 nodes", 60s));
+  } else {
+    REQUIRE(until(a.job(), "world=3 "));
+    REQUIRE(until(a.job(), "step="));
+    part();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto named = a.job().line("cannot reach each other, though both reach the coordinator", 60s);
+  REQUIRE(named);
+  CHECK_THAT(*named, Catch::Matchers::Contains("nodes b.") && Catch::Matchers::Contains(" and c.") && Catch::Matchers::Contains("the job goes on without c."));
+  REQUIRE(a.job().line("world=2 generation=2", 60s));
+  REQUIRE(a.job().line("step=", 60s));
+  const auto took = std::chrono::steady_clock::now() - begin;
+  std::printf("went on after %.1f s\n", std::chrono::duration<double>(took).count());
+  CHECK(took < 60s);
+  CHECK(b.runs("gpt", 1));
+  CHECK(c.job().line("this node is kept out: it and b.", 60s));
+  // Mended: it is let in again by itself, in the same process.
+  for (Pod* pod : {&b, &c}) pod->mend();
+  const bool back = a.job().line("world=3 generation=3", 90s).has_value();
+  if (!back) listen(store.job(), 1s), listen(c.job(), 1s);
+  INFO("coordinator: " << store.job().output() << "\nkept out: " << c.job().output());
+  CHECK(back);
+}
+
 TEST_CASE("a network in two halves: the half without the coordinator decides nothing and says so", "[pods][process]") {
   A_FABRIC();
   Cluster cluster;

@@ -62,6 +62,8 @@ class Node {
           words.push_back("caller gone");
         else if (std::holds_alternative<MoreWorkers>(send->message))
           words.push_back("more");
+        else if (const auto* u = std::get_if<PeerUnreachable>(&send->message))
+          words.push_back(fmt::format("unreachable {} {}{}", u->rank, u->peer, u->is_job ? " job" : ""));
       } else if (std::holds_alternative<LookAgain>(a))
         words.push_back("look again");
       else if (const auto* spawn = std::get_if<Spawn>(&a))

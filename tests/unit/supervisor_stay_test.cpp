@@ -215,6 +215,23 @@ TEST_CASE("two workers that lost each other and live are connected again by a ne
   }
 }
 
+TEST_CASE("a worker cannot reach a peer: the coordinator is told at once, and again by whoever did not hear it", "[supervisor][stay]") {
+  Node node = running();
+  const Message unreachable = GenerationOver{generation(1), {.code = Code::peer_lost, .what = "rank 3 cannot be reached", .peer = Rank{3}}, {}, true};
+  SECTION("at once, once") {
+    CHECK(node.tell(10, unreachable) == Words{"unreachable 0 3 job"});
+    CHECK(node.tell(10, unreachable).empty());
+    CHECK(node.tell(11, unreachable) == Words{"unreachable 1 3 job"});
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "revoke 11"});
+  }
+  SECTION("when it is back") {
+    node.on(LinkDown{});
+    CHECK(node.tell(10, unreachable) == Words{"revoke 10"});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0 broken"});
+    CHECK(node.hear(Resumed{generation(1)}) == Words{"unreachable 0 3 job", "failed 0 1 job"});
+  }
+}
+
 TEST_CASE("an agent that was itself asleep blames no worker for what it has not yet heard", "[supervisor][stay]") {
   constexpr Duration asleep = 20ms + returning;  // timers come first
   Node node = running();

@@ -123,6 +123,12 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 1, "exit code 1", true, 0s, {}, 6}})).rank == 6);
   CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve}})).generation == twelve);
   CHECK(std::get<WorkersAreJob>(there_and_back(NodeMessage{WorkersAreJob{twelve}})).generation == twelve);
+  const auto unreachable = std::get<PeerUnreachable>(there_and_back(NodeMessage{PeerUnreachable{twelve, 3, 5, true, "no answer"}}));
+  CHECK(unreachable.generation == twelve);
+  CHECK(unreachable.rank == 3);
+  CHECK(unreachable.peer == 5);
+  CHECK(unreachable.is_job);
+  CHECK(unreachable.what == "no answer");
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve, true}})).before_session);
   CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{.generation = twelve, .what = "exit code 127", .before_session = true}})).before_session);
@@ -296,7 +302,8 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {StoreCallerGone{5}, {}},
       {VerdictHeard{}, {}},
       {MoreWorkers{twelve}, {1}},
-      {WorkersAreJob{twelve}, {1}}};
+      {WorkersAreJob{twelve}, {1}},
+      {PeerUnreachable{twelve, 3, 5, true, "why"}, {1}}};
   for (const auto& [message, within] : to_coordinator) {
     CAPTURE(message.index());
     const auto understood = node_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));

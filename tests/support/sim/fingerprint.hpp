@@ -78,6 +78,7 @@ class Fingerprint {
   void add(const T& plain) { add_fields(plain); }
 
   void add(const Round& round);
+  void add(const Exclusions& exclusions);
   void add(const StoreCore& store);
   void add(const StoreMemory& memory);
   void add(const launcher::Supervisor& supervisor);

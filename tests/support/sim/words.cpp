@@ -20,6 +20,7 @@ std::string of(const StoreCall& m) { return fmt::format("StoreCall {} of worker#
 std::string of(const StoreCallerGone& m) { return fmt::format("StoreCallerGone worker#{}", m.worker); }
 std::string of(const VerdictHeard&) { return "VerdictHeard"; }
 std::string of(const WorkersAreJob& m) { return fmt::format("WorkersAreJob {}", to_string(m.generation)); }
+std::string of(const PeerUnreachable& m) { return fmt::format("PeerUnreachable {}: rank {} cannot reach {}: {}", to_string(m.generation), m.rank, m.peer, m.what); }
 std::string of(const MoreWorkers& m) { return fmt::format("MoreWorkers {}", to_string(m.generation)); }
 std::string of(const Refused& m) { return "Refused: " + m.failure.what; }
 std::string of(const Waiting& m) { return "Waiting: " + m.why; }

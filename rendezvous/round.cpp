@@ -164,16 +164,17 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     // Also after the revocation, and for a generation of another coordinator: all members decided it before any of them
     // acknowledged the end, and no later one was begun here.
     const Generation& last = finished->generation;
-    if (!verdict_ && (last == generation_ || last.number > generation_.number)) decide(0, {}, now);
+    if (!verdict_ && knows_the_end_of(node, last)) decide(0, {}, now);
   } else if (const auto* progress = std::get_if<Progress>(&message)) {
     if (!current(progress->generation)) return;
-    note_decided_step();
+    stepped_ = true;
     if (!progress_told_ || now - *progress_told_ >= progress_told_every) {
       say(Level::info, fmt::format("generation {}: step {} is decided", to_string(generation_), progress->step));
       progress_told_ = now;
     }
     if (progress->step <= newest_step_) return;  // done before, and again since: no further than at the last failure
     newest_step_ = progress->step;
+    forget_failures_of_members();
     progressed_ = true;
     growths_ = 0;
     alike_ = 0;
@@ -182,6 +183,14 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (std::holds_alternative<VerdictHeard>(message)) {
     if (verdict_) told_.insert(id), remove(nodes_.find(id), true, now);
   }
+}
+
+// Only a node that was in a generation knows that the job ended in it. While the members of this one are all here, a later one
+// with which it could have ended elsewhere would have needed them.
+bool Round::knows_the_end_of(const Node& node, const Generation& last) const {
+  if (last == generation_) return node.member || node.join.last == last;
+  const bool members_are_here = runs() && broken_.empty();
+  return last.number > generation_.number && node.join.last == last && !members_are_here;
 }
 
 void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {

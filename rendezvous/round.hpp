@@ -260,6 +260,7 @@ class Round {
   void change(Node& node, Change change);
   void count(const Node& node, bool in);
   void said(Node& node, const NodeMessage& message, Instant now);
+  [[nodiscard]] bool knows_the_end_of(const Node& node, const Generation& last) const;
   void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
   void judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now);
 
@@ -275,7 +276,7 @@ class Round {
   void end_exclusion(const NodeId& id, Instant now);
   void end_exclusions(Instant now);
   void lift_exclusions(Instant now);
-  void note_decided_step();
+  void forget_failures_of_members();
   [[nodiscard]] std::string why_excluded(const NodeId& id, Instant now) const;
 
   // Members that cannot reach each other, round_apart.cpp

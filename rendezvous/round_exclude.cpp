@@ -134,9 +134,8 @@ void Round::lift_exclusions(Instant now) {
   }
 }
 
-// All members had a part in it: they work.
-void Round::note_decided_step() {
-  stepped_ = true;
+// A step that none had decided before was decided now. All members had a part in it: they work.
+void Round::forget_failures_of_members() {
   if (histories_.empty()) return;
   std::erase_if(histories_, [&](const auto& entry) { return !entry.second.until && nodes_.contains(entry.first) && nodes_.at(entry.first).member; });
 }

@@ -1581,6 +1581,21 @@ TEST_CASE("a spare that comes to a fresh coordinator first does not take the pla
   }
 }
 
+TEST_CASE("that the job is over is believed of a node that was there alone", "[round]") {
+  Pair bench;
+  SECTION("not of a spare, for the generation that runs") { bench.say(bench.join("c"), JobFinished{bench.generation()}); }
+  SECTION("not of a spare, for a generation that it was in nowhere") {
+    bench.say(bench.join("c"), JobFinished{{bench.generation().number + 1, {}}});
+  }
+  SECTION("not of a later generation while all members of this one are here") {
+    Join join = bench.a_join("c");
+    join.last = {bench.generation().number + 1, {}};
+    bench.say(bench.join(join), JobFinished{join.last});
+  }
+  CHECK_FALSE(bench.round.verdict());
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+}
+
 TEST_CASE("a job that is over is over for a coordinator that was not there", "[round]") {
   Pair old;
   const World held = *old.last<World>(old.a);
@@ -1952,6 +1967,28 @@ TEST_CASE("a node that fails again and again after its start is excluded too", "
   bench.all_acknowledge();
   CHECK(bench.world(bench.a) == "a b");
   CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("node c is excluded, and the others go on"));
+  CHECK_FALSE(bench.round.verdict());
+}
+
+TEST_CASE("steps that are done again do not end a node's row of failures, new ones do", "[round][exclude]") {
+  Bad bench;
+  bench.say(bench.a, Progress{bench.generation(), 50});
+  const auto fail_after = [&](std::uint64_t step) {
+    bench.say(bench.a, Progress{bench.generation(), step});
+    bench.say(bench.c, failure(bench.generation(), true));
+    bench.all_acknowledge();
+    bench.pass(start_pause * 4);
+  };
+  SECTION("done again, behind the newest") {
+    for (int i = 0; i < 2; ++i) fail_after(40);
+    bench.say(bench.a, Progress{bench.generation(), 40});
+    bench.say(bench.c, failure(bench.generation(), true));
+    CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("node c is excluded, and the others go on"));
+  }
+  SECTION("new") {
+    for (std::uint64_t i = 1; i < 5; ++i) fail_after(50 + i);
+    CHECK(bench.world(bench.c) == "a b c");
+  }
   CHECK_FALSE(bench.round.verdict());
 }
 

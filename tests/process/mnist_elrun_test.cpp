@@ -107,7 +107,7 @@ TEST_CASE("workers killed at any time: the same state, the same accuracy, and ea
     const Ended ended = finish(*job);
     INFO(workers << " workers\n" << tail(ended.output));
     CHECK(ended.code == 0);
-    CHECK(ended.says("generation=2"));
+    CHECK((ended.says("generation=2") || ended.says("generation=3")));  // the killed worker's successor may be ready before the second one's first step
     CHECK(result_of(ended) == result_of(bare));
     CHECK(steps_in(log) == up_to_step(steps));
   });

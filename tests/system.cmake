@@ -6,6 +6,13 @@ add_test(NAME warnings_test COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_D
   -P ${CMAKE_CURRENT_SOURCE_DIR}/install/warnings.cmake)
 set_tests_properties(packages_test warnings_test PROPERTIES LABELS tidy TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
 
+# Links of all documents. tests/run.sh installs python3.
+find_program(ELRUN_PYTHON3 python3)
+if(ELRUN_PYTHON3)
+  add_test(NAME docs_links_test COMMAND ${ELRUN_PYTHON3} -B ${CMAKE_CURRENT_SOURCE_DIR}/tidy/docs_links.py ${PROJECT_SOURCE_DIR})
+  set_tests_properties(docs_links_test PROPERTIES LABELS tidy TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
+endif()
+
 # Each public header compiles alone, with std and elrun on the path and nothing else.
 file(GLOB public_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/elrun/*.hpp)
 set(header_sources "")

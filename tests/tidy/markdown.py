@@ -1,0 +1,48 @@
+"""What both tests of the documents need: the tree's *.md files, and their lines with what is code told apart."""
+
+import os
+import re
+from pathlib import Path
+
+FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+
+
+def documents(tree):
+    """Every *.md file below `tree`, but for builds, hidden folders and what a build has downloaded or made."""
+    found = []
+    for folder, names, files in os.walk(tree):
+        names[:] = sorted(n for n in names if not n.startswith((".", "build")) and n != "__pycache__")
+        found += [Path(folder) / f for f in sorted(files) if f.endswith(".md")]
+    return found
+
+
+class Block:
+    """A fenced block: its info string, the line on which it begins (1 is the first), and its lines."""
+
+    def __init__(self, info, line):
+        self.info, self.line, self.lines = info, line, []
+
+
+def read(path):
+    """The lines of a document as (number, text), without code; and its fenced blocks."""
+    text, blocks, block, fence = [], [], None, ""
+    before = ""  # an indented line is code only where a paragraph does not go on
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = FENCE.match(line)
+        if block is None and match:
+            fence, block = match[1], Block(match[2].strip(), number)
+            blocks.append(block)
+        elif block is not None and match and match[1].startswith(fence) and not match[2].strip():
+            block = None
+        elif block is not None:
+            block.lines.append(line)
+        elif line.startswith("    ") and not before.strip():
+            continue  # `before` stays: the next line of the same code
+        else:
+            text.append((number, line))
+            before = line
+            continue
+        before = ""
+    if block is not None:
+        raise SystemExit(f"{path}:{block.line}: a fenced block that does not end")
+    return text, blocks

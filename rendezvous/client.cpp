@@ -15,6 +15,7 @@
 
 #include <elrun/philox.hpp>
 
+#include "lib/base/words.hpp"
 #include "rendezvous.grpc.pb.h"
 #include "rendezvous/grpc.hpp"
 #include "rendezvous/grpc_access.hpp"
@@ -221,7 +222,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     if (!credentials.ok()) return failed(credentials.failure());
     attempt_ = std::make_unique<Attempt>(loop_, *this, addresses_[next_address_], endpoint_.host, *credentials, timeouts_);
     arm(timer_, timeouts_.heartbeat_limit, [this] {
-      if (!up_) attempt_->cancel(fmt::format("no answer within {} s", timeouts_.heartbeat_limit / 1s));
+      if (!up_) attempt_->cancel(fmt::format("no answer within {:.3g} s", seconds(timeouts_.heartbeat_limit)));
     });
   }
 

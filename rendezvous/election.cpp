@@ -131,6 +131,8 @@ void Election::follow(const Leader& leader) {
 }
 
 void Election::consider(const std::optional<Leader>& leader) {
+  // The one that is dialled holds the office no longer. It may be frozen, and answer when it thaws.
+  if (!leader || !leader->is_office_of(followed_)) is_first_line_ = false;
   if (!leader) {
     if (!options_.campaigns) {
       explain("no agent coordinates, and this one may not (is_host=0)");
@@ -264,7 +266,7 @@ void Election::on(const Unanswered& unanswered) {
   }
   if (phase_ == Phase::following && confirms_) return look_after(wait);
   if (phase_ != Phase::looking) return;
-  was_absent_ = false;
+  was_absent_ = is_first_line_ = false;
   explain(unanswered.why);
   look_after(wait);
 }

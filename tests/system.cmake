@@ -53,6 +53,10 @@ if(TARGET gpt AND TARGET elrun_launcher)
   if(TARGET job_end_test)  # not under the thread sanitizer
     add_dependencies(job_end_test elrun_launcher ending_worker)
   endif()
+  elrun_test(frozen_coordinator_test SOURCES process/frozen_coordinator_test.cpp support/etcd.cpp support/relay.cpp LABELS process golden grpc TIMEOUT 300)
+  if(TARGET frozen_coordinator_test)
+    add_dependencies(frozen_coordinator_test elrun_launcher holding_worker launcher_worker)
+  endif()
 endif()
 
 # The gpt sample for real: golden hash, kills, resizes.

@@ -106,6 +106,16 @@ TEST_CASE("an agent follows the leader that is there", "[election]") {
       CHECK(agent.did<Follow>());
     }
   }
+  SECTION("and asks also when the first line comes up after the office was lost: it was frozen while it was dialled") {
+    agent.tick();
+    if (GENERATE(true, false)) agent.on(Found{});
+    else agent.on(Unanswered{"no answer"});
+    agent.on(LineUp{});
+    REQUIRE(agent.did<Look>());
+    agent.on(Found{Leader{Revision{8}, LeaseId{80}, "10.0.0.8:4711"}});
+    REQUIRE(agent.did<Follow>());
+    CHECK(agent.did<Follow>()->address == "10.0.0.8:4711");
+  }
   SECTION("but not one that has no address yet") {
     agent.on(LineUp{}).on(LineDown{}).on(Found{Leader{Revision{8}, LeaseId{80}, ""}});
     CHECK_FALSE(agent.did<Follow>());

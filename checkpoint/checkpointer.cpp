@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -203,10 +204,12 @@ Result<RunRecord> Checkpointer::read_or_make_run() {
 
 // --- the start of a generation ---
 
-Result<void> Checkpointer::claim() {
+/// `above`: a fence that is known and cannot be found. Its number is not used again, so a checkpoint's name never means two of them.
+Result<void> Checkpointer::claim(FenceNumber above) {
   fence_ = 0;
   for (int tries = 0; tries < claim_tries_max; ++tries) {
-    ELRUN_TRY_ASSIGN(const FenceNumber highest, highest_fence(files_, root_));
+    ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(files_, root_));
+    const FenceNumber highest = std::max(found, above);
     if (highest >= fence_max)
       return Failure{Code::exhausted, Remedy::fix_config,
                      fmt::format("{} has used up its fence numbers; use another directory", root_.string())};
@@ -265,6 +268,7 @@ Result<RootView> Checkpointer::look(FenceNumber below, std::span<const Witness> 
     const CheckpointId id = view.highest->inherits.back();
     view.witnesses.push_back({.id = id, .says = fmt::format("fence {} of {} says that {} was there", view.highest->number, to_string(view.highest->author), to_string(id))});
   }
+  ELRUN_TRY(look_for_fences(below, view));
   if (!line.empty()) return view;
   for (const Found& f : view.found) {  // roots of elrun 0.1.0 have no acknowledgements, but a manifest names the checkpoint before it
     const auto left = read_manifest(files_, path_of(f.id));
@@ -274,9 +278,27 @@ Result<RootView> Checkpointer::look(FenceNumber below, std::span<const Witness> 
   if (run.ok() && !*run) return view;
   ELRUN_TRY_ASSIGN(const auto names, files_.list(root_));
   ELRUN_TRY_ASSIGN(const auto fences, find_fences(files_, root_));
-  if (fences.empty() || fences.front() >= below) view.hollow = fences_directory;
-  if (std::find(names.begin(), names.end(), checkpoints_directory) == names.end()) view.hollow = checkpoints_directory;
+  const bool has_directory = std::find(names.begin(), names.end(), checkpoints_directory) != names.end();
+  if (fences.empty() || fences.front() >= below || !has_directory)
+    view.hollow = fmt::format("has a {}, which its first save made, but {} is gone", run_file, has_directory ? fences_directory : checkpoints_directory);
   return view;
+}
+
+/// A fence is published before the first save under it. So a COMMIT whose fence is not there, nor a later one, says that gens/ lost some
+/// of its files, and with them what was acknowledged.
+Result<void> Checkpointer::look_for_fences(FenceNumber below, RootView& view) {
+  ELRUN_TRY_ASSIGN(const auto published, find_published_fences(files_, root_));  // after the checkpoints: another job may save meanwhile
+  for (const FenceNumber number : published)
+    if (number < below) view.newest_fence = std::max(view.newest_fence, number);
+  const Found* newest = nullptr;
+  for (const Found& f : view.found) {
+    view.newest_fence = std::max(view.newest_fence, f.id.fence);
+    if (f.committed && (newest == nullptr || std::tie(newest->id.fence, newest->id) < std::tie(f.id.fence, f.id))) newest = &f;
+  }
+  if (newest != nullptr && (published.empty() || published.back() < newest->id.fence))
+    view.hollow = fmt::format("holds {}, but {}/{}, which was written before it, is gone (was {} removed, or not copied with the rest?)", to_string(newest->id),
+                              fences_directory, fence_name(newest->id.fence), fences_directory);
+  return {};
 }
 
 /// Walks back from the newest until one passes all checks; `line` then ends with it, or is empty.
@@ -332,7 +354,9 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
 
     for (const Path& directory : {root_, root_ / fences_directory, root_ / checkpoints_directory})
       ELRUN_TRY(files_.make_directories(directory));
-    ELRUN_TRY(claim());  // before the listing: whatever was acknowledged until now is in it
+    FenceNumber above = 0;
+    for (const Witness& w : missing(before)) above = std::max(above, w.id.fence);
+    ELRUN_TRY(claim(above));  // before the listing: whatever was acknowledged until now is in it
 
     Start start{.fence = fence_};
     ELRUN_TRY_ASSIGN(RootView view, look(fence_, outside, start.notes));
@@ -368,9 +392,11 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
                             .gives_up = given_up_};
     ELRUN_TRY(publish_once(files_, root_ / fences_directory, fence_name(fence_), unique(), encode(fence)));
     if (has_state) return start;
-    log_.info(start.choice
-                  ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
-                  : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));
+    const bool was_empty = before.found.empty() && !before.highest && before.root.empty();
+    log_.info(start.choice ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
+              : was_empty  ? fmt::format("fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
+                                         fence_, root_.string())
+                           : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));
     return start;
   }();
   if (started.ok()) return started;

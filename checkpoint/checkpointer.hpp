@@ -47,7 +47,7 @@ struct Saver {
   WorldSize world{1};
   PlanIdentity plan;
   ModelTable model;
-  std::optional<std::uint64_t> begin_anew{};  ///< `--begin_anew`: the step of the checkpoint that a person gives up.
+  std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
 };
 
 /// What the leader decided at the start of a generation; the job publishes its bytes to all ranks.
@@ -121,9 +121,10 @@ class Checkpointer {
 
  private:
   Result<Start> start(std::span<const Witness> outside, bool has_state);
-  Result<void> claim();
+  Result<void> claim(FenceNumber above);
   Result<std::optional<FenceRecord>> highest_published(FenceNumber below, std::vector<std::string>& notes);
   Result<RootView> look(FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes);
+  Result<void> look_for_fences(FenceNumber below, RootView& view);
   Result<void> choose(std::vector<Found>& line, const std::string& root_identity, Start& start);
   Result<std::optional<RunRecord>> read_run();
   Result<std::optional<RunRecord>> read_or_rebuild_run(const std::vector<CheckpointId>& line);

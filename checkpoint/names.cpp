@@ -65,6 +65,24 @@ std::optional<CheckpointId> parse_acknowledgement_name(std::string_view name) {
   return CheckpointId{*step, *fence, static_cast<std::uint32_t>(*attempt)};
 }
 
+std::string to_string(const LossName& name) {
+  return name.fence ? fmt::format("{}@{}", name.step, *name.fence) : fmt::format("{}", name.step);
+}
+
+std::optional<LossName> parse_loss_name(std::string_view text) {
+  const auto number = [](std::string_view part, std::uint64_t most) -> std::optional<std::uint64_t> {
+    const std::size_t width = part.size();
+    const auto value = width > 0 && width <= 12 ? digits(part, width) : std::nullopt;
+    return value && *value <= most ? value : std::nullopt;
+  };
+  const std::size_t at = text.find('@');
+  const auto step = number(text.substr(0, at), step_max);
+  if (!step) return std::nullopt;
+  if (at == std::string_view::npos) return LossName{*step, {}};
+  const auto fence = number(text.substr(at + 1), fence_max);
+  return fence ? std::optional{LossName{*step, *fence}} : std::nullopt;
+}
+
 std::string shard_name(std::uint32_t rank, std::uint32_t world) {
   return fmt::format("r{:05}-of-{:05}.safetensors", rank, world);
 }

@@ -38,6 +38,17 @@ constexpr std::uint32_t world_max = 99'999;
 [[nodiscard]] std::string acknowledgement_name(const CheckpointId& id);
 [[nodiscard]] std::optional<CheckpointId> parse_acknowledgement_name(std::string_view name);
 
+/// Which lost checkpoint a person gives up (`--begin_anew`): `40@7` is the one of step 40 that was saved under fence 7. No later
+/// checkpoint of that step has the same name. `40` alone leaves the fence open.
+struct LossName {
+  std::uint64_t step = 0;
+  std::optional<FenceNumber> fence{};
+  friend bool operator==(const LossName&, const LossName&) = default;
+};
+[[nodiscard]] std::string to_string(const LossName& name);
+/// Nothing for any other text.
+[[nodiscard]] std::optional<LossName> parse_loss_name(std::string_view text);
+
 [[nodiscard]] std::string shard_name(std::uint32_t rank, std::uint32_t world);  ///< r00000-of-00016.safetensors
 [[nodiscard]] std::string part_name(std::uint32_t rank, std::uint32_t world);   ///< r00000-of-00016.part.json
 

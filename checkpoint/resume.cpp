@@ -62,6 +62,17 @@ std::vector<GivenUp> given_up_before(const RootView& view) {
   return view.highest ? view.highest->gives_up : std::vector<GivenUp>{};
 }
 
+bool names(const LossName& name, const CheckpointId& id) { return name.step == id.step && name.fence.value_or(id.fence) == id.fence; }
+LossName name_of(const CheckpointId& id) { return {id.step, id.fence}; }
+
+/// The newest that is lost: what a person has to name. Nobody knows a step of a root that lost its fences, so that one is step 0.
+CheckpointId newest_loss(const RootView& view, const std::vector<Found>& line, const std::vector<Witness>& lost, bool none_usable) {
+  CheckpointId newest{0, view.newest_fence, 1};
+  if (!lost.empty()) newest = std::max(newest, lost.front().id);
+  if (none_usable) newest = std::max(newest, line.back().id);
+  return newest;
+}
+
 /// Also what lies there without a COMMIT: of roots without acknowledgements nobody knows whether it had one, so retention must not
 /// take it for a leftover.
 std::vector<GivenUp> giving_up(const RootView& view, const std::vector<Witness>& lost) {
@@ -71,7 +82,7 @@ std::vector<GivenUp> giving_up(const RootView& view, const std::vector<Witness>&
   };
   for (const Found& f : view.found)
     if (!f.committed) add({f.id, view.root});
-  for (auto w = lost.rbegin(); w != lost.rend(); ++w) add({w->id, w->root});
+  for (auto w = lost.rbegin(); w != lost.rend(); ++w) add({w->id, w->root.empty() && !w->is_outside ? view.root : w->root});
   if (all.size() > given_up_max) all.erase(all.begin(), all.end() - given_up_max);
   return all;
 }
@@ -106,65 +117,77 @@ std::vector<Witness> missing(const RootView& view) {
 }
 
 std::variant<GoOn, Failure> resume(const RootView& view, std::optional<CheckpointId> usable,
-                                   const std::vector<std::string>& passed_over, std::optional<std::uint64_t> begin_anew) {
+                                   const std::vector<std::string>& passed_over, std::optional<LossName> begin_anew) {
   const std::vector<Witness> lost = missing(view);
   const std::vector<Found> line = timeline(view.found, view.highest);
   const bool none_usable = !line.empty() && !usable;
   const std::vector<GivenUp> before = given_up_before(view);
-  const bool used_up = begin_anew && std::any_of(before.begin(), before.end(), [&](const GivenUp& g) { return g.id.step == *begin_anew; });
+  const bool used_up = begin_anew && std::any_of(before.begin(), before.end(), [&](const GivenUp& g) { return names(*begin_anew, g.id); });
+  const std::string option = begin_anew ? "--begin_anew " + to_string(*begin_anew) : std::string{};
 
   if (lost.empty() && !none_usable && view.hollow.empty()) {
-    if (used_up) return GoOn{before, {fmt::format("--begin_anew {} has done its work before, and does nothing now: leave it out", *begin_anew)}};
+    if (used_up) return GoOn{before, {fmt::format("{} has done its work before, and does nothing now: leave it out", option)}};
     if (!begin_anew) return GoOn{before, {}};
     return must_change(Code::invalid_argument,
-                       fmt::format("--begin_anew {} gives up a checkpoint that cannot be found, but nothing is missed under {}: {}; leave the option out",
-                                   *begin_anew, view.where,
+                       fmt::format("{} gives up a checkpoint that cannot be found, but nothing is missed under {}: {}; leave the option out",
+                                   option, view.where,
                                    usable ? fmt::format("the newest checkpoint is {}", to_string(*usable)) : std::string{"nobody knows of a checkpoint"}));
   }
 
-  const std::uint64_t newest = !lost.empty() ? std::max(lost.front().id.step, none_usable ? line.back().id.step : 0)
-                               : none_usable ? line.back().id.step
-                                             : 0;
+  const CheckpointId newest = newest_loss(view, line, lost, none_usable);
   std::string why;
   if (!lost.empty())
     why = fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}:{}", lost.front().id.step, holds(view, line, lost), told(lost));
-  else if (!view.hollow.empty())
-    why = fmt::format("checkpoint root {} has a RUN.json, which its first save made, but {} is gone: nobody can tell whether checkpoints are gone with it", view.where, view.hollow);
+  if (!view.hollow.empty())
+    why += fmt::format("{}checkpoint root {} {}: nobody can tell which checkpoints were acknowledged there, and whether newer ones are gone",
+                       why.empty() ? "" : "\n", view.where, view.hollow);
   if (none_usable) {
     if (!why.empty()) why += "\n";
     why += fmt::format("none of the {} checkpoints under {} can be used:{}", line.size(), view.where, lines(passed_over));
   }
-  if (begin_anew == newest && !used_up) {
+  // A step alone could be left over from an earlier loss. Only a fence can tell that nothing was given up at that step before.
+  const bool is_exact = begin_anew && begin_anew->fence.has_value();
+  const bool is_named = begin_anew && names(*begin_anew, newest);
+  if (is_named && !used_up && (is_exact || view.highest)) {
     GoOn go{giving_up(view, lost), {}};
-    if (lost.empty() && !none_usable) go.gives_up.push_back({});  // nobody knows which: remembered as one of step 0
+    if (lost.empty() && !none_usable) go.gives_up.push_back({newest, view.root});
     if (none_usable)
       for (const Found& f : line) go.gives_up.push_back({f.id, view.root});
-    go.notes.push_back(fmt::format("step {} is given up, as --begin_anew says; the job {}; nothing is deleted. {}", newest, consequence(usable), why));
+    go.notes.push_back(fmt::format("{} is given up, as {} says; the job {}; nothing is deleted. {}",
+                                   newest.step > 0 ? fmt::format("step {}", newest.step) : std::string{"what cannot be found"}, option, consequence(usable), why));
     return go;
   }
+  const std::string exact = to_string(name_of(newest));
   if (used_up)
-    why += fmt::format("\n--begin_anew {} gave up an earlier checkpoint of that step, and does not count again", *begin_anew);
+    why += fmt::format("\n{} gave up an earlier checkpoint of that step, and does not count again", option);
+  else if (begin_anew && begin_anew->step == newest.step && !is_named)
+    why += fmt::format("\n{} names another checkpoint of that step than the one that is lost, {}", option, exact);
+  else if (is_named)
+    why += fmt::format("\n{} may be left over from an earlier loss: nothing under {} says what was given up before. The name of this loss is {}", option, view.where, exact);
   else if (begin_anew)
-    why += fmt::format("\n--begin_anew {} names another step than the newest that is known, {}", *begin_anew, newest);
+    why += fmt::format("\n{} names another step than the newest that is known, {} (its name is {})", option, newest.step, exact);
   return must_change(lost.empty() && none_usable ? Code::corrupt : Code::not_found,
                      fmt::format("{}\nA job does not begin anew or go back silently: put back what is missing (is the storage mounted, on every "
-                                 "node? was a file removed?), or give step {} up by --begin_anew {} (ELRUN_BEGIN_ANEW={} for a program without "
+                                 "node? was a file removed?), or give it up by --begin_anew {} (ELRUN_BEGIN_ANEW={} for a program without "
                                  "elrun): then the job {}, and nothing is deleted",
-                                 why, newest, newest, newest, consequence(usable)));
+                                 why, exact, exact, consequence(usable)));
 }
 
 std::variant<GoOn, Failure> save_on(const RootView& view) {
   const std::vector<Witness> lost = missing(view);
-  if (lost.empty()) return GoOn{given_up_before(view), {}};
+  std::vector<std::string> notes;
+  if (!view.hollow.empty())
+    notes.push_back(fmt::format("checkpoint root {} {}, but the job has its state and saves on; nothing is deleted", view.where, view.hollow));
+  if (lost.empty()) return GoOn{given_up_before(view), std::move(notes)};
   const bool is_bare = view.found.empty() && !view.highest && view.root.empty();
   if (is_bare || std::any_of(lost.begin(), lost.end(), [&](const Witness& w) { return is_foreign(w, view); }))
     return must_change(Code::not_found,
                        fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}: was the checkpoint root removed or unmounted while "
                                    "the job runs? Put it back:{}",
                                    lost.front().id.step, holds(view, timeline(view.found, view.highest), lost), told(lost)));
-  return GoOn{giving_up(view, lost),
-              {fmt::format("the checkpoint of step {} was acknowledged and cannot be found, but the job has its state and saves on; nothing is deleted:{}",
-                           lost.front().id.step, told(lost))}};
+  notes.push_back(fmt::format("the checkpoint of step {} was acknowledged and cannot be found, but the job has its state and saves on; nothing is deleted:{}",
+                              lost.front().id.step, told(lost)));
+  return GoOn{giving_up(view, lost), std::move(notes)};
 }
 
 }  // namespace elrun::inline v0

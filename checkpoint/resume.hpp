@@ -1,6 +1,6 @@
 #pragma once
 /// \file Core: whether a start may go on from what it found. Never from zero, never silently back: a checkpoint that was
-/// acknowledged and cannot be found stops the start, and names both sides, until a person gives up the newest one by its step.
+/// acknowledged and cannot be found stops the start, and names both sides, until a person gives up the newest one by its name.
 ///
 /// Witnesses say what was acknowledged: the acknowledgements beside the fences, what the highest fence inherited, the parent that a
 /// manifest names; and outside of the storage the job's store and its agents, which live on when the storage is gone. Only the newest
@@ -36,7 +36,8 @@ struct RootView {
   std::vector<Found> found{};
   std::optional<FenceRecord> highest{};  ///< The highest published before this start.
   std::vector<Witness> witnesses{};
-  std::string hollow{};                  ///< What is gone that a root with a RUN.json always has. Empty: nothing, or checkpoints are there.
+  std::string hollow{};                  ///< What must have been there and is gone, a clause for people. Empty: nothing is.
+  FenceNumber newest_fence = 0;          ///< The highest fence that anything found names. A `hollow` root is given up as step 0 of it.
 };
 
 /// What was acknowledged and is not there, newest first. Empty: nothing is missed.
@@ -48,10 +49,11 @@ struct GoOn {
   std::vector<std::string> notes{};  ///< For people, a line each.
 };
 /// `usable`: the newest checkpoint of the timeline that passes its checks; nothing when there is none. `passed_over`: why newer ones
-/// did not, a line each. `begin_anew`: the step that a person gives up. A failure is what a person must change.
+/// did not, a line each. `begin_anew`: what a person gives up. A step without a fence is enough where the highest fence shows that nothing
+/// was given up at that step before. A failure is what a person must change, and says which option gives up what is lost.
 [[nodiscard]] std::variant<GoOn, Failure> resume(const RootView& view, std::optional<CheckpointId> usable,
                                                  const std::vector<std::string>& passed_over,
-                                                 std::optional<std::uint64_t> begin_anew);
+                                                 std::optional<LossName> begin_anew);
 
 /// For a start that has the state in memory and goes back to nothing: it saves on, whatever the root has lost. A failure when
 /// the root is gone as a whole, so that nothing is written to what is mounted there by mistake.

@@ -78,6 +78,15 @@ Result<std::vector<FenceNumber>> find_fences(Files& files, const Path& root) {
   return numbers;
 }
 
+Result<std::vector<FenceNumber>> find_published_fences(Files& files, const Path& root) {
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, root / fences_directory));
+  std::vector<FenceNumber> numbers;
+  for (const std::string& name : names)
+    if (const auto number = parse_fence_number(name); number && name == fence_name(*number)) numbers.push_back(*number);
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
 Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& root) {
   ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, root / fences_directory));
   std::vector<CheckpointId> ids;

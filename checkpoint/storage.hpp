@@ -24,6 +24,9 @@ Result<std::vector<Found>> find_checkpoints(Files& files, const Path& root);
 /// Numbers claimed or published under gens/, ascending. None when gens/ is not there.
 Result<std::vector<FenceNumber>> find_fences(Files& files, const Path& root);
 
+/// The numbers of published fences among them: those with a .json, readable or not.
+Result<std::vector<FenceNumber>> find_published_fences(Files& files, const Path& root);
+
 /// What was acknowledged, by the names under gens/, ascending. None when gens/ is not there.
 Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& root);
 

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/names.hpp"
 #include "launcher/arguments.hpp"
 #include "launcher/cluster.hpp"
 #include "launcher/option_values.hpp"
@@ -204,6 +205,12 @@ class Understanding {
 
   void understand_log_format() { choice("log_format", out_.log_format, {{"text", LogFormat::text}, {"json", LogFormat::json}}); }
 
+  void understand_begin_anew() {
+    const std::string& text = given_.get("begin_anew").text;
+    if (const auto name = parse_loss_name(text)) out_.begin_anew = to_string(*name);
+    else problems_.value(fmt::format("{}: names no lost checkpoint: it is STEP@FENCE, as the job that stopped printed it, or the number of a step", given_.shown("begin_anew")));
+  }
+
   void understand_failures() {
     if (given_.is_given("max_restarts"))
       if (const auto n = integer("max_restarts", 0, 1'000'000)) out_.round.max_restarts = static_cast<std::int32_t>(*n);
@@ -211,8 +218,7 @@ class Understanding {
     for (const std::string& name : signals.refused)
       out_.notes.push_back(fmt::format("--signals_to_handle: {} is no signal that can be handled, and has no effect", name));
     out_.signals_to_handle = std::move(signals.numbers);
-    if (given_.is_given("begin_anew"))
-      if (const auto step = integer("begin_anew", 0, 999'999'999'999)) out_.begin_anew = static_cast<std::uint64_t>(*step);
+    if (given_.is_given("begin_anew")) understand_begin_anew();
     if (const auto time = seconds("hang_timeout", Duration{0})) out_.hang_timeout = *time;
     choice("hang_on", out_.hang_sign, {{"progress", HangSign::progress}, {"output", HangSign::output}});
     const bool by_output = out_.hang_timeout > Duration{0} && out_.hang_sign == HangSign::output;

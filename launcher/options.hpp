@@ -130,7 +130,7 @@ struct LaunchOptions {
 
   std::vector<int> signals_to_handle{SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< Passed on to the workers; then elrun ends.
   ExitCodes exit_codes = ExitCodes::elrun;
-  std::optional<std::uint64_t> begin_anew{};  ///< The step of a lost checkpoint that a `Job` goes on without.
+  std::optional<std::string> begin_anew{};  ///< The name of a lost checkpoint that a `Job` goes on without: `40@7` or `40`.
   Duration hang_timeout{0};  ///< 0: hangs are not looked for.
   HangSign hang_sign = HangSign::progress;
 

@@ -49,7 +49,7 @@ struct JobHost {
   Lending::Make share{};                      ///< Memory that peers of this host can read; none: all of it is private.
   std::uint32_t threads = 1;  ///< See Job::compute_threads.
   std::uint64_t memory = 0;   ///< Bytes of this machine, with swap; 0: not known.
-  std::optional<std::uint64_t> begin_anew{};  ///< `--begin_anew`: the step of the checkpoint that a person gives up.
+  std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
   bool must_end = false;      ///< A program that returns between its first step and the job's end has failed.
   Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };

@@ -39,12 +39,11 @@ std::uint64_t machine_memory() {
 }
 
 /// `--begin_anew`, also for a program without elrun.
-Result<std::optional<std::uint64_t>> begin_anew() {
+Result<std::optional<LossName>> begin_anew() {
   const char* text = std::getenv("ELRUN_BEGIN_ANEW");
-  if (text == nullptr || *text == 0) return std::optional<std::uint64_t>{};
-  std::uint64_t step = 0;
-  if (const auto [end, error] = std::from_chars(text, text + std::strlen(text), step); error == std::errc{} && *end == 0) return std::optional{step};
-  return invalid(fmt::format("ELRUN_BEGIN_ANEW={} is not the number of a step", text));
+  if (text == nullptr || *text == 0) return std::optional<LossName>{};
+  if (const auto name = parse_loss_name(text)) return name;
+  return invalid(fmt::format("ELRUN_BEGIN_ANEW={} names no lost checkpoint: it is STEP@FENCE, as the failure that names the lost one prints it, or the number of a step", text));
 }
 
 void print_line(std::string_view line) {

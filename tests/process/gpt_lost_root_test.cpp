@@ -189,6 +189,56 @@ TEST_CASE("the newest COMMIT removed: a fresh job stops with 78; given up by the
   CHECK(junk.says("ELRUN_BEGIN_ANEW=4x"));
 }
 
+TEST_CASE("the same step is lost twice: each loss has a name of its own, the message prints it, and the option of the first gives up nothing more", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck", result = undisturbed(folder);
+  const auto lose_newest = [&] { fs::remove(root + "/ckpt/" + committed(root).back() + "/COMMIT"); };
+  const auto told = [](const Ended& ended) {
+    static constexpr std::string_view before = "by --begin_anew ";
+    const auto at = ended.output.rfind(before);
+    REQUIRE(at != std::string::npos);
+    const auto begin = at + before.size();
+    return ended.output.substr(begin, ended.output.find(' ', begin) - begin);
+  };
+  REQUIRE(run("gpt", training(folder, root)).code == 0);
+  std::vector<std::string> names;
+  for (int loss = 0; loss < 2; ++loss) {
+    lose_newest();
+    const Ended stopped = finish(*two_workers(folder, root, names.empty() ? std::vector<std::string>{} : std::vector<std::string>{"--begin_anew", names.back()}));
+    stopped_by(stopped, ".acknowledged");
+    const std::string name = told(stopped);
+    CHECK(name.starts_with("400@"));
+    CHECK(std::find(names.begin(), names.end(), name) == names.end());
+    if (loss == 1) CHECK(stopped.says("gave up an earlier checkpoint of that step, and does not count again"));
+    names.push_back(name);
+    const Ended anew = finish(*two_workers(folder, root, {"--begin_anew", name}));
+    INFO(tail(anew.output));
+    CHECK(anew.code == 0);
+    CHECK(anew.says("going on from checkpoint s000000000380"));
+    CHECK(anew.state == result);
+  }
+}
+
+TEST_CASE("fences removed from the root: a fresh job stops with 78, and goes on from the newest checkpoint when told so", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  leave_checkpoints(folder, root);
+  const auto names = committed(root);
+  fs::remove_all(root + "/gens");
+  const Ended stopped = finish(*two_workers(folder, root));
+  INFO(tail(stopped.output));
+  CHECK(stopped.code == 78);
+  CHECK(stopped.says("holds " + names.back() + ", but gens/"));
+  const std::string name = "0@" + std::to_string(std::stoull(names.back().substr(15, 8)));
+  CHECK(stopped.says("--begin_anew " + name + " "));
+  CHECK_FALSE(fs::exists(root + "/gens"));
+  const Ended anew = finish(*two_workers(folder, root, {"--begin_anew", name}));
+  INFO(tail(anew.output));
+  CHECK(anew.code == 0);
+  CHECK(anew.says("going on from checkpoint " + names.back()));
+  CHECK(anew.state == undisturbed(folder));
+}
+
 TEST_CASE("one flipped bit in RUN.json ends no job", "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";

@@ -358,6 +358,52 @@ TEST_CASE("whatever crash came before: once a save was acknowledged, its checkpo
   });
 }
 
+TEST_CASE("power lost at any operation of a start that gives up a loss: the next start stops with the same name, or the loss is settled", "[checkpoint]") {
+  for (const bool fences_gone : {false, true})
+    for_all_seeds(3, [&](Rng& rng) {
+      for (std::uint64_t at = 0;; ++at) {
+        FaultyFiles files;
+        auto job = job_with_one_checkpoint(files);
+        REQUIRE(said(job->save(20)) == "");
+        if (fences_gone)
+          for (const Path& path : files.all_files())
+            if (path.string().starts_with("/ckpts/gens/")) REQUIRE(files.remove_file(path).ok());
+        if (!fences_gone) REQUIRE(files.remove_file("/ckpts/ckpt/s000000000020.g00000001.a01/COMMIT").ok());
+        if (fences_gone) REQUIRE(files.sync_directory("/ckpts/gens").ok());
+        else REQUIRE(files.sync_directory("/ckpts/ckpt/s000000000020.g00000001.a01").ok());
+        const LossName name = fences_gone ? LossName{0, 1} : LossName{20, 1};
+        const std::uint64_t goes_on_from = fences_gone ? 20 : 10;
+        INFO("power lost at operation " << at << (fences_gone ? ", fences gone" : ", COMMIT gone"));
+        files.arm(FaultyFiles::Fault{.at = at, .half_done = rng.chance(0.5)});
+        bool killed = false;
+        try {
+          TestJob anew{files, 1, 2};
+          if (!anew.begin_anew(name).ok()) FAIL("a start fails without a fault");
+        } catch (const Killed&) {
+          killed = true;
+        }
+        files.crash(rng);
+        files.arm(std::nullopt);
+        TestJob next{files, 1, 3};
+        const auto start = next.start();
+        if (start.ok()) {
+          REQUIRE(start->choice->step == goes_on_from);
+        } else {
+          REQUIRE(killed);
+          REQUIRE_THAT(message(start.failure()), Contains("by --begin_anew " + to_string(name) + " "));
+        }
+        TestJob again{files, 1, 4};
+        const auto settled = again.begin_anew(name);
+        REQUIRE(said(settled) == "");
+        REQUIRE(settled->choice->step == goes_on_from);
+        REQUIRE(said(again.save(20 + goes_on_from)) == "");
+        REQUIRE(recover(files, 5, 2) == 20 + goes_on_from);
+        if (!killed) break;
+        REQUIRE(at < 2000);
+      }
+    });
+}
+
 TEST_CASE("a job that starts between any two operations of another's save inherits what that one promised",
           "[checkpoint]") {
   bool refused = false, promised = false;

@@ -114,9 +114,10 @@ struct TestJob {
   }
 
   Result<Start> start(const std::vector<Witness>& outside = {}) { return ranks[0].start(outside); }
-  /// A start with `--begin_anew STEP`, in a process of its own.
-  Result<Start> begin_anew(std::uint64_t step, const std::vector<Witness>& outside = {}) {
-    leader.begin_anew = step;
+  /// A start with `--begin_anew STEP` or STEP@FENCE, in a process of its own.
+  Result<Start> begin_anew(std::uint64_t step, const std::vector<Witness>& outside = {}) { return begin_anew(LossName{step, {}}, outside); }
+  Result<Start> begin_anew(LossName name, const std::vector<Witness>& outside = {}) {
+    leader.begin_anew = name;
     const auto world = static_cast<std::uint32_t>(ranks.size());
     ranks.clear();
     add_ranks(world);

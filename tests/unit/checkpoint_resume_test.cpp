@@ -67,7 +67,7 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
       for (unsigned known = 0; known < 8; ++known)
         for (unsigned source = 0; source < 3; ++source)       // the storage, outside, outside and of another root
           for (unsigned damaged = 0; damaged < 2; ++damaged)  // the newest that is found
-            for (int option = -1; option <= 3; ++option) {    // none, 0, 10, 20, 30
+            for (int option = -1; option < 12; ++option) {    // none, then 0, 10, 20, 30: alone, with its fence, with another
               RootView view{.where = "/ck", .root = here};
               for (unsigned i = 0; i < 3; ++i)
                 if (found >> i & 1) view.found.push_back({ids[i], true, false});
@@ -79,7 +79,9 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
               const auto line = timeline(view.found, view.highest);
               std::optional<CheckpointId> usable;
               if (line.size() > damaged) usable = line[line.size() - 1 - damaged].id;
-              const std::optional<std::uint64_t> anew = option < 0 ? std::nullopt : std::optional<std::uint64_t>{10 * static_cast<std::uint64_t>(option)};
+              std::optional<LossName> anew;
+              if (option >= 0) anew = LossName{10 * static_cast<std::uint64_t>(option % 4), {}};
+              if (option >= 4) anew->fence = (option % 4 == 3 ? 2 : 1) + (option >= 8 ? 1 : 0);
 
               // The rule once more, without the code under test.
               std::optional<CheckpointId> newest_known;
@@ -91,8 +93,9 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
               const bool is_there = !newest_known || (source != 2 && ((!line.empty() && *newest_known < line.back().id) ||
                                                                       std::any_of(view.found.begin(), view.found.end(), [&](const Found& f) { return f.id == *newest_known; })));
               const bool none_usable = !line.empty() && !usable;
-              const std::uint64_t newest = std::max(is_there ? 0 : newest_known->step, none_usable ? line.back().id.step : 0);
-              const bool right = is_there && !none_usable ? !anew : anew == newest;
+              const CheckpointId newest = std::max(is_there ? CheckpointId{0, 0, 0} : *newest_known, none_usable ? line.back().id : CheckpointId{0, 0, 0});
+              const bool is_named = anew && anew->step == newest.step && (anew->fence ? anew->fence == newest.fence : fence > 0);
+              const bool right = is_there && !none_usable ? !anew : is_named;
 
               const auto decided = resume(view, usable, {"checkpoint x cannot be used: damaged"}, anew);
               INFO("found " << found << " fence " << fence << " known " << known << " source " << source << " damaged " << damaged << " option " << option << " " << why(decided));
@@ -113,7 +116,12 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
                 ++stopped;
                 const auto& failure = std::get<Failure>(decided);
                 REQUIRE(failure.remedy == Remedy::fix_config);
-                if (!is_there) REQUIRE_THAT(failure.what, Contains("somebody says so") && Contains("--begin_anew " + std::to_string(newest)));
+                if (!is_there) REQUIRE_THAT(failure.what, Contains("somebody says so"));
+                if (is_there && !none_usable) continue;
+                // What it prints is what works, and nothing else does.
+                const LossName exact{newest.step, newest.fence};
+                REQUIRE_THAT(failure.what, Contains("by --begin_anew " + to_string(exact) + " ") && Contains("ELRUN_BEGIN_ANEW=" + to_string(exact) + " "));
+                REQUIRE(goes_on(resume(view, usable, {}, exact)));
               }
             }
   CHECK(went_on > 100);
@@ -162,7 +170,18 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
     REQUIRE(said(anew.save(30)) == "");
     for (const Found& f : all_found(files))
       if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
-    CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)), Contains("does not count again"));
+    CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)), Contains("--begin_anew 30 gave up an earlier checkpoint of that step, and does not count again") && Contains("by --begin_anew 30@3 "));
+    CHECK_THAT(said(TestJob{files, 1, 6}.begin_anew({30, 1})), Contains("does not count again"));
+    CHECK_THAT(said(TestJob{files, 1, 7}.begin_anew({30, 9})), Contains("names another checkpoint of that step than the one that is lost, 30@3"));
+    TestJob again{files, 1, 8};
+    REQUIRE(again.begin_anew({30, 3})->choice == CheckpointId{20, 1, 1});
+    CHECK(TestJob{files, 1, 9}.begin_anew({30, 3})->choice == CheckpointId{20, 1, 1});  // left in place it does nothing
+    REQUIRE(said(again.start()) == "");
+    REQUIRE(said(again.save(30)) == "");
+    CHECK(TestJob{files, 1, 10}.begin_anew({30, 3})->choice->step == 30);
+    for (const Found& f : all_found(files))
+      if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
+    CHECK_THAT(said(TestJob{files, 1, 11}.begin_anew({30, 3})), Contains("does not count again"));  // nor at the third loss
   }
   SECTION("retention leaves alone what was given up") {
     for (const std::uint64_t step : {30u, 40u, 50u, 60u}) {
@@ -203,10 +222,86 @@ TEST_CASE("checkpoints removed as a whole, or with them the fences, or with thos
   remove_below(files, "/ckpts/ckpt/");
   CHECK_THAT(said(next.start()), Contains("step 30 was acknowledged"));
   remove_below(files, "/ckpts/gens/");
-  CHECK_THAT(said(next.start()), Contains("has a RUN.json") && Contains("gens is gone") && Contains("--begin_anew 0"));
-  CHECK(said(TestJob{files, 1, 3}.begin_anew(0)) == "");
-  CHECK(said(TestJob{files, 1, 4}.begin_anew(0)) == "");
+  CHECK_THAT(said(next.start()), Contains("has a RUN.json") && Contains("gens is gone") && Contains("--begin_anew 0@1 "));
+  CHECK_THAT(said(TestJob{files, 1, 3}.begin_anew(0)), Contains("may be left over from an earlier loss"));  // nothing is left that could tell
+  CHECK(said(TestJob{files, 1, 3}.begin_anew({0, 1})) == "");
+  CHECK(said(TestJob{files, 1, 4}.begin_anew({0, 1})) == "");
   CHECK(said(TestJob{files, 1, 5}.start()) == "");
+}
+
+TEST_CASE("fences removed, or not copied with the checkpoints: the start stops, and goes on from the newest that is there when it is told so", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  TestJob second{files, 2, 2};
+  REQUIRE(said(second.start()) == "");
+  REQUIRE(said(second.save(40)) == "");  // under fence 2
+  const bool all = GENERATE(true, false);
+  if (all) remove_below(files, "/ckpts/gens/");
+  else REQUIRE(files.remove_file("/ckpts/gens/g00000002.json").ok());
+  const auto before = files.all_files();
+  TestJob next{files, 1, 3};
+  const auto stopped = next.start();
+  REQUIRE_FALSE(stopped.ok());
+  CHECK(stopped.failure().remedy == Remedy::fix_config);
+  CHECK_THAT(message(stopped.failure()), Contains("holds s000000000040.g00000002.a01, but gens/g00000002.json") && Contains("is gone") && Contains("not copied with the rest") &&
+                                             Contains("--begin_anew 0@2 ") && Contains("goes on from step 40"));
+  CHECK(files.all_files() == before);
+  CHECK_FALSE(TestJob{files, 1, 4}.begin_anew({40, 2}).ok());
+  const Start start = TestJob{files, 1, 5}.begin_anew({0, 2}).value();
+  CHECK(start.choice == CheckpointId{40, 2, 1});
+  CHECK_THAT(start.notes.back(), Contains("what cannot be found is given up, as --begin_anew 0@2 says") && Contains("goes on from step 40"));
+  CHECK(TestJob{files, 1, 6}.start()->choice->step == 40);          // the next needs no option,
+  CHECK(TestJob{files, 1, 7}.begin_anew({0, 2})->choice->step == 40);  // and one that is left in place does nothing,
+  TestJob later{files, 1, 8};
+  REQUIRE(said(later.start()) == "");
+  REQUIRE(said(later.save(50)) == "");
+  remove_below(files, "/ckpts/gens/");
+  CHECK_FALSE(TestJob{files, 1, 9}.begin_anew({0, 2}).ok());  // nor at the next loss
+  const auto saves = TestJob{files, 1, 10}.ranks[0].start_with_state();  // who has the state goes back to nothing
+  REQUIRE(said(saves) == "");
+  CHECK_THAT(saves->notes.at(0), Contains("is gone") && Contains("saves on"));
+}
+
+TEST_CASE("a job that starts and saves while another looks does not make that one miss fences", "[checkpoint]") {
+  for (std::uint64_t at = 0;; ++at) {
+    FaultyFiles files;
+    three_checkpoints(files);
+    TestJob looking{files, 1, 2}, other{files, 1, 3};
+    bool has_acted = false;
+    files.arm(std::nullopt);
+    files.before = [&](std::uint64_t number) {
+      if (number != at) return;
+      has_acted = true;
+      REQUIRE(said(other.start()) == "");
+      REQUIRE(said(other.save(40)) == "");
+    };
+    const auto start = looking.start();
+    files.before = nullptr;
+    INFO("before operation " << at);
+    REQUIRE(said(start) == "");
+    if (!has_acted) break;
+    REQUIRE(at < 2000);
+  }
+}
+
+TEST_CASE("a root that was empty is begun with a line that says so", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(said(job.start()) == "");
+  CHECK_THAT(job.lines.back(), Contains("beginning at step 0, for /ckpts was empty") && Contains("if this job had checkpoints, stop it now"));
+  TestJob next{files, 1, 2};  // a job that began there, and saved nothing
+  REQUIRE(said(next.start()) == "");
+  CHECK_THAT(next.lines.back(), Contains("holds no checkpoint, beginning at step 0"));
+}
+
+TEST_CASE("the name of a loss is a step, or a step and a fence", "[checkpoint]") {
+  CHECK(parse_loss_name("40") == LossName{40, {}});
+  CHECK(parse_loss_name("40@7") == LossName{40, 7});
+  CHECK(parse_loss_name("0@0") == LossName{0, 0});
+  CHECK(parse_loss_name("999999999999@99999999") == LossName{step_max, fence_max});
+  for (const LossName name : {LossName{40, {}}, LossName{40, 7}, LossName{step_max, fence_max}}) CHECK(parse_loss_name(to_string(name)) == name);
+  for (const char* other : {"", "@", "40@", "@7", "4x", "40@7x", "-4", "40@7@7", " 40", "1000000000000", "40@100000000", "99999999999999999999999", "40 @7"})
+    CHECK_FALSE(parse_loss_name(other));
 }
 
 TEST_CASE("the root is gone, and an agent or the store remembers: the start stops before it has written anything", "[checkpoint]") {
@@ -224,11 +319,22 @@ TEST_CASE("the root is gone, and an agent or the store remembers: the start stop
   CHECK_FALSE(bare.list("/ckpts").ok());
   SECTION("given up, it begins at step 0, and the same memory counts no more") {
     TestJob anew{bare, 1, 3};
-    REQUIRE_FALSE(anew.begin_anew(40, memory)->choice);
+    CHECK_THAT(said(anew.begin_anew(40, memory)), Contains("--begin_anew 40 may be left over from an earlier loss") && Contains("by --begin_anew 40@1 "));
+    CHECK(bare.all_files().empty());
+    REQUIRE_FALSE(anew.begin_anew({40, 1}, memory)->choice);
     CHECK(said(TestJob{bare, 1, 4}.start(memory)) == "");
     REQUIRE(said(anew.start(memory)) == "");
     REQUIRE(said(anew.save(5)) == "");
     CHECK(TestJob{bare, 1, 5}.start(memory)->choice->step == 5);
+    SECTION("lost again at the same step, it has another name: an option that was left in place wipes nothing") {
+      REQUIRE(said(anew.start(memory)) == "");
+      REQUIRE(said(anew.save(40)) == "");
+      const auto newer = remembered(anew);
+      FaultyFiles bare_again;
+      CHECK_THAT(said(TestJob{bare_again, 1, 6}.begin_anew({40, 1}, newer)), Contains("names another checkpoint of that step"));
+      CHECK_FALSE(TestJob{bare_again, 1, 6}.begin_anew(40, newer).ok());
+      CHECK(bare_again.all_files().empty());
+    }
   }
   SECTION("another root in its place is no better") {
     TestJob other{bare, 1, 9};

@@ -504,6 +504,12 @@ TEST_CASE("keys of --rdzv_conf for TLS have torchrun's names for both kinds of e
   }
 }
 
+TEST_CASE("--begin_anew takes the name of a lost checkpoint: STEP@FENCE, or a step", "[options]") {
+  CHECK(launch({"--begin_anew", "40@7", "s.py"}).begin_anew == "40@7");
+  CHECK(launch({"--begin_anew", "40", "s.py"}).begin_anew == "40");
+  for (const char* wrong : {"", "x", "-1", "40@", "@7", "40@7@8", "4x"}) CHECK(contains(refused({"--begin_anew", wrong, "s.py"}).text, "names no lost checkpoint"));
+}
+
 TEST_CASE("what stands behind an option that nobody knows is looked at as well", "[options]") {
   const std::string all = refused({"--foo", "3", "--nproc_per_node", "0", "--max_restarts", "x", "prog"}).text;
   for (const char* problem : {"--foo: no such option", "--nproc_per_node 0: a single node without workers", "--max_restarts x: must be"}) CHECK(contains(all, problem));

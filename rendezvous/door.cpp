@@ -5,11 +5,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <list>
 #include <optional>
@@ -20,9 +22,12 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "lib/base/assert.hpp"
+#include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/link/socket.hpp"
 #include "rendezvous/door_watch.hpp"
+#include "rendezvous/tcp_facts.hpp"
 
 namespace elrun::inline v0 {
 namespace asio = boost::asio;
@@ -31,6 +36,9 @@ namespace {
 constexpr std::string_view http2_preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static_assert(http2_preface.size() == first_words_size);
 constexpr std::string_view tls_record = "\x16\x03";  // a handshake, of any version that is still spoken
+constexpr std::size_t tls_header_size = 5, http2_header_size = 9;
+constexpr std::uint8_t http2_settings = 4;
+static_assert(first_flight_header_max == http2_preface.size() + http2_header_size);
 
 constexpr int accepts_per_turn = 16;            // then others on the loop have theirs
 constexpr Duration pause_without_means = 100ms;  // before the next try, when the system has no descriptor or memory left
@@ -100,6 +108,12 @@ std::string peer_text(int socket) {
   return host.find(':') == host.npos ? fmt::format("{}:{}", host, peer->port()) : fmt::format("[{}]:{}", host, peer->port());
 }
 
+std::uint64_t random_seed() {
+  std::array<std::byte, 8> bytes;
+  random_bytes(bytes);
+  return std::bit_cast<std::uint64_t>(bytes);
+}
+
 bool descriptors_are_short(int newest) {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
@@ -108,25 +122,27 @@ bool descriptors_are_short(int newest) {
 
 class PosixDoor final : public Door {
  public:
-  PosixDoor(asio::io_context& loop, const Clock& clock, Fd listener, Options options, TurnedAway& turned_away, std::function<void(Fd)> enter)
+  PosixDoor(asio::io_context& loop, const Clock& clock, Fd listener, Options options, TurnedAway& turned_away, Enter enter)
       : loop_{loop}, clock_{clock}, options_{options}, turned_away_{turned_away}, enter_{std::move(enter)}, port_{port_of(listener.get())}, listener_{loop, listener.get()}, pause_{loop}, patience_{loop}, room_{loop},
-        inside_{clock, 2 * options.patience, [this, open = std::weak_ptr{alive_}](std::string_view why, const std::string& whom) {
-                  asio::post(loop_, [this, open, why, whom] {  // `why` is a literal
-                    if (!open.expired()) turned_away_.tell(why, whom);
+        inside_{clock, 2 * options.patience, {.places = options.waiting_max, .age_longest = std::min(AdmissionLimits{}.age_longest, options.patience)}, random_seed(),
+                [this, open = std::weak_ptr{alive_}](std::string_view why, const std::string& peer) {
+                  asio::post(loop_, [this, open, why, peer] {  // `why` is a literal
+                    if (!open.expired()) tell(why, peer);
                   });
                 }} {
     (void)listener.give_up();
     wait_for_visitors();
   }
   [[nodiscard]] std::uint16_t port() const override { return port_; }
-  void let_in(std::string_view peer) override { inside_.let_in(plain_peer(peer)); }
+  void let_in(std::string_view peer) override { inside_.admitted(plain_peer(peer)); }
 
  private:
   struct Visitor;
   using Visitors = std::list<std::shared_ptr<Visitor>>;
   struct Visitor {
     asio::posix::stream_descriptor socket;
-    Instant came, until;
+    ConnectionId id;
+    Instant until;
     Visitors::iterator place{};
   };
 
@@ -143,7 +159,7 @@ class PosixDoor final : public Door {
   }
   void accept() {
     for (int i = 0; i < accepts_per_turn; ++i) {
-      if (visitors_.size() + inside_.size() >= options_.waiting_max && !make_room()) {  // somebody waits, and goes on waiting
+      if (inside_.is_full() && !make_room()) {  // all places are taken, by connections that are too young to be ended
         room_.expires_after(pause_without_room);
         return room_.async_wait(guarded([this] { accept(); }));
       }
@@ -154,7 +170,7 @@ class PosixDoor final : public Door {
       }
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         turned_away_.tell("connections that found no free descriptor (ulimit -n)", "anywhere");
-        if (!visitors_.empty()) visitors_.pop_front();
+        if (!visitors_.empty()) drop(*visitors_.front());
         pause_.expires_after(pause_without_means);
         return pause_.async_wait(guarded([this] { wait_for_visitors(); }));
       }
@@ -165,14 +181,16 @@ class PosixDoor final : public Door {
   void admit(Fd visitor) {
     if (descriptors_are_short(visitor.get())) {
       turned_away_.tell("connections while descriptors were short (ulimit -n)", address_of(visitor.get()));
-      if (visitors_.empty()) return;  // and with it the visitor
-      visitors_.pop_front();
+      if (!make_room()) {
+        if (visitors_.empty()) return;  // and with it the visitor
+        drop(*visitors_.front());
+      }
     }
+    const ConnectionId id = inside_.accepted(counted_address(address_of(visitor.get())));
     const int on = 1;
     ::setsockopt(visitor.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (const auto words = read_ahead(visitor.get()); words && *words == welcome()) return hand_over(std::move(visitor));  // it had to wait for us
-    const Instant now = clock_.now();
-    const auto known = std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, now, now + options_.patience});
+    if (const auto heard = read_ahead(visitor.get()); heard && heard->words == welcome()) return hand_over(std::move(visitor), id);  // it had to wait for us
+    const auto known = std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, id, clock_.now() + options_.patience});
     (void)visitor.give_up();
     known->place = visitors_.insert(visitors_.end(), known);
     listen_to(*known);
@@ -184,22 +202,35 @@ class PosixDoor final : public Door {
       if (!door.expired() && still_here && !error) look_at(*still_here);
     });
   }
-  // Nothing: it has changed its mind.
-  static std::optional<FirstWords> read_ahead(int socket) {
-    std::array<std::byte, first_words_size> bytes;
+  struct Heard {
+    FirstWords words;
+    std::size_t wake_at = 0;  // unfinished: it is known with so many bytes
+  };
+  // Nothing: it has gone. What is welcome has sent all that it says before it is answered, so that whoever sends that byte by
+  // byte takes nothing of gRPC.
+  [[nodiscard]] std::optional<Heard> read_ahead(int socket) const {
+    std::array<std::byte, first_flight_header_max> bytes;
     const ssize_t size = ::recv(socket, bytes.data(), bytes.size(), MSG_PEEK);
-    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return FirstWords::unfinished;
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Heard{FirstWords::unfinished, 1};
     if (size <= 0) return {};
-    return first_words(ByteSpan{bytes}.first(static_cast<std::size_t>(size)));
+    const ByteSpan begin = ByteSpan{bytes}.first(static_cast<std::size_t>(size));
+    const FirstWords words = first_words(begin);
+    if (words != FirstWords::unfinished && words != welcome()) return Heard{words};
+    const auto wanted = words == FirstWords::unfinished ? std::optional{first_words_size} : first_flight_size(begin);
+    int unread = 0;
+    if (!wanted || ::ioctl(socket, FIONREAD, &unread) != 0 || static_cast<std::size_t>(unread) > first_flight_max.value()) return Heard{FirstWords::other};
+    if (words != FirstWords::unfinished && static_cast<std::size_t>(unread) >= *wanted) return Heard{words};
+    if (const auto facts = tcp_facts(socket); !facts || !facts->is_open || facts->peer_is_done) return {};
+    return Heard{FirstWords::unfinished, *wanted};
   }
   [[nodiscard]] FirstWords welcome() const { return options_.tls ? FirstWords::tls : FirstWords::http2; }
   void look_at(Visitor& visitor) {
     const int socket = visitor.socket.native_handle();
-    const auto words = read_ahead(socket);
-    if (!words) return drop(visitor);
-    if (*words == welcome()) return show_in(visitor);
-    switch (*words) {
-      case FirstWords::unfinished: wake_at(socket, first_words_size); return listen_to(visitor);
+    const auto heard = read_ahead(socket);
+    if (!heard) return drop(visitor);
+    if (heard->words == welcome()) return show_in(visitor);
+    switch (heard->words) {
+      case FirstWords::unfinished: wake_at(socket, heard->wake_at); return listen_to(visitor);
       case FirstWords::http2:
         turned_away_.tell("connections without TLS, which this rendezvous demands (cacert, cert and key)", address_of(socket));
         break;
@@ -216,24 +247,43 @@ class PosixDoor final : public Door {
     ::setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &lowest, sizeof lowest);
   }
   void show_in(Visitor& visitor) {
+    const ConnectionId id = visitor.id;
     Fd socket{visitor.socket.release()};
     wake_at(socket.get(), 1);
-    drop(visitor);
-    hand_over(std::move(socket));
+    visitors_.erase(visitor.place);
+    hand_over(std::move(socket), id);
   }
-  void hand_over(Fd socket) {
+  void hand_over(Fd socket, ConnectionId id) {
     Fd watched{::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)};
-    if (!watched) return turned_away_.tell("connections that found no free descriptor (ulimit -n)", address_of(socket.get()));
-    inside_.add(std::move(watched), peer_text(socket.get()));
-    enter_(std::move(socket));
+    if (!watched) {
+      inside_.closed(id);
+      return turned_away_.tell("connections that found no free descriptor (ulimit -n)", address_of(socket.get()));
+    }
+    inside_.watch_bytes(id, std::move(watched), peer_text(socket.get()));
+    enter_(std::move(socket), [this, id, open = std::weak_ptr{alive_}, &loop = loop_] {  // this may be gone by then, the loop is not
+      asio::post(loop, [this, id, open] {
+        if (!open.expired()) inside_.handed_to_grpc(id);
+      });
+    });
   }
   bool make_room() {
-    if (visitors_.empty() || visitors_.front()->came + door_turn > clock_.now()) return inside_.make_room();
-    turned_away_.tell("connections that said nothing, to make room for others", address_of(visitors_.front()->socket.native_handle()));
-    visitors_.pop_front();
-    return true;
+    const auto room = inside_.make_room(backlog_length(listener_.native_handle()));
+    if (room.to_close) {
+      const auto visitor = std::find_if(visitors_.begin(), visitors_.end(), [&](const auto& v) { return v->id == *room.to_close; });
+      ELRUN_ASSERT(visitor != visitors_.end());  // whoever is neither in this list nor watched cannot be ended
+      tell(ended_for_others, {});
+      drop(**visitor);
+    }
+    return room.made;
   }
-  void drop(Visitor& visitor) { visitors_.erase(visitor.place); }
+  void tell(std::string_view why, const std::string& peer) {
+    if (why != ended_for_others) turned_away_.tell(why, peer);
+    else if (turned_away_.is_due(why)) turned_away_.tell(why, inside_.most_places());
+  }
+  void drop(Visitor& visitor) {
+    inside_.closed(visitor.id);
+    visitors_.erase(visitor.place);
+  }
 
   void wait_for_the_first() {
     patience_.expires_after(visitors_.front()->until - clock_.now());
@@ -241,7 +291,7 @@ class PosixDoor final : public Door {
       const Instant now = clock_.now();
       while (!visitors_.empty() && visitors_.front()->until <= now) {
         turned_away_.tell("connections that said nothing", address_of(visitors_.front()->socket.native_handle()));
-        visitors_.pop_front();
+        drop(*visitors_.front());
       }
       if (!visitors_.empty()) wait_for_the_first();
     }));
@@ -251,7 +301,7 @@ class PosixDoor final : public Door {
   const Clock& clock_;
   Options options_;
   TurnedAway& turned_away_;
-  std::function<void(Fd)> enter_;
+  Enter enter_;
   std::uint16_t port_;
   asio::posix::stream_descriptor listener_;
   asio::steady_timer pause_, patience_, room_;
@@ -270,6 +320,24 @@ FirstWords first_words(ByteSpan bytes) {
   return FirstWords::other;
 }
 
+std::optional<std::size_t> first_flight_size(ByteSpan bytes) {
+  const auto at = [&](std::size_t i) { return std::to_integer<std::size_t>(bytes[i]); };
+  const bool tls = first_words(bytes) == FirstWords::tls;
+  const std::size_t header = tls ? tls_header_size : http2_preface.size() + http2_header_size;
+  if (bytes.size() < header) return header;
+  const std::size_t frame = http2_preface.size();
+  if (!tls && at(frame + 3) != http2_settings) return {};
+  const std::size_t size = header + (tls ? at(3) << 8 | at(4) : at(frame) << 16 | at(frame + 1) << 8 | at(frame + 2));
+  return size <= first_flight_max.value() ? std::optional{size} : std::nullopt;
+}
+
+bool TurnedAway::is_due(std::string_view what) {
+  const auto known = kinds_.find(what);
+  if (known == kinds_.end() || clock_.now() >= known->second.quiet_until) return true;
+  ++known->second.untold;
+  return false;
+}
+
 void TurnedAway::tell(std::string_view what, std::string_view whom) {
   Kind& kind = kinds_[std::string{what}];
   const Instant now = clock_.now();
@@ -280,7 +348,7 @@ void TurnedAway::tell(std::string_view what, std::string_view whom) {
 }
 
 Result<std::unique_ptr<Door>> Door::open(asio::io_context& loop, const Clock& clock, const std::string& address, std::uint16_t port, Options options,
-                                         TurnedAway& turned_away, std::function<void(Fd)> enter) {
+                                         TurnedAway& turned_away, Enter enter) {
   ELRUN_TRY_ASSIGN(Fd listener, listen_at(address, port));
   return std::unique_ptr<Door>{std::make_unique<PosixDoor>(loop, clock, std::move(listener), options, turned_away, std::move(enter))};
 }

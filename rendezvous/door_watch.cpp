@@ -1,11 +1,11 @@
-// The system counts what came on a connection (tcpi_bytes_received), whoever read it, TLS or not; a second descriptor of the
-// socket is enough to ask. Nothing is copied and nothing stands between gRPC and the socket. What gRPC parses between two
-// looks is the price; it keeps headers at ten times their size. Whoever is ended is reset: what still lies in the socket is
-// gone with it, and gRPC finds a connection that broke.
+// The kernel counts the bytes that arrived on a connection (TCP_INFO, tcpi_bytes_received), whoever read them and with or without
+// TLS. A second descriptor of the same socket is enough to ask. So nothing is copied, and nothing stands between gRPC and the
+// socket. The price is what gRPC parses between two looks; it keeps headers at about ten times their size.
+//
+// A connection that is ended is reset: bytes that still lie in the socket are discarded, and gRPC sees a broken connection.
 #include "rendezvous/door_watch.hpp"
 
 #include <malloc.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,65 +18,85 @@
 
 namespace elrun::inline v0 {
 
-DoorWatch::DoorWatch(const Clock& clock, Duration patience, std::function<void(std::string_view, const std::string&)> cut)
-    : clock_{clock}, patience_{patience}, cut_{std::move(cut)}, thread_{quiet_thread([this] { watch(); })} {}
+DoorWatch::DoorWatch(const Clock& clock, Duration patience, AdmissionLimits limits, std::uint64_t seed, std::function<void(std::string_view, const std::string&)> ended)
+    : clock_{clock}, patience_{patience}, ended_{std::move(ended)}, places_{limits}, rng_{seed}, thread_{quiet_thread([this] { watch(); })} {}
 
 DoorWatch::~DoorWatch() {
   {
     const std::lock_guard lock{mutex_};
     over_ = true;
-    for (const Inside& one : inside_) ::shutdown(one.socket.get(), SHUT_RDWR);
+    for (const Watched& one : watched_) ::shutdown(one.socket.get(), SHUT_RDWR);
   }
   changed_.notify_all();
   thread_.join();
 }
 
-void DoorWatch::add(Fd socket, std::string peer) {
+ConnectionId DoorWatch::accepted(std::string_view address) {
   const std::lock_guard lock{mutex_};
-  const Instant now = clock_.now();
-  inside_.push_back({std::move(socket), std::move(peer), now + patience_, now});
-  if (inside_.size() == 1) changed_.notify_all();
+  return places_.accepted(address, clock_.now());
 }
 
-void DoorWatch::let_in(std::string_view peer) {
+void DoorWatch::closed(ConnectionId id) {
   const std::lock_guard lock{mutex_};
-  auto found = std::find_if(inside_.begin(), inside_.end(), [&](const Inside& i) { return i.peer == peer; });
-  if (found == inside_.end()) {  // an address that somebody writes in another way: the port tells
+  places_.gone(id);
+}
+
+void DoorWatch::watch_bytes(ConnectionId id, Fd socket, std::string peer) {
+  const std::lock_guard lock{mutex_};
+  places_.waits_for_grpc(id);
+  watched_.push_back({id, std::move(socket), std::move(peer), clock_.now() + patience_});
+  if (watched_.size() == 1) changed_.notify_all();
+}
+
+void DoorWatch::handed_to_grpc(ConnectionId id) {
+  const std::lock_guard lock{mutex_};
+  places_.handed_to_grpc(id, clock_.now());
+}
+
+void DoorWatch::admitted(std::string_view peer) {
+  const std::lock_guard lock{mutex_};
+  auto found = std::find_if(watched_.begin(), watched_.end(), [&](const Watched& w) { return w.peer == peer; });
+  if (found == watched_.end()) {  // gRPC may write the address in another way; then the port has to do
     const std::string_view port = peer.substr(std::min(peer.rfind(':'), peer.size()));
-    found = std::find_if(inside_.begin(), inside_.end(), [&](const Inside& i) { return !port.empty() && i.peer.ends_with(port); });
+    found = std::find_if(watched_.begin(), watched_.end(), [&](const Watched& w) { return !port.empty() && w.peer.ends_with(port); });
   }
-  if (found != inside_.end()) inside_.erase(found);  // else it was let in before
+  if (found == watched_.end()) return;  // another stream on this connection was admitted before
+  places_.admitted(found->id, clock_.now());
+  watched_.erase(found);
 }
 
-std::size_t DoorWatch::size() const {
+bool DoorWatch::is_full() const {
   const std::lock_guard lock{mutex_};
-  return inside_.size();
+  return places_.is_full();
 }
 
-bool DoorWatch::make_room() {
+DoorWatch::Room DoorWatch::make_room(std::size_t waiting) {
   const std::lock_guard lock{mutex_};
-  const Instant now = clock_.now();
-  const auto idle = std::find_if(inside_.begin(), inside_.end(), [&](const Inside& one) {
-    int unread = 0;
-    return one.moved + door_turn <= now && (::ioctl(one.socket.get(), FIONREAD, &unread) != 0 || unread == 0);
-  });
-  if (idle == inside_.end()) return false;
-  end(*idle, "connections that did not join, to make room for others");
-  inside_.erase(idle);
-  return true;
+  const auto id = places_.to_end(waiting, clock_.now(), rng_);
+  if (!id) return {};
+  const auto watched = std::find_if(watched_.begin(), watched_.end(), [&](const Watched& w) { return w.id == *id; });
+  if (watched == watched_.end()) return {true, id};
+  end(*watched, ended_for_others);
+  watched_.erase(watched);
+  return {true, {}};
+}
+
+std::string DoorWatch::most_places() const {
+  const std::lock_guard lock{mutex_};
+  return places_.most_places();
 }
 
 void DoorWatch::watch() {
   std::unique_lock lock{mutex_};
   while (!over_) {
-    if (inside_.empty()) {
-      if (std::exchange(untidy_, false)) {
+    if (watched_.empty()) {
+      if (std::exchange(has_garbage_, false)) {
         lock.unlock();
         ::malloc_trim(0);
         lock.lock();
         continue;
       }
-      changed_.wait(lock, [&] { return over_ || !inside_.empty(); });
+      changed_.wait(lock, [&] { return over_ || !watched_.empty(); });
     }
     changed_.wait_for(lock, door_look_every, [&] { return over_; });
     look();
@@ -85,22 +105,24 @@ void DoorWatch::watch() {
 
 void DoorWatch::look() {
   const Instant now = clock_.now();
-  std::erase_if(inside_, [&](Inside& one) {
+  std::erase_if(watched_, [&](const Watched& one) {
     const auto facts = tcp_facts(one.socket.get());
-    if (!facts || !facts->is_open) return true;  // gRPC or its peer has ended it
-    if (facts->bytes_received > door_bytes_max.value()) return end(one, "connections that sent more than 64 KiB before they were let in"), true;
-    if (now >= one.until) return end(one, "connections that did not join"), true;
-    if (facts->bytes_received != one.bytes) one.bytes = facts->bytes_received, one.moved = now;
-    return false;
+    const bool is_open = facts && facts->is_open;
+    if (!is_open) places_.gone(one.id);  // gRPC or the peer has closed it
+    else if (facts->bytes_received > door_bytes_max.value()) end(one, "connections that sent more than 64 KiB before they were let in");
+    else if (now >= one.until) end(one, "connections that did not join");
+    else return false;
+    return true;
   });
 }
 
-void DoorWatch::end(const Inside& one, std::string_view why) {
+void DoorWatch::end(const Watched& one, std::string_view why) {
   const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
-  ::connect(one.socket.get(), &nowhere, sizeof nowhere);
+  ::connect(one.socket.get(), &nowhere, sizeof nowhere);  // for a connected socket of TCP this means a reset
   ::shutdown(one.socket.get(), SHUT_RDWR);
-  untidy_ = true;
-  cut_(why, one.peer);
+  has_garbage_ = true;
+  places_.gone(one.id);
+  ended_(why, one.peer);
 }
 
 std::string plain_peer(std::string_view grpc_peer) {

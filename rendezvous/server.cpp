@@ -127,11 +127,12 @@ class Usher {
   ~Usher() { close(); }
   Usher(const Usher&) = delete;
   Usher& operator=(const Usher&) = delete;
-  void show_in(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd connection) {
-    boost::asio::post(work_, [&acceptor, connection = std::make_shared<Fd>(std::move(connection))] {
+  void show_in(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd connection, std::function<void()> done) {
+    boost::asio::post(work_, [&acceptor, connection = std::make_shared<Fd>(std::move(connection)), done = std::move(done)] {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection->give_up();
       acceptor.HandleNewConnection(&parameters);
+      done();
     });
   }
   /// After the server was shut down.
@@ -228,8 +229,8 @@ class GrpcServer final : public StreamServer {
     ELRUN_TRY_ASSIGN(const auto server_side, server_credentials(options_.access));
     token_ = credentials.token;
     // First of all, for it fails where another is the host already. Nobody comes in before the loop runs again.
-    ELRUN_TRY_ASSIGN(door_, Door::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience}, turned_away_, [this](Fd connection) {
-      usher_.show_in(*acceptor_, std::move(connection));
+    ELRUN_TRY_ASSIGN(door_, Door::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience}, turned_away_, [this](Fd connection, std::function<void()> done) {
+      usher_.show_in(*acceptor_, std::move(connection), std::move(done));
     }));
     for (std::size_t i = 0; i < calls_expected; ++i) expected_.emplace_back(*this);
     const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));

@@ -2,6 +2,8 @@
 
     python3 tests/tidy/docs_links.py [TREE]
 
+Behind `<!-- messages -->` stands a table of elrun's messages: each `part` of one in its first column is in a source file.
+
 Looked at are inline links, [label]: definitions, images, and every file of this tree that a document names in words
 (`tests/run.sh`, rendezvous/README.md). A web address is not asked whether it answers.
 """
@@ -58,14 +60,34 @@ def problems_of(path, tree):
         for name in NAMED.findall(INLINE.sub("", line)):
             if not name.endswith(".md") and Path(name).stem.isupper():
                 continue  # stands for a name: tests/AREA.cmake
+            if "/" not in name and name in (other.name for other in documents(tree)):
+                continue  # one of several folders' README.md, MEASURED.md
             if not any((folder / name).exists() for folder in (path.parent, tree, tree / "tests", tree / "include")):
                 yield f"{where}: there is no {name}, neither beside this document nor in the tree"
+
+
+def said_by(tree):
+    """What the sources may print: their text, with literals that the compiler joins in one piece."""
+    files = [file for folder in ("launcher", "rendezvous", "lib", "checkpoint") for file in sorted((tree / folder).rglob("*.cpp"))]
+    return re.sub(r'"\s*\n\s*"', "", "".join(file.read_text(encoding="utf-8") for file in files))
+
+
+def messages_not_said(path, tree):
+    table, marked = path.read_text(encoding="utf-8").splitlines(), False
+    said = ""
+    for number, line in enumerate(table, 1):
+        marked = marked and not line.startswith("#") or line == "<!-- messages -->"
+        if marked and line.startswith("| `"):
+            said = said or said_by(tree)
+            for part in re.findall(r"`([^`]+)`", line.split(" | ")[0]):
+                if part not in said:
+                    yield f"{path.relative_to(tree)}:{number}: no source says `{part}`; what does it say now?"
 
 
 def main():
     tree = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2]).resolve()
     found = documents(tree)
-    problems = [problem for path in found for problem in problems_of(path, tree)]
+    problems = [problem for path in found for check in (problems_of, messages_not_said) for problem in check(path, tree)]
     print("\n".join(problems + [f"{len(found)} documents, {len(problems)} broken links"]))
     return 1 if problems or not found else 0
 

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})(.*)$")
 
 
 def documents(tree):
@@ -25,17 +25,17 @@ class Block:
 
 def read(path):
     """The lines of a document as (number, text), without code; and its fenced blocks."""
-    text, blocks, block, fence = [], [], None, ""
+    text, blocks, block, fence, indent = [], [], None, "", 0
     before = ""  # an indented line is code only where a paragraph does not go on
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         match = FENCE.match(line)
         if block is None and match:
-            fence, block = match[1], Block(match[2].strip(), number)
+            indent, fence, block = len(match[1]), match[2], Block(match[3].strip(), number)
             blocks.append(block)
-        elif block is not None and match and match[1].startswith(fence) and not match[2].strip():
+        elif block is not None and match and match[2].startswith(fence) and not match[3].strip():
             block = None
         elif block is not None:
-            block.lines.append(line)
+            block.lines.append(line[indent:] if not line[:indent].strip() else line)
         elif line.startswith("    ") and not before.strip():
             continue  # `before` stays: the next line of the same code
         else:

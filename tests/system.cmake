@@ -29,6 +29,12 @@ target_compile_options(elrun_public_headers PRIVATE -Wall -Wextra -Wpedantic -Wc
 if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
   add_test(NAME install_test COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
     -DWORK=${PROJECT_BINARY_DIR}/install-test -DGENERATOR=${CMAKE_GENERATOR} -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/run.cmake)
+  if(ELRUN_PYTHON3)  # every command of these documents; --show prints what they print
+    math(EXPR limit "250 * ${ELRUN_TEST_TIME_FACTOR}")
+    add_test(NAME docs_run_test COMMAND ${ELRUN_PYTHON3} -B ${CMAKE_CURRENT_SOURCE_DIR}/tidy/docs_run.py --build ${PROJECT_BINARY_DIR} --tree ${PROJECT_SOURCE_DIR}
+      --limit ${limit} README.md CONTRIBUTING.md docs/tutorial.md docs/operations.md docs/slurm.md docs/torchrun.md)
+    set_tests_properties(docs_run_test PROPERTIES LABELS "tidy;process;grpc" TIMEOUT 600)
+  endif()
   add_test(NAME symbols_test COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:elrun> -DLAUNCHER=$<TARGET_FILE:elrun_launcher> -DSTORE=$<TARGET_FILE:elrun_store>
     -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/symbols.cmake)
   set_tests_properties(install_test PROPERTIES LABELS tidy TIMEOUT 300)

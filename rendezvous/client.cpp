@@ -272,13 +272,19 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
                       .remedy = Remedy::fix_config,
                       .what = fmt::format("the coordinator at {} ({}): {}", endpoint_.host, addresses_[next_address_].text, why)}});
   }
-  // A connection that is closed before a word was said: gRPC cannot tell that it was for want of TLS, a person can.
+  // What a person can do about a connection that ended before the coordinator answered. It is judged by how the connection ended,
+  // which is all that is known of the cause:
+  //  * A coordinator whose port is full resets connections, or does not get to them.
+  //  * One that expects TLS answers a node without it with a GOAWAY, and closes the connection where a handshake fails.
   [[nodiscard]] std::string advice(std::string_view why) const {
-    if (why.find("parsing HTTP/2") != why.npos) return "; who listens there is no rendezvous of elrun: is the port another program's?";
-    const bool closed = why.find("reset") != why.npos || why.find("closed") != why.npos || why.find("andshake") != why.npos;
-    if (!closed) return {};
-    return access_.has_tls() ? fmt::format("; does it speak TLS too, with a certificate for {}, and does each side's cacert vouch for the other's cert?", endpoint_.host)
-                             : "; does it demand TLS (--rdzv_conf cacert=...,cert=...,key=...)?";
+    const auto says = [&](std::string_view text) { return why.find(text) != why.npos; };
+    if (says("parsing HTTP/2")) return "; who listens there is no rendezvous of elrun: is the port another program's?";
+    if (says("reset") || says("no answer within"))
+      return "; its port may be full of connections that never authenticate: then the coordinator's log names the addresses that hold the most places";
+    if (access_.has_tls() && (says("closed") || says("andshake")))
+      return fmt::format("; does it speak TLS too, with a certificate for {}, and does each side's cacert vouch for the other's cert?", endpoint_.host);
+    if (says("GOAWAY")) return "; does it demand TLS (--rdzv_conf cacert=...,cert=...,key=...)?";
+    return says("closed") ? "; it ended the connection before this node was admitted: the coordinator's log may say why" : "";
   }
   void failed(Failure why) {
     if (why.what != last_reason_) {

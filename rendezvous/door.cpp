@@ -36,6 +36,10 @@ namespace {
 constexpr std::string_view http2_preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static_assert(http2_preface.size() == first_words_size);
 constexpr std::string_view tls_record = "\x16\x03";  // a handshake, of any version that is still spoken
+// For a client of the other kind, so that it can tell why it is turned away. HTTP/2: empty SETTINGS, then GOAWAY with the error code
+// INADEQUATE_SECURITY. TLS: a fatal alert, "protocol version".
+constexpr std::string_view no_without_tls{"\0\0\0\4\0\0\0\0\0" "\0\0\x10\7\0\0\0\0\0\0\0\0\0\0\0\0\x0c" "TLS only", 9 + 9 + 16};
+constexpr std::string_view no_tls_here{"\x15\3\1\0\2\2\x46", 7};
 constexpr std::size_t tls_header_size = 5, http2_header_size = 9;
 constexpr std::uint8_t http2_settings = 4;
 static_assert(first_flight_header_max == http2_preface.size() + http2_header_size);
@@ -232,14 +236,22 @@ class PosixDoor final : public Door {
     switch (heard->words) {
       case FirstWords::unfinished: wake_at(socket, heard->wake_at); return listen_to(visitor);
       case FirstWords::http2:
+        answer(socket, no_without_tls);
         turned_away_.tell("connections without TLS, which this rendezvous demands (cacert, cert and key)", address_of(socket));
         break;
       case FirstWords::tls:
+        answer(socket, no_tls_here);
         turned_away_.tell("connections with TLS, which this rendezvous does not have (cacert, cert and key)", address_of(socket));
         break;
       case FirstWords::other: turned_away_.tell("connections that are not elrun's", address_of(socket)); break;
     }
     drop(visitor);
+  }
+  // What it said is read first: a close with unread bytes is a reset, which can overtake the answer.
+  static void answer(int socket, std::string_view words) {
+    std::array<std::byte, first_flight_max.value()> unread;
+    (void)::recv(socket, unread.data(), unread.size(), 0);
+    (void)::send(socket, words.data(), words.size(), MSG_NOSIGNAL);
   }
   // Of what has begun well nothing more is heard before it is whole.
   static void wake_at(int socket, std::size_t bytes) {

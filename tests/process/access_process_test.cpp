@@ -4,6 +4,8 @@
 #include <functional>
 #include <string>
 
+#include <boost/asio/ip/tcp.hpp>
+
 #include "rendezvous/node_link.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/certificates.hpp"
@@ -103,12 +105,12 @@ TEST_CASE("with TLS each side shows a certificate of the same authority", "[acce
   }
   SECTION("a node whose certificate is over") { CHECK_THAT(stage.try_with(tls(authority.sign("late", {}, -60))), Contains("certificate for localhost")); }
   SECTION("a node without TLS is told what to do, and so is the coordinator's log") {
-    CHECK_THAT(stage.try_with({}), Contains("TLS"));
+    CHECK_THAT(stage.try_with({}), Contains("does it demand TLS"));
     CHECK_THAT(stage.said, Contains("connections without TLS"));
   }
   SECTION("a coordinator without TLS, the same") {
     Stage plain{{}};
-    CHECK_THAT(plain.try_with(node), Contains("TLS"));
+    CHECK_THAT(plain.try_with(node), Contains("does it speak TLS too") && Contains("Ssl handshake failed"));
     CHECK_THAT(plain.said, Contains("connections with TLS"));
   }
   SECTION("a certificate that was replaced is used at the next attempt") {
@@ -119,6 +121,23 @@ TEST_CASE("with TLS each side shows a certificate of the same authority", "[acce
     (void)authority.sign("rotated", {});
     REQUIRE(stage.until([&] { return !stage.heard.empty(); }));
   }
+}
+
+TEST_CASE("a connection that is reset, or gets no answer, is told as a port that may be full, and not as a want of TLS", "[access][grpc]") {
+  const TemporaryDirectory directory;
+  const CertificateAuthority authority{directory.path()};
+  Stage stage{{}};
+  boost::asio::ip::tcp::acceptor other{stage.loop, {boost::asio::ip::address_v4::loopback(), 0}};
+  stage.port = other.local_endpoint().port();
+  const bool is_reset = GENERATE(true, false);
+  boost::asio::ip::tcp::socket peer{stage.loop};
+  if (is_reset)
+    other.async_accept(peer, [&](const boost::system::error_code&) {
+      peer.set_option(boost::asio::socket_base::linger{true, 0});
+      peer.close();
+    });
+  const Access access = GENERATE(false, true) ? tls(authority.sign("node", {})) : Access{};
+  CHECK_THAT(stage.try_with(access), Contains("its port may be full of connections that never authenticate") && Contains(is_reset ? "reset by peer" : "no answer within 5 s") && !Contains("TLS"));
 }
 
 TEST_CASE("a coordinator takes up replaced certificates while it serves", "[access][grpc]") {

@@ -135,6 +135,8 @@ TEST_CASE("a node is admitted within seconds beside thousands of connections tha
     late.connect(habit.port, access);
     const bool admitted = stage.until([&] { return late.has<Waiting>(); });
     took.push_back(std::chrono::duration<double>(stage.clock.now() - begin).count());
+    // The cause is named, and no other one.
+    for (const std::string& why : late.down) CHECK_THAT(why, Contains("full of connections that never authenticate") && !Contains("TLS"));
     INFO("node " << i << ": " << took.back() << " s, told: " << (late.down.empty() ? "nothing" : late.down.back()));
     CHECK(admitted);
     if (!admitted) break;

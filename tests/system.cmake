@@ -32,7 +32,7 @@ if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
   if(ELRUN_PYTHON3)  # every command of these documents; --show prints what they print
     math(EXPR limit "250 * ${ELRUN_TEST_TIME_FACTOR}")
     add_test(NAME docs_run_test COMMAND ${ELRUN_PYTHON3} -B ${CMAKE_CURRENT_SOURCE_DIR}/tidy/docs_run.py --build ${PROJECT_BINARY_DIR} --tree ${PROJECT_SOURCE_DIR}
-      --limit ${limit} README.md CONTRIBUTING.md docs/tutorial.md docs/operations.md docs/slurm.md docs/torchrun.md)
+      --limit ${limit} README.md CONTRIBUTING.md docs/tutorial.md docs/operations.md docs/slurm.md docs/torchrun.md samples/README.md samples/torch/README.md)
     set_tests_properties(docs_run_test PROPERTIES LABELS "tidy;process;grpc" TIMEOUT 600)
   endif()
   add_test(NAME symbols_test COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:elrun> -DLAUNCHER=$<TARGET_FILE:elrun_launcher> -DSTORE=$<TARGET_FILE:elrun_store>

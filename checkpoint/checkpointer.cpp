@@ -215,7 +215,7 @@ Result<void> Checkpointer::claim(FenceNumber above) {
                      fmt::format("{} has used up its fence numbers; use another directory", root_.string())};
     const ClaimRecord record{highest + 1, author()};
     auto claimed = publish_once(files_, root_ / fences_directory, claim_name(record.number), unique(), encode(record));
-    if (claimed.ok()) return fence_ = record.number, Result<void>{};
+    if (claimed.ok()) return has_claimed_ = true, fence_ = record.number, Result<void>{};
     if (claimed.failure().code != Code::already_exists) return claimed;
   }
   return Failure{
@@ -345,6 +345,10 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     // Before anything is written: where the storage is not mounted, its mount point stays as it is.
     std::vector<std::string> unsaid;
     ELRUN_TRY_ASSIGN(RootView before, look(any_fence, outside, unsaid));
+    const bool is_empty = before.found.empty() && !before.highest && before.root.empty();
+    if (has_state && has_claimed_ && is_empty)
+      return Failure{Code::not_found, Remedy::fix_config,
+                     fmt::format("{} is empty, and this job's fence is gone: was the checkpoint root removed or unmounted while the job runs? Put it back", root_.string())};
     const std::vector<Found> listed = timeline(before.found, before.highest);
     const auto newest = listed.empty() ? std::nullopt : std::optional{listed.back().id};
     const auto allowed = has_state ? save_on(before) : resume(before, newest, {}, saver_.begin_anew);
@@ -392,9 +396,8 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
                             .gives_up = given_up_};
     ELRUN_TRY(publish_once(files_, root_ / fences_directory, fence_name(fence_), unique(), encode(fence)));
     if (has_state) return start;
-    const bool was_empty = before.found.empty() && !before.highest && before.root.empty();
     log_.info(start.choice ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
-              : was_empty  ? fmt::format("fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
+              : is_empty   ? fmt::format("fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
                                          fence_, root_.string())
                            : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));
     return start;
@@ -526,8 +529,10 @@ Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t au
     ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files_, root_));
     for (const Found& f : found)
       if (f.id.step == step && f.id.fence == fence_) id.attempt = std::max(id.attempt, f.id.attempt + 1);
+    if (tried_ && tried_->step == step && tried_->fence == fence_) id.attempt = std::max(id.attempt, tried_->attempt + 1);  // removed since
     if (id.attempt > attempt_max)
       return Failure{Code::exhausted, Remedy::fix_config, fmt::format("step {} was tried {} times", step, attempt_max)};
+    tried_ = id;
     ELRUN_TRY(files_.make_directory(path_of(id)));
     ELRUN_TRY(files_.sync_directory(root_ / checkpoints_directory));
     return SaveTicket{id, run.root};

@@ -150,6 +150,8 @@ class Checkpointer {
   Path root_;
   Saver saver_;
   FenceNumber fence_ = 0;                 // ours, once start() has claimed it
+  bool has_claimed_ = false;              // any fence, ever
+  std::optional<CheckpointId> tried_{};   // the newest name that a save began with
   std::vector<CheckpointId> timeline_{};  // inherited by our fence, then committed by it, oldest first
   std::vector<CheckpointId> rejected_{};  // passed over even where a quarantine could not be written
   std::vector<GivenUp> given_up_;         // in our fence

@@ -1,6 +1,7 @@
 #pragma once
 /// \file The plan: what is fixed for a job's life, whatever happens to its world.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <elrun/export.hpp>
 #include <elrun/optimizer.hpp>
 #include <elrun/tensor.hpp>
+#include <elrun/units.hpp>
 
 namespace elrun::inline v0 {
 
@@ -99,6 +101,8 @@ struct CheckpointOptions {
   std::string directory;      ///< Empty: no checkpoints; a failure then begins the job again (same bits).
   std::uint64_t every = 0;    ///< Steps between checkpoints; 0: only the final one.
   std::uint32_t keep = 3;     ///< Committed checkpoints to keep; at least 2.
+  /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then.
+  Duration final_wait = std::chrono::minutes{10};
 };
 
 }  // namespace elrun::inline v0

@@ -20,7 +20,6 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr Duration owner_wait = 5s;    // for the store to say that this generation is the current one
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
 constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", skipped_state = "elrun.skipped",
                            update_state = "elrun.update", stop_state = "elrun.stop", user_state = "state.";
@@ -491,7 +490,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
         return std::nullopt;
       }
       const bool periodic = checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0;
-      if ((periodic || (member_leaves_ && saves_.has_value())) && step != saved_step_) save(false);
+      if ((periodic || (member_leaves_ && saves_.has_value())) && step != saved_step_) save();
       if (std::exchange(member_leaves_, false) && host.session.is_leaving() && !std::exchange(ready_to_leave_, true))
         host.session.ready_to_leave();
       in_ = InStep{.begun = host.clock.now()};
@@ -505,38 +504,6 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
     } catch (const Revoked&) {
     }
   }
-}
-
-void Job::Impl::save(bool last) {
-  const auto still_owner = [this]() -> Result<void> {
-    if (world.over()) return world.why_over();
-    // Any call of the store is refused once this generation is not the coordinator's current one.
-    // A coordinator that is away for a moment forbids nothing: the fence on the storage decides, and is asked again.
-    const auto asked = host.session.store().num_keys(Deadline::after(host.clock.now(), owner_wait));
-    const bool away = !asked.ok() && (asked.failure().code == Code::deadline_passed ||
-                                      asked.failure().code == Code::unreachable);
-    return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
-  };
-  const std::uint64_t step = commit_.knowledge().applied;
-  const Instant begun = host.clock.now();
-  const auto saved = saves_->save(step, host_state(), still_owner);
-  was_away_since(begun);
-  if (saved.ok()) {
-    saved_step_ = step;
-    return;
-  }
-  if (world.over()) revoked();
-  Failure why = saved.failure();
-  if (why.code == Code::refused && why.remedy == Remedy::fix_config)
-    throw Error{std::move(why)};  // another job owns the root now, and a restart would only take it back
-  if (last) {
-    why.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved: {}", step, why.what);
-    throw Error{std::move(why)};
-  }
-  if (world.leads())
-    host.log.warning(fmt::format(
-        "the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}", step,
-        message(why)));
 }
 
 void Job::Impl::stop() {
@@ -584,7 +551,7 @@ void Job::Impl::end_without_steps() {
 void Job::Impl::finish() {
   const std::uint64_t step = commit_.knowledge().applied;
   if (stopped_ && step < plan->steps && world.leads()) host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan->steps));
-  if (saves_.has_value() && saved_step_ != step) save(true);
+  if (saves_.has_value() && saved_step_ != step) save_at_the_end();
   std::uint64_t hash = Mix{}(step, salt_of("step"));
   for (const ByteVector& part : expect(world.all_gather(bytes_of(state_sum())))) {
     ByteReader reader{part};

@@ -51,6 +51,7 @@ struct JobHost {
   std::uint64_t memory = 0;   ///< Bytes of this machine, with swap; 0: not known.
   std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
   bool must_end = false;      ///< A program that returns between its first step and the job's end has failed.
+  std::function<void(Duration)> sleep{};  ///< Between tries of the final save; none: the thread sleeps.
   Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
 
@@ -212,7 +213,10 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void move_host_state(const Heritage& from);
   [[nodiscard]] std::vector<Aux> host_state() const;
   [[nodiscard]] std::vector<Fragment> fragments(bool to_save);
-  void save(bool last);
+  void save();
+  void save_at_the_end();
+  std::optional<Failure> try_to_save();
+  void wait_for_storage(Duration time);
   void end_without_steps();
   void finish();
   [[nodiscard]] std::uint64_t state_sum() const;

@@ -128,8 +128,13 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux,
   }
   std::uint64_t aux_bytes = 0;
   for (const Aux& a : aux) aux_bytes += a.bytes.size();
-  ELRUN_TRY_ASSIGN(const SaveTicket ticket,
-                   leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes); }, decode_save_ticket));
+  const auto begun = leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes); }, decode_save_ticket);
+  if (!begun.ok()) {
+    // The fence or a directory is gone. The next save claims another fence, where this is still the root that it was.
+    if (begun.failure().code == Code::not_found) claimed_ = false;
+    return begun.failure();
+  }
+  const SaveTicket& ticket = *begun;
   const PartVote mine = checkpointer_.write_part(ticket, saved_, aux);
   auto gathered = world_.all_gather(encode(mine));
   if (!gathered.ok()) {  // the generation is over: whoever comes next sweeps what this save left

@@ -239,6 +239,48 @@ TEST_CASE("fences removed from the root: a fresh job stops with 78, and goes on 
   CHECK(anew.state == undisturbed(folder));
 }
 
+TEST_CASE("the root is full at the final save: the job waits until somebody frees space, and ends with its checkpoint; a signal ends it at once", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  fs::create_directory(root);
+  if (::mount("elrun-test", root.c_str(), "tmpfs", 0, "size=32m") != 0) {
+    WARN("SKIPPED: no file system can be mounted here: " << std::strerror(errno));
+    return;
+  }
+  struct Mounted {
+    std::string root;
+    ~Mounted() { (void)::umount2(root.c_str(), MNT_DETACH); }
+  } const mounted{root};
+  const auto job = start("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 100, {"--every", "1000", "--checkpoint", root})));
+  REQUIRE(until(*job, "step=50 "));
+  {
+    std::ofstream fill{root + "/ballast", std::ios::binary};
+    const std::string chunk(1 << 20, 'x');
+    while (fill.write(chunk.data(), static_cast<std::streamsize>(chunk.size())).flush()) {}
+  }
+  REQUIRE(until(*job, "try 2 of the final checkpoint failed"));
+  const bool is_freed = GENERATE(true, false);
+  if (is_freed) {
+    fs::remove(root + "/ballast");
+    const Ended ended = finish(*job);
+    INFO(tail(ended.output));
+    CHECK(ended.code == 0);
+    CHECK(ended.says("all 100 steps are done, but try 1 of the final checkpoint failed"));
+    CHECK(ended.says("free some space"));
+    CHECK(ended.says("the final checkpoint is saved, at try "));
+    CHECK(committed(root).size() == 1);
+    CHECK(ended.state.size() == 16);
+  } else {
+    const auto begun = std::chrono::steady_clock::now();
+    job->signal(SIGTERM);
+    const Ended ended = finish(*job);
+    INFO(tail(ended.output));
+    CHECK(ended.code != 0);
+    CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{8});  // no drain, no grace: nothing more can be saved
+    CHECK(committed(root).empty());
+  }
+}
+
 TEST_CASE("one flipped bit in RUN.json ends no job", "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";

@@ -1,6 +1,9 @@
+#include <cerrno>
 #include <cfenv>
 #include <limits>
 
+#include "checkpoint/names.hpp"
+#include "lib/job/final_save.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/unit/job_world.hpp"
@@ -391,6 +394,108 @@ TEST_CASE("a save that fails is told, and training goes on", "[job]") {
   }
   CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(),
                     [](const std::string& l) { return contains(l, "could not be saved"); }));
+}
+
+TEST_CASE("the pause before the next try of a final save grows from 1 s to 30 s, until the time is over or no time can help", "[job]") {
+  const Failure full{Code::no_space, Remedy::fix_config, "x"};
+  FinalSave save{.wait = 600s, .begun = Instant{} + 5s};
+  Instant now = save.begun;
+  std::vector<Duration> pauses;
+  for (;;) {
+    ++save.tries;
+    const auto pause = pause_before_next(save, full, now);
+    if (!pause) break;
+    pauses.push_back(*pause);
+    now += *pause;
+  }
+  REQUIRE(pauses.size() > 6);
+  CHECK(std::vector<Duration>(pauses.begin(), pauses.begin() + 7) == std::vector<Duration>{1s, 2s, 4s, 8s, 16s, 30s, 30s});
+  CHECK(now == save.begun + 600s);  // the last try is at the very end
+  CHECK(pauses.size() < 30);
+  CHECK_FALSE(pause_before_next({.wait = 0s, .begun = now, .tries = 1}, full, now));
+  for (const Code code : {Code::refused, Code::mismatch, Code::invalid_argument, Code::internal, Code::exhausted})
+    CHECK_FALSE(pause_before_next({.wait = 600s, .begun = now, .tries = 1}, {code, Remedy::fix_config, "x"}, now));
+  for (const Code code : {Code::no_space, Code::not_permitted, Code::not_found, Code::io})
+    CHECK(pause_before_next({.wait = 600s, .begun = now, .tries = 1}, {code, Remedy::fix_config, "x"}, now));
+  unsigned tries = 0;
+  for (FinalSave day{.wait = 24h, .begun = now, .tries = 1}; pause_before_next(day, full, now); ++day.tries, ++tries) now += *pause_before_next(day, full, now);
+  CHECK(tries < attempt_max);  // each has a name of its own
+}
+
+TEST_CASE("a final save that fails is tried again under other names until there is space, with the cause, the remedy and the time in a line each", "[job]") {
+  ManualClock clock;
+  FaultyFiles files;
+  int paused = 0;
+  bool is_full = false;
+  files.broken = [&](const Path& path) { return is_full && path.filename() == manifest_file ? ENOSPC : 0; };
+  ToyOptions options{.plan = toy_plan(0), .checkpoint = {.directory = "/root"}};
+  options.in_slot = [&](Job&, std::uint64_t step, Slot&) { is_full = step == 6; };
+  WorldOptions world{.clock = &clock, .files = &files};
+  world.sleep = [&](Duration time) {
+    clock.advance(time);
+    if (++paused == 10) is_full = false;  // in the second pause
+  };
+  std::optional<std::uint64_t> leaves_at;
+  SECTION("the job goes on to its end") {}
+  SECTION("a node that is asked to leave says that it can: others may save it") { world.leave = WorldOptions::Leave{0, leaves_at.emplace(7)}; }
+  const auto members = run_world(world, toy(options));
+  INFO((members[0].failure ? message(*members[0].failure) : ""));
+  REQUIRE(members[0].outcome.has_value());
+  CHECK(members[0].ready_to_leave_at == (leaves_at ? std::vector<std::uint64_t>{7} : std::vector<std::uint64_t>{}));
+  const auto line = [&](std::initializer_list<const char*> parts) {
+    return std::any_of(members[0].lines.begin(), members[0].lines.end(),
+                       [&](const std::string& l) { return std::all_of(parts.begin(), parts.end(), [&](const char* part) { return contains(l, part); }); });
+  };
+  CHECK(line({"all 7 steps are done, but try 1 of the final checkpoint failed", "no_space", "free some space", "tried again in 1.0 s, and 600.0 s are left"}));
+  CHECK(line({"try 2 of the final checkpoint failed", "tried again in 2.0 s, and 599.0 s are left"}));
+  CHECK(line({"the final checkpoint is saved, at try 3"}));
+  CHECK(files.list("/root/ckpt").value() == std::vector<std::string>{"s000000000007.g00000001.a03"});
+}
+
+TEST_CASE("a final save for which there is never space ends the job after the time that it was given", "[job]") {
+  ManualClock clock;
+  FaultyFiles files;
+  bool is_full = false;
+  files.broken = [&](const Path& path) { return is_full && path.filename() == manifest_file ? EROFS : 0; };
+  ToyOptions options{.plan = toy_plan(0), .checkpoint = {.directory = "/root", .final_wait = 90s}};
+  options.in_slot = [&](Job&, std::uint64_t step, Slot&) { is_full = step == 6; };
+  WorldOptions world{.clock = &clock, .files = &files};
+  world.sleep = [&](Duration time) { clock.advance(time); };
+  const auto members = run_world(world, toy(options));
+  REQUIRE(members[0].failure.has_value());
+  CHECK(members[0].failure->code == Code::not_permitted);
+  CHECK(members[0].failure->remedy == Remedy::fix_config);
+  CHECK(contains(message(*members[0].failure), "all 7 steps are done, but the final checkpoint could not be saved (8 tries in 90.0 s)"));
+  CHECK(clock.now() == Instant{} + 90s);
+}
+
+TEST_CASE("a final save of two ranks waits for a directory that is put back", "[job]") {
+  const TemporaryDirectory root;
+  const std::string away = root.path() + "/away", ckpt = root.path() + "/ckpt", gens = root.path() + "/gens";
+  std::mutex mutex;
+  int paused = 0;
+  WorldOptions world{.world = 2};
+  bool is_fence_alone = false;
+  SECTION("the checkpoints") {}
+  SECTION("the fences: the next try claims another, for the state is here") { is_fence_alone = true; }
+  world.sleep = [&](Duration time) {
+    const std::lock_guard lock{mutex};
+    if (++paused == 2 && !is_fence_alone) std::filesystem::remove_all(ckpt), std::filesystem::rename(away, ckpt);
+    (void)time;
+    std::this_thread::sleep_for(20ms);
+  };
+  const auto members = run_world(world, toy({.plan = toy_plan(1),
+                                             .checkpoint = {.directory = root.path(), .every = 2},
+                                             .in_slot = [&](Job&, std::uint64_t step, Slot& slot) {
+                                               if (slot.index() != 0 || step != 6) return;
+                                               if (is_fence_alone) std::filesystem::remove_all(gens);
+                                               else std::filesystem::rename(ckpt, away);
+                                             }}));
+  for (const Member& m : members) {
+    INFO((m.failure.has_value() ? message(*m.failure) : ""));
+    REQUIRE(m.outcome.has_value());
+  }
+  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& l) { return contains(l, "the final checkpoint is saved, at try"); }));
 }
 
 TEST_CASE("a checkpoint of another numeric class is refused with 78, and the message says what that is", "[job]") {

@@ -174,6 +174,7 @@ struct WorldOptions {
   const Clock* clock = nullptr;  ///< Instead of the real one.
   Files* files = nullptr;        ///< Likewise.
   std::uint64_t memory = 0;      ///< Bytes that each member's machine has; 0: not known.
+  std::function<void(Duration)> sleep{};  ///< Of any member, while its final save waits.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -239,6 +240,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .join = options.join ? options.join : memory,
                         .share = options.share ? options.share(rank) : Lending::Make{},
                         .memory = options.memory,
+                        .sleep = options.sleep,
                         .agree_wait = 0s},
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {

@@ -7,7 +7,7 @@ A fenced block is told by its info string:
     ```console run        commands are run, in order, in one shell per document
     ```console ci         commands are a stage of .ci/run, which runs them: too long for this test
     ```console dry        what follows `elrun` is a valid command line: it is run with --dry_run, in place of where it belongs
-    ```console elsewhere  not run: needs what no test machine has (two machines, root, another system's package)
+    ```console elsewhere  not run: needs what no test machine has (two machines, a data set, another system), or is the build itself
     ```cpp file=NAME      the block is written to NAME, for the commands behind it; so is any other language
 
 A `console` block without a second word is an error, so each was decided on. In a console block a line that begins with `$ ` is a command; it goes on in
@@ -20,6 +20,7 @@ The shell begins in a new folder that has the tree's files by links, and the bui
 
 import argparse
 import os
+import random
 import re
 import select
 import shlex
@@ -88,6 +89,7 @@ class Shell:
 
     def __init__(self, folder, environment, deadline):
         self.deadline = deadline
+        self.rest = b""  # what came behind the end of the last command: bash tells of jobs when it likes
         self.process = subprocess.Popen(["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True)
 
@@ -95,16 +97,17 @@ class Shell:
         """What it printed, and its exit code; None when it did not end in time."""
         self.process.stdin.write(f"{command}\nprintf '\\n{self.END} %d\\n' $?\n".encode())
         self.process.stdin.flush()
-        output = b""
+        output, self.rest = self.rest, b""
         while True:
+            end = re.search(rf"\n{self.END} (\d+)\n".encode(), output)
+            if end:
+                self.rest = output[end.end():]
+                return output[:end.start()].decode(errors="replace"), int(end[1])
             left = self.deadline - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
                 return output.decode(errors="replace"), None
             piece = os.read(self.process.stdout.fileno(), 65536)
             output += piece
-            end = re.search(rf"\n{self.END} (\d+)\n$".encode(), output)
-            if end:
-                return output[:end.start()].decode(errors="replace"), int(end[1])
             if not piece:
                 return output.decode(errors="replace"), None
 
@@ -123,9 +126,15 @@ class Shell:
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
+    """Below the ports that Linux gives to connections and to those who ask for any: nobody takes it before the document does."""
+    while True:
+        port = random.randint(12000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return str(port)
+            except OSError:
+                pass
 
 
 def dry(command, environment, folder):
@@ -136,7 +145,7 @@ def dry(command, environment, folder):
         return None
     words = ["elrun", *words[names[0] + 1:]]
     if len(words) > 1 and words[1] in ("store", "status", "doctor", "install"):
-        words = ["elrun", words[1], "--help"] if words[1] != "store" else words[:2] + words[2:] + ["--dry_run"]
+        words = ["elrun", words[1], "--help"]  # these know no --dry_run
     else:
         words[1:1] = ["--dry_run"]
     for word in words:

@@ -513,7 +513,7 @@ int run_store(const StoreOptions& options, std::uint64_t generation_floor, const
   raise_descriptors();
   asio::io_context loop{1};
   const auto coordinator =
-      Coordinator::create(loop, clock, log, {.timeouts = options.timeouts, .access = options.access, .generation_floor = generation_floor});
+      Coordinator::create(loop, clock, log, {.run = options.run, .nodes_min = options.nodes_min, .nodes_max = options.nodes_max, .timeouts = options.timeouts, .access = options.access, .generation_floor = generation_floor});
   const auto port = coordinator->serve(options.host, options.port);
   if (!port) return log.error(message(port.failure())), exit_code::contradiction;
   int code = 0;

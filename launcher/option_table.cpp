@@ -172,13 +172,15 @@ std::string help_text() {
 }
 
 std::string store_help_text() {
-  return "usage: elrun store [--host ADDRESS] [--port PORT] [--rdzv-conf K=V,...] [--shutdown-timeout SECONDS]\n"
-         "                   [--checkpoint-root DIR] [--log-format text|json]\n"
+  return "usage: elrun store [--host ADDRESS] [--port PORT] [--rdzv-id ID] [--nnodes N|MIN:MAX] [--rdzv-conf K=V,...]\n"
+         "                   [--shutdown-timeout SECONDS] [--checkpoint-root DIR] [--log-format text|json]\n"
          "\n"
          "Serves one job's rendezvous from a process of its own, and ends when the job does. Its agents find it by\n"
          "--rdzv-backend c10d --rdzv-endpoint HOST:PORT; it says on standard error where it listens.\n"
          "  --host ADDRESS              where it listens (0.0.0.0, all of this machine's addresses)\n"
          "  --port PORT                 0: any that is free (29400)\n"
+         "  --rdzv-id ID                the job's; without it the first agent that joins sets it for all others\n"
+         "  --nnodes N|MIN:MAX          as the job's agents have it; without it, the same\n"
          "  --rdzv-conf K=V,...         as the job's agents have it; see `elrun --help`\n"
          "  --shutdown-timeout SECONDS  as the job's agents have it (30)\n"
          "  --checkpoint-root DIR       where the job's checkpoints are: its generations are counted on from there\n"

@@ -55,6 +55,7 @@ class Understanding {
 
   Parsed store(std::span<const std::string> words) {
     StoreOptions options;
+    bool names_run = false, names_nodes = false;  // in the command line alone: what agents find in their environment is not meant for it
     for (std::size_t i = 1; i < words.size(); ++i) {
       std::string name = words[i], value;
       if (name == "-h" || name == "--help") return Usage{0, store_help_text()};
@@ -69,12 +70,24 @@ class Understanding {
         options.host = value;
       else if (name == "__port" && port && *port >= 0 && *port <= 65535)
         options.port = static_cast<std::uint16_t>(*port);
+      else if (name == "__rdzv_id" && !value.empty())
+        given_.set("rdzv_id", value, "--rdzv_id"), names_run = true;
+      else if (name == "__nnodes")
+        given_.set("nnodes", value, "--nnodes"), names_nodes = true;
       else if (name == "__rdzv_conf" || name == "__shutdown_timeout" || name == "__checkpoint_root" || name == "__log_format")
         given_.set(name.substr(2), value, "--" + name.substr(2));
       else
-        problems_.usage(fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_conf K=V,..., --shutdown_timeout "
-                            "SECONDS or --log_format text|json",
+        problems_.usage(fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_id ID, --nnodes N|MIN:MAX, --rdzv_conf K=V,..., "
+                            "--shutdown_timeout SECONDS or --log_format text|json",
                             known ? fmt::format("{} {}", hyphened(name), value) : hyphened(name)));
+    }
+    if (names_run) {
+      check_run_id();
+      options.run = RunId{given_.get("rdzv_id").text};
+    }
+    if (names_nodes) {
+      understand_nodes();
+      options.nodes_min = out_.round.nodes_min, options.nodes_max = out_.round.nodes_max;
     }
     understand_times();
     understand_log_format();
@@ -141,6 +154,10 @@ class Understanding {
     out_.role = given_.get("role").text;
     if (out_.role.size() > role_max) problems_.value(fmt::format("--role: {} bytes are more than the {} that a name may have", out_.role.size(), role_max));
     out_.dry_run = given_.flag("dry_run");
+    check_run_id();
+  }
+
+  void check_run_id() {
     if (const std::string& id = given_.get("rdzv_id").text; id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) {
                                                               return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
                                                             }))

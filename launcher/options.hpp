@@ -147,6 +147,8 @@ struct LaunchOptions {
 struct StoreOptions {
   std::string host = "0.0.0.0";
   std::uint16_t port = endpoint_port_default;
+  RunId run;                                   ///< Empty: taken from the first node.
+  std::uint32_t nodes_min = 0, nodes_max = 0;  ///< 0: taken from the first node.
   Timeouts timeouts;
   Access access;
   std::string checkpoint_root;

@@ -26,6 +26,8 @@ constexpr std::uint32_t lines_by_one_max = 200;  // in 10 s, of nodes that come 
 RoundSetup setup_of(const Coordinator::Options& options) {
   RoundSetup setup;
   setup.run = options.run;
+  setup.nodes_min = options.nodes_min;
+  setup.nodes_max = options.nodes_max;
   setup.version = ELRUN_RELEASE;
   setup.timeouts = options.timeouts;
   setup.generation_floor = options.generation_floor;

@@ -84,6 +84,7 @@ struct Candidate;
 /// What a round is born with. Randomness comes in here, and nowhere else.
 struct RoundSetup {
   RunId run;              ///< Empty: taken from the first node
+  std::uint32_t nodes_min = 0, nodes_max = 0;  ///< 0: taken from the first node
   std::string version;    ///< Of this coordinator; nodes of another major version are refused
   Timeouts timeouts{};
   Lineage lineage{};      ///< Random

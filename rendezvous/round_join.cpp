@@ -42,9 +42,14 @@ std::vector<std::string> Round::contradictions(const Join& join) const {
   // What nobody can have been told: a number that is believed stands for all generations below it.
   if (const std::uint64_t known = std::max(floor_, generation_.number), said = std::max(join.last.number, join.heard); said > generation_number_max || said > known + generation_jump_max)
     all.push_back(fmt::format("generation {} is out of bounds: the newest that this coordinator knows of is {}", said, known));
-  if (options_) {
+  if (setup_.nodes_max > 0) {
+    differ("--nnodes MIN", setup_.nodes_min, join.options.nodes_min);
+    differ("--nnodes MAX", setup_.nodes_max, join.options.nodes_max);
+  } else if (options_) {
     differ("--nnodes MIN", options().nodes_min, join.options.nodes_min);
     differ("--nnodes MAX", options().nodes_max, join.options.nodes_max);
+  }
+  if (options_) {
     differ("last_call (seconds)", seconds(options().last_call), seconds(join.options.last_call));
     differ("--max_restarts (-1: not given)", options().max_restarts, join.options.max_restarts);
   }

@@ -368,6 +368,18 @@ TEST_CASE("what connections send before somebody is let in is counted, and so ar
   if (!tls) CHECK(store.job.line("turned away: connections that sent more than 64 KiB before they were let in"));
 }
 
+TEST_CASE("an elrun store that was told its job takes neither run id nor number of nodes from a stranger", "[hardening][process][grpc]") {
+  Store store{{"--rdzv_id", "run", "--nnodes", "2"}};
+  Stage stage;
+  Node stranger{.stage = stage, .name = "stranger", .options = {.nodes_min = 1, .nodes_max = 1}};
+  stranger.connect(store.port);
+  REQUIRE(stage.until([&] { return !stranger.heard.empty(); }));
+  CHECK(stranger.count<Refused>() == 1);
+  Node a{stage, "a"}, b{stage, "b"};
+  for (Node* node : {&a, &b}) node->connect(store.port);
+  CHECK(stage.until([&] { return a.count<World>() == 1 && b.count<World>() == 1; }));
+}
+
 TEST_CASE("a thousand nodes that came and went leave nothing in the coordinator's process", "[hardening][process][grpc]") {
   Store store;
   Stage stage;

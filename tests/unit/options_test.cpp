@@ -558,6 +558,16 @@ TEST_CASE("elrun store takes a host and a port", "[options]") {
   CHECK(std::get<StoreOptions>(timed).timeouts.heartbeat == 3s);
   CHECK(std::get<StoreOptions>(timed).timeouts.stop_grace == 60s);
   CHECK(std::get<StoreOptions>(parse({"store", "--checkpoint-root=/ck"})).checkpoint_root == "/ck");
+  const auto named = parse({"store", "--rdzv-id=llm", "--nnodes", "2:4"}, {.environment = {{"PET_RDZV_ID", "other"}}});
+  REQUIRE(std::holds_alternative<StoreOptions>(named));
+  CHECK(std::get<StoreOptions>(named).run == RunId{"llm"});
+  CHECK(std::get<StoreOptions>(named).nodes_min == 2);
+  CHECK(std::get<StoreOptions>(named).nodes_max == 4);
+  const auto nameless = parse({"store"}, {.environment = {{"PET_RDZV_ID", "other"}, {"PET_NNODES", "3"}}});
+  CHECK(std::get<StoreOptions>(nameless).run == RunId{});
+  CHECK(std::get<StoreOptions>(nameless).nodes_max == 0);
+  CHECK(refused({"store", "--nnodes", "4:2"}).exit_code == exit_code::usage);
+  CHECK(refused({"store", "--rdzv_id", "a\nb"}).exit_code == exit_code::usage);
   CHECK(refused({"store", "--port", "x"}).exit_code == exit_code::usage);
   CHECK(refused({"store", "x"}).exit_code == exit_code::usage);
 }

@@ -279,6 +279,23 @@ TEST_CASE("while nothing was begun, the first of the nodes that are there sets o
   CHECK(bench.world(b) == "b c");
 }
 
+TEST_CASE("a coordinator that knows its job takes run id and number of nodes from nobody", "[round]") {
+  RoundSetup setup = bench_setup();
+  setup.run = RunId{"run"};
+  setup.nodes_min = setup.nodes_max = 2;
+  RoundBench bench{two, setup};
+  Join stranger = bench.a_join("stranger");
+  stranger.run = RunId{"other"};
+  stranger.options = {.nodes_min = 1, .nodes_max = 1};
+  const auto first = bench.join(stranger);
+  REQUIRE(bench.last<Refused>(first));
+  CHECK_THAT(bench.last<Refused>(first)->failure.what, Contains("this node has other, the job has run") && Contains("--nnodes MIN: this node has 1, the job has 2"));
+  CHECK(bench.begun.empty());
+  const auto a = bench.join("a");
+  bench.join("b");
+  CHECK(bench.world(a) == "a b");
+}
+
 TEST_CASE("numbers of generations are above every number that was heard of", "[round]") {
   RoundSetup setup = bench_setup();
   setup.generation_floor = 5;

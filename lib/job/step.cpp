@@ -177,7 +177,7 @@ void Job::Impl::write_vote(const Vote& vote) {
                           stop_asked_,
                           in_.audit_hash,
                           in_.audit_probability,
-                          {voted_update_, updates_done_.of(vote.step)}};
+                          {voted_update_, updates_done_.of(vote.step), updates_done_.tried(vote.step)}};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
   at = put(blob, at, std::span<const float>{my_losses_});
@@ -253,6 +253,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   optimizer_ = optimizer;
   update_options_ = options;
   const std::uint64_t step = commit_.knowledge().applied;
+  updates_done_.try_first(step, values_of(optimizer, options));
   if (!world.over()) {
     world.now(Call::apply);
     require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");

@@ -87,6 +87,10 @@ Result<void> check_update(std::uint64_t step, std::span<const UpdateSaid> by_ran
   for (std::size_t r = 0; r < by_rank.size() && remembers != by_rank.end() && what.size() == between_ranks; ++r)
     for (const Difference& d : differences(remembers->remembered, by_rank[r].passed))
       what.push_back(fmt::format("{} was {} when this step was decided before, and is {} on rank {} now that it is done again", d.name, d.one, d.other, r));
+  for (std::size_t r = 0; r < by_rank.size() && what.empty(); ++r)
+    if (by_rank[r].tried.known())
+      for (const Difference& d : differences(by_rank[r].tried, by_rank[r].passed))
+        what.push_back(fmt::format("{} was {} on rank {} when apply() was called for this step before and the world was lost, and is {} now that it is done again", d.name, d.one, r, d.other));
   return told(step, what);
 }
 
@@ -111,6 +115,10 @@ UpdateValues UpdateMemory::of(std::uint64_t step) const {
   if (at == runs_.begin()) return {};
   --at;
   return step < at->second.end ? at->second.values : UpdateValues{};
+}
+
+void UpdateMemory::try_first(std::uint64_t step, const UpdateValues& values) {
+  if (!tried(step).known()) tried_step_ = step, tried_ = values;
 }
 
 void UpdateMemory::remember(std::uint64_t step, const UpdateValues& values) {

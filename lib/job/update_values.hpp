@@ -28,9 +28,10 @@ static_assert(sizeof(UpdateValues) == 8 * sizeof(std::uint32_t));
 /// What one rank's vote for a step says.
 struct UpdateSaid {
   UpdateValues passed;      ///< To `apply`, now,
-  UpdateValues remembered;  ///< and when the step was decided before; not known where it was not, or the rank does not remember.
+  UpdateValues remembered;  ///< and when the step was decided before; not known where it was not, or the rank does not remember;
+  UpdateValues tried{};     ///< and in this process's first `apply` for this step, should the world have been lost then; not known: this is the first.
 };
-/// Success where all ranks passed the same values, and those with which the step was decided before. The failure names the step, each
+/// Success where all ranks passed the same values, those with which the step was decided before, and those with which they tried to apply it before. The failure names the step, each
 /// value that differs with both of its values, the ranks and the remedy. All ranks come to the same.
 [[nodiscard]] Result<void> check_update(std::uint64_t step, std::span<const UpdateSaid> by_rank);
 
@@ -50,6 +51,10 @@ class UpdateMemory {
   void remember(std::uint64_t step, const UpdateValues& values);
   /// Not known: nothing is remembered of that step.
   [[nodiscard]] UpdateValues of(std::uint64_t step) const;
+  /// Of a step for which `apply` was called: the first values are kept, until another step is tried. It is decided or not.
+  void try_first(std::uint64_t step, const UpdateValues& values);
+  /// Not known: `step` was not the last one that was tried.
+  [[nodiscard]] UpdateValues tried(std::uint64_t step) const { return step == tried_step_ ? tried_ : UpdateValues{}; }
   [[nodiscard]] std::size_t places() const { return runs_.size(); }
 
  private:
@@ -58,6 +63,8 @@ class UpdateMemory {
     UpdateValues values;
   };
   void forget(std::uint64_t step);
+  std::uint64_t tried_step_ = 0;
+  UpdateValues tried_;
   std::map<std::uint64_t, Run> runs_;  // by the first step of each; they do not overlap
 };
 

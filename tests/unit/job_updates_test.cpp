@@ -17,8 +17,8 @@ enum class Loop {
   function,  ///< A function of the step.
 };
 
-/// A program that lowers its rate after each decided step.
-Program decaying(Loop loop, const Plan& plan, const CheckpointOptions& checkpoint = {}, float* outside = nullptr) {
+/// A program that lowers its rate after each step, be it decided or not if `heedless`.
+Program decaying(Loop loop, const Plan& plan, const CheckpointOptions& checkpoint = {}, float* outside = nullptr, bool heedless = false) {
   return [=](Job& job, Member& me) {
     Plan wanted = plan;
     wanted.optimizer = Optimizer::sgd;
@@ -46,9 +46,8 @@ Program decaying(Loop loop, const Plan& plan, const CheckpointOptions& checkpoin
         return now;
       };
       const StepResult r = loop == Loop::function ? step->apply(Sgd{}, {.lr = rate}) : step->apply(Sgd{}, {.lr = lr});
-      if (!r.decided) continue;
-      me.steps.push_back(r);
-      lr *= factor;
+      if (r.decided || heedless) lr *= factor;
+      if (r.decided) me.steps.push_back(r);
     }
     me.outcome = job.outcome();
   };
@@ -91,6 +90,9 @@ TEST_CASE("values of an update differ by their bits, and each that differs is na
   const auto both = check({{a, {}}, {b, b}});
   REQUIRE_FALSE(both.ok());
   CHECK(contains(both.failure().what, "lr is 0.1 on rank 0 and 0.10000001 on rank 1; lr was 0.10000001 when"));
+  const auto tried = check({{a, {}, a}, {a, {}, b}});
+  REQUIRE_FALSE(tried.ok());
+  CHECK(contains(tried.failure().what, "lr was 0.10000001 on rank 1 when apply() was called for this step before and the world was lost, and is 0.1 now"));
   // Signs of zero make other bits.
   CHECK_FALSE(check({{sgd_values(0.0f), {}}, {sgd_values(-0.0f), {}}}).ok());
 
@@ -138,6 +140,33 @@ TEST_CASE("the memory of updates keeps runs of equal values, and forgets the old
   CHECK(many.places() == UpdateMemory::places_max);
   CHECK_FALSE(many.of(4).known());
   CHECK(many.of(5) == sgd_values(5));
+}
+
+TEST_CASE("the first values that are tried for a step are kept until another step is tried", "[job]") {
+  UpdateMemory memory;
+  CHECK_FALSE(memory.tried(0).known());
+  const UpdateValues a = sgd_values(0.1f), b = sgd_values(0.2f);
+  memory.try_first(3, a), memory.try_first(3, b);
+  CHECK(memory.tried(3) == a);
+  CHECK_FALSE(memory.tried(4).known());
+  memory.try_first(4, b);
+  CHECK(memory.tried(4) == b);
+  CHECK_FALSE(memory.tried(3).known());
+}
+
+TEST_CASE("a rate that changes after each apply(), decided or not, is told when the step is done again", "[job][elastic]") {
+  // apply() is called in the world that is lost, and again in the next one, where a newcomer would differ from the survivors at once.
+  for (const std::uint64_t at : {9, 10, 11}) {
+    INFO("at exchange " << at);
+    ElasticWorld world{3, {{Fate::Kind::dies, 1, at, false}}, decaying(Loop::variable, toy_plan(0), {}, nullptr, true)};
+    auto& results = world.wait();
+    check_told(results, world, {"when apply() was called for this step before"});
+    ElasticWorld kept{3, {{Fate::Kind::dies, 1, at, true}}, decaying(Loop::state, toy_plan(0), {}, nullptr, true)};
+    for (const Member& m : kept.wait()) {
+      INFO((m.failure ? message(*m.failure) : ""));
+      CHECK_FALSE(m.failure.has_value());
+    }
+  }
 }
 
 TEST_CASE("ranks that pass other values to apply() decide nothing, and all say which values", "[job]") {

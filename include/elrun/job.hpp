@@ -270,7 +270,7 @@ struct ELRUN_API Evaluation {
   /// same at any world size.
   float loss = 0;
   std::uint64_t tokens = 0;
-  bool decided = false;  ///< False: revoked by a change of the world; call again after `next_step()`.
+  bool decided = false;  ///< False, on all ranks: see `Job::evaluate`.
   std::vector<std::pair<std::string, double>> sums{};  ///< What slots added, in the order of the names.
   /// What slots added under this name; 0 where none did.
   [[nodiscard]] double sum(std::string_view name) const;
@@ -332,6 +332,9 @@ class ELRUN_API Job {
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   /// Runs `forward` on the slots of a pass over samples 0 .. count-1 in order (the last slot may be short), spread
   /// over the world; nothing is applied. `forward` reports each slot's loss. On all ranks, with the same count, between steps.
+  /// When the world is lost meanwhile it goes on in the next one, with `forward` called again, and returns the same on all ranks. It returns undecided in a step that
+  /// was handed out and is revoked (the step is done again), where the state went back to a checkpoint (so did host state), and in a process that joined a
+  /// running job and has not called `next_step()` yet.
   /// Throws Error: `invalid_argument` before `restore`, inside a slot, with an open scope, for too many slots, and for a slot without a report; `mismatch` for ranks that
   /// make different calls; and whatever `forward` throws.
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);

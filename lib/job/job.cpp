@@ -336,6 +336,7 @@ bool Job::Impl::restore() {
   restored_ = true;
   has_state_ = true;  // or the program makes it now, from nothing
   may_initialise_ = !begun_before_;
+  joined_running_ = std::ranges::any_of(standings_, &Standing::has_begun);
   if (commit_.knowledge().applied > plan->steps && world.leads())
     host.log.warning(fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do",
                                  commit_.knowledge().applied, plan->steps));
@@ -484,6 +485,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       world.now(Call::next_step);
       if (gathers() && !end_phase(phase())) revoked();
       if (!checked_) same_parameters_everywhere();
+      joined_running_ = false;
       const std::uint64_t step = commit_.knowledge().applied;
       if (step >= plan->steps || stopped_) {
         finish();
@@ -496,14 +498,20 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       in_ = InStep{.begun = host.clock.now()};
       if (streams()) stream_.begin();
       if (std::exchange(may_initialise_, false)) written_.assign(written_.size(), 0);  // compared, and out of date from here on
-      step_open_ = handed_out_ = true;
-      stop_asked_at_begin_ = stop_asked_;
-      host_states_at_begin_.clear();
-      for (const HostState& s : host_states_) host_states_at_begin_.emplace_back(s.bytes.begin(), s.bytes.end());
+      step_open_ = true;
+      keep_host_state();
       return step;
     } catch (const Revoked&) {
     }
   }
+}
+
+/// What the program changes from here on is put back, should the step not be decided.
+void Job::Impl::keep_host_state() {
+  handed_out_ = true;
+  stop_asked_at_begin_ = stop_asked_;
+  host_states_at_begin_.clear();
+  for (const HostState& s : host_states_) host_states_at_begin_.emplace_back(s.bytes.begin(), s.bytes.end());
 }
 
 void Job::Impl::stop() {

@@ -20,6 +20,7 @@
 #include "lib/job/audit.hpp"
 #include "lib/job/commit.hpp"
 #include "lib/job/courier.hpp"
+#include "lib/job/evaluation.hpp"
 #include "lib/job/foresight.hpp"
 #include "lib/job/gradients.hpp"
 #include "lib/job/holders.hpp"
@@ -159,7 +160,12 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     std::uint64_t audit_hash = 0;   // of the audited slot, where this rank computed it
   };
   /// How far this member has come in its generation.
-  enum class Stage : std::uint8_t { joining, settled, ready };
+  enum class Stage : std::uint8_t {
+    joining,
+    settled,  ///< It is known which step was decided last.
+    shared,   ///< All have the parameters and moments of that step; newcomers lack host state until the others come to next_step().
+    ready,
+  };
 
   void require(bool holds, std::string_view what) const;
   [[noreturn]] void revoked();
@@ -191,17 +197,16 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] bool overlaps() const { return plan->overlap && in_phases() && world.size() > 1; }
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_for_]; }
   void same_parameters_everywhere();
-  /// A newcomer between restore() and its first step: those who were there before come straight to next_step().
-  [[nodiscard]] bool is_alone_here() const {
-    return !checked_ && std::ranges::any_of(standings_, [](const Standing& s) { return s.has_begun; });
-  }
   void take_host_state(const std::vector<Aux>& aux);
 
   // Recovery, recovery.cpp.
   void rejoin();
   void enter();
+  void meet();
   void settle();
   void share();
+  void go_on_together();
+  void keep_host_state();
   [[nodiscard]] Standing standing() const;
   void same_update_everywhere() const;
   void drop_step();
@@ -211,6 +216,12 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void inherit(const Heritage& from);
   void move_state(const Heritage& from, const std::vector<Arena<float>>& old_moments);
   void move_host_state(const Heritage& from);
+  // Evaluations, evaluations.cpp.
+  const Evaluation& remember(const Evaluation& evaluation);
+  std::optional<Evaluation> evaluation_decided_elsewhere();
+  bool somebody_evaluates(bool i_do);
+  Evaluation run_evaluation(std::uint64_t count, const std::function<void(Slot&)>* forward);
+  bool run_evaluation_slot(std::uint64_t count, std::uint32_t index, const std::function<void(Slot&)>& forward);
   [[nodiscard]] std::vector<Aux> host_state() const;
   [[nodiscard]] std::vector<Fragment> fragments(bool to_save);
   void save();
@@ -268,7 +279,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Stage stage_ = Stage::joining;
   bool audits_refused_ = false;  // and that was said
   bool begun_before_ = false;  // restore found or got state
+  bool joined_running_ = false;  // restore() found others that were there before, and next_step() was not called yet
   bool has_state_ = false;     // of commit_.knowledge().applied steps, in the arenas
+  bool has_host_state_ = true;  // likewise; else it comes from the others when they are at next_step()
   bool overwritten_ = false;   // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
@@ -309,6 +322,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Cut held_{};                       // how the moments in the arenas are cut
   bool whole_parameters_ = true;     // those outside of this rank's shard are of the same step
   std::vector<Standing> standings_;  // of this generation, once it is settled
+  Heritage heritage_;                // likewise, once it is shared
   std::uint64_t newest_step_ = 0;    // decided, of all members
   std::uint32_t printer_ = 0;        // its rank
 
@@ -331,7 +345,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Instant slot_begun_{};
   Slot slot_ = SlotAccess::none();
   std::uint64_t slot_serial_ = 0;  // of the slot handed out last
-  std::map<std::string, double, std::less<>> sums_;  // of the evaluation's open slot
+  EvaluationSums sums_;  // of the evaluation's open slot
+  std::uint64_t evaluations_ = 0;  // decided since the last step was applied,
+  ByteVector evaluation_;          // and what the last of them came to
   float reported_loss_ = 0;  // of the open slot
   std::uint64_t reported_tokens_ = 0;
   float loss_ = 0;                                // of the last decided step

@@ -1,6 +1,7 @@
 // From one generation to the next, in the same process. All members go through it together, newcomers from restore(),
-// the others from next_step(), or from apply() when they had voted: settle (what became of the step under way), then
-// share (who lacks state gets it from those who have it, or all from a checkpoint).
+// the others from next_step(), from apply() when they had voted, or from an evaluation between two steps: settle (what became of the step
+// under way), then share (who lacks parameters and moments gets them from those who have them, or all from a checkpoint), then, once
+// all who were there before have come to next_step(), host state.
 
 #include <algorithm>
 
@@ -31,6 +32,12 @@ void Job::Impl::rejoin() {
 
 /// Until this member is ready for a step of the generation at hand, whichever that is.
 void Job::Impl::enter() {
+  meet();
+  if (stage_ == Stage::shared) go_on_together();
+}
+
+/// Until all members have parameters and moments.
+void Job::Impl::meet() {
   if (world.over()) rejoin();
   if (stage_ != Stage::ready) drop_step();
   if (stage_ == Stage::joining) settle();
@@ -50,6 +57,7 @@ void Job::Impl::drop_step() {
 
 Standing Job::Impl::standing() const {
   return {.has_state = has_state_,
+          .has_host_state = has_host_state_,
           .has_begun = restored_ || overwritten_,
           .knowledge = commit_.knowledge(),
           .decision = decision_,
@@ -57,7 +65,9 @@ Standing Job::Impl::standing() const {
           .saved_step = saved_step_,
           .cut = held_,
           .whole_parameters = whole_parameters_,
-          .node = host.session.place().node.value()};
+          .node = host.session.place().node.value(),
+          .evaluations = evaluations_,
+          .evaluation = evaluation_};
 }
 
 /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
@@ -87,6 +97,7 @@ void Job::Impl::settle() {
     if (!s.has_state || recovered.members[r] != Recovery::apply || knower == standings_.end()) continue;
     if (r == world.rank() && s.knowledge.decided < newest_step_ && !ELRUN_PLANTED(applies_with_its_last_decision)) decision_ = knower->decision;
     s.knowledge = {newest_step_, newest_step_, newest_step_, recovered.decided_in};
+    s.evaluations = 0;  // those that it says followed the step before
     // Its own shard alone; the others' owners are somewhere else now.
     s.whole_parameters = whole_optimizer() || gathers() || is_skipped(knower->decision);
   }
@@ -116,19 +127,31 @@ void Job::Impl::share() {
   for (const Standing& s : standings_) names.push_back(s.node);
   plan_world(number_nodes(names));
   show_to_peers();
-  const Heritage from = heritage(layout_, standings_, newest_step_, holders_.cuts);
-  if (from.complete) {
-    inherit(from);
+  heritage_ = heritage(layout_, standings_, newest_step_, holders_.cuts);
+  if (heritage_.complete) {
+    inherit(heritage_);
   } else {
-    if (from.found && world.leads())
+    if (heritage_.found && world.leads())
       host.log.warning(fmt::format("part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning", newest_step_));
     has_state_ = false;
     load_or_begin();
     // Initial values are made by the program before its loop, so all run it from there.
     if (!begun_before_ && std::any_of(standings_.begin(), standings_.end(), [](const Standing& s) { return s.has_begun; })) throw BeginAgain{};
+    has_state_ = restored_ || begun_before_;
+    has_host_state_ = true;
+    if (restored_) keep_host_state();  // the program may still be in what it does after a later step
   }
-  has_state_ = restored_ || begun_before_;
   whole_parameters_ = true;
+  stage_ = Stage::shared;
+}
+
+/// From next_step() and restore(): newcomers serve evaluations of the others, then get host state as it is at the head of the loop.
+void Job::Impl::go_on_together() {
+  while (somebody_evaluates(false))
+    if (!run_evaluation(0, nullptr).decided && world.over()) revoked();
+  if (heritage_.complete && heritage_.moves) move_host_state(heritage_);
+  has_state_ = restored_ || begun_before_;
+  has_host_state_ = true;
   stage_ = Stage::ready;
 }
 
@@ -200,7 +223,6 @@ void Job::Impl::inherit(const Heritage& from) {
     }
     try {
       move_state(from, recut ? old_moments : moments_);
-      move_host_state(from);
       expect(world.agree({}));
     } catch (...) {
       if (recut) {
@@ -210,11 +232,15 @@ void Job::Impl::inherit(const Heritage& from) {
       throw;
     }
     if (recut && gathers()) keep_only(pieces(layout_, held_));
-    const auto newcomers = std::count(from.held.begin(), from.held.end(), std::nullopt);
+    if (from.newcomers[world.rank()]) has_state_ = true, has_host_state_ = false;
+    const auto newcomers = std::ranges::count(from.newcomers, true);
     if (world.leads() && newcomers > 0)
       host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", newest_step_, newcomers, world.size()));
   }
-  if (!from.held[world.rank()]) decision_ = standings_[from.giver].decision;
+  if (!from.held[world.rank()]) {
+    decision_ = standings_[from.giver].decision;
+    evaluations_ = 0, evaluation_.clear();
+  }
   saved_step_ = standings_[from.giver].saved_step;
   commit_ = StepCommit{world.membership(), newest_step_, standings_[from.giver].knowledge.decided_in};
   open_saves();
@@ -225,7 +251,7 @@ void Job::Impl::move_host_state(const Heritage& from) {
   if (from.giver == world.rank())
     for (const Aux& a : host_state()) mine.put_text(a.name), mine.put_bytes(a.bytes);
   const auto parts = expect(world.all_gather(mine.bytes()));
-  if (from.held[world.rank()]) return;
+  if (!from.newcomers[world.rank()]) return;
   std::vector<Aux> aux;
   ByteReader reader{parts[from.giver]};
   while (reader.left() > 0 && !reader.broken()) {
@@ -235,6 +261,7 @@ void Job::Impl::move_host_state(const Heritage& from) {
   }
   expect(reader.finish("the host state of another member"));
   take_host_state(aux);
+  commit_ = StepCommit{world.membership(), newest_step_, standings_[from.giver].knowledge.decided_in};
   begun_before_ = true;
 }
 

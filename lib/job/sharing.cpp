@@ -157,7 +157,7 @@ void Job::Impl::begin_use(UnitState& unit) {
   if (fetches) parameters_.hold(layout.begin, layout.begin + layout.trainable);
   const bool hands_off = streams() && in_.open && !in_.evaluating;
   // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
-  const bool served = (!fetches && !hands_off) || (stage_ == Stage::ready && serve(fetches ? std::optional{unit.index} : std::nullopt));
+  const bool served = (!fetches && !hands_off) || ((stage_ == Stage::ready || in_.evaluating) && serve(fetches ? std::optional{unit.index} : std::nullopt));
   if (!served && outcome.has_value()) {
     Failure f = world.why_over();
     f.what = fmt::format("unit '{}' cannot be gathered after the last step: {}", specs_[unit.index].name, f.what);

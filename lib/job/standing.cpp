@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "lib/base/planted.hpp"
+#include "lib/job/evaluation.hpp"
 #include "lib/job/holders.hpp"
 
 namespace elrun::inline v0 {
@@ -37,6 +38,7 @@ UpdateValues values_from(ByteReader& r) {
 ByteVector encode(const Standing& s) {
   ByteWriter w;
   w.put(static_cast<std::uint8_t>(s.has_state));
+  w.put(static_cast<std::uint8_t>(s.has_host_state));
   w.put(static_cast<std::uint8_t>(s.has_begun));
   for (const std::uint64_t n : {s.knowledge.applied, s.knowledge.decided, s.knowledge.voted}) w.put(n);
   put(w, s.knowledge.decided_in);
@@ -54,6 +56,8 @@ ByteVector encode(const Standing& s) {
   w.put(s.cut.part);
   w.put(static_cast<std::uint8_t>(s.whole_parameters));
   w.put_text(s.node);
+  w.put(s.evaluations);
+  w.put_bytes(s.evaluation);
   return w.take();
 }
 
@@ -61,6 +65,7 @@ Result<Standing> decode_standing(ByteSpan bytes) {
   ByteReader r{bytes};
   Standing s;
   s.has_state = r.get<std::uint8_t>() != 0;
+  s.has_host_state = r.get<std::uint8_t>() != 0;
   s.has_begun = r.get<std::uint8_t>() != 0;
   for (std::uint64_t* n : {&s.knowledge.applied, &s.knowledge.decided, &s.knowledge.voted}) *n = r.get<std::uint64_t>();
   s.knowledge.decided_in = generation_from(r);
@@ -78,6 +83,9 @@ Result<Standing> decode_standing(ByteSpan bytes) {
   s.cut.part = r.get<std::uint32_t>();
   s.whole_parameters = r.get<std::uint8_t>() != 0;
   s.node = r.get_text(node_name_max);
+  s.evaluations = r.get<std::uint64_t>();
+  const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
+  s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
   if (s.cut.part >= s.cut.parts || k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1) r.mark_broken();
   ELRUN_TRY(r.finish("a member's standing"));
@@ -90,9 +98,10 @@ Heritage heritage(const Layout& layout, std::span<const Standing> standings, std
     const Standing& s = standings[r];
     const bool brings = s.has_state && (s.knowledge.applied == step || ELRUN_PLANTED(state_from_one_behind));
     out.held.push_back(brings ? std::optional{s.cut} : std::nullopt);
-    if (brings && !out.found) out.giver = r;
-    out.found |= brings;
-    out.moves |= !brings || !s.whole_parameters || s.cut != cuts[r];
+    out.newcomers.push_back(!brings || !s.has_host_state);
+    if (!out.newcomers[r] && !out.found) out.giver = r;
+    out.found |= !out.newcomers[r];
+    out.moves |= out.newcomers[r] || !s.whole_parameters || s.cut != cuts[r];
   }
   out.complete = out.found && share_out(layout, out.held).has_value();
   return out;

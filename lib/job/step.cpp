@@ -5,15 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <map>
-#include <numeric>
 
 #include <fmt/format.h>
 
 #include "kernels/fold.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
-#include "lib/job/assign.hpp"
+#include "lib/job/evaluation.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
 #include "lib/job/plan.hpp"
@@ -24,8 +22,6 @@ namespace {
 
 constexpr int times_to_return = 8;  // the longest slot or save: so long may a program take to come back to next_step()
 constexpr Duration first_slot_within = 1h;  // nobody knows yet how long one takes
-constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
-constexpr std::size_t sums_max = 64, sum_name_max = 64;       // of an evaluation, and bytes of a name
 
 struct VoteHeader {
   std::uint64_t number, lineage[2], step, finite, leaves, stops, audit_hash;
@@ -94,10 +90,12 @@ bool Job::Impl::is_revoked(const Slot& slot) const {
 void Job::Impl::add(const Slot& slot, std::string_view name, double value) {
   require(in_.open && SlotAccess::serial(slot) == slot_serial_, "add() is called after the slot's end");
   require(in_.evaluating, "add() is for the slots of evaluate(); what the slots of a step compute is its gradient and its loss");
-  if (name.empty() || name.size() > sum_name_max) throw Error{invalid(fmt::format("add(name, value): a name has 1 to {} bytes, and not {}", sum_name_max, name.size()))};
+  if (name.empty() || name.size() > evaluation_sum_name_max)
+    throw Error{invalid(fmt::format("add(name, value): a name has 1 to {} bytes, and not {}", evaluation_sum_name_max, name.size()))};
   if (!std::isfinite(value)) throw Error{invalid(fmt::format("add('{}', {}): a sum is of finite numbers", name, value))};
   const auto at = sums_.find(name);
-  if (at == sums_.end() && sums_.size() == sums_max) throw Error{invalid(fmt::format("add('{}', {}): an evaluation has {} sums at most", name, value, sums_max))};
+  if (at == sums_.end() && sums_.size() == evaluation_sums_max)
+    throw Error{invalid(fmt::format("add('{}', {}): an evaluation has {} sums at most", name, value, evaluation_sums_max))};
   if (at == sums_.end()) sums_.emplace(name, value);
   else at->second += value;
 }
@@ -321,6 +319,7 @@ void Job::Impl::apply_decided() {
   }
   skipped_ += is_skipped(decision_);
   updates_done_.remember(commit_.knowledge().applied, voted_update_);
+  evaluations_ = 0, evaluation_.clear();
   if (decision_.stops) stopped_ = true, stop_asked_ = false;
   commit_.applied();
   host.session.progress(StepNumber{commit_.knowledge().applied});
@@ -339,80 +338,6 @@ void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
   }
 }
 
-// ---- evaluation
-
-Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
-  require(restored_, "evaluate comes after restore()");
-  require(!in_.open || world.over(), "evaluate is called inside a slot; call it between steps");
-  no_scope_open("evaluate()");
-  if (world.over() || stage_ != Stage::ready || is_alone_here()) return {};  // its slots would be handed out anew
-  if (count == 0) return {.decided = true};
-  const std::uint64_t slots = (count + plan->micro_batch - 1) / plan->micro_batch;
-  if (slots > slots_max)
-    throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
-  const auto by_rank = assign_slots(static_cast<std::uint32_t>(slots), world.size());
-  world.now(Call::evaluate);
-  if (gathers() && !end_phase(phase())) return {};
-  ByteWriter mine;
-  mine.put(count);
-  in_.evaluating = true;
-  for (const std::uint32_t index : by_rank[world.rank()]) {
-    if (world.over()) break;
-    const std::uint64_t first = index * plan->micro_batch;
-    auto& samples = SlotAccess::samples(slot_);
-    samples.resize(std::min(plan->micro_batch, count - first));
-    std::iota(samples.begin(), samples.end(), first);
-    SlotAccess::fill(slot_, this, ++slot_serial_, world.membership().generation.number, index, slot_stream(plan->seed, evaluation_step, index));
-    sums_.clear();
-    in_.open = true, in_.reported = false;
-    if (overlaps()) courier_.work_alone(), evaluation_order_.begin();
-    slot_begun_ = host.clock.now();
-    forward(slot_);
-    was_away_since(slot_begun_);
-    in_.open = false;
-    require(in_.reported || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
-    mine.put(reported_tokens_);
-    mine.put(std::bit_cast<std::uint32_t>(reported_loss_));
-    mine.put(static_cast<std::uint32_t>(sums_.size()));
-    for (const auto& [name, value] : sums_) mine.put_text(name), mine.put(std::bit_cast<std::uint64_t>(value));
-  }
-  const Phase ended = phase();
-  in_.evaluating = false;
-  if (world.over() || (gathers() && !end_phase(ended))) return {};
-  const auto parts = world.all_gather(mine.bytes());
-  if (!parts.ok()) return {};
-  Evaluation result{.decided = true};
-  std::vector<double> losses(slots), tokens(slots), samples(slots);
-  std::map<std::string, std::vector<double>> sums;
-  for (std::uint32_t r = 0; r < world.size(); ++r) {
-    ByteReader reader{(*parts)[r]};
-    if (const auto theirs = reader.get<std::uint64_t>(); theirs != count && !reader.broken())
-      throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                          fmt::format("rank {} calls evaluate({}), and this rank evaluate({}): call it on all ranks, with the same number", r, theirs, count)}};
-    for (const std::uint32_t index : by_rank[r]) {
-      const auto n = reader.get<std::uint64_t>();
-      result.tokens += n;
-      tokens[index] = static_cast<double>(n), samples[index] = static_cast<double>(std::min(plan->micro_batch, count - index * plan->micro_batch));
-      losses[index] = std::bit_cast<float>(reader.get<std::uint32_t>());
-      for (auto left = reader.get<std::uint32_t>(); left > 0 && !reader.broken(); --left) {
-        auto& of_name = sums[reader.get_text(sum_name_max)];
-        of_name.resize(slots);
-        of_name[index] = std::bit_cast<double>(reader.get<std::uint64_t>());
-      }
-    }
-    if (const auto whole = reader.finish("a part of an evaluation"); !whole.ok()) {
-      world.end(whole.failure());
-      return {};
-    }
-  }
-  const auto folded = [](const std::vector<double>& leaves) { return fold_leaves(std::span<const double>{leaves}, std::plus<>{}); };
-  const std::vector<double>& weights = result.tokens > 0 ? tokens : samples;
-  for (std::size_t i = 0; i < slots; ++i) losses[i] = weights[i] == 0 ? 0.0 : losses[i] * weights[i];
-  result.loss = static_cast<float>(folded(losses) / folded(weights));
-  for (const auto& [name, leaves] : sums) result.sums.emplace_back(name, folded(leaves));
-  return result;
-}
-
 // ---- what users hold
 
 void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(*this, loss, tokens); }
@@ -421,11 +346,6 @@ void Slot::report(DeviceScalar loss, std::uint64_t tokens) {
   report(*loss.pointer, tokens);
 }  // on the host it has arrived
 bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->is_revoked(*this); }
-
-double Evaluation::sum(std::string_view name) const {
-  const auto at = std::ranges::find(sums, name, [](const auto& sum) { return std::string_view{sum.first}; });
-  return at == sums.end() ? 0.0 : at->second;
-}
 
 Step::Slots Step::slots() {
   static_cast<Job::Impl*>(impl_)->begin_slots();

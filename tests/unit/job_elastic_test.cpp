@@ -8,10 +8,10 @@
 namespace elrun::test {
 namespace {
 
-std::uint64_t undisturbed(const Plan& plan) {
-  static std::map<std::tuple<std::uint64_t, std::uint64_t, DType>, std::uint64_t> known;
-  auto& hash = known[{plan.slots(), plan.steps, plan.leaves}];
-  if (hash == 0) hash = run_world({.world = 1}, toy({.plan = plan}))[0].outcome->state_hash;
+std::uint64_t undisturbed(const Plan& plan, bool evaluates = false) {
+  static std::map<std::tuple<std::uint64_t, std::uint64_t, DType, bool>, std::uint64_t> known;
+  auto& hash = known[{plan.slots(), plan.steps, plan.leaves, evaluates}];
+  if (hash == 0) hash = run_world({.world = 1}, toy({.plan = plan, .evaluates = evaluates}))[0].outcome->state_hash;
   return hash;
 }
 
@@ -43,7 +43,7 @@ std::string describe(const std::vector<Fate>& fates) {
 }
 
 /// A random history of any placement, with checkpoints or none.
-void any_history(Rng& rng) {
+void any_history(Rng& rng, bool evaluates) {
   const int stage = static_cast<int>(rng.below(4));
   const bool per_slot = rng.chance(stage >= 2 ? 0.8 : 0.2);
   const TemporaryDirectory root;
@@ -54,7 +54,7 @@ void any_history(Rng& rng) {
   const auto fates = random_fates(rng, 1 + rng.below(4), per_slot ? 200 : stage == 3 ? 120 : 60);
   if (rng.chance(0.25)) plan.leaves = DType::bf16;
   INFO("zero(" << stage << "), gradients in " << name_of(plan.leaves) << (per_slot ? " per slot" : " per step") << ", " << members << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
-  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint})};
+  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint, .evaluates = evaluates})};
   std::size_t done = 0;
   auto& results = world.wait();
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -66,7 +66,7 @@ void any_history(Rng& rng) {
     REQUIRE(!m.failure.has_value());
     REQUIRE(m.outcome.has_value());
     CHECK(m.outcome->step == plan.steps);
-    CHECK(m.outcome->state_hash == undisturbed(plan));
+    CHECK(m.outcome->state_hash == undisturbed(plan, evaluates));
     CHECK(m.host_state == plan.steps);  // rolled with the step: counted once each
     CHECK(m.steps_begun == plan.steps);
     ++done;
@@ -220,6 +220,31 @@ TEST_CASE("a checkpoint is read over whatever a failed exchange left, beyond the
   }
 }
 
-TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") { for_all_seeds(150, any_history); }
+TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") {
+  for_all_seeds(150, [](Rng& rng) { any_history(rng, false); });
+}
+
+TEST_CASE("any history ends with the same bits where the learning rate follows from evaluations between the steps", "[job][elastic][evaluation]") {
+  for_all_seeds(150, [](Rng& rng) { any_history(rng, true); });
+}
+
+TEST_CASE("an evaluation between two steps is decided on all members, whoever is lost or comes in it", "[job][elastic][evaluation]") {
+  using Kind = Fate::Kind;
+  for (const int stage : {0, 1, 2, 3})
+    for (const Kind kind : {Kind::splits, Kind::dies, Kind::breaks, Kind::grows})
+      for (std::uint64_t at = stage < 2 ? 4 : 20; at < (stage < 2 ? 26 : 110); at += stage < 2 ? 1 : 9) {
+        INFO("zero(" << stage << "): " << describe({{kind, 1, at, true}}));
+        ElasticWorld world{3, {{kind, 1, at, true}}, toy({.plan = toy_plan(stage), .evaluates = true})};
+        const auto& results = world.wait();
+        for (std::size_t i = 0; i < results.size(); ++i) {
+          const Member& m = results[i];
+          INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
+          if (world.was_killed(i) || (!m.outcome && !m.failure)) continue;
+          REQUIRE(m.outcome.has_value());
+          CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage), true));
+        }
+        CHECK(world.generations() == 2);
+      }
+}
 
 }  // namespace elrun::test

@@ -2,6 +2,8 @@
 /// \file A whole world of jobs in threads of this process, over an exchange of memory, and a toy model to train in it.
 
 #include <array>
+#include <bit>
+#include <cmath>
 #include <condition_variable>
 #include <filesystem>
 #include <map>
@@ -340,7 +342,21 @@ struct ToyOptions {
   AnyOptimizer optimizer = toy_adamw;
   std::uint64_t stop_after = ~std::uint64_t{0};  ///< Leaves the program after this many steps.
   std::function<void(Job&, std::uint64_t step, Slot&)> in_slot{};
+  bool evaluates = false;  ///< After each decided step, twice; the learning rate follows from what comes, and is host state.
 };
+
+/// A pass over 10 samples, whose losses follow from the weights.
+inline Evaluation evaluate_toy(Job& job, std::vector<Unit>& units, const std::vector<std::size_t>& unit_of, const std::vector<Tensor<float>>& tensors) {
+  return job.evaluate(10, [&](Slot& slot) {
+    double sum = 0;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const auto scope = units[unit_of[t]].use();
+      for (std::uint64_t i = 0; i < tensors[t].size(); i += 7) sum += std::fabs(static_cast<double>(tensors[t].data()[i]));
+    }
+    slot.add("weights", sum);
+    slot.report(static_cast<float>(sum) * toy_loss(slot.samples(), slot.rng()), 1 + slot.index());
+  });
+}
 
 inline Program toy(const ToyOptions& options) {
   return [options](Job& job, Member& me) {
@@ -357,6 +373,8 @@ inline Program toy(const ToyOptions& options) {
       tensors.push_back(units.back().tensor<float>(t.name, {t.size}, t.options));
     }
     std::uint64_t mine = 0, begun = 0;  // host state
+    float factor = 1;                   // of the learning rate
+    if (options.evaluates) job.state("factor", factor);
     job.state("steps seen", mine);
     job.state("steps begun", begun);
     me.steps.clear();
@@ -396,9 +414,17 @@ inline Program toy(const ToyOptions& options) {
         slot.report(DeviceScalar{&loss}, 3 + slot.index());
       }
       const StepResult r = std::visit(
-          [&](const auto& optimizer) { return step->apply(optimizer, toy_options(step->number())); }, options.optimizer);
+          [&](const auto& optimizer) {
+            ApplyOptions apply = toy_options(step->number());
+            if (options.evaluates) apply.lr = apply.lr.at(step->number()) * factor;
+            return step->apply(optimizer, apply);
+          },
+          options.optimizer);
       if (!r.decided) continue;
       me.steps.push_back(r), ++mine;
+      for (int pass = 0; options.evaluates && pass < 2; ++pass)
+        if (const Evaluation e = evaluate_toy(job, units, unit_of, tensors); e.decided)
+          factor *= 1.0f + 0.001f * static_cast<float>(std::bit_cast<std::uint32_t>(e.loss) % 64 + std::bit_cast<std::uint64_t>(e.sum("weights")) % 64);
       job.print(fmt::format("step {}", r.step));
       me.ahead = job.samples_ahead(2).size();
     }

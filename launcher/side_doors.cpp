@@ -15,6 +15,8 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration metrics_kept = 100ms;  // metrics that are not older are given again
+
 std::uint64_t entries_of(const char* directory) {
   std::uint64_t count = 0;
   std::error_code error;
@@ -104,8 +106,14 @@ void SideDoors::saw(const Event& event, std::span<const Action> actions, const S
 }
 
 HttpReply SideDoors::answer(const HttpRequest& request) const {
-  // Only the metrics show the process itself, which costs a look at all of its descriptors.
-  return page_for(request, {agent_, chronicle_.record(), coordinates_(), request.path == "/metrics" ? process_facts(started_at_) : ProcessFacts{}, clock_.now(), clock_.wall_ns()});
+  const Instant now = clock_.now();
+  if (request.path != "/metrics") return page_for(request, {agent_, chronicle_.record(), coordinates_(), {}, now, clock_.wall_ns()});
+  // The metrics show the process itself, which costs a look at all of its descriptors. Thousands who ask for them in a second
+  // must not keep the loop from answering a liveness probe.
+  Kept& kept = kept_metrics_[exposition_for(request.accept)];
+  if (!kept.reply || now - kept.made >= metrics_kept)
+    kept = {now, page_for(request, {agent_, chronicle_.record(), coordinates_(), process_facts(started_at_), now, clock_.wall_ns()})};
+  return *kept.reply;
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -3,10 +3,13 @@
 /// and, when asked to, on a port.
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include <boost/asio/io_context.hpp>
 
+#include "launcher/exposition.hpp"
 #include "launcher/http_listener.hpp"
 #include "launcher/pages.hpp"
 #include "launcher/side_options.hpp"
@@ -38,6 +41,11 @@ class SideDoors {
   const std::function<bool()> coordinates_;
   const double started_at_;  // seconds since 1970
   Chronicle chronicle_;
+  struct Kept {
+    Instant made{};
+    std::optional<HttpReply> reply;
+  };
+  mutable std::map<Exposition, Kept> kept_metrics_;
   std::unique_ptr<HttpListener> socket_, port_;
   std::unique_ptr<TimerPipe> timers_;
 };

@@ -105,15 +105,28 @@ void DoorWatch::watch() {
 
 void DoorWatch::look() {
   const Instant now = clock_.now();
-  std::erase_if(watched_, [&](const Watched& one) {
+  std::erase_if(watched_, [&](Watched& one) {
     const auto facts = tcp_facts(one.socket.get());
     const bool is_open = facts && facts->is_open;
     if (!is_open) places_.gone(one.id);  // gRPC or the peer has closed it
     else if (facts->bytes_received > door_bytes_max.value()) end(one, "connections that sent more than 64 KiB before they were let in");
     else if (now >= one.until) end(one, "connections that did not join");
-    else return false;
+    else return one.bytes = facts->bytes_received, false;
     return true;
   });
+  end_largest();
+}
+
+// Together they may not take the memory that none of them alone may take. A node sends little, so it is never among the largest.
+void DoorWatch::end_largest() {
+  std::uint64_t together = 0;
+  for (const Watched& one : watched_) together += one.bytes;
+  while (together > door_bytes_together_max.value()) {
+    const auto largest = std::max_element(watched_.begin(), watched_.end(), [](const Watched& a, const Watched& b) { return a.bytes < b.bytes; });
+    together -= largest->bytes;
+    end(*largest, "connections that sent the most of more than 4 MiB before they were let in");
+    watched_.erase(largest);
+  }
 }
 
 void DoorWatch::end(const Watched& one, std::string_view why) {

@@ -25,6 +25,8 @@ namespace elrun::inline v0 {
 
 /// A connection may send this much before somebody on it is admitted. A TLS handshake counts.
 constexpr Bytes door_bytes_max = 64_KiB;
+/// All of them together. A node needs 2 to 6 KiB of it, most of them for certificates. gRPC can keep ten times as much.
+constexpr Bytes door_bytes_together_max = 4_MiB;
 /// The kernel is asked this often how much a connection has sent. What it sends in between, gRPC reads.
 constexpr Duration door_look_every = 10ms;
 
@@ -67,9 +69,11 @@ class DoorWatch {
     Fd socket;
     std::string peer;
     Instant until;
+    std::uint64_t bytes = 0;  // received at the last look
   };
   void watch();
   void look();
+  void end_largest();
   void end(const Watched& one, std::string_view why);
 
   const Clock& clock_;

@@ -368,6 +368,29 @@ TEST_CASE("what connections send before somebody is let in is counted, and so ar
   if (!tls) CHECK(store.job.line("turned away: connections that sent more than 64 KiB before they were let in"));
 }
 
+TEST_CASE("connections that each send less than they may cannot fill the memory together", "[hardening][process][grpc]") {
+  Store store;
+  const std::uint64_t resident_before = resident_kib(store.job.pid());
+  std::string small;
+  for (int i = 0; i < 3000; ++i) small += std::string{"\0\x01x\x01y", 5};
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  std::uint64_t peak = 0;
+  for (int i = 0; i < 500; ++i) {
+    strangers.push_back(std::make_unique<Stranger>(store.port));
+    strangers.back()->say(preface + settings);
+    pollfd answer{strangers.back()->socket.get(), POLLIN, 0};
+    REQUIRE(::poll(&answer, 1, 20'000) == 1);  // gRPC has it now
+    strangers.back()->say(frame(1, 0, 1, small));
+    for (int more = 0; more < 3; ++more) strangers.back()->say(frame(9, 0, 1, small));  // 60 KB of headers that have no end
+    peak = std::max(peak, resident_kib(store.job.pid()));
+  }
+  // What is parsed last is seen last: gRPC's threads take turns.
+  for (const auto end = std::chrono::steady_clock::now() + 1s; std::chrono::steady_clock::now() < end;) peak = std::max(peak, resident_kib(store.job.pid()));
+  INFO("resident: " << resident_before << " KiB before, at most " << peak);
+  if (resident_tells) CHECK(peak < resident_before + 96 * 1024);
+  CHECK(store.job.line("turned away: connections that sent the most of more than 4 MiB before they were let in"));
+}
+
 TEST_CASE("an elrun store that was told its job takes neither run id nor number of nodes from a stranger", "[hardening][process][grpc]") {
   Store store{{"--rdzv_id", "run", "--nnodes", "2"}};
   Stage stage;

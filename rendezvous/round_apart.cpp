@@ -51,7 +51,18 @@ void Round::part(Instant now) {
   is_job_ |= apart.first.is_job;
   std::vector<NodeId> order;
   for (const Member& m : members_) order.push_back(m.node);
-  const std::vector<NodeId> out = whom_to_exclude(apart.pairs, order, own_place_ ? std::optional{order[*own_place_]} : std::nullopt);
+  // Pairs of which one node is kept out already are chosen from again: it may be the partner that is cut from more nodes.
+  std::set<ApartNodes> all = apart.pairs;
+  std::set<NodeId> returning;
+  for (const auto& [id, node] : nodes_)
+    if (const Exclusion* why = exclusions_.of(id, node.join.who.number); why != nullptr && !why->apart_from.empty()) {
+      for (const NodeId& partner : why->apart_from) all.insert(std::minmax(id, partner));
+      returning.insert(id);
+    }
+  std::vector<NodeId> out = whom_to_exclude(all, order, own_place_ ? std::optional{order[*own_place_]} : std::nullopt);
+  std::erase_if(out, [&](const NodeId& id) { return returning.erase(id) > 0; });  // it stays out
+  const Exclusions before = exclusions_;
+  for (const NodeId& id : returning) exclusions_.let_in(id, now), note_kept_out(id, now);
   const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
     const Node& node = entry.second;
     return node.stream && node.join.workers > 0 && !node.excluded && std::find(out.begin(), out.end(), entry.first) == out.end();
@@ -60,6 +71,8 @@ void Round::part(Instant now) {
   for (const auto& [a, b] : apart.pairs) pairs.push_back(fmt::format("{} and {}", a.value(), b.value()));
   std::string text = fmt::format("nodes {} cannot reach each other, though both reach the coordinator (rank {} on node {}: {})", some_of(pairs), apart.first.rank, apart.by.value(), apart.first.what);
   if (static_cast<std::size_t>(others) < needed()) {
+    exclusions_ = before;
+    for (const NodeId& id : returning) note_kept_out(id, now);
     // Who ended because of that is a consequence; the code is what a program made of it.
     const std::int32_t exit_code = deaths_.empty() ? 1 : deaths_.front().exit_code;
     Death death{apart.since, exit_code, text, {}};
@@ -79,7 +92,7 @@ void Round::part(Instant now) {
   Duration longest{};
   for (const NodeId& id : out) {
     std::set<NodeId> from;
-    for (const auto& [a, b] : apart.pairs)
+    for (const auto& [a, b] : all)
       if (a == id || b == id) from.insert(a == id ? b : a);
     std::vector<std::string> partners;
     for (const NodeId& partner : from) partners.push_back(partner.value());
@@ -87,6 +100,7 @@ void Round::part(Instant now) {
     longest = std::max(longest, exclusions_.of(id, nodes_.at(id).join.who.number)->until - now);
     names.push_back(id.value());
   }
+  for (const NodeId& id : returning) say(Level::info, fmt::format("node {} was kept out, and is tried again: those that it could not reach are kept out", id.value()));
   text += fmt::format("; the job goes on without {}, which {} tried again in {:.0f} s", some_of(names), names.size() == 1 ? "is" : "are", seconds(longest));
   revoke({Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, out.front().value()}, true, now);
 }

@@ -137,6 +137,36 @@ TEST_CASE("whoever is cut off from most is kept out, and the coordinator's own n
   }
 }
 
+TEST_CASE("a node that is kept out comes back when its partner is kept out for another one", "[round]") {
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 4}};
+  const auto a = bench.join("a"), b = bench.join("b"), c = bench.join("c"), d = bench.join("d");
+  REQUIRE(bench.world(a) == "a b c d");
+  const auto acknowledge = [&](const std::string& names) {
+    for (const auto& [stream, name] : {std::pair{a, "a"}, std::pair{b, "b"}, std::pair{c, "c"}, std::pair{d, "d"}})
+      if (names.find(name) != std::string::npos) bench.acknowledge(stream, name);
+  };
+  bench.say(b, PeerUnreachable{bench.generation(), 2, 4, true, "no answer"});
+  bench.pass(3s);
+  acknowledge("abcd");
+  REQUIRE(bench.world(a) == "a b d");
+  SECTION("the partner is cut from another one as well") {
+    bench.say(b, PeerUnreachable{bench.generation(), 2, 0, true, "no answer"});
+    bench.pass(3s);
+    CHECK_THAT(bench.last<Revoke>(a)->why.what, Contains("the job goes on without b, which is tried again in 30 s"));
+    acknowledge("abd");
+    CHECK(bench.world(a) == "a d c");
+    bench.pass(1s);
+    CHECK_THAT(bench.last<Waiting>(b)->why, Contains("this node is kept out: it and a, c cannot reach each other"));
+  }
+  SECTION("but not when two others are cut from each other") {
+    bench.say(d, PeerUnreachable{bench.generation(), 4, 0, true, "no answer"});
+    bench.pass(3s);
+    acknowledge("abd");
+    CHECK(bench.world(a) == "a b");
+    CHECK(bench.count<World>(c) == 1);
+  }
+}
+
 TEST_CASE("where nobody can be spared the pair is named, and costs restarts until the verdict names it", "[round]") {
   Three bench{{.nodes_min = 3, .nodes_max = 3, .max_restarts = 1}};
   bench.cannot_reach(bench.b, 2, 4);

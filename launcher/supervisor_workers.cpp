@@ -287,7 +287,7 @@ void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
     workers_[*i].cannot_go_on = true;
     hold_the_broken();
     const auto known = [&](const PeerUnreachable& u) { return u.rank == rank_of(*i); };
-    if (m.unreachable && m.why.peer && std::none_of(unreachable_.begin(), unreachable_.end(), known)) {
+    if (m.unreachable && !ELRUN_PLANTED(unreachable_is_not_told) && m.why.peer && std::none_of(unreachable_.begin(), unreachable_.end(), known)) {
       unreachable_.push_back({m.generation, rank_of(*i), m.why.peer->value(), workers_[*i].is_job, m.why.what.substr(0, peer_words_max)});
       if (link_up_ && served_) act(Send{unreachable_.back()});
     }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/planted.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0 {
@@ -70,7 +71,7 @@ void Round::part(Instant now) {
   std::vector<std::string> pairs;
   for (const auto& [a, b] : apart.pairs) pairs.push_back(fmt::format("{} and {}", a.value(), b.value()));
   std::string text = fmt::format("nodes {} cannot reach each other, though both reach the coordinator (rank {} on node {}: {})", some_of(pairs), apart.first.rank, apart.by.value(), apart.first.what);
-  if (static_cast<std::size_t>(others) < needed()) {
+  if (static_cast<std::size_t>(others) < needed() || ELRUN_PLANTED(cut_costs_a_restart)) {
     exclusions_ = before;
     for (const NodeId& id : returning) note_kept_out(id, now);
     // Who ended because of that is a consequence; the code is what a program made of it.

@@ -15,7 +15,7 @@ list(TRANSFORM sim_job PREPEND ${PROJECT_SOURCE_DIR}/lib/job/)
 elrun_library(sim_job SOURCES ${sim_job} PUBLIC elrun::sim_cores elrun::job)
 
 elrun_library(sim_world
-  SOURCES support/sim/agents.cpp support/sim/coordinators.cpp support/sim/crash_search.cpp support/sim/explorer.cpp
+  SOURCES support/sim/agents.cpp support/sim/coordinators.cpp support/sim/crash_search.cpp support/sim/cuts.cpp support/sim/explorer.cpp
           support/sim/fingerprint.cpp support/sim/faults.cpp support/sim/job_workers.cpp support/sim/profile.cpp
           support/sim/program.cpp support/sim/turns.cpp
           support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp support/faulty_files.cpp
@@ -38,15 +38,18 @@ add_test(NAME sim_seeds COMMAND elrun_sim --seeds 500 --nodes 5)
 add_test(NAME sim_regressions COMMAND elrun_sim --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/regressions.txt)
 add_test(NAME sim_planted COMMAND elrun_sim --planted all --nodes 5)
 add_test(NAME sim_scale COMMAND elrun_sim --scale 1000)
-set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale PROPERTIES LABELS simulation TIMEOUT 300)
+add_test(NAME sim_cut_seeds COMMAND elrun_sim --cut --seeds 200 --nodes 5)
+add_test(NAME sim_cut_planted COMMAND elrun_sim --cut --planted all --seeds 200 --nodes 5)
+set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale sim_cut_seeds sim_cut_planted PROPERTIES LABELS simulation TIMEOUT 300)
 if(NOT ELRUN_SANITIZE)  # half a minute of two processors as it is; the seeds go the same ways
   add_test(NAME sim_exhaustive COMMAND elrun_sim --exhaustive)
   # Workers that run the product's Job. The long ones are `elrun_sim --job --seeds 20000 --nodes 5` and `elrun_sim --job --exhaustive`.
   add_test(NAME sim_job_seeds COMMAND elrun_sim --job --seeds 1000 --nodes 5)
   add_test(NAME sim_job_regressions COMMAND elrun_sim --job --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/job_regressions.txt)
   add_test(NAME sim_job_planted COMMAND elrun_sim --job --planted all --seeds 6000 --nodes 5)
+  add_test(NAME sim_job_cut_seeds COMMAND elrun_sim --job --cut --seeds 200 --nodes 5)
   add_test(NAME sim_job_crashes COMMAND elrun_sim --job --exhaustive --crashes 1)
-  set_tests_properties(sim_exhaustive sim_job_seeds sim_job_regressions sim_job_planted sim_job_crashes PROPERTIES LABELS simulation TIMEOUT 1800)
+  set_tests_properties(sim_exhaustive sim_job_seeds sim_job_regressions sim_job_planted sim_job_cut_seeds sim_job_crashes PROPERTIES LABELS simulation TIMEOUT 1800)
 endif()
 if(TARGET elrun_launcher AND TARGET elrun)
   add_test(NAME sim_planted_absent COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/sim/planted_absent.sh

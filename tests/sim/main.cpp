@@ -46,6 +46,9 @@ step; a broken rule ends the run with its trace and the line that replays it.
                                                 small worlds and two steps, with a crash at every action of every worker, and
                                                 after each of those (C: 2, else 1) another one at every later action
 
+  elrun_sim --cut --seeds N [--job] [...]       worlds in which pairs of nodes cannot reach each other, though all reach the
+                                                coordinator; --planted, --seed, --job as above
+
   elrun_sim --scale N                           a world of N nodes (10 to 100000) without checkers: one forms, one node is
                                                 replaced, the coordinator is stopped, then replaced; messages, bytes,
                                                 processor time and memory of Round, and what it costs by the model
@@ -62,7 +65,7 @@ struct Options {
   std::uint64_t from = 0, seeds = 0, states = ~std::uint64_t{0};
   std::uint32_t nodes = 5, scale = 0, crashes = 2;
   std::string planted, regressions;
-  bool job = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
+  bool job = false, cut = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
 };
 
@@ -71,8 +74,8 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i];
     if (name == "--help" || name == "-h") return options.help = true, options;
-    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job") {
-      (name == "--quiet" ? options.quiet : name == "--exhaustive" ? options.exhaustive : name == "--job" ? options.job : options.keep_going) = true;
+    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job" || name == "--cut") {
+      (name == "--quiet" ? options.quiet : name == "--exhaustive" ? options.exhaustive : name == "--job" ? options.job : name == "--cut" ? options.cut : options.keep_going) = true;
       continue;
     }
     if (++i == arguments.size()) return {};
@@ -102,10 +105,11 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
 struct Worlds {
   std::uint32_t nodes = 5;
   bool job = false;  // the workers run the product's Job
-  [[nodiscard]] Profile profile(std::uint64_t seed) const { return job ? job_profile_of(seed, nodes) : profile_of(seed, nodes); }
-  [[nodiscard]] std::string flags() const { return fmt::format("{}--nodes {}", job ? "--job " : "", nodes); }
+  bool cut = false;  // pairs of nodes are cut from each other
+  [[nodiscard]] Profile profile(std::uint64_t seed) const { return cut ? cut_profile_of(seed, nodes, job) : job ? job_profile_of(seed, nodes) : profile_of(seed, nodes); }
+  [[nodiscard]] std::string flags() const { return fmt::format("{}{}--nodes {}", job ? "--job " : "", cut ? "--cut " : "", nodes); }
 };
-Worlds worlds_of(const Options& options) { return {options.nodes, options.job}; }
+Worlds worlds_of(const Options& options) { return {options.nodes, options.job, options.cut}; }
 
 struct Found {
   std::uint64_t seed = 0;
@@ -158,7 +162,7 @@ int all_planted(const Options& options) {
   int code = exit_clean;
   fmt::print("| planted bug | what it is | found after | by |\n|---|---|---|---|\n");
   for (const BugText& text : bug_texts) {
-    if (text.job != options.job) continue;
+    if (text.of != (options.cut ? BugOf::cuts : options.job ? BugOf::jobs : BugOf::any_world)) continue;
     const Campaign campaign = look(options.from, seeds, worlds_of(options), text.bug, options.threads);
     if (!campaign.first) code = exit_found;
     fmt::print("| `{}` | {} | {} | {} |\n", text.name, text.what,
@@ -192,7 +196,7 @@ int exhaustive_planted(const Options& options) {
   fmt::print("| planted bug | found by the search | by |\n|---|---|---|\n");
   std::size_t found = 0, all = 0;
   for (const BugText& text : bug_texts) {
-    if (text.job) continue;
+    if (text.of != BugOf::any_world) continue;
     ++all;
     const std::vector<SearchResult> results = search_all(text.bug, options.threads, options.states);
     const auto at = std::find_if(results.begin(), results.end(), [](const SearchResult& result) { return result.violation.has_value(); });
@@ -226,7 +230,7 @@ int crash_searches(const Options& options) {
     int code = exit_clean;
     fmt::print("| planted bug | found in | by |\n|---|---|---|\n");
     for (const BugText& text : bug_texts) {
-      if (!text.job) continue;
+      if (text.of != BugOf::jobs) continue;
       const auto found = crash_everywhere(text.bug, options, false);
       if (!found) code = exit_found;
       fmt::print("| `{}` | {} | {} |\n", text.name, found ? found->first : "", found ? found->second.violation.checker : "NOT FOUND");
@@ -286,7 +290,7 @@ int regressions(const Options& options) {
       return exit_usage;
     }
     ++count;
-    const Worlds worlds{nodes, options.job};
+    const Worlds worlds{nodes, options.job, options.cut};
     if (const Outcome outcome = simulate(worlds.profile(seed)); outcome.violation) {
       show({seed, *outcome.violation}, worlds, "");
       return exit_found;

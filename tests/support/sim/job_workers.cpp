@@ -118,7 +118,7 @@ std::uint64_t Simulation::call_store_for(ProcessId id, StoreRequest request, con
 
 void Simulation::send_parcel(ProcessId from, ProcessId to, Parcel parcel) {
   if (!hosts_[process(to).host]) return;
-  happen(arrival(process(from).host, process(to).host), to, ParcelArrives{std::move(parcel)}, between(from, to));
+  happen(peer_arrival(from, to), to, ParcelArrives{std::move(parcel)}, between(from, to));
 }
 
 // A peer that was there when it was asked for its address may be gone, or in another generation.
@@ -128,7 +128,7 @@ void Simulation::connect_peers(ProcessId id, const Generation& generation, const
     if (peer.value() >= processes_.size() || !programs_.contains(peer)) return differ(fmt::format("{} was told that process {} is rank {}", name(id), peer.value(), rank));
     if (peer == id || !hosts_[process(peer).host]) continue;
     if (!process(peer).alive || programs_.at(peer)->place().membership.generation != generation)
-      happen(arrival(process(peer).host, process(id).host), id, PeerLost{generation, 0, rank}, between(peer, id));
+      happen(peer_arrival(peer, id), id, PeerLost{generation, 0, rank}, between(peer, id));
   }
 }
 
@@ -136,7 +136,7 @@ void Simulation::hang_up(ProcessId id, const PeerLost& what, const std::vector<P
   if (!hosts_[process(id).host]) return;
   for (const ProcessId peer : members)
     if (peer != id && process(peer).alive && hosts_[process(peer).host])
-      happen(arrival(process(id).host, process(peer).host), peer, what, between(id, peer));
+      happen(peer_arrival(id, peer), peer, what, between(id, peer));
 }
 
 void Simulation::drop_parcels(ProcessId from, std::optional<ProcessId> to) {
@@ -156,7 +156,7 @@ void Simulation::program_is_gone(ProcessId id) {
   if (hosts_[process(id).host])
     for (const auto& [peer, other] : programs_)
       if (peer != id && process(peer).alive && other->place().membership.generation == place.generation && hosts_[process(peer).host])
-        happen(arrival(process(id).host, process(peer).host), peer, PeerLost{place.generation, 0, place.rank.value()}, between(id, peer));
+        happen(peer_arrival(id, peer), peer, PeerLost{place.generation, 0, place.rank.value()}, between(id, peer));
   program->second->end();
 }
 

@@ -149,6 +149,18 @@ struct VerdictGiven {
   std::vector<ProcessId> connected;  ///< Agents with an unbroken stream to it, when nothing can happen to it any more
 };
 
+// --- pairs that are cut from each other -----------------------------------------------------------------------------
+
+struct PairIsCut {
+  NodeId a, b;
+  Instant until;
+};
+/// Each second.
+struct CutsLookedAt {
+  std::vector<NodeId> alive;
+  bool over = false;  ///< The job is done, as a worker or an agent knows.
+};
+
 // --- jobs ---------------------------------------------------------------------------------------------------------
 
 /// A program has taken its place in a generation.

@@ -3,6 +3,7 @@
 /// must be found by a checker. Those that begin with `torchrun_` are torchrun's, re-created.
 
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -54,6 +55,14 @@
   bug(samples_by_generation, "samples are drawn by the number of the generation instead of the step's")                  \
   bug(parameters_half_gathered, "parameters count as gathered although the exchange failed")
 
+// Of two nodes that are cut from each other, which only the worlds of `--cut` have.
+#define ELRUN_SIM_CUT_BUGS(bug)                                                                                          \
+  bug(both_of_a_pair_are_kept_out, "of two nodes that cannot reach each other neither is in the next world")             \
+  bug(a_third_is_kept_out, "the last member is kept out in the place of one that cannot reach another")                  \
+  bug(kept_out_for_good, "a node that was kept out is never tried again")                                                \
+  bug(cut_costs_a_restart, "two nodes that cannot reach each other cost a restart, although one of them can be spared")  \
+  bug(unreachable_is_not_told, "an agent does not tell the coordinator which peer its worker cannot reach")
+
 namespace elrun::sim {
 
 enum class Bug {
@@ -61,19 +70,24 @@ enum class Bug {
 #define ELRUN_SIM_BUG_NAME(name, what) name,
   ELRUN_SIM_BUGS(ELRUN_SIM_BUG_NAME)
   ELRUN_SIM_JOB_BUGS(ELRUN_SIM_BUG_NAME)
+  ELRUN_SIM_CUT_BUGS(ELRUN_SIM_BUG_NAME)
 #undef ELRUN_SIM_BUG_NAME
 };
 
+enum class BugOf : std::uint8_t { any_world, jobs, cuts };
 struct BugText {
   Bug bug;
   std::string_view name, what;
-  bool job = false;  ///< Of the step commit
+  BugOf of = BugOf::any_world;
 };
 inline constexpr auto bug_texts = std::to_array<BugText>({
-#define ELRUN_SIM_BUG_TEXT(name, what) {Bug::name, #name, what, false},
-#define ELRUN_SIM_JOB_BUG_TEXT(name, what) {Bug::name, #name, what, true},
+#define ELRUN_SIM_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::any_world},
+#define ELRUN_SIM_JOB_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::jobs},
+#define ELRUN_SIM_CUT_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::cuts},
     ELRUN_SIM_BUGS(ELRUN_SIM_BUG_TEXT)
     ELRUN_SIM_JOB_BUGS(ELRUN_SIM_JOB_BUG_TEXT)
+    ELRUN_SIM_CUT_BUGS(ELRUN_SIM_CUT_BUG_TEXT)
+#undef ELRUN_SIM_CUT_BUG_TEXT
 #undef ELRUN_SIM_JOB_BUG_TEXT
 #undef ELRUN_SIM_BUG_TEXT
 });

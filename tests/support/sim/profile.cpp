@@ -163,4 +163,48 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   return p;
 }
 
+// What a seed says of all else holds here too, but that half of the seeds have no other faults, and are longer.
+Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job) {
+  Profile p = job ? job_profile_of(seed, nodes_max) : profile_of(seed, nodes_max);
+  Rng rng{seed ^ 0x8cb92ba72f3d8dd7u};
+  const auto s = [&](std::uint64_t from, std::uint64_t to) { return Duration{1s} * static_cast<std::int64_t>(from + rng.below(to - from + 1)); };
+  p.nodes = std::max<std::uint32_t>(p.nodes, 2 + static_cast<std::uint32_t>(rng.below(4)));
+  p.jobs = true;
+  p.bad_node = p.harmless = p.coordinator_stays = p.only_hosts_end = false;
+  p.last_arrives = {};
+  p.calm_after = s(50, 100);
+  p.deaf_workers = p.wedged_workers = 0;
+  const std::uint64_t pairs = p.nodes > 2 && rng.chance(0.3) ? 2 : 1;
+  p.only_cuts = rng.chance(0.6);
+  if (p.only_cuts) {
+    p.faults.clear();
+    p.job.faults.clear();
+    p.job.crashes_at.clear();
+    p.worker_faults = false;
+    p.slow_messages = 0;
+    p.round.nodes_max = p.nodes;
+    const std::uint32_t spared = static_cast<std::uint32_t>(std::min<std::uint64_t>(pairs, p.nodes - 1));
+    p.round.nodes_min = rng.chance(0.15) ? p.nodes : 1 + static_cast<std::uint32_t>(rng.below(p.nodes - spared));
+    p.round.max_restarts = static_cast<std::int32_t>(rng.below(3));
+  }
+  // In a job as long as these, nodes that run stay with a coordinator that thaws, for ever so long, and newcomers wait where its name leads.
+  std::erase(p.faults, FaultKind::coordinator_replaced);
+  // A node that is kept out takes along what of the state it alone holds, as one that is lost does: here each node has all of it.
+  if (Placement& placement = p.job.plan.placement; job && p.nodes > 1 && placement.optimizer == Spread::sharded) placement = rng.chance(0.5) && p.job.plan.reduce == Reduce::exact ? hybrid(zero(3)) : zero(0);
+  // Longer than the last cut, and than whoever was kept out stays out.
+  if (job) p.job.plan.steps = 40 + rng.below(40), p.step = Duration{1s} * 6 / static_cast<std::int64_t>(p.job.plan.slots());
+  else p.step = 1s, p.steps = 300;
+  if (job) p.steps = p.job.plan.steps * p.job.plan.slots();
+  for (std::uint64_t i = 0; i < pairs; ++i) {
+    PairCut cut;
+    cut.a = static_cast<std::uint32_t>(rng.below(p.nodes));
+    cut.b = (cut.a + 1 + static_cast<std::uint32_t>(rng.below(p.nodes - 1))) % p.nodes;
+    cut.one_way = rng.chance(0.4);
+    cut.at = rng.chance(0.3) ? Duration{0} : s(1, 40);
+    cut.length = rng.chance(0.2) ? s(5, 25) : s(25, 100);
+    p.cuts.push_back(cut);
+  }
+  return p;
+}
+
 }  // namespace elrun::sim

@@ -43,6 +43,13 @@ enum class JobFault : std::uint8_t {
   peer_reset,       ///< The connection of two workers breaks, with what is under way on it
 };
 
+/// The workers of two nodes cannot reach each other, while both nodes reach the coordinator.
+struct PairCut {
+  std::uint32_t a = 0, b = 0;  ///< Nodes, as they are numbered at the start
+  bool one_way = false;        ///< Only what `a` sends is lost.
+  Duration at{}, length{};     ///< From here on, for so long
+};
+
 /// The workers run the product's Job.
 struct JobProfile {
   bool real = false;
@@ -85,6 +92,8 @@ struct Profile {
   std::vector<FaultKind> faults;
   Duration calm_after = 40s;  ///< No fault begins later, and all that lasts is over by then
   JobProfile job;
+  std::vector<PairCut> cuts;
+  bool only_cuts = false;             ///< Nothing else goes wrong.
   bool exact = false;                 ///< No chance and no delay: the explorer decides what comes first
   bool harmless = false;              ///< Nothing goes wrong that a complete generation may end of
   bool coordinator_stays = false;     ///< Nothing happens to it, but a stream breaks just when it gives its verdict
@@ -97,6 +106,8 @@ struct Profile {
 };
 
 [[nodiscard]] Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max);
+/// The same, with pairs of nodes that are cut from each other.
+[[nodiscard]] Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job);
 /// The same, with workers whose Jobs are the product's.
 [[nodiscard]] Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max);
 

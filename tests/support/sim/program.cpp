@@ -185,9 +185,11 @@ class Program::SimulatedSession final : public Session {
     return Failure{Code::deadline_passed, Remedy::retry, "the agent has not confirmed in time that the job is over"};
   }
   void cannot_go_on(const Failure& why) override {
-    if (why.code != Code::peer_lost) return;
+    if (why.code != Code::peer_lost && why.code != Code::unreachable) return;
     program_.action();
-    program_.simulation_.say(program_.id_, GenerationOver{program_.place_.membership.generation, why});
+    Failure told = why;
+    told.code = Code::peer_lost;
+    program_.simulation_.say(program_.id_, GenerationOver{program_.place_.membership.generation, told, {}, why.code == Code::unreachable && why.peer});
   }
   Result<void> next_generation(Deadline agreed_by) override {
     program_.action();
@@ -226,7 +228,7 @@ class Program::SimulatedPeers final : public elrun::Peers {
  public:
   SimulatedPeers(Program& program, std::vector<ProcessId> members)
       : program_{program}, members_{std::move(members)}, generation_{program.place_.membership.generation}, group_{program.groups_}, me_{program.place_.membership.rank.value()},
-        inbox_(members_.size()), lost_(members_.size(), false) {
+        inbox_(members_.size()), lost_(members_.size(), false), unreachable_(members_.size(), false) {
     program_.peers_ = this;
     for (Parcel& parcel : std::exchange(program_.early_, {})) receive(std::move(parcel));
     for (const PeerLost& what : std::exchange(program_.lost_early_, {})) lose(what);
@@ -295,9 +297,17 @@ class Program::SimulatedPeers final : public elrun::Peers {
   void lose(const PeerLost& what) {
     if (what.group == 0 || what.group == group_) lost_.at(what.rank) = true;
   }
+  void cannot_reach(Rank rank) {
+    if (!lost_.at(rank.value())) lost_[rank.value()] = unreachable_.at(rank.value()) = true;
+  }
 
  private:
-  [[nodiscard]] static Failure peer_lost(std::uint32_t rank) { return {Code::peer_lost, Remedy::rejoin, fmt::format("rank {} is gone", rank)}; }
+  [[nodiscard]] Failure peer_lost(std::uint32_t rank) const {
+    // Who gave up may have done so because of a peer that this one cannot reach either: that one is named.
+    const auto silent = static_cast<std::uint32_t>(std::find(unreachable_.begin(), unreachable_.end(), true) - unreachable_.begin());
+    if (silent < unreachable_.size()) return {.code = Code::unreachable, .remedy = Remedy::rejoin, .what = fmt::format("rank {} cannot be reached", silent), .peer = Rank{silent}};
+    return {Code::peer_lost, Remedy::rejoin, fmt::format("rank {} is gone", rank)};
+  }
   Failure end(Failure why) {
     if (!over_) over_ = why;
     program_.simulation_.tell("{} gives up its group: {}", program_.simulation_.name(program_.id_), why.what);
@@ -313,7 +323,7 @@ class Program::SimulatedPeers final : public elrun::Peers {
   Generation generation_;
   std::uint32_t group_, me_;
   std::vector<std::vector<Parcel>> inbox_;
-  std::vector<bool> lost_;
+  std::vector<bool> lost_, unreachable_;
   std::optional<Failure> over_;
   std::uint64_t exchanges_ = 0;
   bool hung_up_ = false;
@@ -399,6 +409,10 @@ void Program::lost_peer(const PeerLost& what) {
   if (what.generation != place_.membership.generation) return;
   if (peers_ != nullptr && what.group <= peers_->group()) return peers_->lose(what);
   lost_early_.push_back(what);
+}
+
+void Program::cannot_reach(const Generation& generation, Rank peer) {
+  if (peers_ != nullptr && generation == place_.membership.generation) peers_->cannot_reach(peer);
 }
 
 // --- turns ------------------------------------------------------------------------------------------------------------

@@ -49,6 +49,9 @@ class Program final : private Trainer {
   void lost_agent(const Failure& why);
   void receive(Parcel parcel);
   void lost_peer(const PeerLost& what);
+  /// The connection to it is dead; it may live.
+  void cannot_reach(const Generation& generation, Rank peer);
+  [[nodiscard]] bool is_connected() const { return peers_ != nullptr; }
   [[nodiscard]] Duration returns_within() const { return returns_within_; }
 
   /// Goes on if what it waits for is there. Nothing while its own code runs.

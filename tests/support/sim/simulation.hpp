@@ -73,11 +73,14 @@ struct Heal {};
 struct ParcelArrives { Parcel parcel; };
 struct LooksAgain {};  ///< A program at what it waits for
 struct JobInjected { JobFault kind; };
+struct CutBegins { std::size_t which; };
+struct SaysUnreachable { Generation generation; Rank peer; };
+struct CutLooks {};    ///< Workers at their connections, where nodes are or were cut from each other
 using Happening =
     std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
                  SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
                  SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal,
-                 ParcelArrives, PeerLost, LooksAgain, JobInjected>;
+                 ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins, CutLooks, SaysUnreachable>;
 
 /// Events of one channel keep their order.
 struct Channel {
@@ -184,6 +187,13 @@ struct Node {
   HostId host = 0;
   std::optional<ProcessId> agent;  ///< The newest
   bool left = false;               ///< For good
+};
+
+/// The connection of a worker to another one, as the first of them sees it.
+struct Wire {
+  Generation generation;
+  Instant dead_until{};     ///< It was tried in vain for so long that it is tried again only then.
+  std::uint32_t looks = 0;  ///< In a row that found no answer
 };
 
 class Program;
@@ -303,6 +313,13 @@ class Simulation {
   void look_at(ProcessId id, Duration after) { happen_after(after, id, LooksAgain{}); }
   void look(ProcessId id);
 
+  // cuts.cpp
+  [[nodiscard]] Instant cut_until(HostId a, HostId b) const;
+  Instant peer_arrival(ProcessId from, ProcessId to);
+  [[nodiscard]] bool is_connected(ProcessId from, ProcessId to) const;
+  void look_at_wire(ProcessId from, ProcessId to);
+  void cannot_reach(ProcessId from, ProcessId to);
+
   // faults.cpp
   void inject(FaultKind kind);
   void heal();
@@ -353,6 +370,9 @@ class Simulation {
   void on(ProcessId to, const PeerLost& e);
   void on(ProcessId to, const LooksAgain& e);
   void on(const JobInjected& e);
+  void on(const CutBegins& e);
+  void on(ProcessId to, const SaysUnreachable& e);
+  void on(const CutLooks& e);
 
   template <class Observation>
   void see(const Observation& observation) {
@@ -401,6 +421,9 @@ class Simulation {
   std::uint64_t seen_ = 0;  // all that the checkers were told, in whatever order: with it goes what they know
   std::map<HostId, std::uint32_t> started_;  // processes, by host, where the order must not matter
   std::deque<std::string> trace_;
+  // Of pairs that are cut from each other.
+  std::map<std::pair<HostId, HostId>, Instant> cut_;  // until
+  std::map<std::pair<ProcessId, ProcessId>, Wire> wires_;
   // Of jobs that are the product's.
   std::shared_ptr<test::FaultyFiles> storage_;
   std::optional<ProcessId> at_work_;  // whose program has its turn

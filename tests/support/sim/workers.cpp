@@ -161,7 +161,7 @@ void Simulation::on(ProcessId id, const StepComputed& e) {
   const Worker& w = workers_.at(id);
   if (w.generation != e.generation || w.stay.acknowledged) return;
   for (const ProcessId peer : w.peers)
-    if (hosts_[process(peer).host]) happen(peer == id ? now_ : arrival(process(id).host, process(peer).host), peer, Vote{w.generation, w.rank, e.step});
+    if (hosts_[process(peer).host]) happen(peer == id ? now_ : peer_arrival(id, peer), peer, Vote{w.generation, w.rank, e.step});
 }
 
 void Simulation::on(ProcessId id, const Vote& e) {
@@ -256,7 +256,7 @@ void Simulation::exit_worker(ProcessId id, launcher::Ending ending) {
   happen_after(random(2ms), w.agent, ChildEnded{id, ending});
   if (ending.ok()) return;
   for (const auto& [other, worker] : workers_)
-    if (worker.generation == w.generation && process(other).alive && hosts_[process(other).host]) happen(arrival(process(id).host, process(other).host), other, PeerGone{w.generation});
+    if (worker.generation == w.generation && process(other).alive && hosts_[process(other).host]) happen(peer_arrival(id, other), other, PeerGone{w.generation});
 }
 
 void Simulation::worker_is_gone(ProcessId id) {

@@ -31,6 +31,9 @@ Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profil
   std::get<SurvivorsStayTogether>(checkers_.all).others_are_back_at_once = profile_.only_hosts_end;
   std::get<WorldFits>(checkers_.all).nodes_min = profile_.round.nodes_min;
   std::get<WorldFits>(checkers_.all).nodes_max = profile_.round.nodes_max;
+  CutsCostOne& cuts = std::get<CutsCostOne>(checkers_.all);
+  cuts.only_that = profile_.only_cuts;
+  cuts.can_be_spared = profile_.round.nodes_min + profile_.cuts.size() <= profile_.nodes;
   hosts_.push_back(true);  // of a coordinator that has a host of its own
   if (exact_) processes_.resize((profile_.nodes + 1) * processes_per_host);
   for (Slot slot = 0; slot < profile_.nodes; ++slot) {
@@ -45,6 +48,8 @@ Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profil
   for (const FaultKind kind : profile_.faults) happen(now_ + std::min(all_know + random(profile_.calm_after), profile_.calm_after), {}, Injected{kind});
   if (!exact_) happen(now_ + profile_.calm_after, {}, Heal{});
   if (profile_.job.real) prepare_jobs();
+  for (std::size_t i = 0; i < profile_.cuts.size(); ++i) happen(now_ + profile_.cuts[i].at, {}, CutBegins{i});
+  if (!profile_.cuts.empty()) happen_after(1s, {}, CutLooks{});
 }
 
 void Simulation::run() {

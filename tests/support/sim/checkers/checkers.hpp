@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "tests/support/sim/checkers/bad_node_harms_itself.hpp"
+#include "tests/support/sim/checkers/cuts_cost_one.hpp"
 #include "tests/support/sim/checkers/decided_once.hpp"
 #include "tests/support/sim/checkers/faults_stay_local.hpp"
 #include "tests/support/sim/checkers/fenced.hpp"
@@ -36,7 +37,7 @@ class Checkers {
         all);
   }
   Report report;
-  std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether, SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost, BadNodeHarmsItself> all;
+  std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether, SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost, BadNodeHarmsItself, CutsCostOne> all;
 };
 
 }  // namespace elrun::sim

@@ -6,7 +6,7 @@
 namespace elrun::inline v0 {
 
 Duration Exclusions::exclude(const NodeId& node, std::uint64_t incarnation, std::string why, std::set<NodeId> apart_from, Instant now) {
-  if (all_.size() >= exclusions_max && !all_.contains(node)) {  // whose end was, or is, first
+  if (all_.size() >= exclusions_max && !all_.contains(node)) {  // the list is full: drop the entry with the earliest end
     const auto first = std::min_element(all_.begin(), all_.end(), [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
     all_.erase(first);
   }

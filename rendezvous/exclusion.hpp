@@ -1,6 +1,6 @@
 #pragma once
-/// \file Exclusions: nodes that are kept out of the next worlds for a while, because worlds with them failed. Pure: time and
-/// names in. Round asks it; what a node did, and whether the others are enough without it, Round knows.
+/// \file Exclusions: the list of nodes that are kept out of the world for a while, because worlds with them failed. Pure: it sees only
+/// times and names. Round decides who is excluded, and whether the other nodes satisfy the minimum.
 
 #include <cstdint>
 #include <map>
@@ -17,34 +17,34 @@
 
 namespace elrun::inline v0 {
 
-/// A node is kept out for 30 s, doubled each time that it had to be again, for 30 min at most.
+/// The first exclusion of a node lasts 30 s. Each further one lasts twice as long as the one before, up to 30 min.
 constexpr Duration exclusion_least = 30s, exclusion_most = 1800s;
-/// Who was let in again and gave no reason for so long begins anew with the shortest.
+/// A node that was let in and behaved for this long starts again with the shortest exclusion.
 constexpr Duration exclusion_forgotten = 1800s;
-constexpr std::size_t exclusions_max = 4096;  ///< Nodes that are remembered, those that are out now included
+constexpr std::size_t exclusions_max = 4096;  ///< Entries kept, for nodes that are out now and nodes that were out before.
 
 struct Exclusion {
-  std::uint64_t incarnation = 0;  ///< Another process under the node's name is tried at once.
+  std::uint64_t incarnation = 0;  ///< The exclusion is for this process of the node. A new process under the same name may join at once.
   Instant until{};
-  std::uint32_t times = 0;        ///< In a row, this one included
+  std::uint32_t times = 0;        ///< Consecutive exclusions, including this one.
   bool over = false;
   std::string why;                ///< For people: "it and node b cannot reach each other"
-  std::set<NodeId> apart_from{};  ///< Whom it must not be in a world with. When all of them are gone, it is over. Empty: it is about the node alone.
+  std::set<NodeId> apart_from{};  ///< Nodes that it cannot reach. The exclusion ends when all of them are gone. Empty: it concerns this node alone.
 };
 
 class Exclusions {
  public:
-  /// How long it is out for. Of one that is out already the later end counts.
+  /// Excludes the node, and returns for how long. If it is out already, the later of the two ends counts.
   Duration exclude(const NodeId& node, std::uint64_t incarnation, std::string why, std::set<NodeId> apart_from, Instant now);
-  /// Of a node that is out now.
+  /// The exclusion of this process of the node; nullptr if it is not out now.
   [[nodiscard]] const Exclusion* of(const NodeId& node, std::uint64_t incarnation) const;
-  /// It may be in the next world; how often it was out is remembered.
+  /// Ends the exclusion. The number of exclusions so far is kept.
   void let_in(const NodeId& node, Instant now);
-  /// Those whose time is over, or from whom all are gone that they were to be apart from.
+  /// Nodes whose exclusion is due to end: its time is over, or all nodes that it could not reach are gone.
   [[nodiscard]] std::vector<NodeId> due(Instant now) const;
-  /// The end of the first of them.
+  /// When the next exclusion ends.
   [[nodiscard]] std::optional<Instant> next() const;
-  /// A node is no more. Whoever was out because of it alone is due.
+  /// `node` has left the job. A node that was out because of it alone is due at once.
   void gone(const NodeId& node, Instant now);
   [[nodiscard]] bool any() const;
 
@@ -53,11 +53,11 @@ class Exclusions {
   std::map<NodeId, Exclusion> all_;
 };
 
-/// Two nodes that cannot reach each other, the smaller name first.
+/// Two nodes that cannot reach each other. The smaller name comes first.
 using ApartNodes = std::pair<NodeId, NodeId>;
 
-/// Whom to keep out so that of the others all can reach each other: whoever is apart from most first; of several the later
-/// one in `order` (the members by rank), but `host` last, the node in whose process the coordinator lives.
+/// Which nodes to exclude so that all others can reach each other. The node with the most unreachable peers is chosen first. Among
+/// equals it is the one that comes later in `order` (members by rank). `host`, the coordinator's own node, is chosen last.
 [[nodiscard]] std::vector<NodeId> whom_to_exclude(std::set<ApartNodes> apart, const std::vector<NodeId>& order, const std::optional<NodeId>& host);
 
 }  // namespace elrun::inline v0

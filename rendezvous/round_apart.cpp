@@ -1,5 +1,5 @@
-// Round: members that cannot reach each other, though each of them reaches this coordinator; and nodes that are kept out of
-// the next worlds for a while.
+// Round: what happens when two members cannot reach each other although both reach this coordinator, and when excluded nodes may
+// come back.
 #include "rendezvous/round.hpp"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ const Member& Round::member_of(std::uint32_t rank) const {
   return *(after - 1);  // the first one's is 0
 }
 
-// A peer that died, or whose node did, is missed as well, and that is known here before a connection is given up.
+// A worker reports a peer that it cannot reach. If the peer or its node has died, the coordinator knows before this report comes:
+// a worker gives up a connection only after 15 s.
 void Round::note_apart(const Node& node, const PeerUnreachable& said, Instant now) {
   const NodeId& me = node.join.who.node;
   if (said.peer >= seat_of(0).world_size) return;
@@ -36,7 +37,8 @@ bool Round::heard_since(const NodeId& id, Instant then) const {
   return stream.in_process || stream.heard > then;
 }
 
-// Whoever is silent here too is lost soon, which is the better reason.
+// Waits until both nodes of each pair were heard of since the first report. A node that is silent here too will soon count as lost,
+// and that is the better explanation.
 void Round::judge_apart(Instant now) {
   if (!apart_ || now < apart_->look_at) return;
   for (const auto& [a, b] : apart_->pairs)
@@ -45,14 +47,15 @@ void Round::judge_apart(Instant now) {
   part(now);
 }
 
-// The generation ends. The next one is without as few of them as possible, where the others are enough; that is free of charge, as
-// the loss of a node is. Where they are not, all try again, for as long as there are restarts.
+// Ends the generation. If the other nodes satisfy the minimum, as few nodes as possible are excluded, and no restart is used up, as
+// when a node is lost. If not, all nodes try again, and each try uses up one restart.
 void Round::part(Instant now) {
   const Apart apart = *std::exchange(apart_, {});
   is_job_ |= apart.first.is_job;
   std::vector<NodeId> order;
   for (const Member& m : members_) order.push_back(m.node);
-  // Pairs of which one node is kept out already are chosen from again: it may be the partner that is cut from more nodes.
+  // Earlier pairs, of which one node is excluded already, are judged again. If the partner turns out to be cut from more nodes, the
+  // partner is excluded and the first node comes back.
   std::set<ApartNodes> all = apart.pairs;
   std::set<NodeId> returning;
   for (const auto& [id, node] : nodes_)
@@ -74,7 +77,7 @@ void Round::part(Instant now) {
   if (static_cast<std::size_t>(others) < needed() || ELRUN_PLANTED(cut_costs_a_restart)) {
     exclusions_ = before;
     for (const NodeId& id : returning) note_kept_out(id, now);
-    // Who ended because of that is a consequence; the code is what a program made of it.
+    // Workers that ended before this did so because of the unreachable peer. The exit code of the first of them is reported.
     const std::int32_t exit_code = deaths_.empty() ? 1 : deaths_.front().exit_code;
     Death death{apart.since, exit_code, text, {}};
     death.worker.node = apart.by;
@@ -117,12 +120,13 @@ void Round::let_in(const NodeId& id, Instant now) {
   if (nodes_.contains(id)) say(Level::info, fmt::format("node {} was kept out, and is tried again", id.value()));
 }
 
-// Their time is over, or those are gone whom they could not reach.
+// Lets nodes in whose exclusion has ended: its time is over, or the nodes that they could not reach are gone.
 void Round::let_in_due(Instant now) {
   for (const NodeId& id : exclusions_.due(now)) let_in(id, now);
 }
 
-// Nobody is kept out whom the minimum needs: to try is better than to wait. Not where it would be too few all the same.
+// Lets excluded nodes in when the minimum cannot be satisfied without them: to try is better than to wait. If there are too few nodes
+// even with them, they stay out.
 void Round::let_in_needed(Instant now) {
   if (!living_members_all_ready() || !exclusions_.any()) return;
   std::vector<std::pair<Instant, NodeId>> out;

@@ -9,16 +9,16 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/report.hpp"
+#include "lib/base/wall_time.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr std::int64_t second = 1'000'000'000;
 constexpr std::size_t box_width_max = 60;
 
 std::string local_time(std::int64_t wall_ns) {
-  const std::time_t seconds = wall_ns / second;
+  const std::time_t seconds = wall_time(wall_ns).seconds;
   std::tm local{};
   localtime_r(&seconds, &local);
   return fmt::format("{:%Y-%m-%d_%H:%M:%S}", local);
@@ -109,10 +109,11 @@ bool is_of_program(const FailedJob& job) {
 }
 
 std::string utc_time(std::int64_t wall_ns) {
-  const std::time_t seconds = wall_ns / second;
+  const WallTime wall = wall_time(wall_ns);
+  const std::time_t seconds = wall.seconds;
   std::tm utc{};
   gmtime_r(&seconds, &utc);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", utc, wall_ns / 1'000'000 % 1000);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", utc, wall.nanoseconds / 1'000'000);
 }
 
 std::string failure_box(const FailedJob& job) {

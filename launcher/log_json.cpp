@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/wall_time.hpp"
+
 namespace elrun::inline v0::launcher {
 namespace {
 
@@ -21,11 +23,12 @@ const char* name_of(Level level) {
 }
 
 std::string utc(std::int64_t wall_ns) {
-  const std::time_t seconds = wall_ns / 1'000'000'000;
+  const WallTime wall = wall_time(wall_ns);
+  const std::time_t seconds = wall.seconds;
   std::tm time{};
   gmtime_r(&seconds, &time);
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z", time.tm_year + 1900, time.tm_mon + 1, time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec,
-                     wall_ns % 1'000'000'000);
+                     wall.nanoseconds);
 }
 
 }  // namespace

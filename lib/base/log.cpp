@@ -12,6 +12,7 @@
 
 #include "lib/base/fd.hpp"
 #include "lib/base/printable.hpp"
+#include "lib/base/wall_time.hpp"
 
 namespace elrun::inline v0 {
 
@@ -40,11 +41,12 @@ bool write_if_there_is_room(std::string_view lines) {
 }  // namespace
 
 std::string text_line(const LogLine& line) {
-  const std::time_t seconds = line.wall_ns / 1'000'000'000;
+  const WallTime wall = wall_time(line.wall_ns);
+  const std::time_t seconds = wall.seconds;
   std::tm local{};
   localtime_r(&seconds, &local);
   return fmt::format("[{} {:02}:{:02}:{:02}.{:03}] {}{}", line.who, local.tm_hour, local.tm_min, local.tm_sec,
-                     line.wall_ns / 1'000'000 % 1000, mark_of(line.level), line.text);
+                     wall.nanoseconds / 1'000'000, mark_of(line.level), line.text);
 }
 
 void LogStream::set_format(Format format) {

@@ -22,7 +22,7 @@ double power(double base, std::uint64_t n) {
 struct Checks {
   std::vector<std::string> wrong;
   void say(const char* name, float value, const char* rule) {
-    wrong.push_back(fmt::format("{} is {}: {}", name, value, rule));
+    wrong.push_back(fmt::format("{} is {}; it must be {}", name, value, rule));
   }
   void part(const char* name, float value) {
     if (!(value >= 0 && value < 1)) say(name, value, "at least 0 and below 1");

@@ -319,7 +319,7 @@ TEST_CASE("a function of the step that gives no number is told", "[job]") {
   });
   REQUIRE(wrong[0].failure.has_value());
   CHECK(exit_code(*wrong[0].failure) == 78);
-  CHECK(contains(wrong[0].failure->what, "lr is nan"));
+  CHECK(contains(wrong[0].failure->what, "lr is nan; it must be a number"));
 }
 
 }  // namespace elrun::test

@@ -14,6 +14,8 @@ TEST_CASE("a line of the log as JSON says when, how bad, what, who, and of which
 }
 
 TEST_CASE("what is not known yet is left out", "[logs]") {
+  CHECK(json_line({-1, Level::info, "elrun", ""}, {}) == R"({"time":"1969-12-31T23:59:59.999999999Z","level":"info","text":"","who":"elrun"})");
+  CHECK(text_line({-1'000'000, Level::info, "elrun", ""}).find(":59.999]") != std::string::npos);
   CHECK(json_line({0, Level::info, "elrun", ""}, {}) == R"({"time":"1970-01-01T00:00:00.000000000Z","level":"info","text":"","who":"elrun"})");
 }
 

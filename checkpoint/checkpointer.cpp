@@ -25,12 +25,22 @@ namespace {
 
 constexpr int claim_tries_max = 64;
 constexpr FenceNumber any_fence = fence_max + 1;
+constexpr std::string_view read_remedy = "let this user read the checkpoint root";
 constexpr Bytes space_reserve = 4_MiB;  // for the other files of a save, and for others on the disk
 
 std::string lines(const std::vector<std::string>& all) {
   std::string text;
   for (const std::string& line : all) text += "\n  " + line;
   return text;
+}
+
+/// Of what only reads: to write is no remedy.
+template <class T>
+Result<T> read_from(const Path& root, Result<T> result) {
+  if (result.ok() || result.failure().code != Code::not_permitted || result.failure().what.find(read_remedy) != std::string::npos) return result;
+  Failure why = std::move(result).failure();
+  why.what = fmt::format("checkpoints under {} cannot be read ({}): {}, its directories and its files, on every node", root.string(), why.what, read_remedy);
+  return why;
 }
 
 /// What a job may do about another job's newer fence: nothing, unless it is its own later generation.
@@ -110,7 +120,7 @@ void Checkpointer::note(std::vector<std::string>& notes, std::string line) {
 Failure Checkpointer::explained(Failure failure) const {
   failure.rank = saver_.rank;
   failure.generation = saver_.generation;
-  if (failure.code == Code::not_permitted)
+  if (failure.code == Code::not_permitted && failure.what.find(read_remedy) == std::string::npos)
     failure.what = fmt::format(
         "checkpoints cannot be kept under {} ({}): let this user write there, or choose another directory; "
         "the file system must support hard links",
@@ -183,7 +193,7 @@ Result<void> Checkpointer::open_root() {
   std::vector<std::string> wrong = problems(saver_.model);
   for (std::string& line : problems(saver_.plan)) wrong.push_back(std::move(line));
   if (!wrong.empty()) return explained(invalid(wrong));
-  if (const auto run = read_run(); !run.ok() && run.failure().code != Code::corrupt) return explained(run.failure());
+  if (const auto run = read_from(root_, read_run()); !run.ok() && run.failure().code != Code::corrupt) return explained(run.failure());
   return {};
 }
 
@@ -275,7 +285,11 @@ Result<RootView> Checkpointer::look(FenceNumber below, std::span<const Witness> 
     if (left.ok() && left->manifest.parent)
       view.witnesses.push_back({.id = *left->manifest.parent, .says = fmt::format("{} says that {} was committed before it", (path_of(f.id) / manifest_file).string(), to_string(*left->manifest.parent))});
   }
-  if (run.ok() && !*run) return view;
+  if (run.ok() && !*run) {
+    if (const std::string mount = view.found.empty() && !view.highest ? files_.missing_mount(root_) : std::string{}; !mount.empty())
+      view.hollow = fmt::format("is empty, and {}, which /etc/fstab has, is not mounted", mount);
+    return view;
+  }
   ELRUN_TRY_ASSIGN(const auto names, files_.list(root_));
   ELRUN_TRY_ASSIGN(const auto fences, find_fences(files_, root_));
   const bool has_directory = std::find(names.begin(), names.end(), checkpoints_directory) != names.end();
@@ -344,7 +358,7 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     ELRUN_TRY(open_root());
     // Before anything is written: where the storage is not mounted, its mount point stays as it is.
     std::vector<std::string> unsaid;
-    ELRUN_TRY_ASSIGN(RootView before, look(any_fence, outside, unsaid));
+    ELRUN_TRY_ASSIGN(RootView before, read_from(root_, look(any_fence, outside, unsaid)));
     const bool is_empty = before.found.empty() && !before.highest && before.root.empty();
     if (has_state && has_claimed_ && is_empty)
       return Failure{Code::not_found, Remedy::fix_config,
@@ -363,7 +377,7 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     ELRUN_TRY(claim(above));  // before the listing: whatever was acknowledged until now is in it
 
     Start start{.fence = fence_};
-    ELRUN_TRY_ASSIGN(RootView view, look(fence_, outside, start.notes));
+    ELRUN_TRY_ASSIGN(RootView view, read_from(root_, look(fence_, outside, start.notes)));
     view.hollow = before.hollow;
     for (const std::string& line : start.notes) log_.warning(line);
     std::vector<Found> line = timeline(view.found, view.highest);
@@ -373,7 +387,7 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     ELRUN_TRY_ASSIGN(const auto run, read_or_rebuild_run(ids));
 
     const std::size_t said = start.notes.size();
-    if (run && !has_state) ELRUN_TRY(choose(line, run->root, start));  // with state, nobody needs to know yet which are whole
+    if (run && !has_state) ELRUN_TRY(read_from(root_, choose(line, run->root, start)));  // with state, nobody needs to know yet which are whole
     const std::vector<std::string> passed_over(start.notes.begin() + static_cast<std::ptrdiff_t>(said), start.notes.end());
     auto decided = has_state ? save_on(view) : resume(view, start.choice, passed_over, saver_.begin_anew);
     if (auto* no = std::get_if<Failure>(&decided)) return std::move(*no);
@@ -450,7 +464,7 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
     return aux;
   }();
   if (loaded.ok()) return loaded;
-  Failure why = explained(std::move(loaded).failure());
+  Failure why = explained(read_from(root_, std::move(loaded)).failure());
   if (start.choice) why.what = fmt::format("checkpoint {} cannot be loaded: {}", to_string(*start.choice), why.what);
   return why;
 }
@@ -497,7 +511,7 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
 Result<void> Checkpointer::no_newer_fence() {
   if (fence_ == 0)
     return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
-  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files_, root_));
+  ELRUN_TRY_ASSIGN(const auto numbers, read_from(root_, find_fences(files_, root_)));
   if (numbers.empty() || numbers.back() < fence_)
     return Failure{Code::not_found, Remedy::fix_config,
                    fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", fence_,
@@ -606,7 +620,7 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
   std::uint64_t total = 0;
   for (const PartVote& vote : std::get<CommitSave>(decided).votes) {
     const Path path = directory / part_name(vote.rank, saver_.world.value());
-    ELRUN_TRY_ASSIGN(const ByteVector text, files_.read_all(path, record_bytes_max));
+    ELRUN_TRY_ASSIGN(const ByteVector text, read_from(root_, files_.read_all(path, record_bytes_max)));
     if (text.size() != vote.part_bytes || crc32c(text) != vote.part_crc)
       return Failure{
           .code = Code::corrupt,
@@ -614,7 +628,7 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
           .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()),
           .rank = Rank{vote.rank}};
     ELRUN_TRY_ASSIGN(PartRecord part, decode_part(text, path.string()));
-    ELRUN_TRY(ShardReader::open(files_, directory, part.file));
+    ELRUN_TRY(read_from(root_, ShardReader::open(files_, directory, part.file)));
     total += part.file.bytes;
     parts.push_back(std::move(part));
   }
@@ -680,52 +694,6 @@ void Checkpointer::abandon(const SaveTicket& ticket) {
   if (const auto removed = remove_tree(files_, directory); !removed.ok())
     log_.warning(fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id),
                              message(removed.failure())));
-}
-
-// --- retention ---
-
-Result<void> Checkpointer::remove_committed(const CheckpointId& id, const std::string& root_identity) {
-  const auto commit = read_commit(files_, path_of(id));
-  if (!commit.ok()) return {};                   // damaged: kept for the person who looks into it
-  if (commit->root != root_identity) return {};  // not ours, however it came here
-  // The mirror of a commit: first it is promised to nobody, then it stops to exist, each durably; then its bytes go.
-  const auto unpromised = files_.remove_file(root_ / fences_directory / acknowledgement_name(id));
-  if (!unpromised.ok() && unpromised.failure().code != Code::not_found) return unpromised;
-  if (unpromised.ok()) ELRUN_TRY(files_.sync_directory(root_ / fences_directory));
-  ELRUN_TRY(files_.remove_file(path_of(id) / commit_file));
-  ELRUN_TRY(files_.sync_directory(path_of(id)));
-  const Path trash = root_ / trash_directory;
-  ELRUN_TRY(files_.make_directories(trash));
-  ELRUN_TRY(files_.rename(path_of(id), trash / to_string(id)));
-  return remove_tree(files_, trash / to_string(id));
-}
-
-Result<void> Checkpointer::retain(std::uint32_t keep) {
-  Result<void> first;
-  const auto keep_first = [&](Result<void> result) {
-    if (!result.ok() && first.ok()) first = explained(std::move(result).failure());
-  };
-  auto cleaned = [&]() -> Result<void> {
-    ELRUN_TRY(no_newer_fence());
-    ELRUN_TRY_ASSIGN(const auto run, read_run());
-    if (!run) return {};
-    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files_, root_));
-    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(files_, root_));
-    for (const GivenUp& g : given_up_) promised.push_back(g.id);
-    const Retention gone = retention(found, timeline_, promised, fence_, keep);
-    for (const CheckpointId& id : gone.uncommit) keep_first(remove_committed(id, run->root));
-    for (const CheckpointId& id : gone.sweep) {
-      const auto left = read_manifest(files_, path_of(id));
-      if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(files_, path_of(id)));
-    }
-    const auto trash = files_.list(root_ / trash_directory);
-    if (trash.ok())
-      for (const std::string& name : *trash)
-        if (parse_checkpoint_id(name)) keep_first(remove_tree(files_, root_ / trash_directory / name));
-    return {};
-  }();
-  keep_first(std::move(cleaned));
-  return first;
 }
 
 Result<FenceNumber> highest_fence(Files& files, const Path& root) {

@@ -137,6 +137,7 @@ class Checkpointer {
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
                                 PartVote& vote);
   Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
+  Result<void> remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised);
   bool quarantine(const CheckpointId& id, const Failure& why);
   void note(std::vector<std::string>& notes, std::string line);
   [[nodiscard]] Failure explained(Failure failure) const;

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/wall_time.hpp"
+
 namespace elrun::inline v0 {
 namespace {
 
@@ -92,7 +94,7 @@ Failure must_change(Code code, std::string what) {
 }
 
 std::string utc(std::int64_t wall_ns) {
-  const std::time_t seconds = static_cast<std::time_t>(wall_ns / 1'000'000'000);
+  const std::time_t seconds = static_cast<std::time_t>(wall_time(wall_ns).seconds);
   std::tm parts{};
   if (::gmtime_r(&seconds, &parts) == nullptr) return "an unknown time";
   char text[40];
@@ -178,8 +180,10 @@ std::variant<GoOn, Failure> save_on(const RootView& view) {
   std::vector<std::string> notes;
   if (!view.hollow.empty())
     notes.push_back(fmt::format("checkpoint root {} {}, but the job has its state and saves on; nothing is deleted", view.where, view.hollow));
-  if (lost.empty()) return GoOn{given_up_before(view), std::move(notes)};
   const bool is_bare = view.found.empty() && !view.highest && view.root.empty();
+  if (lost.empty() && is_bare && !view.hollow.empty())
+    return must_change(Code::not_found, fmt::format("checkpoint root {} {}: mount it", view.where, view.hollow));
+  if (lost.empty()) return GoOn{given_up_before(view), std::move(notes)};
   if (is_bare || std::any_of(lost.begin(), lost.end(), [&](const Witness& w) { return is_foreign(w, view); }))
     return must_change(Code::not_found,
                        fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}: was the checkpoint root removed or unmounted while "

@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
+#include "lib/base/mounts.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -172,6 +174,21 @@ Result<Bytes> PosixFiles::space_left(const Path& path) {
   struct statvfs info {};
   if (::statvfs(path.c_str(), &info) != 0) return from_errno(errno, "ask for the space left at " + path.string());
   return Bytes{std::uint64_t{info.f_bavail} * info.f_frsize};
+}
+
+std::string PosixFiles::missing_mount(const Path& path) {
+  const auto text = [](const char* file) {
+    std::ifstream in{file, std::ios::binary};  // one below /proc has no size before it is read
+    std::string all(1 << 20, '\0');
+    in.read(all.data(), static_cast<std::streamsize>(all.size()));
+    all.resize(static_cast<std::size_t>(in.gcount()));
+    return all;
+  };
+  const std::string mounts = text("/proc/self/mounts");
+  std::error_code failed;
+  const Path real = std::filesystem::weakly_canonical(path, failed);
+  if (failed || mounts.empty()) return {};
+  return elrun::missing_mount(real, text("/etc/fstab"), mounts);
 }
 
 }  // namespace elrun::inline v0

@@ -54,6 +54,8 @@ class Files {
   virtual Result<void> sync_directory(const Path& path) = 0;
   /// Free space for this user on the file system of `path`.
   virtual Result<Bytes> space_left(const Path& path) = 0;
+  /// The mount point at or above `path` that this machine is configured to have, and has not; empty: there is none, or nobody knows.
+  virtual std::string missing_mount(const Path&) { return {}; }
 
   /// Creates, writes, syncs, closes. The name is durable only after sync_directory.
   Result<void> write_durably(const Path& path, ByteSpan data);
@@ -76,6 +78,7 @@ class PosixFiles final : public Files {
   Result<std::vector<std::string>> list(const Path& path) override;
   Result<void> sync_directory(const Path& path) override;
   Result<Bytes> space_left(const Path& path) override;
+  std::string missing_mount(const Path& path) override;
 };
 
 }  // namespace elrun::inline v0

@@ -404,6 +404,37 @@ TEST_CASE("power lost at any operation of a start that gives up a loss: the next
     });
 }
 
+TEST_CASE("power lost at any operation while old fences are removed: the next start goes on, and no fence is used again", "[checkpoint]") {
+  for_all_seeds(2, [](Rng& rng) {
+    for (std::uint64_t at = 0;; ++at) {
+      FaultyFiles files;
+      auto job = job_with_one_checkpoint(files);
+      for (std::uint64_t seed = 2; seed < 38; ++seed) REQUIRE(TestJob{files, 1, seed}.start().ok());
+      REQUIRE(said(job->start()) == "");
+      REQUIRE(said(job->save(20)) == "");
+      const FenceNumber highest = highest_fence(files, "/ckpts").value();
+      INFO("power lost at operation " << at);
+      files.arm(FaultyFiles::Fault{.at = at, .half_done = rng.chance(0.5)});
+      bool killed = false;
+      try {
+        (void)job->ranks[0].retain(2);
+      } catch (const Killed&) {
+        killed = true;
+      }
+      files.crash(rng);
+      files.arm(std::nullopt);
+      TestJob next{files, 1, 50};
+      const auto start = next.start();
+      REQUIRE(said(start) == "");
+      REQUIRE(start->choice->step == 20);
+      REQUIRE(start->fence > highest);
+      REQUIRE(recover(files, 51, 2) == 20u);
+      if (!killed) break;
+      REQUIRE(at < 2000);
+    }
+  });
+}
+
 TEST_CASE("a job that starts between any two operations of another's save inherits what that one promised",
           "[checkpoint]") {
   bool refused = false, promised = false;

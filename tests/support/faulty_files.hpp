@@ -47,6 +47,7 @@ class FaultyFiles final : public Files {
   [[nodiscard]] std::vector<Path> all_files() const;
 
   Bytes space = 1_GiB;
+  std::string unmounted{};  ///< What missing_mount says.
   std::uint64_t bytes_read = 0;
 
   Result<std::unique_ptr<WritableFile>> create(const Path& path) override;
@@ -59,6 +60,7 @@ class FaultyFiles final : public Files {
   Result<std::vector<std::string>> list(const Path& path) override;
   Result<void> sync_directory(const Path& path) override;
   Result<Bytes> space_left(const Path& path) override;
+  std::string missing_mount(const Path&) override { return unmounted; }
 
   struct Node;
 

@@ -4,7 +4,9 @@
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/log_limited.hpp"
+#include "lib/base/mounts.hpp"
 #include "lib/base/printable.hpp"
+#include "lib/base/wall_time.hpp"
 #include <elrun/philox.hpp>
 #include "lib/base/timeouts.hpp"
 #include "tests/support/property.hpp"
@@ -223,4 +225,39 @@ TEST_CASE("a log line moves no cursor, and what others cause is said so often an
   refused(log, now, Level::info, "and again");
   CHECK(lines.at(3) == "elrun: refused again (97 more like this before)");
   CHECK(lines.at(4) == "elrun: and again");
+}
+
+TEST_CASE("a mount point that /etc/fstab has above a path, and that is not mounted, is found", "[base]") {
+  static constexpr std::string_view fstab =
+      "# what where type options\n"
+      "UUID=1 / ext4 defaults 0 1\n"
+      "server:/data  /data\tnfs  defaults,_netdev 0 0\n"
+      "/dev/sdb /data/fast/ xfs defaults 0 0\n"
+      "/dev/sdc /with\\040space ext4 defaults 0 0\n"
+      "/dev/sdd /media ext4 noauto,user 0 0\n"
+      "/dev/sde none swap sw 0 0\n";
+  static constexpr std::string_view root = "/dev/sda / ext4 rw 0 0\n";
+  const auto missing = [](const char* path, const std::string& mounted) { return missing_mount(path, fstab, std::string{root} + mounted); };
+  CHECK(missing("/data/run", "") == "/data");
+  CHECK(missing("/data", "") == "/data");
+  CHECK(missing("/data/run", "server:/data /data nfs4 rw 0 0\n") == "");
+  CHECK(missing("/data/fast/run", "server:/data /data nfs4 rw 0 0\n") == "/data/fast");
+  CHECK(missing("/data/faster", "server:/data /data nfs4 rw 0 0\n") == "");
+  CHECK(missing("/database", "") == "");
+  CHECK(missing("/with space/run", "") == "/with space");
+  CHECK(missing("/with space/run", "/dev/sdc /with\\040space ext4 rw 0 0\n") == "");
+  CHECK(missing("/media/run", "") == "");
+  CHECK(missing("/home/run", "") == "");
+  CHECK(missing_mount("/data/run", "", root) == "");
+  for (const std::string junk : {"\n\n \t\n", "x", "x /data", "/data /data\\04", "a /data/// b"}) (void)missing_mount("/data/run", junk, junk);
+  CHECK(PosixFiles{}.missing_mount("/proc/self") == "");
+}
+
+TEST_CASE("wall time before 1970 has parts of a second as a clock shows them", "[base]") {
+  CHECK(wall_time(0).seconds == 0);
+  CHECK(wall_time(-1).seconds == -1);
+  CHECK(wall_time(-1).nanoseconds == 999'999'999);
+  CHECK(wall_time(-1'000'000'000).seconds == -1);
+  CHECK(wall_time(-1'000'000'000).nanoseconds == 0);
+  CHECK(wall_time(1'500'000'000).nanoseconds == 500'000'000);
 }

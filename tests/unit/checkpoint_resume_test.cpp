@@ -294,6 +294,71 @@ TEST_CASE("a root that was empty is begun with a line that says so", "[checkpoin
   CHECK_THAT(next.lines.back(), Contains("holds no checkpoint, beginning at step 0"));
 }
 
+TEST_CASE("an empty root where /etc/fstab has a file system that is not mounted stops the start before it has written anything", "[checkpoint]") {
+  FaultyFiles files;
+  files.unmounted = "/ckpts";
+  TestJob job{files, 1, 1};
+  CHECK_THAT(said(job.start()), Contains("checkpoint root /ckpts is empty, and /ckpts, which /etc/fstab has, is not mounted") && Contains("--begin_anew 0@0 "));
+  CHECK_THAT(said(job.ranks[0].start_with_state()), Contains("is not mounted: mount it"));
+  CHECK_FALSE(files.list("/ckpts").ok());
+  SECTION("mounted, it begins") { files.unmounted.clear(); }
+  SECTION("told so, it begins, and is not asked again") { REQUIRE(said(TestJob{files, 1, 2}.begin_anew({0, 0})) == ""); }
+  TestJob next{files, 1, 3};
+  REQUIRE(said(next.start()) == "");
+  CHECK(said(next.save(10)) == "");
+  CHECK(TestJob{files, 1, 4}.start()->choice->step == 10);
+}
+
+TEST_CASE("what may not be read is told as that, and what may not be written as that", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  const auto forbid = [&](const Path& path) {
+    files.broken = [path](const Path& at) { return at == path ? EACCES : 0; };
+  };
+  const Path newest = "/ckpts/ckpt/s000000000030.g00000001.a01";
+  const auto is_about_reading = [](const std::string& text) { return Contains("let this user read the checkpoint root").match(text) && !Contains("write there").match(text); };
+  for (const Path& path : {Path{"/ckpts/RUN.json"}, Path{"/ckpts/gens"}, Path{"/ckpts/ckpt"}, newest, newest / commit_file, newest / manifest_file}) {
+    forbid(path);
+    INFO(path);
+    const std::string why = said(TestJob{files, 1, 2}.start());
+    INFO(why);
+    CHECK(is_about_reading(why));
+    files.broken = nullptr;
+  }
+  TestJob next{files, 1, 3};
+  const Start start = next.start().value();
+  REQUIRE(start.choice->step == 30);
+  forbid(newest / "r00000-of-00002.safetensors");
+  CHECK(is_about_reading(said(next.load(start))));
+  files.broken = [](const Path& at) { return at.string().find("s000000000040") != std::string::npos ? EACCES : 0; };
+  CHECK_THAT(said(next.save(40)), Contains("let this user write there") && !Contains("let this user read"));
+}
+
+TEST_CASE("fences that nobody needs are removed: the newest 32, and those that a checkpoint names, stay", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);  // under fence 1
+  for (std::uint64_t seed = 2; seed < 60; ++seed) REQUIRE(said(TestJob{files, 1, seed}.start()) == "");
+  const auto fences = [&] { return find_fences(files, "/ckpts").value(); };
+  TestJob last{files, 1, 60};
+  REQUIRE(said(last.start()) == "");
+  REQUIRE(fences().size() == 60);
+  REQUIRE(said(last.save(40)) == "");
+  REQUIRE(said(last.ranks[0].retain(2)) == "");
+  CHECK(fences().size() == 33);
+  CHECK(fences().front() == 1);  // of the checkpoint of step 30
+  CHECK(fences()[1] == 29);
+  CHECK(find_published_fences(files, "/ckpts").value().size() == 33);
+  CHECK(TestJob{files, 1, 61}.start()->choice->step == 40);
+  REQUIRE(said(last.start()) == "");
+  REQUIRE(said(last.save(50)) == "");
+  REQUIRE(said(last.ranks[0].retain(2)) == "");
+  REQUIRE(said(last.ranks[0].retain(2)) == "");
+  CHECK(fences().size() == 32);  // with the last checkpoint that names it, fence 1 is not needed
+  // A damaged highest fence is still judged by those below.
+  files.overwrite(Path{"/ckpts/gens"} / fence_name(fences().back()), ByteVector(10));
+  CHECK(TestJob{files, 1, 62}.start()->choice->step == 50);
+}
+
 TEST_CASE("the name of a loss is a step, or a step and a fence", "[checkpoint]") {
   CHECK(parse_loss_name("40") == LossName{40, {}});
   CHECK(parse_loss_name("40@7") == LossName{40, 7});

@@ -1,5 +1,5 @@
-// A visitor is looked at without being read from: what it said is still there for gRPC. All visitors wait equally long,
-// so the first in the list is the next whose time is over, and one timer does for all.
+// A visitor is a connection that was accepted and not handed to gRPC yet. Its first bytes are only peeked at (MSG_PEEK), so gRPC
+// still finds them. All visitors have the same time limit, so the oldest one's ends next, and one timer is enough.
 #include "rendezvous/door.hpp"
 
 #include <fcntl.h>
@@ -44,9 +44,9 @@ constexpr std::size_t tls_header_size = 5, http2_header_size = 9;
 constexpr std::uint8_t http2_settings = 4;
 static_assert(first_flight_header_max == http2_preface.size() + http2_header_size);
 
-constexpr int accepts_per_turn = 16;            // then others on the loop have theirs
+constexpr int accepts_per_turn = 16;            // then the event loop does its other work
 constexpr Duration pause_without_means = 100ms;  // before the next try, when the system has no descriptor or memory left
-constexpr Duration pause_without_room = 10ms;    // before the next look who may go
+constexpr Duration pause_without_room = 10ms;    // until connections are asked again which one is old enough to be ended
 
 bool is_everywhere(const std::string& address) { return address.empty() || address == "0.0.0.0" || address == "::"; }
 
@@ -178,7 +178,7 @@ class PosixDoor final : public Door {
         pause_.expires_after(pause_without_means);
         return pause_.async_wait(guarded([this] { wait_for_visitors(); }));
       }
-      break;  // nobody is there, or who was there has gone again
+      break;  // no connection waits, or the one that did has been closed
     }
     wait_for_visitors();
   }
@@ -186,14 +186,14 @@ class PosixDoor final : public Door {
     if (descriptors_are_short(visitor.get())) {
       turned_away_.tell("connections while descriptors were short (ulimit -n)", address_of(visitor.get()));
       if (!make_room()) {
-        if (visitors_.empty()) return;  // and with it the visitor
+        if (visitors_.empty()) return;  // which closes the new connection
         drop(*visitors_.front());
       }
     }
     const ConnectionId id = inside_.accepted(counted_address(address_of(visitor.get())));
     const int on = 1;
     ::setsockopt(visitor.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (const auto heard = read_ahead(visitor.get()); heard && heard->words == welcome()) return hand_over(std::move(visitor), id);  // it had to wait for us
+    if (const auto heard = read_ahead(visitor.get()); heard && heard->words == welcome()) return hand_over(std::move(visitor), id);  // its first flight came while it was in the backlog
     const auto known = std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, id, clock_.now() + options_.patience});
     (void)visitor.give_up();
     known->place = visitors_.insert(visitors_.end(), known);
@@ -210,8 +210,8 @@ class PosixDoor final : public Door {
     FirstWords words;
     std::size_t wake_at = 0;  // unfinished: it is known with so many bytes
   };
-  // Nothing: it has gone. What is welcome has sent all that it says before it is answered, so that whoever sends that byte by
-  // byte takes nothing of gRPC.
+  // What the first bytes are; nothing when the peer has gone. It stays `unfinished` until the whole first flight is there, so a
+  // peer that sends it byte by byte costs gRPC nothing.
   [[nodiscard]] std::optional<Heard> read_ahead(int socket) const {
     std::array<std::byte, first_flight_header_max> bytes;
     const ssize_t size = ::recv(socket, bytes.data(), bytes.size(), MSG_PEEK);
@@ -247,13 +247,14 @@ class PosixDoor final : public Door {
     }
     drop(visitor);
   }
-  // What it said is read first: a close with unread bytes is a reset, which can overtake the answer.
+  // Reads what the peer sent before it answers: closing a socket with unread bytes resets the connection, and the peer may
+  // then see the reset instead of the answer.
   static void answer(int socket, std::string_view words) {
     std::array<std::byte, first_flight_max.value()> unread;
     (void)::recv(socket, unread.data(), unread.size(), 0);
     (void)::send(socket, words.data(), words.size(), MSG_NOSIGNAL);
   }
-  // Of what has begun well nothing more is heard before it is whole.
+  // The event loop is not woken for a visitor before so many bytes are there.
   static void wake_at(int socket, std::size_t bytes) {
     const int lowest = static_cast<int>(bytes);
     ::setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &lowest, sizeof lowest);

@@ -1,7 +1,8 @@
 #pragma once
-/// \file The listening port. gRPC is given only connections that began to speak as its clients do: what says nothing, or
-/// anything else, costs one descriptor for a bounded time. gRPC's own listener stops for good when descriptors run out.
-/// Until somebody on a connection is let in its bytes are counted, too (`door_watch.hpp`): gRPC keeps what a stranger sends.
+/// \file The listening port. elrun accepts connections itself, because gRPC's own listener stops for good when descriptors run
+/// out. gRPC gets a connection once it has sent a client's first flight. One that sends nothing, or anything else, costs a
+/// descriptor for a bounded time. What a connection may send and how long it may stay until somebody on it is admitted is
+/// watched as well (`door_watch.hpp`).
 
 #include <cstdint>
 #include <functional>
@@ -37,7 +38,7 @@ constexpr Bytes first_flight_max = 8_KiB;
 constexpr std::size_t first_flight_header_max = 33;
 [[nodiscard]] std::optional<std::size_t> first_flight_size(ByteSpan bytes);
 
-/// Connections of which nobody was let in yet. More wait in the system's backlog until one of these is, or goes.
+/// Connections on which nobody was admitted yet. Others wait in the system's backlog until there is a place.
 constexpr std::size_t door_waiting_max = 512;
 constexpr std::uint64_t descriptor_reserve = 64;  ///< Of the process's descriptors, kept for what is not the door's.
 
@@ -64,8 +65,8 @@ class TurnedAway {
 class Door {
  public:
   struct Options {
-    bool tls = false;  ///< What is let in: TLS alone, or plain HTTP/2 alone.
-    Duration patience = 10s;  ///< To begin to speak; then twice as long to be let in.
+    bool tls = false;  ///< True: only TLS is accepted. False: only plain HTTP/2.
+    Duration patience = 10s;  ///< A client sends its first flight within this, and is admitted within twice as long.
     std::size_t waiting_max = door_waiting_max;
   };
   /// Hands a connection, which does not block, to gRPC, and calls `done` then, on any thread.
@@ -75,7 +76,7 @@ class Door {
                                             Options options, TurnedAway& turned_away, Enter enter);
   virtual ~Door() = default;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
-  /// Somebody on this connection may take part: it is watched no more. `peer`: its other end, as gRPC writes it.
+  /// A node or client on this connection was admitted: it is watched no longer. `peer`: its address, as gRPC writes it.
   virtual void let_in(std::string_view peer) = 0;
 };
 

@@ -22,7 +22,7 @@ constexpr std::array table{
     Option{.name = "rdzv_id", .group = nodes, .initial = "none", .value = "ID",
            .help = "name of the job; nodes of another job are refused"},
     Option{.name = "rdzv_conf", .group = nodes, .value = "K=V,...",
-           .help = "join_timeout, last_call_timeout, coordinator_grace,\nkeep_alive_interval, keep_alive_max_attempt, is_host,\n"
+           .help = "join_timeout, last_call_timeout, start_timeout, coordinator_grace,\nkeep_alive_interval, keep_alive_max_attempt, is_host,\n"
                    "lease_ttl (seconds; 1 or 0); cacert, cert, key, token_file, token\n(see Access below)"},
     Option{.name = "node_rank", .group = nodes, .value = "N",
            .help = "orders the first formation of ranks; with static, node 0 serves\nthe rendezvous"},

@@ -21,7 +21,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::array<std::string_view, 12> rdzv_conf_keys{"join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+constexpr std::array<std::string_view, 13> rdzv_conf_keys{"join_timeout", "last_call_timeout", "start_timeout", "keep_alive_interval", "keep_alive_max_attempt",
                                                           "coordinator_grace", "lease_ttl", "is_host", "cacert", "cert", "key", "token_file", "token"};
 
 bool is_torchrun(std::string_view program_name) { return program_name.substr(program_name.rfind('/') + 1) == "torchrun"; }
@@ -388,6 +388,8 @@ class Understanding {
         time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
       else if (key == "last_call_timeout")
         time(t.last_call);
+      else if (key == "start_timeout")
+        time(t.session);
       else if (key == "keep_alive_interval")
         time(t.heartbeat);
       else if (key == "coordinator_grace")

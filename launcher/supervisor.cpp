@@ -32,7 +32,7 @@ bool may_repeat(StoreOp op) { return (op != StoreOp::add || ELRUN_PLANTED(add_re
 
 }  // namespace
 
-Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, places_{options_.workers}, hang_{options_.hang_timeout}, hang_at_start_{options_.hang_timeout} {}
+Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, places_{options_.workers}, hang_{options_.hang_timeout}, hang_at_start_{options_.hang_timeout}, hang_unopened_{options_.hang_timeout} {}
 
 std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   const Instant last_event = std::exchange(now_, now);
@@ -76,11 +76,18 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
 void Supervisor::act(Action action) { actions_.push_back(std::move(action)); }
 
 std::optional<Instant> Supervisor::wake_at() const {
+  const std::optional<Instant> deadline = next_deadline();
+  if (phase_ == Phase::finished || !tell_starting_at_) return deadline;
+  return std::min(deadline.value_or(*tell_starting_at_), *tell_starting_at_);
+}
+
+// Of all that others are waited for.
+std::optional<Instant> Supervisor::next_deadline() const {
   std::optional<Instant> least;
   const auto consider = [&least](const std::optional<Instant>& at) {
     if (at && (!least || *at < *least)) least = at;
   };
-  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), hang_at_start_.due(), leave_at_}) consider(at);
+  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), hang_at_start_.due(), hangs_unopened_at(), leave_at_}) consider(at);
   for (const Worker& w : workers_) consider(w.return_by), consider(w.coming.kill_at), consider(w.session.judge_by);
   return phase_ == Phase::finished ? std::nullopt : least;
 }
@@ -88,7 +95,7 @@ std::optional<Instant> Supervisor::wake_at() const {
 // An agent that was itself stopped (frozen, swapped out) heard nobody: what was said to it meanwhile is behind this event,
 // and who slept with it needs the time that was left. One that is always a little late blames others all the same.
 void Supervisor::excuse_own_nap(Instant last_event) {
-  const auto wake = wake_at();
+  const auto wake = next_deadline();
   if (!wake || now_ - *wake < nap_least) return;
   if (excused_at_ && now_ - *excused_at_ < nap_rests && now_ - *wake < nap_excuses) return;
   excused_at_ = now_;
@@ -98,7 +105,7 @@ void Supervisor::excuse_own_nap(Instant last_event) {
   };
   for (auto* at : {&join_by_, &coordinator_by_, &acknowledge_by_, &broken_line_at_}) excuse(*at);
   for (Worker& w : workers_) excuse(w.return_by);
-  for (HangWatch* watch : {&hang_, &hang_at_start_}) watch->excuse(asleep, now_, now_ + nap_excuses);
+  for (HangWatch* watch : {&hang_, &hang_at_start_, &hang_unopened_}) watch->excuse(asleep, now_, now_ + nap_excuses);
 }
 
 // --- the coordinator ----------------------------------------------------------------------------------------------
@@ -182,8 +189,10 @@ void Supervisor::on_message(const Refused& m) {
 
 void Supervisor::on_message(const Waiting& m) {
   join_by_.reset();  // somebody answers: from here on it judges how long to wait, without end for a spare
-  if (m.why != waiting_for_) say(Level::info, m.why);
+  // Of the generation that runs here the coordinator's log has it, too.
+  if (m.why != waiting_for_) act(Say{Level::info, m.why, phase_ == Phase::running && m.running == world_.generation});
   waiting_for_ = m.why;
+  if (m.for_this_node && phase_ == Phase::running && m.running == world_.generation) job_known_ = true;
   heard_ = std::max(heard_, m.running.number);
   if (phase_ != Phase::joining || m.running.number != 0) look_again_at_.reset();
   else if (!look_again_at_) look_again_at_ = now_ + look_again_every;
@@ -232,6 +241,7 @@ void Supervisor::on_message(const World& m) {
   say(Level::info, text);
   tell_that_workers_are_job();  // those that stay
   give_places(before);
+  watch_starting();
   for (std::uint32_t i = 0; i < workers_.size() && options_.hang_sign == HangSign::output; ++i)
     if (in_world(workers_[i])) hang_.watch(LocalRank{i}, now_);
   if (workers_.empty()) report_to_coordinator();
@@ -280,6 +290,7 @@ void Supervisor::on_message(const Verdict& m) {
       phase_ = Phase::stopping;
       job_over_ = true;
       hang_.clear();
+      hang_unopened_.clear();
       end_hung_at_.reset();
       after_ = {.rejoin = false, .finish = {0, {}, true}};
       dismiss_coming();
@@ -298,6 +309,8 @@ void Supervisor::on_message(const Verdict& m) {
 void Supervisor::on_message(const StoreResult& m) {
   auto call = calls_.extract({m.worker, m.reply.id});
   if (call.empty()) return;
+  if (const auto worker = worker_at(m.worker); worker && call.mapped().op == StoreOp::all_gather && step_ == 0)
+    hang_.sign(LocalRank{static_cast<std::uint32_t>(*worker)}, now_);  // it waited for the others until now
   memory_.note(std::move(call.mapped()), m.reply);
   act(Answer{m.worker, m.reply});
 }
@@ -326,6 +339,8 @@ void Supervisor::report_to_coordinator() {
   }
   told_job_ = false;
   tell_that_workers_are_job();
+  told_starting_.reset();
+  tell_of_starting();
   if (done) tell_that_workers_are_done();
   offer_more();
 }
@@ -352,7 +367,9 @@ void Supervisor::on_tick() {
     say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
     leave(leaving_by_);
   }
-  if (const auto due = hang_.due(); due && now_ >= *due) on_hang();
+  if (tell_starting_at_ && now_ >= *tell_starting_at_) tell_starting_at_.reset(), tell_of_starting();
+  const auto is_due = [this](const std::optional<Instant>& at) { return at && now_ >= *at; };
+  if (is_due(hang_.due()) || is_due(hangs_unopened_at())) on_hang();
   if (end_hung_at_ && now_ >= *end_hung_at_) end_hung();
   if (const auto due = hang_at_start_.due(); due && now_ >= *due) on_hang_at_start();
   kill_hung_at_start();

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -170,6 +171,7 @@ class Supervisor {
     bool opened = false;    // once
     bool says_end = false;  // its libelrun says the job's end before its process ends
     bool decided = false;   // it has said that a step was
+    bool joined = false;    // of world_: it has asked for its peers, or it stays
     std::optional<WorkerEnded> ended_early{};  // before the job's end: what it said last may not have been read
     std::optional<Instant> judge_by{};         // then
     std::string early_as{};                    // how it ended, for people
@@ -247,10 +249,12 @@ class Supervisor {
   [[nodiscard]] static std::string cause_of(const Worker& w);
   void on_hang();
   [[nodiscard]] bool world_hangs() const;
+  [[nodiscard]] bool some_hang() const;
   void end_hung();
   void kill_running();
   void kill_staying(bool acknowledged_too);
   void kill_the_late();
+  [[nodiscard]] std::optional<Instant> next_deadline() const;
   void excuse_own_nap(Instant last_event);
   void hold_the_broken();
   void tell_of_broken_line();
@@ -259,6 +263,14 @@ class Supervisor {
   void welcome(std::size_t worker);
   [[nodiscard]] Place place_of(std::size_t worker, const Membership& membership) const;
   void all_stopped();
+
+  // Workers that have not joined the world yet
+  [[nodiscard]] static bool is_starting(const Worker& w);
+  [[nodiscard]] bool waits_for_world(const Worker& w) const;
+  void watch_starting();
+  void tell_of_starting();
+  void has_joined(Worker& w);
+  [[nodiscard]] std::optional<Instant> hangs_unopened_at() const;
 
   // Workers that are coming
   [[nodiscard]] static bool lives(const Worker& w) { return w.began_as && !w.ending; }
@@ -306,6 +318,7 @@ class Supervisor {
   bool link_up_ = false;
   bool served_ = false;  // a coordinator has confirmed world_ on this link: its store answers
   bool job_over_ = false;
+  bool job_known_ = false;    // a worker of this node was a Job's, or the coordinator said so of others
   bool told_job_ = false;     // the coordinator knows that the workers of this generation are a Job's
   bool coordinator_silent_ = false;  // the last line ended because nothing came any more
   bool own_failure_ = false;  // a worker of this node ended this generation
@@ -330,6 +343,10 @@ class Supervisor {
   std::optional<Instant> broken_line_at_;  // a peer was lost, and nobody has said of what until then
   std::optional<Instant> acknowledge_by_;  // stopping: those who stay
   HangWatch hang_, hang_at_start_;         // of workers in the world; of those that are coming
+  HangWatch hang_unopened_;                // of workers in the world that have opened no session yet
+  Instant world_at_{};                     // when world_ was told
+  std::optional<Instant> tell_starting_at_;  // workers that have not joined by then are told of
+  std::optional<std::tuple<std::uint32_t, std::uint32_t, bool>> told_starting_;  // the first of them, their number, whether its session is open
   std::optional<Instant> end_hung_at_;     // stacks are being taken until then
   bool hung_were_asked_ = false;           // by SIGABRT
   Instant stopped_at_{};                   // stopping: since when

@@ -22,7 +22,9 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   phase_ = Phase::stopping;
   const bool some_stay = after_.rejoin && !signal && !job_over_ && !world_hangs();
   hang_.clear();
+  hang_unopened_.clear();
   end_hung_at_.reset();
+  tell_starting_at_.reset();
   stopped_at_ = now_;
   leave_at_.reset();
   look_again_at_.reset();
@@ -34,7 +36,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
     Worker& w = workers_[i];
     if (!in_world(w) || w.released) continue;
     w.return_by.reset();
-    w.stays = some_stay && w.can_stay && w.connection && !w.ending;
+    w.stays = some_stay && w.can_stay && w.connection && !w.ending && w.hung.empty();
     w.quit = false;
     if (w.connection && !signal) act(Answer{*w.connection, GenerationOver{world_.generation, why}});
     if (w.stays)
@@ -42,7 +44,7 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
     else if (w.ending)
       act(SignalGroup{worker, SIGKILL});
     else
-      act(SignalGroup{worker, signal ? *signal : w.is_job ? SIGKILL : SIGTERM});
+      act(SignalGroup{worker, signal ? *signal : w.is_job || (job_known_ && !w.session.opened) ? SIGKILL : SIGTERM});
   }
   stop_if_done();
 }
@@ -53,30 +55,50 @@ void Supervisor::stop_if_done() {
 
 // --- hangs ---
 
-// All workers of the node are looked at: which of them holds up the others, none of them can tell.
+// Once the world is formed all workers of the node are looked at: which of them holds up the others, none of them can tell. Before
+// that it is known: whoever waits for its peers does not hang.
 void Supervisor::on_hang() {
+  std::vector<LocalRank> silent;
+  for (const LocalRank worker : hang_.silent(now_)) {
+    if (waits_for_world(workers_[worker.value()])) hang_.sign(worker, now_);
+    else silent.push_back(worker);
+  }
+  if (hangs_unopened_at())
+    for (const LocalRank worker : hang_unopened_.silent(now_)) silent.push_back(worker);
+  if (silent.empty()) return;
+  const bool is_forming = job_known_ && std::any_of(workers_.begin(), workers_.end(), [this](const Worker& w) { return is_starting(w) || waits_for_world(w); });
   std::string names;
-  for (const LocalRank worker : hang_.silent(now_)) names += (names.empty() ? "" : ", ") + name_of(worker.value());
-  hang_.clear();
+  for (const LocalRank worker : silent) names += (names.empty() ? "" : ", ") + name_of(worker.value());
   const std::string why = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
-  say(Level::error, fmt::format("{} of {} in generation {}: this is a hang. What all workers of this node are doing follows; they are killed in {}", why,
-                                names, world_.generation.number, for_people(options_.timeouts.stacks)));
-  for (std::uint32_t i = 0; i < workers_.size(); ++i)
-    if (in_world(workers_[i]) && !workers_[i].ending) workers_[i].hung = why, act(TakeStacks{LocalRank{i}});
+  say(Level::error, fmt::format("{} of {} in generation {}: this is a hang. What {} doing follows; they are killed in {}", why, names, world_.generation.number,
+                                is_forming ? "they are" : "all workers of this node are", for_people(options_.timeouts.stacks)));
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    const LocalRank worker{i};
+    if (!in_world(workers_[i]) || workers_[i].ending || (is_forming && std::find(silent.begin(), silent.end(), worker) == silent.end())) continue;
+    hang_.forget(worker);
+    hang_unopened_.forget(worker);
+    workers_[i].hung = workers_[i].session.opened ? why : why + (job_known_ ? ", and its session was never opened" : "");
+    act(TakeStacks{worker});
+  }
   end_hung_at_ = now_ + options_.timeouts.stacks;
 }
 
-bool Supervisor::world_hangs() const {
+bool Supervisor::some_hang() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && !w.hung.empty(); });
+}
+
+// One that never joined has held up the others, and has had no part in what they hold.
+bool Supervisor::world_hangs() const {
+  return std::any_of(workers_.begin(), workers_.end(), [this](const Worker& w) { return in_world(w) && !w.hung.empty() && (w.session.joined || !job_known_); });
 }
 
 // SIGABRT first: Python's faulthandler answers it with the stacks of all threads, others with a core dump where that is on.
 void Supervisor::end_hung() {
   end_hung_at_.reset();
-  if (std::exchange(hung_were_asked_, true)) return kill_running();
+  const bool were_asked = std::exchange(hung_were_asked_, true);
   for (std::uint32_t i = 0; i < workers_.size(); ++i)
-    if (in_world(workers_[i]) && !workers_[i].ending) act(SignalGroup{LocalRank{i}, SIGABRT});
-  end_hung_at_ = now_ + options_.timeouts.revocation;
+    if (in_world(workers_[i]) && !workers_[i].ending && !workers_[i].hung.empty()) act(SignalGroup{LocalRank{i}, were_asked ? SIGKILL : SIGABRT});
+  if (!were_asked) end_hung_at_ = now_ + options_.timeouts.revocation;
 }
 
 void Supervisor::kill_running() {
@@ -187,7 +209,7 @@ void Supervisor::on_signal(int number) {
 
 // Workers of a Job have state that others need, and can save it at the next step's end; others only know the signal.
 bool Supervisor::can_prepare_to_leave() const {
-  return phase_ == Phase::running && !job_over_ && running() > 0 && !world_hangs() &&
+  return phase_ == Phase::running && !job_over_ && running() > 0 && !some_hang() &&
          std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !in_world(w) || w.ending || (w.connection && w.is_job); });
 }
 

@@ -41,6 +41,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   if (phase_ == Phase::running && in_world(w) && e.ending.ok() && !job_over_ && owes_end(w)) return ends_early(i, e);
   w.ending = e.ending;
   hang_.forget(e.worker);
+  hang_unopened_.forget(e.worker);
   w.failed_at = now_ - e.ago;
   w.death = e.death;
   hang_at_start_.forget(e.worker);
@@ -76,6 +77,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   const bool all_well = std::all_of(workers_.begin(), workers_.end(),
                                     [this](const Worker& x) { return !in_world(x) || (x.ending && (x.ending->ok() || job_over_)); });
   if (all_well) tell_that_workers_are_done();
+  tell_of_starting();
   end_without_coordinator();
 }
 
@@ -170,6 +172,7 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   w.connection = from;
   w.session.opened = true;
   w.is_job = hello.is_job;
+  job_known_ = job_known_ || hello.is_job;
   w.session.says_end = hello.says_end;
   w.can_stay = hello.stays;
   if (is_coming(w)) {
@@ -179,8 +182,10 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
     return tell_it_is_early(*i);
   }
   hang_.watch(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
+  hang_unopened_.forget(LocalRank{static_cast<std::uint32_t>(*i)});
   tell_that_workers_are_job();
   welcome(*i);
+  tell_of_starting();
 }
 
 // Ranks move from one generation to the next: what its environment said at its start is what it says now, and so may
@@ -199,6 +204,7 @@ std::optional<std::size_t> Supervisor::worker_that_is(const Hello& hello) const 
 // A worker that stays has a time to come back from its program, which its peers wait for.
 void Supervisor::welcome(std::size_t worker) {
   Worker& w = workers_[worker];
+  w.session.joined = w.session.joined || w.stays || w.coming.is_ready;
   if (w.stays || w.coming.says_ready) w.return_by = now_ + std::max(options_.timeouts.returning, w.returns_within);
   w.stays = w.quit = w.ready_to_leave = w.cannot_go_on = w.held = false;
   w.coming = {};
@@ -239,6 +245,8 @@ void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
     lost_at_.reset();
   }
   for (std::uint32_t i = 0; i < workers_.size(); ++i) hang_.sign(LocalRank{i}, now_);  // all members decide a step together
+  for (Worker& w : workers_) w.session.joined = w.session.joined || in_world(w);
+  tell_of_starting();
   if (m.step <= step_) return;  // another worker of this node said so already
   step_ = m.step;
   remembered_.decided = std::max(remembered_.decided, m.step);
@@ -270,6 +278,7 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   }
   if (phase_ == Phase::stopping) kill_staying(true);
   hang_.clear();  // what it does now is work of its own
+  hang_unopened_.clear();
   end_hung_at_.reset();
   for (Worker& w : workers_)
     if (!w.ending) w.hung.clear();
@@ -330,6 +339,7 @@ void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
     return act(Answer{from, refused_call(m, Code::protocol,
                                          fmt::format("a store call with the number {} is under way already", m.id))});
   if (served_) act(Send{StoreCall{from, m}});
+  if (m.op == StoreOp::all_gather && phase_ == Phase::running) has_joined(workers_[*worker_at(from)]);
 }
 
 void Supervisor::on_hung_up(ConnectionId from) {

@@ -160,6 +160,16 @@ struct MoreWorkers {
 struct WorkersAreJob {
   Generation generation;
 };
+/// Workers of this node were started in this generation and have not joined the world yet: the others may be waiting for them. Sent
+/// when that takes long, again whenever it is another worker, and with `count` 0 once all of them have joined or ended.
+struct WorkersStarting {
+  Generation generation;
+  std::uint32_t rank = 0;   ///< Of the first of them, in that generation
+  std::uint32_t count = 0;
+  Duration ago{};           ///< How long before this was sent they were started: clocks of nodes differ.
+  bool opened = false;      ///< The first of them has opened its session, and has not asked for its peers.
+  bool watched = false;     ///< This node ends them itself when they take too long (`--hang_timeout`).
+};
 /// A worker of this node cannot reach one of another node, which may live all the same: no packet of it comes, or no connection.
 /// Not said of a peer that closed its connection.
 struct PeerUnreachable {
@@ -179,7 +189,7 @@ struct StoreCallerGone {
   std::uint64_t worker = 0;
 };
 using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave,
-                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable>;
+                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 
@@ -191,6 +201,7 @@ struct Refused {
 struct Waiting {
   std::string why;
   Generation running{};  ///< What runs meanwhile; number 0: nothing
+  bool for_this_node = false;  ///< Others of `running`, which is a Job's, wait for workers of this node: see `WorkersStarting`.
 };
 /// One node of a generation, as the coordinator knows it.
 struct Member {

@@ -160,6 +160,8 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     growing_.insert(id);
   } else if (const auto* unreachable = std::get_if<PeerUnreachable>(&message)) {
     if (current(unreachable->generation) && runs()) note_apart(node, *unreachable, now);
+  } else if (const auto* starting = std::get_if<WorkersStarting>(&message)) {
+    if (current(starting->generation) && runs()) note_starting(id, *starting, now);
   } else if (const auto* finished = std::get_if<JobFinished>(&message)) {
     // Also after the revocation, and for a generation of another coordinator: all members decided it before any of them
     // acknowledged the end, and no later one was begun here.
@@ -216,8 +218,8 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
 void Round::judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now) {
   const NodeId id = member.node;
   const bool wrong_configuration = is_job_ && failed.exit_code == exit_code_configuration;
-  History& history = note_failure_of(id, failed);
-  const bool dispensable = is_job_ && others_can_go_on(id) && !ELRUN_PLANTED(bad_node_ends_the_job);
+  History& history = note_failure_of(id, failed.what, failed.before_session);
+  const bool dispensable = is_job_ && others_can_go_on({id}) && !ELRUN_PLANTED(bad_node_ends_the_job);
   // Where others have trained with the same configuration, it is this node that is wrong.
   const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget() == 0) || (wrong_configuration && newest_step_ > 0 && !stepped_));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);

@@ -57,11 +57,14 @@ constexpr std::uint32_t start_pause_doublings_max = 4;
 /// A node whose workers fail so often in a row, with no step decided between, is excluded while the others satisfy the minimum.
 constexpr std::uint32_t exclude_after = 3;
 /// An excluded node tries again after 1 s; doubled with each further exclusion, 256 s at most: each try may end a generation of the others.
+/// Where its last try held them up for longer than that, it waits for as long, doubled as well, 30 min at most.
 constexpr Duration exclusion_first = 1s;
 constexpr std::uint32_t exclusion_doublings_max = 8;
 /// A worker died before its session, and it is not known yet whether the job is a Job, whose rules let the others go on: a
 /// worker of theirs says so when its session is open. Waited for only where the others satisfy the minimum.
 constexpr Duration kind_known_within = 10s;
+/// While members wait for workers of others that have not joined the world, the log and all members are told this often.
+constexpr Duration starting_told_every = 60s;
 constexpr std::size_t histories_max = 1024;    ///< Nodes whose failures are remembered.
 /// From the first word of two members that cannot reach each other to the end of their generation: others may say so as well, and
 /// both are to be heard of here.
@@ -226,6 +229,14 @@ class Round {
     std::string last;               // how the last one ended
     std::optional<Instant> until{};  // excluded
   };
+  /// Workers of a member that have not joined the world of generation_.
+  struct Starting {
+    std::uint32_t rank = 0;   // of the first
+    std::uint32_t count = 0;
+    bool opened = false;      // the first one's session
+    bool watched = false;     // by its own agent, which has a limit for it
+    Instant since;
+  };
   /// A worker died before its session, in a job of which nobody has said yet whether it is a Job.
   struct Unjudged {
     Instant until;
@@ -266,12 +277,12 @@ class Round {
   void judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now);
 
   // Nodes whose workers keep failing, round_exclude.cpp
-  [[nodiscard]] bool others_can_go_on(const NodeId& without) const;
+  [[nodiscard]] bool others_can_go_on(const std::set<NodeId>& without) const;
   [[nodiscard]] bool put_off(const Member& member, const WorkerFailed& failed, Instant now);
   void judge_what_was_put_off(Instant now);
   void workers_are_job(Instant now);
   void workers_done_unseen(Instant now);
-  History& note_failure_of(const NodeId& id, const WorkerFailed& failed);
+  History& note_failure_of(const NodeId& id, const std::string& what, bool at_start);
   void take_back_failure();
   void exclude(const NodeId& id, Instant now);
   void end_exclusion(const NodeId& id, Instant now);
@@ -279,6 +290,13 @@ class Round {
   void lift_exclusions(Instant now);
   void forget_failures_of_members();
   [[nodiscard]] std::string why_excluded(const NodeId& id, Instant now) const;
+
+  // Members whose workers have not joined the world, round_start.cpp
+  void note_starting(const NodeId& id, const WorkersStarting& said, Instant now);
+  void judge_starting(Instant now);
+  void tell_of_starting(Instant now);
+  [[nodiscard]] bool others_wait_for_starting() const;
+  [[nodiscard]] bool can_spare_starting() const;
 
   // Members that cannot reach each other, round_apart.cpp
   void note_apart(const Node& node, const PeerUnreachable& said, Instant now);
@@ -390,6 +408,9 @@ class Round {
   std::optional<NodeId> blamed_;  // of them: whose failure ended generation_
   std::optional<Unjudged> unjudged_;
   std::set<NodeId> unseen_;       // of done_: no worker of theirs ever opened a session
+  std::map<NodeId, Starting> starting_;
+  std::optional<Instant> tell_starting_at_;  // the next line about them
+  bool starting_told_ = false;    // there was one
   std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
   bool revoked_ = false;
   Instant began_{};

@@ -12,10 +12,10 @@
 namespace elrun::inline v0 {
 
 // Members, and newcomers that wait for a place.
-bool Round::others_can_go_on(const NodeId& without) const {
+bool Round::others_can_go_on(const std::set<NodeId>& without) const {
   const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
     const Node& node = entry.second;
-    return entry.first != without && !node.excluded && node.join.workers > 0 && (node.member || is_waiting(node));
+    return !without.contains(entry.first) && !node.excluded && node.join.workers > 0 && (node.member || is_waiting(node));
   });
   return static_cast<std::size_t>(others) >= needed();
 }
@@ -25,7 +25,7 @@ bool Round::others_can_go_on(const NodeId& without) const {
 bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant now) {
   if (unjudged_ && failed.before_session && unjudged_->node == member.node) return true;  // another worker of that node
   const bool would_end = static_cast<std::int64_t>(restarts_.used) >= std::max(options().max_restarts, 0);
-  if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on(member.node)) return false;
+  if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on({member.node})) return false;
   unjudged_ = {now + kind_known_within, member.node, failed};
   return true;
 }
@@ -58,13 +58,13 @@ void Round::workers_done_unseen(Instant now) {
   worker_failed(node->second, failed, now);
 }
 
-Round::History& Round::note_failure_of(const NodeId& id, const WorkerFailed& failed) {
+Round::History& Round::note_failure_of(const NodeId& id, const std::string& what, bool at_start) {
   if (histories_.size() >= histories_max && !histories_.contains(id))
     std::erase_if(histories_, [](const auto& entry) { return !entry.second.until; });
   History& history = histories_[id];
   ++history.failures;
-  history.at_start &= failed.before_session;
-  history.last = failed.what.substr(0, refused_text_max);
+  history.at_start &= at_start;
+  history.last = what.substr(0, refused_text_max);
   return history;
 }
 
@@ -82,7 +82,9 @@ void Round::take_back_failure() {
 
 void Round::exclude(const NodeId& id, Instant now) {
   History& history = histories_.at(id);
-  history.until = now + exclusion_first * (1 << std::min(history.exclusions, exclusion_doublings_max));
+  const int doubled = 1 << std::min(history.exclusions, exclusion_doublings_max);
+  const Duration held_up = stepped_ ? Duration{0} : std::min<Duration>(now - began_, exclusion_most);
+  history.until = now + std::max<Duration>(exclusion_first * doubled, std::min<Duration>(held_up * doubled, exclusion_most));
   ++history.exclusions;
   note_kept_out(id, now);
   say(Level::warning, fmt::format("node {} is {}", id.value(), why_excluded(id, now)));

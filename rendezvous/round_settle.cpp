@@ -23,6 +23,7 @@ void Round::settle(Instant now) {
       end_recovery(std::string{recovery_->why}, now);
     judge_what_was_put_off(now);
     end_exclusions(now);
+    judge_starting(now);
     judge_apart(now);
     let_in_due(now);
     grow(now);
@@ -98,6 +99,7 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
   if (!member) return;
   lost_[id] = why;
+  starting_.erase(id);
   excuse(id);
   if (former_.size() >= former_max) former_.erase(former_.begin());
   former_.insert_or_assign(id, former);
@@ -127,6 +129,7 @@ void Round::revoke(Failure why, bool failed, Instant now) {
   ELRUN_ASSERT(runs());
   revoked_ = true;
   unjudged_.reset();
+  starting_.clear();
   apart_.reset();
   cause_ = why.what;
   restarts_.generations += failed ? 1 : 0;
@@ -252,6 +255,9 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   blamed_.reset();
   unjudged_.reset();
   unseen_.clear();
+  starting_.clear();
+  tell_starting_at_.reset();
+  starting_told_ = false;
   lost_.clear();
   refused_.clear();
   enough_since_.reset();

@@ -111,6 +111,8 @@ void Round::wake(Instant now) {
     at(hold_until_);
     at(pause_until_);
     if (unjudged_) at(unjudged_->until);
+    if (others_wait_for_starting()) at(tell_starting_at_);
+    for (const auto& [id, starting] : starting_) at(starting.since + setup_.timeouts.session);
     for (const auto& [id, history] : histories_) at(history.until);
     at(exclusions_.next());
     if (apart_) at(apart_->look_at);

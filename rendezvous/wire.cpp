@@ -236,6 +236,15 @@ struct PutNodeMessage {
     unreachable.set_is_job(m.is_job);
     unreachable.set_what(cut(m.what));
   }
+  void operator()(const WorkersStarting& m) const {
+    wire::WorkersStarting& starting = *out.mutable_workers_starting();
+    put(m.generation, *starting.mutable_generation());
+    starting.set_rank(m.rank);
+    starting.set_count(m.count);
+    starting.set_ago_ns(m.ago.count());
+    starting.set_opened(m.opened);
+    starting.set_watched(m.watched);
+  }
 };
 
 struct PutCoordinatorMessage {
@@ -244,6 +253,7 @@ struct PutCoordinatorMessage {
   void operator()(const Waiting& m) const {
     out.mutable_waiting()->set_why(cut(m.why));
     if (m.running.number != 0) put(m.running, *out.mutable_waiting()->mutable_running());
+    out.mutable_waiting()->set_for_this_node(m.for_this_node);
   }
   void operator()(const World& m) const {
     wire::World& world = *out.mutable_world();
@@ -337,6 +347,18 @@ Result<std::optional<NodeMessage>> read(const wire::PeerUnreachable& in) {
   return check.finish<NodeMessage>(std::move(out));
 }
 
+Result<std::optional<NodeMessage>> read(const wire::WorkersStarting& in) {
+  Checker check{"WorkersStarting"};
+  WorkersStarting out;
+  out.generation = check.generation(in.generation());
+  out.rank = check.number<std::uint32_t>("rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
+  out.count = check.number<std::uint32_t>("count", in.count(), 0, workers_per_node_limit);
+  out.ago = Duration{check.number<std::int64_t>("ago", in.ago_ns(), 0, Duration{24h}.count())};
+  out.opened = in.opened();
+  out.watched = in.watched();
+  return check.finish<NodeMessage>(std::move(out));
+}
+
 Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   Checker check{"World"};
   World out;
@@ -412,6 +434,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     case wire::ToCoordinator::kMoreWorkers: return read_generation<MoreWorkers>("MoreWorkers", in.more_workers().generation());
     case wire::ToCoordinator::kWorkersAreJob: return read_generation<WorkersAreJob>("WorkersAreJob", in.workers_are_job().generation());
     case wire::ToCoordinator::kPeerUnreachable: return read(in.peer_unreachable());
+    case wire::ToCoordinator::kWorkersStarting: return read(in.workers_starting());
     case wire::ToCoordinator::CONTENT_NOT_SET: break;
   }
   return std::optional<NodeMessage>{};
@@ -426,7 +449,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     case wire::ToNode::kWaiting: {
       Checker check{"Waiting"};
       const std::string why = check.said("why", in.waiting().why(), wire_text_max, Lines::many);
-      return check.finish<CoordinatorMessage>(Waiting{why, check.generation(in.waiting().running())});
+      return check.finish<CoordinatorMessage>(Waiting{why, check.generation(in.waiting().running()), in.waiting().for_this_node()});
     }
     case wire::ToNode::kWorld: return read(in.world());
     case wire::ToNode::kRevoke: {

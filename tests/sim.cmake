@@ -2,8 +2,8 @@
 elrun_library(sim_cores
   SOURCES ${PROJECT_SOURCE_DIR}/rendezvous/assign.cpp ${PROJECT_SOURCE_DIR}/rendezvous/exclusion.cpp
           ${PROJECT_SOURCE_DIR}/rendezvous/messages.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_apart.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_exclude.cpp
-          ${PROJECT_SOURCE_DIR}/rendezvous/round_join.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_settle.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_tell.cpp
-          ${PROJECT_SOURCE_DIR}/launcher/supervisor.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_coming.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_stop.cpp
+          ${PROJECT_SOURCE_DIR}/rendezvous/round_join.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_settle.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_start.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_tell.cpp
+          ${PROJECT_SOURCE_DIR}/launcher/supervisor.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_coming.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_start.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_stop.cpp
           ${PROJECT_SOURCE_DIR}/launcher/supervisor_workers.cpp ${PROJECT_SOURCE_DIR}/launcher/report.cpp
           ${PROJECT_SOURCE_DIR}/lib/link/store_core.cpp ${PROJECT_SOURCE_DIR}/lib/link/store_memory.cpp
   PUBLIC elrun::base Boost::headers)

@@ -21,6 +21,7 @@ struct Timeouts {
   Duration returning = 30s;            ///< A worker whose process stays is back from its program within this (8 x its longest slot, if that is more), or is killed.
   Duration peer_silence = 15s;         ///< A peer's host that answered nothing for this long, though it should have, cannot be reached: well above `heartbeat_limit`, for a node that is gone is missed by that.
   Duration collective = 600s;          ///< A collective call; deaths are told by agents, not by this.
+  Duration session = 300s;             ///< A node's workers that others of a Job wait for have joined the world within this, or their node is excluded (`start_timeout`).
   Duration connect = 60s;              ///< All peers of a new generation are connected within this.
   Duration drain = 25s;                ///< A planned leave is prepared within this ...
   Duration stop_grace = 30s;           ///< ... of the time between the forwarded signal and SIGKILL.

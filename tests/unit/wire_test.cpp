@@ -129,6 +129,13 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(unreachable.peer == 5);
   CHECK(unreachable.is_job);
   CHECK(unreachable.what == "no answer");
+  const auto starting = std::get<WorkersStarting>(there_and_back(NodeMessage{WorkersStarting{twelve, 3, 2, 15s, true, true}}));
+  CHECK(starting.generation == twelve);
+  CHECK(starting.rank == 3);
+  CHECK(starting.count == 2);
+  CHECK(starting.ago == 15s);
+  CHECK((starting.opened && starting.watched));
+  CHECK(std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for you", twelve, true}})).for_this_node);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve, true}})).before_session);
   CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{.generation = twelve, .what = "exit code 127", .before_session = true}})).before_session);
@@ -303,7 +310,8 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {VerdictHeard{}, {}},
       {MoreWorkers{twelve}, {1}},
       {WorkersAreJob{twelve}, {1}},
-      {PeerUnreachable{twelve, 3, 5, true, "why"}, {1}}};
+      {PeerUnreachable{twelve, 3, 5, true, "why"}, {1}},
+      {WorkersStarting{twelve, 3, 2, 15s, true, true}, {1}}};
   for (const auto& [message, within] : to_coordinator) {
     CAPTURE(message.index());
     const auto understood = node_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));

@@ -7,11 +7,11 @@ namespace elrun::sim {
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
   const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced,
-               former, claimants, generation, floor, members, roster, own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, lost, revoked, began,
+               former, claimants, generation, floor, members, roster, own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began,
                return_by, enough_since, forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until, refused, same_hints_told, growths, progress_told, cause, verdict, verdict_at, told, explain_at,
                explained, explanation, beat_at, wake, actions] = round;
   all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members, own_place, recovery, ended, ended_nodes, hold_until,
-      deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, lost, revoked, began, return_by, enough_since, forming_since, restarts, progressed, newest_step,
+      deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by, enough_since, forming_since, restarts, progressed, newest_step,
       alike, alike_code, pause_until, refused, growths, cause, verdict, verdict_at, told, explain_at, explained, explanation, beat_at, wake);
 }
 
@@ -32,10 +32,10 @@ void Fingerprint::add(const StoreMemory& memory) {
 }
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
-  const auto& [options, now, actions, phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, told_job, coordinator_silent, own_failure,
-               peer_lost, peer_lost_why, unreachable, node_restarts, step, remembered, signals, leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at, acknowledge_by, hang, hang_at_start,
+  const auto& [options, now, actions, phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, job_known, told_job, coordinator_silent, own_failure,
+               peer_lost, peer_lost_why, unreachable, node_restarts, step, remembered, signals, leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at, acknowledge_by, hang, hang_at_start, hang_unopened, world_at, tell_starting_at, told_starting,
                end_hung_at, hung_were_asked, stopped_at, waiting_for] = supervisor;  // hangs are not looked for in this world, and only jobs ask for what is remembered
-  all(phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, told_job, coordinator_silent, own_failure, peer_lost, unreachable, node_restarts, step, signals,
+  all(phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, job_known, told_job, tell_starting_at, told_starting.has_value(), coordinator_silent, own_failure, peer_lost, unreachable, node_restarts, step, signals,
       leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at, acknowledge_by, stopped_at, waiting_for);
 }
 

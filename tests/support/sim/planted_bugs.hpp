@@ -42,7 +42,8 @@
   bug(staying_is_not_acknowledged, "a node acknowledges the end of a generation before a worker that stays has")           \
   bug(coming_is_not_waited_for, "a worker that is coming is told a place in a world that counts without it")               \
   bug(ready_is_forgotten, "that a worker is ready is forgotten when it says so while its node has no generation")         \
-  bug(bad_node_ends_the_job, "a node whose workers die before their session uses up the restarts of the job")
+  bug(bad_node_ends_the_job, "a node whose workers die before their session uses up the restarts of the job")               \
+  bug(stuck_start_is_waited_for, "a node whose workers never join the world is waited for without end")
 
 // Of the step commit, which only workers with real Jobs have.
 #define ELRUN_SIM_JOB_BUGS(bug)                                                                                          \

@@ -86,7 +86,9 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   if (mood < 0.06) {  // nothing goes wrong
     p.harmless = p.coordinator_stays = p.slow_messages == 0;
     p.bad_node = p.jobs && p.nodes > 1 && p.nodes > p.round.nodes_min && Rng{seed ^ 0x2545f4914f6cdd1du}.chance(0.7);
-    if (p.bad_node) p.wedged_workers = 0;  // a node that cannot end its workers leaves the others below the minimum
+    p.stuck_node = p.jobs && !p.bad_node && p.nodes > 1 && p.nodes > p.round.nodes_min && p.round.nodes_max > p.round.nodes_min && Rng{seed ^ 0x9fb21c651e98df25u}.chance(0.7);
+    if (p.bad_node || p.stuck_node) p.wedged_workers = 0;  // a node that cannot end its workers leaves the others below the minimum
+    if (p.stuck_node) p.harmless = false, p.timeouts.session = 20s, p.last_arrives = p.arrive_within + p.round.last_call + 2 * p.spawn + 5 * p.step;  // they have trained by then
     if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;  // the others are a world by then
     return p;
   }
@@ -134,7 +136,7 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   Profile p = profile_of(seed, nodes_max);
   Rng rng{seed ^ 0xd6e8feb86659fd93u};
   p.jobs = p.stays = p.job.real = true;
-  p.bad_node = false;
+  p.bad_node = p.stuck_node = false;
   p.deaf_workers = 0;
   p.step = Duration{1ms} * static_cast<std::int64_t>(10 + rng.below(300));
   p.arrive_within = std::min<Duration>(p.arrive_within, 3s);

@@ -87,6 +87,7 @@ struct Profile {
   double wedged_workers = 0;  ///< This part takes long to end even on SIGKILL, as with a driver that hangs
   bool worker_faults = false;  ///< Workers die by themselves, too
   bool bad_node = false;       ///< The program cannot start on the last node; the others satisfy the minimum, and nothing else goes wrong
+  bool stuck_node = false;     ///< The same, but the program there hangs at its start: no worker of that node ever opens a session
   Duration arrive_within = 2s;
   Duration last_arrives{};            ///< The last node, if not within that
   std::vector<FaultKind> faults;

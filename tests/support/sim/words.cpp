@@ -21,6 +21,7 @@ std::string of(const StoreCallerGone& m) { return fmt::format("StoreCallerGone w
 std::string of(const VerdictHeard&) { return "VerdictHeard"; }
 std::string of(const WorkersAreJob& m) { return fmt::format("WorkersAreJob {}", to_string(m.generation)); }
 std::string of(const PeerUnreachable& m) { return fmt::format("PeerUnreachable {}: rank {} cannot reach {}: {}", to_string(m.generation), m.rank, m.peer, m.what); }
+std::string of(const WorkersStarting& m) { return fmt::format("WorkersStarting {}: {}, the first is rank {}", to_string(m.generation), m.count, m.rank); }
 std::string of(const MoreWorkers& m) { return fmt::format("MoreWorkers {}", to_string(m.generation)); }
 std::string of(const Refused& m) { return "Refused: " + m.failure.what; }
 std::string of(const Waiting& m) { return "Waiting: " + m.why; }

@@ -24,6 +24,7 @@ ByteVector bytes_of(const std::string& text) { return {as_bytes(text).begin(), a
 void Simulation::on(ProcessId id, const WorkerBegins&) {
   Worker& w = workers_.at(id);
   if (profile_.bad_node && agents_.at(w.agent).slot + 1 == profile_.nodes) return exit_worker(id, {.exit_code = 127});
+  if (profile_.stuck_node && agents_.at(w.agent).slot + 1 == profile_.nodes) return;
   if (!profile_.jobs) {
     happen_after(profile_.step * steps_of_a_program / 2 + random(profile_.step * steps_of_a_program), id, WorkerExits{{}});
     return;

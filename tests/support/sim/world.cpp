@@ -27,7 +27,7 @@ void assertion_failed(const char* expression, const char* file, int line) {
 
 Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profile)}, traced_{traced}, exact_{profile_.exact}, rng_{profile_.seed} {
   std::get<FaultsStayLocal>(checkers_.all).harmless = profile_.harmless;
-  std::get<BadNodeHarmsItself>(checkers_.all).only_that = profile_.bad_node;
+  std::get<BadNodeHarmsItself>(checkers_.all).only_that = profile_.bad_node || profile_.stuck_node;
   std::get<SurvivorsStayTogether>(checkers_.all).others_are_back_at_once = profile_.only_hosts_end;
   std::get<WorldFits>(checkers_.all).nodes_min = profile_.round.nodes_min;
   std::get<WorldFits>(checkers_.all).nodes_max = profile_.round.nodes_max;

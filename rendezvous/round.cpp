@@ -12,6 +12,7 @@
 #include "rendezvous/round.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 
 #include <fmt/format.h>
@@ -56,7 +57,10 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
 
 bool Round::may_end(Instant now) const {
   if (!verdict_ || (now < verdict_at_ + late_linger && others_may_come())) return false;
-  if (now >= verdict_at_ + setup_.timeouts.verdict_linger) return true;
+  return now >= verdict_at_ + setup_.timeouts.verdict_linger || only_own_node_is_here();
+}
+
+bool Round::only_own_node_is_here() const {
   return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
     const std::optional<StreamNumber>& stream = entry.second.stream;
     return stream && streams_.at(*stream).in_process;
@@ -66,6 +70,15 @@ bool Round::may_end(Instant now) const {
 // Others that would begin the job again, if they found nobody: it is done, and more nodes may be in it than have heard so.
 bool Round::others_may_come() const {
   return verdict_->exit_code == 0 && options_ && told_.size() + nodes_.size() < options().nodes_max;
+}
+
+// Whoever watches this process is to know why it does not end yet.
+void Round::tell_of_linger(Instant now) {
+  if (linger_told_ || !others_may_come() || now >= verdict_at_ + late_linger || !only_own_node_is_here()) return;
+  linger_told_ = true;
+  const std::size_t more = options().nodes_max - told_.size() - nodes_.size();
+  say(Level::info, fmt::format("the job is done; the coordinator stays for another {:.0f} s: {} more may come (--nnodes), and would begin the job again if nobody told them",
+                               std::ceil(seconds(verdict_at_ + late_linger - now)), count_of(more, "node")));
 }
 
 bool Round::joined(StreamNumber stream) const {

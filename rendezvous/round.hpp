@@ -342,6 +342,8 @@ class Round {
   void note_own_place();
 
   [[nodiscard]] bool others_may_come() const;
+  [[nodiscard]] bool only_own_node_is_here() const;
+  void tell_of_linger(Instant now);
   [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;
   [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
   // Nodes without workers count as nodes, as they do for the schedulers that number them, but have no place in a world.
@@ -432,6 +434,7 @@ class Round {
   std::optional<Verdict> verdict_;
   Instant verdict_at_{};
   std::set<NodeId> told_;         // nodes that have heard it
+  bool linger_told_ = false;
   std::optional<Instant> explain_at_;
   std::string explained_;         // told last to those who wait
   std::uint64_t explanation_ = 0;  // its number

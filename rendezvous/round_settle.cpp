@@ -31,6 +31,7 @@ void Round::settle(Instant now) {
     give_up(now);
   }
   if (!verdict_ && options_) explain(now);
+  if (verdict_) tell_of_linger(now);
   wake(now);
 }
 

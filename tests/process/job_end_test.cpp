@@ -191,6 +191,7 @@ TEST_CASE("an agent that comes just after the end of a job does not begin it aga
     CHECK(a.wait() == 0);
     CHECK(late.says("the job is done"));
     CHECK_FALSE(late.says("step="));
+    CHECK(a.says("the job is done; the coordinator stays for another 10 s: 1 node more may come"));
   }
   SECTION("nor a member that was frozen over the end") {
     Cluster cluster;

@@ -2054,6 +2054,9 @@ TEST_CASE("of a Job no node is done before a worker of it opened its session", "
 // --- who comes after the end ----------------------------------------------------------------------------------------
 
 TEST_CASE("who comes just after the end of a job hears that it is done: its coordinator stays for that", "[round][late]") {
+  const auto lines = [](const RoundBench& bench) {
+    return std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& line) { return line.find("the coordinator stays") != std::string::npos; });
+  };
   const auto ended = [](RoundBench& bench, StreamNumber a, StreamNumber b) {
     bench.say(a, JobFinished{bench.generation()});
     REQUIRE(bench.round.verdict());
@@ -2063,7 +2066,10 @@ TEST_CASE("who comes just after the end of a job hears that it is done: its coor
     Pair bench{one_to_three};
     ended(bench, bench.a, bench.b);
     CHECK_FALSE(bench.round.may_end(bench.now));
+    CHECK(lines(bench) == 1);
+    CHECK_THAT(bench.said.back(), Contains("the job is done; the coordinator stays for another 10 s: 1 node more may come (--nnodes)"));
     bench.pass(9s);
+    CHECK(lines(bench) == 1);
     CHECK_FALSE(bench.round.may_end(bench.now));
     const auto late = bench.join("c");
     CHECK(bench.last<Verdict>(late)->exit_code == 0);
@@ -2075,6 +2081,7 @@ TEST_CASE("who comes just after the end of a job hears that it is done: its coor
     Pair bench;
     ended(bench, bench.a, bench.b);
     CHECK(bench.round.may_end(bench.now));
+    CHECK(lines(bench) == 0);
   }
   SECTION("a member that was lost before may come back") {
     Pair bench{{.nodes_min = 1, .nodes_max = 2}};

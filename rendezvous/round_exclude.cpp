@@ -27,6 +27,11 @@ bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant no
   const bool would_end = static_cast<std::int64_t>(restarts_.used) >= std::max(options().max_restarts, 0);
   if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on({member.node})) return false;
   unjudged_ = {now + kind_known_within, member.node, failed};
+  const std::string what = fmt::format("worker {} of node {} ended by {}, and no restart is left for a plain program; for up to {:.0f} s a worker of another node may say that the job is a Job's, which goes on without that node",
+                                       failed.rank.value_or(member.base_rank), member.node.value(), failed.what, seconds(kind_known_within));
+  say(Level::warning, what);
+  for (const Member& m : members_)
+    if (const auto node = nodes_.find(m.node); node != nodes_.end()) send(node->second, Waiting{.why = what, .running = generation_});
   return true;
 }
 

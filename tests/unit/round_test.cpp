@@ -1950,6 +1950,9 @@ TEST_CASE("whether a job is a Job may be known only after a worker has died: whe
   REQUIRE(bench.world(a) == "a b c");
   bench.say(c, Bad::at_start(bench.generation()));
   CHECK(bench.count<Revoke>(a) == 0);
+  // What failed is told at once.
+  CHECK_THAT(bench.said.back(), Contains("worker 4 of node c ended by exit code 127, and no restart is left for a plain program; for up to 10 s"));
+  for (const auto& stream : {a, b, c}) CHECK_THAT(bench.last<Waiting>(stream)->why, Contains("worker 4 of node c ended by exit code 127"));
   SECTION("a worker of theirs says so: it costs no restart") {
     bench.pass(1s);
     bench.say(a, WorkersAreJob{bench.generation()});

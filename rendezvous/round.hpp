@@ -60,6 +60,9 @@ constexpr std::uint32_t exclude_after = 3;
 /// Where its last try held them up for longer than that, it waits for as long, doubled as well, 30 min at most.
 constexpr Duration exclusion_first = 1s;
 constexpr std::uint32_t exclusion_doublings_max = 8;
+/// Where the others are fewer than the minimum, an excluded node is taken before its pause is over, but not before a node that is missing
+/// had this long to come back (half of the join deadline, if that is less).
+constexpr Duration exclusion_stays = 60s;
 /// A worker died before its session, and it is not known yet whether the job is a Job, whose rules let the others go on: a
 /// worker of theirs says so when its session is open. Waited for only where the others satisfy the minimum.
 constexpr Duration kind_known_within = 10s;
@@ -288,6 +291,8 @@ class Round {
   void end_exclusion(const NodeId& id, Instant now);
   void end_exclusions(Instant now);
   void lift_exclusions(Instant now);
+  [[nodiscard]] std::optional<Instant> lift_at() const;
+  [[nodiscard]] std::size_t excluded_here() const;
   void forget_failures_of_members();
   [[nodiscard]] std::string why_excluded(const NodeId& id, Instant now) const;
 
@@ -418,6 +423,7 @@ class Round {
   Instant began_{};
   Instant return_by_{};           // revoked: living members are back by then, or lost
   std::optional<Instant> enough_since_;   // forming: when the minimum was reached
+  bool lift_told_ = false;        // forming: that an excluded node is taken if nobody else comes
   std::optional<Instant> forming_since_;  // since when nodes wait for a generation
 
   RestartCounts restarts_;

@@ -131,13 +131,33 @@ void Round::end_exclusions(Instant now) {
   }
 }
 
-// The others do not satisfy the minimum any more: a bad node is better than none.
+// The others do not satisfy the minimum any more: a bad node is better than none. But one that was lost may be on its way back, and
+// the bad node would use the restarts up meanwhile.
+std::optional<Instant> Round::lift_at() const {
+  if (!forming_since_ || runs() || waiting_ >= needed()) return {};
+  return *forming_since_ + std::min(exclusion_stays, setup_.timeouts.join / 2);
+}
+
+// Nodes that are taken before others are tried again that cannot reach each other.
+std::size_t Round::excluded_here() const {
+  return static_cast<std::size_t>(std::count_if(histories_.begin(), histories_.end(), [&](const auto& entry) {
+    const auto node = nodes_.find(entry.first);
+    return entry.second.until && node != nodes_.end() && exclusions_.of(entry.first, node->second.join.who.number) == nullptr;
+  }));
+}
+
 void Round::lift_exclusions(Instant now) {
-  if (!living_members_all_ready()) return;
+  const std::optional<Instant> at = lift_at();
+  if (!at || !living_members_all_ready()) return;
   for (auto& [id, history] : histories_) {
     if (!history.until || !nodes_.contains(id)) continue;
-    say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id.value(), count_of(needed(), "node")));
-    end_exclusion(id, now);
+    if (now >= *at) {
+      say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id.value(), count_of(needed(), "node")));
+      end_exclusion(id, now);
+    } else if (!std::exchange(lift_told_, true)) {
+      say(Level::info, fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before", waiting_, count_of(needed(), "node"), id.value(),
+                                   std::ceil(seconds(std::min(*at, *history.until) - now))));
+    }
   }
 }
 

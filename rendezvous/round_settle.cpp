@@ -200,7 +200,7 @@ bool Round::whoever_is_left_waits() const {
 void Round::form(Instant now) {
   if (runs() || recovery_ || now < hold_until_ || now < pause_until_) return;
   if (waiting_ < needed()) lift_exclusions(now);
-  if (waiting_ < needed()) let_in_needed(now);
+  if (waiting_ < needed() && waiting_ + excluded_here() < needed()) let_in_needed(now);
   if (waiting_ < needed()) return enough_since_.reset();
   if (!enough_since_) enough_since_ = now;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
@@ -262,6 +262,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   lost_.clear();
   refused_.clear();
   enough_since_.reset();
+  lift_told_ = false;
   forming_since_.reset();
   actions_.emplace_back(BeginGeneration{generation_, members_});
   actions_.reserve(actions_.size() + members_.size() + 2);  // and what is said, and when to wake

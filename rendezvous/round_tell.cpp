@@ -114,6 +114,7 @@ void Round::wake(Instant now) {
     if (others_wait_for_starting()) at(tell_starting_at_);
     for (const auto& [id, starting] : starting_) at(starting.since + setup_.timeouts.session);
     for (const auto& [id, history] : histories_) at(history.until);
+    if (!histories_.empty()) at(lift_at());
     at(exclusions_.next());
     if (apart_) at(apart_->look_at);
     if (revoked_ && !living_members_all_ready()) at(return_by_);

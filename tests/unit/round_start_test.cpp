@@ -66,6 +66,13 @@ TEST_CASE("a job that has trained goes on without a node whose workers do not jo
   CHECK(bench.world(bench.a) == "a b");
   CHECK(bench.last<World>(bench.a)->restarts.used == 0);
   CHECK_FALSE(bench.round.verdict());
+  SECTION("taken before that where the others are fewer than the minimum, but not before who is missing had 60 s") {
+    bench.break_stream(bench.a), bench.break_stream(bench.b);
+    bench.pass(59s);
+    CHECK(bench.world(bench.c).empty());
+    bench.pass(3s);
+    CHECK(bench.world(bench.c) == "c");
+  }
   SECTION("it tries again after as long as it held the others up; the next time after twice that") {
     bench.pass(290s);
     CHECK(bench.world(bench.a) == "a b");

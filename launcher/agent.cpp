@@ -290,6 +290,7 @@ class Agent {
     whole.hint = options_.node_rank;
     whole.topology = options_.topology;
     whole.role = options_.role;
+    whole.place = place_;
     whole.confirms_verdict = true;
     link_->send(whole);
   }
@@ -461,6 +462,7 @@ class Agent {
   const Log quiet_{"", [](Level, std::string_view) {}};  // of a single node all is said by its supervisor
   const Incarnation incarnation_;
   const RunId run_;
+  const std::string place_ = place_of_agent({run_, boot_id(), host_name(), options_.node_rank});
   asio::io_context loop_{1};
   asio::signal_set signals_;
   asio::posix::stream_descriptor guard_watch_{loop_};

@@ -1,6 +1,12 @@
 #include "launcher/host.hpp"
 
 #include <algorithm>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "lib/base/bytes.hpp"
+#include "lib/base/digest.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -28,6 +34,13 @@ std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, con
   const bool only_here = is_loopback(endpoint.host) || endpoint.host == "localhost";
   if (only_here) return HostPlace{*own == "::1" ? "::1" : "127.0.0.1", *own};
   return HostPlace{"0.0.0.0", is_loopback(*own) ? endpoint.host : *own};
+}
+
+std::string place_of_agent(const AgentPlace& place) {
+  if (place.boot.empty()) return {};
+  const std::string text = fmt::format("elrun place\n{}\n{}\n{}\n{}", place.run.value(), place.boot, place.host, place.node_rank);
+  const Sha256 digest = sha256(as_bytes(text));
+  return to_hex(std::span{digest}.first(16));
 }
 
 }  // namespace elrun::inline v0::launcher

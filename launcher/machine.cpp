@@ -102,6 +102,12 @@ std::string host_name() {
   return name;
 }
 
+std::string boot_id() {
+  std::string text = read_small_file("/proc/sys/kernel/random/boot_id").value_or(std::string{});
+  std::erase(text, '\n');
+  return text;
+}
+
 HeldPort HeldPort::any(std::uint16_t but_not) {
   HeldPort port = exactly(0);
   if (port.number_ == but_not && port.is_held()) port = any(but_not);  // that one is still bound here, so the next is another

@@ -19,6 +19,8 @@ constexpr std::size_t small_file_max = 1 << 20;
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path);
 [[nodiscard]] FoundFile look_up_file(const std::string& path);
 [[nodiscard]] std::string host_name();
+/// Of the kernel, the same for all containers on it; empty when it cannot be read.
+[[nodiscard]] std::string boot_id();
 
 /// A TCP port of all addresses of this machine, kept for a program that will listen on it. While it is held, nobody is given
 /// it by chance (by binding to port 0, or for a connection). Whoever names it and allows the reuse of addresses, as torch's

@@ -246,7 +246,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   } else {
     charge(std::move(why), failed.exit_code, now);
   }
-  blamed_ = id;
+  blamed_ = record_of(id);
   if (excluded) exclude(id, now);
 }
 

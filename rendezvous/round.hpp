@@ -165,6 +165,8 @@ class Round {
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
+  /// Under what a node's failures are remembered: its place, or its name.
+  using Record = std::string;
   struct Stream {
     std::optional<NodeId> node;  // none before Join and after Leave
     bool in_process = false;
@@ -173,6 +175,7 @@ class Round {
   };
   struct Node {
     Join join;
+    Record record;                       // of the failures of its workers
     std::optional<StreamNumber> stream;  // none: broken, in its grace
     StreamNumber newest{};               // of its streams
     Instant broken{};                    // when; later, where this coordinator was asleep
@@ -285,10 +288,13 @@ class Round {
   void judge_what_was_put_off(Instant now);
   void workers_are_job(Instant now);
   void workers_done_unseen(Instant now);
+  void open_record(Node& node, Instant now);
+  [[nodiscard]] Record record_of(const NodeId& id) const;
+  [[nodiscard]] std::optional<NodeId> holder_of(const Record& record) const;
   History& note_failure_of(const NodeId& id, const std::string& what, bool at_start);
   void take_back_failure();
   void exclude(const NodeId& id, Instant now);
-  void end_exclusion(const NodeId& id, Instant now);
+  void end_exclusion(const Record& record, Instant now);
   void end_exclusions(Instant now);
   void lift_exclusions(Instant now);
   [[nodiscard]] std::optional<Instant> lift_at() const;
@@ -411,8 +417,9 @@ class Round {
   std::optional<Failing> failing_;
   bool is_job_ = false;           // a worker of the job was a Job's: all are
   bool stepped_ = false;          // a step was decided in generation_
-  std::map<NodeId, History> histories_;  // of nodes whose workers have failed
-  std::optional<NodeId> blamed_;  // of them: whose failure ended generation_
+  std::map<Record, History> histories_;  // of nodes whose workers have failed
+  std::map<Record, NodeId> holders_;     // of the records that are a place's: who is there
+  std::optional<Record> blamed_;  // whose failure ended generation_
   std::optional<Unjudged> unjudged_;
   std::set<NodeId> unseen_;       // of done_: no worker of theirs ever opened a session
   std::map<NodeId, Starting> starting_;

@@ -105,6 +105,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   if (fresh) {
     node->second.join = join;
     node->second.arrived = now;
+    open_record(node->second, now);
     node->second.excluded = is_kept_out(id, join.who.number);
     count(node->second, true);
     say(Level::info, fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),

@@ -116,6 +116,7 @@ void Round::remove(Nodes::iterator node, bool close, Instant now) {
   if (recovery_) std::erase_if(recovery_->seats, [&](const auto& seat) { return seat.second == node->first; });
   count(node->second, false);
   exclusions_.gone(node->first, now);
+  if (const auto place = holders_.find(node->second.record); place != holders_.end() && place->second == node->first) holders_.erase(place);
   nodes_.erase(node);
   if (!nodes_.empty()) return;
   forming_since_.reset();

@@ -192,6 +192,7 @@ struct PutNodeMessage {
     join.set_broken(m.broken);
     join.set_role(m.role);
     if (m.coordinated_by) join.set_coordinated_by(*m.coordinated_by);
+    join.set_place(m.place);
     join.set_confirms_verdict(m.confirms_verdict);
     join.set_coordinator_fell_silent(m.coordinator_fell_silent);
   }
@@ -316,6 +317,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.broken = in.broken();
   out.role = check.text("role", in.role(), wire_name_max);
   out.coordinated_by = check.coordinated_by(in);
+  out.place = check.text("place", in.place(), wire_name_max);
   out.confirms_verdict = in.confirms_verdict();
   out.coordinator_fell_silent = in.coordinator_fell_silent();
   return check.finish<NodeMessage>(std::move(out));

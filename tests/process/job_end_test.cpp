@@ -143,6 +143,27 @@ TEST_CASE("a node that cannot start does so in the first generation too, and the
   CHECK(bad.says("excluded: its workers failed"));
 }
 
+TEST_CASE("an agent that is started again and again does not use up the restarts of the job", "[job_end][process][grpc]") {
+  Cluster cluster;
+  Job a{cluster.training("1:3", "0", "600")};
+  REQUIRE(a.line("serving the rendezvous"));
+  REQUIRE(a.line("step="));
+  for (int i = 0; i < 2; ++i) {
+    Job bad{cluster.agent("1:3", "2", {worker(), "600", "die"})};
+    REQUIRE(a.line("ended by exit code 3"));  // the coordinator has heard of it
+    bad.signal(SIGKILL);
+    bad.wait();
+    REQUIRE(a.line("step="));
+  }
+  Job bad{cluster.agent("1:3", "2", {worker(), "600", "die"})};
+  CHECK(bad.line("excluded: its workers failed 3 times in a row"));
+  INFO(bad.output());
+  CHECK(bad.output().find(") ended by exit code 3 in generation") == bad.output().rfind(") ended by exit code 3 in generation"));  // once by itself
+  CHECK(a.wait() == 0);
+  CHECK(bad.wait() == 0);
+  CHECK(a.says("done step=600 "));
+}
+
 TEST_CASE("a node whose program hangs at its start holds the others up for a bounded time, and they learn who it is", "[job_end][process][grpc]") {
   Cluster cluster;
   SECTION("without --hang_timeout they go on without it") {

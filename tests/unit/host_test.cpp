@@ -34,3 +34,20 @@ TEST_CASE("the node that the endpoint leads to serves it", "[host]") {
     CHECK(place("service", {"10.96.0.7"}, HostRule::always) == HostPlace{"0.0.0.0", "service"});
   }
 }
+
+TEST_CASE("the agent that comes after another one says the same place, and no other host does", "[host]") {
+  const AgentPlace place{RunId{"job"}, "5f1b6f0c-8d0e-4a52-9c39-d7c1a4a7e3c1", "trainer-0", 0};
+  const std::string said = place_of_agent(place);
+  CHECK(said.size() == 32);
+  CHECK(place_of_agent(place) == said);
+  AgentPlace other = place;
+  SECTION("another agent on this host") { other.node_rank = 1; }
+  SECTION("another pod on this machine") { other.host = "trainer-1"; }
+  SECTION("another machine, or this one after a boot") { other.boot.back() = '2'; }
+  SECTION("another job") { other.run = RunId{"other"}; }
+  CHECK(place_of_agent(other) != said);
+  CHECK_FALSE(place_of_agent(other).empty());
+  // Without a secret of the machine anybody could say it.
+  other.boot.clear();
+  CHECK(place_of_agent(other).empty());
+}

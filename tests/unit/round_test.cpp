@@ -2022,6 +2022,70 @@ TEST_CASE("steps that are done again do not end a node's row of failures, new on
   CHECK_FALSE(bench.round.verdict());
 }
 
+TEST_CASE("an agent that is started again under a new name has the record of its place", "[round][exclude]") {
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 3, .last_call = 1s}};
+  const auto a = bench.join("a");
+  bench.pass(1s);
+  bench.say(a, WorkersAreJob{bench.generation()});
+  bench.say(a, Progress{bench.generation(), 5});
+  int agents = 0;
+  std::string name;
+  const auto comes = [&](const std::string& place) {
+    Join join = bench.a_join(name = fmt::format("c.{}", ++agents));
+    join.place = place;
+    const auto stream = bench.join(join);
+    bench.pass(2s);
+    bench.acknowledge(a, "a");
+    return stream;
+  };
+  const auto fails_and_goes = [&](StreamNumber stream) {
+    bench.say(stream, failure(bench.generation(), true));
+    bench.break_stream(stream);
+    bench.pass(300ms);
+    bench.acknowledge(a, "a");
+    bench.pass(start_pause * 20);
+    bench.say(a, Progress{bench.generation(), 50 + static_cast<std::uint64_t>(agents)});  // without it
+  };
+  const auto out = [&](StreamNumber stream) { return bench.world(stream).empty(); };
+  SECTION("it is excluded after its third failure, whoever it is by then") {
+    for (int i = 0; i < 2; ++i) fails_and_goes(comes("here"));
+    const auto third = comes("here");
+    REQUIRE(bench.world(third) == fmt::format("a {}", name));
+    bench.say(third, failure(bench.generation(), true));
+    bench.acknowledge(a, "a"), bench.acknowledge(third, name);
+    CHECK(bench.world(a) == "a");
+    bench.break_stream(third);
+    Join again = bench.a_join("c.4");
+    again.place = "here";
+    const auto fourth = bench.join(again);
+    bench.pass(500ms);
+    REQUIRE(bench.last<Waiting>(fourth));
+    CHECK_THAT(bench.last<Waiting>(fourth)->why, Contains("excluded: its workers failed 3 times in a row"));
+    CHECK_FALSE(bench.round.verdict());
+  }
+  SECTION("not for what failed elsewhere") {
+    for (int i = 0; i < 4; ++i) {
+      const auto stream = comes(fmt::format("place {}", i));
+      CHECK_FALSE(out(stream));
+      fails_and_goes(stream);
+    }
+  }
+  SECTION("who says the place of one that is there has a record by name, and harms only itself") {
+    const auto honest = comes("here");
+    for (int i = 0; i < 3; ++i) {
+      const auto forger = comes("here");
+      bench.acknowledge(honest, "c.1");
+      bench.say(forger, failure(bench.generation(), true));
+      bench.acknowledge(honest, "c.1");
+      bench.break_stream(forger);
+      bench.pass(300ms);
+      bench.acknowledge(a, "a");
+      bench.pass(start_pause * 20);
+    }
+    CHECK_FALSE(out(honest));
+  }
+}
+
 TEST_CASE("a wrong configuration of one node ends no job that has trained with it elsewhere", "[round][exclude]") {
   SECTION("the node is excluded at once") {
     Bad bench;

@@ -32,6 +32,7 @@ Join a_join() {
   join.broken = true;
   join.role = "trainer";
   join.coordinated_by = 0;
+  join.place = "00ff";
   join.confirms_verdict = true;
   join.coordinator_fell_silent = true;
   return join;
@@ -106,6 +107,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.resuming);
   CHECK(join.broken);
   CHECK(join.coordinated_by == 0);
+  CHECK(join.place == "00ff");
   CHECK(join.confirms_verdict);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 

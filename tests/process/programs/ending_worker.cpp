@@ -31,6 +31,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
     const auto scope = unit.use();
     for (std::size_t i = 0; i < weights && !restored; ++i) tensor.data()[i] = static_cast<float>(i);
   }
+  if (how == "die") std::_Exit(3);
   if (how == "look") return job.print("looked");
   bool dies = how == "stop_inside" && !begins_again() && job.prints();
   while (auto step = job.next_step()) {

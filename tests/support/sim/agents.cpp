@@ -227,6 +227,7 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     if (!join->resuming && (agent.port == 0 || agent.port_is_for != join->last)) agent.port = static_cast<std::uint16_t>(exact_ ? 20000 + 100 * id.value() + join->last.number : 20000 + ++ports_ % 40000), agent.port_is_for = join->last;
     whole.master_port = agent.port;
     whole.hint = static_cast<std::int32_t>(agent.slot);
+    whole.place = agent.who.node.value();
     whole.confirms_verdict = true;
     message = std::move(whole);
   }

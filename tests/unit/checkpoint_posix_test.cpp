@@ -64,15 +64,25 @@ TEST_CASE("a real directory holds what was saved, for any world, and keeps the l
   CHECK(said(next.load(start)) == "");
 }
 
-TEST_CASE("a directory that cannot be written is a failure that says what to do", "[checkpoint]") {
-  FaultyFiles files;
-  files.arm(FaultyFiles::Fault{.at = 0, .error = EACCES, .sticky = true});
-  TestJob job{files, 1, 1};
-  const auto start = job.start();
-  REQUIRE_FALSE(start.ok());
-  CHECK(start.failure().code == Code::not_permitted);
-  CHECK_THAT(message(start.failure()), Contains("/ckpts") && Contains("Permission denied") &&
-                                           Contains("let this user write there") && Contains("rank 0"));
+TEST_CASE("a directory that cannot be read or written is a failure that says what to do", "[checkpoint]") {
+  std::size_t reads = 0, writes = 0;
+  for (std::uint64_t at = 0;; ++at) {
+    FaultyFiles files;
+    files.arm(FaultyFiles::Fault{.at = at, .error = EACCES, .sticky = true});
+    TestJob job{files, 1, 1};
+    const auto start = job.start();
+    if (!files.fired()) break;
+    if (start.ok()) continue;  // met after the claim, in what is tidied up
+    INFO("refused from operation " << at);
+    CHECK(start.failure().code == Code::not_permitted);
+    const std::string told = message(start.failure());
+    CHECK_THAT(told, Contains("/ckpts") && Contains("Permission denied") && Contains("rank 0"));
+    const bool write = told.find("let this user write there") != std::string::npos;
+    CHECK((write || told.find("let this user read the checkpoint root") != std::string::npos));
+    ++(write ? writes : reads);
+  }
+  CHECK(reads > 0);
+  CHECK(writes > 0);
   PosixFiles real;
   TestJob elsewhere{real, 1, 1, small_model(), 1, "run", "/dev/null/checkpoints"};
   CHECK_THAT(said(elsewhere.start()), Contains("/dev/null"));

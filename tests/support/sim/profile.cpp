@@ -172,7 +172,7 @@ Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job) {
   const auto s = [&](std::uint64_t from, std::uint64_t to) { return Duration{1s} * static_cast<std::int64_t>(from + rng.below(to - from + 1)); };
   p.nodes = std::max<std::uint32_t>(p.nodes, 2 + static_cast<std::uint32_t>(rng.below(4)));
   p.jobs = true;
-  p.bad_node = p.harmless = p.coordinator_stays = p.only_hosts_end = false;
+  p.bad_node = p.stuck_node = p.harmless = p.coordinator_stays = p.only_hosts_end = false;
   p.last_arrives = {};
   p.calm_after = s(50, 100);
   p.deaf_workers = p.wedged_workers = 0;

@@ -58,7 +58,8 @@ void demand_identical_states(elrun::Job& job) {
 void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
   job.configure(
       plan_of(options, text),
-      {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep)});
+      {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep),
+       .final_wait = std::chrono::seconds{options.final_wait}});
   nn::Engine engine{job.compute_threads()};
   gpt::Model model{job, engine, options};
   if (options.plan > 0) return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan), static_cast<std::uint32_t>(options.per_node)));

@@ -44,6 +44,7 @@ const flags::Flag<Options> table[] = {
     {"every", "K", &Options::every, 0, unbounded, "steps between checkpoints; 0: only at the end"},
     {"keep", "N", &Options::keep, 2, 1 << 20,
      "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
+    {"final-wait", "S", &Options::final_wait, 0, 1 << 20, "seconds for which the final checkpoint is tried again when it cannot be saved"},
     {"sample", "N", &Options::sample, 0, 1 << 20, "bytes of text to write at the end"},
     {"audit", "P", &Options::audit, 0, 0,
      "probability with which one slot of a step is computed by other workers too, and compared; 1: in every step"},

@@ -31,6 +31,7 @@ struct Options {
   std::string checkpoint;   ///< Directory; empty: none.
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
+  std::uint64_t final_wait = 600;  ///< Seconds for which a final checkpoint that fails is tried again.
   std::uint64_t sample = 0;  ///< Bytes of text to generate at the end.
   double audit = 0;          ///< Probability with which a slot of a step is computed by other workers, too.
   std::uint64_t verify = 0;  ///< Steps between comparisons of all workers' states; 0: none.

@@ -80,7 +80,7 @@ TEST_CASE("a full disk costs the save, not the job and not the checkpoint before
     WARN("SKIPPED: mounting a small file system needs more rights than this user has");
     return;
   }
-  const auto arguments = gpt_arguments(folder / "text", 12, {"--every", "2", "--checkpoint", disk + "/ck"});
+  const auto arguments = gpt_arguments(folder / "text", 12, {"--every", "2", "--checkpoint", disk + "/ck", "--final-wait", "1"});
   const Ended full = gpt(arguments);
   std::ofstream{disk + "/filler"} << std::string(8 << 20, 'x');
   const Ended fuller = gpt(arguments);
@@ -190,7 +190,7 @@ TEST_CASE("under elrun, too, a disk that is full at the end is told once", "[bad
     WARN("SKIPPED: mounting a small file system needs more rights than this user has");
     return;
   }
-  const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 4, {"--checkpoint", disk + "/ck"})));
+  const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 4, {"--checkpoint", disk + "/ck", "--final-wait", "1"})));
   ::umount2(disk.c_str(), MNT_DETACH);
   INFO(ended.output);
   CHECK(ended.code == 78);

@@ -217,6 +217,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     else deliver(store_.begin_generation(begin.generation));
   }
   void perform(const EndGeneration& end) { deliver(store_.end_generation(end.why)); }
+  void perform(const HandOver&) { ledger_->hand_over(); }
   void perform(const Say& say) { say.by_one ? by_one_(log_, clock_.now(), say.level, say.text) : log_(say.level, say.text); }
 
   void deliver(std::vector<StoreAnswer> answers) {

@@ -90,6 +90,15 @@ class Link final : public ElectedLink, public Ledger {
     feed(election::WriteBegan{});
     write();
   }
+  // The leader key goes first: a node that finds its stream ended looks for the next coordinator at once.
+  void hand_over() override {
+    log_.info("this agent leaves, and coordinates no longer: another one begins the next generation");
+    resign([this] {
+      line_.reset();
+      coordinator_.reset();
+      up_ = false;
+    });
+  }
 
  private:
   /// What the coordinator waits for.

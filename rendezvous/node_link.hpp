@@ -61,6 +61,8 @@ class Ledger {
   /// whoever owns both ends this one. `delayed` says why it takes long, whenever the reason changes.
   virtual void clear(std::optional<Generation> generation, std::function<void()> cleared,
                      std::function<void(const std::string& why)> delayed) = 0;
+  /// Gives the office up, because the node in this process leaves. Whoever owns both ends this coordinator a little later.
+  virtual void hand_over() = 0;
 };
 
 /// The coordinator with its shell: feeds the pure cores (round, store) on `loop`, keeps their timers, and answers.

@@ -296,6 +296,7 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
   const StreamNumber stream = *node->second.stream;
   remove(node, false, now);
   streams_.at(stream).node.reset();  // it stays open while its workers end
+  own_node_left_ = own_node_left_ || streams_.at(stream).in_process;
   if (ends_generation)
     revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, false, now);
 }

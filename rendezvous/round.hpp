@@ -142,12 +142,15 @@ struct BeginGeneration {
 struct EndGeneration {
   std::string why;
 };
+/// Where coordinators are elected: the node in this process leaves and ends soon, and every other one is ready for the next
+/// generation. Another coordinator begins it. If this one did, it could end between writing it down and telling it.
+struct HandOver {};
 struct Say {
   Level level;
   std::string text;
   bool by_one = false;  ///< One node or stranger caused it, and may again.
 };
-using RoundAction = std::variant<SendTo, CloseStream, WakeAt, BeginGeneration, EndGeneration, Say>;
+using RoundAction = std::variant<SendTo, CloseStream, WakeAt, BeginGeneration, EndGeneration, HandOver, Say>;
 
 class Round {
  public:
@@ -401,6 +404,8 @@ class Round {
   std::vector<Member> members_;   // of generation_
   std::uint64_t roster_ = 0;      // hash of members_
   std::optional<std::uint32_t> own_place_;  // among members_: of the node in this process
+  bool own_node_left_ = false;    // the node in this process said Leave
+  bool handed_over_ = false;      // HandOver was given
   std::optional<Recovery> recovery_;
   std::optional<Generation> ended_;  // the newest that nodes come from whose workers are gone; none was begun here
   std::uint32_t ended_nodes_ = 0;    // that it had

@@ -207,6 +207,10 @@ void Round::form(Instant now) {
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
   // for the last one.
   if (!living_members_all_ready()) return;
+  if (setup_.elected && own_node_left_) {
+    if (!std::exchange(handed_over_, true)) actions_.emplace_back(HandOver{});
+    return;
+  }
   if (now < closes_at()) return;
   const bool first_formation = newcomers_.size() == waiting_;
   std::vector<NodeId> chosen;

@@ -88,6 +88,7 @@ class Coordinator {
     else deliver(store_.begin_generation(begin.generation));
   }
   void perform(const EndGeneration& end) { deliver(store_.end_generation(end.why)); }
+  void perform(const HandOver&) {}
   void perform(const Say&) {}
   static void deliver(const std::vector<StoreAnswer>& answers) {
     for (const StoreAnswer& answer : answers) understood(StoreResult{1, answer.reply});

@@ -31,6 +31,7 @@ class RoundBench {
   std::set<StreamNumber> open;    ///< Streams of the nodes; each says every second that it lives.
   std::set<StreamNumber> silent;  ///< Of these, the ones that do not.
   std::vector<std::string> said;
+  std::size_t handed_over = 0;  ///< How often HandOver was given.
   std::vector<Generation> begun;
   std::vector<Member> members;    ///< Of the newest generation.
   RoundOptions options;
@@ -146,6 +147,7 @@ class RoundBench {
     if (const auto* wake = std::get_if<WakeAt>(&action)) wake_ = wake->at;
     if (const auto* begin = std::get_if<BeginGeneration>(&action)) begun.push_back(begin->generation), members = begin->members;
     if (const auto* say = std::get_if<Say>(&action)) said.push_back(say->text);
+    if (std::holds_alternative<HandOver>(action)) ++handed_over;
   }
   std::uint64_t next_stream_ = 1;
   std::optional<Instant> wake_;

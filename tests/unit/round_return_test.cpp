@@ -119,4 +119,25 @@ TEST_CASE("a last call that is shorter is not made longer by those who were ther
   CHECK(bench.world(a) == "a");
 }
 
+TEST_CASE("an elected coordinator whose own node leaves begins no generation: it hands over once the others are ready", "[round]") {
+  const bool elected = GENERATE(true, false);
+  CAPTURE(elected);
+  RoundSetup setup = bench_setup();
+  setup.elected = elected;
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 3, .last_call = 30s}, setup};
+  const auto a = bench.join("a"), own = bench.join_in_process("b"), c = bench.join("c");
+  REQUIRE(bench.begun.size() == 1);
+  const bool own_leaves = GENERATE(true, false);
+  CAPTURE(own_leaves);
+  bench.say(own_leaves ? own : a, Leave{"SIGTERM came"});
+  const auto other = own_leaves ? a : own;
+  const auto name = own_leaves ? "a" : "b";
+  bench.acknowledge(other, name);
+  CHECK(bench.handed_over == 0);  // "c" may still act for the generation that is over
+  bench.acknowledge(c, "c");
+  bench.pass(5s);
+  CHECK(bench.handed_over == (elected && own_leaves ? 1 : 0));
+  CHECK(bench.begun.size() == (elected && own_leaves ? 1 : 2));
+}
+
 }  // namespace elrun::test

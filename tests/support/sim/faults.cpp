@@ -152,7 +152,7 @@ void Simulation::inject(FaultKind kind) {
       return happen_after(10s, {}, FreshCoordinator{});
     }
     case FaultKind::asked_to_leave:
-      if (!agent || agents_.at(*agent).hosts) return;
+      if (!agent || (agents_.at(*agent).hosts && !profile_.elected)) return;
       note("asked to leave", agent);
       return happen(now_, agent, SignalArrives{SIGTERM});
     case FaultKind::new_node: {

@@ -276,6 +276,7 @@ class Simulation {
   void perform(ProcessId id, const WakeAt& a);
   void perform(ProcessId id, const BeginGeneration& a);
   void perform(ProcessId id, const EndGeneration& a);
+  void perform(ProcessId id, const HandOver&) { step_down(id); }
   void perform(ProcessId id, const elrun::Say& a);
   void store_call(ProcessId id, StreamId stream, const StoreCall& call);
   void deliver_answers(ProcessId id, const std::vector<StoreAnswer>& answers);

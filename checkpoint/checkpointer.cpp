@@ -37,9 +37,11 @@ std::string lines(const std::vector<std::string>& all) {
 /// Of what only reads: to write is no remedy.
 template <class T>
 Result<T> read_from(const Path& root, Result<T> result) {
-  if (result.ok() || result.failure().code != Code::not_permitted || result.failure().what.find(read_remedy) != std::string::npos) return result;
+  if (result.ok() || result.failure().code != Code::not_permitted || result.failure().what.find(read_remedy) != std::string::npos)
+    return result;
   Failure why = std::move(result).failure();
-  why.what = fmt::format("checkpoints under {} cannot be read ({}): {}, its directories and its files, on every node", root.string(), why.what, read_remedy);
+  why.what = fmt::format("checkpoints under {} cannot be read ({}): {}, its directories and its files, on every node", root.string(),
+                         why.what, read_remedy);
   return why;
 }
 
@@ -48,11 +50,10 @@ Failure superseded(const Path& root, const Author& mine, FenceNumber my_fence, c
   const bool own = newer.author.generation.lineage == mine.generation.lineage && newer.author.run_id == mine.run_id;
   return {.code = own ? Code::generation_over : Code::refused,
           .remedy = own ? Remedy::rejoin : Remedy::fix_config,
-          .what = fmt::format(
-              "checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}",
-              root.string(), newer.number, to_string(newer.author), my_fence, to_string(mine),
-              own ? "A later generation of this job saves from here on"
-                  : "Only one job may save to a root: stop one of them, or give them different directories"),
+          .what = fmt::format("checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}",
+                              root.string(), newer.number, to_string(newer.author), my_fence, to_string(mine),
+                              own ? "A later generation of this job saves from here on"
+                                  : "Only one job may save to a root: stop one of them, or give them different directories"),
           .generation = mine.generation};
 }
 
@@ -130,8 +131,7 @@ Failure Checkpointer::explained(Failure failure) const {
     failure.what = fmt::format(
         "a checkpoint needs {} bytes of state, {} bytes are free under {} ({}): free some space, keep fewer "
         "checkpoints, or choose another directory",
-        state_bytes(saver_.model), left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(),
-        failure.what);
+        state_bytes(saver_.model), left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(), failure.what);
   }
   return failure;
 }
@@ -171,21 +171,28 @@ Result<std::optional<RunRecord>> Checkpointer::read_or_rebuild_run(const std::ve
     const auto commit = read_commit(files_, path_of(*id));
     if (!commit.ok()) continue;
     if (rebuilt && commit->root != rebuilt->root)
-      return Failure{Code::corrupt, Remedy::fix_config,
-                     fmt::format("{}, and cannot be written again: {} holds checkpoints of two roots; put the file back from a copy, or use another directory",
-                                 why, (root_ / checkpoints_directory).string())};
+      return Failure{
+          Code::corrupt, Remedy::fix_config,
+          fmt::format(
+              "{}, and cannot be written again: {} holds checkpoints of two roots; put the file back from a copy, or use another directory",
+              why, (root_ / checkpoints_directory).string())};
     if (rebuilt) continue;
     auto whole = verify_checkpoint(files_, path_of(*id), *id, commit->root);
-    if (whole.ok()) rebuilt = RunRecord{commit->root, whole->manifest.author, std::move(whole->manifest.plan), std::move(whole->manifest.model)};
+    if (whole.ok())
+      rebuilt = RunRecord{commit->root, whole->manifest.author, std::move(whole->manifest.plan), std::move(whole->manifest.model)};
   }
   if (!rebuilt && !line.empty())
-    return Failure{Code::corrupt, Remedy::fix_config,
-                   fmt::format("{}, and no checkpoint under {} is whole enough to write it again; put the file back from a copy, or use another directory",
-                               why, root_.string())};
+    return Failure{
+        Code::corrupt, Remedy::fix_config,
+        fmt::format(
+            "{}, and no checkpoint under {} is whole enough to write it again; put the file back from a copy, or use another directory",
+            why, root_.string())};
   if (rebuilt) ELRUN_TRY(same_job(*rebuilt));
   if (damaged) ELRUN_TRY(files_.rename(root_ / run_file, root_ / damaged_run_file));
   if (rebuilt) ELRUN_TRY(publish_once(files_, root_, run_file, unique(), encode(*rebuilt)));
-  log_.warning(fmt::format("{}; {}", why, rebuilt ? "it is written again from the newest checkpoint" : "there is no checkpoint either, so the next save makes another"));
+  log_.warning(fmt::format(
+      "{}; {}", why,
+      rebuilt ? "it is written again from the newest checkpoint" : "there is no checkpoint either, so the next save makes another"));
   return rebuilt;
 }
 
@@ -203,8 +210,7 @@ Result<RunRecord> Checkpointer::read_or_make_run() {
     if (run) return std::move(*run);
     // The lineage is random, so the digest is an identity that no other root has.
     RunRecord mine{.root = {}, .author = author(), .plan = saver_.plan, .model = saver_.model};
-    mine.root = to_hex(sha256(as_bytes(fmt::format("{} {} {}", to_string(mine.author), fence_, mine.author.wall_ns))))
-                    .substr(0, 32);
+    mine.root = to_hex(sha256(as_bytes(fmt::format("{} {} {}", to_string(mine.author), fence_, mine.author.wall_ns)))).substr(0, 32);
     auto made = publish_once(files_, root_, run_file, unique(), encode(mine));
     if (made.ok()) return mine;
     if (made.failure().code != Code::already_exists) return std::move(made).failure();
@@ -228,9 +234,8 @@ Result<void> Checkpointer::claim(FenceNumber above) {
     if (claimed.ok()) return has_claimed_ = true, fence_ = record.number, Result<void>{};
     if (claimed.failure().code != Code::already_exists) return claimed;
   }
-  return Failure{
-      Code::exhausted, Remedy::retry,
-      fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root_.string())};
+  return Failure{Code::exhausted, Remedy::retry,
+                 fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root_.string())};
 }
 
 Result<std::optional<FenceRecord>> Checkpointer::highest_published(FenceNumber below, std::vector<std::string>& notes) {
@@ -246,8 +251,7 @@ Result<std::optional<FenceRecord>> Checkpointer::highest_published(FenceNumber b
     if (!record.ok() && record.failure().code != Code::corrupt) return std::move(record).failure();
     // What was committed under this number and above stays on the timeline; only what it inherited is judged by the
     // record below.
-    notes.push_back(fmt::format("fence {} is passed over: {}", *number,
-                                record.ok() ? "it holds another number" : record.failure().what));
+    notes.push_back(fmt::format("fence {} is passed over: {}", *number, record.ok() ? "it holds another number" : record.failure().what));
   }
   return std::optional<FenceRecord>{};
 }
@@ -271,19 +275,24 @@ Result<RootView> Checkpointer::look(FenceNumber below, std::span<const Witness> 
     Witness w{.id = id, .says = fmt::format("{} says so", path.string())};  // by its name; the content is for people
     if (id == acknowledged.back())
       if (const auto text = files_.read_all(path, acknowledgement_bytes_max); text.ok())
-        if (const auto record = decode_acknowledgement(*text, path.string()); record.ok() && record->id == id) w = witness(*record, path.string(), false);
+        if (const auto record = decode_acknowledgement(*text, path.string()); record.ok() && record->id == id)
+          w = witness(*record, path.string(), false);
     view.witnesses.push_back(std::move(w));
   }
   if (view.highest && !view.highest->inherits.empty()) {
     const CheckpointId id = view.highest->inherits.back();
-    view.witnesses.push_back({.id = id, .says = fmt::format("fence {} of {} says that {} was there", view.highest->number, to_string(view.highest->author), to_string(id))});
+    view.witnesses.push_back({.id = id,
+                              .says = fmt::format("fence {} of {} says that {} was there", view.highest->number,
+                                                  to_string(view.highest->author), to_string(id))});
   }
   ELRUN_TRY(look_for_fences(below, view));
   if (!line.empty()) return view;
   for (const Found& f : view.found) {  // roots of elrun 0.1.0 have no acknowledgements, but a manifest names the checkpoint before it
     const auto left = read_manifest(files_, path_of(f.id));
     if (left.ok() && left->manifest.parent)
-      view.witnesses.push_back({.id = *left->manifest.parent, .says = fmt::format("{} says that {} was committed before it", (path_of(f.id) / manifest_file).string(), to_string(*left->manifest.parent))});
+      view.witnesses.push_back({.id = *left->manifest.parent,
+                                .says = fmt::format("{} says that {} was committed before it", (path_of(f.id) / manifest_file).string(),
+                                                    to_string(*left->manifest.parent))});
   }
   if (run.ok() && !*run) {
     if (const std::string mount = view.found.empty() && !view.highest ? files_.missing_mount(root_) : std::string{}; !mount.empty())
@@ -294,7 +303,8 @@ Result<RootView> Checkpointer::look(FenceNumber below, std::span<const Witness> 
   ELRUN_TRY_ASSIGN(const auto fences, find_fences(files_, root_));
   const bool has_directory = std::find(names.begin(), names.end(), checkpoints_directory) != names.end();
   if (fences.empty() || fences.front() >= below || !has_directory)
-    view.hollow = fmt::format("has a {}, which its first save made, but {} is gone", run_file, has_directory ? fences_directory : checkpoints_directory);
+    view.hollow = fmt::format("has a {}, which its first save made, but {} is gone", run_file,
+                              has_directory ? fences_directory : checkpoints_directory);
   return view;
 }
 
@@ -310,8 +320,8 @@ Result<void> Checkpointer::look_for_fences(FenceNumber below, RootView& view) {
     if (f.committed && (newest == nullptr || std::tie(newest->id.fence, newest->id) < std::tie(f.id.fence, f.id))) newest = &f;
   }
   if (newest != nullptr && (published.empty() || published.back() < newest->id.fence))
-    view.hollow = fmt::format("holds {}, but {}/{}, which was written before it, is gone (was {} removed, or not copied with the rest?)", to_string(newest->id),
-                              fences_directory, fence_name(newest->id.fence), fences_directory);
+    view.hollow = fmt::format("holds {}, but {}/{}, which was written before it, is gone (was {} removed, or not copied with the rest?)",
+                              to_string(newest->id), fences_directory, fence_name(newest->id.fence), fences_directory);
   return {};
 }
 
@@ -343,8 +353,7 @@ Result<void> Checkpointer::choose(std::vector<Found>& line, const std::string& r
     }
     const bool damaged = why.code == Code::corrupt || why.code == Code::not_found;
     if (!damaged && why.code != Code::io) return why;
-    note(start.notes,
-         fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", to_string(id), why.what));
+    note(start.notes, fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", to_string(id), why.what));
     if (damaged) (void)quarantine(id, why);
   }
   return {};
@@ -361,8 +370,11 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     ELRUN_TRY_ASSIGN(RootView before, read_from(root_, look(any_fence, outside, unsaid)));
     const bool is_empty = before.found.empty() && !before.highest && before.root.empty();
     if (has_state && has_claimed_ && is_empty)
-      return Failure{Code::not_found, Remedy::fix_config,
-                     fmt::format("{} is empty, and this job's fence is gone: was the checkpoint root removed or unmounted while the job runs? Put it back", root_.string())};
+      return Failure{
+          Code::not_found, Remedy::fix_config,
+          fmt::format(
+              "{} is empty, and this job's fence is gone: was the checkpoint root removed or unmounted while the job runs? Put it back",
+              root_.string())};
     const std::vector<Found> listed = timeline(before.found, before.highest);
     const auto newest = listed.empty() ? std::nullopt : std::optional{listed.back().id};
     const auto allowed = has_state ? save_on(before) : resume(before, newest, {}, saver_.begin_anew);
@@ -387,7 +399,8 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     ELRUN_TRY_ASSIGN(const auto run, read_or_rebuild_run(ids));
 
     const std::size_t said = start.notes.size();
-    if (run && !has_state) ELRUN_TRY(read_from(root_, choose(line, run->root, start)));  // with state, nobody needs to know yet which are whole
+    if (run && !has_state)
+      ELRUN_TRY(read_from(root_, choose(line, run->root, start)));  // with state, nobody needs to know yet which are whole
     const std::vector<std::string> passed_over(start.notes.begin() + static_cast<std::ptrdiff_t>(said), start.notes.end());
     auto decided = has_state ? save_on(view) : resume(view, start.choice, passed_over, saver_.begin_anew);
     if (auto* no = std::get_if<Failure>(&decided)) return std::move(*no);
@@ -410,10 +423,13 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
                             .gives_up = given_up_};
     ELRUN_TRY(publish_once(files_, root_ / fences_directory, fence_name(fence_), unique(), encode(fence)));
     if (has_state) return start;
-    log_.info(start.choice ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
-              : is_empty   ? fmt::format("fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
-                                         fence_, root_.string())
-                           : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));
+    log_.info(
+        start.choice ? fmt::format("fence {}: going on from checkpoint {}", fence_, to_string(*start.choice))
+        : is_empty
+            ? fmt::format(
+                  "fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
+                  fence_, root_.string())
+            : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_, root_.string()));
     return start;
   }();
   if (started.ok()) return started;
@@ -446,9 +462,8 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
       reads.push_back({a.file, a.offset, a.bytes, targets.size(), 0});
       targets.emplace_back(aux[i].bytes);
     }
-    std::stable_sort(reads.begin(), reads.end(), [](const ReadExtent& a, const ReadExtent& b) {
-      return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
-    });
+    std::stable_sort(reads.begin(), reads.end(),
+                     [](const ReadExtent& a, const ReadExtent& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });
 
     // Readers begin at different files, so that they do not all queue at the first one.
     std::vector<std::pair<std::size_t, std::size_t>> runs;
@@ -472,8 +487,7 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
 bool Checkpointer::quarantine(const CheckpointId& id, const Failure& why) {
   const auto marked = publish_once(files_, path_of(id), quarantine_file, unique(), fmt::format("{}\n", message(why)));
   if (marked.ok() || marked.failure().code == Code::already_exists) return true;
-  log_.warning(
-      fmt::format("checkpoint {} could not be marked as damaged: {}", to_string(id), message(marked.failure())));
+  log_.warning(fmt::format("checkpoint {} could not be marked as damaged: {}", to_string(id), message(marked.failure())));
   return false;
 }
 
@@ -494,9 +508,8 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
   if (seen.ok()) {
     Failure other = why;
     other.remedy = Remedy::fix_config;
-    other.what =
-        fmt::format("{}; the leader reads all of checkpoint {} without an error: do all nodes see the same {}?",
-                    why.what, to_string(*start.choice), root_.string());
+    other.what = fmt::format("{}; the leader reads all of checkpoint {} without an error: do all nodes see the same {}?", why.what,
+                             to_string(*start.choice), root_.string());
     return other;
   }
   rejected_.push_back(*start.choice);
@@ -509,26 +522,22 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
 // --- a save ---
 
 Result<void> Checkpointer::no_newer_fence() {
-  if (fence_ == 0)
-    return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
+  if (fence_ == 0) return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
   ELRUN_TRY_ASSIGN(const auto numbers, read_from(root_, find_fences(files_, root_)));
   if (numbers.empty() || numbers.back() < fence_)
     return Failure{Code::not_found, Remedy::fix_config,
-                   fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", fence_,
-                               root_.string())};
+                   fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", fence_, root_.string())};
   if (numbers.back() == fence_) return {};
   const Path path = root_ / fences_directory / claim_name(numbers.back());
   const auto text = files_.read_all(path, record_bytes_max);
   auto newer = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
-  if (!newer.ok())
-    newer = ClaimRecord{numbers.back(), {.run_id = "unknown", .generation = {}}};  // refused all the same
+  if (!newer.ok()) newer = ClaimRecord{numbers.back(), {.run_id = "unknown", .generation = {}}};  // refused all the same
   return superseded(root_, author(), fence_, *newer);
 }
 
 Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes) {
   auto begun = [&]() -> Result<SaveTicket> {
-    if (step > step_max)
-      return Failure{Code::invalid_argument, Remedy::fix_config, fmt::format("step {} is beyond {}", step, step_max)};
+    if (step > step_max) return Failure{Code::invalid_argument, Remedy::fix_config, fmt::format("step {} is beyond {}", step, step_max)};
     ELRUN_TRY(no_newer_fence());
     ELRUN_TRY_ASSIGN(const Bytes left, files_.space_left(root_));
     const std::uint64_t state = state_bytes(saver_.model) + aux_bytes;
@@ -555,20 +564,17 @@ Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t au
   return begun;
 }
 
-PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments,
-                                  std::span<const Aux> aux) {
+PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux) {
   PartVote vote{.id = ticket.id, .rank = saver_.rank.value(), .refusal = {}};
-  if (auto written = write_part_files(ticket, fragments, aux, vote); !written.ok())
-    vote.refusal = explained(std::move(written).failure());
+  if (auto written = write_part_files(ticket, fragments, aux, vote); !written.ok()) vote.refusal = explained(std::move(written).failure());
   return vote;
 }
 
-Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments,
-                                            std::span<const Aux> aux, PartVote& vote) {
+Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
+                                            PartVote& vote) {
   const std::uint32_t rank = saver_.rank.value(), world = saver_.world.value();
   const Path directory = path_of(ticket.id);
-  ELRUN_TRY_ASSIGN(const ShardLayout layout,
-                   lay_out_shard(saver_.model, ticket.id, ticket.root, author(), rank, world, fragments, aux));
+  ELRUN_TRY_ASSIGN(const ShardLayout layout, lay_out_shard(saver_.model, ticket.id, ticket.root, author(), rank, world, fragments, aux));
   auto part = write_shard(files_, directory, layout);
   if (!part.ok()) {
     Failure why = std::move(part).failure();
@@ -577,8 +583,8 @@ Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<
       why.what = fmt::format(
           "{} needs {} bytes, {} bytes are free under {} ({}): free some space, keep fewer checkpoints, or choose "
           "another directory",
-          layout.part.file.name, layout.part.file.bytes,
-          left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(), why.what);
+          layout.part.file.name, layout.part.file.bytes, left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.string(),
+          why.what);
     }
     return why;
   }
@@ -622,11 +628,10 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
     const Path path = directory / part_name(vote.rank, saver_.world.value());
     ELRUN_TRY_ASSIGN(const ByteVector text, read_from(root_, files_.read_all(path, record_bytes_max)));
     if (text.size() != vote.part_bytes || crc32c(text) != vote.part_crc)
-      return Failure{
-          .code = Code::corrupt,
-          .remedy = Remedy::fix_config,
-          .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()),
-          .rank = Rank{vote.rank}};
+      return Failure{.code = Code::corrupt,
+                     .remedy = Remedy::fix_config,
+                     .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()),
+                     .rank = Rank{vote.rank}};
     ELRUN_TRY_ASSIGN(PartRecord part, decode_part(text, path.string()));
     ELRUN_TRY(read_from(root_, ShardReader::open(files_, directory, part.file)));
     total += part.file.bytes;
@@ -646,21 +651,14 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
   ELRUN_TRY_ASSIGN(const Manifest manifest, merge(std::move(head), std::move(parts)));
   const std::string text = encode(manifest);
   if (text.size() > manifest_bytes_max.value())
-    return Failure{Code::exhausted, Remedy::fix_config,
-                   fmt::format("the manifest would have {} bytes; use fewer units", text.size())};
+    return Failure{Code::exhausted, Remedy::fix_config, fmt::format("the manifest would have {} bytes; use fewer units", text.size())};
   ELRUN_TRY(files_.write_durably(directory / manifest_file, as_bytes(text)));
   ELRUN_TRY(files_.sync_directory(directory));
 
   ELRUN_TRY(still_owner());
   ELRUN_TRY(no_newer_fence());
-  const CommitRecord record{ticket.id,
-                            ticket.root,
-                            author(),
-                            text.size(),
-                            crc32c(as_bytes(text)),
-                            to_hex(sha256(as_bytes(text))),
-                            manifest.files.size(),
-                            total};
+  const CommitRecord record{
+      ticket.id, ticket.root, author(), text.size(), crc32c(as_bytes(text)), to_hex(sha256(as_bytes(text))), manifest.files.size(), total};
   published = true;
   ELRUN_TRY(publish_once(files_, directory, commit_file, unique(), encode(record)));
   timeline_.push_back(ticket.id);
@@ -668,8 +666,7 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
   ELRUN_TRY(still_owner());
   ELRUN_TRY(no_newer_fence());
   ELRUN_TRY(acknowledge(ticket));
-  log_.info(
-      fmt::format("checkpoint {} committed: {} bytes in {} files", to_string(ticket.id), total, manifest.files.size()));
+  log_.info(fmt::format("checkpoint {} committed: {} bytes in {} files", to_string(ticket.id), total, manifest.files.size()));
   return {};
 }
 
@@ -692,8 +689,8 @@ void Checkpointer::abandon(const SaveTicket& ticket) {
   const auto names = files_.list(directory);
   if (!names.ok() || std::find(names->begin(), names->end(), commit_file) != names->end()) return;
   if (const auto removed = remove_tree(files_, directory); !removed.ok())
-    log_.warning(fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id),
-                             message(removed.failure())));
+    log_.warning(
+        fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id), message(removed.failure())));
 }
 
 Result<FenceNumber> highest_fence(Files& files, const Path& root) {

@@ -106,8 +106,7 @@ class Checkpointer {
   /// Leader, with one vote per rank. `still_owner` asks the job's store whether this generation is current; it is
   /// asked before the commit and, as is the fence on the storage, again after it; then an acknowledgement is written beside the fence.
   /// Success: from here on no crash loses this checkpoint, and its loss by other ways is noticed.
-  Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes,
-                      const std::function<Result<void>()>& still_owner);
+  Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner);
 
   /// Leader, after a commit: its acknowledgement as text, for others to remember.
   [[nodiscard]] const std::string& acknowledged() const { return acknowledged_; }
@@ -132,10 +131,9 @@ class Checkpointer {
   Result<void> acknowledge(const SaveTicket& ticket);
   Result<RunRecord> read_or_make_run();
   Result<void> no_newer_fence();
-  Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes,
-                               const std::function<Result<void>()>& still_owner, bool& published);
-  Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
-                                PartVote& vote);
+  Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
+                               bool& published);
+  Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
   Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
   Result<void> remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised);
   bool quarantine(const CheckpointId& id, const Failure& why);

@@ -15,8 +15,8 @@ std::vector<Found> timeline(const std::vector<Found>& found, const std::optional
   return line;
 }
 
-Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line,
-                    const std::vector<CheckpointId>& promised, FenceNumber mine, std::uint32_t keep) {
+Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line, const std::vector<CheckpointId>& promised,
+                    FenceNumber mine, std::uint32_t keep) {
   keep = std::max(keep, 2u);
   const auto among = [](const std::vector<CheckpointId>& ids, const CheckpointId& id) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();
@@ -25,10 +25,8 @@ Retention retention(const std::vector<Found>& found, const std::vector<Checkpoin
   Retention result;
   for (const Found& f : found) {
     if (f.quarantined || !f.unreadable.empty() || f.id.fence > mine) continue;
-    if (f.committed && among(line, f.id))
-      good.push_back(f.id);
-    else if (!f.committed && !among(promised, f.id))
-      result.sweep.push_back(f.id);
+    if (f.committed && among(line, f.id)) good.push_back(f.id);
+    else if (!f.committed && !among(promised, f.id)) result.sweep.push_back(f.id);
   }
   std::sort(good.begin(), good.end());
   if (good.size() > keep) result.uncommit.assign(good.begin(), good.end() - keep);

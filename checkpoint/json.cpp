@@ -10,9 +10,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-Failure corrupt(std::string what) {
-  return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)};
-}
+Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 const Json& nothing() {
   static const Json empty = Json::array();

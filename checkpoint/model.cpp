@@ -33,10 +33,8 @@ std::vector<std::string> compare(const std::vector<std::pair<std::string, std::s
   std::vector<std::string> lines;
   for (const auto& [name, value] : mine) {
     const auto at = old.find(name);
-    if (at == old.end())
-      lines.push_back(fmt::format("{}: the checkpoint has none, this job has {}", name, value));
-    else if (at->second != value)
-      lines.push_back(fmt::format("{}: the checkpoint has {}, this job has {}", name, at->second, value));
+    if (at == old.end()) lines.push_back(fmt::format("{}: the checkpoint has none, this job has {}", name, value));
+    else if (at->second != value) lines.push_back(fmt::format("{}: the checkpoint has {}, this job has {}", name, at->second, value));
   }
   for (const auto& [name, value] : saved)
     if (!now.contains(name)) lines.push_back(fmt::format("{}: the checkpoint has {}, this job has none", name, value));
@@ -54,9 +52,8 @@ std::vector<std::pair<std::string, std::string>> flatten(const ModelTable& table
   for (const UnitInfo& unit : table.units) {
     lines.emplace_back("unit " + unit.name, fmt::format("{} elements", unit.elements));
     for (const TensorInfo& tensor : unit.tensors)
-      lines.emplace_back(
-          fmt::format("tensor {}.{}", unit.name, tensor.name),
-          fmt::format("{}[{}] at {}", dtype_name(tensor.dtype), fmt::join(tensor.shape, ", "), tensor.offset));
+      lines.emplace_back(fmt::format("tensor {}.{}", unit.name, tensor.name),
+                         fmt::format("{}[{}] at {}", dtype_name(tensor.dtype), fmt::join(tensor.shape, ", "), tensor.offset));
   }
   return lines;
 }
@@ -67,11 +64,8 @@ std::vector<std::pair<std::string, std::string>> split(std::string_view descript
     const std::string_view line = description.substr(0, description.find('\n'));
     description.remove_prefix(std::min(line.size() + 1, description.size()));
     const std::size_t colon = line.find(':');
-    if (colon == std::string_view::npos)
-      lines.emplace_back(line, "set");
-    else
-      lines.emplace_back(line.substr(0, colon),
-                         line.substr(std::min(line.find_first_not_of(' ', colon + 1), line.size())));
+    if (colon == std::string_view::npos) lines.emplace_back(line, "set");
+    else lines.emplace_back(line.substr(0, colon), line.substr(std::min(line.find_first_not_of(' ', colon + 1), line.size())));
   }
   return lines;
 }
@@ -106,9 +100,8 @@ std::vector<std::string> problems(const ModelTable& table) {
   for (const KindInfo& kind : table.kinds) {
     if (!is_plain_text(kind.name) || kind.name.find_first_of("/@") != std::string::npos || kind.name == "aux" ||
         kind.name.starts_with("__"))
-      all.push_back(
-          fmt::format("kind of state \"{}\": use a short name without '/', '@' or leading underscores, and not \"aux\"",
-                      as_plain_text(kind.name)));
+      all.push_back(fmt::format("kind of state \"{}\": use a short name without '/', '@' or leading underscores, and not \"aux\"",
+                                as_plain_text(kind.name)));
     if (!kinds.insert(kind.name).second) all.push_back(fmt::format("two kinds of state are called {}", kind.name));
   }
   for (const UnitInfo& unit : table.units) {
@@ -118,23 +111,22 @@ std::vector<std::string> problems(const ModelTable& table) {
     if (!units.insert(unit.name).second) all.push_back(fmt::format("two units are called {}", shown));
     std::uint64_t size = 0;
     for (const KindInfo& kind : table.kinds)
-      if (__builtin_mul_overflow(unit.elements, size_of(kind.dtype), &size) ||
-          __builtin_add_overflow(bytes, size, &bytes) || bytes > json_integer_max) {
+      if (__builtin_mul_overflow(unit.elements, size_of(kind.dtype), &size) || __builtin_add_overflow(bytes, size, &bytes) ||
+          bytes > json_integer_max) {
         all.push_back(fmt::format("unit {}: more than 2^53 bytes of state", shown));
         bytes = 0;
       }
     std::set<std::string> tensors;
     for (const TensorInfo& tensor : unit.tensors) {
-      if (!is_plain_text(tensor.name))
-        all.push_back(fmt::format("unit {}: a tensor's name is empty or not printable", shown));
+      if (!is_plain_text(tensor.name)) all.push_back(fmt::format("unit {}: a tensor's name is empty or not printable", shown));
       if (!tensors.insert(tensor.name).second)
         all.push_back(fmt::format("unit {}: two tensors are called {}", shown, as_plain_text(tensor.name)));
       if (tensor.shape.size() > 8)
         all.push_back(fmt::format("unit {}: tensor {} has more than 8 dimensions", shown, as_plain_text(tensor.name)));
       const std::uint64_t count = bounded_count(tensor.shape);
       if (count > unit.elements || tensor.offset > unit.elements - count)
-        all.push_back(fmt::format("unit {}: tensor {} reaches beyond the unit's {} elements", shown,
-                                  as_plain_text(tensor.name), unit.elements));
+        all.push_back(
+            fmt::format("unit {}: tensor {} reaches beyond the unit's {} elements", shown, as_plain_text(tensor.name), unit.elements));
     }
   }
   return all;
@@ -144,8 +136,7 @@ std::vector<std::string> problems(const PlanIdentity& plan) {
   std::vector<std::string> all;
   if (!is_plain_text(plan.hash)) all.emplace_back("the plan's hash is empty, longer than 256 bytes or not printable");
   if (plan.description.size() > plan_description_max)
-    all.push_back(
-        fmt::format("the plan's description has {} bytes; at most {}", plan.description.size(), plan_description_max));
+    all.push_back(fmt::format("the plan's description has {} bytes; at most {}", plan.description.size(), plan_description_max));
   return all;
 }
 
@@ -163,10 +154,10 @@ std::vector<std::string> differences(const PlanIdentity& saved, const PlanIdenti
     return line.starts_with("architecture:") || line.starts_with("elrun.numeric:") || line.starts_with("program.numeric:");
   };
   if (std::ranges::any_of(lines, is_numeric))
-    lines.emplace_back("architecture, elrun.numeric and program.numeric are the numeric class: with another one the same steps "
-                       "give other bits, so what was saved cannot be continued exactly");
-  if (lines.empty())
-    lines.push_back(fmt::format("plan: the checkpoint has {}, this job has {}", saved.hash, mine.hash));
+    lines.emplace_back(
+        "architecture, elrun.numeric and program.numeric are the numeric class: with another one the same steps "
+        "give other bits, so what was saved cannot be continued exactly");
+  if (lines.empty()) lines.push_back(fmt::format("plan: the checkpoint has {}, this job has {}", saved.hash, mine.hash));
   return lines;
 }
 

@@ -22,8 +22,7 @@ struct TensorInfo {
 
 struct UnitInfo {
   std::string name;
-  std::uint64_t elements =
-      0;  ///< Of the flat space, alignment between tensors included, granule padding at its end not.
+  std::uint64_t elements = 0;  ///< Of the flat space, alignment between tensors included, granule padding at its end not.
   std::vector<TensorInfo> tensors;
   friend bool operator==(const UnitInfo&, const UnitInfo&) = default;
 };
@@ -54,8 +53,8 @@ struct Fragment {
   std::string kind;
   std::uint64_t unit = 0;            ///< Index in ModelTable::units.
   std::uint64_t begin = 0, end = 0;  ///< Elements of the unit's flat space.
-  std::span<std::byte> bytes;  ///< Host memory, (end - begin) elements of the kind's dtype. Borrowed during the call.
-  bool replicated = false;     ///< Save only: every rank holds the same; each writes its part of it.
+  std::span<std::byte> bytes;        ///< Host memory, (end - begin) elements of the kind's dtype. Borrowed during the call.
+  bool replicated = false;           ///< Save only: every rank holds the same; each writes its part of it.
 };
 
 /// Small state of the host (a schedule, the loader's position), the same on every rank; rank 0 writes it.
@@ -70,10 +69,8 @@ struct Aux {
 [[nodiscard]] std::vector<std::string> problems(const PlanIdentity& plan);
 
 /// What differs between a saved model and this one, a line each, at most `limit`; empty when they are equal.
-[[nodiscard]] std::vector<std::string> differences(const ModelTable& saved, const ModelTable& mine,
-                                                   std::size_t limit = 12);
-[[nodiscard]] std::vector<std::string> differences(const PlanIdentity& saved, const PlanIdentity& mine,
-                                                   std::size_t limit = 12);
+[[nodiscard]] std::vector<std::string> differences(const ModelTable& saved, const ModelTable& mine, std::size_t limit = 12);
+[[nodiscard]] std::vector<std::string> differences(const PlanIdentity& saved, const PlanIdentity& mine, std::size_t limit = 12);
 
 /// Bytes that a checkpoint of this model holds, without headers and host state.
 [[nodiscard]] std::uint64_t state_bytes(const ModelTable& table);

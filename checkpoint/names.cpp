@@ -25,9 +25,7 @@ bool literal(std::string_view& text, std::string_view expected) {
 
 }  // namespace
 
-std::string to_string(const CheckpointId& id) {
-  return fmt::format("s{:012}.g{:08}.a{:02}", id.step, id.fence, id.attempt);
-}
+std::string to_string(const CheckpointId& id) { return fmt::format("s{:012}.g{:08}.a{:02}", id.step, id.fence, id.attempt); }
 
 std::optional<CheckpointId> parse_checkpoint_id(std::string_view name) {
   if (!literal(name, "s")) return std::nullopt;
@@ -83,11 +81,7 @@ std::optional<LossName> parse_loss_name(std::string_view text) {
   return fence ? std::optional{LossName{*step, *fence}} : std::nullopt;
 }
 
-std::string shard_name(std::uint32_t rank, std::uint32_t world) {
-  return fmt::format("r{:05}-of-{:05}.safetensors", rank, world);
-}
-std::string part_name(std::uint32_t rank, std::uint32_t world) {
-  return fmt::format("r{:05}-of-{:05}.part.json", rank, world);
-}
+std::string shard_name(std::uint32_t rank, std::uint32_t world) { return fmt::format("r{:05}-of-{:05}.safetensors", rank, world); }
+std::string part_name(std::uint32_t rank, std::uint32_t world) { return fmt::format("r{:05}-of-{:05}.part.json", rank, world); }
 
 }  // namespace elrun::inline v0

@@ -27,14 +27,13 @@ std::vector<std::string> problems(const ModelTable& model, std::span<const Fragm
     if (kind == model.kinds.size()) {
       all.push_back(fmt::format("a fragment is of kind {}, which the model does not have", f.kind));
     } else if (f.unit >= model.units.size()) {
-      all.push_back(
-          fmt::format("a fragment of {} is of unit {}, but there are {} units", f.kind, f.unit, model.units.size()));
+      all.push_back(fmt::format("a fragment of {} is of unit {}, but there are {} units", f.kind, f.unit, model.units.size()));
     } else if (f.begin > f.end || f.end > model.units[f.unit].elements) {
-      all.push_back(fmt::format("a fragment of {} of {} is [{}, {}), but the unit has {} elements", f.kind,
-                                model.units[f.unit].name, f.begin, f.end, model.units[f.unit].elements));
+      all.push_back(fmt::format("a fragment of {} of {} is [{}, {}), but the unit has {} elements", f.kind, model.units[f.unit].name,
+                                f.begin, f.end, model.units[f.unit].elements));
     } else if (f.bytes.size() != (f.end - f.begin) * size_of(model.kinds[kind].dtype)) {
-      all.push_back(fmt::format("a fragment of {} of {} has {} elements in {} bytes of memory", f.kind,
-                                model.units[f.unit].name, f.end - f.begin, f.bytes.size()));
+      all.push_back(fmt::format("a fragment of {} of {} has {} elements in {} bytes of memory", f.kind, model.units[f.unit].name,
+                                f.end - f.begin, f.bytes.size()));
     } else if (f.begin != f.end) {
       ranges.emplace_back(kind, f.unit, f.begin, f.end);
     }
@@ -44,8 +43,7 @@ std::vector<std::string> problems(const ModelTable& model, std::span<const Fragm
     const auto& [kind, unit, begin, end] = ranges[i];
     const auto& [kind_before, unit_before, begin_before, end_before] = ranges[i - 1];
     if (kind == kind_before && unit == unit_before && begin < end_before)
-      all.push_back(fmt::format("two fragments of {} of {} overlap at element {}", model.kinds[kind].name,
-                                model.units[unit].name, begin));
+      all.push_back(fmt::format("two fragments of {} of {} overlap at element {}", model.kinds[kind].name, model.units[unit].name, begin));
   }
   return all;
 }
@@ -58,27 +56,23 @@ Result<std::vector<ReadExtent>> plan_reads(const Manifest& manifest, std::span<c
     const auto kind = static_cast<std::uint32_t>(kind_index(manifest.model, want.kind));
     const std::uint64_t size = size_of(manifest.model.kinds[kind].dtype);
     // The manifest covers every unit, in order and without a gap: the first fragment that ends after `begin` holds it.
-    const auto ends_before = [](const FragmentRecord& f,
-                                const std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>& place) {
+    const auto ends_before = [](const FragmentRecord& f, const std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>& place) {
       return std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>{f.kind, f.unit, f.end} <= place;
     };
-    auto from = std::lower_bound(manifest.fragments.begin(), manifest.fragments.end(),
-                                 std::tuple{kind, want.unit, want.begin}, ends_before);
+    auto from =
+        std::lower_bound(manifest.fragments.begin(), manifest.fragments.end(), std::tuple{kind, want.unit, want.begin}, ends_before);
     for (std::uint64_t next = want.begin; next < want.end; ++from) {
       const std::uint64_t until = std::min(want.end, from->end);
-      reads.push_back({from->file, from->offset + (next - from->begin) * size, (until - next) * size, i,
-                       (next - want.begin) * size});
+      reads.push_back({from->file, from->offset + (next - from->begin) * size, (until - next) * size, i, (next - want.begin) * size});
       next = until;
     }
   }
-  std::sort(reads.begin(), reads.end(), [](const ReadExtent& a, const ReadExtent& b) {
-    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
-  });
+  std::sort(reads.begin(), reads.end(),
+            [](const ReadExtent& a, const ReadExtent& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });
   return reads;
 }
 
-std::pair<std::uint64_t, std::uint64_t> slice_of(std::uint64_t begin, std::uint64_t end, std::uint32_t rank,
-                                                 std::uint32_t world) {
+std::pair<std::uint64_t, std::uint64_t> slice_of(std::uint64_t begin, std::uint64_t end, std::uint32_t rank, std::uint32_t world) {
   const std::uint64_t granules = (end - begin + slice_granule - 1) / slice_granule;
   const std::uint64_t each = (granules + world - 1) / world * slice_granule;
   const auto cut = [&](std::uint64_t r) { return begin + std::min(end - begin, r * each); };

@@ -25,8 +25,8 @@ struct ReadExtent {
 
 /// The part of replicated elements [begin, end) that a rank writes: runs of whole granules, each element in one part.
 constexpr std::uint64_t slice_granule = 1024;
-[[nodiscard]] std::pair<std::uint64_t, std::uint64_t> slice_of(std::uint64_t begin, std::uint64_t end,
-                                                               std::uint32_t rank, std::uint32_t world);
+[[nodiscard]] std::pair<std::uint64_t, std::uint64_t> slice_of(std::uint64_t begin, std::uint64_t end, std::uint32_t rank,
+                                                               std::uint32_t world);
 
 /// What is wrong with fragments, all at once: kinds, units, ranges, sizes, overlaps. Empty when nothing is.
 [[nodiscard]] std::vector<std::string> problems(const ModelTable& model, std::span<const Fragment> fragments);

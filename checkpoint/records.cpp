@@ -11,9 +11,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-Failure corrupt(std::string what) {
-  return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)};
-}
+Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 // --- values to JSON ---
 
@@ -24,9 +22,7 @@ Json json_of(const Author& author) {
           {"wall_ns", hex64(static_cast<std::uint64_t>(author.wall_ns))}};  // nanoseconds need more than 53 bits
 }
 
-Json json_of(const PlanIdentity& plan) {
-  return {{"hash", as_plain_text(plan.hash)}, {"description", as_plain_text(plan.description)}};
-}
+Json json_of(const PlanIdentity& plan) { return {{"hash", as_plain_text(plan.hash)}, {"description", as_plain_text(plan.description)}}; }
 
 Json json_of(const ModelTable& model) {
   Json kinds = Json::array(), units = Json::array();
@@ -53,15 +49,13 @@ Json json_of(const FileRecord& file) {
 /// Columns, so that a large manifest does not repeat the names of its fields.
 Json json_of(const std::vector<FragmentRecord>& fragments) {
   Json rows = Json::array();
-  for (const FragmentRecord& f : fragments)
-    rows.push_back(Json::array({f.kind, f.unit, f.begin, f.end, f.file, f.offset}));
+  for (const FragmentRecord& f : fragments) rows.push_back(Json::array({f.kind, f.unit, f.begin, f.end, f.file, f.offset}));
   return rows;
 }
 
 Json json_of(const std::vector<AuxRecord>& aux) {
   Json rows = Json::array();
-  for (const AuxRecord& a : aux)
-    rows.push_back({{"name", a.name}, {"file", a.file}, {"offset", a.offset}, {"bytes", a.bytes}});
+  for (const AuxRecord& a : aux) rows.push_back({{"name", a.name}, {"file", a.file}, {"offset", a.offset}, {"bytes", a.bytes}});
   return rows;
 }
 
@@ -83,10 +77,9 @@ Result<void> check_format(const Json& body, std::string_view what) {
   const Json& needs = fields.list("requires", 64);
   if (!problem.empty()) return corrupt(problem);
   if (format == checkpoint_format && needs.empty()) return {};
-  return Failure{
-      Code::mismatch, Remedy::fix_config,
-      fmt::format("{} has format {} and requires {}; this elrun reads format {} without extensions: use a newer elrun",
-                  what, format, canonical(needs), checkpoint_format)};
+  return Failure{Code::mismatch, Remedy::fix_config,
+                 fmt::format("{} has format {} and requires {}; this elrun reads format {} without extensions: use a newer elrun", what,
+                             format, canonical(needs), checkpoint_format)};
 }
 
 Author author_of(const Fields& in) {
@@ -159,8 +152,7 @@ FileRecord file_of(const Fields& in) {
                   small(in.hex("header_crc", 8)),
                   small(in.hex("table_crc", 8)),
                   small(in.hex("file_crc", 8))};
-  const bool sound = file.header_bytes >= 10 && file.header_bytes <= 100'000'008 &&
-                     file.header_bytes <= file.table_offset &&
+  const bool sound = file.header_bytes >= 10 && file.header_bytes <= 100'000'008 && file.header_bytes <= file.table_offset &&
                      file.bytes == file.table_offset + 4 * (block_count(file.table_offset) + 1);
   if (!sound) in.complain("has lengths that contradict each other");
   return file;
@@ -188,8 +180,8 @@ std::vector<AuxRecord> aux_of(const Fields& in, std::uint32_t files, std::string
   std::vector<AuxRecord> aux;
   for (const Json& row : in.list("aux", aux_max)) {
     const Fields entry{row, in.where() + ".aux", problem};
-    aux.push_back({entry.text("name", 256), small(entry.number("file", files - 1)), entry.number("offset"),
-                   entry.number("bytes", aux_bytes_max)});
+    aux.push_back(
+        {entry.text("name", 256), small(entry.number("file", files - 1)), entry.number("offset"), entry.number("bytes", aux_bytes_max)});
     for (std::size_t i = 0; i + 1 < aux.size(); ++i)
       if (aux[i].name == aux.back().name) entry.complain("has a name that occurs twice");
   }
@@ -206,8 +198,7 @@ std::uint32_t world_of(const Fields& in) {
 std::string whole(const Manifest& m) {
   if (m.files.size() != m.world) return fmt::format("lists {} files for a world of {}", m.files.size(), m.world);
   for (std::uint32_t rank = 0; rank < m.world; ++rank)
-    if (m.files[rank].name != shard_name(rank, m.world))
-      return fmt::format("names file {} {}", rank, m.files[rank].name);
+    if (m.files[rank].name != shard_name(rank, m.world)) return fmt::format("names file {} {}", rank, m.files[rank].name);
   const auto inside = [&](std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) {
     if (file >= m.files.size()) return false;
     const FileRecord& f = m.files[file];
@@ -232,8 +223,7 @@ std::string whole(const Manifest& m) {
     }
   if (next != m.fragments.size()) return "has fragments out of order, or of a kind or unit that it does not list";
   for (const AuxRecord& a : m.aux)
-    if (!inside(a.file, a.offset, a.bytes))
-      return fmt::format("places aux/{} outside the data of file {}", a.name, a.file);
+    if (!inside(a.file, a.offset, a.bytes)) return fmt::format("places aux/{} outside the data of file {}", a.name, a.file);
   return {};
 }
 
@@ -241,13 +231,11 @@ std::string whole(const Manifest& m) {
 
 std::string to_string(const Author& author) {
   return fmt::format("run \"{}\", lineage {}, generation {}", author.run_id,
-                     hex64(author.generation.lineage.bits[0]) + hex64(author.generation.lineage.bits[1]),
-                     author.generation.number);
+                     hex64(author.generation.lineage.bits[0]) + hex64(author.generation.lineage.bits[1]), author.generation.number);
 }
 
 std::string encode(const RunRecord& r) {
-  return seal(with_format(
-      {{"root", r.root}, {"author", json_of(r.author)}, {"plan", json_of(r.plan)}, {"model", json_of(r.model)}}));
+  return seal(with_format({{"root", r.root}, {"author", json_of(r.author)}, {"plan", json_of(r.plan)}, {"model", json_of(r.model)}}));
 }
 
 Result<RunRecord> decode_run(ByteSpan text, std::string_view what) {
@@ -255,15 +243,12 @@ Result<RunRecord> decode_run(ByteSpan text, std::string_view what) {
   ELRUN_TRY(check_format(body, what));
   std::string problem;
   const Fields in{body, std::string{what}, problem};
-  RunRecord record{root_of(in), author_of(in.object("author")), plan_of(in.object("plan")),
-                   model_of(in.object("model"), problem)};
+  RunRecord record{root_of(in), author_of(in.object("author")), plan_of(in.object("plan")), model_of(in.object("model"), problem)};
   if (!problem.empty()) return corrupt(problem);
   return record;
 }
 
-std::string encode(const ClaimRecord& r) {
-  return seal(with_format({{"number", r.number}, {"author", json_of(r.author)}}));
-}
+std::string encode(const ClaimRecord& r) { return seal(with_format({{"number", r.number}, {"author", json_of(r.author)}})); }
 
 Result<ClaimRecord> decode_claim(ByteSpan text, std::string_view what) {
   ELRUN_TRY_ASSIGN(const Json body, unseal(text, what));
@@ -296,8 +281,7 @@ Result<FenceRecord> decode_fence(ByteSpan text, std::string_view what) {
   FenceRecord record{in.number("number", fence_max), author_of(in.object("author")), world_of(in), {}, {}, {}};
   for (const Json& id : in.list("inherits", 1 << 20)) record.inherits.push_back(id_of(id, in));
   if (!std::is_sorted(record.inherits.begin(), record.inherits.end())) in.complain("inherits in no order");
-  if (!body.contains("resumed_from") || !body["resumed_from"].is_null())
-    record.resumed_from = id_of(in, "resumed_from");
+  if (!body.contains("resumed_from") || !body["resumed_from"].is_null()) record.resumed_from = id_of(in, "resumed_from");
   if (body.contains("gives_up"))  // not in the fences of elrun 0.1.0
     for (const Json& row : in.list("gives_up", given_up_max)) {
       const Fields given{row, in.where() + ".gives_up", problem};
@@ -361,15 +345,14 @@ Result<Manifest> merge(Manifest head, std::vector<PartRecord> parts) {
   std::sort(parts.begin(), parts.end(), [](const PartRecord& a, const PartRecord& b) { return a.rank < b.rank; });
   for (PartRecord& part : parts) {
     if (part.id != head.id || part.root != head.root || part.world != head.world)
-      return corrupt(fmt::format("{} belongs to {} of a world of {}, not to {} of {}", part_name(part.rank, part.world),
-                                 to_string(part.id), part.world, to_string(head.id), head.world));
+      return corrupt(fmt::format("{} belongs to {} of a world of {}, not to {} of {}", part_name(part.rank, part.world), to_string(part.id),
+                                 part.world, to_string(head.id), head.world));
     head.files.push_back(std::move(part.file));
     head.fragments.insert(head.fragments.end(), part.fragments.begin(), part.fragments.end());
     head.aux.insert(head.aux.end(), part.aux.begin(), part.aux.end());
   }
   const auto order = [](const FragmentRecord& f) { return std::tuple{f.kind, f.unit, f.begin}; };
-  std::sort(head.fragments.begin(), head.fragments.end(),
-            [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  std::sort(head.fragments.begin(), head.fragments.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
   // A program that saves the wrong ranges is a bug of the job, found before the commit and not at the restore.
   if (const std::string problem = whole(head); !problem.empty())
     return Failure{Code::invalid_argument, Remedy::exit_process,
@@ -409,8 +392,7 @@ Result<Manifest> decode_manifest(ByteSpan text, std::string_view what) {
   m.world = world_of(in);
   m.plan = plan_of(in.object("plan"));
   m.model = model_of(in.object("model"), problem);
-  for (const Json& row : in.list("files", world_max))
-    m.files.push_back(file_of(Fields{row, in.where() + ".files", problem}));
+  for (const Json& row : in.list("files", world_max)) m.files.push_back(file_of(Fields{row, in.where() + ".files", problem}));
   m.fragments = fragments_of(in, m.world);
   m.aux = aux_of(in, m.world, problem);
   if (problem.empty())

@@ -108,9 +108,7 @@ struct FileRecord {
   std::uint32_t file_crc = 0;
   friend bool operator==(const FileRecord&, const FileRecord&) = default;
 };
-[[nodiscard]] constexpr std::uint64_t block_count(std::uint64_t table_offset) {
-  return (table_offset + block_bytes - 1) / block_bytes;
-}
+[[nodiscard]] constexpr std::uint64_t block_count(std::uint64_t table_offset) { return (table_offset + block_bytes - 1) / block_bytes; }
 
 /// A run of elements and where its bytes are.
 struct FragmentRecord {

@@ -31,9 +31,8 @@ bool is_settled(const Witness& w, const RootView& view) {
 bool is_there(const Witness& w, const RootView& view, const std::vector<Found>& line) {
   if (is_foreign(w, view)) return false;
   if (!line.empty() && w.id < line.back().id) return true;  // retention may have removed it since
-  return std::any_of(view.found.begin(), view.found.end(), [&](const Found& f) {
-    return f.id == w.id && (f.committed || f.quarantined || !f.unreadable.empty());
-  });
+  return std::any_of(view.found.begin(), view.found.end(),
+                     [&](const Found& f) { return f.id == w.id && (f.committed || f.quarantined || !f.unreadable.empty()); });
 }
 
 std::string holds(const RootView& view, const std::vector<Found>& line, const std::vector<Witness>& lost) {
@@ -60,9 +59,7 @@ std::string lines(const std::vector<std::string>& all) {
   return text;
 }
 
-std::vector<GivenUp> given_up_before(const RootView& view) {
-  return view.highest ? view.highest->gives_up : std::vector<GivenUp>{};
-}
+std::vector<GivenUp> given_up_before(const RootView& view) { return view.highest ? view.highest->gives_up : std::vector<GivenUp>{}; }
 
 bool names(const LossName& name, const CheckpointId& id) { return name.step == id.step && name.fence.value_or(id.fence) == id.fence; }
 LossName name_of(const CheckpointId& id) { return {id.step, id.fence}; }
@@ -89,9 +86,7 @@ std::vector<GivenUp> giving_up(const RootView& view, const std::vector<Witness>&
   return all;
 }
 
-Failure must_change(Code code, std::string what) {
-  return {.code = code, .remedy = Remedy::fix_config, .what = std::move(what)};
-}
+Failure must_change(Code code, std::string what) { return {.code = code, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 std::string utc(std::int64_t wall_ns) {
   const std::time_t seconds = static_cast<std::time_t>(wall_time(wall_ns).seconds);
@@ -105,7 +100,8 @@ std::string utc(std::int64_t wall_ns) {
 
 Witness witness(const Acknowledgement& record, const std::string& who, bool is_outside) {
   return {record.id, record.root,
-          fmt::format("{} says that {} was acknowledged at {} by {}", who, to_string(record.id), utc(record.author.wall_ns), to_string(record.author)),
+          fmt::format("{} says that {} was acknowledged at {} by {}", who, to_string(record.id), utc(record.author.wall_ns),
+                      to_string(record.author)),
           is_outside};
 }
 
@@ -118,8 +114,8 @@ std::vector<Witness> missing(const RootView& view) {
   return lost;
 }
 
-std::variant<GoOn, Failure> resume(const RootView& view, std::optional<CheckpointId> usable,
-                                   const std::vector<std::string>& passed_over, std::optional<LossName> begin_anew) {
+std::variant<GoOn, Failure> resume(const RootView& view, std::optional<CheckpointId> usable, const std::vector<std::string>& passed_over,
+                                   std::optional<LossName> begin_anew) {
   const std::vector<Witness> lost = missing(view);
   const std::vector<Found> line = timeline(view.found, view.highest);
   const bool none_usable = !line.empty() && !usable;
@@ -130,19 +126,22 @@ std::variant<GoOn, Failure> resume(const RootView& view, std::optional<Checkpoin
   if (lost.empty() && !none_usable && view.hollow.empty()) {
     if (used_up) return GoOn{before, {fmt::format("{} has done its work before, and does nothing now: leave it out", option)}};
     if (!begin_anew) return GoOn{before, {}};
-    return must_change(Code::invalid_argument,
-                       fmt::format("{} gives up a checkpoint that cannot be found, but nothing is missed under {}: {}; leave the option out",
-                                   option, view.where,
-                                   usable ? fmt::format("the newest checkpoint is {}", to_string(*usable)) : std::string{"nobody knows of a checkpoint"}));
+    return must_change(
+        Code::invalid_argument,
+        fmt::format("{} gives up a checkpoint that cannot be found, but nothing is missed under {}: {}; leave the option out", option,
+                    view.where,
+                    usable ? fmt::format("the newest checkpoint is {}", to_string(*usable)) : std::string{"nobody knows of a checkpoint"}));
   }
 
   const CheckpointId newest = newest_loss(view, line, lost, none_usable);
   std::string why;
   if (!lost.empty())
-    why = fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}:{}", lost.front().id.step, holds(view, line, lost), told(lost));
+    why = fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}:{}", lost.front().id.step,
+                      holds(view, line, lost), told(lost));
   if (!view.hollow.empty())
-    why += fmt::format("{}checkpoint root {} {}: nobody can tell which checkpoints were acknowledged there, and whether newer ones are gone",
-                       why.empty() ? "" : "\n", view.where, view.hollow);
+    why +=
+        fmt::format("{}checkpoint root {} {}: nobody can tell which checkpoints were acknowledged there, and whether newer ones are gone",
+                    why.empty() ? "" : "\n", view.where, view.hollow);
   if (none_usable) {
     if (!why.empty()) why += "\n";
     why += fmt::format("none of the {} checkpoints under {} can be used:{}", line.size(), view.where, lines(passed_over));
@@ -156,41 +155,48 @@ std::variant<GoOn, Failure> resume(const RootView& view, std::optional<Checkpoin
     if (none_usable)
       for (const Found& f : line) go.gives_up.push_back({f.id, view.root});
     go.notes.push_back(fmt::format("{} is given up, as {} says; the job {}; nothing is deleted. {}",
-                                   newest.step > 0 ? fmt::format("step {}", newest.step) : std::string{"what cannot be found"}, option, consequence(usable), why));
+                                   newest.step > 0 ? fmt::format("step {}", newest.step) : std::string{"what cannot be found"}, option,
+                                   consequence(usable), why));
     return go;
   }
   const std::string exact = to_string(name_of(newest));
-  if (used_up)
-    why += fmt::format("\n{} gave up an earlier checkpoint of that step, and does not count again", option);
+  if (used_up) why += fmt::format("\n{} gave up an earlier checkpoint of that step, and does not count again", option);
   else if (begin_anew && begin_anew->step == newest.step && !is_named)
     why += fmt::format("\n{} names another checkpoint of that step than the one that is lost, {}", option, exact);
   else if (is_named)
-    why += fmt::format("\n{} may be left over from an earlier loss: nothing under {} says what was given up before. The name of this loss is {}", option, view.where, exact);
+    why += fmt::format(
+        "\n{} may be left over from an earlier loss: nothing under {} says what was given up before. The name of this loss is {}", option,
+        view.where, exact);
   else if (begin_anew)
     why += fmt::format("\n{} names another step than the newest that is known, {} (its name is {})", option, newest.step, exact);
-  return must_change(lost.empty() && none_usable ? Code::corrupt : Code::not_found,
-                     fmt::format("{}\nA job does not begin anew or go back silently: put back what is missing (is the storage mounted, on every "
-                                 "node? was a file removed?), or give it up by --begin_anew {} (ELRUN_BEGIN_ANEW={} for a program without "
-                                 "elrun): then the job {}, and nothing is deleted",
-                                 why, exact, exact, consequence(usable)));
+  return must_change(
+      lost.empty() && none_usable ? Code::corrupt : Code::not_found,
+      fmt::format("{}\nA job does not begin anew or go back silently: put back what is missing (is the storage mounted, on every "
+                  "node? was a file removed?), or give it up by --begin_anew {} (ELRUN_BEGIN_ANEW={} for a program without "
+                  "elrun): then the job {}, and nothing is deleted",
+                  why, exact, exact, consequence(usable)));
 }
 
 std::variant<GoOn, Failure> save_on(const RootView& view) {
   const std::vector<Witness> lost = missing(view);
   std::vector<std::string> notes;
   if (!view.hollow.empty())
-    notes.push_back(fmt::format("checkpoint root {} {}, but the job has its state and saves on; nothing is deleted", view.where, view.hollow));
+    notes.push_back(
+        fmt::format("checkpoint root {} {}, but the job has its state and saves on; nothing is deleted", view.where, view.hollow));
   const bool is_bare = view.found.empty() && !view.highest && view.root.empty();
   if (lost.empty() && is_bare && !view.hollow.empty())
     return must_change(Code::not_found, fmt::format("checkpoint root {} {}: mount it", view.where, view.hollow));
   if (lost.empty()) return GoOn{given_up_before(view), std::move(notes)};
   if (is_bare || std::any_of(lost.begin(), lost.end(), [&](const Witness& w) { return is_foreign(w, view); }))
-    return must_change(Code::not_found,
-                       fmt::format("the checkpoint of step {} was acknowledged and cannot be found; {}: was the checkpoint root removed or unmounted while "
-                                   "the job runs? Put it back:{}",
-                                   lost.front().id.step, holds(view, timeline(view.found, view.highest), lost), told(lost)));
-  notes.push_back(fmt::format("the checkpoint of step {} was acknowledged and cannot be found, but the job has its state and saves on; nothing is deleted:{}",
-                              lost.front().id.step, told(lost)));
+    return must_change(
+        Code::not_found,
+        fmt::format(
+            "the checkpoint of step {} was acknowledged and cannot be found; {}: was the checkpoint root removed or unmounted while "
+            "the job runs? Put it back:{}",
+            lost.front().id.step, holds(view, timeline(view.found, view.highest), lost), told(lost)));
+  notes.push_back(fmt::format(
+      "the checkpoint of step {} was acknowledged and cannot be found, but the job has its state and saves on; nothing is deleted:{}",
+      lost.front().id.step, told(lost)));
   return GoOn{giving_up(view, lost), std::move(notes)};
 }
 

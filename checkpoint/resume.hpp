@@ -21,9 +21,9 @@ namespace elrun::inline v0 {
 /// Says that a checkpoint was committed and acknowledged.
 struct Witness {
   CheckpointId id;
-  std::string root{};      ///< Identity of its root; empty: not known.
-  std::string says{};      ///< For people: who says so, and since when.
-  bool is_outside = false; ///< Of the storage: the job's store, or an agent.
+  std::string root{};       ///< Identity of its root; empty: not known.
+  std::string says{};       ///< For people: who says so, and since when.
+  bool is_outside = false;  ///< Of the storage: the job's store, or an agent.
   friend bool operator==(const Witness&, const Witness&) = default;
 };
 
@@ -31,13 +31,13 @@ struct Witness {
 
 /// A checkpoint root as a start finds it.
 struct RootView {
-  std::string where;                     ///< For people.
-  std::string root{};                    ///< Its identity; empty: not known.
+  std::string where;   ///< For people.
+  std::string root{};  ///< Its identity; empty: not known.
   std::vector<Found> found{};
   std::optional<FenceRecord> highest{};  ///< The highest published before this start.
   std::vector<Witness> witnesses{};
-  std::string hollow{};                  ///< What must have been there and is gone, a clause for people. Empty: nothing is.
-  FenceNumber newest_fence = 0;          ///< The highest fence that anything found names. A `hollow` root is given up as step 0 of it.
+  std::string hollow{};          ///< What must have been there and is gone, a clause for people. Empty: nothing is.
+  FenceNumber newest_fence = 0;  ///< The highest fence that anything found names. A `hollow` root is given up as step 0 of it.
 };
 
 /// What was acknowledged and is not there, newest first. Empty: nothing is missed.
@@ -52,8 +52,7 @@ struct GoOn {
 /// did not, a line each. `begin_anew`: what a person gives up. A step without a fence is enough where the highest fence shows that nothing
 /// was given up at that step before. A failure is what a person must change, and says which option gives up what is lost.
 [[nodiscard]] std::variant<GoOn, Failure> resume(const RootView& view, std::optional<CheckpointId> usable,
-                                                 const std::vector<std::string>& passed_over,
-                                                 std::optional<LossName> begin_anew);
+                                                 const std::vector<std::string>& passed_over, std::optional<LossName> begin_anew);
 
 /// For a start that has the state in memory and goes back to nothing: it saves on, whatever the root has lost. A failure when
 /// the root is gone as a whole, so that nothing is written to what is mounted there by mistake.

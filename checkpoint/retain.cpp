@@ -43,7 +43,8 @@ Result<void> Checkpointer::remove_old_fences(const std::vector<Found>& found, co
   for (const FenceNumber number : numbers) {
     if (number >= fence_ || needed.contains(number)) continue;
     for (const std::string& name : {fence_name(number), claim_name(number)})
-      if (auto gone = files_.remove_file(root_ / fences_directory / name); !gone.ok() && gone.failure().code != Code::not_found) return gone;
+      if (auto gone = files_.remove_file(root_ / fences_directory / name); !gone.ok() && gone.failure().code != Code::not_found)
+        return gone;
     if (++removed == fences_removed_max) break;
   }
   return {};

@@ -33,10 +33,8 @@ Result<PartVote> decode_part_vote(ByteSpan bytes) {
   vote.part_crc = in.get<std::uint32_t>();
   if (const auto no = in.get<std::uint8_t>(); no == 1) {
     const auto code = in.get<std::uint8_t>(), remedy = in.get<std::uint8_t>();
-    if (code > static_cast<std::uint8_t>(Code::internal) || remedy > static_cast<std::uint8_t>(Remedy::exit_process))
-      in.mark_broken();
-    vote.refusal =
-        Failure{.code = static_cast<Code>(code), .remedy = static_cast<Remedy>(remedy), .what = in.get_text(4096)};
+    if (code > static_cast<std::uint8_t>(Code::internal) || remedy > static_cast<std::uint8_t>(Remedy::exit_process)) in.mark_broken();
+    vote.refusal = Failure{.code = static_cast<Code>(code), .remedy = static_cast<Remedy>(remedy), .what = in.get_text(4096)};
     vote.refusal->node = in.get_text(256);
     vote.refusal->rank = Rank{vote.rank};
   } else if (no != 0) {
@@ -53,12 +51,10 @@ SaveRound begin_round(CheckpointId id, std::uint32_t world, Deadline deadline) {
 }
 
 SaveRound with_vote(SaveRound round, PartVote vote) {
-  if (vote.id != round.id || vote.rank >= round.world)
-    return round;  // a late vote of another save, or of another world
+  if (vote.id != round.id || vote.rank >= round.world) return round;  // a late vote of another save, or of another world
   std::optional<PartVote>& seat = round.votes[vote.rank];
   if (seat && !round.ended &&
-      (seat->part_crc != vote.part_crc || seat->part_bytes != vote.part_bytes ||
-       seat->refusal.has_value() != vote.refusal.has_value()))
+      (seat->part_crc != vote.part_crc || seat->part_bytes != vote.part_bytes || seat->refusal.has_value() != vote.refusal.has_value()))
     round.ended = Failure{.code = Code::protocol,
                           .remedy = Remedy::abort_group,
                           .what = fmt::format("voted twice and differently on {}", to_string(round.id)),
@@ -84,17 +80,14 @@ SaveVerdict verdict(const SaveRound& round, Instant now) {
       why.rank = Rank{rank};
       return AbandonSave{std::move(why)};
     }
-    if (vote)
-      votes.push_back(*vote);
-    else if (++missing_count <= 8)
-      missing += fmt::format("{}{}", missing_count > 1 ? ", " : "", rank);
+    if (vote) votes.push_back(*vote);
+    else if (++missing_count <= 8) missing += fmt::format("{}{}", missing_count > 1 ? ", " : "", rank);
   }
   if (missing_count == 0) return CommitSave{std::move(votes)};
   if (missing_count > 8) missing += fmt::format(" and {} more", missing_count - 8);
-  const std::string why = fmt::format("{} of {} ranks have voted on checkpoint {}; missing: {}", votes.size(),
-                                      round.world, to_string(round.id), missing);
-  if (round.deadline.passed(now))
-    return AbandonSave{{.code = Code::deadline_passed, .remedy = Remedy::retry, .what = why}};
+  const std::string why =
+      fmt::format("{} of {} ranks have voted on checkpoint {}; missing: {}", votes.size(), round.world, to_string(round.id), missing);
+  if (round.deadline.passed(now)) return AbandonSave{{.code = Code::deadline_passed, .remedy = Remedy::retry, .what = why}};
   return WaitForVotes{round.deadline.at, why};
 }
 

@@ -22,9 +22,7 @@ Failure corrupt(std::string_view what, std::string_view problem) {
   return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} {}", what, problem)};
 }
 
-constexpr std::uint64_t aligned(std::uint64_t offset) {
-  return (offset + data_alignment - 1) / data_alignment * data_alignment;
-}
+constexpr std::uint64_t aligned(std::uint64_t offset) { return (offset + data_alignment - 1) / data_alignment * data_alignment; }
 
 TensorEntry read_entry(const std::string& name, const Json& value, const std::string& what, std::string& problem) {
   const Fields in{value, fmt::format("{} tensor {}", what, as_plain_text(name)), problem};
@@ -48,8 +46,7 @@ TensorEntry read_entry(const std::string& name, const Json& value, const std::st
 
 }  // namespace
 
-Result<std::uint64_t> shard_header_length(std::span<const std::byte, 8> start, std::uint64_t file_bytes,
-                                          std::string_view what) {
+Result<std::uint64_t> shard_header_length(std::span<const std::byte, 8> start, std::uint64_t file_bytes, std::string_view what) {
   std::uint64_t length = 0;
   std::memcpy(&length, start.data(), sizeof length);
   if (length < 2 || length > shard_header_bytes_max || length > file_bytes || file_bytes - length < 8)
@@ -78,13 +75,11 @@ Result<ShardHeader> decode_shard_header(ByteSpan bytes, std::uint64_t file_bytes
     }
     if (!problem.empty()) return Failure{Code::corrupt, Remedy::fix_config, problem};
   }
-  std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const TensorEntry& a, const TensorEntry& b) { return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name); });
   std::uint64_t next = 0;
   for (const TensorEntry& entry : header.tensors) {
-    if (entry.begin != next)
-      return corrupt(what, fmt::format("has a hole or an overlap before tensor {}", as_plain_text(entry.name)));
+    if (entry.begin != next) return corrupt(what, fmt::format("has a hole or an overlap before tensor {}", as_plain_text(entry.name)));
     next = entry.end;
   }
   if (next != file_bytes - length)
@@ -93,9 +88,7 @@ Result<ShardHeader> decode_shard_header(ByteSpan bytes, std::uint64_t file_bytes
 }
 
 ByteVector encode_shard_header(const ShardHeader& header) {
-  const auto quoted = [](const std::string& text) {
-    return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-  };
+  const auto quoted = [](const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); };
   std::string text = "{\"__metadata__\":{";
   for (const char* comma = ""; const auto& [key, value] : header.metadata) {
     text += fmt::format("{}{}:{}", comma, quoted(key), quoted(value));
@@ -103,8 +96,8 @@ ByteVector encode_shard_header(const ShardHeader& header) {
   }
   text += "}";
   for (const TensorEntry& t : header.tensors)
-    text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", quoted(t.name),
-                        dtype_name(t.dtype), fmt::join(t.shape, ","), t.begin, t.end);
+    text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", quoted(t.name), dtype_name(t.dtype),
+                        fmt::join(t.shape, ","), t.begin, t.end);
   text += "}";
   text.resize(aligned(8 + text.size()) - 8, ' ');
   ByteWriter out;
@@ -113,9 +106,8 @@ ByteVector encode_shard_header(const ShardHeader& header) {
   return out.take();
 }
 
-Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root,
-                                  const Author& author, std::uint32_t rank, std::uint32_t world,
-                                  std::span<const Fragment> fragments, std::span<const Aux> aux) {
+Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root, const Author& author,
+                                  std::uint32_t rank, std::uint32_t world, std::span<const Fragment> fragments, std::span<const Aux> aux) {
   std::vector<std::string> wrong = problems(model, fragments);
   std::set<std::string> names;
   if (rank == 0 && aux.size() > aux_max)
@@ -124,19 +116,13 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
     if (!is_plain_text(a.name) || !names.insert(a.name).second)
       wrong.push_back(fmt::format("host state \"{}\": use a printable name, once", as_plain_text(a.name)));
     if (a.bytes.size() > aux_bytes_max)
-      wrong.push_back(
-          fmt::format("host state {} has {} bytes; at most {} can be saved", a.name, a.bytes.size(), aux_bytes_max));
+      wrong.push_back(fmt::format("host state {} has {} bytes; at most {} can be saved", a.name, a.bytes.size(), aux_bytes_max));
   }
   if (!wrong.empty()) return invalid(wrong);
 
   ShardLayout shard;
-  shard.part = {.id = id,
-                .root = root,
-                .rank = rank,
-                .world = world,
-                .file = {.name = shard_name(rank, world)},
-                .fragments = {},
-                .aux = {}};
+  shard.part = {
+      .id = id, .root = root, .rank = rank, .world = world, .file = {.name = shard_name(rank, world)}, .fragments = {}, .aux = {}};
   ShardHeader header;
   std::uint64_t offset = 0;  // in the data; the header's length is added when it is known
   const auto append = [&](std::string name, DType dtype, std::uint64_t elements, Segment segment) {
@@ -155,16 +141,11 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
     const auto [begin, end] = f.replicated ? slice_of(f.begin, f.end, rank, world) : std::pair{f.begin, f.end};
     if (begin == end) continue;
     const auto named = [&](const KindInfo& kind) { return kind.name == f.kind; };
-    const auto kind =
-        static_cast<std::uint32_t>(std::find_if(model.kinds.begin(), model.kinds.end(), named) - model.kinds.begin());
+    const auto kind = static_cast<std::uint32_t>(std::find_if(model.kinds.begin(), model.kinds.end(), named) - model.kinds.begin());
     const std::uint64_t size = size_of(model.kinds[kind].dtype);
-    pieces.emplace_back(FragmentRecord{.kind = kind,
-                                       .unit = static_cast<std::uint32_t>(f.unit),
-                                       .file = rank,
-                                       .begin = begin,
-                                       .end = end,
-                                       .offset = 0},
-                        ByteSpan{f.bytes}.subspan((begin - f.begin) * size, (end - begin) * size));
+    pieces.emplace_back(
+        FragmentRecord{.kind = kind, .unit = static_cast<std::uint32_t>(f.unit), .file = rank, .begin = begin, .end = end, .offset = 0},
+        ByteSpan{f.bytes}.subspan((begin - f.begin) * size, (end - begin) * size));
   }
   std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
     return std::tie(a.first.kind, a.first.unit, a.first.begin) < std::tie(b.first.kind, b.first.unit, b.first.begin);
@@ -175,8 +156,8 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
     const KindInfo& kind = model.kinds[record.kind];
     record.offset = offset;
     shard.part.fragments.push_back(record);
-    append(fmt::format("{}/{}@{}", kind.name, model.units[record.unit].name, record.begin), kind.dtype,
-           record.end - record.begin, Segment{.bytes = bytes});
+    append(fmt::format("{}/{}@{}", kind.name, model.units[record.unit].name, record.begin), kind.dtype, record.end - record.begin,
+           Segment{.bytes = bytes});
   }
   if (rank == 0)
     for (const Aux& a : aux) {
@@ -188,8 +169,8 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
   // for a header is a multiple of 4096 and the number of blocks changes its text by a digit or two at most.
   Json listed = Json::object();
   for (const FragmentRecord& f : shard.part.fragments)
-    listed[fmt::format("{}/{}@{}", model.kinds[f.kind].name, model.units[f.unit].name, f.begin)] = {
-        model.units[f.unit].elements, f.begin, f.end};
+    listed[fmt::format("{}/{}@{}", model.kinds[f.kind].name, model.units[f.unit].name, f.begin)] = {model.units[f.unit].elements, f.begin,
+                                                                                                    f.end};
   header.metadata = {{"elrun.format", std::to_string(checkpoint_format)},
                      {"elrun.root", root},
                      {"elrun.run", as_plain_text(author.run_id)},
@@ -210,8 +191,7 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
     table.end = table.begin + table.shape[0];
     shard.header = encode_shard_header(header);
     if (shard.header.size() > shard_header_bytes_max)
-      return invalid(fmt::format("the header of {} would have {} bytes; use fewer and larger units", file.name,
-                                 shard.header.size()));
+      return invalid(fmt::format("the header of {} would have {} bytes; use fewer and larger units", file.name, shard.header.size()));
   }
   file.bytes = file.table_offset + table.shape[0];
   file.header_crc = crc32c(shard.header);
@@ -246,8 +226,7 @@ ByteVector BlockTable::finish(std::uint32_t header_crc) const {
 std::uint32_t BlockTable::whole() const {
   std::uint32_t crc = 0;
   for (std::size_t i = 0; i < crcs_.size(); ++i)
-    crc = crc32c_combine(crc, crcs_[i],
-                         i + 1 < crcs_.size() || bytes_ % block_bytes == 0 ? block_bytes : bytes_ % block_bytes);
+    crc = crc32c_combine(crc, crcs_[i], i + 1 < crcs_.size() || bytes_ % block_bytes == 0 ? block_bytes : bytes_ % block_bytes);
   return crc;
 }
 

@@ -57,9 +57,9 @@ struct ShardLayout {
 };
 
 /// What `rank` writes of `fragments`: its slice of the replicated ones, all of the others. Fails with all problems.
-[[nodiscard]] Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root,
-                                                const Author& author, std::uint32_t rank, std::uint32_t world,
-                                                std::span<const Fragment> fragments, std::span<const Aux> aux);
+[[nodiscard]] Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root, const Author& author,
+                                                std::uint32_t rank, std::uint32_t world, std::span<const Fragment> fragments,
+                                                std::span<const Aux> aux);
 
 /// The checksums of a file's blocks while the file goes by.
 class BlockTable {

@@ -14,9 +14,7 @@ namespace {
 constexpr std::uint64_t window_bytes_max = 4 * block_bytes;
 constexpr std::array<std::byte, data_alignment> zeros{};
 
-Failure corrupt(std::string what) {
-  return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)};
-}
+Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
   PartRecord part = layout.part;
@@ -67,19 +65,18 @@ Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const
   const Path path = directory / record.name;
   ELRUN_TRY_ASSIGN(auto file, files.open(path));
   ELRUN_TRY_ASSIGN(const std::uint64_t size, file->size());
-  if (size != record.bytes)
-    return corrupt(fmt::format("{} has {} bytes, the manifest says {}", path.string(), size, record.bytes));
+  if (size != record.bytes) return corrupt(fmt::format("{} has {} bytes, the manifest says {}", path.string(), size, record.bytes));
   ByteVector header(record.header_bytes);  // bounded by the file's size, which was just seen
   ELRUN_TRY(file->read_at(0, header));
   if (const std::uint32_t crc = crc32c(header); crc != record.header_crc)
-    return corrupt(fmt::format("{}: the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}",
-                               path.string(), record.header_bytes, crc, record.header_crc));
+    return corrupt(fmt::format("{}: the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(),
+                               record.header_bytes, crc, record.header_crc));
   ELRUN_TRY_ASSIGN(const ShardHeader parsed, decode_shard_header(header, size, path.string()));
   ByteVector table(record.bytes - record.table_offset);
   ELRUN_TRY(file->read_at(record.table_offset, table));
   if (const std::uint32_t crc = crc32c(table); crc != record.table_crc)
-    return corrupt(fmt::format("{}: the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}",
-                               path.string(), record.table_offset, record.bytes, crc, record.table_crc));
+    return corrupt(fmt::format("{}: the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(),
+                               record.table_offset, record.bytes, crc, record.table_crc));
   ShardReader reader{std::move(file), path, record};
   reader.table_.resize(table.size() / 4);
   std::memcpy(reader.table_.data(), table.data(), reader.table_.size() * 4);
@@ -98,8 +95,8 @@ Result<void> ShardReader::load_window(std::uint64_t from, std::uint64_t until) {
     const std::uint64_t block = (window_begin_ + at) / block_bytes;
     const ByteSpan bytes = ByteSpan{window_}.subspan(at, std::min<std::uint64_t>(block_bytes, window_.size() - at));
     if (const std::uint32_t crc = crc32c(bytes); crc != table_[block])
-      return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", path_.string(),
-                                 block, block * block_bytes, block * block_bytes + bytes.size(), crc, table_[block]));
+      return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", path_.string(), block,
+                                 block * block_bytes, block * block_bytes + bytes.size(), crc, table_[block]));
   }
   return {};
 }
@@ -114,8 +111,7 @@ Result<void> ShardReader::read(std::span<const ReadExtent> reads, std::span<cons
   for (const ReadExtent& extent : reads) {
     for (std::uint64_t done = 0; done < extent.bytes;) {
       const std::uint64_t at = extent.offset + done;
-      if (at < window_begin_ || at >= window_begin_ + window_.size())
-        ELRUN_TRY(load_window(at, extent.offset + extent.bytes));
+      if (at < window_begin_ || at >= window_begin_ + window_.size()) ELRUN_TRY(load_window(at, extent.offset + extent.bytes));
       const std::uint64_t count = std::min(extent.bytes - done, window_begin_ + window_.size() - at);
       std::memcpy(targets[extent.fragment].data() + extent.at + done, window_.data() + (at - window_begin_), count);
       done += count;

@@ -11,9 +11,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-Failure corrupt(std::string what) {
-  return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)};
-}
+Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 Result<std::vector<std::string>> list_if_there(Files& files, const Path& directory) {
   auto names = files.list(directory);
@@ -37,8 +35,7 @@ Result<void> publish_once(Files& files, const Path& directory, const std::string
   }
   auto linked = files.link(prepared, directory / name);
   if (!linked.ok())
-    if (const auto there = files.read_all(directory / name, manifest_bytes_max); there.ok() && as_text(*there) == text)
-      linked = {};
+    if (const auto there = files.read_all(directory / name, manifest_bytes_max); there.ok() && as_text(*there) == text) linked = {};
   const auto synced = linked.ok() ? files.sync_directory(directory) : Result<void>{};
   (void)files.remove_file(prepared);
   return linked.ok() ? synced : linked;
@@ -53,16 +50,13 @@ Result<std::vector<Found>> find_checkpoints(Files& files, const Path& root) {
     if (!id) continue;
     auto content = files.list(directory / name);
     if (!content.ok() && content.failure().code != Code::not_found) content = files.list(directory / name);  // a bad moment?
-    if (!content.ok() &&
-        (content.failure().code == Code::not_found || content.failure().code == Code::invalid_argument))
+    if (!content.ok() && (content.failure().code == Code::not_found || content.failure().code == Code::invalid_argument))
       continue;  // moved to the trash since, or no directory
     if (!content.ok()) {
       found.push_back({*id, false, false, content.failure().what});
       continue;
     }
-    const auto has = [&](const char* file) {
-      return std::find(content->begin(), content->end(), file) != content->end();
-    };
+    const auto has = [&](const char* file) { return std::find(content->begin(), content->end(), file) != content->end(); };
     found.push_back({*id, has(commit_file), has(quarantine_file)});
   }
   return found;
@@ -107,23 +101,21 @@ Result<ReadManifest> read_manifest(Files& files, const Path& directory) {
   return ReadManifest{std::move(manifest), crc32c(text)};
 }
 
-Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id,
-                                       const std::string& root) {
+Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root) {
   ELRUN_TRY_ASSIGN(const CommitRecord commit, read_commit(files, directory));
   if (commit.id != id || commit.root != root)
-    return corrupt(fmt::format("{} is of {} of root {}, not of root {}: a file in the wrong place",
-                               (directory / commit_file).string(), to_string(commit.id), commit.root, root));
+    return corrupt(fmt::format("{} is of {} of root {}, not of root {}: a file in the wrong place", (directory / commit_file).string(),
+                               to_string(commit.id), commit.root, root));
   const Path path = directory / manifest_file;
   ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(path, manifest_bytes_max));
   if (text.size() != commit.manifest_bytes)
     return corrupt(fmt::format("{} has {} bytes, COMMIT says {}", path.string(), text.size(), commit.manifest_bytes));
   const std::uint32_t crc = crc32c(text);
   if (crc != commit.manifest_crc || to_hex(sha256(text)) != commit.manifest_sha256)
-    return corrupt(fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", path.string(),
-                               crc, commit.manifest_crc));
+    return corrupt(
+        fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", path.string(), crc, commit.manifest_crc));
   ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, path.string()));
-  if (manifest.id != id || manifest.root != root)
-    return corrupt(fmt::format("{} is of {}", path.string(), to_string(manifest.id)));
+  if (manifest.id != id || manifest.root != root) return corrupt(fmt::format("{} is of {}", path.string(), to_string(manifest.id)));
   for (const FileRecord& file : manifest.files) ELRUN_TRY(ShardReader::open(files, directory, file));
   return ReadManifest{std::move(manifest), crc};
 }
@@ -134,8 +126,7 @@ Result<void> remove_tree(Files& files, const Path& directory) {
   if (!names.ok()) return std::move(names).failure();
   Result<void> first;
   for (const std::string& name : *names)
-    if (auto removed = files.remove_file(directory / name);
-        !removed.ok() && removed.failure().code != Code::not_found && first.ok())
+    if (auto removed = files.remove_file(directory / name); !removed.ok() && removed.failure().code != Code::not_found && first.ok())
       first = std::move(removed);
   ELRUN_TRY(std::move(first));
   auto removed = files.remove_directory(directory);

@@ -15,8 +15,7 @@ namespace elrun::inline v0 {
 /// Makes `text` appear under `directory / name`, complete or not at all, and never over another file: written and
 /// synced beside it, linked, directory synced. A name that already holds the same text is success (a network file
 /// system may report the failure of a link that it made). `unique` tells two writers' preparations apart.
-Result<void> publish_once(Files& files, const Path& directory, const std::string& name, const std::string& unique,
-                          const std::string& text);
+Result<void> publish_once(Files& files, const Path& directory, const std::string& name, const std::string& unique, const std::string& text);
 
 /// The directories under ckpt/ that bear a checkpoint's name. None when ckpt/ is not there. One that cannot be listed, twice, is
 /// `Found::unreadable` and stops nobody.
@@ -40,8 +39,7 @@ Result<ReadManifest> read_manifest(Files& files, const Path& directory);
 
 /// The chain from COMMIT to every shard's header and block table (not the blocks: a load checks those it uses).
 /// Fails with `corrupt` or `not_found` for damage, naming the file; with other codes when the storage does not answer.
-Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id,
-                                       const std::string& root);
+Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root);
 
 /// Removes a directory of plain files. What is already gone is no failure, nor is one file that will not go before
 /// the others have.

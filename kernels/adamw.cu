@@ -41,8 +41,7 @@ struct AdamWFour {
     reinterpret_cast<float4*>(one.exp_avg)[i] = m;
     reinterpret_cast<float4*>(one.exp_avg_sq)[i] = v;
     if (one.rounded != nullptr)
-      reinterpret_cast<ushort4*>(one.rounded)[i] =
-          ushort4{to_bf16(p.x).bits, to_bf16(p.y).bits, to_bf16(p.z).bits, to_bf16(p.w).bits};
+      reinterpret_cast<ushort4*>(one.rounded)[i] = ushort4{to_bf16(p.x).bits, to_bf16(p.y).bits, to_bf16(p.z).bits, to_bf16(p.w).bits};
   }
 };
 
@@ -50,19 +49,23 @@ bool aligned(const void* pointer, std::uint64_t bytes) { return reinterpret_cast
 
 }  // namespace
 
-void adamw_async(DeviceSpan<float> parameter, DeviceSpan<float> exp_avg, DeviceSpan<float> exp_avg_sq,
-                 DeviceSpan<const float> gradient, const AdamWStep& step, DeviceSpan<bf16> rounded, Stream stream) {
+void adamw_async(DeviceSpan<float> parameter, DeviceSpan<float> exp_avg, DeviceSpan<float> exp_avg_sq, DeviceSpan<const float> gradient,
+                 const AdamWStep& step, DeviceSpan<bf16> rounded, Stream stream) {
   const std::uint64_t size = parameter.size;
   ELRUN_ASSERT(exp_avg.size == size && exp_avg_sq.size == size && gradient.size == size);
   ELRUN_ASSERT(rounded.data == nullptr || rounded.size == size);
   const AdamWElement one{parameter.data, exp_avg.data, exp_avg_sq.data, gradient.data, rounded.data, AdamWFunctor{step}};
-  const bool wide = aligned(one.parameter, 16) && aligned(one.exp_avg, 16) && aligned(one.exp_avg_sq, 16) &&
-                    aligned(one.gradient, 16) && aligned(one.rounded, 8);
+  const bool wide = aligned(one.parameter, 16) && aligned(one.exp_avg, 16) && aligned(one.exp_avg_sq, 16) && aligned(one.gradient, 16) &&
+                    aligned(one.rounded, 8);
   const std::uint64_t fours = wide ? size / width : 0;
   for_each_async(fours, AdamWFour{one}, stream);
   const std::uint64_t done = fours * width;
-  const AdamWElement rest{one.parameter + done, one.exp_avg + done, one.exp_avg_sq + done, one.gradient + done,
-                          one.rounded == nullptr ? nullptr : one.rounded + done, one.update};
+  const AdamWElement rest{one.parameter + done,
+                          one.exp_avg + done,
+                          one.exp_avg_sq + done,
+                          one.gradient + done,
+                          one.rounded == nullptr ? nullptr : one.rounded + done,
+                          one.update};
   for_each_async(size - done, rest, stream);
 }
 

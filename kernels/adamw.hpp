@@ -29,8 +29,15 @@ struct AdamWFunctor {
   float beta1, beta2, rest1, rest2, bias2, epsilon, scale, minus_rate, minus_decay;
 
   ELRUN_HD explicit AdamWFunctor(const AdamWStep& s)
-      : beta1{s.beta1}, beta2{s.beta2}, rest1{1.0f - s.beta1}, rest2{1.0f - s.beta2}, bias2{s.bias2}, epsilon{s.epsilon},
-        scale{s.scale}, minus_rate{-divide(s.lr, s.bias1)}, minus_decay{-(s.lr * s.weight_decay)} {}
+      : beta1{s.beta1},
+        beta2{s.beta2},
+        rest1{1.0f - s.beta1},
+        rest2{1.0f - s.beta2},
+        bias2{s.bias2},
+        epsilon{s.epsilon},
+        scale{s.scale},
+        minus_rate{-divide(s.lr, s.bias1)},
+        minus_decay{-(s.lr * s.weight_decay)} {}
 
   ELRUN_HD ELRUN_INLINE void operator()(float& parameter, float& exp_avg, float& exp_avg_sq, float gradient) const noexcept {
     const float g = gradient * scale;
@@ -47,7 +54,7 @@ struct AdamWFunctor {
 /// Spans of the same size that do not overlap. `rounded`, where it is not empty, receives the parameter as bf16.
 void adamw(std::span<float> parameter, std::span<float> exp_avg, std::span<float> exp_avg_sq, std::span<const float> gradient,
            const AdamWStep& step, std::span<bf16> rounded = {}, Isa isa = isa_of_this_machine());
-void adamw_async(DeviceSpan<float> parameter, DeviceSpan<float> exp_avg, DeviceSpan<float> exp_avg_sq,
-                 DeviceSpan<const float> gradient, const AdamWStep& step, DeviceSpan<bf16> rounded, Stream stream);
+void adamw_async(DeviceSpan<float> parameter, DeviceSpan<float> exp_avg, DeviceSpan<float> exp_avg_sq, DeviceSpan<const float> gradient,
+                 const AdamWStep& step, DeviceSpan<bf16> rounded, Stream stream);
 
 }  // namespace elrun::inline v0

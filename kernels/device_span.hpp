@@ -15,7 +15,7 @@ struct DeviceSpan {
   constexpr DeviceSpan(T* first, std::uint64_t count) : data{first}, size{count} {}
   /// As std::span: what may be written may be read.
   template <std::same_as<std::remove_const_t<T>> U>
-    requires std::is_const_v<T>
+  requires std::is_const_v<T>
   constexpr DeviceSpan(DeviceSpan<U> other) : data{other.data}, size{other.size} {}  // NOLINT: meant to convert
 };
 

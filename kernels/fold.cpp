@@ -8,9 +8,10 @@ namespace {
 template <class Right>
 void fold(std::span<float> left, std::span<const Right> right, Isa isa) {
   ELRUN_ASSERT(left.size() == right.size());
-  run_with(isa, ELRUN_LOOP {
-    for (std::size_t i = 0; i < left.size(); ++i) left[i] = FoldFunctor{}(left[i], right[i]);
-  });
+  run_with(
+      isa, ELRUN_LOOP {
+        for (std::size_t i = 0; i < left.size(); ++i) left[i] = FoldFunctor{}(left[i], right[i]);
+      });
 }
 
 }  // namespace

@@ -23,10 +23,11 @@ ELRUN_INLINE float sum_of_squares(const float* data, std::uint64_t count) {
 
 void sums_of_squares(std::span<const float> data, std::span<float> sums, Isa isa) {
   ELRUN_ASSERT(sums.size() == granule_count(data.size()));
-  run_with(isa, ELRUN_LOOP {
-    for (std::uint64_t g = 0; g < sums.size(); ++g)
-      sums[g] = sum_of_squares(data.data() + g * granule, std::min<std::uint64_t>(granule, data.size() - g * granule));
-  });
+  run_with(
+      isa, ELRUN_LOOP {
+        for (std::uint64_t g = 0; g < sums.size(); ++g)
+          sums[g] = sum_of_squares(data.data() + g * granule, std::min<std::uint64_t>(granule, data.size() - g * granule));
+      });
 }
 
 }  // namespace elrun::inline v0

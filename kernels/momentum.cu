@@ -39,8 +39,7 @@ struct Four {
     reinterpret_cast<float4*>(one.parameter)[i] = p;
     reinterpret_cast<float4*>(one.moment)[i] = m;
     if (one.rounded != nullptr)
-      reinterpret_cast<ushort4*>(one.rounded)[i] =
-          ushort4{to_bf16(p.x).bits, to_bf16(p.y).bits, to_bf16(p.z).bits, to_bf16(p.w).bits};
+      reinterpret_cast<ushort4*>(one.rounded)[i] = ushort4{to_bf16(p.x).bits, to_bf16(p.y).bits, to_bf16(p.z).bits, to_bf16(p.w).bits};
   }
 };
 

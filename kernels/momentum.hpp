@@ -51,7 +51,12 @@ struct LionFunctor {
   float beta1, beta2, rest1, rest2, scale, rate, minus_decay;
 
   ELRUN_HD explicit LionFunctor(const LionStep& s)
-      : beta1{s.beta1}, beta2{s.beta2}, rest1{1.0f - s.beta1}, rest2{1.0f - s.beta2}, scale{s.scale}, rate{s.lr},
+      : beta1{s.beta1},
+        beta2{s.beta2},
+        rest1{1.0f - s.beta1},
+        rest2{1.0f - s.beta2},
+        scale{s.scale},
+        rate{s.lr},
         minus_decay{-(s.lr * s.weight_decay)} {}
 
   ELRUN_HD ELRUN_INLINE void operator()(float& parameter, float& moment, float gradient) const noexcept {

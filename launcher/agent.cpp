@@ -54,8 +54,7 @@ std::uint64_t random_number() {
 // As a UUID looks, for programs that expect one.
 RunId random_run() {
   const std::string hex = fmt::format("{:016x}{:016x}", random_number(), random_number());
-  return RunId{fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4),
-                           hex.substr(20))};
+  return RunId{fmt::format("{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4), hex.substr(20))};
 }
 
 // Handles what asks a process to end. A SIGHUP that was ignored from the start (nohup) stays ignored.
@@ -68,11 +67,13 @@ void handle_ending_signals(asio::signal_set& signals, const std::vector<int>& nu
 }
 
 void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen, const Access& access) {
-  log.info(fmt::format("serving the rendezvous at {}{}{}", endpoint, access.has_tls() ? ", with TLS" : "", access.has_token() ? ", with a token" : ""));
+  log.info(fmt::format("serving the rendezvous at {}{}{}", endpoint, access.has_tls() ? ", with TLS" : "",
+                       access.has_token() ? ", with a token" : ""));
   if (!is_loopback(listen) && access.is_open())
-    log.warning(fmt::format("there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
-                            "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust",
-                            endpoint));
+    log.warning(fmt::format(
+        "there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
+        "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust",
+        endpoint));
 }
 
 // What is wrong with the access is wrong before anything starts. Says it, and what is not wise.
@@ -95,14 +96,20 @@ class Agent {
         run_{options_.run.value().empty() ? random_run() : options_.run},
         signals_{loop_},
         timer_{loop_},
-        supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout, options_.hang_sign, endpoint_text()}},
+        supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout,
+                     options_.hang_sign, endpoint_text()}},
         reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, lines_, log_},
-        side_doors_{loop_, clock_, log_, {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), options_.program.name, endpoint_text(), options_.round}, [this] { return hosted() != nullptr; }} {}
+        side_doors_{loop_,
+                    clock_,
+                    log_,
+                    {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), options_.program.name, endpoint_text(), options_.round},
+                    [this] { return hosted() != nullptr; }} {}
 
   int run() {
     log_context_->run = run_.value();
     log_context_->node = incarnation_.node.value();
-    if (options_.log_format == LogFormat::json) lines_.set_format([context = log_context_](const LogLine& line) { return json_line(line, *context); });
+    if (options_.log_format == LogFormat::json)
+      lines_.set_format([context = log_context_](const LogLine& line) { return json_line(line, *context); });
     auto server = WorkerServer::listen_unix(loop_, socket(),
                                             {[this](auto from, const Message& m) {
                                                feed(WorkerSaid{from, m});
@@ -116,7 +123,8 @@ class Agent {
     handle_ending_signals(signals_, options_.signals_to_handle);
     wait_for_signal();
     watch_guard();
-    side_doors_.open_timers(options_.side, setting_.directory, setting_.environment, [this](pid_t group) { return is_worker_group(group); });
+    side_doors_.open_timers(options_.side, setting_.directory, setting_.environment,
+                            [this](pid_t group) { return is_worker_group(group); });
     if (const auto opened = side_doors_.open(options_.side, setting_.directory); !opened.ok())
       return log_.error(message(opened.failure())), exit_code::contradiction;
     feed(Started{});
@@ -170,7 +178,10 @@ class Agent {
 
   Coordinator& coordinator(std::uint64_t generation_floor) {
     coordinator_ = Coordinator::create(loop_, clock_, options_.endpoint ? coordinator_log_ : quiet_,
-                                       {.run = run_, .timeouts = options_.timeouts, .access = options_.access, .generation_floor = std::max(generation_floor, setting_.generation_floor)});
+                                       {.run = run_,
+                                        .timeouts = options_.timeouts,
+                                        .access = options_.access,
+                                        .generation_floor = std::max(generation_floor, setting_.generation_floor)});
     coordinator_->on_may_exit([this] { end_if_allowed(); });
     return *coordinator_;
   }
@@ -183,9 +194,11 @@ class Agent {
     if (!served) {
       coordinator_.reset();
       // Another agent of this machine, or `elrun store`, was first. Where this very node is to serve, a stranger is more likely.
-      if (served.failure().code == Code::already_exists && options_.host_rule == HostRule::always && !std::exchange(told_of_taken_port_, true))
-        log_.warning(fmt::format("port {} of this machine is taken already: this node does not serve the rendezvous, and joins whoever does so there; if it is another program's, end that, or give another port",
-                                 options_.endpoint->port));
+      if (served.failure().code == Code::already_exists && options_.host_rule == HostRule::always &&
+          !std::exchange(told_of_taken_port_, true))
+        log_.warning(fmt::format(
+            "port {} of this machine is taken already: this node does not serve the rendezvous, and joins whoever does so there; if it is another program's, end that, or give another port",
+            options_.endpoint->port));
       if (served.failure().code == Code::already_exists) return false;
       return served.failure();
     }
@@ -205,11 +218,9 @@ class Agent {
               feed(LinkDown{why});
               // The host may have been another process of this machine: whoever binds the port first goes on. Or the
               // name was not published yet, and leads here now.
-              if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never)
-                asio::post(loop_, [this] { take_over(); });
+              if (options_.endpoint && !coordinator_ && options_.host_rule != HostRule::never) asio::post(loop_, [this] { take_over(); });
             },
-            [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); },
-            [this] { end_if_allowed(); }};
+            [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }, [this] { end_if_allowed(); }};
   }
 
   // The loop does not wait for name servers: signals come, and workers may run.
@@ -256,8 +267,7 @@ class Agent {
       log_context_->generation = supervisor_.last_generation().number;
       if (supervisor_.last_generation() != before) reporter_.began(std::get<World>(std::get<CoordinatorSaid>(event).message), supervisor_);
       side_doors_.saw(event, actions, supervisor_);
-      for (const Action& action : actions)
-        std::visit([this](const auto& a) { perform(a); }, action);
+      for (const Action& action : actions) std::visit([this](const auto& a) { perform(a); }, action);
     }
     busy_ = false;
     if (const auto at = supervisor_.wake_at(); at && !finished_) {
@@ -302,22 +312,27 @@ class Agent {
     // Of several agents on one machine, only that of rank 0 keeps it: its worker may not allow the reuse of addresses.
     const bool is_for_here = options_.node_rank <= 0;
     if (is_first && is_for_here && !port_.is_held())
-      log_.warning(fmt::format("--master_port {} is in use on this machine: the worker of rank 0 will not be able to listen there; end who has it, or give another port",
-                               *options_.master_port));
+      log_.warning(fmt::format(
+          "--master_port {} is in use on this machine: the worker of rank 0 will not be able to listen there; end who has it, or give another port",
+          *options_.master_port));
     if (!is_for_here) port_.release();
   }
 
   void perform(const Spawn& a) {
     port_.release();
     // One attempt has the files of one process of each worker.
-    if (std::exchange(spawned_for_, a.world.generation) != a.world.generation || spawned_.contains(a.worker)) output_->begin_attempt(), spawned_.clear();
+    if (std::exchange(spawned_for_, a.world.generation) != a.world.generation || spawned_.contains(a.worker))
+      output_->begin_attempt(), spawned_.clear();
     spawned_.insert(a.worker);
     const Rank placed{a.world.seat.base_rank + a.place};
     const Path error_file = output_->error_file(a.worker);
     const WorkerSetting worker{options_, a.world, run_, incarnation_.node, a.worker, a.node_restarts, socket(), a.place, error_file};
     const WorkerStreams streams = output_->open(a.worker, placed);
-    const Execution execution{setting_.command.path, worker_arguments(setting_.command, options_.program, a.worker),
-                              worker_environment(setting_.environment, worker), streams.out.get(), streams.err.get(),
+    const Execution execution{setting_.command.path,
+                              worker_arguments(setting_.command, options_.program, a.worker),
+                              worker_environment(setting_.environment, worker),
+                              streams.out.get(),
+                              streams.err.get(),
                               setting_.cpus.empty() ? Cpus{} : setting_.cpus[a.worker.value()]};
     const LocalRank rank = a.worker;
     auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
@@ -335,7 +350,9 @@ class Agent {
       log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
     reporter_.started(rank, placed, (*child)->pid(), error_file, output_->layout().base() != setting_.directory);
     (*child)->on_held([this, rank](pid_t tracer) {
-      log_.warning(fmt::format("worker {} of this node has ended, and process {} (a debugger?) holds it: the job waits until that lets go of it or ends", rank.value(), tracer));
+      log_.warning(fmt::format(
+          "worker {} of this node has ended, and process {} (a debugger?) holds it: the job waits until that lets go of it or ends",
+          rank.value(), tracer));
     });
     feed(WorkerStarted{rank, (*child)->pid()});
     if (options_.hang_timeout > Duration{0} && options_.hang_sign == HangSign::output) watch_output();
@@ -348,7 +365,8 @@ class Agent {
     output_watch_.async_wait([this](const boost::system::error_code& error) {
       if (error || children_.empty()) return;
       for (const auto& [worker, child] : children_)
-        if (const std::uintmax_t bytes = output_->bytes_of(worker); std::exchange(bytes_seen_[worker], bytes) != bytes) feed(WorkerWrote{worker});
+        if (const std::uintmax_t bytes = output_->bytes_of(worker); std::exchange(bytes_seen_[worker], bytes) != bytes)
+          feed(WorkerWrote{worker});
       watch_output();
     });
   }
@@ -373,9 +391,12 @@ class Agent {
       const auto owner = local_rank_of(pid);
       return owner && std::find(a.stay.begin(), a.stay.end(), *owner) != a.stay.end();
     });
-    if (ended.killed > 0) log_.info(fmt::format("ended what workers had left behind: {} process{}", ended.killed, ended.killed == 1 ? "" : "es"));
+    if (ended.killed > 0)
+      log_.info(fmt::format("ended what workers had left behind: {} process{}", ended.killed, ended.killed == 1 ? "" : "es"));
     if (!ended.remain.empty())
-      log_.warning(fmt::format("of what workers had left behind, these processes hang in the kernel: {}; what they hold (a device, a port) may be missed", fmt::join(ended.remain, ", ")));
+      log_.warning(fmt::format(
+          "of what workers had left behind, these processes hang in the kernel: {}; what they hold (a device, a port) may be missed",
+          fmt::join(ended.remain, ", ")));
   }
   void perform(const TakeStacks& a) {
     const auto child = children_.find(a.worker);
@@ -434,9 +455,7 @@ class Agent {
     if (pidfd < 0) return;
     guard_watch_.assign(pidfd);
     guard_watch_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
-      if (!error)
-        log_.warning(
-            "the guard process was killed: the job goes on, but if this elrun is killed too, its workers stay behind");
+      if (!error) log_.warning("the guard process was killed: the job goes on, but if this elrun is killed too, its workers stay behind");
     });
   }
 
@@ -473,7 +492,7 @@ class Agent {
   std::deque<Event> events_;
   bool busy_ = false, link_is_up_ = false;
   bool finished_ = false, reported_ = false, lingered_ = false;  // the end: no worker is left, all is said, others had their time
-  NameLookup lookup_{loop_};  // whether the coordinator's name leads to this machine now
+  NameLookup lookup_{loop_};                                     // whether the coordinator's name leads to this machine now
   bool looking_up_ = false, told_of_taken_port_ = false;
   Finish finish_;  // once finished_
   int exit_code_ = exit_code::internal;
@@ -487,7 +506,7 @@ class Agent {
   asio::steady_timer output_watch_{loop_};
   std::map<LocalRank, std::uintmax_t> bytes_seen_;
   std::map<LocalRank, std::string> never_ran_;  // why a worker could not be executed
-  Generation spawned_for_{};  // whose workers are the attempt at hand
+  Generation spawned_for_{};                    // whose workers are the attempt at hand
   std::set<LocalRank> spawned_;
   Orphans orphans_{loop_, clock_, [this](pid_t pid) { return is_known(pid); }};
   std::unique_ptr<WorkerServer> server_;
@@ -504,7 +523,8 @@ int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogS
   const bool meets_others = setting.options.endpoint || !setting.options.etcd.empty();
   if (meets_others && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
   if (meets_others && setting.options.host_rule != HostRule::never)
-    if (const std::string warning = descriptors_warning(raise_descriptors(), setting.options.round.nodes_max); !warning.empty()) log.warning(warning);
+    if (const std::string warning = descriptors_warning(raise_descriptors(), setting.options.round.nodes_max); !warning.empty())
+      log.warning(warning);
   return Agent{std::move(setting), guard, clock, lines}.run();
 }
 
@@ -514,8 +534,13 @@ int run_store(const StoreOptions& options, std::uint64_t generation_floor, const
   if (!access_is_sound(options.access, clock, log)) return exit_code::contradiction;
   raise_descriptors();
   asio::io_context loop{1};
-  const auto coordinator =
-      Coordinator::create(loop, clock, log, {.run = options.run, .nodes_min = options.nodes_min, .nodes_max = options.nodes_max, .timeouts = options.timeouts, .access = options.access, .generation_floor = generation_floor});
+  const auto coordinator = Coordinator::create(loop, clock, log,
+                                               {.run = options.run,
+                                                .nodes_min = options.nodes_min,
+                                                .nodes_max = options.nodes_max,
+                                                .timeouts = options.timeouts,
+                                                .access = options.access,
+                                                .generation_floor = generation_floor});
   const auto port = coordinator->serve(options.host, options.port);
   if (!port) return log.error(message(port.failure())), exit_code::contradiction;
   int code = 0;

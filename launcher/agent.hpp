@@ -16,8 +16,8 @@ struct AgentSetting {
   LaunchOptions options;
   Command command;
   Variables environment;
-  Path directory;  ///< Private to this agent; the guard or the caller removes it.
-  std::vector<Cpus> cpus{};  ///< Of each worker, by local rank; empty: as the agent.
+  Path directory;                      ///< Private to this agent; the guard or the caller removes it.
+  std::vector<Cpus> cpus{};            ///< Of each worker, by local rank; empty: as the agent.
   std::uint64_t generation_floor = 0;  ///< Of a coordinator in this process: generations are counted on from it.
 };
 

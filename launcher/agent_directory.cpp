@@ -20,7 +20,8 @@ std::vector<std::string> places(const Variables& environment) {
   std::vector<std::string> all;
   if (const auto runtime = environment.find("XDG_RUNTIME_DIR"); runtime != environment.end()) all.push_back(runtime->second);
   std::error_code error;
-  for (const std::string& place : {std::string{"/tmp"}, std::string{"/run"}, std::string{"/dev/shm"}, std::filesystem::current_path(error).string()})
+  for (const std::string& place :
+       {std::string{"/tmp"}, std::string{"/run"}, std::string{"/dev/shm"}, std::filesystem::current_path(error).string()})
     all.push_back(place);
   std::erase_if(all, [](const std::string& place) { return place.empty() || place.size() > place_size_max; });
   return all;
@@ -48,7 +49,8 @@ std::vector<Path> agent_directories(const Variables& environment) {
   if (environment.contains("XDG_RUNTIME_DIR") && !where.empty() && ::access(where.front().c_str(), W_OK) == 0) where.resize(1);
   for (const std::string& place : where) {
     std::error_code error;
-    for (std::filesystem::directory_iterator entry{place, error}, end; !error && entry != end && all.size() < agent_directories_max; entry.increment(error))
+    for (std::filesystem::directory_iterator entry{place, error}, end; !error && entry != end && all.size() < agent_directories_max;
+         entry.increment(error))
       if (entry->path().filename().native().starts_with(prefix) && is_own_directory(entry->path())) all.push_back(entry->path());
   }
   std::sort(all.begin(), all.end());

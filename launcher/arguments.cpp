@@ -36,7 +36,8 @@ bool ends_or_is_unknown(std::span<const std::string> rest) {
 
 // Whether what stands behind an option that nobody knows is its value, and not the program: an option of elrun's follows.
 bool is_value_of_unknown(std::span<const std::string> rest) {
-  return rest.size() > 1 && !looks_like_option(rest[0]) && !rest[0].ends_with(".py") && rest[1].starts_with("--") && !ends_or_is_unknown(rest.subspan(1));
+  return rest.size() > 1 && !looks_like_option(rest[0]) && !rest[0].ends_with(".py") && rest[1].starts_with("--") &&
+         !ends_or_is_unknown(rest.subspan(1));
 }
 
 }  // namespace
@@ -141,10 +142,9 @@ void Arguments::read(std::span<const std::string> words, Problems& problems, std
     }
     // `--rdzv_id $ID --rdzv_backend $BACKEND` is written by many, and a shell leaves out what is not set.
     const bool may_be_unset = option->name.starts_with("rdzv_");
-    if (!value && may_be_unset && i + 1 < words.size() && words[i + 1].ends_with(".py") &&
-        ends_or_is_unknown(words.subspan(i + 2))) {
-      notes.push_back(fmt::format("--{} has no value and counts as not given; {} is taken as the program; an unset variable?",
-                                  option->name, words[i + 1]));
+    if (!value && may_be_unset && i + 1 < words.size() && words[i + 1].ends_with(".py") && ends_or_is_unknown(words.subspan(i + 2))) {
+      notes.push_back(fmt::format("--{} has no value and counts as not given; {} is taken as the program; an unset variable?", option->name,
+                                  words[i + 1]));
       ++i;
       break;
     }
@@ -163,8 +163,7 @@ void Arguments::read(std::span<const std::string> words, Problems& problems, std
   program_.emplace();
   program_->name = words[i];
   program_->arguments.assign(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
-  if (trimmed(program_->name).empty())
-    problems.usage("the program's name is blank; a backslash followed by blanks, or an unset variable?");
+  if (trimmed(program_->name).empty()) problems.usage("the program's name is blank; a backslash followed by blanks, or an unset variable?");
 }
 
 }  // namespace elrun::inline v0::launcher

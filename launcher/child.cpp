@@ -42,7 +42,7 @@ struct Prepared {
   char* const* arguments;
   char* const* environment;
   int guard_line;
-  int out, err, in;  // -1: inherited
+  int out, err, in;       // -1: inherited
   const cpu_set_t* cpus;  // none: as the agent
   std::size_t cpus_bytes;
   const rlimit* descriptors;
@@ -87,8 +87,8 @@ Ending ending_of(const siginfo_t& info) {
 
 }  // namespace
 
-Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const Guard& guard,
-                                            const Execution& execution, std::function<void(Ending)> ended) {
+Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const Guard& guard, const Execution& execution,
+                                            std::function<void(Ending)> ended) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : execution.environment) variables.push_back(fmt::format("{}={}", name, value));
   std::vector<char*> arguments, environment;
@@ -98,7 +98,8 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   environment.push_back(nullptr);
 
   const int cpu_limit = execution.cpus.empty() ? 0 : static_cast<int>(*execution.cpus.rbegin()) + 1;
-  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus{cpu_limit > 0 ? CPU_ALLOC(cpu_limit) : nullptr, [](cpu_set_t* set) { CPU_FREE(set); }};
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> cpus{cpu_limit > 0 ? CPU_ALLOC(cpu_limit) : nullptr,
+                                                              [](cpu_set_t* set) { CPU_FREE(set); }};
   const std::size_t cpus_bytes = CPU_ALLOC_SIZE(cpu_limit);
   if (cpus) {
     CPU_ZERO_S(cpus_bytes, cpus.get());
@@ -113,7 +114,8 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err, execution.in, cpus.get(), cpus_bytes, &descriptors_at_start(), writing.get()});
+  const pid_t pid = spawn({execution.path.c_str(), arguments.data(), environment.data(), guard.line(), execution.out, execution.err,
+                           execution.in, cpus.get(), cpus_bytes, &descriptors_at_start(), writing.get()});
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   writing = Fd{};
@@ -131,8 +133,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   return std::unique_ptr<Child>{new Child{loop, guard, pid, pidfd, exec_error, std::move(ended)}};
 }
 
-Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error,
-             std::function<void(Ending)> ended)
+Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended)
     : guard_{guard}, pid_{pid}, exec_error_{exec_error}, watch_{loop, pidfd}, look_again_{loop}, ended_{std::move(ended)} {
   watch();
 }
@@ -141,7 +142,8 @@ void Child::watch() {
   watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
     if (error) return;  // the child is being destroyed
     siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) return ended_(ending_of(info));
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+      return ended_(ending_of(info));
     // It has ended, and a debugger that holds it has not let go of it yet.
     if (++looks_ == looks_before_told && held_) held_(tracer_of(pid_));
     look_again_.expires_after(held_look_interval);

@@ -35,8 +35,8 @@ class Child {
   /// Starts the process; `ended` is called on the loop, once, and may not destroy the child. A program that cannot be
   /// executed is a child that ended with 126 or 127, as under a shell. Fails only when the system has no room for a
   /// process.
-  static Result<std::unique_ptr<Child>> start(boost::asio::io_context& loop, const Guard& guard,
-                                              const Execution& execution, std::function<void(Ending)> ended);
+  static Result<std::unique_ptr<Child>> start(boost::asio::io_context& loop, const Guard& guard, const Execution& execution,
+                                              std::function<void(Ending)> ended);
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -53,8 +53,7 @@ class Child {
   void abandon();
 
  private:
-  Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error,
-        std::function<void(Ending)> ended);
+  Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended);
   void watch();
   const Guard& guard_;
   pid_t pid_;

@@ -81,10 +81,10 @@ void Chronicle::note_event(const Turn& turn) {
   } else if (const auto* ended = std::get_if<WorkerEnded>(&turn.event)) {
     note_end(*ended, turn.now);
   } else if (const auto* said = std::get_if<CoordinatorSaid>(&turn.event)) {
-    if (const auto* world = std::get_if<World>(&said->message); world != nullptr && world->generation == turn.supervisor.last_generation() && world->generation != record_.world.generation)
+    if (const auto* world = std::get_if<World>(&said->message);
+        world != nullptr && world->generation == turn.supervisor.last_generation() && world->generation != record_.world.generation)
       began_generation(turn, *world);
-    else if (const auto* waiting = std::get_if<Waiting>(&said->message))
-      record_.waiting_for = waiting->why.substr(0, text_max);
+    else if (const auto* waiting = std::get_if<Waiting>(&said->message)) record_.waiting_for = waiting->why.substr(0, text_max);
     else if (const auto* revoke = std::get_if<Revoke>(&said->message); revoke != nullptr && revoke->generation == record_.world.generation)
       note_revoke(*revoke, turn.now);
     else if (const auto* resumed = std::get_if<Resumed>(&said->message); resumed != nullptr && resumed->fresh)

@@ -31,10 +31,10 @@ struct WorkerRecord {
   std::int64_t pid = 0;
   State state = State::starting;
   std::uint32_t rank = 0;  ///< Of one that is still coming: the one that its environment names.
-  bool is_job = false;  ///< It uses libelrun's Job.
+  bool is_job = false;     ///< It uses libelrun's Job.
 };
 inline constexpr std::array worker_states{WorkerRecord::State::starting, WorkerRecord::State::running, WorkerRecord::State::done,
-                                   WorkerRecord::State::failed};
+                                          WorkerRecord::State::failed};
 [[nodiscard]] std::string_view word_of(WorkerRecord::State state);
 [[nodiscard]] std::string_view word_of(Supervisor::Phase phase);
 
@@ -46,16 +46,16 @@ inline constexpr std::array<double, 12> step_bounds{0.001, 0.003, 0.01, 0.03, 0.
 struct NodeRecord {
   Instant began{};
   Supervisor::Phase phase = Supervisor::Phase::joining;
-  World world;                        ///< The newest that this node took part in; generation 0: none yet
+  World world;                                    ///< The newest that this node took part in; generation 0: none yet
   std::map<std::uint32_t, WorkerRecord> workers;  ///< By local rank: those that are there, in `world` or on their way to the next one.
-  bool connected = false;             ///< To a coordinator.
-  std::string waiting_for;            ///< Empty when nothing is waited for.
-  std::string last_failure;           ///< The newest, in words; empty: none
+  bool connected = false;                         ///< To a coordinator.
+  std::string waiting_for;                        ///< Empty when nothing is waited for.
+  std::string last_failure;                       ///< The newest, in words; empty: none
 
   std::uint64_t coordinator_changes = 0;
-  std::uint64_t node_restarts = 0;                             ///< Generations that ended by this node's own workers.
-  std::map<EndCause, std::uint64_t> worker_restarts;           ///< Workers started again.
-  std::map<std::pair<int, int>, std::uint64_t> worker_exits;   ///< By exit code and signal; one of the two is 0.
+  std::uint64_t node_restarts = 0;                            ///< Generations that ended by this node's own workers.
+  std::map<EndCause, std::uint64_t> worker_restarts;          ///< Workers started again.
+  std::map<std::pair<int, int>, std::uint64_t> worker_exits;  ///< By exit code and signal; one of the two is 0.
   std::map<Meeting, std::uint64_t> meetings;
   Histogram meeting_seconds{meeting_bounds};
   std::map<EndCause, Histogram> recovery_seconds;  ///< From the first sign of a loss to the next generation's workers.
@@ -64,7 +64,7 @@ struct NodeRecord {
   std::uint64_t last_step = 0;  ///< Number of the newest.
   std::optional<Instant> last_step_at;
   std::int64_t last_step_wall_ns = 0;
-  Instant last_decided_at{};  ///< Of the newest step of any generation; once `steps` is above 0.
+  Instant last_decided_at{};            ///< Of the newest step of any generation; once `steps` is above 0.
   Histogram step_seconds{step_bounds};  ///< Between two decided steps of one generation.
 };
 
@@ -93,7 +93,7 @@ class Chronicle {
   NodeRecord record_;
   std::optional<Instant> waits_since_;  // for a world
   std::optional<Instant> lost_at_;
-  std::optional<EndCause> end_cause_;   // of the newest generation
+  std::optional<EndCause> end_cause_;    // of the newest generation
   std::optional<EndCause> start_cause_;  // why workers are started; none: for the first time
   bool own_failure_ = false;
 };

@@ -10,7 +10,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::uint16_t operator_port = 23456;  // of PyTorchJob, unless its manifest says otherwise
+constexpr std::uint16_t operator_port = 23456;         // of PyTorchJob, unless its manifest says otherwise
 constexpr std::uint16_t scheduled_port_first = 20000;  // below the ports that Linux gives to connections, 32768 and up
 constexpr std::uint64_t scheduled_ports = 12000;
 
@@ -137,8 +137,7 @@ std::optional<PodName> pod_name(const Variables& environment, std::string_view h
   if (!index || !stem.ends_with('-') || !host_is_plain(host_name)) return std::nullopt;
   if (stem.ends_with("-master-") && *index == 0)
     return PodName{std::string{host_name}, operator_port, fmt::format("{}worker-0", stem.substr(0, stem.size() - 7))};
-  if (stem.ends_with("-worker-"))
-    return PodName{fmt::format("{}0", stem), operator_port, *index == 0 ? fmt::format("{}1", stem) : ""};
+  if (stem.ends_with("-worker-")) return PodName{fmt::format("{}0", stem), operator_port, *index == 0 ? fmt::format("{}1", stem) : ""};
   const std::string full = name_with_domain(host_name, hosts_file);
   if (full.empty() || !numbered(stem.substr(0, stem.size() - 1)).number) return std::nullopt;  // X-0-N: a JobSet's
   const std::string_view domain = std::string_view{full}.substr(host_name.size() + 1);

@@ -26,9 +26,10 @@ std::uint64_t raise_descriptors() {
 
 std::string descriptors_warning(std::uint64_t limit, std::uint32_t nodes) {
   if (nodes + descriptors_besides <= limit) return {};
-  return fmt::format("this process may have {} files open (ulimit -Hn), too few for {} nodes: nodes beyond that are turned away. Raise the limit, "
-                     "or let another machine serve the rendezvous",
-                     limit, nodes);
+  return fmt::format(
+      "this process may have {} files open (ulimit -Hn), too few for {} nodes: nodes beyond that are turned away. Raise the limit, "
+      "or let another machine serve the rendezvous",
+      limit, nodes);
 }
 
 }  // namespace elrun::inline v0::launcher

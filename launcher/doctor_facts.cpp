@@ -18,8 +18,8 @@
 #include <fstream>
 #include <memory>
 
-#include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
+#include <boost/asio/io_context.hpp>
 
 #include "launcher/agent_directory.hpp"
 #include "launcher/host.hpp"
@@ -84,10 +84,8 @@ DialFact dial(const std::string& host, std::uint16_t port, bool has_tls, const C
   int error = 0;
   socklen_t size = sizeof error;
   (void)::getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error == ECONNREFUSED)
-    fact.behind = Behind::nobody;
-  else if (error == 0)
-    fact.behind = has_tls ? Behind::somebody : greet(socket->get(), deadline, clock);
+  if (error == ECONNREFUSED) fact.behind = Behind::nobody;
+  else if (error == 0) fact.behind = has_tls ? Behind::somebody : greet(socket->get(), deadline, clock);
   return fact;
 }
 
@@ -113,7 +111,8 @@ std::vector<DeviceFact> devices() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder{::opendir("/dev"), ::closedir};
   while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
     const std::string name{entry->d_name};
-    if (!name.starts_with("nvidia") || name.size() == 6 || name.size() > 10 || name.find_first_not_of("0123456789", 6) != std::string::npos) continue;
+    if (!name.starts_with("nvidia") || name.size() == 6 || name.size() > 10 || name.find_first_not_of("0123456789", 6) != std::string::npos)
+      continue;
     const Fd device{::open(("/dev/" + name).c_str(), O_RDWR | O_CLOEXEC)};
     all.push_back({static_cast<std::uint32_t>(std::stoul(name.substr(6))), device ? std::string{} : from_errno(errno, "open it").what});
   }
@@ -191,7 +190,8 @@ PathFact try_agent_directory(const Variables& environment) {
   return fact;
 }
 
-void look_at_machine(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name, DoctorFacts& facts) {
+void look_at_machine(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name,
+                     DoctorFacts& facts) {
   const Instant first = clock.now();
   facts.monotonic_clock_rises = clock.now() >= first;
   facts.wall_seconds = clock.wall_ns() / 1'000'000'000;
@@ -223,14 +223,18 @@ void look_at_meeting(const LaunchOptions& options, const Clock& clock, DoctorFac
   const bool has_tls = options.access.has_tls();
   if (options.endpoint) {
     facts.endpoint = look_at(*options.endpoint, has_tls, clock);
-    const auto place = host_place(*options.endpoint, options.host_rule, {facts.own_name.name, facts.own_addresses, facts.endpoint->name.addresses});
+    const auto place =
+        host_place(*options.endpoint, options.host_rule, {facts.own_name.name, facts.own_addresses, facts.endpoint->name.addresses});
     if (place) facts.endpoint_port_problem = problem_of_port(place->listen, options.endpoint->port);
   }
   for (const Endpoint& server : options.etcd) facts.etcd.push_back(look_at(server, has_tls, clock));
   if (options.master_port && options.node_rank <= 0) facts.master_port_problem = problem_of_port("0.0.0.0", *options.master_port);
-  if (options.side.health) facts.health_port_problem = problem_of_port(options.side.health->host.empty() ? "0.0.0.0" : options.side.health->host, options.side.health->port);
+  if (options.side.health)
+    facts.health_port_problem =
+        problem_of_port(options.side.health->host.empty() ? "0.0.0.0" : options.side.health->host, options.side.health->port);
   if (!options.endpoint && options.etcd.empty()) return;
-  if (const auto credentials = read_credentials(options.access, options.etcd.empty() ? AccessPeer::coordinator : AccessPeer::etcd); !credentials.ok())
+  if (const auto credentials = read_credentials(options.access, options.etcd.empty() ? AccessPeer::coordinator : AccessPeer::etcd);
+      !credentials.ok())
     facts.access_problems.push_back(credentials.failure().what);
   facts.access_warnings = access_warnings(options.access, facts.wall_seconds);
 }

@@ -7,7 +7,8 @@
 namespace elrun::inline v0::launcher {
 
 /// `elrun_name` is what this program was called by: an interpreter may stand beside it.
-[[nodiscard]] DoctorFacts gather_facts(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name);
+[[nodiscard]] DoctorFacts gather_facts(const DoctorOptions& options, const Variables& environment, const Clock& clock,
+                                       std::string_view elrun_name);
 
 /// `elrun doctor`: prints a line for each finding; returns the exit code.
 [[nodiscard]] int run_doctor(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name);

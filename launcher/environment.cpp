@@ -25,7 +25,8 @@ std::string device_of(const Variables& variables, std::uint32_t local_rank) {
 // Fit for a variable of the environment: a shell may print it, and it may quote what a worker wrote.
 std::string one_line(const std::string& text) {
   std::string line = text.substr(0, cause_max);
-  std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   return line;
 }
 
@@ -80,9 +81,7 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
 
 std::string substitute_macros(std::string_view text, LocalRank local_rank) {
   constexpr std::string_view name = "local_rank";
-  const auto is_word = [](char c) {
-    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  };
+  const auto is_word = [](char c) { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   std::string out;
   while (!text.empty()) {
     const std::string_view rest = text.substr(1);
@@ -90,8 +89,7 @@ std::string substitute_macros(std::string_view text, LocalRank local_rank) {
       out += text[0], text.remove_prefix(1);
     } else if (rest.starts_with('$')) {
       out += '$', text.remove_prefix(2);
-    } else if (rest.starts_with('{') && rest.substr(1).starts_with(name) &&
-               rest.substr(1 + name.size()).starts_with('}')) {
+    } else if (rest.starts_with('{') && rest.substr(1).starts_with(name) && rest.substr(1 + name.size()).starts_with('}')) {
       out += std::to_string(local_rank.value()), text.remove_prefix(3 + name.size());
     } else if (rest.starts_with(name) && (rest.size() == name.size() || !is_word(rest[name.size()]))) {
       out += std::to_string(local_rank.value()), text.remove_prefix(1 + name.size());
@@ -128,7 +126,8 @@ Search search(const std::string& name, const Variables& environment, const LookU
 }
 
 // What a first line names that is never Python.
-constexpr std::array others{"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "csh", "tcsh", "perl", "ruby", "node", "lua", "php", "awk", "gawk", "julia", "Rscript"};
+constexpr std::array others{"sh",   "bash", "dash", "ash", "ksh", "mksh", "zsh",  "fish",  "csh",    "tcsh",
+                            "perl", "ruby", "node", "lua", "php", "awk",  "gawk", "julia", "Rscript"};
 
 // For --run_path: the file as __main__, and what ends it written where torch's own recorder would write it.
 constexpr const char* run_recorded = R"(import json, os, runpy, sys, time, traceback
@@ -182,30 +181,26 @@ std::vector<std::string> interpreters_beside(std::string_view elrun_name, const 
 
 }  // namespace
 
-std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment,
-                                                 const LookUp& look_up, std::string_view elrun_name) {
+std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment, const LookUp& look_up,
+                                                 std::string_view elrun_name) {
   if (program.kind == Program::Kind::executable) {
     const Search found = search(program.name, environment, look_up);
     if (found.kind == FileKind::executable) return Command{found.path, {program.name}};
     if (found.kind == FileKind::not_executable)
-      return NoCommand{
-          exit_code::cannot_execute,
-          fmt::format("{}: cannot be executed; is it a file with the x bit (chmod +x), for this machine?", found.path)};
-    return NoCommand{exit_code::not_found,
-                     fmt::format("{}: not found{}", program.name,
-                                 program.name.find('/') != std::string::npos
-                                     ? ""
-                                     : " on PATH; a program of the current folder is ./" + program.name)};
+      return NoCommand{exit_code::cannot_execute,
+                       fmt::format("{}: cannot be executed; is it a file with the x bit (chmod +x), for this machine?", found.path)};
+    return NoCommand{
+        exit_code::not_found,
+        fmt::format("{}: not found{}", program.name,
+                    program.name.find('/') != std::string::npos ? "" : " on PATH; a program of the current folder is ./" + program.name)};
   }
   const FoundFile script = program.kind == Program::Kind::module ? FoundFile{FileKind::executable} : look_up(program.name);
   if (script.head.starts_with("\177ELF"))
     return NoCommand{exit_code::cannot_execute,
                      fmt::format("{}: is a program, not a Python script; put --no_python before it", program.name)};
   if (script.kind == FileKind::missing)
-    return NoCommand{
-        exit_code::no_input,
-        fmt::format("{}: no such script; for a program that is not Python give --no_python, for a module -m",
-                    program.name)};
+    return NoCommand{exit_code::no_input,
+                     fmt::format("{}: no such script; for a program that is not Python give --no_python, for a module -m", program.name)};
   std::vector<std::string> candidates;
   const auto variable = [&](const char* name) {
     const auto found = environment.find(name);
@@ -231,11 +226,9 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
                                     program.name, other);
     return command;
   }
-  return NoCommand{
-      exit_code::not_found,
-      fmt::format(
-          "no Python found (looked for {}); set PYTHON_EXEC, or give --no_python for a program that is not Python",
-          fmt::join(candidates, ", "))};
+  return NoCommand{exit_code::not_found,
+                   fmt::format("no Python found (looked for {}); set PYTHON_EXEC, or give --no_python for a program that is not Python",
+                               fmt::join(candidates, ", "))};
 }
 
 std::vector<std::string> worker_arguments(const Command& command, const Program& program, LocalRank local_rank) {

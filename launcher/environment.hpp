@@ -55,10 +55,9 @@ struct NoCommand {
 /// Finds the executable (PATH), or the interpreter: $PYTHON_EXEC; the one beside elrun, as `elrun_name` was called, where that
 /// is a virtual environment, and beside a link called torchrun also where no environment is active; $VIRTUAL_ENV/bin/python;
 /// python3 or python on PATH.
-[[nodiscard]] std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment,
-                                                               const LookUp& look_up, std::string_view elrun_name);
+[[nodiscard]] std::variant<Command, NoCommand> resolve_command(const Program& program, const Variables& environment, const LookUp& look_up,
+                                                               std::string_view elrun_name);
 /// The arguments of one worker.
-[[nodiscard]] std::vector<std::string> worker_arguments(const Command& command, const Program& program,
-                                                        LocalRank local_rank);
+[[nodiscard]] std::vector<std::string> worker_arguments(const Command& command, const Program& program, LocalRank local_rank);
 
 }  // namespace elrun::inline v0::launcher

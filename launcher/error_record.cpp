@@ -50,7 +50,8 @@ std::string last_line(std::string_view text) {
 
 std::string one_line(std::string text) {
   text.resize(std::min(text.size(), death_line_max));
-  std::replace_if(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   return text;
 }
 
@@ -80,9 +81,9 @@ std::optional<ErrorRecord> read_error_record(std::string_view text) {
 }
 
 std::string error_record_of(const WorkerDeath& death) {
-  const std::string error = !death.error.empty()
-                                ? death.error
-                                : fmt::format("rank {} on {} ended by {}", death.rank, death.host, describe({death.exit_code, death.signal}));
+  const std::string error =
+      !death.error.empty() ? death.error
+                           : fmt::format("rank {} on {} ended by {}", death.rank, death.host, describe({death.exit_code, death.signal}));
   const Json record{{"message",
                      {{"message", error},
                       {"errorCode", death.signal != 0 ? -death.signal : death.exit_code},
@@ -98,7 +99,8 @@ std::int64_t failed_at(const ErrorRecord& record, const RecordTimes& times) {
   const std::int64_t begin = *record.seconds * second;
   if (begin <= times.started - second || begin > times.ended) return times.ended;
   // Written in the next second it was still raised in this one; much later it is no longer the writing of the failure.
-  const std::int64_t raised = times.written >= begin && times.written < begin + 2 * second ? std::min(times.written, begin + second - 1) : begin;
+  const std::int64_t raised =
+      times.written >= begin && times.written < begin + 2 * second ? std::min(times.written, begin + second - 1) : begin;
   return std::clamp(raised, times.started, times.ended);
 }
 

@@ -14,7 +14,7 @@ struct EventSource {
   RunId run;
   std::string host;
   std::string role;
-  std::string entry_point;   ///< The program
+  std::string entry_point;  ///< The program
   std::string rdzv_backend;
 };
 
@@ -25,16 +25,16 @@ struct WorkerEvent {
     std::int64_t pid = 0;
     std::optional<int> exit_code;  ///< Of a worker that failed; minus its signal
   };
-  std::string state;             ///< RENDEZVOUS, ASSIGN_WORKER_RANKS, START, SUCCEEDED, FAILED, TERMINATED
+  std::string state;  ///< RENDEZVOUS, ASSIGN_WORKER_RANKS, START, SUCCEEDED, FAILED, TERMINATED
   std::optional<Worker> worker;
   std::uint32_t group_rank = 0;
   std::uint32_t nodes = 1;
   std::uint32_t world_size = 1;
-  std::uint32_t restarts = 0;    ///< Of this node's own workers, as TORCHELASTIC_RESTART_COUNT
+  std::uint32_t restarts = 0;  ///< Of this node's own workers, as TORCHELASTIC_RESTART_COUNT
   std::int64_t wall_ns = 0;
-  Duration run_time{};           ///< Of the agent so far
-  Duration took{};               ///< A rendezvous
-  std::string error;             ///< Of what failed; may be empty
+  Duration run_time{};  ///< Of the agent so far
+  Duration took{};      ///< A rendezvous
+  std::string error;    ///< Of what failed; may be empty
 };
 
 /// One line without newline.

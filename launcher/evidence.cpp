@@ -41,7 +41,9 @@ void for_each_line(std::string_view text, Use use) {
 }
 
 // A cgroup's name is below its mount point, or outside what is mounted here: `/../..`.
-Path below(const Path& root, std::string_view name) { return name.find("..") != std::string_view::npos ? root : root / Path{name}.relative_path(); }
+Path below(const Path& root, std::string_view name) {
+  return name.find("..") != std::string_view::npos ? root : root / Path{name}.relative_path();
+}
 
 }  // namespace
 
@@ -71,14 +73,18 @@ std::optional<std::uint64_t> oom_kills_of(std::string_view text) {
 
 std::string evidence_of(const Ending& ending, const Circumstances& s) {
   if (ending.signal == SIGKILL && s.oom_kills > 0)
-    return fmt::format("the kernel killed it for want of memory ({} counts {} more oom_kill{}); give the container more memory, or the program less to hold",
-                       s.oom_counter, s.oom_kills, s.memory_limit ? fmt::format(", the limit is {}", for_people(*s.memory_limit)) : "");
+    return fmt::format(
+        "the kernel killed it for want of memory ({} counts {} more oom_kill{}); give the container more memory, or the program less to hold",
+        s.oom_counter, s.oom_kills, s.memory_limit ? fmt::format(", the limit is {}", for_people(*s.memory_limit)) : "");
   if (ending.signal == SIGBUS && s.shm_bytes && *s.shm_bytes < shm_small)
-    return fmt::format("/dev/shm was probably full: it has {}, {} free now, and torch's data loaders pass tensors through it; make it larger "
-                       "(docker --shm-size, in Kubernetes an emptyDir of medium Memory at /dev/shm)",
-                       for_people(*s.shm_bytes), for_people(s.shm_free.value_or(0)));
+    return fmt::format(
+        "/dev/shm was probably full: it has {}, {} free now, and torch's data loaders pass tensors through it; make it larger "
+        "(docker --shm-size, in Kubernetes an emptyDir of medium Memory at /dev/shm)",
+        for_people(*s.shm_bytes), for_people(s.shm_free.value_or(0)));
   if (!ending.ok() && !s.full_log_directory.empty())
-    return fmt::format("the disk of its log files is full ({}): what it wrote there failed; make room, or give --tee, whose files elrun writes", s.full_log_directory);
+    return fmt::format(
+        "the disk of its log files is full ({}): what it wrote there failed; make room, or give --tee, whose files elrun writes",
+        s.full_log_directory);
   return {};
 }
 
@@ -124,7 +130,8 @@ Circumstances MemoryWatch::since(std::uint64_t oom_kills_before, const Path& log
   struct statvfs shm {};
   if (::statvfs("/dev/shm", &shm) == 0) s.shm_bytes = shm.f_blocks * shm.f_frsize, s.shm_free = shm.f_bavail * shm.f_frsize;
   struct statvfs logs {};
-  if (!log_directory.empty() && ::statvfs(log_directory.c_str(), &logs) == 0 && logs.f_blocks > 0 && logs.f_bavail == 0) s.full_log_directory = log_directory.string();
+  if (!log_directory.empty() && ::statvfs(log_directory.c_str(), &logs) == 0 && logs.f_blocks > 0 && logs.f_bavail == 0)
+    s.full_log_directory = log_directory.string();
   return s;
 }
 

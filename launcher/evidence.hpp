@@ -22,11 +22,11 @@ namespace elrun::inline v0::launcher {
 
 /// As seen when a process ended.
 struct Circumstances {
-  std::uint64_t oom_kills = 0;  ///< Since the process started, in its cgroup
-  std::string oom_counter;      ///< Where that is counted
-  std::optional<std::uint64_t> memory_limit;                 ///< Bytes, of the cgroup
-  std::optional<std::uint64_t> shm_bytes, shm_free;          ///< Of /dev/shm
-  std::string full_log_directory;  ///< Where the process's own log files are, if nothing more can be written there
+  std::uint64_t oom_kills = 0;                       ///< Since the process started, in its cgroup
+  std::string oom_counter;                           ///< Where that is counted
+  std::optional<std::uint64_t> memory_limit;         ///< Bytes, of the cgroup
+  std::optional<std::uint64_t> shm_bytes, shm_free;  ///< Of /dev/shm
+  std::string full_log_directory;                    ///< Where the process's own log files are, if nothing more can be written there
 };
 /// A sentence for people on why the process ended so; empty when nothing is known that its ending does not say.
 [[nodiscard]] std::string evidence_of(const Ending& ending, const Circumstances& circumstances);

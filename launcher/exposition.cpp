@@ -26,24 +26,21 @@ std::string escaped(std::string_view text, bool quotes) {
   std::string out;
   for (const char c : text) {
     if (c == '\\' || (quotes && c == '"')) out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else
-      out += c;
+    if (c == '\n') out += "\\n";
+    else out += c;
   }
   return out;
 }
 
 std::string labels_text(const std::vector<MetricLabel>& labels, const std::string& least = {}) {
   std::string text;
-  for (const MetricLabel& label : labels) text += fmt::format("{}{}=\"{}\"", text.empty() ? "" : ",", label.name, escaped(label.value, true));
+  for (const MetricLabel& label : labels)
+    text += fmt::format("{}{}=\"{}\"", text.empty() ? "" : ",", label.name, escaped(label.value, true));
   if (!least.empty()) text += fmt::format("{}le=\"{}\"", text.empty() ? "" : ",", least);
   return text.empty() ? text : "{" + text + "}";
 }
 
-std::string_view suffix_of(MetricType type) {
-  return type == MetricType::counter ? "_total" : type == MetricType::info ? "_info" : "";
-}
+std::string_view suffix_of(MetricType type) { return type == MetricType::counter ? "_total" : type == MetricType::info ? "_info" : ""; }
 
 std::string_view word_of(MetricType type, Exposition format) {
   switch (type) {

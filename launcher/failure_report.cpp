@@ -59,10 +59,8 @@ std::string block_of(const FailedJob& job, std::size_t index) {
   line("node", fmt::format("{} (generation: {})", shown(death.node.value()), death.generation.number));
   // Workers that fail alike, as all do that have a wrong command line, say it once.
   if (death.last_lines.empty()) return text;
-  if (index > 0 && death.last_lines == root.last_lines)
-    line("last lines", "those of the root cause");
-  else
-    line("last lines", index == 0 && job.words_are_above ? "as above" : shown("\n" + death.last_lines));
+  if (index > 0 && death.last_lines == root.last_lines) line("last lines", "those of the root cause");
+  else line("last lines", index == 0 && job.words_are_above ? "as above" : shown("\n" + death.last_lines));
   return text;
 }
 
@@ -75,7 +73,8 @@ Json json_of(const FailedJob& job, std::size_t text_max) {
             {"exit_code", job.returned},
             {"exit_code_of", is_of_program(job) ? "program" : "elrun"},
             {"cause", begin_of(job.cause)}};
-  const std::string meaning = !job.deaths.empty() && !job.deaths.front().evidence.empty() ? job.deaths.front().evidence : meaning_of(job.exit_code);
+  const std::string meaning =
+      !job.deaths.empty() && !job.deaths.front().evidence.empty() ? job.deaths.front().evidence : meaning_of(job.exit_code);
   if (!meaning.empty()) json["meaning"] = begin_of(meaning);
   if (job.deaths.empty()) {
     json["node"] = begin_of(job.node.value());
@@ -132,7 +131,8 @@ std::string failure_box(const FailedJob& job) {
     }
   width = std::min(width, box_width_max);
   const std::string border(width, '='), rule(width, '-');
-  return fmt::format("{}\n{}\n{}\nFailures:\n{}{}\nRoot Cause (first observed failure):\n{}{}\n", border, title, rule, others, rule, root, border);
+  return fmt::format("{}\n{}\n{}\nFailures:\n{}{}\nRoot Cause (first observed failure):\n{}{}\n", border, title, rule, others, rule, root,
+                     border);
 }
 
 std::string box_report(const FailedJob& job) {

@@ -22,7 +22,7 @@ struct FailedJob {
   std::string cause;                ///< A sentence; empty when the exit code says it all
   std::vector<WorkerDeath> deaths;  ///< The root cause first; empty when no worker decided it
   std::int64_t wall_ns = 0;
-  bool words_are_above = false;     ///< The root cause's last lines stand in this log just above, and are not said again.
+  bool words_are_above = false;  ///< The root cause's last lines stand in this log just above, and are not said again.
 };
 
 /// What the process returns for the job's exit code: with torchrun's codes every failure is 1.

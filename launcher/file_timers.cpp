@@ -27,7 +27,8 @@ std::optional<std::int64_t> whole(const Json& object, const char* key, std::int6
 std::optional<TimerRequest> parse_timer(std::string_view line) {
   // The depth is bounded by the length of a line; nothing of a deeper level is kept.
   if (line.size() > timer_line_max) return std::nullopt;
-  const Json json = Json::parse(line, [](int depth, Json::parse_event_t, Json&) { return depth <= 1; }, false);
+  const Json json = Json::parse(
+      line, [](int depth, Json::parse_event_t, Json&) { return depth <= 1; }, false);
   if (!json.is_object() || whole(json, "version", protocol, protocol) != protocol) return std::nullopt;
   const auto pid = whole(json, "pid", 1, std::numeric_limits<pid_t>::max());
   const auto signal = whole(json, "signal", 1, SIGRTMAX);

@@ -31,14 +31,13 @@ constexpr std::size_t first_letter_max = 4096;
 [[noreturn]] void be_the_guard(int line, const Variables& environment) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
   ::prctl(PR_SET_NAME, "elrun-guard");
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP})
-    std::signal(number, SIG_IGN);
-  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-      null >= 0)  // whoever reads the agent's output does not wait for the guard
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP}) std::signal(number, SIG_IGN);
+  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0)  // whoever reads the agent's output does not wait for the guard
     for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   const auto directory = make_agent_directory(environment);  // only now: what ends the agent's group ends no guard that has one
   const std::string letter_of_directory = directory ? "d" + directory->native() : "e" + directory.failure().what;
-  [[maybe_unused]] const ssize_t told = ::send(line, letter_of_directory.data(), std::min(letter_of_directory.size(), first_letter_max), MSG_NOSIGNAL);
+  [[maybe_unused]] const ssize_t told =
+      ::send(line, letter_of_directory.data(), std::min(letter_of_directory.size(), first_letter_max), MSG_NOSIGNAL);
   if (!directory) ::_exit(0);
   [[maybe_unused]] const int ignored = ::chdir("/");
   std::vector<std::int32_t> groups;
@@ -47,10 +46,8 @@ constexpr std::size_t first_letter_max = 4096;
     const ssize_t got = ::read(line, &letter, sizeof letter);
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof letter) break;
-    if (letter > 1)
-      groups.push_back(letter);
-    else
-      groups.erase(std::remove(groups.begin(), groups.end(), -letter), groups.end());
+    if (letter > 1) groups.push_back(letter);
+    else groups.erase(std::remove(groups.begin(), groups.end(), -letter), groups.end());
   }
   for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
   std::error_code error;
@@ -62,8 +59,7 @@ constexpr std::size_t first_letter_max = 4096;
 
 Result<Guard> Guard::start(const Variables& environment) {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return from_errno(errno, "make the line to the guard");
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return from_errno(errno, "make the line to the guard");
   Fd reading{ends[0]}, writing{ends[1]};
   const pid_t pid = ::fork();
   if (pid < 0) return from_errno(errno, "start the guard");
@@ -79,8 +75,10 @@ Result<Guard> Guard::start(const Variables& environment) {
   if (got > 1 && letter[0] == 'd') return Guard{std::move(writing), pid, letter.substr(1, static_cast<std::size_t>(got) - 1)};
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
-  return Failure{.code = Code::io, .remedy = Remedy::fix_config,
-                 .what = got > 1 ? letter.substr(1, static_cast<std::size_t>(got) - 1) : "the guard of this agent's workers ended before it had begun"};
+  return Failure{.code = Code::io,
+                 .remedy = Remedy::fix_config,
+                 .what = got > 1 ? letter.substr(1, static_cast<std::size_t>(got) - 1)
+                                 : "the guard of this agent's workers ended before it had begun"};
 }
 
 Guard::~Guard() {

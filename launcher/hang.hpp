@@ -33,7 +33,8 @@ class HangWatch {
 
   /// When the first of them will have been silent for too long.
   [[nodiscard]] std::optional<Instant> due() const {
-    const auto least = std::min_element(last_sign_.begin(), last_sign_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto least =
+        std::min_element(last_sign_.begin(), last_sign_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     return least == last_sign_.end() ? std::nullopt : std::optional{least->second + limit_};
   }
   [[nodiscard]] std::vector<LocalRank> silent(Instant now) const {

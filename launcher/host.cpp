@@ -20,8 +20,7 @@ bool is_loopback(const std::string& address) { return address.starts_with("127."
 std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const Surroundings& here) {
   if (rule == HostRule::never) return std::nullopt;
   const auto is_own = [&](const std::string& address) {
-    return is_loopback(address) ||
-           std::find(here.own_addresses.begin(), here.own_addresses.end(), address) != here.own_addresses.end();
+    return is_loopback(address) || std::find(here.own_addresses.begin(), here.own_addresses.end(), address) != here.own_addresses.end();
   };
   const auto own = std::find_if(here.leads_to.begin(), here.leads_to.end(), is_own);
   // A name that does not resolve yet is ours if it begins with this machine's: a pod starts before its DNS entry

@@ -31,8 +31,8 @@ struct HostPlace {
 /// What the agents that are started one after the other for one node of a job have in common.
 struct AgentPlace {
   RunId run;
-  std::string boot;       ///< The kernel's number of this boot; empty: it gives none
-  std::string host;       ///< Of a container its own, which outlives its restarts
+  std::string boot;             ///< The kernel's number of this boot; empty: it gives none
+  std::string host;             ///< Of a container its own, which outlives its restarts
   std::int32_t node_rank = -1;  ///< Tells agents on one host apart, where they have one
 };
 /// A digest: the number of the boot, which nobody learns from elsewhere, is in it, so no other host can say it. Empty where there is none.

@@ -1,10 +1,10 @@
 #include "launcher/http.hpp"
 
+#include <fmt/format.h>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
 
@@ -31,7 +31,8 @@ std::size_t end_of_head(std::string_view bytes, std::size_t looked_at) {
 }
 
 std::variant<HttpRequest, HttpReply> read_request(std::string_view head) {
-  if (head.size() > http_request_max.value()) return refusal(431, fmt::format("a request has at most {} bytes here", http_request_max.value()));
+  if (head.size() > http_request_max.value())
+    return refusal(431, fmt::format("a request has at most {} bytes here", http_request_max.value()));
   http::request_parser<http::empty_body> parser;
   parser.header_limit(static_cast<std::uint32_t>(http_request_max.value()));
   boost::system::error_code error;

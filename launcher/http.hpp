@@ -11,8 +11,8 @@
 
 namespace elrun::inline v0::launcher {
 
-constexpr Bytes http_request_max = 8_KiB;   ///< Of the first line and all header fields; a longer request is refused.
-constexpr Bytes http_reply_max = 4_MiB;     ///< Of a reply that is read; the status of 4,096 workers is a tenth of it.
+constexpr Bytes http_request_max = 8_KiB;  ///< Of the first line and all header fields; a longer request is refused.
+constexpr Bytes http_reply_max = 4_MiB;    ///< Of a reply that is read; the status of 4,096 workers is a tenth of it.
 
 struct HttpRequest {
   bool wants_body = true;  ///< GET; a HEAD wants the header alone.

@@ -22,7 +22,7 @@ namespace {
 
 constexpr Duration accept_pause = 100ms;  // without a free descriptor the listener stays readable: do not spin on it
 
-constexpr int accepts_per_turn = 64;          // then others on the loop have theirs
+constexpr int accepts_per_turn = 64;  // then others on the loop have theirs
 
 std::size_t connections_max() {
   rlimit limit{};
@@ -49,7 +49,8 @@ bool is_done_at_once(int socket, const HttpListener::Answer& answer, std::string
   const std::string reply = encode(answer(*asked), asked->wants_body);
   int room = 0;
   socklen_t room_size = sizeof room;
-  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &room_size) != 0 || reply.size() * 2 > static_cast<std::size_t>(room)) return false;
+  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &room_size) != 0 || reply.size() * 2 > static_cast<std::size_t>(room))
+    return false;
   return ::send(socket, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
@@ -102,10 +103,8 @@ class Visit : public std::enable_shared_from_this<Visit> {
     const std::size_t end = end_of_head(head_, looked_at);
     if (end == 0 && head_.size() <= http_request_max.value()) return read();
     const auto request = read_request(std::string_view{head_}.substr(0, end == 0 ? head_.size() : end));
-    if (const auto* asked = std::get_if<HttpRequest>(&request))
-      reply_ = encode(answer_(*asked), asked->wants_body);
-    else
-      reply_ = encode(std::get<HttpReply>(request), true);
+    if (const auto* asked = std::get_if<HttpRequest>(&request)) reply_ = encode(answer_(*asked), asked->wants_body);
+    else reply_ = encode(std::get<HttpReply>(request), true);
     asio::async_write(socket_, asio::buffer(reply_), [self = shared_from_this()](const ErrorCode& error, std::size_t) {
       if (self->over_ == nullptr) return;
       if (error) return self->close();
@@ -158,10 +157,11 @@ class Listener final : public HttpListener {
   void admit(Fd socket) {
     std::string head;
     if (is_done_at_once(socket.get(), answer_, head)) return;
-    if (visits_.size() >= most_) std::shared_ptr{visits_.front()}->close();
-    auto visit = std::make_shared<Visit>(adopt(loop_, std::move(socket), address_.family()), std::move(head), answer_, [this](Visit* over) {
-      visits_.remove_if([over](const auto& v) { return v.get() == over; });
-    });
+    if (visits_.size() >= most_) std::shared_ptr {
+        visits_.front()
+        } -> close();
+    auto visit = std::make_shared<Visit>(adopt(loop_, std::move(socket), address_.family()), std::move(head), answer_,
+                                         [this](Visit* over) { visits_.remove_if([over](const auto& v) { return v.get() == over; }); });
     visits_.push_back(visit);
     visit->start();
   }

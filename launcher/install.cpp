@@ -69,7 +69,8 @@ Result<void> refuse_foreign_torchrun(const Path& directory) {
   const Path torchrun = directory / "torchrun";
   if (!std::filesystem::exists(std::filesystem::symlink_status(torchrun, error))) return {};
   if (std::filesystem::read_symlink(torchrun, error) == Path{own_name}) return {};
-  return Failure{Code::already_exists, Remedy::fix_config, fmt::format("{} is there and is not elrun's; --force replaces it", torchrun.native())};
+  return Failure{Code::already_exists, Remedy::fix_config,
+                 fmt::format("{} is there and is not elrun's; --force replaces it", torchrun.native())};
 }
 
 Result<void> install(const InstallOptions& options) {
@@ -97,8 +98,11 @@ int run_install(const InstallOptions& options) {
   if (::statvfs(options.directory.c_str(), &where) == 0 && (where.f_flag & ST_NOEXEC) != 0)
     fmt::print(stderr, "elrun: install: warning: {} is mounted noexec, so nothing can be started from it here\n", options.directory);
   if (needs_libraries())
-    fmt::print(stderr, "elrun: install: warning: this elrun needs shared libraries (gRPC among them), which the image that gets it must have as well; "
-                       "install elrun_static, which needs none: elrun_static install {}\n", options.directory);
+    fmt::print(
+        stderr,
+        "elrun: install: warning: this elrun needs shared libraries (gRPC among them), which the image that gets it must have as well; "
+        "install elrun_static, which needs none: elrun_static install {}\n",
+        options.directory);
   return 0;
 }
 

@@ -21,14 +21,12 @@ std::variant<InstallOptions, Usage> parse_install(std::span<const std::string> w
   InstallOptions options;
   for (const std::string& word : words) {
     if (word == "-h" || word == "--help") return Usage{0, std::string{usage_text}};
-    if (word == "--force")
-      options.replaces_foreign = true;
+    if (word == "--force") options.replaces_foreign = true;
     else if (word.starts_with('-'))
       return Usage{exit_code::usage, fmt::format("elrun: install: {}: no such option; there is --force\n", word)};
     else if (!options.directory.empty())
       return Usage{exit_code::usage, fmt::format("elrun: install: one directory, and not {} as well\n", word)};
-    else
-      options.directory = word;
+    else options.directory = word;
   }
   if (options.directory.empty()) return Usage{exit_code::usage, "elrun: install: the directory is missing\n"};
   return options;

@@ -80,7 +80,8 @@ void Lines::put_piece(std::string_view rest, std::string_view ending, std::strin
   shown += rest;
   begun_.clear();
   const std::string_view text = std::string_view{shown}.substr(begin + prefix_.size());
-  const bool matches = std::any_of(filters_.begin(), filters_.end(), [&](const std::string& f) { return text.find(f) != std::string_view::npos; });
+  const bool matches =
+      std::any_of(filters_.begin(), filters_.end(), [&](const std::string& f) { return text.find(f) != std::string_view::npos; });
   shown += ending;
   if (matches) filtered.append(shown, begin);
 }

@@ -27,8 +27,8 @@ std::string utc(std::int64_t wall_ns) {
   const std::time_t seconds = wall.seconds;
   std::tm time{};
   gmtime_r(&seconds, &time);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z", time.tm_year + 1900, time.tm_mon + 1, time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec,
-                     wall.nanoseconds);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z", time.tm_year + 1900, time.tm_mon + 1, time.tm_mday, time.tm_hour,
+                     time.tm_min, time.tm_sec, wall.nanoseconds);
 }
 
 }  // namespace

@@ -52,10 +52,8 @@ Cpus cpus_in_mask() {
 
 std::string text_of(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
-  if (address->sa_family == AF_INET)
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  if (address->sa_family == AF_INET6)
-    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
+  if (address->sa_family == AF_INET) ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  if (address->sa_family == AF_INET6) ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
   return text;
 }
 
@@ -93,7 +91,8 @@ FoundFile look_up_file(const std::string& path) {
   char head[128] = {};  // a first line that is longer names no interpreter that the kernel would start
   const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   const ssize_t got = file ? ::read(file.get(), head, sizeof head) : 0;
-  return {::access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable, std::string(head, static_cast<std::size_t>(std::max<ssize_t>(got, 0)))};
+  return {::access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable,
+          std::string(head, static_cast<std::size_t>(std::max<ssize_t>(got, 0)))};
 }
 
 std::string host_name() {

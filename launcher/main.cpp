@@ -87,12 +87,14 @@ int main(int argc, char** argv) {
   auto command = parse_command(arguments, environment, this_machine(environment), elrun_name);
   if (const auto* usage = std::get_if<Usage>(&command)) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
-    if (usage->exit_code != 0) write_refusal(report_files(environment).termination_log, usage->exit_code, usage->exit_code, usage->text, clock);
+    if (usage->exit_code != 0)
+      write_refusal(report_files(environment).termination_log, usage->exit_code, usage->exit_code, usage->text, clock);
     return usage->exit_code;
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);
   const auto* const of_launch = std::get_if<LaunchOptions>(&command);
-  if ((of_store != nullptr && of_store->log_format == LogFormat::json) || (of_launch != nullptr && of_launch->log_format == LogFormat::json))
+  if ((of_store != nullptr && of_store->log_format == LogFormat::json) ||
+      (of_launch != nullptr && of_launch->log_format == LogFormat::json))
     lines.set_format([](const LogLine& line) { return json_line(line, {}); });
   try {
     if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), clock, lines);

@@ -32,7 +32,8 @@ std::vector<Sample> workers_by_state(const NodeRecord& node) {
 std::vector<Sample> exits(const NodeRecord& node) {
   std::vector<Sample> samples;
   for (const auto& [how, count] : node.worker_exits)
-    samples.push_back({{{"code", std::to_string(how.first)}, {"signal", how.second == 0 ? std::string{} : signal_name(how.second)}}, static_cast<double>(count)});
+    samples.push_back({{{"code", std::to_string(how.first)}, {"signal", how.second == 0 ? std::string{} : signal_name(how.second)}},
+                       static_cast<double>(count)});
   return samples;
 }
 
@@ -62,28 +63,54 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
   std::vector<MetricFamily> all;
   all.push_back({.name = "elrun_build", .type = info, .help = "Version of elrun", .samples = {{{{"version", glance.agent.version}}, 1}}});
   all.push_back(single("elrun_up_seconds", gauge, "seconds", "How long this agent has run", seconds(glance.now - node.began)));
-  all.push_back(single("elrun_generation", gauge, "", "Number of the newest generation that this node took part in", node.world.generation.number));
-  all.push_back({.name = "elrun_nodes", .help = "Nodes of the running generation, as this node was told",
+  all.push_back(
+      single("elrun_generation", gauge, "", "Number of the newest generation that this node took part in", node.world.generation.number));
+  all.push_back({.name = "elrun_nodes",
+                 .help = "Nodes of the running generation, as this node was told",
                  .samples = {{{{"state", "active"}}, runs ? static_cast<double>(node.world.seat.nodes) : 0}}});
   all.push_back(single("elrun_nodes_min", gauge, "", "Fewest nodes of a generation", glance.agent.round.nodes_min));
   all.push_back(single("elrun_nodes_max", gauge, "", "Most nodes of a generation", glance.agent.round.nodes_max));
-  all.push_back(single("elrun_world_size", gauge, "", "Workers of the running generation on all nodes", runs ? node.world.seat.world_size : 0));
+  all.push_back(
+      single("elrun_world_size", gauge, "", "Workers of the running generation on all nodes", runs ? node.world.seat.world_size : 0));
   all.push_back({.name = "elrun_workers", .help = "Workers of this node", .samples = workers_by_state(node)});
-  all.push_back({.name = "elrun_worker_restarts", .type = counter, .help = "Workers of this node that were started again, by what ended the generation before",
+  all.push_back({.name = "elrun_worker_restarts",
+                 .type = counter,
+                 .help = "Workers of this node that were started again, by what ended the generation before",
                  .samples = by_word("cause", end_causes, node.worker_restarts)});
-  all.push_back({.name = "elrun_worker_exits", .type = counter, .help = "Workers of this node that ended, by exit code and signal", .samples = exits(node)});
-  all.push_back(single("elrun_restarts", counter, "", "Generations of the job that ended by a failure, as this node was told", node.world.restarts.generations));
-  all.push_back({.name = "elrun_rendezvous", .type = counter, .help = "How this node's waits for a world ended", .samples = by_word("result", meetings, node.meetings)});
-  all.push_back({.name = "elrun_rendezvous_duration_seconds", .type = histogram, .unit = "seconds", .help = "From joining to a world", .distributions = {{{}, node.meeting_seconds}}});
-  all.push_back({.name = "elrun_recovery_duration_seconds", .type = histogram, .unit = "seconds",
-                 .help = "From the first sign of a loss to the start of the next generation's workers", .distributions = recoveries(node)});
+  all.push_back({.name = "elrun_worker_exits",
+                 .type = counter,
+                 .help = "Workers of this node that ended, by exit code and signal",
+                 .samples = exits(node)});
+  all.push_back(single("elrun_restarts", counter, "", "Generations of the job that ended by a failure, as this node was told",
+                       node.world.restarts.generations));
+  all.push_back({.name = "elrun_rendezvous",
+                 .type = counter,
+                 .help = "How this node's waits for a world ended",
+                 .samples = by_word("result", meetings, node.meetings)});
+  all.push_back({.name = "elrun_rendezvous_duration_seconds",
+                 .type = histogram,
+                 .unit = "seconds",
+                 .help = "From joining to a world",
+                 .distributions = {{{}, node.meeting_seconds}}});
+  all.push_back({.name = "elrun_recovery_duration_seconds",
+                 .type = histogram,
+                 .unit = "seconds",
+                 .help = "From the first sign of a loss to the start of the next generation's workers",
+                 .distributions = recoveries(node)});
   all.push_back(single("elrun_is_coordinator", gauge, "", "Whether the coordinator is in this process", glance.coordinates ? 1 : 0));
-  all.push_back(single("elrun_coordinator_connected", gauge, "", "Whether this node is connected to its coordinator", node.connected ? 1 : 0));
-  all.push_back(single("elrun_coordinator_changes", counter, "", "Coordinators that took the place of an earlier one", node.coordinator_changes));
+  all.push_back(
+      single("elrun_coordinator_connected", gauge, "", "Whether this node is connected to its coordinator", node.connected ? 1 : 0));
+  all.push_back(
+      single("elrun_coordinator_changes", counter, "", "Coordinators that took the place of an earlier one", node.coordinator_changes));
   all.push_back(single("elrun_steps", counter, "", "Steps that were decided, those done again after a restart among them", node.steps));
-  all.push_back({.name = "elrun_step_duration_seconds", .type = histogram, .unit = "seconds", .help = "Between two decided steps of one generation", .distributions = {{{}, node.step_seconds}}});
+  all.push_back({.name = "elrun_step_duration_seconds",
+                 .type = histogram,
+                 .unit = "seconds",
+                 .help = "Between two decided steps of one generation",
+                 .distributions = {{{}, node.step_seconds}}});
   if (node.steps > 0)
-    all.push_back(single("elrun_last_step_timestamp_seconds", gauge, "seconds", "When the newest step was decided, since 1970", static_cast<double>(node.last_step_wall_ns) / 1e9));
+    all.push_back(single("elrun_last_step_timestamp_seconds", gauge, "seconds", "When the newest step was decided, since 1970",
+                         static_cast<double>(node.last_step_wall_ns) / 1e9));
   add_process(all, glance.process);
   return all;
 }

@@ -115,14 +115,13 @@ class Binding {
       if (Cpus shared = both(here, last_cache_of(cpu)); !shared.empty()) found.insert(std::move(shared));
     if (found.empty()) return here;
     std::vector<Cpus> caches{found.begin(), found.end()};
-    std::stable_sort(caches.begin(), caches.end(), [](const Cpus& a, const Cpus& b) {
-      return a.size() != b.size() ? a.size() > b.size() : *a.begin() < *b.begin();
-    });
+    std::stable_sort(caches.begin(), caches.end(),
+                     [](const Cpus& a, const Cpus& b) { return a.size() != b.size() ? a.size() > b.size() : *a.begin() < *b.begin(); });
     return caches[place_of(gpu).first % caches.size()];
   }
 
   const NumaView& view_;
-  std::vector<std::string> gpus_;      // PCI addresses, in the order in which workers see them
+  std::vector<std::string> gpus_;     // PCI addresses, in the order in which workers see them
   std::vector<std::uint32_t> nodes_;  // of each
 };
 
@@ -156,7 +155,8 @@ Cpus parse_cpus(std::string_view text) {
     const std::string_view range = trimmed(text.substr(0, text.find_first_of(",\n")));
     text.remove_prefix(std::min(text.find_first_of(",\n"), text.size() - 1) + 1);
     const auto dash = range.find('-');
-    const auto first = to_integer(range.substr(0, dash)), last = dash == std::string_view::npos ? first : to_integer(range.substr(dash + 1));
+    const auto first = to_integer(range.substr(0, dash)),
+               last = dash == std::string_view::npos ? first : to_integer(range.substr(dash + 1));
     if (!first || !last || *first < 0 || *last < *first || *last >= cpus_limit) break;
     for (auto cpu = *first; cpu <= *last; ++cpu) cpus.insert(static_cast<std::uint32_t>(cpu));
   }
@@ -169,14 +169,16 @@ Result<std::vector<Cpus>> cpus_of_workers(NumaBinding how, std::uint32_t workers
   const auto gpus = visible_gpus(environment, view);
   if (!gpus.ok()) return gpus.failure();
   if (gpus->size() < workers)
-    return missing(fmt::format("each of the {} workers needs a GPU to be near to, and there {} {} ({}); leave the option out, or start fewer workers",
-                               workers, gpus->size() == 1 ? "is" : "are", gpus->size(), gpu_folder));
+    return missing(
+        fmt::format("each of the {} workers needs a GPU to be near to, and there {} {} ({}); leave the option out, or start fewer workers",
+                    workers, gpus->size() == 1 ? "is" : "are", gpus->size(), gpu_folder));
   const Binding binding{view, *gpus};
   for (std::size_t worker = 0; worker < workers; ++worker) {
     cpus.push_back(binding.of(how, worker));
     if (cpus.back().empty())
-      return missing(fmt::format("of the CPUs near GPU {} ({}) this process may use none (taskset, cgroup); leave the option out, or allow some",
-                                 worker, (*gpus)[worker]));
+      return missing(
+          fmt::format("of the CPUs near GPU {} ({}) this process may use none (taskset, cgroup); leave the option out, or allow some",
+                      worker, (*gpus)[worker]));
   }
   return cpus;
 }

@@ -14,8 +14,8 @@ struct Option {
   std::string_view name;  ///< With underscores.
   char letter = 0;        ///< Its short form; 0: none
   bool is_flag = false;
-  bool is_own = false;              ///< Unknown to torchrun: an abbreviation means torchrun's options first.
-  bool has_variable = true;         ///< Takes its default from PET_*.
+  bool is_own = false;       ///< Unknown to torchrun: an abbreviation means torchrun's options first.
+  bool has_variable = true;  ///< Takes its default from PET_*.
   OptionGroup group = OptionGroup::others;
   std::string_view initial{};  ///< The default, as text.
   std::string_view value{};    ///< How the value is shown in the help.

@@ -24,8 +24,7 @@ std::string_view next_part(std::string_view& rest) {
 std::optional<std::uint32_t> to_rank(std::string_view text) {
   std::uint32_t rank = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
-  if (error != std::errc{} || end != text.data() + text.size() || text.empty() || rank >= workers_per_node_limit)
-    return std::nullopt;
+  if (error != std::errc{} || end != text.data() + text.size() || text.empty() || rank >= workers_per_node_limit) return std::nullopt;
   return rank;
 }
 
@@ -68,15 +67,13 @@ std::optional<Duration> to_seconds(std::string_view text) {
   text = trimmed(text);
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || !(number >= 0) || number > seconds_max)
-    return std::nullopt;
+  if (error != std::errc{} || end != text.data() + text.size() || !(number >= 0) || number > seconds_max) return std::nullopt;
   return Duration{static_cast<std::int64_t>(std::llround(number * 1e9))};
 }
 
 bool host_is_plain(std::string_view host) {
   return !host.empty() && host.size() <= 255 && std::all_of(host.begin(), host.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' ||
-           c == '-' || c == ':';
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' || c == '-' || c == ':';
   });
 }
 
@@ -110,12 +107,9 @@ std::optional<std::set<std::uint32_t>> parse_ranks(std::string_view text) {
 std::vector<std::string> parse_line_filters(std::string_view text) {
   std::vector<std::string> filters(1);
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != ',')
-      filters.back() += text[i];
-    else if (text.substr(i + 1).starts_with(','))
-      filters.back() += text[i++];
-    else
-      filters.emplace_back();
+    if (text[i] != ',') filters.back() += text[i];
+    else if (text.substr(i + 1).starts_with(',')) filters.back() += text[i++];
+    else filters.emplace_back();
   }
   std::erase_if(filters, [](const std::string& f) { return f.empty(); });
   return filters;
@@ -158,10 +152,8 @@ SignalList parse_signals(std::string_view text) {
     for (int number = 1; number < 32 && found == 0; ++number)
       if (can_be_handled(number) && name == signal_name(number)) found = number;
     if (name.empty()) continue;
-    if (found == 0)
-      list.refused.emplace_back(name);
-    else if (std::find(list.numbers.begin(), list.numbers.end(), found) == list.numbers.end())
-      list.numbers.push_back(found);
+    if (found == 0) list.refused.emplace_back(name);
+    else if (std::find(list.numbers.begin(), list.numbers.end(), found) == list.numbers.end()) list.numbers.push_back(found);
   }
   return list;
 }

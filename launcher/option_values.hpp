@@ -45,8 +45,8 @@ namespace elrun::inline v0::launcher {
 
 /// Names of signals joined by commas.
 struct SignalList {
-  std::vector<int> numbers;           ///< Each once, in the order given.
-  std::vector<std::string> refused;   ///< Names of no signal, or of one that no process can handle.
+  std::vector<int> numbers;          ///< Each once, in the order given.
+  std::vector<std::string> refused;  ///< Names of no signal, or of one that no process can handle.
 };
 [[nodiscard]] SignalList parse_signals(std::string_view text);
 

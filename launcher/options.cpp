@@ -13,16 +13,27 @@
 #include "checkpoint/names.hpp"
 #include "launcher/arguments.hpp"
 #include "launcher/cluster.hpp"
-#include "launcher/option_values.hpp"
 #include "launcher/install.hpp"
+#include "launcher/option_values.hpp"
 #include "launcher/report.hpp"
 #include "launcher/status_command.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::array<std::string_view, 13> rdzv_conf_keys{"join_timeout", "last_call_timeout", "start_timeout", "keep_alive_interval", "keep_alive_max_attempt",
-                                                          "coordinator_grace", "lease_ttl", "is_host", "cacert", "cert", "key", "token_file", "token"};
+constexpr std::array<std::string_view, 13> rdzv_conf_keys{"join_timeout",
+                                                          "last_call_timeout",
+                                                          "start_timeout",
+                                                          "keep_alive_interval",
+                                                          "keep_alive_max_attempt",
+                                                          "coordinator_grace",
+                                                          "lease_ttl",
+                                                          "is_host",
+                                                          "cacert",
+                                                          "cert",
+                                                          "key",
+                                                          "token_file",
+                                                          "token"};
 
 bool is_torchrun(std::string_view program_name) { return program_name.substr(program_name.rfind('/') + 1) == "torchrun"; }
 
@@ -59,27 +70,22 @@ class Understanding {
     for (std::size_t i = 1; i < words.size(); ++i) {
       std::string name = words[i], value;
       if (name == "-h" || name == "--help") return Usage{0, store_help_text()};
-      if (const auto equals = name.find('='); equals != std::string::npos)
-        value = name.substr(equals + 1), name.resize(equals);
-      else if (i + 1 < words.size())
-        value = words[++i];
+      if (const auto equals = name.find('='); equals != std::string::npos) value = name.substr(equals + 1), name.resize(equals);
+      else if (i + 1 < words.size()) value = words[++i];
       std::replace(name.begin(), name.end(), '-', '_');
       const auto port = to_integer(value);
       const bool known = name == "__host" || name == "__port";  // what stands behind another name may be a secret
-      if (name == "__host" && host_is_plain(value))
-        options.host = value;
-      else if (name == "__port" && port && *port >= 0 && *port <= 65535)
-        options.port = static_cast<std::uint16_t>(*port);
-      else if (name == "__rdzv_id" && !value.empty())
-        given_.set("rdzv_id", value, "--rdzv_id"), names_run = true;
-      else if (name == "__nnodes")
-        given_.set("nnodes", value, "--nnodes"), names_nodes = true;
+      if (name == "__host" && host_is_plain(value)) options.host = value;
+      else if (name == "__port" && port && *port >= 0 && *port <= 65535) options.port = static_cast<std::uint16_t>(*port);
+      else if (name == "__rdzv_id" && !value.empty()) given_.set("rdzv_id", value, "--rdzv_id"), names_run = true;
+      else if (name == "__nnodes") given_.set("nnodes", value, "--nnodes"), names_nodes = true;
       else if (name == "__rdzv_conf" || name == "__shutdown_timeout" || name == "__checkpoint_root" || name == "__log_format")
         given_.set(name.substr(2), value, "--" + name.substr(2));
       else
-        problems_.usage(fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_id ID, --nnodes N|MIN:MAX, --rdzv_conf K=V,..., "
-                            "--shutdown_timeout SECONDS or --log_format text|json",
-                            known ? fmt::format("{} {}", hyphened(name), value) : hyphened(name)));
+        problems_.usage(
+            fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_id ID, --nnodes N|MIN:MAX, --rdzv_conf K=V,..., "
+                        "--shutdown_timeout SECONDS or --log_format text|json",
+                        known ? fmt::format("{} {}", hyphened(name), value) : hyphened(name)));
     }
     if (names_run) {
       check_run_id();
@@ -104,31 +110,27 @@ class Understanding {
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most) {
     const auto number = to_integer(given_.get(name).text);
     if (number && *number >= least && *number <= most) return number;
-    bad_number(given_.get(name).text,
-               fmt::format("{}: must be a whole number from {} to {}", given_.shown(name), least, most));
+    bad_number(given_.get(name).text, fmt::format("{}: must be a whole number from {} to {}", given_.shown(name), least, most));
     return std::nullopt;
   }
 
   std::optional<Duration> seconds(std::string_view name, Duration least) {
     const auto time = to_seconds(given_.get(name).text);
     if (time && *time >= least) return time;
-    bad_number(given_.get(name).text, fmt::format("{}: must be {}", given_.shown(name),
-                                                  least == Duration{0} ? "seconds, 0 or more" : "seconds above 0"));
+    bad_number(given_.get(name).text,
+               fmt::format("{}: must be {}", given_.shown(name), least == Duration{0} ? "seconds, 0 or more" : "seconds above 0"));
     return std::nullopt;
   }
 
   // As torchrun tells them apart: a number that is out of bounds, and what is no number.
   void bad_number(std::string_view text, std::string why) {
-    if (to_integer(text) || to_seconds(text))
-      problems_.value(std::move(why));
-    else
-      problems_.usage(std::move(why));
+    if (to_integer(text) || to_seconds(text)) problems_.value(std::move(why));
+    else problems_.usage(std::move(why));
   }
 
   // The value that stands beside the word that was given.
   template <class Value>
-  void choice(std::string_view name, Value& into,
-              std::initializer_list<std::pair<std::string_view, std::type_identity_t<Value>>> choices) {
+  void choice(std::string_view name, Value& into, std::initializer_list<std::pair<std::string_view, std::type_identity_t<Value>>> choices) {
     if (!given_.is_given(name)) return;
     std::string known;
     for (const auto& [word, value] : choices) {
@@ -152,27 +154,25 @@ class Understanding {
     understand_failures();
     understand_side_doors();
     out_.role = given_.get("role").text;
-    if (out_.role.size() > role_max) problems_.value(fmt::format("--role: {} bytes are more than the {} that a name may have", out_.role.size(), role_max));
+    if (out_.role.size() > role_max)
+      problems_.value(fmt::format("--role: {} bytes are more than the {} that a name may have", out_.role.size(), role_max));
     out_.dry_run = given_.flag("dry_run");
     check_run_id();
   }
 
   void check_run_id() {
-    if (const std::string& id = given_.get("rdzv_id").text; id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) {
-                                                              return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-                                                            }))
+    if (const std::string& id = given_.get("rdzv_id").text;
+        id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
       problems_.value("--rdzv_id: at most 256 bytes without control characters");
   }
 
   void understand_program() {
-    if (given_.program())
-      out_.program = *given_.program();
-    else if (needs_program_)
-      problems_.usage("no PROGRAM to run; it follows the options");
+    if (given_.program()) out_.program = *given_.program();
+    else if (needs_program_) problems_.usage("no PROGRAM to run; it follows the options");
     const bool by_path = given_.flag("run_path");  // which torchrun prefers to the other two
     if (given_.flag("module") && given_.flag("no_python") && !by_path)
       problems_.contradiction("--module and --no_python contradict each other: a module needs Python; drop one");
-    out_.program.kind = by_path                     ? Program::Kind::run_path
+    out_.program.kind = by_path                    ? Program::Kind::run_path
                         : given_.flag("module")    ? Program::Kind::module
                         : given_.flag("no_python") ? Program::Kind::executable
                                                    : Program::Kind::script;
@@ -190,12 +190,12 @@ class Understanding {
 
   void understand_output() {
     for (const auto& [name, into] : {std::pair{"redirects", &out_.redirects}, {"tee", &out_.tee}}) {
-      if (const auto streams = parse_streams(given_.get(name).text))
-        *into = *streams;
+      if (const auto streams = parse_streams(given_.get(name).text)) *into = *streams;
       else
-        problems_.value(fmt::format("{}: must be 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), or such a number for each "
-                                    "local rank: 0:1,1:3",
-                                    given_.shown(name)));
+        problems_.value(
+            fmt::format("{}: must be 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both), or such a number for each "
+                        "local rank: 0:1,1:3",
+                        given_.shown(name)));
     }
     out_.log_dir = given_.get("log_dir").text;
     out_.log_line_prefix_template = given_.get("log_line_prefix_template").text;
@@ -215,9 +215,10 @@ class Understanding {
     understand_log_format();
     out_.event_log = given_.get("event_log").text;
     if (given_.is_given("logs_specs"))
-      problems_.value(fmt::format("{}: names a class of Python, which elrun does not load; leave it out and use --log_dir, "
-                                  "--redirects, --tee and the filters",
-                                  given_.shown("logs_specs")));
+      problems_.value(
+          fmt::format("{}: names a class of Python, which elrun does not load; leave it out and use --log_dir, "
+                      "--redirects, --tee and the filters",
+                      given_.shown("logs_specs")));
   }
 
   void understand_log_format() { choice("log_format", out_.log_format, {{"text", LogFormat::text}, {"json", LogFormat::json}}); }
@@ -225,7 +226,10 @@ class Understanding {
   void understand_begin_anew() {
     const std::string& text = given_.get("begin_anew").text;
     if (const auto name = parse_loss_name(text)) out_.begin_anew = to_string(*name);
-    else problems_.value(fmt::format("{}: names no lost checkpoint: it is STEP@FENCE, as the job that stopped printed it, or the number of a step", given_.shown("begin_anew")));
+    else
+      problems_.value(
+          fmt::format("{}: names no lost checkpoint: it is STEP@FENCE, as the job that stopped printed it, or the number of a step",
+                      given_.shown("begin_anew")));
   }
 
   void understand_failures() {
@@ -241,7 +245,9 @@ class Understanding {
     const bool by_output = out_.hang_timeout > Duration{0} && out_.hang_sign == HangSign::output;
     for (std::uint32_t i = 0; by_output && i < out_.workers; ++i)
       if ((out_.tee.of(LocalRank{i}) == Streams{} && out_.redirects.of(LocalRank{i}) == Streams{}) || out_.log_dir == "/dev/null") {
-        problems_.contradiction(fmt::format("--hang_on output: elrun does not see what worker {} writes; add --tee 3 or --redirects 3, and a --log_dir other than /dev/null", i));
+        problems_.contradiction(fmt::format(
+            "--hang_on output: elrun does not see what worker {} writes; add --tee 3 or --redirects 3, and a --log_dir other than /dev/null",
+            i));
         break;
       }
     choice("numa_binding", out_.numa_binding,
@@ -255,10 +261,8 @@ class Understanding {
     out_.side.has_timer_file = given_.variable("TORCHELASTIC_ENABLE_FILE_TIMER") == "1";
     out_.side.timer_file = given_.variable("TORCHELASTIC_TIMER_FILE").value_or("");
     if (given_.is_given("health_port")) {
-      if (auto port = parse_health_port(given_.get("health_port").text); port.ok())
-        out_.side.health = *port;
-      else
-        problems_.value(fmt::format("{}: {}", given_.shown("health_port"), port.failure().what));
+      if (auto port = parse_health_port(given_.get("health_port").text); port.ok()) out_.side.health = *port;
+      else problems_.value(fmt::format("{}: {}", given_.shown("health_port"), port.failure().what));
     } else if (const auto variable = given_.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
       if (auto port = parse_health_port(*variable); port.ok() && port->host.empty()) {
         out_.side.health = *port;
@@ -279,8 +283,8 @@ class Understanding {
     if (!least || !most || *least < 1 || *most < 1 || *least > nodes_limit || *most > nodes_limit)
       return problems_.value(fmt::format("{}: must be N or MIN:MAX with numbers from 1 to {}", given_.shown("nnodes"), nodes_limit));
     if (*least > *most)
-      return problems_.value(fmt::format("{}: the least number of nodes is above the greatest; did you mean {}:{}?",
-                                         given_.shown("nnodes"), *most, *least));
+      return problems_.value(
+          fmt::format("{}: the least number of nodes is above the greatest; did you mean {}:{}?", given_.shown("nnodes"), *most, *least));
     out_.round.nodes_min = static_cast<std::uint32_t>(*least);
     out_.round.nodes_max = static_cast<std::uint32_t>(*most);
   }
@@ -290,24 +294,25 @@ class Understanding {
     if (scheduler_ && scheduler_->tasks > 1) {
       out_.round.nodes_min = out_.round.nodes_max = scheduler_->tasks;
       out_.sources.nodes = scheduler_->name;
-      return out_.notes.push_back(fmt::format("no --nnodes: {} started {} tasks, and each is taken as a node; give --nnodes=1 for a job on "
-                                              "this one alone",
-                                              scheduler_->name, scheduler_->tasks));
+      return out_.notes.push_back(
+          fmt::format("no --nnodes: {} started {} tasks, and each is taken as a node; give --nnodes=1 for a job on "
+                      "this one alone",
+                      scheduler_->name, scheduler_->tasks));
     }
     if (given_.variable("OMPI_MCA_orte_default_hostfile") && !scheduler_)
-      return problems_.value("this is where an MPI job is started from, not one of its nodes: start elrun by `mpirun -npernode 1`, or give "
-                             "--nnodes=1 for a job in this container alone");
+      return problems_.value(
+          "this is where an MPI job is started from, not one of its nodes: start elrun by `mpirun -npernode 1`, or give "
+          "--nnodes=1 for a job in this container alone");
     std::string why;
     if (const auto index = to_integer(given_.variable("JOB_COMPLETION_INDEX").value_or("0")); index && *index > 0)
       why = fmt::format("JOB_COMPLETION_INDEX={}", *index);
-    else if (const auto& name = pod(); name && name->second.empty())
-      why = fmt::format("this pod is called {}", machine_.host_name());
-    else if (name && machine_.resolves(name->second))
-      why = fmt::format("there is {}", name->second);
+    else if (const auto& name = pod(); name && name->second.empty()) why = fmt::format("this pod is called {}", machine_.host_name());
+    else if (name && machine_.resolves(name->second)) why = fmt::format("there is {}", name->second);
     if (!why.empty())
-      problems_.contradiction(fmt::format("--nnodes is not given, and {}: this looks like one of several nodes; give --nnodes N, or "
-                                          "--nnodes=1 if it is a job of its own",
-                                          why));
+      problems_.contradiction(
+          fmt::format("--nnodes is not given, and {}: this looks like one of several nodes; give --nnodes N, or "
+                      "--nnodes=1 if it is a job of its own",
+                      why));
   }
 
   void understand_workers() {
@@ -321,10 +326,8 @@ class Understanding {
     };
     if (text == "gpu" || text == "auto") {
       const Count gpus = machine_.gpus();
-      if (gpus.number == 0 && text == "auto")
-        take(machine_.cpus());
-      else
-        take(gpus);
+      if (gpus.number == 0 && text == "auto") take(machine_.cpus());
+      else take(gpus);
       if (number == 0 && alone)
         return problems_.value(
             fmt::format("{}: this machine shows no GPU ({}); use a number, cpu or auto", given_.shown("nproc_per_node"), gpus.from));
@@ -348,15 +351,17 @@ class Understanding {
                                          number, workers_per_node_limit));
     out_.workers = static_cast<std::uint32_t>(number);
     if (number > 1 && !given_.variable("OMP_NUM_THREADS"))
-      out_.notes.push_back(fmt::format("OMP_NUM_THREADS is 1 for each of the {} workers here, so that they do not crowd each other; set it "
-                                       "to what is best for the program",
-                                       number));
+      out_.notes.push_back(
+          fmt::format("OMP_NUM_THREADS is 1 for each of the {} workers here, so that they do not crowd each other; set it "
+                      "to what is best for the program",
+                      number));
     out_.virtual_local_rank = given_.flag("virtual_local_rank");
     const auto devices = given_.variable("CUDA_VISIBLE_DEVICES");
     if (const std::size_t named = devices ? parse_devices(*devices).size() : 0; out_.virtual_local_rank && devices && named < out_.workers)
-      problems_.contradiction(fmt::format("--virtual_local_rank gives each worker a device of its own, but CUDA_VISIBLE_DEVICES={} names {} "
-                                          "for {} workers; name more, or start fewer with --nproc_per_node",
-                                          *devices, named, out_.workers));
+      problems_.contradiction(
+          fmt::format("--virtual_local_rank gives each worker a device of its own, but CUDA_VISIBLE_DEVICES={} names {} "
+                      "for {} workers; name more, or start fewer with --nproc_per_node",
+                      *devices, named, out_.workers));
   }
 
   void understand_times() {
@@ -377,37 +382,23 @@ class Understanding {
       const std::string_view whole = trimmed(pair.substr(equals + 1));
       const std::string value{key == "token" ? whole : unquoted(whole)};  // a token may have any letters
       const auto time = [&](Duration& into) {
-        if (const auto seconds = to_seconds(value); seconds && *seconds > 0s)
-          into = *seconds;
-        else
-          problems_.value(fmt::format("--rdzv_conf {}={}: must be seconds above 0", key, value));
+        if (const auto seconds = to_seconds(value); seconds && *seconds > 0s) into = *seconds;
+        else problems_.value(fmt::format("--rdzv_conf {}={}: must be seconds above 0", key, value));
       };
-      if (key == "join_timeout")
-        time(t.join);
-      else if (key == "timeout")
-        time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
-      else if (key == "last_call_timeout")
-        time(t.last_call);
-      else if (key == "start_timeout")
-        time(t.session);
-      else if (key == "keep_alive_interval")
-        time(t.heartbeat);
-      else if (key == "coordinator_grace")
-        time(t.coordinator_grace);
-      else if (key == "lease_ttl")
-        time(t.lease);
+      if (key == "join_timeout") time(t.join);
+      else if (key == "timeout") time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
+      else if (key == "last_call_timeout") time(t.last_call);
+      else if (key == "start_timeout") time(t.session);
+      else if (key == "keep_alive_interval") time(t.heartbeat);
+      else if (key == "coordinator_grace") time(t.coordinator_grace);
+      else if (key == "lease_ttl") time(t.lease);
       else if (key == "keep_alive_max_attempt") {
-        if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000)
-          attempts = static_cast<int>(*n);
-        else
-          problems_.value(fmt::format("--rdzv_conf keep_alive_max_attempt={}: must be a whole number from 2 to 1000", value));
+        if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000) attempts = static_cast<int>(*n);
+        else problems_.value(fmt::format("--rdzv_conf keep_alive_max_attempt={}: must be a whole number from 2 to 1000", value));
       } else if (key == "is_host") {
-        if (value == "1" || value == "true" || value == "True" || value == "yes")
-          is_host_ = true;
-        else if (value == "0" || value == "false" || value == "False" || value == "no")
-          is_host_ = false;
-        else
-          problems_.value(fmt::format("--rdzv_conf is_host={}: must be 1 or 0", value));
+        if (value == "1" || value == "true" || value == "True" || value == "yes") is_host_ = true;
+        else if (value == "0" || value == "false" || value == "False" || value == "no") is_host_ = false;
+        else problems_.value(fmt::format("--rdzv_conf is_host={}: must be 1 or 0", value));
       } else if (std::string* path = access_path(key)) {
         *path = value;
         if (value.empty()) problems_.value(fmt::format("--rdzv_conf {}=: the path of a file is missing", key));
@@ -440,24 +431,21 @@ class Understanding {
     std::string text = given_.get("shutdown_timeout").text, source = given_.shown("shutdown_timeout");
     if (const auto variable = given_.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"); variable && !given_.is_given("shutdown_timeout"))
       text = *variable, source = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" + text;
-    else if (!given_.is_given("shutdown_timeout"))
-      return;
+    else if (!given_.is_given("shutdown_timeout")) return;
     const auto time = to_seconds(text);
-    if (time)
-      out_.timeouts.stop_grace = std::max<Duration>(*time, 1ms);  // 0: SIGKILL follows at once
-    else
-      bad_number(text, source + ": must be seconds, 0 or more");
+    if (time) out_.timeouts.stop_grace = std::max<Duration>(*time, 1ms);  // 0: SIGKILL follows at once
+    else bad_number(text, source + ": must be seconds, 0 or more");
   }
 
   // Where the file of a key of --rdzv_conf goes; none for other keys. torchrun's names for etcd and for etcd-v2, and
   // token_file.
   std::string* access_path(std::string_view key) {
     Access& access = out_.access;
-    return key == "cacert" || key == "ca_cert"         ? &access.ca_file
-           : key == "cert" || key == "ssl_cert"        ? &access.certificate_file
-           : key == "key" || key == "ssl_cert_key"     ? &access.key_file
-           : key == "token_file"                       ? &access.token_file
-                                                       : nullptr;
+    return key == "cacert" || key == "ca_cert"     ? &access.ca_file
+           : key == "cert" || key == "ssl_cert"    ? &access.certificate_file
+           : key == "key" || key == "ssl_cert_key" ? &access.key_file
+           : key == "token_file"                   ? &access.token_file
+                                                   : nullptr;
   }
 
   // --rdzv_conf, where it says something, over the environment: key by key, and token and token_file as one.
@@ -470,8 +458,7 @@ class Understanding {
       access.token_file = given_.variable("ELRUN_RDZV_TOKEN_FILE").value_or("");
     }
     for (const auto& [path, name] : {std::pair{&access.ca_file, "ELRUN_RDZV_CACERT"},
-                                     std::pair{&access.certificate_file, "ELRUN_RDZV_CERT"},
-                                     std::pair{&access.key_file, "ELRUN_RDZV_KEY"}})
+                                     std::pair{&access.certificate_file, "ELRUN_RDZV_CERT"}, std::pair{&access.key_file, "ELRUN_RDZV_KEY"}})
       if (path->empty()) *path = given_.variable(name).value_or("");
   }
 
@@ -493,7 +480,8 @@ class Understanding {
     out_.local_address = given_.get("local_addr").text;
     if (given_.is_given("local_addr") && !host_is_plain(out_.local_address))
       problems_.value(fmt::format("{}: not a host name or address", given_.shown("local_addr")));
-    else if (const auto pod_address = given_.variable("POD_IP"); pod_address && host_is_plain(*pod_address) && !given_.is_given("local_addr") && out_.round.nodes_max > 1)
+    else if (const auto pod_address = given_.variable("POD_IP");
+             pod_address && host_is_plain(*pod_address) && !given_.is_given("local_addr") && out_.round.nodes_max > 1)
       out_.local_address = *pod_address;
     if (given_.is_given("master_addr") && !host_is_plain(given_.get("master_addr").text))
       problems_.value(fmt::format("{}: not a host name or address", given_.shown("master_addr")));
@@ -502,15 +490,14 @@ class Understanding {
     out_.sources.run = source_of("rdzv_id");
     if (given_.flag("standalone")) {
       if (!alone)
-        problems_.contradiction(
-            fmt::format("--standalone means one node, but {} asks for more; drop one of them", given_.shown("nnodes")));
+        problems_.contradiction(fmt::format("--standalone means one node, but {} asks for more; drop one of them", given_.shown("nnodes")));
       return;  // run, endpoint and backend are replaced, as torchrun does
     }
-    if (!alone)
-      understand_rank(backend == "static");
+    if (!alone) understand_rank(backend == "static");
     else if (out_.node_rank > 0)
-      out_.notes.push_back(fmt::format("{} has no effect: without --nnodes above 1 this node is a job of its own; give --nnodes N if there are others",
-                                       given_.shown("node_rank")));
+      out_.notes.push_back(
+          fmt::format("{} has no effect: without --nnodes above 1 this node is a job of its own; give --nnodes N if there are others",
+                      given_.shown("node_rank")));
     if (by_etcd) return understand_etcd(given_.get("rdzv_endpoint").text);
     const bool is_static = backend == "static";
     // `localhost:0` stands in torchrun's documentation: any free port, so nobody else is to come.
@@ -520,21 +507,17 @@ class Understanding {
     }
     const Asked asked = understand_endpoint();
     if (!asked.host && !asked.port && alone) {  // nobody to meet
-      if (is_static && given_.is_given("master_port"))
-        out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port;
-      else if (given_.is_given("rdzv_id"))
-        out_.run = RunId{given_.get("rdzv_id").text};
+      if (is_static && given_.is_given("master_port")) out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port;
+      else if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
       return;
     }
     out_.run = RunId{given_.get("rdzv_id").text.empty() ? "none" : given_.get("rdzv_id").text};
-    if (asked.host)
-      out_.endpoint = Endpoint{*asked.host, 0}, out_.sources.endpoint = source_of("rdzv_endpoint");
-    else if (!find_endpoint(is_static, master_port, asked.port ? given_.shown("rdzv_endpoint") + " names no host, and" : given_.shown("nnodes")))
+    if (asked.host) out_.endpoint = Endpoint{*asked.host, 0}, out_.sources.endpoint = source_of("rdzv_endpoint");
+    else if (!find_endpoint(is_static, master_port,
+                            asked.port ? given_.shown("rdzv_endpoint") + " names no host, and" : given_.shown("nnodes")))
       return;
-    if (asked.port)
-      out_.endpoint->port = *asked.port;
-    else if (out_.endpoint->port == 0)
-      out_.endpoint->port = is_static ? master_port_default : endpoint_port_default;
+    if (asked.port) out_.endpoint->port = *asked.port;
+    else if (out_.endpoint->port == 0) out_.endpoint->port = is_static ? master_port_default : endpoint_port_default;
     if (is_static && master_port) out_.master_port = master_port;
     // The worker of rank 0 is to listen there: a program may have that port in its own arguments.
     const bool shares_port = out_.master_port == out_.endpoint->port;
@@ -544,10 +527,8 @@ class Understanding {
                                        asked.port ? given_.shown("rdzv_endpoint") + " names no host" : std::string{"no --rdzv_endpoint"},
                                        out_.endpoint->host, out_.endpoint->port, out_.sources.endpoint,
                                        shares_port ? fmt::format("; port {} is left to the workers (MASTER_PORT)", *master_port) : ""));
-    if (is_host_)
-      out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
-    else if (is_static && given_.is_given("node_rank"))
-      out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
+    if (is_host_) out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
+    else if (is_static && given_.is_given("node_rank")) out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
   }
 
   // Orders the first formation of ranks, so that the pod called 0 has rank 0.
@@ -555,11 +536,11 @@ class Understanding {
     if (given_.is_given("node_rank")) {
       out_.sources.node_rank = source_of("node_rank");
       if (out_.node_rank < static_cast<std::int64_t>(out_.round.nodes_max)) return;
-      const std::string why = fmt::format("{}: {} nodes have the ranks 0 to {}", given_.shown("node_rank"), out_.round.nodes_max, out_.round.nodes_max - 1);
+      const std::string why =
+          fmt::format("{}: {} nodes have the ranks 0 to {}", given_.shown("node_rank"), out_.round.nodes_max, out_.round.nodes_max - 1);
       if (is_static)
         problems_.value(why + "; count nodes from 0, and not workers");  // torchrun's nodes would wait for the one that is missing
-      else
-        out_.notes.push_back(why + "; it only orders the nodes, and this one comes last");
+      else out_.notes.push_back(why + "; it only orders the nodes, and this one comes last");
     } else if (const auto hint = rank_hint(environment_, scheduler_, machine_.host_name())) {
       out_.node_rank = static_cast<std::int32_t>(hint->rank);
       out_.sources.node_rank = hint->source;
@@ -624,7 +605,8 @@ class Understanding {
   bool in_kubernetes() const { return given_.variable("KUBERNETES_SERVICE_HOST").has_value(); }
 
   const std::optional<PodName>& pod() {
-    if (!pod_) pod_ = in_kubernetes() ? pod_name(environment_, machine_.host_name(), machine_.read_file("/etc/hosts").value_or("")) : std::nullopt;
+    if (!pod_)
+      pod_ = in_kubernetes() ? pod_name(environment_, machine_.host_name(), machine_.read_file("/etc/hosts").value_or("")) : std::nullopt;
     return *pod_;
   }
 
@@ -637,12 +619,13 @@ class Understanding {
   void understand_etcd(std::string_view servers) {
     if (trimmed(servers).empty())
       problems_.contradiction(fmt::format("{} needs the addresses of etcd's servers: give --rdzv_endpoint HOST:PORT[,HOST:PORT...]",
-                                given_.shown("rdzv_backend")));
+                                          given_.shown("rdzv_backend")));
     const std::string_view run = trimmed(given_.get("rdzv_id").text);
     if (!given_.is_given("rdzv_id") || run.empty() || run == "none")
-      problems_.contradiction(fmt::format("{} keeps a job's coordinator and its newest generation under the job's name: give each job "
-                                "an --rdzv_id of its own",
-                                given_.shown("rdzv_backend")));
+      problems_.contradiction(
+          fmt::format("{} keeps a job's coordinator and its newest generation under the job's name: give each job "
+                      "an --rdzv_id of its own",
+                      given_.shown("rdzv_backend")));
     out_.run = RunId{given_.get("rdzv_id").text};
     out_.sources.endpoint = source_of("rdzv_endpoint");
     for (std::string_view rest = servers; !trimmed(rest).empty();) {
@@ -650,7 +633,8 @@ class Understanding {
       rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
       const auto parsed = parse_endpoint(server, etcd_port_default);
       if (!parsed || parsed->host.empty())
-        return problems_.value(fmt::format("{}: `{}` {}", given_.shown("rdzv_endpoint"), server, parsed ? "names no host" : parsed.failure().what));
+        return problems_.value(
+            fmt::format("{}: `{}` {}", given_.shown("rdzv_endpoint"), server, parsed ? "names no host" : parsed.failure().what));
       out_.etcd.push_back(*parsed);
     }
     if (out_.etcd.size() > etcd_servers_max)
@@ -683,16 +667,14 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t port_defaul
     if (host.empty() || (!rest.empty() && rest[0] != ':'))
       return Failure{Code::invalid_argument, Remedy::fix_config, "must be HOST or HOST:PORT"};
     if (!rest.empty()) port = rest.substr(1);
-    if (!rest.empty() && port.empty())
-      return Failure{Code::invalid_argument, Remedy::fix_config, "the port after : is missing"};
+    if (!rest.empty() && port.empty()) return Failure{Code::invalid_argument, Remedy::fix_config, "the port after : is missing"};
   } else if (std::count(text.begin(), text.end(), ':') == 1) {
     host = text.substr(0, text.find(':'));
     port = text.substr(text.find(':') + 1);
     if (port.empty()) return Failure{Code::invalid_argument, Remedy::fix_config, "the port after : is missing"};
   }
   while (host.size() > 1 && host.ends_with('.')) host.remove_suffix(1);  // a fully qualified name's last dot
-  if (host.empty() && port.empty())
-    return Failure{Code::invalid_argument, Remedy::fix_config, "must be HOST or HOST:PORT"};
+  if (host.empty() && port.empty()) return Failure{Code::invalid_argument, Remedy::fix_config, "must be HOST or HOST:PORT"};
   if (!host.empty() && !host_is_plain(host))
     return Failure{Code::invalid_argument, Remedy::fix_config, "the host may hold letters, digits and _ . - : only"};
   Endpoint endpoint{std::string{host}, port_default};
@@ -724,7 +706,9 @@ Parsed parse_command(std::span<const std::string> arguments, const Variables& en
                      std::string_view program_name) {
   Understanding understanding{environment, machine, program_name};
   const std::string_view first = arguments.empty() || is_torchrun(program_name) ? std::string_view{} : std::string_view{arguments[0]};
-  const auto as_parsed = [](auto parsed) { return std::visit([](auto&& options) { return Parsed{std::move(options)}; }, std::move(parsed)); };
+  const auto as_parsed = [](auto parsed) {
+    return std::visit([](auto&& options) { return Parsed{std::move(options)}; }, std::move(parsed));
+  };
   if (first == "store") return understanding.store(arguments);
   if (first == "doctor") return understanding.doctor(arguments.subspan(1));
   if (first == "status") return as_parsed(parse_status(arguments.subspan(1)));

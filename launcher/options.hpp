@@ -103,26 +103,26 @@ struct LaunchOptions {
   RoundOptions round;
   std::uint32_t workers = 1;  ///< Of this node; 0: it only coordinates.
   Program program;
-  std::optional<Endpoint> endpoint;  ///< None: a single node, served in this process without gRPC.
-  std::string backend = "static";    ///< As it was called; what follows from it stands in the other fields.
-  std::string checkpoint_root;  ///< Where the job's checkpoints are; empty: not given
-  std::string topology;         ///< "zone/rack/host"; empty: not given
-  std::vector<Endpoint> etcd;        ///< Servers that elect the coordinator among the agents; then there is no endpoint.
+  std::optional<Endpoint> endpoint;                    ///< None: a single node, served in this process without gRPC.
+  std::string backend = "static";                      ///< As it was called; what follows from it stands in the other fields.
+  std::string checkpoint_root;                         ///< Where the job's checkpoints are; empty: not given
+  std::string topology;                                ///< "zone/rack/host"; empty: not given
+  std::vector<Endpoint> etcd;                          ///< Servers that elect the coordinator among the agents; then there is no endpoint.
   HostRule host_rule = HostRule::if_endpoint_is_here;  ///< With etcd: any agent may be elected, unless `never`.
-  std::int32_t node_rank = -1;  ///< A hint for the first order of ranks; -1: not given.
-  RunId run;                    ///< Empty: the shell draws a random one.
+  std::int32_t node_rank = -1;                         ///< A hint for the first order of ranks; -1: not given.
+  RunId run;                                           ///< Empty: the shell draws a random one.
   std::string role = "default";
   std::string local_address;                 ///< Empty: found out.
   std::optional<std::uint16_t> master_port;  ///< MASTER_PORT of the workers, with the static backend; none: a fresh one per generation.
   Timeouts timeouts;
-  Access access;                   ///< To the rendezvous; of a single node, which has none, without effect.
+  Access access;  ///< To the rendezvous; of a single node, which has none, without effect.
 
-  StreamsByRank redirects;  ///< These streams go to a file only.
-  StreamsByRank tee;        ///< These go to a file, and line by line with a prefix to elrun's own output.
-  std::string log_dir;      ///< Where those files are; empty: a directory of its own; "/dev/null": no files
+  StreamsByRank redirects;               ///< These streams go to a file only.
+  StreamsByRank tee;                     ///< These go to a file, and line by line with a prefix to elrun's own output.
+  std::string log_dir;                   ///< Where those files are; empty: a directory of its own; "/dev/null": no files
   std::string log_line_prefix_template;  ///< Empty: torchrun's `[role local_rank]:`.
   std::optional<std::set<std::uint32_t>> local_ranks_filter;  ///< Only these are shown; none: all
-  std::vector<std::string> duplicate_stdout_filters;  ///< Lines that contain one go to filtered_stdout.log as well.
+  std::vector<std::string> duplicate_stdout_filters;          ///< Lines that contain one go to filtered_stdout.log as well.
   std::vector<std::string> duplicate_stderr_filters;
   EventLogHandler event_log_handler = EventLogHandler::null;
   std::string event_log;  ///< A file to which events are appended as lines of JSON; empty: none
@@ -131,13 +131,13 @@ struct LaunchOptions {
   std::vector<int> signals_to_handle{SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< Passed on to the workers; then elrun ends.
   ExitCodes exit_codes = ExitCodes::elrun;
   std::optional<std::string> begin_anew{};  ///< The name of a lost checkpoint that a `Job` goes on without: `40@7` or `40`.
-  Duration hang_timeout{0};  ///< 0: hangs are not looked for.
+  Duration hang_timeout{0};                 ///< 0: hangs are not looked for.
   HangSign hang_sign = HangSign::progress;
 
   bool virtual_local_rank = false;  ///< Each worker sees one device and LOCAL_RANK 0.
   NumaBinding numa_binding = NumaBinding::none;
   SideOptions side;
-  bool dry_run = false;              ///< Print what would be done, start nothing.
+  bool dry_run = false;  ///< Print what would be done, start nothing.
 
   Sources sources;
   std::vector<std::string> notes;  ///< What was understood differently than one might think.

@@ -63,7 +63,8 @@ std::optional<LocalRank> local_rank_of(pid_t pid) {
   return {};
 }
 
-Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known) : clock_{clock}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
+Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known)
+    : clock_{clock}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
   for (const pid_t pid : child_processes())
     if (!is_known_(pid)) others_.insert(pid);
@@ -90,7 +91,9 @@ Orphans::Ended Orphans::end(Duration limit, const std::function<bool(pid_t)>& is
   std::set<pid_t> killed;
   while (true) {
     std::vector<pid_t> found = child_processes();
-    found.erase(std::remove_if(found.begin(), found.end(), [&](pid_t pid) { return is_known_(pid) || others_.contains(pid) || is_spared(pid); }), found.end());
+    found.erase(
+        std::remove_if(found.begin(), found.end(), [&](pid_t pid) { return is_known_(pid) || others_.contains(pid) || is_spared(pid); }),
+        found.end());
     if (found.empty() || clock_.now() >= until) return {killed.size(), std::move(found)};
     bool all_collected = true;
     for (const pid_t pid : found) {

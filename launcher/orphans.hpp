@@ -30,7 +30,7 @@ class Orphans {
   Orphans& operator=(const Orphans&) = delete;
 
   struct Ended {
-    std::size_t killed = 0;      ///< With what they had started themselves.
+    std::size_t killed = 0;     ///< With what they had started themselves.
     std::vector<pid_t> remain;  ///< Did not end within `limit` (they hang in the kernel).
   };
   /// Kills all there are but for those that are spared, and waits until the kernel has ended them, `limit` at most.

@@ -35,15 +35,15 @@ namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;
 namespace {
 
-constexpr std::size_t chunk_bytes = std::size_t{256} << 10;   // read at once, and shown at once
-constexpr std::size_t write_bytes = std::size_t{64} << 10;    // written to a terminal at once: progress is seen in between
-constexpr int pipe_bytes = 1 << 20;                           // of a worker's pipe, if the system grants it
-constexpr std::size_t memory_bytes_max = std::size_t{1} << 20;  // of a stream without a file, before its worker is held up
-constexpr int drain_reads_max = 16;                           // who goes on writing after a worker's end is not waited for
-constexpr std::size_t own_bytes_max = std::size_t{1} << 20;   // of elrun's own lines that wait for the terminal
+constexpr std::size_t chunk_bytes = std::size_t{256} << 10;       // read at once, and shown at once
+constexpr std::size_t write_bytes = std::size_t{64} << 10;        // written to a terminal at once: progress is seen in between
+constexpr int pipe_bytes = 1 << 20;                               // of a worker's pipe, if the system grants it
+constexpr std::size_t memory_bytes_max = std::size_t{1} << 20;    // of a stream without a file, before its worker is held up
+constexpr int drain_reads_max = 16;                               // who goes on writing after a worker's end is not waited for
+constexpr std::size_t own_bytes_max = std::size_t{1} << 20;       // of elrun's own lines that wait for the terminal
 constexpr std::size_t own_wait_bytes_max = std::size_t{1} << 20;  // of workers' bytes that they wait for
-constexpr Duration drain_limit = 1s;                          // a file that blocks does not hold up the report of an end
-constexpr int stall_seconds = 10;                             // a terminal that takes nothing for this long is given up
+constexpr Duration drain_limit = 1s;                              // a file that blocks does not hold up the report of an end
+constexpr int stall_seconds = 10;                                 // a terminal that takes nothing for this long is given up
 
 // Writes all of `bytes`, or returns how many before the error that is in errno.
 std::size_t write_all(int fd, std::string_view bytes) {
@@ -75,7 +75,8 @@ bool write_patiently(std::string_view bytes) {
 }
 
 bool same_file(int a, int b) {
-  struct stat one {}, other {};
+  struct stat one {
+  }, other{};
   return ::fstat(a, &one) == 0 && ::fstat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
@@ -258,7 +259,8 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     while (true) {
       const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), -1);
       for (int i = 0; i < count; ++i)
-        if (const auto watched = watched_.find(ready[static_cast<std::size_t>(i)].data.fd); watched != watched_.end()) read_some(watched->first, buffer);
+        if (const auto watched = watched_.find(ready[static_cast<std::size_t>(i)].data.fd); watched != watched_.end())
+          read_some(watched->first, buffer);
       std::vector<std::function<void(std::string&)>> requests;
       {
         const std::lock_guard lock{requests_mutex_};
@@ -300,7 +302,8 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
         source.file_works = false;
         const int error = errno;
         if (std::exchange(write_error_told_, error) != error)  // a full disk is full for all of them
-          warn(fmt::format("{}; what is written from here on into a file that fails so is only shown", message(from_errno(error, "write " + source.path.native()))));
+          warn(fmt::format("{}; what is written from here on into a file that fails so is only shown",
+                           message(from_errno(error, "write " + source.path.native()))));
       }
     }
     Console& console = *watched.console;
@@ -370,7 +373,8 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     epoll_ = Fd{::epoll_create1(EPOLL_CLOEXEC)};
     wake_ = Fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     epoll_event event{.events = EPOLLIN, .data = {.fd = wake_.get()}};
-    if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) return from_errno(errno, "watch the workers' output");
+    if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0)
+      return from_errno(errno, "watch the workers' output");
     out_.fd = 1;
     err_.fd = 2;
     one_console_ = one_destination;
@@ -446,9 +450,9 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   Fd epoll_, wake_;
   std::mutex requests_mutex_;
   std::vector<std::function<void(std::string&)>> requests_;
-  std::map<int, Watched> watched_;  // the collector's
-  int write_error_told_ = 0;        // the collector's; 0: none
-  bool stopping_ = false;           // the collector's
+  std::map<int, Watched> watched_;                                 // the collector's
+  int write_error_told_ = 0;                                       // the collector's; 0: none
+  bool stopping_ = false;                                          // the collector's
   std::map<std::pair<LocalRank, Stream>, SourcePointer> sources_;  // of each worker's newest attempt; the loop's
 };
 
@@ -471,7 +475,8 @@ Result<std::unique_ptr<Output>> Output::start(asio::io_context& loop, Setting se
   Path place = options.log_dir;
   if (place.empty()) {
     std::string name = (setting.temporary / "elrun-logs-XXXXXX").native();
-    if (::mkdtemp(name.data()) == nullptr) return from_errno(errno, fmt::format("make {}, a directory for logs; --log_dir names another place", name));
+    if (::mkdtemp(name.data()) == nullptr)
+      return from_errno(errno, fmt::format("make {}, a directory for logs; --log_dir names another place", name));
     place = name;
   }
   std::error_code error;
@@ -547,7 +552,8 @@ WorkerStreams Output::open(LocalRank worker, Rank rank) {
     for (const Stream stream : {Stream::out, Stream::err}) threads_->sources_.erase({worker, stream});
   WorkerStreams streams{open_stream(worker, rank, Stream::out), open_stream(worker, rank, Stream::err)};
   // With both in the same file their order must stay, so they share one pipe.
-  if (!streams.out && streams.err && one_destination_ && route_of(worker, Stream::out) == Route::inherit && route_of(worker, Stream::err) == Route::inherit)
+  if (!streams.out && streams.err && one_destination_ && route_of(worker, Stream::out) == Route::inherit &&
+      route_of(worker, Stream::err) == Route::inherit)
     streams.out = Fd{::fcntl(streams.err.get(), F_DUPFD_CLOEXEC, 3)};
   return streams;
 }
@@ -580,7 +586,8 @@ Fd Output::open_stream(LocalRank worker, Rank rank, Stream stream) {
 Fd Output::read_through_pipe(LocalRank worker, Stream stream, Source source) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    log_.warning(message(from_errno(errno, fmt::format("make a pipe for the output of local rank {}", worker.value()))) + "; it goes past elrun");
+    log_.warning(message(from_errno(errno, fmt::format("make a pipe for the output of local rank {}", worker.value()))) +
+                 "; it goes past elrun");
     return {};
   }
   Fd writing{ends[1]};

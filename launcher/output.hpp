@@ -88,7 +88,7 @@ class Output {
   bool begun_ = false;
   std::map<Stream, std::shared_ptr<Fd>> filtered_;  // of this attempt
   boost::asio::steady_timer stall_;
-  std::function<void()> then_;  // of after_all
+  std::function<void()> then_;        // of after_all
   std::shared_ptr<Threads> threads_;  // none until a stream is teed
 };
 

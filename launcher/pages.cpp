@@ -63,12 +63,17 @@ class Reading {
 std::optional<Json> parsed(std::string_view text) {
   constexpr int depth_max = 8;
   bool too_deep = false;
-  Json json = Json::parse(text, [&](int depth, Json::parse_event_t, Json&) { return depth <= depth_max || (too_deep = true, false); }, false);
+  Json json = Json::parse(
+      text, [&](int depth, Json::parse_event_t, Json&) { return depth <= depth_max || (too_deep = true, false); }, false);
   if (json.is_discarded() || too_deep || !json.is_object()) return std::nullopt;
   return json;
 }
 
-std::string ago(double time) { return time < 120 ? fmt::format("{:.1f} s", time) : time < 7200 ? fmt::format("{:.0f} min", time / 60) : fmt::format("{:.1f} h", time / 3600); }
+std::string ago(double time) {
+  return time < 120    ? fmt::format("{:.1f} s", time)
+         : time < 7200 ? fmt::format("{:.0f} min", time / 60)
+                       : fmt::format("{:.1f} h", time / 3600);
+}
 
 }  // namespace
 
@@ -78,7 +83,8 @@ std::string status_page(const Glance& glance) {
   const Seat& seat = node.world.seat;
   Json workers = Json::array();
   for (const auto& [local, worker] : node.workers) {
-    workers.push_back({{"local_rank", local}, {"rank", worker.rank}, {"pid", worker.pid}, {"state", word_of(worker.state)}, {"is_job", worker.is_job}});
+    workers.push_back(
+        {{"local_rank", local}, {"rank", worker.rank}, {"pid", worker.pid}, {"state", word_of(worker.state)}, {"is_job", worker.is_job}});
   }
   Json page{{"version", agent.version},
             {"run", agent.run.value()},
@@ -93,12 +99,17 @@ std::string status_page(const Glance& glance) {
             {"restarts", {{"job", node.world.restarts.generations}, {"of_budget", node.world.restarts.used}, {"node", node.node_restarts}}},
             {"workers", std::move(workers)}};
   if (node.world.generation.number != 0)
-    page["generation"] = {{"number", node.world.generation.number}, {"id", to_string(node.world.generation)}, {"nodes", seat.nodes},
-                          {"world_size", seat.world_size},          {"group_rank", seat.group_rank}};
+    page["generation"] = {{"number", node.world.generation.number},
+                          {"id", to_string(node.world.generation)},
+                          {"nodes", seat.nodes},
+                          {"world_size", seat.world_size},
+                          {"group_rank", seat.group_rank}};
   if (!node.waiting_for.empty()) page["waiting_for"] = node.waiting_for;
   if (!node.last_failure.empty()) page["last_failure"] = node.last_failure;
   if (node.steps > 0)
-    page["steps"] = {{"decided", node.steps}, {"last", node.last_step}, {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9},
+    page["steps"] = {{"decided", node.steps},
+                     {"last", node.last_step},
+                     {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9},
                      {"last_age_seconds", seconds(glance.now - node.last_decided_at)}};
   return page.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -107,27 +118,32 @@ Result<std::string> status_for_people(std::string_view json) {
   const auto whole = parsed(json);
   if (!whole) return Failure{Code::protocol, Remedy::fix_config, "what came is no status of elrun"};
   const Reading page{*whole};
-  std::string text = fmt::format("run {} on node {} (agent {}, elrun {}): {}, up for {}\n", page.text("run"), page.text("node"), page.number("pid"), page.text("version"),
-                                 page.text("phase"), ago(page.fraction("up_seconds")));
+  std::string text = fmt::format("run {} on node {} (agent {}, elrun {}): {}, up for {}\n", page.text("run"), page.text("node"),
+                                 page.number("pid"), page.text("version"), page.text("phase"), ago(page.fraction("up_seconds")));
   if (const std::string program = page.text("program"); !program.empty()) text += fmt::format("  program: {}\n", program);
   if (const Reading generation = page.object("generation"); generation.json().is_object())
-    text += fmt::format("  generation {}: {} of {} to {} nodes, {} workers; this is node {}\n", generation.number("number"), generation.number("nodes"),
-                        page.number("nodes_min"), page.number("nodes_max"), generation.number("world_size"), generation.number("group_rank"));
-  else
-    text += "  no generation yet\n";
+    text += fmt::format("  generation {}: {} of {} to {} nodes, {} workers; this is node {}\n", generation.number("number"),
+                        generation.number("nodes"), page.number("nodes_min"), page.number("nodes_max"), generation.number("world_size"),
+                        generation.number("group_rank"));
+  else text += "  no generation yet\n";
   const Reading coordinator = page.object("coordinator");
-  text += fmt::format("  coordinator: {}{}, {}\n", coordinator.text("at"), coordinator.flag("is_here") ? " (here)" : "", coordinator.flag("is_connected") ? "connected" : "NOT connected");
+  text += fmt::format("  coordinator: {}{}, {}\n", coordinator.text("at"), coordinator.flag("is_here") ? " (here)" : "",
+                      coordinator.flag("is_connected") ? "connected" : "NOT connected");
   if (const std::string waits = page.text("waiting_for"); !waits.empty()) text += fmt::format("  waiting for: {}\n", waits);
   const Reading restarts = page.object("restarts");
-  text += fmt::format("  restarts: {} in the job ({} of the budget), {} by this node's workers\n", restarts.number("job"), restarts.number("of_budget"), restarts.number("node"));
-  if (const Reading steps = page.object("steps"); steps.json().is_object()) text += fmt::format("  steps: {} decided, the last is {}, {} ago\n", steps.number("decided"), steps.number("last"), ago(steps.fraction("last_age_seconds")));
+  text += fmt::format("  restarts: {} in the job ({} of the budget), {} by this node's workers\n", restarts.number("job"),
+                      restarts.number("of_budget"), restarts.number("node"));
+  if (const Reading steps = page.object("steps"); steps.json().is_object())
+    text += fmt::format("  steps: {} decided, the last is {}, {} ago\n", steps.number("decided"), steps.number("last"),
+                        ago(steps.fraction("last_age_seconds")));
   if (const std::string failure = page.text("last_failure"); !failure.empty()) text += fmt::format("  last failure: {}\n", failure);
   const Reading workers = page.object("workers");
   if (!workers.json().is_array() || workers.json().empty()) return text + "  no workers here\n";
   text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", "RANK", "LOCAL", "PID", "STATE");
   for (const Json& entry : workers.json()) {
     const Reading worker{entry};
-    text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", worker.number("rank"), worker.number("local_rank"), worker.number("pid"), worker.text("state"));
+    text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", worker.number("rank"), worker.number("local_rank"), worker.number("pid"),
+                        worker.text("state"));
   }
   return text;
 }

@@ -28,14 +28,11 @@ std::string meaning_of(int code) {
     case exit_code::hang:
       return "workers gave no sign of progress for --hang_timeout; what their threads were doing stands in the log of their node";
     case 128 + SIGILL: return "an instruction that this CPU does not have: was the program built for another machine?";
-    case 128 + SIGABRT:
-      return "the program gave itself up (abort, a failed assertion, an uncaught exception); see its last lines";
+    case 128 + SIGABRT: return "the program gave itself up (abort, a failed assertion, an uncaught exception); see its last lines";
     case 128 + SIGBUS: return "often a full /dev/shm, or a mapped file that was cut short";
     case 128 + SIGFPE: return "an integer division by zero or overflow";
-    case 128 + SIGKILL:
-      return "killed from outside: by a person, a scheduler, or the kernel for want of memory (see dmesg)";
-    case 128 + SIGSEGV:
-      return "the program used memory that is not its own; a core dump or a sanitizer build shows where";
+    case 128 + SIGKILL: return "killed from outside: by a person, a scheduler, or the kernel for want of memory (see dmesg)";
+    case 128 + SIGSEGV: return "the program used memory that is not its own; a core dump or a sanitizer build shows where";
     case 128 + SIGTERM: return "asked to end from outside";
     default: return {};
   }
@@ -44,7 +41,8 @@ std::string meaning_of(int code) {
 std::string final_report(int code, const std::string& first_failure, const std::string& evidence) {
   std::string text = fmt::format("the job failed, exit code {}", code);
   if (!first_failure.empty()) text += fmt::format("\n  cause: {}", first_failure);
-  if (const std::string meaning = evidence.empty() ? meaning_of(code) : evidence; !meaning.empty()) text += fmt::format("\n  meaning: {}", meaning);
+  if (const std::string meaning = evidence.empty() ? meaning_of(code) : evidence; !meaning.empty())
+    text += fmt::format("\n  meaning: {}", meaning);
   return text;
 }
 

@@ -62,7 +62,8 @@ void write_refusal(const Path& termination_log, int exit_code, int returned, con
   write_termination_log(termination_log, job);
 }
 
-Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, LogStream& lines, const Log& log)
+Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock,
+                   LogStream& lines, const Log& log)
     : options_{options},
       node_{std::move(node)},
       source_{std::move(run), std::move(host), options.role, options.program.name, options.etcd.empty() ? "c10d" : "etcd"},
@@ -74,7 +75,8 @@ Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::st
       joining_since_{born_} {
   if (options_.event_log.empty()) return;
   event_log_ = Fd{::open(options_.event_log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644)};
-  if (!event_log_) log_.warning(message(from_errno(errno, fmt::format("open --event-log {}", options_.event_log))) + "; events are not written there");
+  if (!event_log_)
+    log_.warning(message(from_errno(errno, fmt::format("open --event-log {}", options_.event_log))) + "; events are not written there");
 }
 
 void Reporter::write_event(const std::string& line) {
@@ -85,7 +87,8 @@ void Reporter::write_event(const std::string& line) {
   const std::size_t written = write_some(event_log_.get(), text);
   if (written > 0) event_log_is_torn_ = text[written - 1] != '\n';
   if (written < text.size() && !std::exchange(event_log_failed_, true))
-    log_.warning(message(from_errno(errno, fmt::format("write --event-log {}", options_.event_log))) + "; the job goes on, and events are missing there");
+    log_.warning(message(from_errno(errno, fmt::format("write --event-log {}", options_.event_log))) +
+                 "; the job goes on, and events are missing there");
 }
 
 void Reporter::event(WorkerEvent event) {
@@ -135,7 +138,9 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
   death.signal = ending.signal;
   death.never_ran = !never_ran.empty();
   const bool writes_log_files = worker.keeps && options_.redirects.of(local) != Streams{};
-  death.evidence = death.never_ran ? never_ran : evidence_of(ending, memory_.since(worker.oom_kills, writes_log_files ? worker.error_file.parent_path() : Path{}));
+  death.evidence = death.never_ran
+                       ? never_ran
+                       : evidence_of(ending, memory_.since(worker.oom_kills, writes_log_files ? worker.error_file.parent_path() : Path{}));
   if (!worker.error_file.empty() && ::access(worker.error_file.c_str(), F_OK) == 0) {
     const auto text = read_regular_file(worker.error_file, error_record_max);
     const auto record = text ? read_error_record(*text) : std::nullopt;
@@ -165,13 +170,14 @@ bool Reporter::words_are_above(const WorkerDeath& root) const {
 }
 
 int Reporter::finished(const Finish& finish, bool tells_all) {
-  FailedJob job{source_.run, node_, finish.exit_code, returned_exit_code(options_.exit_codes, finish.exit_code),
+  FailedJob job{source_.run,          node_,         finish.exit_code, returned_exit_code(options_.exit_codes, finish.exit_code),
                 finish.first_failure, finish.deaths, clock_.wall_ns()};
   job.words_are_above = !job.deaths.empty() && words_are_above(job.deaths.front());
   for (const auto& [local, worker] : workers_) {
     const bool failed = worker.ending && !worker.ending->ok();
     const bool ended_by_elrun = worker.ending && (worker.ending->signal == SIGTERM || worker.ending->signal == SIGKILL);
-    const bool died = failed && (!ended_by_elrun || (!job.deaths.empty() && job.deaths.front().pid == worker.pid && job.deaths.front().node == node_));
+    const bool died =
+        failed && (!ended_by_elrun || (!job.deaths.empty() && job.deaths.front().pid == worker.pid && job.deaths.front().node == node_));
     WorkerEvent::Worker who{worker.rank, local.value(), worker.pid, {}};
     if (died) who.exit_code = worker.ending->signal != 0 ? -worker.ending->signal : worker.ending->exit_code;
     event({.state = finish.exit_code == 0 ? "SUCCEEDED" : died ? "FAILED" : "TERMINATED", .worker = who});
@@ -189,7 +195,8 @@ int Reporter::finished(const Finish& finish, bool tells_all) {
     if (job.deaths.empty()) {
       root.exit_code = finish.exit_code;
       root.wall_ns = job.wall_ns;
-      root.error = finish.first_failure.empty() ? fmt::format("elrun ended with {}: {}", finish.exit_code, meaning_of(finish.exit_code)) : finish.first_failure;
+      root.error = finish.first_failure.empty() ? fmt::format("elrun ended with {}: {}", finish.exit_code, meaning_of(finish.exit_code))
+                                                : finish.first_failure;
     } else {
       root = job.deaths.front();
     }

@@ -29,7 +29,8 @@ void write_refusal(const Path& termination_log, int exit_code, int returned, con
 /// On the agent's loop.
 class Reporter {
  public:
-  Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, LogStream& lines, const Log& log);
+  Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, LogStream& lines,
+           const Log& log);
 
   void joining();  ///< The node waits for a generation.
   void began(const World& world, const Supervisor& supervisor);

@@ -9,10 +9,10 @@
 namespace elrun::inline v0::launcher {
 
 enum class Route {
-  inherit,  ///< The worker has elrun's own stream: nothing lies between it and the terminal.
-  null,     ///< Nobody sees it.
-  file,     ///< The worker writes to the file itself.
-  tee,      ///< Through elrun to the file, and line by line to elrun's own stream.
+  inherit,     ///< The worker has elrun's own stream: nothing lies between it and the terminal.
+  null,        ///< Nobody sees it.
+  file,        ///< The worker writes to the file itself.
+  tee,         ///< Through elrun to the file, and line by line to elrun's own stream.
   tee_unseen,  ///< Through elrun to the file, and to the filtered file of all workers.
 };
 
@@ -20,8 +20,8 @@ enum class Route {
 struct RouteWish {
   bool redirected = false;
   bool teed = false;
-  bool seen = true;  ///< `--local-ranks-filter` leaves this worker out when false.
-  bool has_files = true;  ///< False with `--log-dir /dev/null`: then all is as if nothing had been asked.
+  bool seen = true;          ///< `--local-ranks-filter` leaves this worker out when false.
+  bool has_files = true;     ///< False with `--log-dir /dev/null`: then all is as if nothing had been asked.
   bool has_filters = false;  ///< Lines of this stream are looked for (`--duplicate-...-filters`).
 };
 [[nodiscard]] Route route(const RouteWish& wish);

@@ -58,7 +58,8 @@ Result<std::unique_ptr<HttpListener>> open_port(boost::asio::io_context& loop, c
 
 }  // namespace
 
-SideDoors::SideDoors(boost::asio::io_context& loop, const Clock& clock, const Log& log, AgentIdentity agent, std::function<bool()> coordinates)
+SideDoors::SideDoors(boost::asio::io_context& loop, const Clock& clock, const Log& log, AgentIdentity agent,
+                     std::function<bool()> coordinates)
     : loop_{loop},
       clock_{clock},
       log_{log},
@@ -71,10 +72,8 @@ Result<void> SideDoors::open(const SideOptions& options, const Path& directory) 
   const auto answers = [this](const HttpRequest& request) { return answer(request); };
   if (const auto address = unix_address(directory / status_socket_name); address.ok()) {
     auto socket = HttpListener::open(loop_, *address, answers);
-    if (socket.ok())
-      socket_ = std::move(*socket);
-    else
-      log_.warning(message(socket.failure()) + "; `elrun status` will not find this agent");
+    if (socket.ok()) socket_ = std::move(*socket);
+    else log_.warning(message(socket.failure()) + "; `elrun status` will not find this agent");
   }
   if (!options.health) return {};
   auto port = open_port(loop_, *options.health, answers);
@@ -92,7 +91,8 @@ Result<void> SideDoors::open(const SideOptions& options, const Path& directory) 
   return {};
 }
 
-void SideDoors::open_timers(const SideOptions& options, const Path& directory, Variables& environment, std::function<bool(pid_t)> is_worker_group) {
+void SideDoors::open_timers(const SideOptions& options, const Path& directory, Variables& environment,
+                            std::function<bool(pid_t)> is_worker_group) {
   if (!options.has_timer_file) return;
   const Path path = options.timer_file.empty() ? directory / "timers" : Path{options.timer_file};
   auto pipe = TimerPipe::open(loop_, clock_, log_, path, std::move(is_worker_group));

@@ -8,8 +8,8 @@
 #include <csignal>
 #include <fstream>
 
-#include <boost/asio/post.hpp>
 #include <fmt/format.h>
+#include <boost/asio/post.hpp>
 
 #include "launcher/stacks.hpp"
 #include "lib/base/failure.hpp"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t output_max = 256 * 1024;
 constexpr rlim_t written_max = 4 * 1024 * 1024;  // by a tool that does not stop to write: its file may be in memory
-constexpr Duration share_least = 1s;  // in less than this no tool says anything
+constexpr Duration share_least = 1s;             // in less than this no tool says anything
 
 std::string beginning_of(const Path& path) {
   std::ifstream in{path};
@@ -68,7 +68,12 @@ void StackTools::start_next() {
     const Path output = setting_.directory / fmt::format("stacks_{}", next.worker.value());
     const Fd in{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
     const Fd out{::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
-    const Execution execution{.path = next.command.front(), .arguments = next.command, .environment = tool_environment(setting_.environment), .out = out.get(), .err = out.get(), .in = in.get()};
+    const Execution execution{.path = next.command.front(),
+                              .arguments = next.command,
+                              .environment = tool_environment(setting_.environment),
+                              .out = out.get(),
+                              .err = out.get(),
+                              .in = in.get()};
     auto started = Child::start(loop_, guard_, execution, [this, number = ++started_](Ending) {
       boost::asio::post(loop_, [this, number] {
         if (killed_.erase(number) == 0 && running_ && running_->number == number) over(false);
@@ -104,10 +109,9 @@ void StackTools::over(bool was_killed) {
   }
   const std::string said = beginning_of(done.output), text = said.empty() ? "(nothing)\n" : said;
   if (was_killed)
-    log_.error(fmt::format("stacks of worker {} of this node: {} was not done after {} and was killed; it had said:\n{}", done.worker.value(), done.name,
-                           for_people(clock_.now() - done.began), text));
-  else
-    log_.error(fmt::format("stacks of worker {} of this node, by {}:\n{}", done.worker.value(), done.name, text));
+    log_.error(fmt::format("stacks of worker {} of this node: {} was not done after {} and was killed; it had said:\n{}",
+                           done.worker.value(), done.name, for_people(clock_.now() - done.began), text));
+  else log_.error(fmt::format("stacks of worker {} of this node, by {}:\n{}", done.worker.value(), done.name, text));
   boost::asio::post(loop_, [this] { start_next(); });
 }
 

@@ -20,8 +20,8 @@
 #include "launcher/guard.hpp"
 #include "launcher/options.hpp"
 #include "lib/base/clock.hpp"
-#include "lib/base/log.hpp"
 #include "lib/base/files.hpp"
+#include "lib/base/log.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -31,9 +31,9 @@ namespace elrun::inline v0::launcher {
 class StackTools {
  public:
   struct Setting {
-    Path directory;                 ///< Holds the tools' output; the agent's own.
-    const Variables& environment;   ///< PATH says where the tools are.
-    Duration limit{};               ///< After `take`, a worker's stacks are there within this, or given up.
+    Path directory;                ///< Holds the tools' output; the agent's own.
+    const Variables& environment;  ///< PATH says where the tools are.
+    Duration limit{};              ///< After `take`, a worker's stacks are there within this, or given up.
   };
   StackTools(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting);
   ~StackTools();

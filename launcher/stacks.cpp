@@ -30,7 +30,8 @@ std::string state_of(const fs::path& thread) {
 
 std::string described(const fs::path& thread) {
   std::string text = fmt::format("{} {}: {}", thread.filename().native(), first_line(thread / "comm"), state_of(thread));
-  if (const std::string call = first_line(thread / "syscall"); !call.empty() && call != "running") text += ", system call " + call.substr(0, call.find(' '));
+  if (const std::string call = first_line(thread / "syscall"); !call.empty() && call != "running")
+    text += ", system call " + call.substr(0, call.find(' '));
   if (const std::string place = first_line(thread / "wchan"); !place.empty() && place != "0") text += ", waits in " + place;
   return text + "\n";
 }
@@ -77,12 +78,15 @@ StackSource stack_source(pid_t process, const Variables& environment) {
   const std::string program = fs::read_symlink(fmt::format("/proc/{}/exe", process), error).filename().native();
   const std::string pid = std::to_string(process);
   if (program.starts_with("python")) {
-    if (std::string tool = found_on_path("py-spy", environment); !tool.empty()) return {{std::move(tool), "dump", "--nonblocking", "--pid", pid}, {}};
+    if (std::string tool = found_on_path("py-spy", environment); !tool.empty())
+      return {{std::move(tool), "dump", "--nonblocking", "--pid", pid}, {}};
     return {{}, "Python tells the stacks of its threads when it gets SIGABRT, below; py-spy on PATH would tell them before"};
   }
   if (std::string tool = found_on_path("eu-stack", environment); !tool.empty()) return {{std::move(tool), "-p", pid}, {}};
   if (std::string tool = found_on_path("gdb", environment); !tool.empty())
-    return {{std::move(tool), "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-p", pid, "-ex", "thread apply all backtrace 64"}, {}};
+    return {{std::move(tool), "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-p", pid, "-ex",
+             "thread apply all backtrace 64"},
+            {}};
   return {{}, "its stacks are not known: no eu-stack or gdb on PATH"};
 }
 

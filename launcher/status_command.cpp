@@ -58,10 +58,8 @@ int run_status(const StatusOptions& options, const Variables& environment, const
   Inquiry inquiry{options, clock};
   if (options.endpoint) {
     const auto addresses = resolve(options.endpoint->host, options.endpoint->port);
-    if (addresses.ok())
-      inquiry.ask_at(addresses->front(), false);
-    else
-      inquiry.fail(message(addresses.failure()));
+    if (addresses.ok()) inquiry.ask_at(addresses->front(), false);
+    else inquiry.fail(message(addresses.failure()));
     return inquiry.end();
   }
   for (const Path& directory : agent_directories(environment))

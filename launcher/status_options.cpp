@@ -31,25 +31,19 @@ std::variant<StatusOptions, Usage> parse_status(std::span<const std::string> wor
       continue;
     }
     std::optional<std::string> value;
-    if (const auto equals = name.find('='); equals != std::string::npos)
-      value = name.substr(equals + 1), name.resize(equals);
-    else if (i + 1 < words.size() && (name == "--pid" || name == "--endpoint" || name == "--timeout"))
-      value = words[++i];
+    if (const auto equals = name.find('='); equals != std::string::npos) value = name.substr(equals + 1), name.resize(equals);
+    else if (i + 1 < words.size() && (name == "--pid" || name == "--endpoint" || name == "--timeout")) value = words[++i];
     if (name == "--pid" && value) {
       options.pid = to_integer(*value);
       if (!options.pid || *options.pid < 1) problems += fmt::format("elrun: --pid {}: must be a process number\n", *value);
     } else if (name == "--endpoint" && value) {
       const auto endpoint = parse_endpoint(*value, 0);
-      if (endpoint.ok() && !endpoint->host.empty() && endpoint->port != 0)
-        options.endpoint = *endpoint;
-      else
-        problems += fmt::format("elrun: --endpoint {}: must be HOST:PORT, the port that --health_port names\n", *value);
+      if (endpoint.ok() && !endpoint->host.empty() && endpoint->port != 0) options.endpoint = *endpoint;
+      else problems += fmt::format("elrun: --endpoint {}: must be HOST:PORT, the port that --health_port names\n", *value);
     } else if (name == "--timeout" && value) {
       const auto time = to_seconds(*value);
-      if (time && *time > Duration{0})
-        options.timeout = *time;
-      else
-        problems += fmt::format("elrun: --timeout {}: must be seconds above 0\n", *value);
+      if (time && *time > Duration{0}) options.timeout = *time;
+      else problems += fmt::format("elrun: --timeout {}: must be seconds above 0\n", *value);
     } else {
       problems += fmt::format("elrun: status: `{}` is none of --pid PID, --endpoint HOST:PORT, --json, --timeout SECONDS\n", words[i]);
     }

@@ -28,11 +28,18 @@ constexpr Duration nap_least = 100ms, nap_excuses = 1s, nap_rests = 10s;
 constexpr Duration look_again_every = 10s;
 
 // Doing it twice is the same as doing it once, so a call whose answer was lost may be sent again.
-bool may_repeat(StoreOp op) { return (op != StoreOp::add || ELRUN_PLANTED(add_repeated_after_reconnect)) && op != StoreOp::compare_set && op != StoreOp::remove; }
+bool may_repeat(StoreOp op) {
+  return (op != StoreOp::add || ELRUN_PLANTED(add_repeated_after_reconnect)) && op != StoreOp::compare_set && op != StoreOp::remove;
+}
 
 }  // namespace
 
-Supervisor::Supervisor(SupervisorOptions options) : options_{std::move(options)}, places_{options_.workers}, hang_{options_.hang_timeout}, hang_at_start_{options_.hang_timeout}, hang_unopened_{options_.hang_timeout} {}
+Supervisor::Supervisor(SupervisorOptions options)
+    : options_{std::move(options)},
+      places_{options_.workers},
+      hang_{options_.hang_timeout},
+      hang_at_start_{options_.hang_timeout},
+      hang_unopened_{options_.hang_timeout} {}
 
 std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   const Instant last_event = std::exchange(now_, now);
@@ -42,26 +49,16 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   std::visit(
       [this](const auto& e) {
         using E = std::decay_t<decltype(e)>;
-        if constexpr (std::is_same_v<E, Started>)
-          on_started();
-        else if constexpr (std::is_same_v<E, LinkUp>)
-          on_link_up();
-        else if constexpr (std::is_same_v<E, LinkDown>)
-          on_link_down(e.why);
-        else if constexpr (std::is_same_v<E, CoordinatorSaid>)
-          std::visit([this](const auto& m) { this->on_message(m); }, e.message);
-        else if constexpr (std::is_same_v<E, WorkerStarted>)
-          workers_.at(e.worker.value()).pid = e.pid;
-        else if constexpr (std::is_same_v<E, WorkerEnded>)
-          on_worker_ended(e);
-        else if constexpr (std::is_same_v<E, WorkerWrote>)
-          on_worker_wrote(e.worker);
-        else if constexpr (std::is_same_v<E, WorkerHungUp>)
-          on_hung_up(e.from);
-        else if constexpr (std::is_same_v<E, SignalCame>)
-          on_signal(e.number);
-        else if constexpr (std::is_same_v<E, Tick>)
-          on_tick();
+        if constexpr (std::is_same_v<E, Started>) on_started();
+        else if constexpr (std::is_same_v<E, LinkUp>) on_link_up();
+        else if constexpr (std::is_same_v<E, LinkDown>) on_link_down(e.why);
+        else if constexpr (std::is_same_v<E, CoordinatorSaid>) std::visit([this](const auto& m) { this->on_message(m); }, e.message);
+        else if constexpr (std::is_same_v<E, WorkerStarted>) workers_.at(e.worker.value()).pid = e.pid;
+        else if constexpr (std::is_same_v<E, WorkerEnded>) on_worker_ended(e);
+        else if constexpr (std::is_same_v<E, WorkerWrote>) on_worker_wrote(e.worker);
+        else if constexpr (std::is_same_v<E, WorkerHungUp>) on_hung_up(e.from);
+        else if constexpr (std::is_same_v<E, SignalCame>) on_signal(e.number);
+        else if constexpr (std::is_same_v<E, Tick>) on_tick();
         else if constexpr (std::is_same_v<E, WorkerSaid>)
           std::visit(
               [&](const auto& m) {
@@ -87,7 +84,9 @@ std::optional<Instant> Supervisor::next_deadline() const {
   const auto consider = [&least](const std::optional<Instant>& at) {
     if (at && (!least || *at < *least)) least = at;
   };
-  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_, hang_.due(), hang_at_start_.due(), hangs_unopened_at(), leave_at_}) consider(at);
+  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_,
+                         hang_.due(), hang_at_start_.due(), hangs_unopened_at(), leave_at_})
+    consider(at);
   for (const Worker& w : workers_) consider(w.return_by), consider(w.coming.kill_at), consider(w.session.judge_by);
   return phase_ == Phase::finished ? std::nullopt : least;
 }
@@ -125,7 +124,8 @@ void Supervisor::join() {
     join.coordinator_fell_silent = join.coordinated_by && coordinator_silent_;
   }
   if (phase_ == Phase::running) {
-    const bool failed = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.ending && !w.ending->ok(); });
+    const bool failed =
+        std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.ending && !w.ending->ok(); });
     join.broken = (failed || peer_lost_) && !job_over_;
   }
   join.restarts = world_.restarts;
@@ -153,7 +153,8 @@ void Supervisor::on_link_up() {
 
 void Supervisor::on_link_down(const Failure& why) {
   // Where its name is an address already, the failure says so as well.
-  waiting_for_ = "the coordinator at " + (why.what.starts_with(options_.coordinator) ? why.what : fmt::format("{}: {}", options_.coordinator, why.what));
+  waiting_for_ = "the coordinator at " +
+                 (why.what.starts_with(options_.coordinator) ? why.what : fmt::format("{}: {}", options_.coordinator, why.what));
   if (last_.number != 0 && !coordinator_by_) coordinator_by_ = now_ + options_.timeouts.coordinator_grace;
   if (last_.number == 0 && !join_by_) join_by_ = now_ + options_.timeouts.join;
   const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
@@ -169,21 +170,19 @@ void Supervisor::on_link_down(const Failure& why) {
       ++call;
       continue;
     }
-    act(Answer{
-        call->first.first,
-        refused_call(call->second, Code::unreachable,
-                     "the coordinator was lost while this call was under way; whether it was done is not known")});
+    act(Answer{call->first.first,
+               refused_call(call->second, Code::unreachable,
+                            "the coordinator was lost while this call was under way; whether it was done is not known")});
     call = calls_.erase(call);
   }
   end_without_coordinator();
 }
 
 void Supervisor::on_message(const Refused& m) {
-  const bool config = m.failure.remedy == Remedy::fix_config || m.failure.code == Code::mismatch ||
-                      m.failure.code == Code::invalid_argument;
+  const bool config =
+      m.failure.remedy == Remedy::fix_config || m.failure.code == Code::mismatch || m.failure.code == Code::invalid_argument;
   stop({.rejoin = false,
-        .finish = {config ? exit_code::contradiction : exit_code::internal,
-                   "this node was refused: " + message(m.failure), false}},
+        .finish = {config ? exit_code::contradiction : exit_code::internal, "this node was refused: " + message(m.failure), false}},
        std::nullopt, m.failure);
 }
 
@@ -201,8 +200,8 @@ void Supervisor::on_message(const Waiting& m) {
 void Supervisor::on_message(const World& m) {
   if (phase_ != Phase::joining) return;     // of a round that this node has left since
   if (m.generation.number <= last_.number)  // its end was acknowledged here: nobody acts for it again
-    return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken",
-                                           to_string(m.generation), to_string(last_)));
+    return say(Level::warning,
+               fmt::format("generation {} was offered after generation {}; it is not taken", to_string(m.generation), to_string(last_)));
   if (m.seat.base_rank + places_ > m.seat.world_size || (m.role.world_size > 0 && m.role.base_rank + places_ > m.role.world_size)) {
     Failure why{Code::protocol, Remedy::exit_process,
                 "the coordinator sent a world in which this node has no place; versions of elrun that differ?"};
@@ -227,16 +226,22 @@ void Supervisor::on_message(const World& m) {
   const auto ready = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return is_coming(w) && w.coming.is_ready; });
   workers_.resize(job_over_ ? 0 : options_.workers);
   hung_were_asked_ = false;
-  std::string text = fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"),
-                                 count_of(world_.seat.world_size, "worker"));
+  std::string text =
+      fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"), count_of(world_.seat.world_size, "worker"));
   if (m.seat.nodes > 1 && options_.workers > 0)
-    text += places_ == 1 ? fmt::format(", rank {} here", m.seat.base_rank) : fmt::format(", ranks {}-{} here", m.seat.base_rank, m.seat.base_rank + places_ - 1);
+    text += places_ == 1 ? fmt::format(", rank {} here", m.seat.base_rank)
+                         : fmt::format(", ranks {}-{} here", m.seat.base_rank, m.seat.base_rank + places_ - 1);
   if (staying > 0) text += fmt::format(", {} go on here in the same process", staying);
-  if (ready > 0) text += fmt::format(", {} that {} started meanwhile {} in", ready, ready == 1 ? "was" : "were", ready == 1 ? "comes" : "come");
+  if (ready > 0)
+    text += fmt::format(", {} that {} started meanwhile {} in", ready, ready == 1 ? "was" : "were", ready == 1 ? "comes" : "come");
   if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
   if (m.restarts.used > 0)
-    text += fmt::format("; {} of {} used", m.restarts.used, count_of(static_cast<std::size_t>(options_.round.max_restarts >= 0 ? options_.round.max_restarts : job_restarts), "restart"));
-  if (places_ < workers_.size()) text += fmt::format("; {} being started here, and joins when it is ready", workers_.size() - places_ == 1 ? "1 worker is" : fmt::format("{} workers are", workers_.size() - places_));
+    text += fmt::format(
+        "; {} of {} used", m.restarts.used,
+        count_of(static_cast<std::size_t>(options_.round.max_restarts >= 0 ? options_.round.max_restarts : job_restarts), "restart"));
+  if (places_ < workers_.size())
+    text += fmt::format("; {} being started here, and joins when it is ready",
+                        workers_.size() - places_ == 1 ? "1 worker is" : fmt::format("{} workers are", workers_.size() - places_));
   lost_ = false;
   say(Level::info, text);
   tell_that_workers_are_job();  // those that stay
@@ -279,9 +284,9 @@ void Supervisor::on_message(const Verdict& m) {
   const bool success = m.exit_code == 0 || job_over_;
   if (success) {
     if (last_.number == 0 && options_.workers > 0)
-      say(Level::warning, "the job is done; this node was a spare, and no worker of it ever ran. Was it to run a job of its own? Then give each job an --rdzv_id and an endpoint of its own");
-    else
-      act(Say{Level::info, "the job is done", true});
+      say(Level::warning,
+          "the job is done; this node was a spare, and no worker of it ever ran. Was it to run a job of its own? Then give each job an --rdzv_id and an endpoint of its own");
+    else act(Say{Level::info, "the job is done", true});
     // Workers end by themselves, for they decided it, and have much time for work of their own: a program that exports
     // its model after the job is not to be cut short and called a success.
     // Those of an older generation than the job's last had no part in that, and would wait for a next one.
@@ -320,7 +325,8 @@ void Supervisor::on_message(const StoreResult& m) {
 void Supervisor::end_without_coordinator() {
   if (!job_over_ || link_up_ || phase_ != Phase::running || running() > 0 || verdict_by_) return;
   verdict_by_ = now_ + options_.timeouts.recovery;
-  say(Level::info, fmt::format("the job is done; its coordinator is away, and is told if it comes back within {}", for_people(options_.timeouts.recovery)));
+  say(Level::info, fmt::format("the job is done; its coordinator is away, and is told if it comes back within {}",
+                               for_people(options_.timeouts.recovery)));
 }
 
 // What the coordinator must know of this node's workers, derived from their states.
@@ -330,8 +336,7 @@ void Supervisor::report_to_coordinator() {
   bool done = true;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& w = workers_[i];
-    if (!w.ending)
-      done = done && !in_world(w);
+    if (!w.ending) done = done && !in_world(w);
     else if (!w.ending->ok() && !job_over_ && !w.coming.dismissed) {
       done = false;
       tell_of_failure(i);
@@ -380,20 +385,17 @@ void Supervisor::on_tick() {
   }
   if (coordinator_by_ && now_ >= *coordinator_by_) {
     coordinator_by_.reset();
-    const Failure why{
-        Code::unreachable, Remedy::exit_process,
-        fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), waiting_for_)};
-    stop({.rejoin = false,
-          .finish = {job_over_ ? 0 : exit_code::coordinator_lost, job_over_ ? std::string{} : why.what, false}},
+    const Failure why{Code::unreachable, Remedy::exit_process,
+                      fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), waiting_for_)};
+    stop({.rejoin = false, .finish = {job_over_ ? 0 : exit_code::coordinator_lost, job_over_ ? std::string{} : why.what, false}},
          std::nullopt, why);
   }
   if (join_by_ && now_ >= *join_by_) {
     join_by_.reset();
     if (phase_ != Phase::joining) return;
-    const Failure why{
-        Code::deadline_passed, Remedy::exit_process,
-        fmt::format("the nodes did not meet within {}: node {} waited for {}", for_people(options_.timeouts.join),
-                    options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
+    const Failure why{Code::deadline_passed, Remedy::exit_process,
+                      fmt::format("the nodes did not meet within {}: node {} waited for {}", for_people(options_.timeouts.join),
+                                  options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
     act(Send{Leave{"the join deadline passed"}});
     stop({.rejoin = false, .finish = {exit_code::join_deadline, why.what, false}}, std::nullopt, why);
   }

@@ -63,8 +63,8 @@ struct SignalCame {
   int number = 0;
 };
 struct Tick {};
-using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid,
-                           WorkerWrote, WorkerHungUp, SignalCame, Tick>;
+using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid, WorkerWrote, WorkerHungUp,
+                           SignalCame, Tick>;
 
 // --- what the shell is to do --------------------------------------------------------------------------------------
 
@@ -113,8 +113,8 @@ struct Say {
 /// Nothing is left to do: no worker runs.
 struct Finish {
   int exit_code = 0;
-  std::string first_failure;  ///< For people; empty when there is nothing to explain
-  bool by_verdict = false;    ///< The coordinator decided it: it may have to tell others.
+  std::string first_failure;          ///< For people; empty when there is nothing to explain
+  bool by_verdict = false;            ///< The coordinator decided it: it may have to tell others.
   std::vector<WorkerDeath> deaths{};  ///< The root cause first; empty when no worker decided it
   std::string after_signal{};         ///< What became of the workers, when this node was asked to end.
 };
@@ -163,15 +163,15 @@ class Supervisor {
     bool is_next = false;     // of one that has ended: its successor is started beside the next world
     bool says_ready = false;  // its libelrun tells when its program waits for a place; else it acknowledges alone
     bool is_ready = false;
-    bool dismissed = false;   // there is no next world for it
+    bool dismissed = false;            // there is no next world for it
     std::optional<Instant> kill_at{};  // it hangs at its start, and its stacks are being taken until then
   };
   /// Whether its process may end with exit code 0, and what became of that.
   struct SessionSeen {
-    bool opened = false;    // once
-    bool says_end = false;  // its libelrun says the job's end before its process ends
-    bool decided = false;   // it has said that a step was
-    bool joined = false;    // of world_: it has asked for its peers, or it stays
+    bool opened = false;                       // once
+    bool says_end = false;                     // its libelrun says the job's end before its process ends
+    bool decided = false;                      // it has said that a step was
+    bool joined = false;                       // of world_: it has asked for its peers, or it stays
     std::optional<WorkerEnded> ended_early{};  // before the job's end: what it said last may not have been read
     std::optional<Instant> judge_by{};         // then
     std::string early_as{};                    // how it ended, for people
@@ -185,12 +185,12 @@ class Supervisor {
     std::optional<ConnectionId> connection;
     bool is_job = false;
     SessionSeen session{};
-    bool can_stay = false;        // its process can go on in the next generation
-    bool stays = false;           // and is to: its generation is over
-    bool cannot_go_on = false;    // it said so: it lost a peer
-    bool held = false;            // it was told by this agent alone that its generation is over
-    bool quit = false;            // it acknowledged that, and does nothing for the old one any more
-    bool released = false;        // it has ended and was collected
+    bool can_stay = false;      // its process can go on in the next generation
+    bool stays = false;         // and is to: its generation is over
+    bool cannot_go_on = false;  // it said so: it lost a peer
+    bool held = false;          // it was told by this agent alone that its generation is over
+    bool quit = false;          // it acknowledged that, and does nothing for the old one any more
+    bool released = false;      // it has ended and was collected
     Duration returns_within{};
     std::optional<Instant> return_by;  // from its own code to its place in world_
     bool ready_to_leave = false;
@@ -287,7 +287,9 @@ class Supervisor {
   void dismiss_coming();
   void give_places(const World& before);
 
-  [[nodiscard]] bool is_stopped(const Worker& w) const { return w.ending || (is_coming(w) && !w.coming.dismissed) || (w.stays && (w.quit || ELRUN_PLANTED(staying_is_not_acknowledged))); }
+  [[nodiscard]] bool is_stopped(const Worker& w) const {
+    return w.ending || (is_coming(w) && !w.coming.dismissed) || (w.stays && (w.quit || ELRUN_PLANTED(staying_is_not_acknowledged)));
+  }
   void stop_if_done();
   void refuse(ConnectionId connection, Failure why);
   [[nodiscard]] std::size_t running() const;
@@ -306,51 +308,52 @@ class Supervisor {
 
   Phase phase_ = Phase::joining;
   Generation last_{};
-  std::uint64_t heard_ = 0;  // the newest generation that ran without this node
-  World world_;  // who coordinates it may change
-  Generation before_{};  // world_: workers that stay may still say that it ended the job
+  std::uint64_t heard_ = 0;      // the newest generation that ran without this node
+  World world_;                  // who coordinates it may change
+  Generation before_{};          // world_: workers that stay may still say that it ended the job
   std::vector<Worker> workers_;  // by local rank. While joining: those that stay or are coming, and what is left of others
   std::uint32_t places_;         // in world_; while joining: that this node wants in the next one
   AfterStop after_;
   std::map<std::pair<ConnectionId, std::uint64_t>, StoreRequest> calls_;  // under way; by caller and its number
-  StoreMemory memory_;  // what this node's workers did to the store in this generation
+  StoreMemory memory_;                                                    // what this node's workers did to the store in this generation
 
   bool link_up_ = false;
   bool served_ = false;  // a coordinator has confirmed world_ on this link: its store answers
   bool job_over_ = false;
-  bool job_known_ = false;    // a worker of this node was a Job's, or the coordinator said so of others
-  bool told_job_ = false;     // the coordinator knows that the workers of this generation are a Job's
-  bool coordinator_silent_ = false;  // the last line ended because nothing came any more
-  bool own_failure_ = false;  // a worker of this node ended this generation
-  bool peer_lost_ = false;    // a worker of this node said so of this generation
-  std::string peer_lost_why_; // in its words
+  bool job_known_ = false;                    // a worker of this node was a Job's, or the coordinator said so of others
+  bool told_job_ = false;                     // the coordinator knows that the workers of this generation are a Job's
+  bool coordinator_silent_ = false;           // the last line ended because nothing came any more
+  bool own_failure_ = false;                  // a worker of this node ended this generation
+  bool peer_lost_ = false;                    // a worker of this node said so of this generation
+  std::string peer_lost_why_;                 // in its words
   std::vector<PeerUnreachable> unreachable_;  // what workers of this node said of peers in this generation
   std::uint32_t node_restarts_ = 0;
-  std::uint64_t step_ = 0;                 // highest decided
-  Session::Remembered remembered_;         // what workers that start again are told
-  int signals_ = 0;                        // that asked to end
-  int leaving_by_ = 0;                     // the signal, while workers save what would be lost
-  std::optional<Instant> leave_at_;        // then at the latest
-  std::optional<Instant> gone_by_;         // the end of the grace that began with that signal
-  bool lost_ = false;                      // this generation: a worker or node of it
-  std::optional<Instant> lost_at_;         // since the last recovery: when
-  std::optional<Instant> join_by_;         // no coordinator has spoken yet
-  std::optional<Instant> look_again_at_;   // the coordinator has nobody else for this node
-  std::optional<Instant> coordinator_by_;  // the coordinator is away
-  std::optional<Instant> verdict_by_;      // the job is over here, and no coordinator knows it yet
-  std::optional<Instant> kill_at_;         // stopping
-  std::optional<Instant> excused_at_;      // this agent was asleep, and blamed nobody for it
-  std::optional<Instant> broken_line_at_;  // a peer was lost, and nobody has said of what until then
-  std::optional<Instant> acknowledge_by_;  // stopping: those who stay
-  HangWatch hang_, hang_at_start_;         // of workers in the world; of those that are coming
-  HangWatch hang_unopened_;                // of workers in the world that have opened no session yet
-  Instant world_at_{};                     // when world_ was told
+  std::uint64_t step_ = 0;                   // highest decided
+  Session::Remembered remembered_;           // what workers that start again are told
+  int signals_ = 0;                          // that asked to end
+  int leaving_by_ = 0;                       // the signal, while workers save what would be lost
+  std::optional<Instant> leave_at_;          // then at the latest
+  std::optional<Instant> gone_by_;           // the end of the grace that began with that signal
+  bool lost_ = false;                        // this generation: a worker or node of it
+  std::optional<Instant> lost_at_;           // since the last recovery: when
+  std::optional<Instant> join_by_;           // no coordinator has spoken yet
+  std::optional<Instant> look_again_at_;     // the coordinator has nobody else for this node
+  std::optional<Instant> coordinator_by_;    // the coordinator is away
+  std::optional<Instant> verdict_by_;        // the job is over here, and no coordinator knows it yet
+  std::optional<Instant> kill_at_;           // stopping
+  std::optional<Instant> excused_at_;        // this agent was asleep, and blamed nobody for it
+  std::optional<Instant> broken_line_at_;    // a peer was lost, and nobody has said of what until then
+  std::optional<Instant> acknowledge_by_;    // stopping: those who stay
+  HangWatch hang_, hang_at_start_;           // of workers in the world; of those that are coming
+  HangWatch hang_unopened_;                  // of workers in the world that have opened no session yet
+  Instant world_at_{};                       // when world_ was told
   std::optional<Instant> tell_starting_at_;  // workers that have not joined by then are told of
-  std::optional<std::tuple<std::uint32_t, std::uint32_t, bool>> told_starting_;  // the first of them, their number, whether its session is open
-  std::optional<Instant> end_hung_at_;     // stacks are being taken until then
-  bool hung_were_asked_ = false;           // by SIGABRT
-  Instant stopped_at_{};                   // stopping: since when
-  std::string waiting_for_;                // last reason, for people
+  std::optional<std::tuple<std::uint32_t, std::uint32_t, bool>>
+      told_starting_;                   // the first of them, their number, whether its session is open
+  std::optional<Instant> end_hung_at_;  // stacks are being taken until then
+  bool hung_were_asked_ = false;        // by SIGABRT
+  Instant stopped_at_{};                // stopping: since when
+  std::string waiting_for_;             // last reason, for people
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -44,7 +44,8 @@ void Supervisor::start(std::size_t worker, const World& world, std::uint32_t pla
 // next world; the successors of others are started beside it. Not where who coordinates does not know of such workers, and
 // would leave them out for good.
 void Supervisor::choose_coming() {
-  const bool some_go_on = world_.takes_more && std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && !w.ending; });
+  const bool some_go_on =
+      world_.takes_more && std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && !w.ending; });
   places_ = options_.workers;
   for (Worker& w : workers_) {
     w.coming.is_next = some_go_on && in_world(w) && w.ending && w.is_job && w.can_stay;
@@ -87,7 +88,8 @@ void Supervisor::give_places(const World& before) {
 // moment is left in which it could act in that generation, which may be a world of one. An earlier libelrun hears it after that.
 void Supervisor::tell_it_is_early(std::size_t worker) {
   const Worker& w = workers_[worker];
-  const GenerationOver over{w.began_as->generation, {Code::generation_over, Remedy::rejoin, "this process was started beside it, for the next one"}};
+  const GenerationOver over{w.began_as->generation,
+                            {Code::generation_over, Remedy::rejoin, "this process was started beside it, for the next one"}};
   act(Answer{*w.connection, over});
   act(Answer{*w.connection, Welcome{place_of(worker, *w.began_as), remembered_}});
   act(Answer{*w.connection, over});
@@ -110,7 +112,8 @@ void Supervisor::is_ready(std::size_t worker) {
 // Said again to whoever coordinates next; a generation that is not told of it has them in the one after.
 void Supervisor::offer_more() {
   if (phase_ != Phase::running || job_over_ || leave_at_ || !link_up_ || !served_) return;
-  if (std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return is_coming(w) && w.coming.is_ready; })) act(Send{MoreWorkers{world_.generation}});
+  if (std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return is_coming(w) && w.coming.is_ready; }))
+    act(Send{MoreWorkers{world_.generation}});
 }
 
 void Supervisor::on_coming_ended(std::size_t worker) {
@@ -121,7 +124,8 @@ void Supervisor::on_coming_ended(std::size_t worker) {
   w.released = true;
   if (w.connection) act(HangUp{*std::exchange(w.connection, std::nullopt)});
   if (!w.coming.dismissed) {
-    say(Level::error, fmt::format("{} ended by {}{} before it was in a world", name_of(worker), describe(*w.ending), w.death.error.empty() ? "" : fmt::format(" ({})", w.death.error)));
+    say(Level::error, fmt::format("{} ended by {}{} before it was in a world", name_of(worker), describe(*w.ending),
+                                  w.death.error.empty() ? "" : fmt::format(" ({})", w.death.error)));
     if (phase_ == Phase::running && !w.ending->ok()) own_failure_ = true, tell_of_failure(worker);
   }
   if (phase_ == Phase::stopping) stop_if_done();
@@ -134,8 +138,11 @@ void Supervisor::on_hang_at_start() {
     Worker& w = workers_[worker.value()];
     w.hung = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
     w.coming.kill_at = now_ + options_.timeouts.stacks;
-    say(Level::error, fmt::format("{} of {}, which was started beside the world and is not ready for its place: this is a hang. What it is doing follows; it is killed in {} "
-                                  "(a load that takes longer? Give --hang_timeout more)", w.hung, name_of(worker.value()), for_people(options_.timeouts.stacks)));
+    say(Level::error,
+        fmt::format(
+            "{} of {}, which was started beside the world and is not ready for its place: this is a hang. What it is doing follows; it is killed in {} "
+            "(a load that takes longer? Give --hang_timeout more)",
+            w.hung, name_of(worker.value()), for_people(options_.timeouts.stacks)));
     act(TakeStacks{worker});
   }
 }

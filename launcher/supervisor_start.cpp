@@ -40,7 +40,9 @@ void Supervisor::watch_starting() {
 // To whoever coordinates, and again when it has changed.
 void Supervisor::tell_of_starting() {
   if (phase_ != Phase::running || job_over_ || tell_starting_at_ || world_.seat.world_size == 1 || !link_up_ || !served_) return;
-  WorkersStarting starting{.generation = world_.generation, .ago = std::clamp<Duration>(now_ - world_at_, Duration{0}, 24h), .watched = options_.hang_timeout > Duration{0}};
+  WorkersStarting starting{.generation = world_.generation,
+                           .ago = std::clamp<Duration>(now_ - world_at_, Duration{0}, 24h),
+                           .watched = options_.hang_timeout > Duration{0}};
   for (std::size_t i = workers_.size(); i-- > 0;)
     if (is_starting(workers_[i])) ++starting.count, starting.rank = rank_of(i), starting.opened = workers_[i].session.opened;
   const std::tuple told{starting.rank, starting.count, starting.opened};

@@ -13,9 +13,9 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr Duration last_words = 1s;  // of a worker that has ended: its connection ends with it, unless a child of its holds that
+constexpr Duration last_words = 1s;          // of a worker that has ended: its connection ends with it, unless a child of its holds that
 constexpr std::size_t peer_words_max = 300;  // of why a peer cannot be reached
-constexpr Duration broken_line_most = 10s;  // well before workers give up waiting for the word that their generation is over
+constexpr Duration broken_line_most = 10s;   // well before workers give up waiting for the word that their generation is over
 
 }  // namespace
 
@@ -62,13 +62,11 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     return stop_if_done();
   }
   if (!e.ending.ok() && job_over_) {
-    say(Level::warning,
-        fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
+    say(Level::warning, fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
   } else if (!e.ending.ok()) {
-    say(Level::error,
-        fmt::format("{} ended by {}{} in generation {}{}", name_of(i), cause_of(w),
-                    e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), world_.generation.number,
-                    w.session.early_as.empty() ? "" : ": " + e.death.evidence));
+    say(Level::error, fmt::format("{} ended by {}{} in generation {}{}", name_of(i), cause_of(w),
+                                  e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), world_.generation.number,
+                                  w.session.early_as.empty() ? "" : ": " + e.death.evidence));
     own_failure_ = true;
     note_loss();
     tell_of_failure(i);
@@ -92,8 +90,10 @@ void Supervisor::ends_early(std::size_t worker, const WorkerEnded& e) {
   }
   WorkerEnded failed = e;
   failed.ending = {.exit_code = 1};
-  w.session.early_as = fmt::format("exit code 0 {}, before the end of the job was decided", step_ > 0 ? fmt::format("after step {}", step_) : "with no step decided in this generation");
-  failed.death.evidence = "the program left in the middle of the job: a Job's program goes on until next_step() returns nothing; job.stop() ends a job early, on all ranks";
+  w.session.early_as = fmt::format("exit code 0 {}, before the end of the job was decided",
+                                   step_ > 0 ? fmt::format("after step {}", step_) : "with no step decided in this generation");
+  failed.death.evidence =
+      "the program left in the middle of the job: a Job's program goes on until next_step() returns nothing; job.stop() ends a job early, on all ranks";
   on_worker_ended(failed);
 }
 
@@ -128,13 +128,18 @@ std::string Supervisor::cause_of(const Worker& w) {
 // In full for the first of this node; of thousands that fail together, the others need not be told at such length.
 void Supervisor::tell_of_failure(std::size_t worker) {
   const Worker& w = workers_[worker];
-  const bool first = std::none_of(workers_.begin(), workers_.end(), [&](const Worker& x) {
-    return &x != &w && x.ending && !x.ending->ok() && x.failed_at <= w.failed_at;
-  });
+  const bool first = std::none_of(workers_.begin(), workers_.end(),
+                                  [&](const Worker& x) { return &x != &w && x.ending && !x.ending->ok() && x.failed_at <= w.failed_at; });
   // An error that elrun's signal cut short: the exit code would have been the interpreter's for an exception.
   const bool cut_short = phase_ == Phase::stopping && w.ending->signal != 0 && w.failed_at < stopped_at_;
-  WorkerFailed failed{world_.generation, static_cast<std::uint32_t>(worker), cut_short ? 1 : code_of(w),
-                      cause_of(w), w.is_job, std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h), {}, rank_of(worker)};
+  WorkerFailed failed{world_.generation,
+                      static_cast<std::uint32_t>(worker),
+                      cut_short ? 1 : code_of(w),
+                      cause_of(w),
+                      w.is_job,
+                      std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h),
+                      {},
+                      rank_of(worker)};
   if (!in_world(w)) failed.what += " before it was in a world";
   if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
   failed.before_session = !w.session.opened;
@@ -157,18 +162,16 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   if (phase_ != Phase::running && !(i && is_coming(workers_[*i])))
     return refuse(from, {Code::generation_over, Remedy::exit_process, "this node's generation is over"});
   if (!i)
-    return refuse(
-        from,
-        {Code::refused, Remedy::fix_config,
-         fmt::format(
-             "rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?",
-             hello.rank, hello.world, options_.node.value(), world_.seat.base_rank, world_.seat.base_rank + places_ - 1, world_.seat.world_size)});
+    return refuse(from,
+                  {Code::refused, Remedy::fix_config,
+                   fmt::format("rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?",
+                               hello.rank, hello.world, options_.node.value(), world_.seat.base_rank, world_.seat.base_rank + places_ - 1,
+                               world_.seat.world_size)});
   Worker& w = workers_[*i];
   if (w.ending || w.connection)
-    return refuse(
-        from, {Code::already_exists, Remedy::fix_config,
-               fmt::format("rank {} is connected already or has ended: only one process per rank may open a session",
-                           hello.rank)});
+    return refuse(from,
+                  {Code::already_exists, Remedy::fix_config,
+                   fmt::format("rank {} is connected already or has ended: only one process per rank may open a session", hello.rank)});
   w.connection = from;
   w.session.opened = true;
   w.is_job = hello.is_job;
@@ -176,7 +179,8 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   w.session.says_end = hello.says_end;
   w.can_stay = hello.stays;
   if (is_coming(w)) {
-    if (w.coming.dismissed || !hello.stays) return refuse(from, {Code::generation_over, Remedy::exit_process, "the generation of this worker is over"});
+    if (w.coming.dismissed || !hello.stays)
+      return refuse(from, {Code::generation_over, Remedy::exit_process, "the generation of this worker is over"});
     w.coming.says_ready = hello.says_ready;
     hang_at_start_.sign(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
     return tell_it_is_early(*i);
@@ -208,7 +212,8 @@ void Supervisor::welcome(std::size_t worker) {
   if (w.stays || w.coming.says_ready) w.return_by = now_ + std::max(options_.timeouts.returning, w.returns_within);
   w.stays = w.quit = w.ready_to_leave = w.cannot_go_on = w.held = false;
   w.coming = {};
-  act(Answer{*w.connection, Welcome{place_of(worker, {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}}), remembered_}});
+  act(Answer{*w.connection,
+             Welcome{place_of(worker, {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}}), remembered_}});
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const CheckpointSaved& m) {
@@ -296,12 +301,14 @@ void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
     workers_[*i].cannot_go_on = true;
     hold_the_broken();
     const auto known = [&](const PeerUnreachable& u) { return u.rank == rank_of(*i); };
-    if (m.unreachable && !ELRUN_PLANTED(unreachable_is_not_told) && m.why.peer && std::none_of(unreachable_.begin(), unreachable_.end(), known)) {
+    if (m.unreachable && !ELRUN_PLANTED(unreachable_is_not_told) && m.why.peer &&
+        std::none_of(unreachable_.begin(), unreachable_.end(), known)) {
       unreachable_.push_back({m.generation, rank_of(*i), m.why.peer->value(), workers_[*i].is_job, m.why.what.substr(0, peer_words_max)});
       if (link_up_ && served_) act(Send{unreachable_.back()});
     }
     // A worker that died or a node that fell silent is known by then, and is the better reason.
-    if (!broken_line_at_) broken_line_at_ = now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most);
+    if (!broken_line_at_)
+      broken_line_at_ = now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most);
     if (std::exchange(peer_lost_, true)) return;
     peer_lost_why_ = m.why.what;
     join_as_broken();
@@ -327,17 +334,15 @@ void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
   if (phase_ != Phase::running && !(phase_ == Phase::stopping && job_over_))
     return act(Answer{from, refused_call(m, Code::generation_over, "the generation is over")});
   if (m.generation != world_.generation)
-    return act(Answer{from, refused_call(m, Code::generation_over,
-                                         fmt::format("the call is for generation {}, this is {}", m.generation.number,
-                                                     world_.generation.number))});
+    return act(Answer{
+        from, refused_call(m, Code::generation_over,
+                           fmt::format("the call is for generation {}, this is {}", m.generation.number, world_.generation.number))});
   const auto first = calls_.lower_bound({from, 0}), last = calls_.upper_bound({from, ~std::uint64_t{0}});
   if (static_cast<std::size_t>(std::distance(first, last)) >= store_calls_per_worker_max)
     return act(Answer{from, refused_call(m, Code::exhausted,
-                                         fmt::format("{} store calls of this worker are under way already",
-                                                     store_calls_per_worker_max))});
+                                         fmt::format("{} store calls of this worker are under way already", store_calls_per_worker_max))});
   if (!calls_.try_emplace({from, m.id}, m).second)
-    return act(Answer{from, refused_call(m, Code::protocol,
-                                         fmt::format("a store call with the number {} is under way already", m.id))});
+    return act(Answer{from, refused_call(m, Code::protocol, fmt::format("a store call with the number {} is under way already", m.id))});
   if (served_) act(Send{StoreCall{from, m}});
   if (m.op == StoreOp::all_gather && phase_ == Phase::running) has_joined(workers_[*worker_at(from)]);
 }

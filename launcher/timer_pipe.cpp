@@ -41,7 +41,12 @@ bool kill_if_ours(pid_t pid, int signal, const std::function<bool(pid_t)>& is_wo
 class Pipe final : public TimerPipe {
  public:
   Pipe(asio::io_context& loop, const Clock& clock, const Log& log, Path path, Fd pipe, std::function<bool(pid_t)> is_worker_group)
-      : clock_{clock}, log_{log}, path_{std::move(path)}, is_worker_group_{std::move(is_worker_group)}, pipe_{loop, pipe.give_up()}, timer_{loop} {
+      : clock_{clock},
+        log_{log},
+        path_{std::move(path)},
+        is_worker_group_{std::move(is_worker_group)},
+        pipe_{loop, pipe.give_up()},
+        timer_{loop} {
     read();
   }
   ~Pipe() override { (void)::unlink(path_.c_str()); }
@@ -63,7 +68,8 @@ class Pipe final : public TimerPipe {
     if (!request) return is_told_(log_, Level::warning, "a line came through the timer file that is no timer's; it has no effect");
     if (timers_.set(*request)) return;
     timers_.keep([this](std::int64_t pid) { return is_worker_group_(::getpgid(static_cast<pid_t>(pid))); });
-    if (!timers_.set(*request)) is_told_(log_, Level::warning, fmt::format("more than {} timers at one time; others are not kept", timers_max));
+    if (!timers_.set(*request))
+      is_told_(log_, Level::warning, fmt::format("more than {} timers at one time; others are not kept", timers_max));
   }
 
   void look() {

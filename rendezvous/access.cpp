@@ -62,21 +62,26 @@ class Reader {
 
 void read_tls(const Access& access, AccessPeer peer, Reader& reader, Credentials& out) {
   const bool own = !access.certificate_file.empty() || !access.key_file.empty();
-  if (access.ca_file.empty()) reader.problem("cacert is missing: TLS needs the CA whose certificates are believed; give all of cacert, cert and key");
-  if (own && access.certificate_file.empty()) reader.problem(fmt::format("cert is missing: the certificate that belongs to key={}", access.key_file));
-  if (own && access.key_file.empty()) reader.problem(fmt::format("key is missing: the private key that belongs to cert={}", access.certificate_file));
+  if (access.ca_file.empty())
+    reader.problem("cacert is missing: TLS needs the CA whose certificates are believed; give all of cacert, cert and key");
+  if (own && access.certificate_file.empty())
+    reader.problem(fmt::format("cert is missing: the certificate that belongs to key={}", access.key_file));
+  if (own && access.key_file.empty())
+    reader.problem(fmt::format("key is missing: the private key that belongs to cert={}", access.certificate_file));
   if (!own && peer == AccessPeer::coordinator)
     reader.problem("cert and key are missing: between elrun's processes both sides show a certificate");
 
   if (!access.ca_file.empty()) {
     out.ca = reader.file("cacert", access.ca_file);
-    if (!out.ca.empty() && !first_certificate(out.ca)) reader.problem(fmt::format("cacert: {} holds no certificate in PEM form", access.ca_file));
+    if (!out.ca.empty() && !first_certificate(out.ca))
+      reader.problem(fmt::format("cacert: {} holds no certificate in PEM form", access.ca_file));
   }
   Certificate certificate;
   if (!access.certificate_file.empty()) {
     out.certificate = reader.file("cert", access.certificate_file);
     certificate = first_certificate(out.certificate);
-    if (!out.certificate.empty() && !certificate) reader.problem(fmt::format("cert: {} holds no certificate in PEM form", access.certificate_file));
+    if (!out.certificate.empty() && !certificate)
+      reader.problem(fmt::format("cert: {} holds no certificate in PEM form", access.certificate_file));
   }
   if (!access.key_file.empty()) {
     out.key = Secret{reader.file("key", access.key_file)};
@@ -101,7 +106,8 @@ void read_token(const Access& access, Reader& reader, Credentials& out) {
   }
   const std::string_view token = trimmed(text);
   if (token.empty()) reader.problem(fmt::format("{} is empty", source));
-  else if (token.size() > token_size_max) reader.problem(fmt::format("{} has {} bytes, more than {}", source, token.size(), token_size_max));
+  else if (token.size() > token_size_max)
+    reader.problem(fmt::format("{} has {} bytes, more than {}", source, token.size(), token_size_max));
   else if (std::any_of(token.begin(), token.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
     reader.problem(fmt::format("{} has a line end or another control character inside", source));
   out.token = Secret{std::string{token}};
@@ -139,7 +145,8 @@ std::vector<std::string> access_warnings(const Access& access, std::int64_t wall
     if (X509_cmp_time(X509_get0_notAfter(certificate.get()), &now) < 0)
       warnings.push_back(fmt::format("cert: {} is not valid any more, by this machine's clock", access.certificate_file));
     else if (X509_cmp_time(X509_get0_notAfter(certificate.get()), &soon) < 0)
-      warnings.push_back(fmt::format("cert: {} ends within a week; a new one in its place is taken up without a restart", access.certificate_file));
+      warnings.push_back(
+          fmt::format("cert: {} ends within a week; a new one in its place is taken up without a restart", access.certificate_file));
   }
   ERR_clear_error();
   return warnings;

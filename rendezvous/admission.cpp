@@ -62,7 +62,8 @@ void AdmissionPlaces::learn(Duration took, Instant now) {
 
 Duration AdmissionPlaces::age_max(std::size_t waiting, Instant now) const {
   // All who wait get a place within about `age_longest`, as long as that leaves each connection `age_shortest`.
-  const Duration fair = limits_.age_longest * static_cast<Duration::rep>(limits_.places) / static_cast<Duration::rep>(std::max<std::size_t>(waiting, 1));
+  const Duration fair =
+      limits_.age_longest * static_cast<Duration::rep>(limits_.places) / static_cast<Duration::rep>(std::max<std::size_t>(waiting, 1));
   const bool crowded = now - span_began_ < 2 * remembered && span_.admissions + before_.admissions >= crowd;
   const Duration slowest = crowded ? std::max(span_.slowest, before_.slowest) : Duration{};
   return std::min(std::max({fair, 2 * slowest, limits_.age_shortest}), limits_.age_longest);
@@ -74,7 +75,8 @@ std::optional<ConnectionId> AdmissionPlaces::to_end(std::size_t waiting, Instant
   std::optional<ConnectionId> chosen;
   for (const auto& [id, connection] : connections_) {
     const std::size_t held = connection.address->second;
-    if (!connection.can_be_ended || now - connection.since < age || held < most || 2 * held * addresses_.size() < connections_.size()) continue;
+    if (!connection.can_be_ended || now - connection.since < age || held < most || 2 * held * addresses_.size() < connections_.size())
+      continue;
     if (held > most) most = held, alike = 0;
     if (rng.below(++alike) == 0) chosen = id;  // each of those alike with the same chance
   }
@@ -88,7 +90,8 @@ std::string AdmissionPlaces::most_places() const {
   std::partial_sort(all.begin(), named, all.end(), std::greater<>{});
   std::string text;
   for (auto one = all.begin(); one != named; ++one)
-    text += text.empty() ? fmt::format("{} ({} of {} places)", one->second, one->first, limits_.places) : fmt::format(", {} ({})", one->second, one->first);
+    text += text.empty() ? fmt::format("{} ({} of {} places)", one->second, one->first, limits_.places)
+                         : fmt::format(", {} ({})", one->second, one->first);
   return text;
 }
 

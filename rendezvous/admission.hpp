@@ -22,9 +22,9 @@
 namespace elrun::inline v0 {
 
 struct AdmissionLimits {
-  std::size_t places = 512;      ///< Connections that were accepted and not admitted yet. More wait in the system's backlog.
-  Duration age_shortest = 250ms; ///< A connection keeps its place for so long, however many others wait.
-  Duration age_longest = 2s;     ///< While others wait, it keeps its place no longer than this.
+  std::size_t places = 512;       ///< Connections that were accepted and not admitted yet. More wait in the system's backlog.
+  Duration age_shortest = 250ms;  ///< A connection keeps its place for so long, however many others wait.
+  Duration age_longest = 2s;      ///< While others wait, it keeps its place no longer than this.
 };
 
 using ConnectionId = std::uint64_t;

@@ -13,7 +13,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Takes the run of digits at the front, without leading zeros.
 std::string_view take_number(std::string_view& text) {
-  const std::size_t length = std::min(static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin()), text.size());
+  const std::size_t length =
+      std::min(static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin()), text.size());
   std::string_view digits = text.substr(0, length);
   text.remove_prefix(length);
   while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);

@@ -45,7 +45,8 @@ class AttemptOwner {
 // One channel with one stream.
 class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode> {
  public:
-  Attempt(Loop& loop, AttemptOwner& owner, const Address& address, const std::string& host, const Credentials& credentials, const Timeouts& timeouts)
+  Attempt(Loop& loop, AttemptOwner& owner, const Address& address, const std::string& host, const Credentials& credentials,
+          const Timeouts& timeouts)
       : loop_{loop}, owner_{std::make_shared<AttemptOwner*>(&owner)}, address_{address.text} {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection, and no back-off, of an attempt before
@@ -149,8 +150,7 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
     const auto ended = ended_;  // the destructor, which may be waiting, takes the rest away
     if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED && context_.GetServerTrailingMetadata().contains(refusal_metadata))
       letter([this, why = std::move(why)] { (*owner_)->refused(why); });
-    else
-      letter([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
+    else letter([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
     ended->set_value();
   }
   template <class Call>
@@ -177,7 +177,14 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
 class GrpcLink final : public NodeLink, public AttemptOwner {
  public:
   GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler, Access access)
-      : loop_{loop}, endpoint_{std::move(endpoint)}, access_{std::move(access)}, timeouts_{timeouts}, rng_{jitter_seed}, handler_{std::make_shared<const Handler>(std::move(handler))}, timer_{loop}, heartbeat_{loop} {
+      : loop_{loop},
+        endpoint_{std::move(endpoint)},
+        access_{std::move(access)},
+        timeouts_{timeouts},
+        rng_{jitter_seed},
+        handler_{std::make_shared<const Handler>(std::move(handler))},
+        timer_{loop},
+        heartbeat_{loop} {
     quiet_grpc();
     post([this] { start(); });
   }
@@ -188,7 +195,9 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     if (!up_) return;
     lookup_.start(endpoint_, [this](const Resolved& now) {
       const std::string& here = addresses_[next_address_].target;
-      if (!up_ || now.addresses.empty() || std::any_of(now.addresses.begin(), now.addresses.end(), [&](const Address& a) { return a.target == here; })) return;
+      if (!up_ || now.addresses.empty() ||
+          std::any_of(now.addresses.begin(), now.addresses.end(), [&](const Address& a) { return a.target == here; }))
+        return;
       attempt_->cancel(fmt::format("the name {} leads to {} now", endpoint_.host, now.addresses.front().text));
     });
   }
@@ -257,7 +266,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     if (over_) return take_leave();
     attempt_.reset();
     const Address& address = addresses_[next_address_];
-    const bool silent = was_up && why.find("keepalive") != why.npos;  // gRPC's own words for a ping without an answer
+    const bool silent = was_up && why.find("keepalive") != why.npos;                // gRPC's own words for a ping without an answer
     if (!was_up || (!heard_ && why.find("reset") != why.npos)) why += advice(why);  // its Join was not taken
     // Another address of the same name may answer; only the whole list counts as an attempt.
     if (!was_up && ++next_address_ < addresses_.size()) return open();
@@ -284,7 +293,8 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     if (says("reset") || says("no answer within"))
       return "; its port may be full of connections that never authenticate: then the coordinator's log names the addresses that hold the most places";
     if (access_.has_tls() && (says("closed") || says("andshake")))
-      return fmt::format("; does it speak TLS too, with a certificate for {}, and does each side's cacert vouch for the other's cert?", endpoint_.host);
+      return fmt::format("; does it speak TLS too, with a certificate for {}, and does each side's cacert vouch for the other's cert?",
+                         endpoint_.host);
     if (says("GOAWAY")) return "; does it demand TLS (--rdzv_conf cacert=...,cert=...,key=...)?";
     return says("closed") ? "; it ended the connection before this node was admitted: the coordinator's log may say why" : "";
   }
@@ -294,7 +304,8 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
       post([this, why] { tell([&](const Handler& h) { h.disconnected(why); }); });
     }
     // Half of the wait is chance, so that the nodes of a job do not come back all at once.
-    const Duration wait = backoff_ / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((backoff_ / 2).count())))};
+    const Duration wait =
+        backoff_ / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((backoff_ / 2).count())))};
     backoff_ = std::min(backoff_ * 2, backoff_max);
     arm(timer_, wait, [this] { start(); });
   }
@@ -327,8 +338,8 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   Duration backoff_ = backoff_min;
   std::string last_reason_, local_address_;
   bool up_ = false;
-  bool heard_ = false;  // the coordinator has said something on this attempt
-  bool over_ = false;  // the last word was heard
+  bool heard_ = false;                // the coordinator has said something on this attempt
+  bool over_ = false;                 // the last word was heard
   std::unique_ptr<Attempt> attempt_;  // last: it ends before what it speaks to
 };
 

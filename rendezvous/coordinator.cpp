@@ -97,7 +97,15 @@ class InProcessLink final : public NodeLink {
 class CoordinatorShell final : public Coordinator, public StreamOwner {
  public:
   CoordinatorShell(Loop& loop, const Clock& clock, const Log& log, const Options& options)
-      : loop_{loop}, clock_{clock}, log_{log}, access_{options.access}, newcomer_{options.timeouts.newcomer}, ledger_{options.ledger}, round_{setup_of(options)}, round_timer_{loop}, store_timer_{loop} {}
+      : loop_{loop},
+        clock_{clock},
+        log_{log},
+        access_{options.access},
+        newcomer_{options.timeouts.newcomer},
+        ledger_{options.ledger},
+        round_{setup_of(options)},
+        round_timer_{loop},
+        store_timer_{loop} {}
 
   Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
     ELRUN_TRY_ASSIGN(server_, start_stream_server(loop_, clock_, log_, *this, address, port, {.access = access_, .patience = newcomer_}));
@@ -158,16 +166,17 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
       if (!cleared_ && must_last(held_.front())) {
         const auto* begin = std::get_if<BeginGeneration>(&held_.front());
         clearing_ = true;
-        ledger_->clear(begin != nullptr ? std::optional{begin->generation} : std::nullopt,
-                       [this, self = std::weak_ptr{self_}] {
-                         if (self.expired()) return;
-                         clearing_ = false;
-                         cleared_ = true;
-                         announce_held();
-                       },
-                       [this, self = std::weak_ptr{self_}](const std::string& why) {
-                         if (!self.expired()) delayed(why);
-                       });
+        ledger_->clear(
+            begin != nullptr ? std::optional{begin->generation} : std::nullopt,
+            [this, self = std::weak_ptr{self_}] {
+              if (self.expired()) return;
+              clearing_ = false;
+              cleared_ = true;
+              announce_held();
+            },
+            [this, self = std::weak_ptr{self_}](const std::string& why) {
+              if (!self.expired()) delayed(why);
+            });
         return;
       }
       const RoundAction action = std::move(held_.front());
@@ -223,7 +232,8 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   void deliver(std::vector<StoreAnswer> answers) {
     for (StoreAnswer& answer : answers) {
       const Caller& caller = caller_of_.at(answer.to);  // who is forgotten gets no answers
-      if (const auto stream = streams_.find(caller.first); stream != streams_.end()) stream->second->send(StoreResult{caller.second, std::move(answer.reply)});
+      if (const auto stream = streams_.find(caller.first); stream != streams_.end())
+        stream->second->send(StoreResult{caller.second, std::move(answer.reply)});
     }
     const std::optional<Instant> next = store_.next_expiry();
     if (next == store_wake_) return;
@@ -277,7 +287,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   std::function<void()> on_may_exit_;
   bool told_may_exit_ = false;
   std::shared_ptr<StreamOwner*> self_ = std::make_shared<StreamOwner*>(this);  // letters hold it weakly
-  std::unique_ptr<StreamServer> server_;  // last: its streams speak to all of the above
+  std::unique_ptr<StreamServer> server_;                                       // last: its streams speak to all of the above
 };
 
 }  // namespace

@@ -38,13 +38,17 @@ static_assert(http2_preface.size() == first_words_size);
 constexpr std::string_view tls_record = "\x16\x03";  // a handshake, of any version that is still spoken
 // For a client of the other kind, so that it can tell why it is turned away. HTTP/2: empty SETTINGS, then GOAWAY with the error code
 // INADEQUATE_SECURITY. TLS: a fatal alert, "protocol version".
-constexpr std::string_view no_without_tls{"\0\0\0\4\0\0\0\0\0" "\0\0\x10\7\0\0\0\0\0\0\0\0\0\0\0\0\x0c" "TLS only", 9 + 9 + 16};
+constexpr std::string_view no_without_tls{
+    "\0\0\0\4\0\0\0\0\0"
+    "\0\0\x10\7\0\0\0\0\0\0\0\0\0\0\0\0\x0c"
+    "TLS only",
+    9 + 9 + 16};
 constexpr std::string_view no_tls_here{"\x15\3\1\0\2\2\x46", 7};
 constexpr std::size_t tls_header_size = 5, http2_header_size = 9;
 constexpr std::uint8_t http2_settings = 4;
 static_assert(first_flight_header_max == http2_preface.size() + http2_header_size);
 
-constexpr int accepts_per_turn = 16;            // then the event loop does its other work
+constexpr int accepts_per_turn = 16;             // then the event loop does its other work
 constexpr Duration pause_without_means = 100ms;  // before the next try, when the system has no descriptor or memory left
 constexpr Duration pause_without_room = 10ms;    // until connections are asked again which one is old enough to be ended
 
@@ -57,8 +61,10 @@ Result<Fd> listen_on(const SocketAddress& where, const std::string& what) {
   const int on = 1, off = 0;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // of a process that is gone, never of one that listens
   if (where.family() == AF_INET6) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&where.storage), where.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0) return socket;
-  if (errno == EADDRINUSE) return Failure{.code = Code::already_exists, .remedy = Remedy::fix_config, .what = what + ": somebody listens there already"};
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&where.storage), where.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0)
+    return socket;
+  if (errno == EADDRINUSE)
+    return Failure{.code = Code::already_exists, .remedy = Remedy::fix_config, .what = what + ": somebody listens there already"};
   return from_errno(errno, what);
 }
 
@@ -69,7 +75,8 @@ Result<Fd> listen_at(const std::string& address, std::uint16_t port) {
   for (const char* host : everywhere ? std::vector<const char*>{"::", "0.0.0.0"} : std::vector<const char*>{address.c_str()}) {
     const auto found = resolve(host, port);
     if (!found.ok()) {
-      why = Failure{.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = fmt::format("{}: {}", what, found.failure().what)};
+      why =
+          Failure{.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = fmt::format("{}: {}", what, found.failure().what)};
       continue;
     }
     auto socket = listen_on(found->front(), what);
@@ -84,7 +91,8 @@ std::uint16_t port_of(int socket) {
   sockaddr_storage own{};
   socklen_t length = sizeof own;
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) != 0) return 0;
-  return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(own).sin6_port : reinterpret_cast<const sockaddr_in&>(own).sin_port);
+  return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(own).sin6_port
+                                         : reinterpret_cast<const sockaddr_in&>(own).sin_port);
 }
 
 std::optional<SocketAddress> peer_of(int socket) {
@@ -127,8 +135,20 @@ bool descriptors_are_short(int newest) {
 class PosixDoor final : public Door {
  public:
   PosixDoor(asio::io_context& loop, const Clock& clock, Fd listener, Options options, TurnedAway& turned_away, Enter enter)
-      : loop_{loop}, clock_{clock}, options_{options}, turned_away_{turned_away}, enter_{std::move(enter)}, port_{port_of(listener.get())}, listener_{loop, listener.get()}, pause_{loop}, patience_{loop}, room_{loop},
-        inside_{clock, 2 * options.patience, {.places = options.waiting_max, .age_longest = std::min(AdmissionLimits{}.age_longest, options.patience)}, random_seed(),
+      : loop_{loop},
+        clock_{clock},
+        options_{options},
+        turned_away_{turned_away},
+        enter_{std::move(enter)},
+        port_{port_of(listener.get())},
+        listener_{loop, listener.get()},
+        pause_{loop},
+        patience_{loop},
+        room_{loop},
+        inside_{clock,
+                2 * options.patience,
+                {.places = options.waiting_max, .age_longest = std::min(AdmissionLimits{}.age_longest, options.patience)},
+                random_seed(),
                 [this, open = std::weak_ptr{alive_}](std::string_view why, const std::string& peer) {
                   asio::post(loop_, [this, open, why, peer] {  // `why` is a literal
                     if (!open.expired()) tell(why, peer);
@@ -193,18 +213,22 @@ class PosixDoor final : public Door {
     const ConnectionId id = inside_.accepted(counted_address(address_of(visitor.get())));
     const int on = 1;
     ::setsockopt(visitor.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (const auto heard = read_ahead(visitor.get()); heard && heard->words == welcome()) return hand_over(std::move(visitor), id);  // its first flight came while it was in the backlog
-    const auto known = std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, id, clock_.now() + options_.patience});
+    if (const auto heard = read_ahead(visitor.get()); heard && heard->words == welcome())
+      return hand_over(std::move(visitor), id);  // its first flight came while it was in the backlog
+    const auto known =
+        std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, id, clock_.now() + options_.patience});
     (void)visitor.give_up();
     known->place = visitors_.insert(visitors_.end(), known);
     listen_to(*known);
     if (visitors_.size() == 1) wait_for_the_first();
   }
   void listen_to(Visitor& visitor) {
-    visitor.socket.async_wait(asio::posix::stream_descriptor::wait_read, [this, door = std::weak_ptr{alive_}, known = std::weak_ptr{*visitor.place}](const boost::system::error_code& error) {
-      const auto still_here = known.lock();
-      if (!door.expired() && still_here && !error) look_at(*still_here);
-    });
+    visitor.socket.async_wait(
+        asio::posix::stream_descriptor::wait_read,
+        [this, door = std::weak_ptr{alive_}, known = std::weak_ptr{*visitor.place}](const boost::system::error_code& error) {
+          const auto still_here = known.lock();
+          if (!door.expired() && still_here && !error) look_at(*still_here);
+        });
   }
   struct Heard {
     FirstWords words;
@@ -222,7 +246,8 @@ class PosixDoor final : public Door {
     if (words != FirstWords::unfinished && words != welcome()) return Heard{words};
     const auto wanted = words == FirstWords::unfinished ? std::optional{first_words_size} : first_flight_size(begin);
     int unread = 0;
-    if (!wanted || ::ioctl(socket, FIONREAD, &unread) != 0 || static_cast<std::size_t>(unread) > first_flight_max.value()) return Heard{FirstWords::other};
+    if (!wanted || ::ioctl(socket, FIONREAD, &unread) != 0 || static_cast<std::size_t>(unread) > first_flight_max.value())
+      return Heard{FirstWords::other};
     if (words != FirstWords::unfinished && static_cast<std::size_t>(unread) >= *wanted) return Heard{words};
     if (const auto facts = tcp_facts(socket); !facts || !facts->is_open || facts->peer_is_done) return {};
     return Heard{FirstWords::unfinished, *wanted};
@@ -318,9 +343,9 @@ class PosixDoor final : public Door {
   std::uint16_t port_;
   asio::posix::stream_descriptor listener_;
   asio::steady_timer pause_, patience_, room_;
-  Visitors visitors_;  // oldest first
+  Visitors visitors_;                                           // oldest first
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // callbacks hold it weakly
-  DoorWatch inside_;   // last: its thread tells of what it ends
+  DoorWatch inside_;                                            // last: its thread tells of what it ends
 };
 
 }  // namespace
@@ -357,11 +382,12 @@ void TurnedAway::tell(std::string_view what, std::string_view whom) {
   if (now < kind.quiet_until) return void(++kind.untold);
   kind.quiet_until = now + 60s;
   const std::uint64_t untold = std::exchange(kind.untold, 0);
-  log_.warning(fmt::format("turned away: {}; from {}{}", what, whom, untold == 0 ? "" : fmt::format(", and {} more since this was last said", untold)));
+  log_.warning(fmt::format("turned away: {}; from {}{}", what, whom,
+                           untold == 0 ? "" : fmt::format(", and {} more since this was last said", untold)));
 }
 
-Result<std::unique_ptr<Door>> Door::open(asio::io_context& loop, const Clock& clock, const std::string& address, std::uint16_t port, Options options,
-                                         TurnedAway& turned_away, Enter enter) {
+Result<std::unique_ptr<Door>> Door::open(asio::io_context& loop, const Clock& clock, const std::string& address, std::uint16_t port,
+                                         Options options, TurnedAway& turned_away, Enter enter) {
   ELRUN_TRY_ASSIGN(Fd listener, listen_at(address, port));
   return std::unique_ptr<Door>{std::make_unique<PosixDoor>(loop, clock, std::move(listener), options, turned_away, std::move(enter))};
 }

@@ -65,15 +65,15 @@ class TurnedAway {
 class Door {
  public:
   struct Options {
-    bool tls = false;  ///< True: only TLS is accepted. False: only plain HTTP/2.
+    bool tls = false;         ///< True: only TLS is accepted. False: only plain HTTP/2.
     Duration patience = 10s;  ///< A client sends its first flight within this, and is admitted within twice as long.
     std::size_t waiting_max = door_waiting_max;
   };
   /// Hands a connection, which does not block, to gRPC, and calls `done` then, on any thread.
   using Enter = std::function<void(Fd connection, std::function<void()> done)>;
   /// On an address, or on all for an empty one; port 0: any.
-  static Result<std::unique_ptr<Door>> open(boost::asio::io_context& loop, const Clock& clock, const std::string& address, std::uint16_t port,
-                                            Options options, TurnedAway& turned_away, Enter enter);
+  static Result<std::unique_ptr<Door>> open(boost::asio::io_context& loop, const Clock& clock, const std::string& address,
+                                            std::uint16_t port, Options options, TurnedAway& turned_away, Enter enter);
   virtual ~Door() = default;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   /// A node or client on this connection was admitted: it is watched no longer. `peer`: its address, as gRPC writes it.

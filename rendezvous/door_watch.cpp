@@ -18,8 +18,11 @@
 
 namespace elrun::inline v0 {
 
-DoorWatch::DoorWatch(const Clock& clock, Duration patience, AdmissionLimits limits, std::uint64_t seed, std::function<void(std::string_view, const std::string&)> ended)
-    : clock_{clock}, patience_{patience}, ended_{std::move(ended)}, places_{limits}, rng_{seed}, thread_{quiet_thread([this] { watch(); })} {}
+DoorWatch::DoorWatch(const Clock& clock, Duration patience, AdmissionLimits limits, std::uint64_t seed,
+                     std::function<void(std::string_view, const std::string&)> ended)
+    : clock_{clock}, patience_{patience}, ended_{std::move(ended)}, places_{limits}, rng_{seed}, thread_{quiet_thread([this] {
+        watch();
+      })} {}
 
 DoorWatch::~DoorWatch() {
   {
@@ -122,7 +125,8 @@ void DoorWatch::end_largest() {
   std::uint64_t together = 0;
   for (const Watched& one : watched_) together += one.bytes;
   while (together > door_bytes_together_max.value()) {
-    const auto largest = std::max_element(watched_.begin(), watched_.end(), [](const Watched& a, const Watched& b) { return a.bytes < b.bytes; });
+    const auto largest =
+        std::max_element(watched_.begin(), watched_.end(), [](const Watched& a, const Watched& b) { return a.bytes < b.bytes; });
     together -= largest->bytes;
     end(*largest, "connections that sent the most of more than 4 MiB before they were let in");
     watched_.erase(largest);

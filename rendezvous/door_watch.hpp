@@ -31,7 +31,8 @@ constexpr Bytes door_bytes_together_max = 4_MiB;
 constexpr Duration door_look_every = 10ms;
 
 /// Why a connection was ended to make room. Its log line names the addresses that hold the most places.
-constexpr std::string_view ended_for_others = "connections that were not admitted in time while others waited (they may never authenticate)";
+constexpr std::string_view ended_for_others =
+    "connections that were not admitted in time while others waited (they may never authenticate)";
 
 /// All methods can be called from any thread.
 class DoorWatch {
@@ -55,7 +56,7 @@ class DoorWatch {
 
   [[nodiscard]] bool is_full() const;
   struct Room {
-    bool made = false;                   ///< There is a place, once `to_close` is closed.
+    bool made = false;                     ///< There is a place, once `to_close` is closed.
     std::optional<ConnectionId> to_close;  ///< A connection that is the caller's and has to go.
   };
   /// Ends a connection for one of the `waiting` ones, where one is old enough to go.

@@ -58,7 +58,8 @@ class Link final : public ElectedLink, public Ledger {
         timer_{loop},
         write_timer_{loop},
         resign_timer_{loop},
-        etcd_{EtcdClient::create(loop, setting_.etcd, std::min(setting_.timeouts.etcd_call, setting_.timeouts.lease / 3), setting_.access)} {
+        etcd_{
+            EtcdClient::create(loop, setting_.etcd, std::min(setting_.timeouts.etcd_call, setting_.timeouts.lease / 3), setting_.access)} {
     feed(election::Begin{});
   }
 
@@ -85,7 +86,8 @@ class Link final : public ElectedLink, public Ledger {
 
   // --- the coordinator's side ---
 
-  void clear(std::optional<Generation> generation, std::function<void()> cleared, std::function<void(const std::string& why)> delayed) override {
+  void clear(std::optional<Generation> generation, std::function<void()> cleared,
+             std::function<void(const std::string& why)> delayed) override {
     write_ = Write{generation, std::move(cleared), std::move(delayed), {}, etcd_backoff_min};
     feed(election::WriteBegan{});
     write();
@@ -165,10 +167,11 @@ class Link final : public ElectedLink, public Ledger {
     etcd_->grant(a.lease, answered<Lease>([](const Lease& lease) { return election::Granted{lease}; }));
   }
   void perform(const election::Stand& a) {
-    etcd_->transact({.guard = keys_.leader, .created = {}, .lease = {}, .writes = {{keys_.leader, "", a.lease}}, .reads = {keys_.leader, keys_.state}},
-                    answered<EtcdOutcome>([](const EtcdOutcome& outcome) {
-                      return election::Counted{leader_from(outcome.read[0]), outcome.read[1] ? std::optional{outcome.read[1]->value} : std::nullopt};
-                    }));
+    etcd_->transact(
+        {.guard = keys_.leader, .created = {}, .lease = {}, .writes = {{keys_.leader, "", a.lease}}, .reads = {keys_.leader, keys_.state}},
+        answered<EtcdOutcome>([](const EtcdOutcome& outcome) {
+          return election::Counted{leader_from(outcome.read[0]), outcome.read[1] ? std::optional{outcome.read[1]->value} : std::nullopt};
+        }));
   }
   void perform(const election::Publish& a) {
     etcd_->transact({.guard = keys_.leader, .created = a.created, .lease = a.lease, .writes = {{keys_.leader, a.address, a.lease}}},
@@ -205,15 +208,21 @@ class Link final : public ElectedLink, public Ledger {
     const std::string listen = address.find(':') != std::string::npos ? (loopback ? "::1" : "::") : loopback ? "127.0.0.1" : "0.0.0.0";
     line_.reset();
     lease_ = a.lease;
-    coordinator_ = Coordinator::create(loop_, clock_, log_, {.run = setting_.run, .timeouts = setting_.timeouts, .access = setting_.access,
-                                                             .generation_floor = std::max(a.generation_floor, setting_.generation_floor), .ledger = this});
+    coordinator_ = Coordinator::create(loop_, clock_, log_,
+                                       {.run = setting_.run,
+                                        .timeouts = setting_.timeouts,
+                                        .access = setting_.access,
+                                        .generation_floor = std::max(a.generation_floor, setting_.generation_floor),
+                                        .ledger = this});
     coordinator_->on_may_exit(may_exit_);
     const Result<std::uint16_t> port = coordinator_->serve(listen, 0);
     if (!port.ok()) return feed(election::CannotServe{message(port.failure())});
     log_.info(fmt::format("elected to coordinate; serving at {}", text_of({address, *port})));
     if (!loopback && setting_.access.is_open())
-      log_.warning(fmt::format("there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
-                               "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust", text_of({address, *port})));
+      log_.warning(fmt::format(
+          "there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
+          "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust",
+          text_of({address, *port})));
     line_ = coordinator_->connect_in_process(line_handler());
     feed(election::Serving{text_of({address, *port})});
   }
@@ -255,20 +264,22 @@ class Link final : public ElectedLink, public Ledger {
     // A generation that goes on under this coordinator may be older than what is written: the number never falls.
     const bool newer = write_->generation && write_->generation->number > written_;
     if (newer) writes.push_back({keys_.state, state_text(*write_->generation)});
-    etcd_->transact({.guard = keys_.leader, .created = created_, .lease = lease_, .writes = std::move(writes)}, [this, lease = lease_](const Result<EtcdOutcome>& outcome) {
-      if (!write_ || lease != lease_) return;  // of an office that is over
-      if (!outcome.ok()) return write_later(outcome.failure().what);
-      if (!outcome->written) return feed(election::WriteRefused{});
-      if (write_->generation) written_ = std::max(written_, write_->generation->number);
-      const auto cleared = std::move(write_->cleared);
-      write_.reset();
-      feed(election::WriteDone{});
-      cleared();
-    });
+    etcd_->transact({.guard = keys_.leader, .created = created_, .lease = lease_, .writes = std::move(writes)},
+                    [this, lease = lease_](const Result<EtcdOutcome>& outcome) {
+                      if (!write_ || lease != lease_) return;  // of an office that is over
+                      if (!outcome.ok()) return write_later(outcome.failure().what);
+                      if (!outcome->written) return feed(election::WriteRefused{});
+                      if (write_->generation) written_ = std::max(written_, write_->generation->number);
+                      const auto cleared = std::move(write_->cleared);
+                      write_.reset();
+                      feed(election::WriteDone{});
+                      cleared();
+                    });
   }
   void write_later(const std::string& why) {
     if (why != std::exchange(write_->told, why)) write_->delayed(why);
-    const Duration wait = write_->backoff / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((write_->backoff / 2).count())))};
+    const Duration wait =
+        write_->backoff / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((write_->backoff / 2).count())))};
     write_->backoff = std::min(write_->backoff * 2, etcd_backoff_max);
     write_timer_.expires_after(wait);
     write_timer_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
@@ -288,8 +299,8 @@ class Link final : public ElectedLink, public Ledger {
   Rng rng_;
   boost::asio::steady_timer timer_, write_timer_, resign_timer_;
   std::function<void()> resigned_;
-  Revision created_{};          // of our leader key, and
-  LeaseId lease_{};             // what it is held by
+  Revision created_{};         // of our leader key, and
+  LeaseId lease_{};            // what it is held by
   std::uint64_t written_ = 0;  // the generation in `state`
   std::optional<Write> write_;
   bool up_ = false;
@@ -301,8 +312,8 @@ class Link final : public ElectedLink, public Ledger {
 
 }  // namespace
 
-std::unique_ptr<ElectedLink> connect_through_etcd(Loop& loop, const Clock& clock, const Log& log, ElectionSetting setting, NodeLink::Handler handler,
-                                                  std::function<void()> may_exit) {
+std::unique_ptr<ElectedLink> connect_through_etcd(Loop& loop, const Clock& clock, const Log& log, ElectionSetting setting,
+                                                  NodeLink::Handler handler, std::function<void()> may_exit) {
   return std::make_unique<Link>(loop, clock, log, std::move(setting), std::move(handler), std::move(may_exit));
 }
 

@@ -17,9 +17,9 @@ struct ElectionSetting {
   bool campaigns = true;       ///< This agent may coordinate.
   std::string local_address;   ///< How other nodes reach this one; empty: the address that packets to etcd leave from.
   Timeouts timeouts;
-  Access access;               ///< To etcd, and to the coordinator
+  Access access;                       ///< To etcd, and to the coordinator
   std::uint64_t generation_floor = 0;  ///< As this agent knows it; etcd may know a larger one.
-  std::uint64_t seed = 0;      ///< Of all that is left to chance.
+  std::uint64_t seed = 0;              ///< Of all that is left to chance.
 };
 
 /// Loop thread only. Reconnects, stands for election and steps down by itself, until it is destroyed.
@@ -33,7 +33,7 @@ class ElectedLink : public NodeLink {
 };
 
 /// `log` is the coordinator's. `may_exit` is called as Coordinator::on_may_exit says, of whichever coordinator is here.
-std::unique_ptr<ElectedLink> connect_through_etcd(boost::asio::io_context& loop, const Clock& clock, const Log& log, ElectionSetting setting,
-                                                  NodeLink::Handler handler, std::function<void()> may_exit);
+std::unique_ptr<ElectedLink> connect_through_etcd(boost::asio::io_context& loop, const Clock& clock, const Log& log,
+                                                  ElectionSetting setting, NodeLink::Handler handler, std::function<void()> may_exit);
 
 }  // namespace elrun::inline v0

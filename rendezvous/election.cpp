@@ -26,8 +26,9 @@ std::string state_text(const Generation& generation) {
 }
 
 Result<Generation> generation_from_state(std::string_view text) {
-  const Failure wrong{Code::corrupt, Remedy::fix_config,
-                      fmt::format("the state in etcd is none that elrun wrote (`{}`): delete the key, or use another run id", text.substr(0, 80))};
+  const Failure wrong{
+      Code::corrupt, Remedy::fix_config,
+      fmt::format("the state in etcd is none that elrun wrote (`{}`): delete the key, or use another run id", text.substr(0, 80))};
   Generation generation;
   const char* const end = text.data() + text.size();
   const auto [number_end, number_error] = std::from_chars(text.data(), end, generation.number);
@@ -152,9 +153,7 @@ void Election::consider(const std::optional<Leader>& leader) {
   if (!leader->is_office_of(followed_)) follow(*leader);
 }
 
-void Election::give_the_lease_back() {
-  act(Revoke{lease_.id});
-}
+void Election::give_the_lease_back() { act(Revoke{lease_.id}); }
 
 // --- the campaign ---------------------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ struct Lease {
 
 /// The leader key, as etcd has it.
 struct Leader {
-  Revision created;     ///< No two keys of one etcd are created at one revision; one that was begun anew counts anew.
-  LeaseId lease;        ///< The key goes when this ends. Drawn from etcd's clock, so it tells leaders apart also where etcd has lost all else.
+  Revision created;  ///< No two keys of one etcd are created at one revision; one that was begun anew counts anew.
+  LeaseId lease;     ///< The key goes when this ends. Drawn from etcd's clock, so it tells leaders apart also where etcd has lost all else.
   std::string address;  ///< HOST:PORT of the coordinator; empty: elected, but not serving yet
   friend bool operator==(const Leader&, const Leader&) = default;
   [[nodiscard]] bool is_office_of(const Leader& other) const { return created == other.created && lease == other.lease; }
@@ -86,7 +86,7 @@ struct Counted {  // *
 struct Published {  // *
   bool still_leader = false;
 };
-struct Kept {  // *
+struct Kept {     // *
   Duration left;  ///< 0: the lease is gone
 };
 struct Unanswered {  // *
@@ -107,26 +107,26 @@ struct WriteRefused {};
 struct Tick {};
 /// The agent is about to end.
 struct Resign {};
-using Event = std::variant<Begin, LineUp, LineDown, Found, Granted, Counted, Published, Kept, Unanswered, Serving, CannotServe,
-                           WriteBegan, WriteDone, WriteRefused, Tick, Resign>;
+using Event = std::variant<Begin, LineUp, LineDown, Found, Granted, Counted, Published, Kept, Unanswered, Serving, CannotServe, WriteBegan,
+                           WriteDone, WriteRefused, Tick, Resign>;
 
 // --- actions --------------------------------------------------------------------------------------------------------
 
-struct Look {};               // *
-struct Grant {                // *
+struct Look {};  // *
+struct Grant {   // *
   Duration lease;
 };
 /// Makes the leader key, without an address, if there is none; reads it and the state.
-struct Stand {                // *
+struct Stand {  // *
   LeaseId lease;
 };
 /// Writes the address into the leader key if it is still the one of `created` and `lease`.
-struct Publish {              // *
+struct Publish {  // *
   Revision created;
   LeaseId lease;
   std::string address;
 };
-struct KeepAlive {            // *
+struct KeepAlive {  // *
   LeaseId lease;
 };
 /// Best effort: nothing depends on its answer.
@@ -227,21 +227,21 @@ class Election {
   std::vector<election::Action> actions_;  // of the event at hand
 
   Phase phase_ = Phase::looking;
-  bool calling_ = false;              // a call is under way; its answer decides what comes next
-  Instant called_at_{};               // when it was made
-  std::optional<Instant> next_at_;    // looking, leading: the next call
+  bool calling_ = false;            // a call is under way; its answer decides what comes next
+  Instant called_at_{};             // when it was made
+  std::optional<Instant> next_at_;  // looking, leading: the next call
   Duration backoff_ = etcd_backoff_min;
-  Lease lease_{};                     // ours, or the last that was
-  Instant lease_until_{};             // at the least
-  Revision created_{};                // leading: of our leader key
-  Leader followed_{};                 // looking, following
-  bool is_first_line_ = false;        // to the one that is followed: it was not up yet
-  bool confirms_ = false;             // following: the line came back by itself, and another may have been elected meanwhile
-  bool was_absent_ = false;           // looking: when it was looked at last, there was no leader
+  Lease lease_{};               // ours, or the last that was
+  Instant lease_until_{};       // at the least
+  Revision created_{};          // leading: of our leader key
+  Leader followed_{};           // looking, following
+  bool is_first_line_ = false;  // to the one that is followed: it was not up yet
+  bool confirms_ = false;       // following: the line came back by itself, and another may have been elected meanwhile
+  bool was_absent_ = false;     // looking: when it was looked at last, there was no leader
   Instant campaign_not_before_{};
-  std::string address_;               // leading: ours
-  bool published_ = false;            // leading: the others can see it
-  bool doubtful_ = false;             // leading: the lease may be over; nobody has said so
+  std::string address_;                   // leading: ours
+  bool published_ = false;                // leading: the others can see it
+  bool doubtful_ = false;                 // leading: the lease may be over; nobody has said so
   std::optional<Instant> writing_since_;  // leading
   std::string explained_;
 };

@@ -84,7 +84,8 @@ class KeepAliveRpc final : public Rpc {
  private:
   class Stream final : public grpc::ClientBidiReactor<pb::LeaseKeepAliveRequest, pb::LeaseKeepAliveResponse> {
    public:
-    Stream(pb::Lease::Stub& stub, grpc::ClientContext& context, const pb::LeaseKeepAliveRequest& request, Done done) : done_{std::move(done)} {
+    Stream(pb::Lease::Stub& stub, grpc::ClientContext& context, const pb::LeaseKeepAliveRequest& request, Done done)
+        : done_{std::move(done)} {
       stub.async()->LeaseKeepAlive(&context, this);
       StartWriteLast(&request, {});
       StartRead(&response_);
@@ -136,7 +137,8 @@ class Client final : public EtcdClient {
     pb::RangeRequest request;
     request.set_key(key);
     ask<pb::KV, pb::RangeRequest, pb::RangeResponse>(
-        std::move(request), [](pb::KV::Stub& stub, auto* context, auto* in, auto* out, Done done) { stub.async()->Range(context, in, out, std::move(done)); },
+        std::move(request),
+        [](pb::KV::Stub& stub, auto* context, auto* in, auto* out, Done done) { stub.async()->Range(context, in, out, std::move(done)); },
         [answer = std::move(answer)](Result<const pb::RangeResponse*> got) {
           if (!got.ok()) return answer(got.failure());
           answer(first_of(**got));
@@ -167,13 +169,15 @@ class Client final : public EtcdClient {
       request.add_failure()->mutable_request_range()->set_key(key);
     }
     ask<pb::KV, pb::TxnRequest, pb::TxnResponse>(
-        std::move(request), [](pb::KV::Stub& stub, auto* context, auto* in, auto* out, Done done) { stub.async()->Txn(context, in, out, std::move(done)); },
+        std::move(request),
+        [](pb::KV::Stub& stub, auto* context, auto* in, auto* out, Done done) { stub.async()->Txn(context, in, out, std::move(done)); },
         [answer = std::move(answer), reads = transaction.reads.size()](Result<const pb::TxnResponse*> got) {
           if (!got.ok()) return answer(got.failure());
           EtcdOutcome outcome{(*got)->succeeded(), {}};
           for (const pb::ResponseOp& response : (*got)->responses())
             if (response.has_response_range()) outcome.read.push_back(first_of(response.response_range()));
-          if (outcome.read.size() != reads) return answer(Failure{Code::protocol, Remedy::fix_config, "what answers as etcd left parts of a transaction out"});
+          if (outcome.read.size() != reads)
+            return answer(Failure{Code::protocol, Remedy::fix_config, "what answers as etcd left parts of a transaction out"});
           answer(std::move(outcome));
         });
   }
@@ -181,10 +185,14 @@ class Client final : public EtcdClient {
     pb::LeaseGrantRequest request;
     request.set_ttl(std::chrono::ceil<std::chrono::seconds>(lease).count());
     ask<pb::Lease, pb::LeaseGrantRequest, pb::LeaseGrantResponse>(
-        std::move(request), [](pb::Lease::Stub& stub, auto* context, auto* in, auto* out, Done done) { stub.async()->LeaseGrant(context, in, out, std::move(done)); },
+        std::move(request),
+        [](pb::Lease::Stub& stub, auto* context, auto* in, auto* out, Done done) {
+          stub.async()->LeaseGrant(context, in, out, std::move(done));
+        },
         [answer = std::move(answer)](Result<const pb::LeaseGrantResponse*> got) {
           if (!got.ok()) return answer(got.failure());
-          if ((*got)->id() == 0 || (*got)->ttl() <= 0) return answer(Failure{Code::refused, Remedy::fix_config, "etcd granted no lease: " + (*got)->error()});
+          if ((*got)->id() == 0 || (*got)->ttl() <= 0)
+            return answer(Failure{Code::refused, Remedy::fix_config, "etcd granted no lease: " + (*got)->error()});
           answer(Lease{LeaseId{(*got)->id()}, std::chrono::seconds{(*got)->ttl()}});
         });
   }
@@ -193,7 +201,10 @@ class Client final : public EtcdClient {
     pb::LeaseRevokeRequest request;
     request.set_id(lease.value());
     ask<pb::Lease, pb::LeaseRevokeRequest, pb::LeaseRevokeResponse>(
-        std::move(request), [](pb::Lease::Stub& stub, auto* context, auto* in, auto* out, Done done) { stub.async()->LeaseRevoke(context, in, out, std::move(done)); },
+        std::move(request),
+        [](pb::Lease::Stub& stub, auto* context, auto* in, auto* out, Done done) {
+          stub.async()->LeaseRevoke(context, in, out, std::move(done));
+        },
         [answer = std::move(answer), lease](Result<const pb::LeaseRevokeResponse*> got) {
           if (!got.ok() && got.failure().code != Code::not_found) return answer(got.failure());
           answer(Lease{lease, Duration{0}});
@@ -234,7 +245,8 @@ class Client final : public EtcdClient {
   };
 
   template <class Service, class Request, class Response>
-  void ask(Request request, typename UnaryRpc<Service, Request, Response>::Method method, typename UnaryRpc<Service, Request, Response>::Receiver receiver) {
+  void ask(Request request, typename UnaryRpc<Service, Request, Response>::Method method,
+           typename UnaryRpc<Service, Request, Response>::Receiver receiver) {
     begin(std::make_shared<UnaryRpc<Service, Request, Response>>(std::move(request), method, std::move(receiver)));
   }
   void begin(std::shared_ptr<Rpc> rpc) {
@@ -284,7 +296,8 @@ class Client final : public EtcdClient {
     if (access_.has_tls()) {
       const Result<Credentials> read = read_credentials(access_, AccessPeer::etcd);
       if (!read.ok()) return read.failure().what;
-      credentials = grpc::SslCredentials({.pem_root_certs = read->ca, .pem_private_key = read->key.reveal(), .pem_cert_chain = read->certificate});
+      credentials =
+          grpc::SslCredentials({.pem_root_certs = read->ca, .pem_private_key = read->key.reveal(), .pem_cert_chain = read->certificate});
       arguments.SetSslTargetNameOverride(servers_[at_].host);  // the channel itself knows only the address
     }
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection, and no back-off, of an attempt before
@@ -300,7 +313,8 @@ class Client final : public EtcdClient {
     call->channel = channel_;
     call->server = at_;
     flights_->one_more();
-    call->rpc->start(channel_, [&loop = loop_, flights = flights_, alive = std::weak_ptr{alive_}, weak = std::weak_ptr{call}, this](const grpc::Status& status) {
+    call->rpc->start(channel_, [&loop = loop_, flights = flights_, alive = std::weak_ptr{alive_}, weak = std::weak_ptr{call},
+                                this](const grpc::Status& status) {
       boost::asio::post(loop, [this, alive, weak, status] {
         if (const auto there = weak.lock(); there && !alive.expired()) ended(there, status);
       });
@@ -311,7 +325,8 @@ class Client final : public EtcdClient {
     using grpc::StatusCode;
     if (status.ok()) return answer(call, {});
     const StatusCode code = status.error_code();
-    if (!call->late && code == StatusCode::NOT_FOUND) return answer(call, Failure{Code::not_found, Remedy::retry, said(*call, status.error_message())});
+    if (!call->late && code == StatusCode::NOT_FOUND)
+      return answer(call, Failure{Code::not_found, Remedy::retry, said(*call, status.error_message())});
     if (!call->late && code != StatusCode::UNAVAILABLE && code != StatusCode::DEADLINE_EXCEEDED)
       return answer(call, Failure{Code::refused, Remedy::fix_config, said(*call, status.error_message())});
     if (call->channel == channel_) turn();  // else another call has turned already
@@ -338,7 +353,9 @@ class Client final : public EtcdClient {
     const Endpoint& server = servers_[call.server];
     return fmt::format("etcd at {}:{}: {}", server.host, server.port, what);
   }
-  [[nodiscard]] std::string too_late() const { return fmt::format("no answer within {:.3g} s", std::chrono::duration<double>(limit_).count()); }
+  [[nodiscard]] std::string too_late() const {
+    return fmt::format("no answer within {:.3g} s", std::chrono::duration<double>(limit_).count());
+  }
 
   Loop& loop_;
   std::vector<Endpoint> servers_;

@@ -7,7 +7,8 @@ namespace elrun::inline v0 {
 
 Duration Exclusions::exclude(const NodeId& node, std::uint64_t incarnation, std::string why, std::set<NodeId> apart_from, Instant now) {
   if (all_.size() >= exclusions_max && !all_.contains(node)) {  // the list is full: drop the entry with the earliest end
-    const auto first = std::min_element(all_.begin(), all_.end(), [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
+    const auto first =
+        std::min_element(all_.begin(), all_.end(), [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
     all_.erase(first);
   }
   Exclusion& e = all_[node];
@@ -68,7 +69,8 @@ std::vector<NodeId> whom_to_exclude(std::set<ApartNodes> apart, const std::vecto
       const auto place = std::find(order.begin(), order.end(), entry.first) - order.begin();
       return std::tuple{entry.second, entry.first != host, place};
     };
-    const NodeId next = std::max_element(partners.begin(), partners.end(), [&](const auto& a, const auto& b) { return weight(a) < weight(b); })->first;
+    const NodeId next =
+        std::max_element(partners.begin(), partners.end(), [&](const auto& a, const auto& b) { return weight(a) < weight(b); })->first;
     if (ELRUN_PLANTED(a_third_is_kept_out)) return {order.back()};
     if (ELRUN_PLANTED(both_of_a_pair_are_kept_out)) return {apart.begin()->first, apart.begin()->second};
     std::erase_if(apart, [&](const ApartNodes& pair) { return pair.first == next || pair.second == next; });

@@ -26,10 +26,11 @@ constexpr std::size_t exclusions_max = 4096;  ///< Entries kept, for nodes that 
 struct Exclusion {
   std::uint64_t incarnation = 0;  ///< The exclusion is for this process of the node. A new process under the same name may join at once.
   Instant until{};
-  std::uint32_t times = 0;        ///< Consecutive exclusions, including this one.
+  std::uint32_t times = 0;  ///< Consecutive exclusions, including this one.
   bool over = false;
-  std::string why;                ///< For people: "it and node b cannot reach each other"
-  std::set<NodeId> apart_from{};  ///< Nodes that it cannot reach. The exclusion ends when all of them are gone. Empty: it concerns this node alone.
+  std::string why;  ///< For people: "it and node b cannot reach each other"
+  std::set<NodeId>
+      apart_from{};  ///< Nodes that it cannot reach. The exclusion ends when all of them are gone. Empty: it concerns this node alone.
 };
 
 class Exclusions {
@@ -58,6 +59,7 @@ using ApartNodes = std::pair<NodeId, NodeId>;
 
 /// Which nodes to exclude so that all others can reach each other. The node with the most unreachable peers is chosen first. Among
 /// equals it is the one that comes later in `order` (members by rank). `host`, the coordinator's own node, is chosen last.
-[[nodiscard]] std::vector<NodeId> whom_to_exclude(std::set<ApartNodes> apart, const std::vector<NodeId>& order, const std::optional<NodeId>& host);
+[[nodiscard]] std::vector<NodeId> whom_to_exclude(std::set<ApartNodes> apart, const std::vector<NodeId>& order,
+                                                  const std::optional<NodeId>& host);
 
 }  // namespace elrun::inline v0

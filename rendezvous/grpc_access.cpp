@@ -18,7 +18,8 @@ Result<std::shared_ptr<grpc::ServerCredentials>> server_credentials(const Access
   ELRUN_TRY_ASSIGN(const Credentials now, read_credentials(access));  // what is wrong is said here, not by each handshake
   if (!now.has_tls()) return grpc::InsecureServerCredentials();
   constexpr unsigned seconds_between_looks = 5;
-  auto files = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(access.key_file, access.certificate_file, access.ca_file, seconds_between_looks);
+  auto files = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(access.key_file, access.certificate_file,
+                                                                                    access.ca_file, seconds_between_looks);
   grpc::experimental::TlsServerCredentialsOptions options{std::move(files)};
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();

@@ -35,7 +35,8 @@ void GrpcEvents::carry(const std::weak_ptr<void>& open) {
       collected.push_back({static_cast<GrpcOperation*>(operation), ok});
       if (gpr_time_cmp(gpr_now(GPR_CLOCK_MONOTONIC), until) < 0) continue;
     }
-    if (hand_over(collected, open) >= crowd) until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(crowd_pause_us, GPR_TIMESPAN));
+    if (hand_over(collected, open) >= crowd)
+      until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(crowd_pause_us, GPR_TIMESPAN));
     collected.clear();
     if (what == Queue::SHUTDOWN) return;
   }

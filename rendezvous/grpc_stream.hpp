@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include <boost/asio/io_context.hpp>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
+#include <boost/asio/io_context.hpp>
 
 namespace elrun::inline v0 {
 

@@ -40,7 +40,7 @@ std::string source_address(const Address& peer) {
 // Where the thread leaves its result; whoever asked, and the loop, may be gone by then.
 struct NameLookup::Mailbox {
   std::mutex mutex;
-  bool open = true;                       // under the mutex
+  bool open = true;                      // under the mutex
   std::function<void(Resolved)> answer;  // loop thread only
 };
 

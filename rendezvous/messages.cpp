@@ -11,7 +11,8 @@ void keep_end(std::string& text, std::size_t max) { text.erase(0, text.size() - 
 }  // namespace
 
 WorkerDeath bounded(WorkerDeath death, std::size_t traceback_max, std::size_t last_lines_max) {
-  for (std::string* line : {&death.host, &death.program, &death.error_file, &death.error, &death.evidence}) keep_begin(*line, death_line_max);
+  for (std::string* line : {&death.host, &death.program, &death.error_file, &death.error, &death.evidence})
+    keep_begin(*line, death_line_max);
   keep_end(death.traceback, traceback_max);
   keep_end(death.last_lines, last_lines_max);
   return death;

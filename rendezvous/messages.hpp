@@ -23,9 +23,9 @@ constexpr std::uint32_t workers_per_node_limit = 4096;
 
 /// What all nodes must agree on. The coordinator takes the first node's; another node's are compared field by field.
 struct RoundOptions {
-  std::uint32_t nodes_min = 1;  ///< A round never closes with fewer.
-  std::uint32_t nodes_max = 1;  ///< A round closes at once with this many.
-  Duration last_call = 30s;     ///< Once `nodes_min` have joined, how long to wait for more newcomers.
+  std::uint32_t nodes_min = 1;     ///< A round never closes with fewer.
+  std::uint32_t nodes_max = 1;     ///< A round closes at once with this many.
+  Duration last_call = 30s;        ///< Once `nodes_min` have joined, how long to wait for more newcomers.
   std::int32_t max_restarts = -1;  ///< -1: not given (3 for a Job program, 0 for others).
   friend bool operator==(const RoundOptions&, const RoundOptions&) = default;
   [[nodiscard]] std::vector<std::string> problems() const;
@@ -69,9 +69,10 @@ struct RestartCounts {
 struct Join {
   Incarnation who;
   RunId run;
-  std::string version;            ///< elrun's; same major or refused
+  std::string version;  ///< elrun's; same major or refused
   RoundOptions options;
-  std::uint32_t workers = 1;      ///< Places that it wants, or with a seat has. 0: it counts as a node, has no place in a world, and hears the verdict.
+  std::uint32_t workers =
+      1;  ///< Places that it wants, or with a seat has. 0: it counts as a node, has no place in a world, and hears the verdict.
   std::string address;            ///< How peers reach this node.
   std::uint16_t master_port = 0;  ///< A free port on this node for this generation, in case it becomes node 0.
   std::int32_t hint = -1;         ///< `--node_rank`; orders the first formation, never an identity
@@ -83,9 +84,10 @@ struct Join {
   std::string topology;           ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
   bool broken = false;            ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.
   std::string role;               ///< Of all workers of this node: those of one role are numbered among themselves, too
-  std::optional<std::uint32_t> coordinated_by;  ///< With a seat, unless `JobFinished` follows: what was told of that last, with `last` or since
+  std::optional<std::uint32_t>
+      coordinated_by;                    ///< With a seat, unless `JobFinished` follows: what was told of that last, with `last` or since
   bool coordinator_fell_silent = false;  ///< With `coordinated_by`: the line to that coordinator did not end, nothing came on it any more.
-  std::string place;              ///< Where this agent runs, as a digest: the agent that comes after it there says the same. Empty: not told
+  std::string place;  ///< Where this agent runs, as a digest: the agent that comes after it there says the same. Empty: not told
   bool confirms_verdict = false;  ///< It says `VerdictHeard`. Of a node that does not, the end of its stream has to mean that.
 };
 struct NodeAlive {};
@@ -95,29 +97,29 @@ struct Acknowledge {
 };
 /// How one worker ended by itself, for people and for what reads logs. Its texts are bounded, see `bounded`.
 struct WorkerDeath {
-  NodeId node;                  ///< This and the next three: the coordinator knows them itself.
+  NodeId node;  ///< This and the next three: the coordinator knows them itself.
   Generation generation;
   std::uint32_t rank = 0;
   std::uint32_t local_rank = 0;
   std::string host;
   std::int64_t pid = 0;
-  std::int32_t exit_code = 0;   ///< Its own; of a signal 0
+  std::int32_t exit_code = 0;  ///< Its own; of a signal 0
   std::int32_t signal = 0;
-  std::int64_t wall_ns = 0;     ///< When, by its node's clock, which others need not share
+  std::int64_t wall_ns = 0;  ///< When, by its node's clock, which others need not share
   std::string program;
-  std::string error_file;       ///< Where its error record can be read later; empty: nowhere
-  std::string error;            ///< "RuntimeError: no such device", out of its error record
+  std::string error_file;  ///< Where its error record can be read later; empty: nowhere
+  std::string error;       ///< "RuntimeError: no such device", out of its error record
   std::string traceback;
-  std::string last_lines;       ///< Of its standard error, where elrun has it
-  std::string evidence;         ///< What its node saw of the cause: that the kernel killed for want of memory
-  bool never_ran = false;       ///< It could not be executed: the exit code is elrun's, not the program's.
+  std::string last_lines;  ///< Of its standard error, where elrun has it
+  std::string evidence;    ///< What its node saw of the cause: that the kernel killed for want of memory
+  bool never_ran = false;  ///< It could not be executed: the exit code is elrun's, not the program's.
   friend bool operator==(const WorkerDeath&, const WorkerDeath&) = default;
 };
-constexpr std::size_t death_line_max = 1024;         ///< Of a text that is one line
+constexpr std::size_t death_line_max = 1024;  ///< Of a text that is one line
 constexpr std::size_t death_traceback_max = 8192;
 constexpr std::size_t death_last_lines_max = 4096;
-constexpr std::size_t death_beside_max = 512;        ///< Of traceback and last lines of those that were not first
-constexpr std::size_t deaths_max = 8;                ///< In one verdict
+constexpr std::size_t death_beside_max = 512;  ///< Of traceback and last lines of those that were not first
+constexpr std::size_t deaths_max = 8;          ///< In one verdict
 /// With its texts cut to their limits; of traceback and last lines the end is kept, where the cause stands.
 [[nodiscard]] WorkerDeath bounded(WorkerDeath death, std::size_t traceback_max = death_traceback_max,
                                   std::size_t last_lines_max = death_last_lines_max);
@@ -129,10 +131,10 @@ struct WorkerFailed {
   std::int32_t exit_code = 0;  ///< 128 + n for signal n
   std::string what;            ///< "exit code 3", "signal 9 (SIGKILL)"
   bool is_job = false;
-  Duration ago{};              ///< How long before this was sent: clocks of nodes differ.
+  Duration ago{};  ///< How long before this was sent: clocks of nodes differ.
   WorkerDeath death;
   std::optional<std::uint32_t> rank{};  ///< In that generation. None: the node's first, and `local_rank` more
-  bool before_session = false;  ///< It never opened a session: what it would have been, a Job or not, nobody was told.
+  bool before_session = false;          ///< It never opened a session: what it would have been, a Job or not, nobody was told.
 };
 /// EX_CONFIG: a Job program that ends so was told something that no restart changes.
 constexpr std::int32_t exit_code_configuration = 78;
@@ -165,11 +167,11 @@ struct WorkersAreJob {
 /// when that takes long, again whenever it is another worker, and with `count` 0 once all of them have joined or ended.
 struct WorkersStarting {
   Generation generation;
-  std::uint32_t rank = 0;   ///< Of the first of them, in that generation
+  std::uint32_t rank = 0;  ///< Of the first of them, in that generation
   std::uint32_t count = 0;
-  Duration ago{};           ///< How long before this was sent they were started: clocks of nodes differ.
-  bool opened = false;      ///< The first of them has opened its session, and has not asked for its peers.
-  bool watched = false;     ///< This node ends them itself when they take too long (`--hang_timeout`).
+  Duration ago{};        ///< How long before this was sent they were started: clocks of nodes differ.
+  bool opened = false;   ///< The first of them has opened its session, and has not asked for its peers.
+  bool watched = false;  ///< This node ends them itself when they take too long (`--hang_timeout`).
 };
 /// A worker of this node cannot reach one of another node, which may live all the same: no packet of it comes, or no connection.
 /// Not said of a peer that closed its connection.
@@ -178,7 +180,7 @@ struct PeerUnreachable {
   std::uint32_t rank = 0;  ///< In that generation
   std::uint32_t peer = 0;  ///< As well
   bool is_job = false;
-  std::string what;        ///< In the worker's words
+  std::string what;  ///< In the worker's words
 };
 /// The verdict was read: nobody has to stay for this node any more. The last word of a node, as that was the coordinator's.
 struct VerdictHeard {};
@@ -189,8 +191,8 @@ struct StoreCall {
 struct StoreCallerGone {
   std::uint64_t worker = 0;
 };
-using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave,
-                                 StoreCall, StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting>;
+using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave, StoreCall,
+                                 StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ struct Refused {
 /// For whom the round waits, for people.
 struct Waiting {
   std::string why;
-  Generation running{};  ///< What runs meanwhile; number 0: nothing
+  Generation running{};        ///< What runs meanwhile; number 0: nothing
   bool for_this_node = false;  ///< Others of `running`, which is a Job's, wait for workers of this node: see `WorkersStarting`.
 };
 /// One node of a generation, as the coordinator knows it.
@@ -223,10 +225,10 @@ struct World {
   std::string master_address;       ///< Of the node with group rank 0
   std::uint16_t master_port = 0;
   RestartCounts restarts;
-  std::string cause;                ///< Why the generation before ended; empty at first
-  RolePlace role{};                 ///< The receiver's
+  std::string cause;                              ///< Why the generation before ended; empty at first
+  RolePlace role{};                               ///< The receiver's
   std::optional<std::uint32_t> coordinated_by{};  ///< Group rank of the member whose own process coordinates. None: it is no member's
-  bool takes_more = false;          ///< Who coordinates heeds `MoreWorkers`. Earlier versions do not.
+  bool takes_more = false;                        ///< Who coordinates heeds `MoreWorkers`. Earlier versions do not.
   friend bool operator==(const World&, const World&) = default;
 };
 /// The generation is over: end its workers, acknowledge, join again.
@@ -243,9 +245,9 @@ struct Resumed {
 /// The job is over: end what runs, exit with this code.
 struct Verdict {
   std::int32_t exit_code = 0;
-  std::string report;  ///< The first failure in the whole job and its cause; empty for success
+  std::string report;               ///< The first failure in the whole job and its cause; empty for success
   std::vector<WorkerDeath> deaths;  ///< Of workers, when one of them decided it: the root cause, then what failed after it
-  Generation generation{};  ///< The newest of the job: workers of an older one have no part in its end. Number 0: not told
+  Generation generation{};          ///< The newest of the job: workers of an older one have no part in its end. Number 0: not told
 };
 struct StoreResult {
   std::uint64_t worker = 0;

@@ -69,10 +69,10 @@ class Ledger {
 class Coordinator {
  public:
   struct Options {
-    RunId run;                 ///< Empty: taken from the first node (`elrun store` without --rdzv_id)
+    RunId run;                                   ///< Empty: taken from the first node (`elrun store` without --rdzv_id)
     std::uint32_t nodes_min = 0, nodes_max = 0;  ///< 0: taken from the first node
     Timeouts timeouts;
-    Access access{};           ///< Read when the service is opened; certificates are read again when they change.
+    Access access{};                     ///< Read when the service is opened; certificates are read again when they change.
     std::uint64_t generation_floor = 0;  ///< The first generation's number is above it.
     Ledger* ledger = nullptr;            ///< Of an elected coordinator, which it outlives.
   };

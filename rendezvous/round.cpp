@@ -68,17 +68,17 @@ bool Round::only_own_node_is_here() const {
 }
 
 // Others that would begin the job again, if they found nobody: it is done, and more nodes may be in it than have heard so.
-bool Round::others_may_come() const {
-  return verdict_->exit_code == 0 && options_ && told_.size() + nodes_.size() < options().nodes_max;
-}
+bool Round::others_may_come() const { return verdict_->exit_code == 0 && options_ && told_.size() + nodes_.size() < options().nodes_max; }
 
 // Whoever watches this process is to know why it does not end yet.
 void Round::tell_of_linger(Instant now) {
   if (linger_told_ || !others_may_come() || now >= verdict_at_ + late_linger || !only_own_node_is_here()) return;
   linger_told_ = true;
   const std::size_t more = options().nodes_max - told_.size() - nodes_.size();
-  say(Level::info, fmt::format("the job is done; the coordinator stays for another {:.0f} s: {} more may come (--nnodes), and would begin the job again if nobody told them",
-                               std::ceil(seconds(verdict_at_ + late_linger - now)), count_of(more, "node")));
+  say(Level::info,
+      fmt::format(
+          "the job is done; the coordinator stays for another {:.0f} s: {} more may come (--nnodes), and would begin the job again if nobody told them",
+          std::ceil(seconds(verdict_at_ + late_linger - now)), count_of(more, "node")));
 }
 
 bool Round::joined(StreamNumber stream) const {
@@ -212,9 +212,13 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == node.join.who.node; });
   ELRUN_ASSERT(me != members_.end());
   const Rank rank{failed.rank.value_or(me->base_rank + std::min(failed.local_rank, me->workers == 0 ? 0 : me->workers - 1))};
-  Failure why{Code::peer_lost, Remedy::rejoin,
+  Failure why{Code::peer_lost,
+              Remedy::rejoin,
               fmt::format("worker {} (node {}, local rank {}) ended by {}", rank.value(), me->node.value(), failed.local_rank, failed.what),
-              rank, {}, generation_, me->node.value()};
+              rank,
+              {},
+              generation_,
+              me->node.value()};
   Death death{std::max(now - failed.ago, began_), failed.exit_code == 0 ? 1 : failed.exit_code, why.what, failed.death};
   death.worker.node = me->node;
   death.worker.generation = generation_;
@@ -234,14 +238,18 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   History& history = note_failure_of(id, failed.what, failed.before_session);
   const bool dispensable = is_job_ && others_can_go_on({id}) && !ELRUN_PLANTED(bad_node_ends_the_job);
   // Where others have trained with the same configuration, it is this node that is wrong.
-  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget() == 0) || (wrong_configuration && newest_step_ > 0 && !stepped_));
+  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget() == 0) ||
+                                        (wrong_configuration && newest_step_ > 0 && !stepped_));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
   if (!harms_itself) note_failure_at_start(failed, now);
   for (const auto& [at, broken] : broken_)
     if (broken != id && nodes_.at(broken).member && !done_.contains(broken)) suspects_.insert(broken);
   if (harms_itself) {
-    why.what += excluded ? fmt::format("; node {} is excluded, and the others go on", id.value())
-                         : fmt::format("; failure {} of {} in a row, then node {} is excluded: it costs no restart, for the others can do without it", history.failures, exclude_after, id.value());
+    why.what +=
+        excluded
+            ? fmt::format("; node {} is excluded, and the others go on", id.value())
+            : fmt::format("; failure {} of {} in a row, then node {} is excluded: it costs no restart, for the others can do without it",
+                          history.failures, exclude_after, id.value());
     revoke(std::move(why), true, now);
   } else {
     charge(std::move(why), failed.exit_code, now);
@@ -257,15 +265,17 @@ void Round::charge(Failure why, std::int32_t exit_code, Instant now) {
   const bool wrong_configuration = is_job_ && exit_code == exit_code_configuration;
   const bool free_of_charge = is_job_ && progressed_ && budget() > 0;
   progressed_ = false;
-  if (wrong_configuration)
-    failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
+  if (wrong_configuration) failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
   else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget())
-    failing_ = {now + deaths_heard,
-                budget() == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", budget())};
-  why.what += failing_       ? fmt::format("; {}", failing_->why)
-              : free_of_charge ? "; this restart is free: there was progress since the last one"
-                               : fmt::format("; restart {} of {}{}", restarts_.used, budget(),
-                                             alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start", seconds(pause_until_ - now), alike_) : "");
+    failing_ = {now + deaths_heard, budget() == 0 ? "no restart is allowed (--max_restarts)"
+                                                  : fmt::format("all {} restarts (--max_restarts) are used", budget())};
+  why.what += failing_ ? fmt::format("; {}", failing_->why)
+              : free_of_charge
+                  ? "; this restart is free: there was progress since the last one"
+                  : fmt::format("; restart {} of {}{}", restarts_.used, budget(),
+                                alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start",
+                                                         seconds(pause_until_ - now), alike_)
+                                           : "");
   revoke(std::move(why), true, now);
 }
 
@@ -284,7 +294,8 @@ void Round::note_death(Death death) {
   if (std::any_of(deaths_.begin(), deaths_.end(), same)) return;  // said again after a broken stream
   const auto later = [](const Death& a, const Death& b) { return a.at < b.at; };
   deaths_.insert(std::upper_bound(deaths_.begin(), deaths_.end(), death, later), std::move(death));
-  for (std::size_t i = 1; i < deaths_.size(); ++i) deaths_[i].worker = bounded(std::move(deaths_[i].worker), death_beside_max, death_beside_max);
+  for (std::size_t i = 1; i < deaths_.size(); ++i)
+    deaths_[i].worker = bounded(std::move(deaths_[i].worker), death_beside_max, death_beside_max);
   if (deaths_.size() > deaths_max) deaths_.pop_back();
 }
 
@@ -298,7 +309,8 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
   streams_.at(stream).node.reset();  // it stays open while its workers end
   own_node_left_ = own_node_left_ || streams_.at(stream).in_process;
   if (ends_generation)
-    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, false, now);
+    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, false,
+           now);
 }
 
 }  // namespace elrun::inline v0

@@ -68,16 +68,16 @@ constexpr Duration exclusion_stays = 60s;
 constexpr Duration kind_known_within = 10s;
 /// While members wait for workers of others that have not joined the world, the log and all members are told this often.
 constexpr Duration starting_told_every = 60s;
-constexpr std::size_t histories_max = 1024;    ///< Nodes whose failures are remembered.
+constexpr std::size_t histories_max = 1024;  ///< Nodes whose failures are remembered.
 /// From the first word of two members that cannot reach each other to the end of their generation: others may say so as well, and
 /// both are to be heard of here.
 constexpr Duration apart_gather = 2s;
 constexpr std::size_t apart_max = 4096;        ///< Such pairs that are told apart, in one generation.
 constexpr std::size_t refused_max = 16;        ///< Nodes that were refused and are remembered by name, and
 constexpr std::size_t refused_text_max = 256;  ///< how much of the reason.
-constexpr std::size_t former_max = 1024;  ///< Lost incarnations that are remembered, in all.
-constexpr std::size_t replaced_max = 64;  ///< Replaced incarnations that are remembered, per node.
-constexpr std::size_t claimants_max = 4;  ///< That wait for the name of a node that lives, per node.
+constexpr std::size_t former_max = 1024;       ///< Lost incarnations that are remembered, in all.
+constexpr std::size_t replaced_max = 64;       ///< Replaced incarnations that are remembered, per node.
+constexpr std::size_t claimants_max = 4;       ///< That wait for the name of a node that lives, per node.
 
 /// Limits of what one may say; a generation's number leaves room above it for ever.
 constexpr std::uint64_t generation_number_max = std::uint64_t{1} << 62;
@@ -89,15 +89,15 @@ struct Candidate;
 
 /// What a round is born with. Randomness comes in here, and nowhere else.
 struct RoundSetup {
-  RunId run;              ///< Empty: taken from the first node
+  RunId run;                                   ///< Empty: taken from the first node
   std::uint32_t nodes_min = 0, nodes_max = 0;  ///< 0: taken from the first node
-  std::string version;    ///< Of this coordinator; nodes of another major version are refused
+  std::string version;                         ///< Of this coordinator; nodes of another major version are refused
   Timeouts timeouts{};
-  Lineage lineage{};      ///< Random
-  Key256 secret{};        ///< Random; each generation's key is derived from it
+  Lineage lineage{};                   ///< Random
+  Key256 secret{};                     ///< Random; each generation's key is derived from it
   std::uint64_t generation_floor = 0;  ///< The first generation's number is above it
-  bool floor_may_run = false;  ///< Another coordinator began that generation, and its members may be on their way here.
-  bool elected = false;        ///< So was the one before, and whoever ceases to be that lives on as a node like the others.
+  bool floor_may_run = false;          ///< Another coordinator began that generation, and its members may be on their way here.
+  bool elected = false;                ///< So was the one before, and whoever ceases to be that lives on as a node like the others.
 };
 
 // --- events -----------------------------------------------------------------------------------------------------
@@ -204,11 +204,11 @@ class Round {
   /// A generation that another coordinator began and whose members come one after the other, with their seats.
   struct Recovery {
     Generation generation;
-    Seat shape;                            // of one of them; all agree but for their own place
+    Seat shape;                             // of one of them; all agree but for their own place
     std::map<std::uint32_t, NodeId> seats;  // by group rank
     Instant until;
-    std::string why;                        // it ends then
-    bool is_hopeless = false;               // a member says that it cannot go on
+    std::string why;           // it ends then
+    bool is_hopeless = false;  // a member says that it cannot go on
   };
   /// A worker of generation_ that failed by itself, and when, by this coordinator's clock.
   struct Death {
@@ -223,7 +223,7 @@ class Round {
     Instant look_at;  // whether both were heard of since
     std::set<ApartNodes> pairs;
     PeerUnreachable first;
-    NodeId by;        // who said it
+    NodeId by;  // who said it
   };
   /// No restart is left; the verdict is given when the workers have ended, or then.
   struct Failing {
@@ -234,16 +234,16 @@ class Round {
   struct History {
     std::uint32_t failures = 0;
     std::uint32_t exclusions = 0;
-    bool at_start = true;           // all of them before the worker's session
-    std::string last;               // how the last one ended
+    bool at_start = true;            // all of them before the worker's session
+    std::string last;                // how the last one ended
     std::optional<Instant> until{};  // excluded
   };
   /// Workers of a member that have not joined the world of generation_.
   struct Starting {
-    std::uint32_t rank = 0;   // of the first
+    std::uint32_t rank = 0;  // of the first
     std::uint32_t count = 0;
-    bool opened = false;      // the first one's session
-    bool watched = false;     // by its own agent, which has a limit for it
+    bool opened = false;   // the first one's session
+    bool watched = false;  // by its own agent, which has a limit for it
     Instant since;
   };
   /// A worker died before its session, in a job of which nobody has said yet whether it is a Job.
@@ -361,7 +361,9 @@ class Round {
   [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;
   [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
   // Nodes without workers count as nodes, as they do for the schedulers that number them, but have no place in a world.
-  [[nodiscard]] std::uint32_t less_observers(std::uint32_t nodes) const { return nodes > observers_ ? nodes - static_cast<std::uint32_t>(observers_) : 1; }
+  [[nodiscard]] std::uint32_t less_observers(std::uint32_t nodes) const {
+    return nodes > observers_ ? nodes - static_cast<std::uint32_t>(observers_) : 1;
+  }
   [[nodiscard]] std::uint32_t needed() const { return less_observers(options().nodes_min); }
   [[nodiscard]] std::uint32_t room() const { return less_observers(options().nodes_max); }
   [[nodiscard]] bool living_members_all_ready() const { return late_ == 0; }
@@ -388,73 +390,73 @@ class Round {
   std::map<StreamNumber, Stream> streams_;
   Nodes nodes_;
   // What follows from nodes_ and streams_, kept so that an event among many thousand nodes costs no walk over them all.
-  std::size_t waiting_ = 0;    // nodes that wait for a world
-  std::size_t late_ = 0;       // living members that do not
-  std::size_t connected_ = 0;  // nodes with workers and a stream
-  std::size_t observers_ = 0;  // nodes without workers, with a stream
-  std::set<std::pair<Instant, NodeId>> newcomers_;      // of the waiting, by arrival
-  std::set<std::pair<Instant, NodeId>> broken_;         // nodes without a stream
+  std::size_t waiting_ = 0;                              // nodes that wait for a world
+  std::size_t late_ = 0;                                 // living members that do not
+  std::size_t connected_ = 0;                            // nodes with workers and a stream
+  std::size_t observers_ = 0;                            // nodes without workers, with a stream
+  std::set<std::pair<Instant, NodeId>> newcomers_;       // of the waiting, by arrival
+  std::set<std::pair<Instant, NodeId>> broken_;          // nodes without a stream
   std::set<std::pair<Instant, StreamNumber>> silences_;  // when to look whether a stream is silent; never too late
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
-  std::map<NodeId, Former> former_;  // lost members, until another incarnation joins under the name
+  std::map<NodeId, Former> former_;                    // lost members, until another incarnation joins under the name
   std::map<NodeId, std::vector<Claimant>> claimants_;  // the earliest first
 
-  Generation generation_{};       // the newest; number 0: none yet
+  Generation generation_{};  // the newest; number 0: none yet
   std::uint64_t floor_ = 0;
-  std::vector<Member> members_;   // of generation_
-  std::uint64_t roster_ = 0;      // hash of members_
+  std::vector<Member> members_;             // of generation_
+  std::uint64_t roster_ = 0;                // hash of members_
   std::optional<std::uint32_t> own_place_;  // among members_: of the node in this process
-  bool own_node_left_ = false;    // the node in this process said Leave
-  bool handed_over_ = false;      // HandOver was given
+  bool own_node_left_ = false;              // the node in this process said Leave
+  bool handed_over_ = false;                // HandOver was given
   std::optional<Recovery> recovery_;
   std::optional<Generation> ended_;  // the newest that nodes come from whose workers are gone; none was begun here
   std::uint32_t ended_nodes_ = 0;    // that it had
-  Instant hold_until_{};          // a spare has heard of a generation that others may still run: they come first
-  Instant deserted_until_{};      // every node's stream broke: members have this long to come back
-  std::set<NodeId> done_;         // members whose workers all ended well
-  std::set<NodeId> growing_;      // members that have more workers for the next generation
+  Instant hold_until_{};             // a spare has heard of a generation that others may still run: they come first
+  Instant deserted_until_{};         // every node's stream broke: members have this long to come back
+  std::set<NodeId> done_;            // members whose workers all ended well
+  std::set<NodeId> growing_;         // members that have more workers for the next generation
   Instant growing_since_{};
-  std::vector<Death> deaths_;     // the earliest first
-  std::optional<Apart> apart_;    // of generation_, which is not over yet
+  std::vector<Death> deaths_;   // the earliest first
+  std::optional<Apart> apart_;  // of generation_, which is not over yet
   Exclusions exclusions_;
-  std::set<NodeId> suspects_;     // members whose streams were broken when the first worker failed: it may have lost them
-  bool charged_ = false;          // that failure used up a restart
+  std::set<NodeId> suspects_;  // members whose streams were broken when the first worker failed: it may have lost them
+  bool charged_ = false;       // that failure used up a restart
   std::optional<Failing> failing_;
-  bool is_job_ = false;           // a worker of the job was a Job's: all are
-  bool stepped_ = false;          // a step was decided in generation_
+  bool is_job_ = false;                  // a worker of the job was a Job's: all are
+  bool stepped_ = false;                 // a step was decided in generation_
   std::map<Record, History> histories_;  // of nodes whose workers have failed
   std::map<Record, NodeId> holders_;     // of the records that are a place's: who is there
-  std::optional<Record> blamed_;  // whose failure ended generation_
+  std::optional<Record> blamed_;         // whose failure ended generation_
   std::optional<Unjudged> unjudged_;
-  std::set<NodeId> unseen_;       // of done_: no worker of theirs ever opened a session
+  std::set<NodeId> unseen_;  // of done_: no worker of theirs ever opened a session
   std::map<NodeId, Starting> starting_;
   std::optional<Instant> tell_starting_at_;  // the next line about them
-  bool starting_told_ = false;    // there was one
-  std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
+  bool starting_told_ = false;               // there was one
+  std::map<NodeId, std::string> lost_;       // members that were lost since generation_ began, and how
   bool revoked_ = false;
   Instant began_{};
-  Instant return_by_{};           // revoked: living members are back by then, or lost
+  Instant return_by_{};                   // revoked: living members are back by then, or lost
   std::optional<Instant> enough_since_;   // forming: when the minimum was reached
-  bool lift_told_ = false;        // forming: that an excluded node is taken if nobody else comes
+  bool lift_told_ = false;                // forming: that an excluded node is taken if nobody else comes
   std::optional<Instant> forming_since_;  // since when nodes wait for a generation
 
   RestartCounts restarts_;
-  bool progressed_ = false;       // a step that was never decided before was, since the last failure of a worker
+  bool progressed_ = false;        // a step that was never decided before was, since the last failure of a worker
   std::uint64_t newest_step_ = 0;  // of the whole job
-  std::uint32_t alike_ = 0;       // failures in a row soon after the start, with the same exit code
+  std::uint32_t alike_ = 0;        // failures in a row soon after the start, with the same exit code
   std::int32_t alike_code_ = 0;
-  Instant pause_until_{};         // their next attempt waits
+  Instant pause_until_{};                  // their next attempt waits
   std::map<NodeId, std::string> refused_;  // since generation_ began, and why
   bool same_hints_told_ = false;
-  std::uint32_t growths_ = 0;     // since a step was decided
+  std::uint32_t growths_ = 0;             // since a step was decided
   std::optional<Instant> progress_told_;  // in this generation
-  std::string cause_;             // why the generation before ended
+  std::string cause_;                     // why the generation before ended
   std::optional<Verdict> verdict_;
   Instant verdict_at_{};
-  std::set<NodeId> told_;         // nodes that have heard it
+  std::set<NodeId> told_;  // nodes that have heard it
   bool linger_told_ = false;
   std::optional<Instant> explain_at_;
-  std::string explained_;         // told last to those who wait
+  std::string explained_;          // told last to those who wait
   std::uint64_t explanation_ = 0;  // its number
   Instant beat_at_{};
   std::optional<Instant> wake_;

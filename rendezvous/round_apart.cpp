@@ -12,7 +12,8 @@
 namespace elrun::inline v0 {
 
 const Member& Round::member_of(std::uint32_t rank) const {
-  const auto after = std::upper_bound(members_.begin(), members_.end(), rank, [](std::uint32_t r, const Member& m) { return r < m.base_rank; });
+  const auto after =
+      std::upper_bound(members_.begin(), members_.end(), rank, [](std::uint32_t r, const Member& m) { return r < m.base_rank; });
   return *(after - 1);  // the first one's is 0
 }
 
@@ -25,7 +26,8 @@ void Round::note_apart(const Node& node, const PeerUnreachable& said, Instant no
   if (peer == me || done_.contains(me) || done_.contains(peer)) return;
   if (!apart_) {
     apart_ = Apart{now, now + apart_gather, {}, said, me};
-    say(Level::warning, fmt::format("rank {} (node {}) cannot reach rank {} (node {}): {}", said.rank, me.value(), said.peer, peer.value(), said.what));
+    say(Level::warning,
+        fmt::format("rank {} (node {}) cannot reach rank {} (node {}): {}", said.rank, me.value(), said.peer, peer.value(), said.what));
   }
   if (apart_->pairs.size() < apart_max) apart_->pairs.insert(std::minmax(me, peer));
 }
@@ -73,7 +75,8 @@ void Round::part(Instant now) {
   });
   std::vector<std::string> pairs;
   for (const auto& [a, b] : apart.pairs) pairs.push_back(fmt::format("{} and {}", a.value(), b.value()));
-  std::string text = fmt::format("nodes {} cannot reach each other, though both reach the coordinator (rank {} on node {}: {})", some_of(pairs), apart.first.rank, apart.by.value(), apart.first.what);
+  std::string text = fmt::format("nodes {} cannot reach each other, though both reach the coordinator (rank {} on node {}: {})",
+                                 some_of(pairs), apart.first.rank, apart.by.value(), apart.first.what);
   if (static_cast<std::size_t>(others) < needed() || ELRUN_PLANTED(cut_costs_a_restart)) {
     exclusions_ = before;
     for (const NodeId& id : returning) note_kept_out(id, now);
@@ -84,12 +87,16 @@ void Round::part(Instant now) {
     death.worker.generation = generation_;
     death.worker.rank = apart.first.rank;
     death.worker.local_rank = apart.first.rank - member_of(apart.first.rank).base_rank;
-    const auto same = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) { return d.worker.node == apart.by && d.worker.local_rank == death.worker.local_rank; });
+    const auto same = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) {
+      return d.worker.node == apart.by && d.worker.local_rank == death.worker.local_rank;
+    });
     if (same != deaths_.end()) death.worker = same->worker, deaths_.erase(same);
     note_death(std::move(death));
     text += fmt::format("; without one of them fewer than {} would be left", count_of(needed(), "node"));
     alike_ = 0;
-    return charge({Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, apart.by.value()}, exit_code, now);
+    return charge(
+        {Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, apart.by.value()},
+        exit_code, now);
   }
   deaths_.clear();
   std::vector<std::string> names;
@@ -104,9 +111,13 @@ void Round::part(Instant now) {
     longest = std::max(longest, exclusions_.of(id, nodes_.at(id).join.who.number)->until - now);
     names.push_back(id.value());
   }
-  for (const NodeId& id : returning) say(Level::info, fmt::format("node {} was kept out, and is tried again: those that it could not reach are kept out", id.value()));
-  text += fmt::format("; the job goes on without {}, which {} tried again in {:.0f} s", some_of(names), names.size() == 1 ? "is" : "are", seconds(longest));
-  revoke({Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, out.front().value()}, true, now);
+  for (const NodeId& id : returning)
+    say(Level::info, fmt::format("node {} was kept out, and is tried again: those that it could not reach are kept out", id.value()));
+  text += fmt::format("; the job goes on without {}, which {} tried again in {:.0f} s", some_of(names), names.size() == 1 ? "is" : "are",
+                      seconds(longest));
+  revoke(
+      {Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, out.front().value()},
+      true, now);
 }
 
 void Round::keep_out(const NodeId& id, std::string why, std::set<NodeId> apart_from, Instant now) {
@@ -131,7 +142,9 @@ void Round::let_in_needed(Instant now) {
   if (!living_members_all_ready() || !exclusions_.any()) return;
   std::vector<std::pair<Instant, NodeId>> out;
   for (const auto& [id, node] : nodes_)
-    if (const Exclusion* why = exclusions_.of(id, node.join.who.number); why != nullptr && node.ready && node.stream && node.join.workers > 0) out.emplace_back(why->until, id);
+    if (const Exclusion* why = exclusions_.of(id, node.join.who.number);
+        why != nullptr && node.ready && node.stream && node.join.workers > 0)
+      out.emplace_back(why->until, id);
   if (waiting_ + out.size() < needed()) return;
   std::sort(out.begin(), out.end());
   for (std::size_t i = 0; i < out.size() && waiting_ < needed(); ++i) let_in(out[i].second, now);

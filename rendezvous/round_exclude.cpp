@@ -25,10 +25,12 @@ bool Round::others_can_go_on(const std::set<NodeId>& without) const {
 bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant now) {
   if (unjudged_ && failed.before_session && unjudged_->node == member.node) return true;  // another worker of that node
   const bool would_end = static_cast<std::int64_t>(restarts_.used) >= std::max(options().max_restarts, 0);
-  if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on({member.node})) return false;
+  if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on({member.node}))
+    return false;
   unjudged_ = {now + kind_known_within, member.node, failed};
-  const std::string what = fmt::format("worker {} of node {} ended by {}, and no restart is left for a plain program; for up to {:.0f} s a worker of another node may say that the job is a Job's, which goes on without that node",
-                                       failed.rank.value_or(member.base_rank), member.node.value(), failed.what, seconds(kind_known_within));
+  const std::string what = fmt::format(
+      "worker {} of node {} ended by {}, and no restart is left for a plain program; for up to {:.0f} s a worker of another node may say that the job is a Job's, which goes on without that node",
+      failed.rank.value_or(member.base_rank), member.node.value(), failed.what, seconds(kind_known_within));
   say(Level::warning, what);
   for (const Member& m : members_)
     if (const auto node = nodes_.find(m.node); node != nodes_.end()) send(node->second, Waiting{.why = what, .running = generation_});
@@ -39,9 +41,12 @@ void Round::judge_what_was_put_off(Instant now) {
   if (!unjudged_ || !runs() || (!is_job_ && now < unjudged_->until)) return;
   const Unjudged unjudged = *std::exchange(unjudged_, {});
   const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == unjudged.node; });
-  const auto death = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) { return d.worker.node == unjudged.node && d.worker.local_rank == unjudged.failed.local_rank; });
+  const auto death = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) {
+    return d.worker.node == unjudged.node && d.worker.local_rank == unjudged.failed.local_rank;
+  });
   if (me == members_.end() || death == deaths_.end()) return;
-  judge(*me, unjudged.failed, {Code::peer_lost, Remedy::rejoin, death->what, Rank{death->worker.rank}, {}, generation_, me->node.value()}, now);
+  judge(*me, unjudged.failed, {Code::peer_lost, Remedy::rejoin, death->what, Rank{death->worker.rank}, {}, generation_, me->node.value()},
+        now);
 }
 
 void Round::workers_are_job(Instant now) {
@@ -58,7 +63,8 @@ void Round::workers_done_unseen(Instant now) {
   done_.erase(id);
   const auto node = nodes_.find(id);
   if (node == nodes_.end()) return;
-  WorkerFailed failed{generation_, 0, 1, "exit code 0 before it opened its session, in a job whose other workers did", true, Duration{0}, {}};
+  WorkerFailed failed{generation_, 0,           1, "exit code 0 before it opened its session, in a job whose other workers did",
+                      true,        Duration{0}, {}};
   failed.before_session = true;
   worker_failed(node->second, failed, now);
 }
@@ -130,7 +136,8 @@ void Round::exclude(const NodeId& id, Instant now) {
 std::string Round::why_excluded(const NodeId& id, Instant now) const {
   const History& history = histories_.at(record_of(id));
   return fmt::format("excluded: its workers failed{}{} (the last one by {}), and the others go on without it; it tries again in {:.0f} s",
-                     history.failures == 1 ? "" : fmt::format(" {} times in a row", history.failures), history.at_start ? " at their start" : " with no step decided between", history.last,
+                     history.failures == 1 ? "" : fmt::format(" {} times in a row", history.failures),
+                     history.at_start ? " at their start" : " with no step decided between", history.last,
                      std::ceil(seconds(std::max(history.until.value_or(now) - now, Duration{0}))));
 }
 
@@ -158,7 +165,8 @@ void Round::end_exclusion(const Record& record, Instant now) {
 void Round::end_exclusions(Instant now) {
   for (auto& [record, history] : histories_) {
     if (!history.until || now < *history.until) continue;
-    if (const std::optional<NodeId> id = holder_of(record)) say(Level::info, fmt::format("node {} was excluded, and tries again", id->value()));
+    if (const std::optional<NodeId> id = holder_of(record))
+      say(Level::info, fmt::format("node {} was excluded, and tries again", id->value()));
     end_exclusion(record, now);
   }
 }
@@ -185,11 +193,13 @@ void Round::lift_exclusions(Instant now) {
     const std::optional<NodeId> id = holder_of(record);
     if (!history.until || !id) continue;
     if (now >= *at) {
-      say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id->value(), count_of(needed(), "node")));
+      say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id->value(),
+                                      count_of(needed(), "node")));
       end_exclusion(record, now);
     } else if (!std::exchange(lift_told_, true)) {
-      say(Level::info, fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before", waiting_, count_of(needed(), "node"), id->value(),
-                                   std::ceil(seconds(std::min(*at, *history.until) - now))));
+      say(Level::info,
+          fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before", waiting_,
+                      count_of(needed(), "node"), id->value(), std::ceil(seconds(std::min(*at, *history.until) - now))));
     }
   }
 }

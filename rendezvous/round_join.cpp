@@ -31,16 +31,19 @@ std::vector<std::string> Round::contradictions(const Join& join) const {
   };
   if (!run_.value().empty()) differ("run id (--rdzv_id)", run_.value(), join.run.value());
   if (const auto here = major_of(setup_.version), there = major_of(join.version); !here || here != there)
-    all.push_back(fmt::format("version: this node runs elrun {}, the coordinator {}; the major versions must agree", join.version, setup_.version));
+    all.push_back(
+        fmt::format("version: this node runs elrun {}, the coordinator {}; the major versions must agree", join.version, setup_.version));
   if (join.workers > workers_per_node_limit)
     all.push_back(fmt::format("--nproc_per_node {}: needs 0 to {}", join.workers, workers_per_node_limit));
   if (join.who.node.value().empty()) all.push_back("the node has no name");
   // Names are shown in logs and told to others.
-  for (const auto& [what, name] : {std::pair{"the node's name", &join.who.node.value()}, std::pair{"its address", &join.address}, std::pair{"--rdzv_id", &join.run.value()},
-                                   std::pair{"--topology", &join.topology}, std::pair{"--role", &join.role}, std::pair{"version", &join.version}})
+  for (const auto& [what, name] : {std::pair{"the node's name", &join.who.node.value()}, std::pair{"its address", &join.address},
+                                   std::pair{"--rdzv_id", &join.run.value()}, std::pair{"--topology", &join.topology},
+                                   std::pair{"--role", &join.role}, std::pair{"version", &join.version}})
     if (printable(*name) != *name) all.push_back(fmt::format("{} has characters that cannot be shown: {}", what, printable(*name)));
   // What nobody can have been told: a number that is believed stands for all generations below it.
-  if (const std::uint64_t known = std::max(floor_, generation_.number), said = std::max(join.last.number, join.heard); said > generation_number_max || said > known + generation_jump_max)
+  if (const std::uint64_t known = std::max(floor_, generation_.number), said = std::max(join.last.number, join.heard);
+      said > generation_number_max || said > known + generation_jump_max)
     all.push_back(fmt::format("generation {} is out of bounds: the newest that this coordinator knows of is {}", said, known));
   if (setup_.nodes_max > 0) {
     differ("--nnodes MIN", setup_.nodes_min, join.options.nodes_min);
@@ -60,7 +63,8 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   const NodeId& id = join.who.node;
   if (const std::vector<std::string> all = contradictions(join); !all.empty())
     return refuse_misfit(stream, NodeId{printable(id.value())}, printable(fmt::format("{}", fmt::join(all, "; "))));
-  if (const auto replaced = replaced_.find(id); replaced != replaced_.end() && replaced->second.contains(join.who.number) && !ELRUN_PLANTED(replaced_incarnation_returns))
+  if (const auto replaced = replaced_.find(id);
+      replaced != replaced_.end() && replaced->second.contains(join.who.number) && !ELRUN_PLANTED(replaced_incarnation_returns))
     return refuse_replaced(stream, id);
   if (!verdict_ && outdated(stream, id)) return turn_away_outdated(stream, join);
   if (const auto former = former_.find(id); former != former_.end() && former->second.incarnation != join.who.number) {
@@ -68,7 +72,8 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     former_.erase(former);
   }
   if (const auto& old = streams_.at(stream).node; old && *old != id)
-    return refuse(stream, {Code::protocol, Remedy::exit_process, fmt::format("one stream spoke for two nodes, {} and {}", old->value(), id.value())});
+    return refuse(
+        stream, {Code::protocol, Remedy::exit_process, fmt::format("one stream spoke for two nodes, {} and {}", old->value(), id.value())});
   if (verdict_ && !nodes_.contains(id)) return send(stream, *verdict_);
   if (!verdict_) {
     if (const auto known = nodes_.find(id); known != nodes_.end() && known->second.join.who.number != join.who.number) {
@@ -94,8 +99,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     if (may_run && hold_until_ == Instant{}) hold_until_ = now + setup_.timeouts.recovery;
     // A member of the one on record that has ended it: nobody has to be waited for.
     if (setup_.floor_may_run && !join.resuming && join.last.number > 0 && join.last.number == floor_) hold_until_ = now;
-    if (!join.resuming && join.seat && join.last.number > (ended_ ? ended_->number : 0)) ended_ = join.last, ended_nodes_ = join.seat->nodes;
-    restarts_.generations = std::max(restarts_.generations, std::min(join.restarts.generations, static_cast<std::uint32_t>(generation_jump_max)));
+    if (!join.resuming && join.seat && join.last.number > (ended_ ? ended_->number : 0))
+      ended_ = join.last, ended_nodes_ = join.seat->nodes;
+    restarts_.generations =
+        std::max(restarts_.generations, std::min(join.restarts.generations, static_cast<std::uint32_t>(generation_jump_max)));
     // A job that has used more is over: nobody was told so many.
     const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : job_restarts;
     restarts_.used = std::max(restarts_.used, std::min(join.restarts.used, static_cast<std::uint32_t>(budget)));
@@ -108,8 +115,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     open_record(node->second, now);
     node->second.excluded = is_kept_out(id, join.who.number);
     count(node->second, true);
-    say(Level::info, fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),
-                                 lost_.contains(id) ? " again" : ""), true);
+    say(Level::info,
+        fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),
+                    lost_.contains(id) ? " again" : ""),
+        true);
   }
   if (!forming_since_ && !runs()) forming_since_ = now;
   admit(stream, node->second, join, now);
@@ -119,14 +128,22 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
 void Round::let_claim(StreamNumber stream, const Join& join, Instant now) {
   const NodeId& id = join.who.node;
   std::vector<Claimant>& claimants = claimants_[id];
-  if (const auto mine = std::find_if(claimants.begin(), claimants.end(), [&](const Claimant& c) { return c.stream == stream; }); mine != claimants.end())
+  if (const auto mine = std::find_if(claimants.begin(), claimants.end(), [&](const Claimant& c) { return c.stream == stream; });
+      mine != claimants.end())
     return void(mine->join = join);
   if (claimants.size() >= claimants_max)
-    return refuse(stream, {Code::already_exists, Remedy::fix_config, fmt::format("{} other processes want to be node {} already; each agent needs a name of its own", claimants.size(), id.value())});
+    return refuse(stream, {Code::already_exists, Remedy::fix_config,
+                           fmt::format("{} other processes want to be node {} already; each agent needs a name of its own",
+                                       claimants.size(), id.value())});
   claimants.push_back({stream, join, now});
-  say(Level::warning, fmt::format("another process ({}) has joined as node {}, which is here: it waits until that is silent or gone, for {:.3g} s at most", join.address, id.value(),
-                                  seconds(setup_.timeouts.heartbeat_limit)), true);
-  send(stream, Waiting{.why = fmt::format("a process that was heard of joined as node {} before; this one is let in once that is silent or gone", id.value()), .running = runs() ? generation_ : Generation{}});
+  say(Level::warning,
+      fmt::format("another process ({}) has joined as node {}, which is here: it waits until that is silent or gone, for {:.3g} s at most",
+                  join.address, id.value(), seconds(setup_.timeouts.heartbeat_limit)),
+      true);
+  send(stream,
+       Waiting{.why = fmt::format("a process that was heard of joined as node {} before; this one is let in once that is silent or gone",
+                                  id.value()),
+               .running = runs() ? generation_ : Generation{}});
 }
 
 void Round::settle_claims(Instant now) {
@@ -150,7 +167,8 @@ void Round::settle_claims(Instant now) {
         if (now < first.since + setup_.timeouts.heartbeat_limit || !lives) break;
         const StreamNumber number = first.stream;
         claimants.erase(claimants.begin());
-        refuse(number, {Code::already_exists, Remedy::fix_config, fmt::format("another process is node {}, and lives; each agent needs a name of its own", id.value())});
+        refuse(number, {Code::already_exists, Remedy::fix_config,
+                        fmt::format("another process is node {}, and lives; each agent needs a name of its own", id.value())});
       }
     }
     for (Claimant& c : claimants)
@@ -228,7 +246,13 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
       return send(node, world_of(static_cast<std::uint32_t>(me - members_.begin()), key()));
     change(node, [&](Node& n) { n.join = join; });
     lost_[join.who.node] = "it gave the generation up";
-    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} gave generation {} up", join.who.node.value(), to_string(generation_)), {}, {}, generation_, join.who.node.value()},
+    revoke({Code::peer_lost,
+            Remedy::rejoin,
+            fmt::format("node {} gave generation {} up", join.who.node.value(), to_string(generation_)),
+            {},
+            {},
+            generation_,
+            join.who.node.value()},
            true, now);
   }
   change(node, [&](Node& n) {
@@ -239,8 +263,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
   });
   if (explain_at_ && forming_since_) explain_at_ = std::max(*explain_at_, std::min(now + explain_after, *forming_since_ + explain_put_off));
   if (join.resuming) return claim(node, now);
-  if (recovery_ && join.last == recovery_->generation)
-    end_recovery(fmt::format("node {} has ended it", join.who.node.value()), now);
+  if (recovery_ && join.last == recovery_->generation) end_recovery(fmt::format("node {} has ended it", join.who.node.value()), now);
 }
 
 // The node's workers still run for a generation that is over, or that another coordinator began.
@@ -252,8 +275,13 @@ void Round::claim(Node& node, Instant now) {
     const std::optional<Recovery> older = std::exchange(recovery_, {});
     if (older)
       for (const auto& [rank, id] : older->seats) is_over(nodes_.at(id), join.last);
-    recovery_ = Recovery{join.last, *join.seat, {}, now + setup_.timeouts.recovery, fmt::format("for {:.3g} s none of the others came", seconds(setup_.timeouts.recovery))};
-    say(Level::info, fmt::format("generation {} was begun by another coordinator; waiting for its {}", to_string(join.last), count_of(join.seat->nodes, "node")));
+    recovery_ = Recovery{join.last,
+                         *join.seat,
+                         {},
+                         now + setup_.timeouts.recovery,
+                         fmt::format("for {:.3g} s none of the others came", seconds(setup_.timeouts.recovery))};
+    say(Level::info, fmt::format("generation {} was begun by another coordinator; waiting for its {}", to_string(join.last),
+                                 count_of(join.seat->nodes, "node")));
   }
   if (recovery_ && recovery_->generation == join.last) {
     if (!join.seat) {
@@ -262,7 +290,8 @@ void Round::claim(Node& node, Instant now) {
       Seat expected = recovery_->shape;
       expected.group_rank = join.seat->group_rank;
       expected.base_rank = join.seat->base_rank;
-      const auto [seat, is_new] = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node) : std::pair{recovery_->seats.end(), false};
+      const auto [seat, is_new] = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node)
+                                                         : std::pair{recovery_->seats.end(), false};
       if (seat != recovery_->seats.end() && seat->second == join.who.node) {
         if (recovery_->seats.size() < recovery_->shape.nodes) {
           if (const Instant soon = now + returns_within; join.broken && soon < recovery_->until) {
@@ -290,7 +319,8 @@ void Round::claim(Node& node, Instant now) {
 bool Round::only_its_coordinator_is_missing() const {
   const Recovery& recovery = *recovery_;
   if (recovery.seats.size() + 1 != recovery.shape.nodes && !ELRUN_PLANTED(others_are_not_waited_for)) return false;
-  const bool fell_silent = std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) { return nodes_.at(seat.second).join.coordinator_fell_silent; });
+  const bool fell_silent = std::all_of(recovery.seats.begin(), recovery.seats.end(),
+                                       [&](const auto& seat) { return nodes_.at(seat.second).join.coordinator_fell_silent; });
   if (setup_.elected && !recovery.is_hopeless && !fell_silent && !ELRUN_PLANTED(stepped_down_is_not_waited_for)) return false;
   return std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) {
     const std::optional<std::uint32_t>& place = nodes_.at(seat.second).join.coordinated_by;
@@ -300,8 +330,13 @@ bool Round::only_its_coordinator_is_missing() const {
 
 void Round::is_over(const Node& node, const Generation& newest) {
   const Generation& held = node.join.last;
-  send(node, Revoke{held, {Code::generation_over, Remedy::rejoin,
-                           fmt::format("generation {} is over; this coordinator's newest is {}", to_string(held), to_string(newest)), {}, {}, held}});
+  send(node, Revoke{held,
+                    {Code::generation_over,
+                     Remedy::rejoin,
+                     fmt::format("generation {} is over; this coordinator's newest is {}", to_string(held), to_string(newest)),
+                     {},
+                     {},
+                     held}});
 }
 
 // Every member of the generation is there: it goes on, as if nothing had happened.
@@ -350,9 +385,14 @@ void Round::end_recovery(const std::string& why, Instant now) {
     change(node, [](Node& n) { n.member = true; });
   }
   if (members_.empty()) return;
-  revoke({Code::peer_lost, Remedy::rejoin,
-          fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}", recovery.shape.nodes - recovery.seats.size(), count_of(recovery.shape.nodes, "node"), why),
-          {}, {}, generation_}, true, now);
+  revoke({Code::peer_lost,
+          Remedy::rejoin,
+          fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}",
+                      recovery.shape.nodes - recovery.seats.size(), count_of(recovery.shape.nodes, "node"), why),
+          {},
+          {},
+          generation_},
+         true, now);
 }
 
 }  // namespace elrun::inline v0

@@ -19,8 +19,7 @@ void Round::settle(Instant now) {
   settle_claims(now);
   if (failing_ && (living_members_all_ready() || now >= failing_->until)) fail(now);
   if (!verdict_ && !failing_ && options_) {
-    if (recovery_ && now >= recovery_->until)
-      end_recovery(std::string{recovery_->why}, now);
+    if (recovery_ && now >= recovery_->until) end_recovery(std::string{recovery_->why}, now);
     judge_what_was_put_off(now);
     end_exclusions(now);
     judge_starting(now);
@@ -47,7 +46,8 @@ void Round::excuse(const NodeId& lost) {
   alike_ = 0;
   pause_until_ = {};
   failing_.reset();
-  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", deaths_.front().what, lost.value(), would_fail ? "; the job goes on" : ""));
+  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", deaths_.front().what, lost.value(),
+                               would_fail ? "; the job goes on" : ""));
 }
 
 void Round::lose_the_silent(Instant now) {
@@ -105,7 +105,8 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   if (former_.size() >= former_max) former_.erase(former_.begin());
   former_.insert_or_assign(id, former);
   if (runs() && !done)  // whoever has done its part may go
-    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, true, now);
+    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, true,
+           now);
 }
 
 void Round::remove(Nodes::iterator node, bool close, Instant now) {
@@ -281,7 +282,8 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
     });
     send(node, world_of(rank, key));
   }
-  say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"), count_of(seat_of(0).world_size, "worker")));
+  say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"),
+                               count_of(seat_of(0).world_size, "worker")));
 }
 
 // Where the number of nodes is fixed, a node's rank is meant to be its place.
@@ -292,8 +294,10 @@ void Round::tell_of_same_hints(const std::vector<Candidate>& candidates) {
     if (c.hint < 0) continue;
     const auto [other, fresh] = nodes.try_emplace(c.hint, &c.node);
     if (fresh) continue;
-    say(Level::warning, fmt::format("nodes {} and {} both have the node rank {} (--node_rank, or the number in the host's name): they are ranked by name; give each its own",
-                                    other->second->value(), c.node.value(), c.hint));
+    say(Level::warning,
+        fmt::format(
+            "nodes {} and {} both have the node rank {} (--node_rank, or the number in the host's name): they are ranked by name; give each its own",
+            other->second->value(), c.node.value(), c.hint));
     same_hints_told_ = true;
     return;
   }
@@ -322,8 +326,17 @@ void Round::note_own_place() {
 }
 
 World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
-  World world{generation_, key, seat_of(group_rank), members_[group_rank].address,
-              members_[0].address, members_[0].master_port, restarts_, cause_, members_[group_rank].role, own_place_, true};
+  World world{generation_,
+              key,
+              seat_of(group_rank),
+              members_[group_rank].address,
+              members_[0].address,
+              members_[0].master_port,
+              restarts_,
+              cause_,
+              members_[group_rank].role,
+              own_place_,
+              true};
   if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
   if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;
   return world;
@@ -333,8 +346,10 @@ void Round::give_up(Instant now) {
   if (runs() || recovery_ || !forming_since_ || waiting_ >= needed()) return;
   if (now < *forming_since_ + setup_.timeouts.join) return;
   const bool never = generation_.number == 0 && floor_ == setup_.generation_floor;
-  decide(never ? exit_never_formed : exit_too_few,
-         fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", waiting_, needed(), seconds(setup_.timeouts.join), missing()), now);
+  decide(
+      never ? exit_never_formed : exit_too_few,
+      fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", waiting_, needed(), seconds(setup_.timeouts.join), missing()),
+      now);
 }
 
 void Round::fail(Instant now) {
@@ -351,7 +366,8 @@ void Round::fail(Instant now) {
 
 void Round::decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths) {
   // Why, who coordinates says in its report.
-  say(exit_code == 0 ? Level::info : Level::error, exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed, exit code {}", exit_code));
+  say(exit_code == 0 ? Level::info : Level::error,
+      exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed, exit code {}", exit_code));
   verdict_ = Verdict{exit_code, std::move(report), std::move(deaths), generation_};
   failing_.reset();
   verdict_at_ = now;

@@ -13,7 +13,8 @@ namespace elrun::inline v0 {
 
 void Round::note_starting(const NodeId& id, const WorkersStarting& said, Instant now) {
   if (said.count == 0) {
-    if (starting_.erase(id) > 0 && starting_.empty() && starting_told_) say(Level::info, fmt::format("all workers of generation {} have joined the world", to_string(generation_)));
+    if (starting_.erase(id) > 0 && starting_.empty() && starting_told_)
+      say(Level::info, fmt::format("all workers of generation {} have joined the world", to_string(generation_)));
   } else {
     starting_[id] = {said.rank, said.count, said.opened, said.watched, std::max(now - said.ago, began_)};
     if (!tell_starting_at_) tell_starting_at_ = now + explain_after;  // others may say so as well
@@ -22,7 +23,9 @@ void Round::note_starting(const NodeId& id, const WorkersStarting& said, Instant
 }
 
 // Plain programs never join. Where all are starting, nobody waits.
-bool Round::others_wait_for_starting() const { return is_job_ && runs() && !starting_.empty() && starting_.size() + done_.size() < members_.size(); }
+bool Round::others_wait_for_starting() const {
+  return is_job_ && runs() && !starting_.empty() && starting_.size() + done_.size() < members_.size();
+}
 
 // Where no step was ever decided, nobody can tell whether the program is to take so long.
 bool Round::can_spare_starting() const {
@@ -48,11 +51,16 @@ void Round::judge_starting(Instant now) {
     note_failure_of(id, what, true);
   }
   const Rank first{starting_.at(late.front()).rank};
-  revoke({Code::deadline_passed, Remedy::rejoin,
-          fmt::format("{} {} not joined the world within {:.3g} s of the start (start_timeout); the others go on without {}", some_of(names), names.size() == 1 ? "has" : "have",
-                      seconds(setup_.timeouts.session), names.size() == 1 ? "that node" : "those nodes"),
-          first, {}, generation_, late.front().value()},
-         true, now);
+  revoke(
+      {Code::deadline_passed,
+       Remedy::rejoin,
+       fmt::format("{} {} not joined the world within {:.3g} s of the start (start_timeout); the others go on without {}", some_of(names),
+                   names.size() == 1 ? "has" : "have", seconds(setup_.timeouts.session), names.size() == 1 ? "that node" : "those nodes"),
+       first,
+       {},
+       generation_,
+       late.front().value()},
+      true, now);
   for (const NodeId& id : late) exclude(id, now);
 }
 
@@ -64,20 +72,25 @@ void Round::tell_of_starting(Instant now) {
   std::optional<Instant> limit;
   bool watched = false;
   for (const auto& [id, s] : starting_) {
-    names.push_back(fmt::format("rank {} of node {} ({}started {:.0f} s ago, {})", s.rank, id.value(), s.count > 1 ? fmt::format("and {} more there; ", s.count - 1) : "",
-                                seconds(now - s.since), s.opened ? "has opened its session and not asked for its peers" : "has not opened its session"));
+    names.push_back(fmt::format("rank {} of node {} ({}started {:.0f} s ago, {})", s.rank, id.value(),
+                                s.count > 1 ? fmt::format("and {} more there; ", s.count - 1) : "", seconds(now - s.since),
+                                s.opened ? "has opened its session and not asked for its peers" : "has not opened its session"));
     watched = watched || s.watched;
     if (!s.watched) limit = std::min(limit.value_or(Instant::max()), s.since + setup_.timeouts.session);
   }
-  const std::string then = limit && can_spare_starting() ? fmt::format("if that lasts another {:.0f} s, the others go on without {}", std::ceil(seconds(*limit - now)), starting_.size() == 1 ? "that node" : "them")
-                           : watched                     ? "its node ends it after its --hang_timeout"
-                           : newest_step_ == 0           ? "no step is decided yet, so no limit applies (--hang_timeout sets one)"
-                                                         : "without it fewer nodes than the minimum would be left, so no limit applies (--hang_timeout sets one)";
-  const std::string text = fmt::format("generation {}: {} {} for {}; {}", to_string(generation_), count_of(members_.size() - starting_.size() - done_.size(), "node"),
+  const std::string then =
+      limit && can_spare_starting() ? fmt::format("if that lasts another {:.0f} s, the others go on without {}",
+                                                  std::ceil(seconds(*limit - now)), starting_.size() == 1 ? "that node" : "them")
+      : watched                     ? "its node ends it after its --hang_timeout"
+      : newest_step_ == 0           ? "no step is decided yet, so no limit applies (--hang_timeout sets one)"
+                          : "without it fewer nodes than the minimum would be left, so no limit applies (--hang_timeout sets one)";
+  const std::string text = fmt::format("generation {}: {} {} for {}; {}", to_string(generation_),
+                                       count_of(members_.size() - starting_.size() - done_.size(), "node"),
                                        members_.size() - starting_.size() - done_.size() == 1 ? "waits" : "wait", some_of(names), then);
   say(Level::info, text);
   for (const Member& m : members_)
-    if (const auto node = nodes_.find(m.node); node != nodes_.end()) send(node->second, Waiting{.why = text, .running = generation_, .for_this_node = starting_.contains(m.node)});
+    if (const auto node = nodes_.find(m.node); node != nodes_.end())
+      send(node->second, Waiting{.why = text, .running = generation_, .for_this_node = starting_.contains(m.node)});
 }
 
 }  // namespace elrun::inline v0

@@ -13,8 +13,8 @@
 namespace elrun::inline v0 {
 
 std::string Round::missing() const {
-  std::string text = waiting_ < needed() ? fmt::format("missing: at least {}", needed() - waiting_)
-                                                    : fmt::format("room for {} more", room() - waiting_);
+  std::string text =
+      waiting_ < needed() ? fmt::format("missing: at least {}", needed() - waiting_) : fmt::format("room for {} more", room() - waiting_);
   // Where every node says which one it is, the absent have names.
   std::set<std::int32_t> hints;
   for (const auto& [id, node] : nodes_)
@@ -42,28 +42,38 @@ std::string Round::missing() const {
 
 Round::Reason Round::reason(Instant now) const {
   if (recovery_)
-    return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation), recovery_->seats.size(), recovery_->shape.nodes),
+    return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation),
+                        recovery_->seats.size(), recovery_->shape.nodes),
             recovery_->until, "it ends unless all come"};
   if (runs()) {
-    if (const auto at = growth_at(); at && members_.size() < room()) return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
-    if (deserted(now) && std::none_of(members_.begin(), members_.end(), [&](const Member& m) { return nodes_.contains(m.node) && nodes_.at(m.node).stream; }))
-      return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation_), count_of(members_.size(), "node")), deserted_until_, "they count as lost"};
-    return {fmt::format("generation {} runs with {}; this node is a spare", to_string(generation_), count_of(members_.size(), "node")), {}, {}};
+    if (const auto at = growth_at(); at && members_.size() < room())
+      return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
+    if (deserted(now) && std::none_of(members_.begin(), members_.end(),
+                                      [&](const Member& m) { return nodes_.contains(m.node) && nodes_.at(m.node).stream; }))
+      return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation_),
+                          count_of(members_.size(), "node")),
+              deserted_until_, "they count as lost"};
+    return {
+        fmt::format("generation {} runs with {}; this node is a spare", to_string(generation_), count_of(members_.size(), "node")), {}, {}};
   }
   if (revoked_ && !living_members_all_ready()) {
     std::vector<std::string> late;
     for (const auto& [id, node] : nodes_)
       if (is_late(node)) late.push_back(id.value());
-    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation_)), return_by_, "they count as lost"};
+    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation_)), return_by_,
+            "they count as lost"};
   }
   if (waiting_ < needed())
     return {fmt::format("{} of {} nodes; {}", waiting_, needed(), missing()),
             forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the job is given up"};
   if (now < pause_until_)
-    return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", alike_, alike_code_, seconds(start_over_within)), pause_until_, "they are started again"};
+    return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", alike_, alike_code_,
+                        seconds(start_over_within)),
+            pause_until_, "they are started again"};
   if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
   if (ended_ && generation_.number == 0)
-    return {fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), waiting_), closes_at(), "the others begin the next one"};
+    return {fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), waiting_),
+            closes_at(), "the others begin the next one"};
   return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), closes_at(), "last call ends"};
 }
 
@@ -82,10 +92,13 @@ void Round::explain(Instant now) {
     if (!waits || node.told == explanation_) continue;
     node.told = explanation_;
     const Exclusion* const out = exclusions_.of(id, node.join.who.number);
-    send(node, Waiting{.why = out != nullptr                      ? fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why, std::ceil(seconds(out->until - now)))
-                              : node.excluded                     ? why_excluded(id, now)
-                              : node.join.workers == 0 && runs() ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates", to_string(generation_), count_of(members_.size(), "node"))
-                                                                  : text,
+    send(node, Waiting{.why = out != nullptr  ? fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why,
+                                                            std::ceil(seconds(out->until - now)))
+                              : node.excluded ? why_excluded(id, now)
+                              : node.join.workers == 0 && runs()
+                                  ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates",
+                                                to_string(generation_), count_of(members_.size(), "node"))
+                                  : text,
                        .running = runs() ? generation_ : Generation{}});
     ++told;
   }

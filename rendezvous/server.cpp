@@ -51,7 +51,8 @@ const std::string store_method = fmt::format("/{}/Calls", wire::JobStore::servic
 class NodeStream final : public GrpcStream, public StreamEnd {
  public:
   /// `let_in` is called when its Join was taken.
-  NodeStream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, std::weak_ptr<StreamOwner*> owner, StreamNumber number, std::function<void()> let_in)
+  NodeStream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, std::weak_ptr<StreamOwner*> owner, StreamNumber number,
+             std::function<void()> let_in)
       : GrpcStream{std::move(call), std::move(open)}, owner_{std::move(owner)}, number_{number}, let_in_{std::move(let_in)} {}
   /// True until its Join has come, or it has ended.
   [[nodiscard]] bool is_newcomer() const { return !joined_ && !is_finished(); }
@@ -113,7 +114,7 @@ class NodeStream final : public GrpcStream, public StreamEnd {
 
   std::weak_ptr<StreamOwner*> owner_;
   const StreamNumber number_;
-  std::function<void()> let_in_;  // none once it was called
+  std::function<void()> let_in_;        // none once it was called
   std::deque<grpc::ByteBuffer> queue_;  // its first one is being written
   std::uint64_t queued_ = 0;
   bool joined_ = false, closing_ = false;
@@ -218,7 +219,7 @@ class GrpcServer final : public StreamServer {
         owner_{std::make_shared<StreamOwner*>(&owner)} {}
   ~GrpcServer() override {
     door_.reset();
-    owner_.reset();  // what streams still say finds nobody
+    owner_.reset();                                                           // what streams still say finds nobody
     if (server_) server_->Shutdown(std::chrono::system_clock::time_point{});  // long past: it cancels every call
     usher_.close();
     if (events_) events_->close();
@@ -229,13 +230,15 @@ class GrpcServer final : public StreamServer {
     ELRUN_TRY_ASSIGN(const auto server_side, server_credentials(options_.access));
     token_ = credentials.token;
     // First of all, for it fails where another is the host already. Nobody comes in before the loop runs again.
-    ELRUN_TRY_ASSIGN(door_, Door::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience}, turned_away_, [this](Fd connection, std::function<void()> done) {
-      usher_.show_in(*acceptor_, std::move(connection), std::move(done));
-    }));
+    ELRUN_TRY_ASSIGN(door_, Door::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience},
+                                       turned_away_, [this](Fd connection, std::function<void()> done) {
+                                         usher_.show_in(*acceptor_, std::move(connection), std::move(done));
+                                       }));
     for (std::size_t i = 0; i < calls_expected; ++i) expected_.emplace_back(*this);
     const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));
     grpc::ServerBuilder builder;
-    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, server_side);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, server_side);
     builder.RegisterAsyncGenericService(&calls_);
     events_ = std::make_unique<GrpcEvents>(loop_, builder.AddCompletionQueue());
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
@@ -247,9 +250,9 @@ class GrpcServer final : public StreamServer {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);  // a host that vanished with bytes still to be written
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);  // nodes may ping as often as they like
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a ping for each message, to size a window: it is given instead
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);         // a ping for each message, to size a window: it is given instead
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
-    builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);           // streams have none
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);  // streams have none
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);  // nor can a few bytes become many
     builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
@@ -298,7 +301,8 @@ class GrpcServer final : public StreamServer {
     auto let_in = [this, open = std::weak_ptr{owner_}, peer = call->context.peer()] {
       if (!open.expired()) door_->let_in(peer);
     };
-    const auto stream = std::make_shared<NodeStream>(std::move(call), events_->open(), owner_, (*owner_)->number_stream(), std::move(let_in));
+    const auto stream =
+        std::make_shared<NodeStream>(std::move(call), events_->open(), owner_, (*owner_)->number_stream(), std::move(let_in));
     newcomers_.add(stream);
     stream->start();
   }
@@ -326,8 +330,8 @@ class GrpcServer final : public StreamServer {
 
 }  // namespace
 
-Result<std::unique_ptr<StreamServer>> start_stream_server(Loop& loop, const Clock& clock, const Log& log, StreamOwner& owner, const std::string& address,
-                                                          std::uint16_t port, StreamServerOptions options) {
+Result<std::unique_ptr<StreamServer>> start_stream_server(Loop& loop, const Clock& clock, const Log& log, StreamOwner& owner,
+                                                          const std::string& address, std::uint16_t port, StreamServerOptions options) {
   auto server = std::make_unique<GrpcServer>(loop, clock, log, owner, std::move(options));
   ELRUN_TRY(server->start(address, port));
   return std::unique_ptr<StreamServer>{std::move(server)};

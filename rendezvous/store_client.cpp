@@ -32,9 +32,9 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Duration backoff_min = 20ms, backoff_max = 1s;
-constexpr Duration attempt_max = 5s;             // for one address: a host that is gone does not answer at all
-constexpr std::size_t calls_max = 65536;         // under way in one client: as many as the store takes of one stream
-constexpr int keepalive_ms = 5000;               // a host that vanished without a word is noticed by pings
+constexpr Duration attempt_max = 5s;      // for one address: a host that is gone does not answer at all
+constexpr std::size_t calls_max = 65536;  // under way in one client: as many as the store takes of one stream
+constexpr int keepalive_ms = 5000;        // a host that vanished without a word is noticed by pings
 
 const SteadyClock steady;
 
@@ -94,7 +94,8 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
   void send(const ByteVector& request) {
     std::unique_lock lock{mutex_};
     if (state_ != State::up) return;
-    if (batches_.empty() || (batches_.size() == 1 && writing_) || batches_.back().bytes + request.size() > store_batch_max.value()) batches_.emplace_back();
+    if (batches_.empty() || (batches_.size() == 1 && writing_) || batches_.back().bytes + request.size() > store_batch_max.value())
+      batches_.emplace_back();
     batches_.back().bytes += request.size();
     batches_.back().calls.add_calls()->set_request(request.data(), request.size());
     if (writing_) return;
@@ -172,7 +173,8 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
 
 class StoreClient final : public RequestStore, StreamUser {
  public:
-  StoreClient(Endpoint endpoint, Access access) : RequestStore{steady, Generation{}}, endpoint_{std::move(endpoint)}, access_{std::move(access)} {
+  StoreClient(Endpoint endpoint, Access access)
+      : RequestStore{steady, Generation{}}, endpoint_{std::move(endpoint)}, access_{std::move(access)} {
     std::uint64_t seed = 0;
     random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
     jitter_ = Rng{seed};
@@ -199,7 +201,8 @@ class StoreClient final : public RequestStore, StreamUser {
     std::optional<Failure> failure;
     while (!call.reply && !failure) {
       if (deadline.passed(steady.now())) {
-        failure = Failure{Code::deadline_passed, Remedy::retry, fmt::format("a store call{} had no answer from {} in time{}", key, name(), problem_)};
+        failure = Failure{Code::deadline_passed, Remedy::retry,
+                          fmt::format("a store call{} had no answer from {} in time{}", key, name(), problem_)};
       } else if (stream_ && stream_->state() == CallStream::State::up) {
         if (call.sent_on != streams_) {
           if (call.sent_on != 0 && !call.repeatable) {
@@ -238,7 +241,8 @@ class StoreClient final : public RequestStore, StreamUser {
 
   [[nodiscard]] std::string name() const { return fmt::format("the store at {}:{}", endpoint_.host, endpoint_.port); }
   [[nodiscard]] Failure lost(const std::string& key) const {
-    return {Code::unreachable, Remedy::retry, fmt::format("{} was lost while a call{} was under way; whether it was done is not known", name(), key)};
+    return {Code::unreachable, Remedy::retry,
+            fmt::format("{} was lost while a call{} was under way; whether it was done is not known", name(), key)};
   }
 
   void changed() override {
@@ -292,7 +296,8 @@ class StoreClient final : public RequestStore, StreamUser {
         auto stream = std::make_shared<CallStream>(static_cast<StreamUser&>(*this), address, endpoint_.host, *credentials);
         lock.lock();
         const Deadline attempt{std::min(deadline.at, steady.now() + attempt_max)};
-        while (stream->state() == CallStream::State::opening && !attempt.passed(steady.now())) opened_.wait_for(lock, attempt.left(steady.now()));
+        while (stream->state() == CallStream::State::opening && !attempt.passed(steady.now()))
+          opened_.wait_for(lock, attempt.left(steady.now()));
         if (stream->state() == CallStream::State::up) {
           stream_ = std::move(stream);
           ++streams_;
@@ -308,9 +313,11 @@ class StoreClient final : public RequestStore, StreamUser {
         if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED || status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
           return Failure{Code::refused, Remedy::fix_config, fmt::format("{} refuses this client{}", name(), problem_)};
       }
-      if (deadline.passed(steady.now())) return Failure{Code::unreachable, Remedy::retry, fmt::format("{} could not be reached in time{}", name(), problem_)};
+      if (deadline.passed(steady.now()))
+        return Failure{Code::unreachable, Remedy::retry, fmt::format("{} could not be reached in time{}", name(), problem_)};
       // Half of the wait is chance, so that the clients of a job do not come back all at once.
-      const Duration wait = backoff / 2 + Duration{static_cast<Duration::rep>(jitter_.below(static_cast<std::uint64_t>((backoff / 2).count())))};
+      const Duration wait =
+          backoff / 2 + Duration{static_cast<Duration::rep>(jitter_.below(static_cast<std::uint64_t>((backoff / 2).count())))};
       const Instant until = std::min(deadline.at, steady.now() + wait);
       while (steady.now() < until) opened_.wait_for(lock, until - steady.now());
     }
@@ -347,7 +354,9 @@ std::optional<Endpoint> endpoint_of(const std::string& text) {
 
 Result<std::unique_ptr<Store>> connect_store(const std::string& endpoint, const StoreClientOptions& options, Deadline deadline) {
   const auto parsed = endpoint_of(endpoint);
-  if (!parsed) return Failure{Code::invalid_argument, Remedy::fix_config, fmt::format("`{}` is no endpoint; give HOST:PORT, or [ADDRESS]:PORT for IPv6", endpoint)};
+  if (!parsed)
+    return Failure{Code::invalid_argument, Remedy::fix_config,
+                   fmt::format("`{}` is no endpoint; give HOST:PORT, or [ADDRESS]:PORT for IPv6", endpoint)};
   Access access{options.ca_file, options.certificate_file, options.key_file, options.token_file, Secret{options.token}};
   auto client = std::make_unique<StoreClient>(*parsed, std::move(access));
   ELRUN_TRY(client->connect(deadline));

@@ -65,8 +65,11 @@ class StoreStream final : public GrpcStream, public StreamEnd {
       Result<StoreRequest> request = decode_store_request(as_bytes(call.request()));
       if (!request.ok() || request->replay || call.worker() != 0) return end_of_nonsense();
       if (under_way_ >= store_calls_per_stream_max) {
-        answer({call.worker(), {.id = request->id, .ok = false, .code = Code::exhausted,
-                                .what = fmt::format("{} calls are under way on this stream", under_way_)}});
+        answer({call.worker(),
+                {.id = request->id,
+                 .ok = false,
+                 .code = Code::exhausted,
+                 .what = fmt::format("{} calls are under way on this stream", under_way_)}});
         continue;
       }
       ++under_way_;
@@ -97,10 +100,12 @@ class StoreStream final : public GrpcStream, public StreamEnd {
 
 }  // namespace
 
-void open_store_stream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, const std::shared_ptr<StreamOwner*>& owner, StoreClients& clients) {
+void open_store_stream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open, const std::shared_ptr<StreamOwner*>& owner,
+                       StoreClients& clients) {
   auto place = clients.take_place();
   if (!place)
-    return refuse(std::move(call), std::move(open), {grpc::StatusCode::RESOURCE_EXHAUSTED, fmt::format("{} clients use this store already", store_streams_max)});
+    return refuse(std::move(call), std::move(open),
+                  {grpc::StatusCode::RESOURCE_EXHAUSTED, fmt::format("{} clients use this store already", store_streams_max)});
   std::make_shared<StoreStream>(std::move(call), std::move(open), owner, std::move(place))->open(**owner);
 }
 

@@ -62,7 +62,8 @@ struct StreamServerOptions {
 
 /// `owner` is told of a stream with its Join, not before. It outlives the server, as do clock and log. The first use of
 /// gRPC in this process.
-[[nodiscard]] Result<std::unique_ptr<StreamServer>> start_stream_server(boost::asio::io_context& loop, const Clock& clock, const Log& log, StreamOwner& owner,
-                                                                        const std::string& address, std::uint16_t port, StreamServerOptions options);
+[[nodiscard]] Result<std::unique_ptr<StreamServer>> start_stream_server(boost::asio::io_context& loop, const Clock& clock, const Log& log,
+                                                                        StreamOwner& owner, const std::string& address, std::uint16_t port,
+                                                                        StreamServerOptions options);
 
 }  // namespace elrun::inline v0

@@ -21,7 +21,8 @@ std::optional<tcp_info> info_of(int socket) {
 std::optional<TcpFacts> tcp_facts(int socket) {
   const auto info = info_of(socket);
   if (!info) return {};
-  return TcpFacts{info->tcpi_state == established || info->tcpi_state == close_wait, info->tcpi_state == close_wait, info->tcpi_bytes_received};
+  return TcpFacts{info->tcpi_state == established || info->tcpi_state == close_wait, info->tcpi_state == close_wait,
+                  info->tcpi_bytes_received};
 }
 
 std::size_t backlog_length(int listener) {

@@ -34,7 +34,8 @@ class Checker {
   }
   /// A name or an address: it is compared, shown, and told to others as it is.
   std::string name(std::string_view field, const std::string& value) {
-    if (printable(value) != value) fail(fmt::format("{} has characters that cannot be shown: {}", field, printable(value.substr(0, wire_name_max))));
+    if (printable(value) != value)
+      fail(fmt::format("{} has characters that cannot be shown: {}", field, printable(value.substr(0, wire_name_max))));
     return text(field, value, wire_name_max);
   }
   /// What people read, as it may be shown; no longer than before.
@@ -484,7 +485,9 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
 }
 
 Result<std::optional<NodeMessage>> node_message_from_bytes(ByteSpan bytes) { return parse<wire::ToCoordinator, NodeMessage>(bytes); }
-Result<std::optional<CoordinatorMessage>> coordinator_message_from_bytes(ByteSpan bytes) { return parse<wire::ToNode, CoordinatorMessage>(bytes); }
+Result<std::optional<CoordinatorMessage>> coordinator_message_from_bytes(ByteSpan bytes) {
+  return parse<wire::ToNode, CoordinatorMessage>(bytes);
+}
 ByteVector to_wire_bytes(const NodeMessage& message) { return serialize<wire::ToCoordinator>(message); }
 ByteVector to_wire_bytes(const CoordinatorMessage& message) { return serialize<wire::ToNode>(message); }
 

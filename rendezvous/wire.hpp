@@ -14,9 +14,9 @@ class ToNode;
 
 namespace elrun::inline v0 {
 
-constexpr std::size_t wire_name_max = 1024;            ///< Of a node, an address, a version, a run
-constexpr std::size_t wire_text_max = 64 << 10;        ///< Of a sentence; what is sent is cut to this
-constexpr Bytes wire_message_max = 48_MiB;             ///< Of a whole message: a store call, or the roster of a large world
+constexpr std::size_t wire_name_max = 1024;      ///< Of a node, an address, a version, a run
+constexpr std::size_t wire_text_max = 64 << 10;  ///< Of a sentence; what is sent is cut to this
+constexpr Bytes wire_message_max = 48_MiB;       ///< Of a whole message: a store call, or the roster of a large world
 
 /// Fills `out`, which the caller provides: protobuf's classes stay incomplete here.
 void to_wire(const NodeMessage& message, wire::ToCoordinator& out);

@@ -69,8 +69,7 @@ std::string assign(Options& options, const Flag<Options>& flag, const std::strin
   }
   if (const auto* real = std::get_if<double Options::*>(&flag.place)) {
     double x = 0;
-    if (!read(value, x) || !(x > 0 && x <= 100))
-      return said + " is no number above 0 and at most 100: try " + name + " 0.002";
+    if (!read(value, x) || !(x > 0 && x <= 100)) return said + " is no number above 0 and at most 100: try " + name + " 0.002";
     options.*(*real) = x;
     return "";
   }
@@ -107,16 +106,14 @@ template <class Options, std::size_t count>
     if (found == nullptr) {
       wrong("'" + argument + "' is no option of " + program + ": see --help");
       // What follows an unknown `--name` is taken to be its value, and not a problem of its own.
-      if (argument.starts_with("--") && equals == std::string::npos && i + 1 < arguments.size() &&
-          !arguments[i + 1].starts_with("--"))
-        ++i;
+      if (argument.starts_with("--") && equals == std::string::npos && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) ++i;
     } else if (set != nullptr) {
       if (equals != std::string::npos) wrong("'" + argument + "': --" + found->name + " takes no value");
       parsed.options.*(*set) = true;
     } else if (equals == std::string::npos && i + 1 == arguments.size()) {
       wrong(argument + " needs a value: " + argument + " " + found->value);
-    } else if (std::string problem = detail::assign(
-                   parsed.options, *found, equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1));
+    } else if (std::string problem =
+                   detail::assign(parsed.options, *found, equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1));
                !problem.empty()) {
       wrong(std::move(problem));
     }

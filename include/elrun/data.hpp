@@ -25,9 +25,9 @@ class ELRUN_API IdxFile {
   IdxFile& operator=(IdxFile&&) noexcept;
   ~IdxFile();
 
-  [[nodiscard]] const Shape& shape() const;           ///< The number of items comes first.
+  [[nodiscard]] const Shape& shape() const;  ///< The number of items comes first.
   [[nodiscard]] std::uint64_t items() const { return shape()[0]; }
-  [[nodiscard]] std::uint64_t item_bytes() const;     ///< Product of the other extents; 1 for labels.
+  [[nodiscard]] std::uint64_t item_bytes() const;  ///< Product of the other extents; 1 for labels.
   /// `item_bytes()` of them, row after row. `index` is below `items()`, or the process ends. Valid as long as the file.
   [[nodiscard]] std::span<const unsigned char> item(std::uint64_t index) const;
   /// Of the extents and the content, plain or compressed alike; for Plan::data_hash. One pass over the file.
@@ -53,9 +53,7 @@ class ELRUN_API TextFile {
   [[nodiscard]] std::uint64_t context() const { return context_; }
   [[nodiscard]] std::uint64_t samples() const { return (bytes().size() - 1) / context_; }
   /// Context + 1 bytes, valid as long as the file. `id` is below `samples()`; nobody checks that.
-  [[nodiscard]] std::span<const unsigned char> sample(std::uint64_t id) const {
-    return bytes().subspan(id * context_, context_ + 1);
-  }
+  [[nodiscard]] std::span<const unsigned char> sample(std::uint64_t id) const { return bytes().subspan(id * context_, context_ + 1); }
   /// Of the content and its length, for Plan::data_hash; another text has another one, but for chance. One pass over the
   /// file.
   [[nodiscard]] std::uint64_t hash() const;

@@ -12,22 +12,22 @@ namespace elrun::inline v0 {
 
 /// What went wrong, translated once at the edge from errno, gRPC or NCCL.
 enum class Code {
-  invalid_argument,   ///< The caller's input breaks a rule; `what` names the value and the rule.
-  deadline_passed,    ///< A wait ended by its deadline; `what` names who is missing.
-  generation_over,    ///< The generation was revoked: nothing more can be done for it.
-  peer_lost,          ///< A peer's process or host is gone.
-  refused,            ///< Somebody who is there said no: stale, wrong version, wrong key, closed.
-  unreachable,        ///< Nobody answers at an address.
-  protocol,           ///< Bytes from a wire that no correct peer sends.
-  not_found,          ///< A file, key or checkpoint that should be there is not.
-  already_exists,     ///< A name that is used once was used before.
-  corrupt,            ///< Stored bytes do not match their checksum or format.
-  no_space,           ///< The disk or a quota is full.
-  not_permitted,      ///< The system's permissions forbid it.
-  io,                 ///< Any other error of the system.
-  mismatch,           ///< Two things that must agree (plan, model, version) do not.
-  exhausted,          ///< A budget (restarts, memory, a bound) is used up.
-  internal,           ///< A state that should not exist; please report it.
+  invalid_argument,  ///< The caller's input breaks a rule; `what` names the value and the rule.
+  deadline_passed,   ///< A wait ended by its deadline; `what` names who is missing.
+  generation_over,   ///< The generation was revoked: nothing more can be done for it.
+  peer_lost,         ///< A peer's process or host is gone.
+  refused,           ///< Somebody who is there said no: stale, wrong version, wrong key, closed.
+  unreachable,       ///< Nobody answers at an address.
+  protocol,          ///< Bytes from a wire that no correct peer sends.
+  not_found,         ///< A file, key or checkpoint that should be there is not.
+  already_exists,    ///< A name that is used once was used before.
+  corrupt,           ///< Stored bytes do not match their checksum or format.
+  no_space,          ///< The disk or a quota is full.
+  not_permitted,     ///< The system's permissions forbid it.
+  io,                ///< Any other error of the system.
+  mismatch,          ///< Two things that must agree (plan, model, version) do not.
+  exhausted,         ///< A budget (restarts, memory, a bound) is used up.
+  internal,          ///< A state that should not exist; please report it.
 };
 
 /// What the caller can do about it.

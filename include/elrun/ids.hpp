@@ -11,12 +11,12 @@
 
 namespace elrun::inline v0 {
 
-using Rank = Strong<struct RankTag, std::uint32_t>;            ///< Of a worker in its world: 0 .. world size - 1.
-using WorldSize = Strong<struct WorldSizeTag, std::uint32_t>;  ///< Number of workers in a world.
-using LocalRank = Strong<struct LocalRankTag, std::uint32_t>;  ///< Of a worker on its node: 0 .. workers of the node - 1.
-using GroupRank = Strong<struct GroupRankTag, std::uint32_t>;  ///< Of a node in its world.
-using NodeId = Strong<struct NodeIdTag, std::string>;          ///< Of a node, for people and for the coordinator.
-using RunId = Strong<struct RunIdTag, std::string>;            ///< Of a job (`--rdzv_id`).
+using Rank = Strong<struct RankTag, std::uint32_t>;              ///< Of a worker in its world: 0 .. world size - 1.
+using WorldSize = Strong<struct WorldSizeTag, std::uint32_t>;    ///< Number of workers in a world.
+using LocalRank = Strong<struct LocalRankTag, std::uint32_t>;    ///< Of a worker on its node: 0 .. workers of the node - 1.
+using GroupRank = Strong<struct GroupRankTag, std::uint32_t>;    ///< Of a node in its world.
+using NodeId = Strong<struct NodeIdTag, std::string>;            ///< Of a node, for people and for the coordinator.
+using RunId = Strong<struct RunIdTag, std::string>;              ///< Of a job (`--rdzv_id`).
 using StepNumber = Strong<struct StepNumberTag, std::uint64_t>;  ///< Decided steps so far.
 
 /// 128 random bits, drawn at each start of a coordinator: two coordinators never share one.

@@ -44,7 +44,7 @@ struct TensorPlace {
   void* data = nullptr;  ///< Null where nobody may read or write it.
   void* grad = nullptr;  ///< Null outside of `use_grad` scopes of its unit, and for a frozen tensor.
   Shape shape;
-  std::string name;      ///< With its unit's: "block.0/qkv".
+  std::string name;  ///< With its unit's: "block.0/qkv".
 };
 
 namespace detail {
@@ -62,14 +62,16 @@ class Tensor {
   Tensor() = default;
   /// Elements in row-major order. Throws before `seal()`, and out of scope where parameters are sharded.
   [[nodiscard]] T* data() const {
-    if (place_ == nullptr || place_->data == nullptr) [[unlikely]] detail::out_of_scope(place_, false);
+    if (place_ == nullptr || place_->data == nullptr) [[unlikely]]
+      detail::out_of_scope(place_, false);
     return static_cast<T*>(place_->data);
   }
   /// Where this slot's gradient goes: zero at the begin of the slot's first `use_grad` scope, added to after that. Same
   /// shape, same dtype. Throws outside of such a scope, and for a frozen tensor. Ask anew in every scope: the address
   /// may be another.
   [[nodiscard]] T* grad() const {
-    if (place_ == nullptr || place_->grad == nullptr) [[unlikely]] detail::out_of_scope(place_, true);
+    if (place_ == nullptr || place_->grad == nullptr) [[unlikely]]
+      detail::out_of_scope(place_, true);
     return static_cast<T*>(place_->grad);
   }
   [[nodiscard]] const Shape& shape() const { return place_->shape; }
@@ -170,15 +172,15 @@ class ELRUN_API Slot {
 
 /// What one decided step did.
 struct StepResult {
-  bool decided = false;        ///< False: revoked; `next_step()` hands the same step out again.
-  std::uint64_t step = 0;      ///< Decided steps so far, this one included.
-  float loss = 0;              ///< Mean over the slots, folded by the canonical tree.
-  float norm = 0;              ///< Global norm of the gradient before clipping.
-  bool audited = false;        ///< A slot was computed by several ranks, and all got the same gradient; see Step::audit.
-  bool skipped = false;        ///< A gradient was not finite: the step is decided and counts, but nothing was updated.
+  bool decided = false;             ///< False: revoked; `next_step()` hands the same step out again.
+  std::uint64_t step = 0;           ///< Decided steps so far, this one included.
+  float loss = 0;                   ///< Mean over the slots, folded by the canonical tree.
+  float norm = 0;                   ///< Global norm of the gradient before clipping.
+  bool audited = false;             ///< A slot was computed by several ranks, and all got the same gradient; see Step::audit.
+  bool skipped = false;             ///< A gradient was not finite: the step is decided and counts, but nothing was updated.
   std::uint64_t steps_skipped = 0;  ///< Of all decided steps so far, over restarts too.
-  std::uint64_t tokens = 0;    ///< Of the whole step.
-  double tokens_per_s = 0;     ///< By this process's clock.
+  std::uint64_t tokens = 0;         ///< Of the whole step.
+  double tokens_per_s = 0;          ///< By this process's clock.
   std::uint32_t world = 1;
   std::uint64_t generation = 0;
 };
@@ -270,7 +272,7 @@ struct ELRUN_API Evaluation {
   /// same at any world size.
   float loss = 0;
   std::uint64_t tokens = 0;
-  bool decided = false;  ///< False, on all ranks: see `Job::evaluate`.
+  bool decided = false;                                ///< False, on all ranks: see `Job::evaluate`.
   std::vector<std::pair<std::string, double>> sums{};  ///< What slots added, in the order of the names.
   /// What slots added under this name; 0 where none did.
   [[nodiscard]] double sum(std::string_view name) const;
@@ -292,10 +294,8 @@ class ELRUN_API Job {
   /// checkpoint. Registered before `restore()`; lives as long as the job. Throws Error (`invalid_argument`) before `configure`, after `restore`, and for a name
   /// that was used before.
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  void state(std::string_view name, T& value) {
-    register_state(name, std::as_writable_bytes(std::span{&value, 1}));
-  }
+  requires std::is_trivially_copyable_v<T>
+  void state(std::string_view name, T& value) { register_state(name, std::as_writable_bytes(std::span{&value, 1})); }
 
   /// Bytes per rank by state for every placement, slots per rank and the part of the compute that works, in a world of so
   /// many ranks, so many to a node (0: all on one) and on the last what is left: a table for people, in lines. After the last

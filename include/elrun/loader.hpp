@@ -60,9 +60,7 @@ class Loader {
   /// After `job.configure`. The job outlives the loader; so does all that `fetch` refers to.
   Loader(const Job& job, std::function<void(std::uint64_t, T&)> fetch, std::size_t ahead = 2)
       : batches_{{.item_bytes = sizeof(T), .items_max = static_cast<std::size_t>(job.plan().micro_batch), .ahead = ahead},
-                 [call = std::move(fetch)](std::uint64_t id, std::span<std::byte> item) {
-                   call(id, *reinterpret_cast<T*>(item.data()));
-                 },
+                 [call = std::move(fetch)](std::uint64_t id, std::span<std::byte> item) { call(id, *reinterpret_cast<T*>(item.data())); },
                  [&job](std::size_t count) { return job.samples_ahead(count); }} {}
   /// One sample per id, in order, valid until the next call. Throws what `fetch` threw.
   [[nodiscard]] std::span<const T> get(std::span<const std::uint64_t> ids) {

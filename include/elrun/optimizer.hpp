@@ -14,9 +14,9 @@ enum class Optimizer : std::uint8_t { adamw, sgd, lion };
 /// AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019), with bias correction.
 /// States: `exp_avg`, `exp_avg_sq`, fp32.
 struct AdamW {
-  float beta1 = 0.9f;    ///< At least 0 and below 1, as beta2.
+  float beta1 = 0.9f;  ///< At least 0 and below 1, as beta2.
   float beta2 = 0.95f;
-  float epsilon = 1e-8f;  ///< Above 0; added to the root of the second moment.
+  float epsilon = 1e-8f;      ///< Above 0; added to the root of the second moment.
   float weight_decay = 0.1f;  ///< Only for tensors declared with `.decay = true`.
 };
 
@@ -51,7 +51,7 @@ struct Lion {
 ///
 /// It is checked: the values travel with each step's votes, and each process remembers those of decided steps. See `Step::apply`.
 struct ApplyOptions {
-  Rate lr = 0.0f;          ///< Learning rate: a finite number, a Schedule, or a function of the step's number that returns one.
+  Rate lr = 0.0f;  ///< Learning rate: a finite number, a Schedule, or a function of the step's number that returns one.
   /// Gradients are scaled so that their global norm (of the mean over the step's slots) is at most this (Pascanu, Mikolov,
   /// Bengio, "On the difficulty of training recurrent neural networks", ICML 2013); 0: not clipped.
   float clip_norm = 0.0f;

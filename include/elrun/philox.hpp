@@ -28,9 +28,7 @@ struct Philox4x32 {
 };
 
 /// 24 random bits to a float in [0, 1).
-[[nodiscard]] ELRUN_HD constexpr float unit_float(std::uint32_t bits) noexcept {
-  return static_cast<float>(bits >> 8) * 0x1.0p-24f;
-}
+[[nodiscard]] ELRUN_HD constexpr float unit_float(std::uint32_t bits) noexcept { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
 /// A small sequential generator for tests, jitter and back-off: Philox, one counter after the other.
 class Rng {

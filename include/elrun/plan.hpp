@@ -89,7 +89,7 @@ struct Plan {
   /// with f32, and again the same ones in every world. Not with `Reduce::fast`, which has no leaves.
   DType leaves = DType::f32;
   Optimizer optimizer = Optimizer::adamw;  ///< `Step::apply` takes the options of this one, and of no other.
-  std::string numeric;             ///< The program's own part of the numeric class: change it when its arithmetic changes.
+  std::string numeric;                     ///< The program's own part of the numeric class: change it when its arithmetic changes.
 
   [[nodiscard]] constexpr std::uint64_t slots() const { return micro_batch == 0 ? 0 : global_batch / micro_batch; }
   /// Every contradiction, in sentences with the remedy; empty when the plan holds.
@@ -98,9 +98,9 @@ struct Plan {
 
 /// What the checkpoints of a job are and where.
 struct CheckpointOptions {
-  std::string directory;      ///< Empty: no checkpoints; a failure then begins the job again (same bits).
-  std::uint64_t every = 0;    ///< Steps between checkpoints; 0: only the final one.
-  std::uint32_t keep = 3;     ///< Committed checkpoints to keep; at least 2.
+  std::string directory;    ///< Empty: no checkpoints; a failure then begins the job again (same bits).
+  std::uint64_t every = 0;  ///< Steps between checkpoints; 0: only the final one.
+  std::uint32_t keep = 3;   ///< Committed checkpoints to keep; at least 2.
   /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then.
   Duration final_wait = std::chrono::minutes{10};
 };

@@ -15,8 +15,8 @@ namespace elrun::inline v0 {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_{std::in_place_index<0>, std::move(value)} {}             // NOLINT: meant to convert
-  Result(Failure failure) : state_{std::in_place_index<1>, std::move(failure)} {}   // NOLINT: meant to convert
+  Result(T value) : state_{std::in_place_index<0>, std::move(value)} {}            // NOLINT: meant to convert
+  Result(Failure failure) : state_{std::in_place_index<1>, std::move(failure)} {}  // NOLINT: meant to convert
 
   [[nodiscard]] bool ok() const noexcept { return state_.index() == 0; }
   explicit operator bool() const noexcept { return ok(); }
@@ -76,14 +76,13 @@ class [[nodiscard]] Result<void> {
 #define ELRUN_CONCAT(a, b) ELRUN_CONCAT_(a, b)
 
 /// Returns the failure of `expression` from the enclosing function, or goes on.
-#define ELRUN_TRY(expression)                                                                  \
-  do {                                                                                         \
+#define ELRUN_TRY(expression)                                                                     \
+  do {                                                                                            \
     if (auto elrun_try_ = (expression); !elrun_try_.ok()) return std::move(elrun_try_).failure(); \
   } while (false)
 
 /// `ELRUN_TRY_ASSIGN(auto size, file.size());` declares `size`, or returns the failure.
-#define ELRUN_TRY_ASSIGN(declaration, expression)                                  \
-  auto ELRUN_CONCAT(elrun_result_, __LINE__) = (expression);                       \
-  if (!ELRUN_CONCAT(elrun_result_, __LINE__).ok())                                 \
-    return std::move(ELRUN_CONCAT(elrun_result_, __LINE__)).failure();             \
+#define ELRUN_TRY_ASSIGN(declaration, expression)                                                                     \
+  auto ELRUN_CONCAT(elrun_result_, __LINE__) = (expression);                                                          \
+  if (!ELRUN_CONCAT(elrun_result_, __LINE__).ok()) return std::move(ELRUN_CONCAT(elrun_result_, __LINE__)).failure(); \
   declaration = std::move(ELRUN_CONCAT(elrun_result_, __LINE__)).value()

@@ -37,10 +37,11 @@ struct Schedule {
 class Rate {
  public:
   Rate(float value = 0.0f) : value_{value} {}  // NOLINT: a number is a rate
-  Rate(const Schedule& schedule) : function_{[schedule](std::uint64_t step) { return schedule.at(step); }} {}  // NOLINT: and so is a schedule
+  Rate(const Schedule& schedule)
+      : function_{[schedule](std::uint64_t step) { return schedule.at(step); }} {}  // NOLINT: and so is a schedule
   template <class F>
-    requires std::is_invocable_r_v<float, const F&, std::uint64_t>
-  Rate(F function) : function_{std::move(function)} {}  // NOLINT: and a function of the step
+  requires std::is_invocable_r_v<float, const F&, std::uint64_t> Rate(F function)
+      : function_{std::move(function)} {}  // NOLINT: and a function of the step
   [[nodiscard]] float at(std::uint64_t step) const { return function_ ? function_(step) : value_; }
 
  private:

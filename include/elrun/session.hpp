@@ -21,10 +21,10 @@ struct Place {
   std::uint32_t local_world = 1;  ///< Workers of this node.
   RunId run{};
   NodeId node{};
-  std::string address;            ///< Of this node, as its peers reach it: where listeners bind.
+  std::string address;              ///< Of this node, as its peers reach it: where listeners bind.
   std::array<std::byte, 32> key{};  ///< The generation's secret, never to be printed; peers prove it to each other before the first frame.
   std::uint32_t restart_count = 0;  ///< Generations of this job before this one that ended by a failure.
-  bool elastic = false;           ///< Under elrun: a failure starts a new generation. Otherwise it ends the program.
+  bool elastic = false;             ///< Under elrun: a failure starts a new generation. Otherwise it ends the program.
 };
 
 /// What the agent may do with a worker whose generation is over.

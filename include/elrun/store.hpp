@@ -32,8 +32,8 @@ class ELRUN_API Store {
   virtual Result<std::int64_t> add(std::string_view key, std::int64_t amount, Deadline deadline) = 0;
   /// Stores `desired` if the key holds `expected` (or is absent and `expected` is empty). Returns what the key holds
   /// then; `expected` itself when the key is absent and `expected` is not empty (as torch's TCPStore does).
-  virtual Result<Value> compare_set(std::string_view key, std::span<const std::byte> expected,
-                                    std::span<const std::byte> desired, Deadline deadline) = 0;
+  virtual Result<Value> compare_set(std::string_view key, std::span<const std::byte> expected, std::span<const std::byte> desired,
+                                    Deadline deadline) = 0;
   /// Waits until all keys exist.
   virtual Result<void> wait(std::span<const std::string> keys, Deadline deadline) = 0;
   /// True if the key existed.
@@ -41,8 +41,7 @@ class ELRUN_API Store {
   /// Returns what the key holds as soon as that differs from `known`; nothing stands for an absent key, both ways. Of
   /// several changes between two calls it may see only the last, which it never misses: who passes on what it was last
   /// told is told at once if that is not how it is.
-  virtual Result<std::optional<Value>> watch(std::string_view key, std::optional<std::span<const std::byte>> known,
-                                             Deadline deadline) = 0;
+  virtual Result<std::optional<Value>> watch(std::string_view key, std::optional<std::span<const std::byte>> known, Deadline deadline) = 0;
   /// Keys that begin with `prefix`.
   virtual Result<std::uint64_t> num_keys(std::string_view prefix, Deadline deadline) = 0;
   Result<std::uint64_t> num_keys(Deadline deadline) { return num_keys({}, deadline); }
@@ -51,8 +50,8 @@ class ELRUN_API Store {
   virtual Result<void> barrier(std::string_view name, WorldSize count, Deadline deadline) = 0;
   /// Everybody's values in rank order, once all `count` ranks have called; the name can be used again after that. Who
   /// calls again as above gets what the others got, even if its value is another one now.
-  virtual Result<std::vector<Value>> all_gather(std::string_view name, Rank rank, WorldSize count,
-                                                std::span<const std::byte> value, Deadline deadline) = 0;
+  virtual Result<std::vector<Value>> all_gather(std::string_view name, Rank rank, WorldSize count, std::span<const std::byte> value,
+                                                Deadline deadline) = 0;
 };
 
 /// `store` with `prefix` before every key and every name of a barrier or all_gather. `store` has to outlive it.

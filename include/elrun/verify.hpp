@@ -23,9 +23,9 @@ struct Verification {
     bool outvoted = false;  ///< More ranks agree with each other than with any other: it is `rank` that is wrong.
     std::string what;       ///< All of that as a sentence.
   };
-  bool decided = false;          ///< False: the world changed meanwhile, and nothing is known; call again after `next_step()`.
-  std::uint64_t state_hash = 0;  ///< Of the state as it is now, as Outcome::state_hash is of the last.
-  std::uint64_t compared = 0;    ///< Tensors and moments of which every rank, or every node, has a whole copy.
+  bool decided = false;                  ///< False: the world changed meanwhile, and nothing is known; call again after `next_step()`.
+  std::uint64_t state_hash = 0;          ///< Of the state as it is now, as Outcome::state_hash is of the last.
+  std::uint64_t compared = 0;            ///< Tensors and moments of which every rank, or every node, has a whole copy.
   std::optional<Difference> difference;  ///< Nothing: all copies are identical.
 };
 

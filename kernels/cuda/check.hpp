@@ -8,8 +8,8 @@ namespace elrun::inline v0 {
 [[noreturn]] void cuda_failed(cudaError_t error, const char* expression, const char* file, int line);
 }  // namespace elrun::inline v0
 
-#define ELRUN_CUDA_CHECK(expression)                                                                                       \
-  do {                                                                                                                     \
-    if (const cudaError_t elrun_error_ = (expression); elrun_error_ != cudaSuccess)                                        \
-      ::elrun::cuda_failed(elrun_error_, #expression, __FILE__, __LINE__);                                                 \
+#define ELRUN_CUDA_CHECK(expression)                                                \
+  do {                                                                              \
+    if (const cudaError_t elrun_error_ = (expression); elrun_error_ != cudaSuccess) \
+      ::elrun::cuda_failed(elrun_error_, #expression, __FILE__, __LINE__);          \
   } while (false)

@@ -8,8 +8,8 @@
 
 namespace elrun::inline v0 {
 [[noreturn]] inline void assert_failed(const char* expression, const char* file, int line) {
-  std::fprintf(stderr, "elrun: assertion failed: %s (%s:%d); this is a bug in elrun or in the program that uses it\n",
-               expression, file, line);
+  std::fprintf(stderr, "elrun: assertion failed: %s (%s:%d); this is a bug in elrun or in the program that uses it\n", expression, file,
+               line);
   std::abort();
 }
 }  // namespace elrun::inline v0
@@ -18,5 +18,4 @@ namespace elrun::inline v0 {
 #define ELRUN_ASSERTION_FAILED ::elrun::assert_failed
 #endif
 
-#define ELRUN_ASSERT(expression) \
-  (static_cast<bool>(expression) ? void(0) : ELRUN_ASSERTION_FAILED(#expression, __FILE__, __LINE__))
+#define ELRUN_ASSERT(expression) (static_cast<bool>(expression) ? void(0) : ELRUN_ASSERTION_FAILED(#expression, __FILE__, __LINE__))

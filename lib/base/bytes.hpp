@@ -19,15 +19,13 @@ using ByteSpan = std::span<const std::byte>;
 using ByteVector = std::vector<std::byte>;
 
 [[nodiscard]] inline ByteSpan as_bytes(std::string_view text) { return std::as_bytes(std::span{text.data(), text.size()}); }
-[[nodiscard]] inline std::string_view as_text(ByteSpan bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+[[nodiscard]] inline std::string_view as_text(ByteSpan bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 /// Appends values to a vector of bytes.
 class ByteWriter {
  public:
   template <class T>
-    requires std::is_integral_v<T> || std::is_enum_v<T>
+  requires std::is_integral_v<T> || std::is_enum_v<T>
   void put(T value) {
     static_assert(std::endian::native == std::endian::little);
     const auto* p = reinterpret_cast<const std::byte*>(&value);
@@ -52,7 +50,7 @@ class ByteReader {
  public:
   explicit ByteReader(ByteSpan bytes) : rest_{bytes} {}
   template <class T>
-    requires std::is_integral_v<T>
+  requires std::is_integral_v<T>
   [[nodiscard]] T get() {
     T value{};
     if (const ByteSpan raw = get_raw(sizeof(T)); raw.size() == sizeof(T)) std::memcpy(&value, raw.data(), sizeof(T));

@@ -29,7 +29,8 @@ std::vector<std::string> Timeouts::problems() const {
   rule(revocation < join, "the revocation deadline must be below the join deadline");
   rule(drain < stop_grace, "the drain time must be below the stop grace");
   rule(connect <= collective, "the connect deadline must not exceed the collective deadline");
-  rule(reconnect_grace <= recovery && recovery < join, "the recovery window must be at least the reconnect grace and below the join deadline");
+  rule(reconnect_grace <= recovery && recovery < join,
+       "the recovery window must be at least the reconnect grace and below the join deadline");
   rule(reconnect_grace < join, "the reconnect grace must be below the join deadline");
   rule(newcomer > Duration{0}, "a newcomer's time must be above zero");
   rule(heartbeat_limit < coordinator_grace, "the coordinator grace must be above the heartbeat limit");

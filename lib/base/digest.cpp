@@ -21,9 +21,8 @@ Sha256 sha256(std::span<const std::byte> data) {
 Sha256 hmac_sha256(const Key256& key, std::span<const std::byte> data) {
   Sha256 out;
   unsigned length = 0;
-  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                          reinterpret_cast<const unsigned char*>(data.data()), data.size(),
-                          reinterpret_cast<unsigned char*>(out.data()), &length);
+  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(data.data()),
+                          data.size(), reinterpret_cast<unsigned char*>(out.data()), &length);
   ELRUN_ASSERT(made != nullptr && length == out.size());
   return out;
 }

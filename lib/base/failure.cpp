@@ -87,9 +87,7 @@ Failure from_errno(int error, std::string_view what) {
   return {.code = kind.first, .remedy = kind.second, .what = fmt::format("{}: {}", what, std::strerror(error))};
 }
 
-Failure invalid(std::string what) {
-  return {.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = std::move(what)};
-}
+Failure invalid(std::string what) { return {.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 Failure invalid(const std::vector<std::string>& problems) {
   if (problems.size() == 1) return invalid(problems.front());

@@ -134,16 +134,10 @@ Result<std::unique_ptr<ReadableFile>> PosixFiles::open(const Path& path) {
   return std::unique_ptr<ReadableFile>{std::make_unique<PosixReadable>(std::move(fd), path)};
 }
 
-Result<void> PosixFiles::link(const Path& from, const Path& to) {
-  return done(::link(from.c_str(), to.c_str()), "link", to);
-}
-Result<void> PosixFiles::rename(const Path& from, const Path& to) {
-  return done(::rename(from.c_str(), to.c_str()), "rename to", to);
-}
+Result<void> PosixFiles::link(const Path& from, const Path& to) { return done(::link(from.c_str(), to.c_str()), "link", to); }
+Result<void> PosixFiles::rename(const Path& from, const Path& to) { return done(::rename(from.c_str(), to.c_str()), "rename to", to); }
 Result<void> PosixFiles::remove_file(const Path& path) { return done(::unlink(path.c_str()), "remove", path); }
-Result<void> PosixFiles::make_directory(const Path& path) {
-  return done(::mkdir(path.c_str(), 0777), "make directory", path);
-}
+Result<void> PosixFiles::make_directory(const Path& path) { return done(::mkdir(path.c_str(), 0777), "make directory", path); }
 Result<void> PosixFiles::remove_directory(const Path& path) { return done(::rmdir(path.c_str()), "remove directory", path); }
 
 Result<std::vector<std::string>> PosixFiles::list(const Path& path) {

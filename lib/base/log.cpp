@@ -45,8 +45,8 @@ std::string text_line(const LogLine& line) {
   const std::time_t seconds = wall.seconds;
   std::tm local{};
   localtime_r(&seconds, &local);
-  return fmt::format("[{} {:02}:{:02}:{:02}.{:03}] {}{}", line.who, local.tm_hour, local.tm_min, local.tm_sec,
-                     wall.nanoseconds / 1'000'000, mark_of(line.level), line.text);
+  return fmt::format("[{} {:02}:{:02}:{:02}.{:03}] {}{}", line.who, local.tm_hour, local.tm_min, local.tm_sec, wall.nanoseconds / 1'000'000,
+                     mark_of(line.level), line.text);
 }
 
 void LogStream::set_format(Format format) {
@@ -63,7 +63,8 @@ void LogStream::write(Level level, std::string_view who, std::string_view text) 
   const std::lock_guard lock{mutex_};
   const std::int64_t now = clock_.wall_ns();
   std::string lines;
-  if (lost_ > 0) lines = format_({now, Level::warning, who, fmt::format("{} lines before this one were not read by anybody in time", lost_)}) + "\n";
+  if (lost_ > 0)
+    lines = format_({now, Level::warning, who, fmt::format("{} lines before this one were not read by anybody in time", lost_)}) + "\n";
   lines += format_({now, level, who, text}) + "\n";
   const bool written = writer_ ? writer_(lines) : write_if_there_is_room(lines);
   lost_ = written ? 0 : lost_ + 1;
@@ -74,8 +75,10 @@ bool LogStream::pass(std::string_view line) {
   return writer_ ? writer_(line) : write_if_there_is_room(line);
 }
 
-Log::Log(const Clock& clock, std::string who, Level least) : stream_{std::make_shared<LogStream>(clock)}, who_{std::move(who)}, least_{least} {}
-Log::Log(LogStream& stream, std::string who, Level least) : stream_{std::shared_ptr<LogStream>{}, &stream}, who_{std::move(who)}, least_{least} {}
+Log::Log(const Clock& clock, std::string who, Level least)
+    : stream_{std::make_shared<LogStream>(clock)}, who_{std::move(who)}, least_{least} {}
+Log::Log(LogStream& stream, std::string who, Level least)
+    : stream_{std::shared_ptr<LogStream>{}, &stream}, who_{std::move(who)}, least_{least} {}
 Log::Log(std::string who, Sink sink) : who_{std::move(who)}, least_{Level::debug}, sink_{std::move(sink)} {}
 
 void Log::operator()(Level level, std::string_view text) const {

@@ -46,7 +46,8 @@ Work CallQueue::begin(Call call) {
     const std::lock_guard lock{mutex_};
     if (waiting_.size() >= waiting_max) {
       work->done = true;
-      work->result = Failure{Code::exhausted, Remedy::retry, fmt::format("{} calls wait already: wait for some of them first", waiting_max)};
+      work->result =
+          Failure{Code::exhausted, Remedy::retry, fmt::format("{} calls wait already: wait for some of them first", waiting_max)};
       return Work{std::move(work)};
     }
     waiting_.push_back({std::move(call), work});

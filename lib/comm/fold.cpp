@@ -24,11 +24,17 @@ namespace {
 constexpr std::size_t line = 64;    // bytes that memory moves
 constexpr std::size_t page = 4096;  // where the processor's own reading ahead ends: four pages are read at the same time
 constexpr std::size_t pages = 4;
-constexpr std::size_t ahead = 2;    // lines of a page
+constexpr std::size_t ahead = 2;  // lines of a page
 
 /// What elements are folded in: bf16 in float, signed integers in unsigned ones where the sum may wrap.
-template <class T> struct Folded { using type = T; };
-template <> struct Folded<bf16> { using type = float; };
+template <class T>
+struct Folded {
+  using type = T;
+};
+template <>
+struct Folded<bf16> {
+  using type = float;
+};
 
 template <class T>
 typename Folded<T>::type widen(T x) {
@@ -42,7 +48,8 @@ T narrow(F x) {
 }
 
 struct Sum {
-  template <class F> F operator()(F a, F b) const {
+  template <class F>
+  F operator()(F a, F b) const {
     if constexpr (std::is_integral_v<F>) {
       using U = std::make_unsigned_t<F>;
       return static_cast<F>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
@@ -50,21 +57,37 @@ struct Sum {
       return a + b;
     }
   }
-  template <class F> F last(F sum, std::size_t) const { return sum; }
+  template <class F>
+  F last(F sum, std::size_t) const {
+    return sum;
+  }
 };
 struct Avg : Sum {
-  template <class F> F last(F sum, std::size_t inputs) const {
+  template <class F>
+  F last(F sum, std::size_t inputs) const {
     if constexpr (std::is_floating_point_v<F>) return sum / static_cast<F>(inputs);
     else return sum;  // refused before: see check_reduction
   }
 };
 struct Min {
-  template <class F> F operator()(F a, F b) const { return (a != a || a < b) ? a : b; }  // a NaN in b: a < b is false
-  template <class F> F last(F least, std::size_t) const { return least; }
+  template <class F>
+  F operator()(F a, F b) const {
+    return (a != a || a < b) ? a : b;
+  }  // a NaN in b: a < b is false
+  template <class F>
+  F last(F least, std::size_t) const {
+    return least;
+  }
 };
 struct Max {
-  template <class F> F operator()(F a, F b) const { return (a != a || a > b) ? a : b; }
-  template <class F> F last(F most, std::size_t) const { return most; }
+  template <class F>
+  F operator()(F a, F b) const {
+    return (a != a || a > b) ? a : b;
+  }
+  template <class F>
+  F last(F most, std::size_t) const {
+    return most;
+  }
 };
 
 /// Nothing is assumed of the alignment.
@@ -105,24 +128,25 @@ ELRUN_INLINE void fold_few(const Inputs& inputs, std::byte* out, std::size_t at,
 
 template <class T, class Inputs, class Op>
 void fold_all(const Inputs& all, std::byte* to, std::size_t count, Op op) {
-  run_with(isa_of_this_machine(), ELRUN_LOOP {
-    const Inputs inputs = all;  // where no store can reach
-    std::byte* const out = to;
-    constexpr std::size_t in_line = line / sizeof(T);
-    const std::size_t size = count * sizeof(T);
-    std::size_t at = 0;
-    for (; at + pages * page <= size; at += pages * page) {
-      for (std::size_t in_page = 0; in_page < page; in_page += line) {
-        for (std::size_t i = 0; i < pages; ++i) {
-          const std::size_t here = at + i * page + in_page;
-          ask_for(out + here + ahead * line);
-          fold_few<T, in_line>(inputs, out, here, op);
+  run_with(
+      isa_of_this_machine(), ELRUN_LOOP {
+        const Inputs inputs = all;  // where no store can reach
+        std::byte* const out = to;
+        constexpr std::size_t in_line = line / sizeof(T);
+        const std::size_t size = count * sizeof(T);
+        std::size_t at = 0;
+        for (; at + pages * page <= size; at += pages * page) {
+          for (std::size_t in_page = 0; in_page < page; in_page += line) {
+            for (std::size_t i = 0; i < pages; ++i) {
+              const std::size_t here = at + i * page + in_page;
+              ask_for(out + here + ahead * line);
+              fold_few<T, in_line>(inputs, out, here, op);
+            }
+          }
         }
-      }
-    }
-    for (; at + line <= size; at += line) fold_few<T, in_line>(inputs, out, at, op);
-    for (; at < size; at += sizeof(T)) fold_few<T, 1>(inputs, out, at, op);
-  });
+        for (; at + line <= size; at += line) fold_few<T, in_line>(inputs, out, at, op);
+        for (; at < size; at += sizeof(T)) fold_few<T, 1>(inputs, out, at, op);
+      });
 }
 
 /// Without a loop over them where ranks are few, since it would be most of the instructions, and a processor looks so many ahead.

@@ -53,11 +53,13 @@ Result<FrameHeader> decode_frame_header(ByteSpan bytes, const Generation& genera
   if (!in.finish("frame").ok() || !known) return broken("bytes that are no frame");
   if (!intact) return broken("a frame whose header does not match its checksum");
   if (header.length == 0 || header.length > frame_payload_max.value() || header.length > header.total || header.total > call_payload_max) {
-    return broken(fmt::format("a frame of {} bytes in a payload of {}; 1 to {} are possible", header.length, header.total, frame_payload_max.value()));
+    return broken(fmt::format("a frame of {} bytes in a payload of {}; 1 to {} are possible", header.length, header.total,
+                              frame_payload_max.value()));
   }
   if (!header.checked && header.checksum != 0) return broken("a frame with a checksum that it does not have");
   if (header.generation != generation.number || header.lineage != lineage_word(generation.lineage)) {
-    return Failure{Code::refused, Remedy::abort_group, fmt::format("a frame of generation {}, which is not {}", header.generation, to_string(generation))};
+    return Failure{Code::refused, Remedy::abort_group,
+                   fmt::format("a frame of generation {}, which is not {}", header.generation, to_string(generation))};
   }
   return header;
 }

@@ -18,19 +18,25 @@ struct CallLabel {
 };
 
 constexpr int label_shift = 48;  ///< A group makes fewer calls than 2^48.
-[[nodiscard]] constexpr std::uint64_t call_word(std::uint64_t call, std::uint16_t label) { return std::uint64_t{label} << label_shift | call; }
+[[nodiscard]] constexpr std::uint64_t call_word(std::uint64_t call, std::uint16_t label) {
+  return std::uint64_t{label} << label_shift | call;
+}
 [[nodiscard]] constexpr std::uint16_t label_of(std::uint64_t word) { return static_cast<std::uint16_t>(word >> label_shift); }
 [[nodiscard]] constexpr std::uint64_t call_of(std::uint64_t word) { return word & ((std::uint64_t{1} << label_shift) - 1); }
 
 /// A peer's call is for something else than this rank's: the program is wrong, and no other generation makes it right.
 [[nodiscard]] inline Failure differing_labels(Rank peer, std::uint16_t theirs, const CallLabel& mine) {
-  const auto text = [&](std::uint16_t label) { return mine.name != nullptr ? std::string{mine.name(label)} : fmt::format("a call of kind {}", label); };
-  return {.code = Code::mismatch,
-          .remedy = Remedy::fix_config,
-          .what = fmt::format("rank {} is in {}, and this rank in {}: all ranks make the same calls in the same order; look for a call that depends on the rank, the "
-                              "time or a failure",
-                              peer.value(), text(theirs), text(mine.number)),
-          .peer = peer};
+  const auto text = [&](std::uint16_t label) {
+    return mine.name != nullptr ? std::string{mine.name(label)} : fmt::format("a call of kind {}", label);
+  };
+  return {
+      .code = Code::mismatch,
+      .remedy = Remedy::fix_config,
+      .what = fmt::format(
+          "rank {} is in {}, and this rank in {}: all ranks make the same calls in the same order; look for a call that depends on the rank, the "
+          "time or a failure",
+          peer.value(), text(theirs), text(mine.number)),
+      .peer = peer};
 }
 
 }  // namespace elrun::inline v0

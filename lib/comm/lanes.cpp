@@ -55,13 +55,13 @@ namespace {
 using SendPiece = std::span<const std::byte>;
 using ReceivePiece = std::span<std::byte>;
 
-constexpr Bytes slot_most = 64_KiB;                     // so that a region stays in the second cache, and readers begin early
+constexpr Bytes slot_most = 64_KiB;  // so that a region stays in the second cache, and readers begin early
 constexpr Bytes slot_least = 16_KiB;
-constexpr Bytes slots_max = 32_MiB;                     // of one region, as long as slots can become smaller
-constexpr std::size_t step_most = 1 << 20;              // read at once out of what is lent: then one looks whether all is over
-constexpr std::size_t results_posted = 8;               // chunks of one rank's results, about, where they are lent
-constexpr int spins_alone = 2000;                       // looks before sleeping, where every rank can have a core
-constexpr int yields_crowded = 4;                       // and where they cannot: the peer may need this very core
+constexpr Bytes slots_max = 32_MiB;         // of one region, as long as slots can become smaller
+constexpr std::size_t step_most = 1 << 20;  // read at once out of what is lent: then one looks whether all is over
+constexpr std::size_t results_posted = 8;   // chunks of one rank's results, about, where they are lent
+constexpr int spins_alone = 2000;           // looks before sleeping, where every rank can have a core
+constexpr int yields_crowded = 4;           // and where they cannot: the peer may need this very core
 
 int cores() {
   cpu_set_t set;
@@ -81,7 +81,13 @@ void pause() {
 class Lanes::State {
  public:
   State(const Membership& me, std::vector<Rank> local, SharedMemory region, Bell bell, std::size_t slot_size, std::size_t slots)
-      : me_{me}, local_{std::move(local)}, region_{std::move(region)}, bell_{std::move(bell)}, slot_size_{slot_size}, peers_(local_.size() - 1), inputs_(me_.world.value()) {
+      : me_{me},
+        local_{std::move(local)},
+        region_{std::move(region)},
+        bell_{std::move(bell)},
+        slot_size_{slot_size},
+        peers_(local_.size() - 1),
+        inputs_(me_.world.value()) {
     header_ = new (region_.data()) RegionHeader{};
     header_->size = region_.size();
     header_->generation = me_.generation.number;
@@ -114,7 +120,8 @@ class Lanes::State {
   Result<void> open_posts() {
     for (Peer& peer : peers_) {
       std::array<int, 2> ends{};
-      if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return from_errno(errno, "make a socket for shared memory");
+      if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+        return from_errno(errno, "make a socket for shared memory");
       peer.to_it = Fd{ends[0]};
       peer.its_end = Fd{ends[1]};
     }
@@ -142,15 +149,19 @@ class Lanes::State {
 
   Result<void> attach(Rank whom, Fd file, Bytes size, Fd bell, Fd post) {
     Peer* const peer = find(whom);
-    if (peer == nullptr || peer->view || !bell || !post) return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
-    if (size.value() < slots_offset(local_.size())) return Failure{Code::protocol, Remedy::abort_group, "shared memory without room for its lanes"};
+    if (peer == nullptr || peer->view || !bell || !post)
+      return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
+    if (size.value() < slots_offset(local_.size()))
+      return Failure{Code::protocol, Remedy::abort_group, "shared memory without room for its lanes"};
     ELRUN_TRY_ASSIGN(SharedMemory view, SharedMemory::view(std::move(file), size));
     const auto* const header = reinterpret_cast<const RegionHeader*>(view.data());
-    if (header->magic != region_magic || header->size != size.value() || header->rank != whom.value() || header->world != me_.world.value() || header->local != local_.size()) {
+    if (header->magic != region_magic || header->size != size.value() || header->rank != whom.value() ||
+        header->world != me_.world.value() || header->local != local_.size()) {
       return Failure{Code::protocol, Remedy::abort_group, fmt::format("shared memory that is not rank {}'s", whom.value())};
     }
     if (header->generation != me_.generation.number || header->lineage != me_.generation.lineage.bits) {
-      return Failure{Code::refused, Remedy::abort_group, fmt::format("shared memory of generation {}, which is not {}", header->generation, to_string(me_.generation))};
+      return Failure{Code::refused, Remedy::abort_group,
+                     fmt::format("shared memory of generation {}, which is not {}", header->generation, to_string(me_.generation))};
     }
     peer->header = header;
     peer->in = reinterpret_cast<const Lane*>(lane_at(view.data(), index_of(me_.rank).value()));
@@ -158,7 +169,8 @@ class Lanes::State {
     peer->shown = ShownBuffers{whom, std::move(post)};
     peer->view = std::move(view);
     everybody_.clear();  // in the order of peers_, whatever the order of attaching
-    for (Peer& each : peers_) if (each.view) everybody_.push_back(&each);
+    for (Peer& each : peers_)
+      if (each.view) everybody_.push_back(&each);
     return {};
   }
 
@@ -188,7 +200,8 @@ class Lanes::State {
  private:
   // --- exchange ---
 
-  Result<void> try_exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+  Result<void> try_exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                            Duration limit) {
     const Limit until{Deadline::after(clock_.now(), limit), limit};
     streams_used_ = 0;
     own_ = Cursor<ReceivePiece>{};
@@ -205,7 +218,8 @@ class Lanes::State {
     const std::span<Stream> streams = std::span{streams_}.first(streams_used_);
     streaming_ = wanted >= streamed_least;
     // First what others can read in place: they do so while this rank copies its own.
-    for (Stream& stream : streams) while (lent_next(stream) && has_room(stream)) lend_next(stream);
+    for (Stream& stream : streams)
+      while (lent_next(stream) && has_room(stream)) lend_next(stream);
     take_own(sends[me_.rank.value()], receives[me_.rank.value()]);
     for (;;) {
       bool moved = false, open = false;
@@ -225,14 +239,18 @@ class Lanes::State {
       if (over_.load()) return over();  // also at the end: peers that heard of it may have reused what was just read
       if (!open) return until_taken(until);
       if (moved) continue;
-      ELRUN_TRY(wait(until, [&] {
-        return std::ranges::any_of(everybody_, [&](const Peer* peer) { return !peer->pending.done() && available(*peer); }) ||
-               std::ranges::any_of(streams, [&](const Stream& stream) { return !stream.left.done() && can_give(stream); });
-      }, [&](const Peer& peer) {
-        return !peer.pending.done() || std::ranges::any_of(streams, [&](const Stream& stream) {
-          return !stream.left.done() && std::ranges::find(stream.to, &peer) != stream.to.end() && under_way(peer) >= most_under_way(stream);
-        });
-      }));
+      ELRUN_TRY(wait(
+          until,
+          [&] {
+            return std::ranges::any_of(everybody_, [&](const Peer* peer) { return !peer->pending.done() && available(*peer); }) ||
+                   std::ranges::any_of(streams, [&](const Stream& stream) { return !stream.left.done() && can_give(stream); });
+          },
+          [&](const Peer& peer) {
+            return !peer.pending.done() || std::ranges::any_of(streams, [&](const Stream& stream) {
+              return !stream.left.done() && std::ranges::find(stream.to, &peer) != stream.to.end() &&
+                     under_way(peer) >= most_under_way(stream);
+            });
+          }));
     }
   }
 
@@ -248,7 +266,8 @@ class Lanes::State {
       ++peer->call;
       peer->total = count * width;
     }
-    const std::optional<LentPlace> lent_in = lent_.place_of({in, count * width}), lent_out = gather ? lent_.place_of({out, count * width}) : std::nullopt;
+    const std::optional<LentPlace> lent_in = lent_.place_of({in, count * width}),
+                                   lent_out = gather ? lent_.place_of({out, count * width}) : std::nullopt;
     const auto contribute = [&](std::uint64_t round) -> Result<void> {
       for (Peer* const peer : everybody_) {
         const Range theirs = schedule.folded(peer->rank, round);
@@ -313,21 +332,21 @@ class Lanes::State {
 
   struct Peer {
     Rank rank{};
-    Lane* out = nullptr;             // in this rank's region
+    Lane* out = nullptr;  // in this rank's region
     SharedMemory view;
     const RegionHeader* header = nullptr;  // in the peer's region, as all that follows
     const Lane* in = nullptr;
     std::optional<Bell> bell;
     std::atomic<bool> lost{false};
-    Fd to_it, its_end;               // through which it is shown buffers
-    ShownBuffers shown;              // which it has shown
+    Fd to_it, its_end;   // through which it is shown buffers
+    ShownBuffers shown;  // which it has shown
     std::uint64_t call = 0, posted = 0, taken = 0;
-    std::uint64_t lent_until = 0;    // of what was posted, the last that is lent
-    std::uint64_t used = 0;          // bytes of the next chunk that were copied already
-    bool lends = false;              // the chunk that was looked at last
-    std::uint64_t total = 0;         // that belongs to the call from this peer
+    std::uint64_t lent_until = 0;  // of what was posted, the last that is lent
+    std::uint64_t used = 0;        // bytes of the next chunk that were copied already
+    bool lends = false;            // the chunk that was looked at last
+    std::uint64_t total = 0;       // that belongs to the call from this peer
     Cursor<ReceivePiece> pending;
-    ReceivePiece result;             // where pending goes, in a reduction
+    ReceivePiece result;  // where pending goes, in a reduction
   };
   struct Holder {
     const Peer* peer = nullptr;
@@ -364,7 +383,9 @@ class Lanes::State {
   Result<bool> all_lend(const Limit& limit) {
     bool all = true;
     for (Peer* const peer : everybody_) {
-      if (!available(*peer)) ELRUN_TRY(wait(limit, [&] { return available(*peer); }, [&](const Peer& other) { return &other == peer; }));
+      if (!available(*peer))
+        ELRUN_TRY(wait(
+            limit, [&] { return available(*peer); }, [&](const Peer& other) { return &other == peer; }));
       ELRUN_TRY(head(*peer));
       all = all && peer->in->chunks[peer->taken % chunks_max].buffer != 0;
     }
@@ -409,11 +430,16 @@ class Lanes::State {
     }
     const auto readable = [](const Peer* peer) { return !peer->pending.done() && available(*peer); };
     while (!std::ranges::all_of(everybody_, [](const Peer* peer) { return peer->pending.done(); })) {
-      for (Peer* const peer : everybody_) if (readable(peer)) ELRUN_TRY(copy_step(*peer));
+      for (Peer* const peer : everybody_)
+        if (readable(peer)) ELRUN_TRY(copy_step(*peer));
       if (over_.load()) return over();
-      ELRUN_TRY(wait(limit, [&] {
-        return std::ranges::any_of(everybody_, readable) || std::ranges::all_of(everybody_, [](const Peer* peer) { return peer->pending.done(); });
-      }, [](const Peer& peer) { return !peer.pending.done(); }));
+      ELRUN_TRY(wait(
+          limit,
+          [&] {
+            return std::ranges::any_of(everybody_, readable) ||
+                   std::ranges::all_of(everybody_, [](const Peer* peer) { return peer->pending.done(); });
+          },
+          [](const Peer& peer) { return !peer.pending.done(); }));
     }
     return until_taken(limit);
   }
@@ -468,7 +494,8 @@ class Lanes::State {
   }
 
   static bool is_free(const Slot& slot) {
-    return std::ranges::all_of(slot.holders, [](const Holder& holder) { return holder.peer->in->taken.load() >= holder.until || holder.peer->lost.load(); });
+    return std::ranges::all_of(
+        slot.holders, [](const Holder& holder) { return holder.peer->in->taken.load() >= holder.until || holder.peer->lost.load(); });
   }
 
   Slot* free_slot() {
@@ -510,7 +537,9 @@ class Lanes::State {
 
   void lend(const LentPlace& place, std::uint64_t length, std::uint64_t total, std::span<Peer* const> to) {
     for (Peer* const peer : to) {
-      post_chunk(*peer, {.call = call_word(peer->call, label_.number), .total = total, .offset = place.offset, .length = length, .buffer = place.buffer});
+      post_chunk(
+          *peer,
+          {.call = call_word(peer->call, label_.number), .total = total, .offset = place.offset, .length = length, .buffer = place.buffer});
       peer->lent_until = peer->posted;
     }
   }
@@ -544,7 +573,8 @@ class Lanes::State {
     if (source.data() == target.data()) return;
     const bool apart = source.data() + source.size() <= target.data() || target.data() + target.size() <= source.data();
     const auto streams = std::span{streams_}.first(streams_used_);
-    const auto stream = std::ranges::find_if(streams, [&](const Stream& each) { return same(each.list, from) && each.left.left() == each.total && !lent_next(each); });
+    const auto stream = std::ranges::find_if(
+        streams, [&](const Stream& each) { return same(each.list, from) && each.left.left() == each.total && !lent_next(each); });
     if (!apart || stream == streams.end()) return copy_lists(from, to);
     own_stream_ = &*stream;
     own_ = Cursor<ReceivePiece>{to};
@@ -582,7 +612,10 @@ class Lanes::State {
       ELRUN_TRY_ASSIGN(memory, peer.shown.find(chunk.buffer));
     }
     if (ahead > chunks_max || chunk.length == 0 || chunk.offset > memory->size() || chunk.length > memory->size() - chunk.offset) {
-      return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk that is none", peer.rank.value()), .peer = peer.rank};
+      return Failure{.code = Code::protocol,
+                     .remedy = Remedy::abort_group,
+                     .what = fmt::format("rank {} posted a chunk that is none", peer.rank.value()),
+                     .peer = peer.rank};
     }
     if (const std::uint16_t theirs = label_of(chunk.call); theirs != label_.number) return differing_labels(peer.rank, theirs, label_);
     if (call_of(chunk.call) != peer.call || chunk.total != peer.total) return differing(peer, chunk);
@@ -594,7 +627,10 @@ class Lanes::State {
     if (!peer.lends) return {};
     fence();
     if (peer.header->withdrawn.load() == 0) return {};
-    return Failure{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = fmt::format("rank {} has given up the call", peer.rank.value()), .peer = peer.rank};
+    return Failure{.code = Code::peer_lost,
+                   .remedy = Remedy::rejoin,
+                   .what = fmt::format("rank {} has given up the call", peer.rank.value()),
+                   .peer = peer.rank};
   }
 
   /// The last thing of a call that fails: what it lent is its caller's again, who may write there.
@@ -618,8 +654,8 @@ class Lanes::State {
   static Failure differing(const Peer& peer, const Chunk& chunk) {
     return {.code = Code::protocol,
             .remedy = Remedy::abort_group,
-            .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls", peer.rank.value(), chunk.total,
-                                call_of(chunk.call), peer.total, peer.call),
+            .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls",
+                                peer.rank.value(), chunk.total, call_of(chunk.call), peer.total, peer.call),
             .peer = peer.rank};
   }
 
@@ -670,7 +706,10 @@ class Lanes::State {
       if (is_ready) return {};
       if (over_now) return over();
       if (gone != everybody_.end()) {
-        return Failure{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = fmt::format("rank {} is gone", (*gone)->rank.value()), .peer = (*gone)->rank};
+        return Failure{.code = Code::peer_lost,
+                       .remedy = Remedy::rejoin,
+                       .what = fmt::format("rank {} is gone", (*gone)->rank.value()),
+                       .peer = (*gone)->rank};
       }
       if (left == Duration{0}) return late(limit.whole, needed);
     }
@@ -679,7 +718,8 @@ class Lanes::State {
   template <class Needed>
   Failure late(Duration limit, Needed needed) const {
     std::vector<Rank> missing;
-    for (const Peer* const peer : everybody_) if (needed(*peer)) missing.push_back(peer->rank);
+    for (const Peer* const peer : everybody_)
+      if (needed(*peer)) missing.push_back(peer->rank);
     std::ranges::sort(missing);
     return {.code = Code::deadline_passed,
             .remedy = Remedy::abort_group,
@@ -705,13 +745,17 @@ class Lanes::State {
   }
 
   Result<SendPiece> expect(Peer& peer, std::uint64_t length, const Limit& limit) {
-    if (!available(peer)) ELRUN_TRY(wait(limit, [&] { return available(peer); }, [&](const Peer& other) { return &other == &peer; }));
+    if (!available(peer))
+      ELRUN_TRY(wait(
+          limit, [&] { return available(peer); }, [&](const Peer& other) { return &other == &peer; }));
     ELRUN_TRY_ASSIGN(const SendPiece piece, head(peer));
     if (piece.size() != length) {
-      return Failure{.code = Code::protocol,
-                     .remedy = Remedy::abort_group,
-                     .what = fmt::format("rank {} posted a block of {} bytes in a reduction where one of {} belongs: the ranks make different calls", peer.rank.value(), piece.size(), length),
-                     .peer = peer.rank};
+      return Failure{
+          .code = Code::protocol,
+          .remedy = Remedy::abort_group,
+          .what = fmt::format("rank {} posted a block of {} bytes in a reduction where one of {} belongs: the ranks make different calls",
+                              peer.rank.value(), piece.size(), length),
+          .peer = peer.rank};
     }
     return piece;
   }
@@ -734,9 +778,9 @@ class Lanes::State {
   // Kept between calls, so that a call allocates nothing.
   std::vector<Stream> streams_;
   std::size_t streams_used_ = 0;
-  Cursor<ReceivePiece> own_;             // what this rank gives itself, out of the slots of
-  const Stream* own_stream_ = nullptr;   // this
-  bool streaming_ = false;               // past the caches
+  Cursor<ReceivePiece> own_;            // what this rank gives itself, out of the slots of
+  const Stream* own_stream_ = nullptr;  // this
+  bool streaming_ = false;              // past the caches
   std::vector<const std::byte*> inputs_;
 };
 
@@ -765,7 +809,8 @@ Result<void> Lanes::share(const SharedBuffer& buffer) { return state_->share(buf
 bool Lanes::attached(Rank peer) const { return state_->attached(peer); }
 void Lanes::lose(Rank peer) noexcept { state_->lose(peer); }
 void Lanes::end() noexcept { state_->end(); }
-Result<void> Lanes::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
+Result<void> Lanes::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                             Duration limit) {
   return state_->exchange(sends, receives, whom, limit);
 }
 Result<void> Lanes::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {

@@ -8,8 +8,8 @@
 
 #include <elrun/process_group.hpp>
 
-#include "lib/comm/label.hpp"
 #include "lib/base/fd.hpp"
+#include "lib/comm/label.hpp"
 
 namespace elrun::inline v0 {
 

@@ -18,10 +18,14 @@ struct Shown {
 
 }  // namespace
 
-Result<void> LentBuffers::share(const std::shared_ptr<const void>& owner, const SharedMemory& memory, const std::function<Result<void>(std::span<const std::byte> words, int file)>& show) {
+Result<void> LentBuffers::share(const std::shared_ptr<const void>& owner, const SharedMemory& memory,
+                                const std::function<Result<void>(std::span<const std::byte> words, int file)>& show) {
   std::erase_if(buffers_, [](const Buffer& each) { return each.owner.expired(); });
   if (std::ranges::any_of(buffers_, [&](const Buffer& each) { return each.owner.lock() == owner; })) return {};
-  if (shown_ == shared_max) return Failure{.code = Code::exhausted, .remedy = Remedy::fix_config, .what = fmt::format("this group was shown {} shared buffers already", shared_max)};
+  if (shown_ == shared_max)
+    return Failure{.code = Code::exhausted,
+                   .remedy = Remedy::fix_config,
+                   .what = fmt::format("this group was shown {} shared buffers already", shared_max)};
   ELRUN_TRY_ASSIGN(const Fd file, memory.for_reading());
   const Shown words{.number = ++shown_, .size = memory.size()};
   ELRUN_TRY(show(std::as_bytes(std::span{&words, 1}), file.get()));
@@ -46,10 +50,14 @@ Result<const SharedMemory*> ShownBuffers::find(std::uint64_t number) {
     std::array<Fd, 1> file;
     const auto came = receive_with(post_.get(), std::as_writable_bytes(std::span{&words, 1}), file);
     if (!came.ok() || !file[0] || views_.size() == shared_max) {
-      return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", whose_.value()), .peer = whose_};
+      return Failure{.code = Code::protocol,
+                     .remedy = Remedy::abort_group,
+                     .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", whose_.value()),
+                     .peer = whose_};
     }
     // One that is passed over may be gone already.
-    auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size}, words.number == number ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
+    auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size},
+                                   words.number == number ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
     if (!view.ok()) {
       Failure failure = std::move(view).failure();
       failure.what = fmt::format("a buffer that rank {} shares: {}", whose_.value(), failure.what);

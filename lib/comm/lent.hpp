@@ -29,7 +29,8 @@ struct LentPlace {
 class LentBuffers {
  public:
   /// `show` hands these words and this descriptor to every peer. Does nothing for a buffer that was shared before.
-  Result<void> share(const std::shared_ptr<const void>& owner, const SharedMemory& memory, const std::function<Result<void>(std::span<const std::byte> words, int file)>& show);
+  Result<void> share(const std::shared_ptr<const void>& owner, const SharedMemory& memory,
+                     const std::function<Result<void>(std::span<const std::byte> words, int file)>& show);
   [[nodiscard]] bool empty() const { return buffers_.empty(); }
   /// Nothing where it does not lie in a buffer that is still there, or is too small to be worth it.
   [[nodiscard]] std::optional<LentPlace> place_of(std::span<const std::byte> piece) const;

@@ -71,7 +71,9 @@ constexpr Bytes unread_max = 272_KiB;
 static_assert(2 * unread_max.value() > frame_payload_max.value() + frame_header_size && unread_max < frame_payload_max);
 
 /// Asio's own `transfer_all` goes to the system in steps of 64 KiB.
-constexpr auto everything = [](const ErrorCode& error, std::size_t) -> std::size_t { return error ? 0 : frame_payload_max.value() + frame_header_size; };
+constexpr auto everything = [](const ErrorCode& error, std::size_t) -> std::size_t {
+  return error ? 0 : frame_payload_max.value() + frame_header_size;
+};
 
 using SendPiece = std::span<const std::byte>;
 using ReceivePiece = std::span<std::byte>;
@@ -117,7 +119,17 @@ bool is_to_own_address(int socket) {
 class Mesh::State : public std::enable_shared_from_this<State> {
  public:
   State(const Place& place, Transport transport, const std::string& name, Duration connect)
-      : me_{place.membership}, key_{name.empty() ? place.key : hmac_sha256(place.key, as_bytes("group " + name))}, name_{name}, transport_{transport}, connect_deadline_{Deadline::after(clock_.now(), connect)}, peers_(me_.world.value()), timer_{loop_}, loss_timer_{loop_}, wire_timer_{loop_}, door_{loop_}, local_door_{loop_} {
+      : me_{place.membership},
+        key_{name.empty() ? place.key : hmac_sha256(place.key, as_bytes("group " + name))},
+        name_{name},
+        transport_{transport},
+        connect_deadline_{Deadline::after(clock_.now(), connect)},
+        peers_(me_.world.value()),
+        timer_{loop_},
+        loss_timer_{loop_},
+        wire_timer_{loop_},
+        door_{loop_},
+        local_door_{loop_} {
     std::uint64_t seed = 0;
     random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
     jitter_ = Rng{seed};
@@ -144,7 +156,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
         place += " " + name;
       }
     }
-    ELRUN_TRY_ASSIGN(const auto places, session.store().all_gather("elrun/comm/addresses" + (name_.empty() ? name_ : "/" + name_), me_.rank, me_.world, as_bytes(place), connect_deadline_));
+    ELRUN_TRY_ASSIGN(const auto places, session.store().all_gather("elrun/comm/addresses" + (name_.empty() ? name_ : "/" + name_), me_.rank,
+                                                                   me_.world, as_bytes(place), connect_deadline_));
     std::vector<Rank> local;
     for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) {
       const std::string text{as_text(places[rank]).substr(0, 450)};
@@ -152,7 +165,10 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       char host[257] = "", its_boot[41] = "", name[65] = "";
       const int told = std::sscanf(text.c_str(), "%u %256s %40s %64s", &port, host, its_boot, name);
       if (told < 2 || port == 0 || port > 65535) {
-        return Failure{.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("rank {} told no address: \"{}\"", rank, text), .peer = Rank{rank}};
+        return Failure{.code = Code::protocol,
+                       .remedy = Remedy::abort_group,
+                       .what = fmt::format("rank {} told no address: \"{}\"", rank, text),
+                       .peer = Rank{rank}};
       }
       peers_[rank].same_boot = told >= 3 && !boot.empty() && its_boot == boot;
       const bool shares_memory = peers_[rank].same_boot && told == 4;
@@ -169,9 +185,10 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       if (made.ok()) lanes_ = std::move(*made);
       else no_lanes_ = made.failure().what;
     }
-    asio::post(loop_, [this, listener = std::make_shared<Fd>(std::move(listener)), beside = std::make_shared<Fd>(std::move(local_listener))] {
-      begin_connecting(std::move(*listener), std::move(*beside));
-    });
+    asio::post(loop_,
+               [this, listener = std::make_shared<Fd>(std::move(listener)), beside = std::make_shared<Fd>(std::move(local_listener))] {
+                 begin_connecting(std::move(*listener), std::move(*beside));
+               });
     thread_ = quiet_thread([self = shared_from_this()] { self->loop_.run(); });
     std::unique_lock lock{mutex_};
     changed_.wait(lock, [&] { return connected_ || failure_; });  // the loop keeps the deadline
@@ -185,9 +202,11 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     thread_.join();
   }
 
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit, const std::function<void()>& meanwhile) {
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
+                        const std::function<void()>& meanwhile) {
     const auto part = [&](bool local) {
-      return std::ranges::any_of(peers_, [&](const Peer& peer) { return peer.rank != me_.rank && peer.shares == local && (!whom || peer.rank == *whom); });
+      return std::ranges::any_of(
+          peers_, [&](const Peer& peer) { return peer.rank != me_.rank && peer.shares == local && (!whom || peer.rank == *whom); });
     };
     const bool by_memory = part(true), by_frames = part(false);
     const std::size_t me = me_.rank.value();
@@ -198,7 +217,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       call_done_ = !by_frames;
       call_succeeded_ = true;
     }
-    if (by_frames) asio::post(loop_, [this, sends, receives, whom, limit, label = callers_label_] { begin_call(sends, receives, whom, limit, label); });
+    if (by_frames)
+      asio::post(loop_, [this, sends, receives, whom, limit, label = callers_label_] { begin_call(sends, receives, whom, limit, label); });
     if (meanwhile) meanwhile();
     if (!thread_.joinable()) return {};  // a world of one moves nothing
     Result<void> through_memory;
@@ -256,22 +276,22 @@ class Mesh::State : public std::enable_shared_from_this<State> {
  private:
   struct Peer {
     Rank rank{};
-    SocketAddress address;                  // of lower ranks
+    SocketAddress address;                       // of lower ranks
     std::optional<SocketAddress> local_address;  // of those of this host, until it turns out to lead nowhere
-    bool same_boot = false;                 // it runs on this host
-    bool shares = false;                    // its bytes go through memory
-    bool checked = true;                    // frames for it have checksums
-    std::optional<StreamSocket> socket;     // once both have proved the key
-    std::string last_problem;               // why it is not connected yet
-    bool answers = false;                   // its host does: a connection was made, whoever took it
-    std::uint32_t unanswered = 0;           // looks in a row that found no answer to what was sent
-    std::optional<Failure> lost;            // it is gone; fatal only to calls that still need it
-    std::uint64_t call = 0;                 // number of the latest call with this peer
+    bool same_boot = false;                      // it runs on this host
+    bool shares = false;                         // its bytes go through memory
+    bool checked = true;                         // frames for it have checksums
+    std::optional<StreamSocket> socket;          // once both have proved the key
+    std::string last_problem;                    // why it is not connected yet
+    bool answers = false;                        // its host does: a connection was made, whoever took it
+    std::uint32_t unanswered = 0;                // looks in a row that found no answer to what was sent
+    std::optional<Failure> lost;                 // it is gone; fatal only to calls that still need it
+    std::uint64_t call = 0;                      // number of the latest call with this peer
 
     FrameHeaderBytes header_in{};
-    std::optional<FrameHeader> frame;       // whose payload is being read, or waits for its call
+    std::optional<FrameHeader> frame;  // whose payload is being read, or waits for its call
     std::uint32_t frame_left = 0, checksum = 0;
-    bool reading = false;                   // of payload
+    bool reading = false;  // of payload
     Cursor<ReceivePiece> in;
     std::uint64_t in_total = 0;
     std::array<ReceivePiece, pieces_max> in_pieces{};
@@ -328,7 +348,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     }
     return {.code = Code::deadline_passed,
             .remedy = Remedy::rejoin,
-            .what = fmt::format("not connected in time with {} of {} ranks: {}{}{}", missing.size(), peers_.size() - 1, list_ranks(missing), why.empty() ? "" : "; ", why),
+            .what = fmt::format("not connected in time with {} of {} ranks: {}{}{}", missing.size(), peers_.size() - 1, list_ranks(missing),
+                                why.empty() ? "" : "; ", why),
             .peer = missing.empty() ? std::nullopt : std::optional{missing.front()}};
   }
 
@@ -340,16 +361,21 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       if (peer.rank < me_.rank && !peer.socket && !peer.answers) silent.push_back(peer.rank);
     if (silent.empty()) return;
     const Peer& first = peers_[silent.front().value()];
-    fail(unreachable(first, fmt::format("no connection to {} in {} s{}{}", to_string(first.address), Timeouts{}.peer_silence / 1s, first.last_problem.empty() ? "" : ": ", first.last_problem) +
+    fail(unreachable(first, fmt::format("no connection to {} in {} s{}{}", to_string(first.address), Timeouts{}.peer_silence / 1s,
+                                        first.last_problem.empty() ? "" : ": ", first.last_problem) +
                                 (silent.size() > 1 ? "; nor to others: " + list_ranks(silent) : "")));
   }
 
   static Failure unreachable(const Peer& peer, const std::string& why) {
-    return {.code = Code::unreachable, .remedy = Remedy::rejoin, .what = fmt::format("rank {} cannot be reached: {}", peer.rank.value(), why), .peer = peer.rank};
+    return {.code = Code::unreachable,
+            .remedy = Remedy::rejoin,
+            .what = fmt::format("rank {} cannot be reached: {}", peer.rank.value(), why),
+            .peer = peer.rank};
   }
 
   StrangerHandle stranger(Fd fd, int family) {
-    auto handle = std::make_shared<Stranger>(Stranger{.socket = adopt(loop_, std::move(fd), family), .timer = asio::steady_timer{loop_}, .local = family == AF_UNIX});
+    auto handle = std::make_shared<Stranger>(
+        Stranger{.socket = adopt(loop_, std::move(fd), family), .timer = asio::steady_timer{loop_}, .local = family == AF_UNIX});
     handle->timer.expires_after(handshake_max);
     handle->timer.async_wait([handle](const ErrorCode& error) {
       ErrorCode ignored;
@@ -455,10 +481,13 @@ class Mesh::State : public std::enable_shared_from_this<State> {
         if (over_) return dismiss(host);
         if (cut) return redial(host, peer, "it closed the connection without an answer: it knows another generation, or has another key");
         std::ranges::copy(ByteSpan{host->answer}.first(host->nonce.size()), host->nonce.begin());
-        if (!equal_constant_time(ByteSpan{host->answer}.subspan(host->nonce.size()), proof_of(Role::listener, key_, host->said, host->nonce))) {
+        if (!equal_constant_time(ByteSpan{host->answer}.subspan(host->nonce.size()),
+                                 proof_of(Role::listener, key_, host->said, host->nonce))) {
           dismiss(host);
-          return fail({.code = Code::refused, .remedy = Remedy::abort_group,
-                       .what = fmt::format("who answers as rank {} at {} does not have this generation's key", peer.rank.value(), to_string(peer.address)),
+          return fail({.code = Code::refused,
+                       .remedy = Remedy::abort_group,
+                       .what = fmt::format("who answers as rank {} at {} does not have this generation's key", peer.rank.value(),
+                                           to_string(peer.address)),
                        .peer = peer.rank});
         }
         const Sha256 proof = proof_of(Role::dialer, key_, host->said, host->nonce);
@@ -480,7 +509,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   void dial_later(Peer& peer, std::string why) {
     peer.last_problem = std::move(why);
-    const auto timer = std::make_shared<asio::steady_timer>(loop_, Duration{static_cast<Duration::rep>(jitter_.below(redial_most / 1ns)) + 1});
+    const auto timer =
+        std::make_shared<asio::steady_timer>(loop_, Duration{static_cast<Duration::rep>(jitter_.below(redial_most / 1ns)) + 1});
     timer->async_wait([this, timer, &peer](const ErrorCode& error) {
       if (!error && !over_) dial(peer);
     });
@@ -492,7 +522,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     const auto offer = lanes_ ? lanes_->offer(peer.rank) : Lanes::Offer{};
     const MemoryOffer words{.size = offer.size.value()};
     const std::array<int, 3> files{offer.region, offer.bell, offer.post};
-    if (!send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}), std::span{files}.first(lanes_ ? files.size() : 0)).ok()) {
+    if (!send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}), std::span{files}.first(lanes_ ? files.size() : 0))
+             .ok()) {
       return part(proved, peer, "it closed the connection");
     }
     proved->socket->async_wait(StreamSocket::wait_read, [this, proved, &peer](const ErrorCode& error) {
@@ -505,7 +536,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   void look_at_memory(const StrangerHandle& proved, Peer& peer) {
     MemoryOffer words;
     std::array<Fd, 3> files;
-    if (!receive_with(proved->socket->native_handle(), std::as_writable_bytes(std::span{&words, 1}), files).ok() || words.magic != MemoryOffer{}.magic) {
+    if (!receive_with(proved->socket->native_handle(), std::as_writable_bytes(std::span{&words, 1}), files).ok() ||
+        words.magic != MemoryOffer{}.magic) {
       return part(proved, peer, "it offered no memory, as a rank of this host would");
     }
     if (!lanes_) {
@@ -539,11 +571,13 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   void admit(Peer& peer, const StrangerHandle& proved) {
     if (transport_ == Transport::shm && !peer.shares) {
-      return fail({.code = Code::not_permitted,
-                   .remedy = Remedy::fix_config,
-                   .what = fmt::format("rank {} is not to be reached through shared memory{}{}; ELRUN_TRANSPORT=auto takes TCP where it is not", peer.rank.value(),
-                                       peer.last_problem.empty() ? ": it is of another host, or was told to use TCP" : ": ", peer.last_problem),
-                   .peer = peer.rank});
+      return fail(
+          {.code = Code::not_permitted,
+           .remedy = Remedy::fix_config,
+           .what = fmt::format("rank {} is not to be reached through shared memory{}{}; ELRUN_TRANSPORT=auto takes TCP where it is not",
+                               peer.rank.value(), peer.last_problem.empty() ? ": it is of another host, or was told to use TCP" : ": ",
+                               peer.last_problem),
+           .peer = peer.rank});
     }
     strangers_.erase(proved);
     proved->timer.cancel();
@@ -572,7 +606,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   // --- calls ---
 
-  void begin_call(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit, const CallLabel& label) {
+  void begin_call(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
+                  const CallLabel& label) {
     if (over_) return end_call(false);
     label_ = label;
     calling_ = true;
@@ -651,7 +686,9 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       if (error) return lose(peer, error);
       auto frame = decode_frame_header(peer.header_in, me_.generation);
       if (!frame.ok()) return fail(of_peer(peer, frame.failure()));
-      if (peer.shares) return fail(of_peer(peer, {.code = Code::protocol, .remedy = Remedy::abort_group, .what = "a frame, though its bytes go through memory"}));
+      if (peer.shares)
+        return fail(
+            of_peer(peer, {.code = Code::protocol, .remedy = Remedy::abort_group, .what = "a frame, though its bytes go through memory"}));
       peer.frame = *frame;
       peer.frame_left = frame->length;
       peer.checksum = 0;
@@ -666,13 +703,15 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     const bool wanted = !peer.in.done();
     const std::uint64_t call = call_of(frame.call);
     if (call > peer.call && !wanted) return;  // the peer is ahead: its bytes wait in the socket
-    if (const std::uint16_t theirs = label_of(frame.call); theirs != label_.number) return fail(differing_labels(peer.rank, theirs, label_));
+    if (const std::uint16_t theirs = label_of(frame.call); theirs != label_.number)
+      return fail(differing_labels(peer.rank, theirs, label_));
     if (!wanted || call != peer.call || frame.total != peer.in_total || frame.length > peer.in.left()) {
-      return fail({.code = Code::protocol,
-                   .remedy = Remedy::abort_group,
-                   .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls", peer.rank.value(),
-                                       frame.total, call, wanted ? peer.in_total : 0, peer.call),
-                   .peer = peer.rank});
+      return fail(
+          {.code = Code::protocol,
+           .remedy = Remedy::abort_group,
+           .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls",
+                               peer.rank.value(), frame.total, call, wanted ? peer.in_total : 0, peer.call),
+           .peer = peer.rank});
     }
     peer.reading = true;
     read_payload(peer);
@@ -682,21 +721,25 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     const std::span<ReceivePiece> pieces = peer.in.take(peer.frame_left, peer.in_pieces);
     std::array<asio::mutable_buffer, pieces_max> buffers;
     std::ranges::transform(pieces, buffers.begin(), [](ReceivePiece piece) { return asio::buffer(piece.data(), piece.size()); });
-    asio::async_read(*peer.socket, Buffers<asio::mutable_buffer>{buffers, pieces.size()}, everything, [this, &peer, pieces](const ErrorCode& error, std::size_t count) {
-      if (over_) return;
-      if (error) return lose(peer, error);
-      if (peer.frame->checked) peer.checksum = checksum_of(pieces, peer.checksum);
-      peer.frame_left -= static_cast<std::uint32_t>(count);
-      if (peer.frame_left > 0) return read_payload(peer);
-      if (peer.checksum != peer.frame->checksum) {
-        return fail({.code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("bytes from rank {} do not match their checksum", peer.rank.value()), .peer = peer.rank});
-      }
-      peer.frame.reset();
-      peer.reading = false;
-      const bool done = peer.in.done();
-      read_header(peer);
-      if (done) close_side();
-    });
+    asio::async_read(*peer.socket, Buffers<asio::mutable_buffer>{buffers, pieces.size()}, everything,
+                     [this, &peer, pieces](const ErrorCode& error, std::size_t count) {
+                       if (over_) return;
+                       if (error) return lose(peer, error);
+                       if (peer.frame->checked) peer.checksum = checksum_of(pieces, peer.checksum);
+                       peer.frame_left -= static_cast<std::uint32_t>(count);
+                       if (peer.frame_left > 0) return read_payload(peer);
+                       if (peer.checksum != peer.frame->checksum) {
+                         return fail({.code = Code::protocol,
+                                      .remedy = Remedy::abort_group,
+                                      .what = fmt::format("bytes from rank {} do not match their checksum", peer.rank.value()),
+                                      .peer = peer.rank});
+                       }
+                       peer.frame.reset();
+                       peer.reading = false;
+                       const bool done = peer.in.done();
+                       read_header(peer);
+                       if (done) close_side();
+                     });
   }
 
   // --- the writing side ---
@@ -716,13 +759,14 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     std::array<asio::const_buffer, pieces_max> buffers;
     buffers[0] = asio::buffer(peer.header_out);
     std::ranges::transform(pieces, buffers.begin() + 1, [](SendPiece piece) { return asio::buffer(piece.data(), piece.size()); });
-    asio::async_write(*peer.socket, Buffers<asio::const_buffer>{buffers, pieces.size() + 1}, everything, [this, &peer](const ErrorCode& error, std::size_t) {
-      if (over_) return;
-      if (error) return lose(peer, error);
-      peer.sending = false;
-      if (peer.out.done()) close_side();
-      else write_frame(peer);
-    });
+    asio::async_write(*peer.socket, Buffers<asio::const_buffer>{buffers, pieces.size() + 1}, everything,
+                      [this, &peer](const ErrorCode& error, std::size_t) {
+                        if (over_) return;
+                        if (error) return lose(peer, error);
+                        peer.sending = false;
+                        if (peer.out.done()) close_side();
+                        else write_frame(peer);
+                      });
   }
 
   /// Asio copies buffer sequences by value; this one has its own room.
@@ -770,13 +814,15 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   /// A peer that has delivered what it owes may leave: only who still needs it fails.
   void lose(Peer& peer, const ErrorCode& error) {
     const bool in_order = error == asio::error::eof;
-    if (!peer.lost && (error == asio::error::timed_out || error == asio::error::host_unreachable || error == asio::error::network_unreachable)) {
+    if (!peer.lost &&
+        (error == asio::error::timed_out || error == asio::error::host_unreachable || error == asio::error::network_unreachable)) {
       peer.lost = unreachable(peer, fmt::format("its host answered nothing for {} s", Timeouts{}.peer_silence / 1s));
     } else if (!peer.lost) {
-      peer.lost = Failure{.code = Code::peer_lost,
-                          .remedy = Remedy::rejoin,
-                          .what = fmt::format("rank {} is gone: {}", peer.rank.value(), in_order ? "it closed the connection" : error.message()),
-                          .peer = peer.rank};
+      peer.lost =
+          Failure{.code = Code::peer_lost,
+                  .remedy = Remedy::rejoin,
+                  .what = fmt::format("rank {} is gone: {}", peer.rank.value(), in_order ? "it closed the connection" : error.message()),
+                  .peer = peer.rank};
     }
     if (!first_lost_) first_lost_ = peer.lost;
     if (peer.shares) lanes_->lose(peer.rank);
@@ -889,10 +935,13 @@ Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, Transport transport, 
 
 Result<void> Mesh::check_owner() const {
   if (::getpid() == owner_) return {};
-  return Failure{.code = Code::refused, .remedy = Remedy::exit_process, .what = fmt::format("this process was forked from worker {} and has no process group", owner_)};
+  return Failure{.code = Code::refused,
+                 .remedy = Remedy::exit_process,
+                 .what = fmt::format("this process was forked from worker {} and has no process group", owner_)};
 }
 
-Result<void> Mesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit, const std::function<void()>& meanwhile) {
+Result<void> Mesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                            Duration limit, const std::function<void()>& meanwhile) {
   ELRUN_TRY(check_owner());
   return state_->exchange(sends, receives, whom, limit, meanwhile);
 }

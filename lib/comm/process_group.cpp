@@ -23,11 +23,11 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr Bytes scratch_max = 16_MiB;              // for the blocks of all peers together, in a reduction
-constexpr Bytes block_max = 512_KiB;               // of one peer: large enough to fill a link, small enough to overlap rounds
-constexpr Bytes block_least = 256_KiB;             // below, a round's own cost counts
-constexpr std::uint64_t rounds_wanted = 4;         // so that blocks travel while others are folded, also in small calls
-constexpr std::uint64_t gather_whole_max = 16384;  // bytes of all ranks: below it one round is worth more than fewer bytes
+constexpr Bytes scratch_max = 16_MiB;                 // for the blocks of all peers together, in a reduction
+constexpr Bytes block_max = 512_KiB;                  // of one peer: large enough to fill a link, small enough to overlap rounds
+constexpr Bytes block_least = 256_KiB;                // below, a round's own cost counts
+constexpr std::uint64_t rounds_wanted = 4;            // so that blocks travel while others are folded, also in small calls
+constexpr std::uint64_t gather_whole_max = 16384;     // bytes of all ranks: below it one round is worth more than fewer bytes
 constexpr std::uint64_t scatter_first_min = 1 << 20;  // bytes from which a broadcast is cut among the ranks
 
 /// The session of a group that has a part of its ranks, while that group joins.
@@ -56,8 +56,16 @@ void tell_unreachable(Session& session, Failure why, const std::vector<Rank>& me
 class ProcessGroup::Impl {
  public:
   /// `members`: of a part, the ranks in the session's world of its own ranks.
-  Impl(Session& session, const Membership& membership, const GroupOptions& options, std::unique_ptr<Mesh> mesh, std::vector<Rank> members = {})
-      : session_{session}, membership_{membership}, options_{options}, mesh_{std::move(mesh)}, members_{std::move(members)}, sends_(world()), receives_(world()), calls_{std::make_unique<CallQueue>()} {}
+  Impl(Session& session, const Membership& membership, const GroupOptions& options, std::unique_ptr<Mesh> mesh,
+       std::vector<Rank> members = {})
+      : session_{session},
+        membership_{membership},
+        options_{options},
+        mesh_{std::move(mesh)},
+        members_{std::move(members)},
+        sends_(world()),
+        receives_(world()),
+        calls_{std::make_unique<CallQueue>()} {}
 
   ~Impl() {
     if (!calls_->started()) return;
@@ -65,7 +73,8 @@ class ProcessGroup::Impl {
       (void)calls_.release();
       return;
     }
-    mesh_->revoke({.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was given up while calls were under way"});
+    mesh_->revoke(
+        {.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was given up while calls were under way"});
   }
 
   CallQueue& calls() { return *calls_; }
@@ -79,10 +88,14 @@ class ProcessGroup::Impl {
 
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom = {}) {
     if (sends.size() != world() || receives.size() != world()) {
-      return invalid(fmt::format("an exchange needs one list per rank: {} to send and {} to receive in a world of {}", sends.size(), receives.size(), world()));
+      return invalid(fmt::format("an exchange needs one list per rank: {} to send and {} to receive in a world of {}", sends.size(),
+                                 receives.size(), world()));
     }
-    const std::uint64_t given = Cursor<std::span<const std::byte>>{sends[me()]}.left(), taken = Cursor<std::span<std::byte>>{receives[me()]}.left();
-    if (given != taken) return Failure{Code::protocol, Remedy::abort_group, fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken)};
+    const std::uint64_t given = Cursor<std::span<const std::byte>>{sends[me()]}.left(),
+                        taken = Cursor<std::span<std::byte>>{receives[me()]}.left();
+    if (given != taken)
+      return Failure{Code::protocol, Remedy::abort_group,
+                     fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken)};
     return told(mesh_->exchange(sends, receives, whom, collective_.load(std::memory_order_relaxed)));
   }
 
@@ -100,7 +113,8 @@ class ProcessGroup::Impl {
 
   Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out) {
     if (in.size() != out.size() || in.size() % world() != 0) {
-      return invalid(fmt::format("all_to_all of {} bytes into {} bytes among {} ranks: both are equal, in equal parts", in.size(), out.size(), world()));
+      return invalid(fmt::format("all_to_all of {} bytes into {} bytes among {} ranks: both are equal, in equal parts", in.size(),
+                                 out.size(), world()));
     }
     const std::size_t part = in.size() / world();
     clear();
@@ -118,7 +132,8 @@ class ProcessGroup::Impl {
     const bool from_me = root == membership_.rank;
     clear();
     if (data.size() < scatter_first_min || world() == 2 || mesh_->all_local()) {  // memory is read by everybody at the same time
-      for (std::uint32_t r = 0; r < world() && from_me; ++r) if (r != me()) sends_[r].push_back(data);
+      for (std::uint32_t r = 0; r < world() && from_me; ++r)
+        if (r != me()) sends_[r].push_back(data);
       if (!from_me) receives_[root.value()].push_back(data);
       return exchange(sends_, receives_);
     }
@@ -126,7 +141,8 @@ class ProcessGroup::Impl {
       const Range range = part_of(Rank{r}, membership_.world, data.size());
       return data.subspan(range.begin, range.size());
     };
-    for (std::uint32_t r = 0; r < world() && from_me; ++r) if (r != me()) sends_[r].push_back(part(r));
+    for (std::uint32_t r = 0; r < world() && from_me; ++r)
+      if (r != me()) sends_[r].push_back(part(r));
     if (!from_me) receives_[root.value()].push_back(part(me()));
     ELRUN_TRY(exchange(sends_, receives_));
     clear();
@@ -165,7 +181,8 @@ class ProcessGroup::Impl {
     for (const Rank member : members) whole.push_back(members_.empty() ? member : members_[member.value()]);
     auto mesh = Mesh::join(part, options.transport, options.name, options.connect);
     if (!mesh.ok()) return tell_unreachable(session_, mesh.failure(), whole), std::move(mesh).failure();
-    return std::optional{ProcessGroup{std::make_unique<Impl>(session_, part.place().membership, options, std::move(*mesh), std::move(whole))}};
+    return std::optional{
+        ProcessGroup{std::make_unique<Impl>(session_, part.place().membership, options, std::move(*mesh), std::move(whole))}};
   }
 
   Result<void> barrier() {
@@ -217,7 +234,8 @@ class ProcessGroup::Impl {
     if (mesh_->all_local()) return mesh_->reduce(in, out, count, type, op, gather, collective_.load(std::memory_order_relaxed));
     const std::size_t width = size_of(type);
     const std::uint64_t part = count * width / world();
-    const std::uint64_t most = std::min(block_max.value(), scratch_max.value() / (2 * world())), few = std::max(part / rounds_wanted, block_least.value());
+    const std::uint64_t most = std::min(block_max.value(), scratch_max.value() / (2 * world())),
+                        few = std::max(part / rounds_wanted, block_least.value());
     const std::uint64_t block = std::max<std::uint64_t>(1, std::min(most, few) / width);
     const ReduceSchedule schedule{membership_.world, count, block};
     const std::uint64_t rounds = schedule.rounds();
@@ -233,7 +251,9 @@ class ProcessGroup::Impl {
     };
     for (std::uint64_t round = 0; round < rounds + (gather ? 2 : 1); ++round) {
       const bool brings = round < rounds, returns = gather && round > 1;
-      const auto fold_last = [&] { if (round > 0) fold(round - 1); };
+      const auto fold_last = [&] {
+        if (round > 0) fold(round - 1);
+      };
       if (!brings && !returns) {
         fold_last();
         continue;
@@ -241,7 +261,9 @@ class ProcessGroup::Impl {
       clear();
       for (std::uint32_t r = 0; r < world(); ++r) {
         if (r == me()) continue;
-        const auto give = [&](const std::byte* from, Range range) { sends_[r].push_back({from + range.begin * width, range.size() * width}); };
+        const auto give = [&](const std::byte* from, Range range) {
+          sends_[r].push_back({from + range.begin * width, range.size() * width});
+        };
         if (brings) {
           give(in, schedule.folded(Rank{r}, round));
           receives_[r].push_back({room(round, r), schedule.folded(membership_.rank, round).size() * width});
@@ -275,7 +297,8 @@ class ProcessGroup::Impl {
 
 Result<ProcessGroup> ProcessGroup::join(Session& session, const GroupOptions& options) {
   const char* const variable = std::getenv("ELRUN_TRANSPORT");
-  ELRUN_TRY_ASSIGN(const Transport transport, choose_transport(options.transport, variable == nullptr ? std::nullopt : std::optional<std::string>{variable}));
+  ELRUN_TRY_ASSIGN(const Transport transport,
+                   choose_transport(options.transport, variable == nullptr ? std::nullopt : std::optional<std::string>{variable}));
   auto mesh = Mesh::join(session, transport, options.name, options.connect);
   if (!mesh.ok()) return tell_unreachable(session, mesh.failure(), {}), std::move(mesh).failure();
   GroupOptions chosen = options;
@@ -307,11 +330,11 @@ Result<std::optional<ProcessGroup>> ProcessGroup::split(std::optional<std::uint3
 }
 
 // Each call in its two forms: in turn, and begun. `impl` stays where it is when the group is moved.
-#define ELRUN_GROUP_CALL(name, parameters, ...)                                                            \
-  Result<void> ProcessGroup::name parameters {                                                             \
+#define ELRUN_GROUP_CALL(name, parameters, ...)                                                             \
+  Result<void> ProcessGroup::name parameters {                                                              \
     return impl_->calls().in_turn([=, impl = impl_.get()]() -> Result<void> { return impl->__VA_ARGS__; }); \
-  }                                                                                                        \
-  Work ProcessGroup::name##_async parameters {                                                             \
+  }                                                                                                         \
+  Work ProcessGroup::name##_async parameters {                                                              \
     return impl_->calls().begin([=, impl = impl_.get()]() -> Result<void> { return impl->__VA_ARGS__; });   \
   }
 ELRUN_GROUP_CALL(all_gather, (std::span<const std::byte> in, std::span<std::byte> out), all_gather(in, out))
@@ -321,7 +344,8 @@ ELRUN_GROUP_CALL(send, (std::span<const std::byte> data, Rank to), between(data,
 ELRUN_GROUP_CALL(receive, (std::span<std::byte> data, Rank from), between({}, data, from))
 ELRUN_GROUP_CALL(barrier, (), barrier())
 ELRUN_GROUP_CALL(exchange, (std::span<const SendList> sends, std::span<const ReceiveList> receives), exchange(sends, receives))
-ELRUN_GROUP_CALL(all_reduce, (void* data, std::size_t count, DType type, ReduceOp op), all_reduce(static_cast<std::byte*>(data), count, type, op))
+ELRUN_GROUP_CALL(all_reduce, (void* data, std::size_t count, DType type, ReduceOp op),
+                 all_reduce(static_cast<std::byte*>(data), count, type, op))
 ELRUN_GROUP_CALL(reduce_scatter, (const void* in, std::size_t in_count, void* out, std::size_t out_count, DType type, ReduceOp op),
                  reduce_scatter(static_cast<const std::byte*>(in), in_count, static_cast<std::byte*>(out), out_count, type, op))
 #undef ELRUN_GROUP_CALL

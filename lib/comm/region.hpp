@@ -12,7 +12,7 @@ namespace elrun::inline v0 {
 constexpr std::uint64_t region_magic = 0x3230'454e'414c'4c45;  // "ELLANE02": the last two digits are the version
 constexpr std::size_t line = 64;                               // words of two writers, or of two readers, share none
 constexpr std::size_t page = 4096;
-constexpr std::size_t chunks_max = 16;                         // under way in one lane
+constexpr std::size_t chunks_max = 16;  // under way in one lane
 
 struct Chunk {
   std::uint64_t call = 0, total = 0;     // which call between the two, and how many bytes its payload has
@@ -34,7 +34,9 @@ struct alignas(page) RegionHeader {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 inline std::size_t slots_offset(std::size_t local) { return (sizeof(RegionHeader) + local * sizeof(Lane) + page - 1) / page * page; }
-inline Lane* lane_at(std::byte* region, std::size_t index) { return reinterpret_cast<Lane*>(region + sizeof(RegionHeader) + index * sizeof(Lane)); }
+inline Lane* lane_at(std::byte* region, std::size_t index) {
+  return reinterpret_cast<Lane*>(region + sizeof(RegionHeader) + index * sizeof(Lane));
+}
 
 /// What stands before it is read and written before what follows, for other processes too. (The language's own fence is not known
 /// to the thread sanitizer, and this one is asked for rarely.)

@@ -20,9 +20,10 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t descriptors_max = 4;      // in one message
-constexpr std::size_t pages_at_once = 1 << 20;  // asked for between two signals: where one ends a call (before Linux 6.18), nothing is kept of it
-constexpr int interruptions_max = 1000;         // of one such piece
+constexpr std::size_t descriptors_max = 4;  // in one message
+constexpr std::size_t pages_at_once =
+    1 << 20;                             // asked for between two signals: where one ends a call (before Linux 6.18), nothing is kept of it
+constexpr int interruptions_max = 1000;  // of one such piece
 
 Result<std::span<std::byte>> map(int file, std::size_t size, int protection, int pages = MAP_POPULATE) {
   void* const at = ::mmap(nullptr, size, protection, MAP_SHARED | pages, file, 0);
@@ -71,7 +72,8 @@ Result<SharedMemory> SharedMemory::make(Bytes size, bool returnable) {
   ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ | PROT_WRITE));
   SharedMemory memory{std::move(file), bytes};
   if (::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return from_errno(errno, "seal shared memory");
-  if (!returnable) (void)::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);  // older kernels do not have it: there a reader's honesty is all
+  if (!returnable)
+    (void)::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);  // older kernels do not have it: there a reader's honesty is all
   if (::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_SEAL) != 0) return from_errno(errno, "seal shared memory");
   return memory;
 }

@@ -14,13 +14,9 @@
 namespace elrun::inline v0 {
 namespace {
 
-std::span<const unsigned char> as_chars(ByteSpan bytes) {
-  return {reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
-}
+std::span<const unsigned char> as_chars(ByteSpan bytes) { return {reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()}; }
 
-std::uint64_t hash_of(ByteSpan bytes) {
-  return mix_sum(bytes, 0, 0) + Mix{}(bytes.size(), ~std::uint64_t{0});
-}
+std::uint64_t hash_of(ByteSpan bytes) { return mix_sum(bytes, 0, 0) + Mix{}(bytes.size(), ~std::uint64_t{0}); }
 
 }  // namespace
 
@@ -88,9 +84,10 @@ Result<TextFile> TextFile::open(const std::string& path, std::uint64_t context) 
   if (context == 0) return invalid("a context of 0: a sample of a text has at least one byte to look at");
   ELRUN_TRY_ASSIGN(MappedFile file, MappedFile::open(path, "name a text that this user can read, on every node"));
   if (file.bytes().size() <= context)
-    return invalid(fmt::format("'{}' has {} bytes: one sample with a context of {} needs at least {}; name a longer text or "
-                               "take a shorter context",
-                               path, file.bytes().size(), context, context + 1));
+    return invalid(
+        fmt::format("'{}' has {} bytes: one sample with a context of {} needs at least {}; name a longer text or "
+                    "take a shorter context",
+                    path, file.bytes().size(), context, context + 1));
   return TextFile{std::make_unique<Impl>(Impl{std::move(file)}), context};
 }
 

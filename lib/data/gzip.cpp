@@ -73,15 +73,13 @@ Result<ByteVector> gunzip_head(ByteSpan packed, std::size_t count, std::string_v
 }
 
 Result<ByteVector> gunzip(ByteSpan packed, std::size_t size, std::string_view name) {
-  if (size / ratio_max > packed.size())
-    return corrupt(name, fmt::format("cannot hold the {} bytes that its header speaks of", size));
+  if (size / ratio_max > packed.size()) return corrupt(name, fmt::format("cannot hold the {} bytes that its header speaks of", size));
   ByteVector out(size + 1);  // one more, to see what is too much and to read the checksum at the end
   std::size_t done = 0;
   Inflate inflate{packed};
   if (inflate.fill(out, done) == Inflate::End::broken) return corrupt(name, "is no gzip file, or a damaged one");
   if (done > size) return corrupt(name, fmt::format("unpacks to more than the {} bytes that its header speaks of", size));
-  if (done < size || !inflate.complete())
-    return corrupt(name, fmt::format("is cut short: {} of {} bytes can be unpacked", done, size));
+  if (done < size || !inflate.complete()) return corrupt(name, fmt::format("is cut short: {} of {} bytes can be unpacked", done, size));
   out.resize(size);
   return out;
 }

@@ -16,15 +16,14 @@ Failure corrupt(std::string_view name, std::string_view why) {
 Result<IdxHeader> parse_idx_header(ByteSpan head, std::string_view name) {
   const auto byte = [&](std::size_t i) { return std::to_integer<unsigned>(head[i]); };
   if (head.size() < 4 || byte(0) != 0 || byte(1) != 0)
-    return corrupt(name, "is no idx file: it does not begin with two zero bytes, a type and a number of extents; name one, "
-                         "plain or .gz");
+    return corrupt(name,
+                   "is no idx file: it does not begin with two zero bytes, a type and a number of extents; name one, "
+                   "plain or .gz");
   if (byte(2) != unsigned_bytes)
-    return corrupt(name, fmt::format("has elements of idx type 0x{:02x}; only unsigned bytes, 0x08, are read: write it so",
-                                     byte(2)));
+    return corrupt(name, fmt::format("has elements of idx type 0x{:02x}; only unsigned bytes, 0x08, are read: write it so", byte(2)));
   const std::size_t extents = byte(3);
   if (extents == 0 || extents > idx_extents_max)
-    return corrupt(name, fmt::format("has {} extents, and 1 to {} are read: get the file again, or write it so", extents,
-                                     idx_extents_max));
+    return corrupt(name, fmt::format("has {} extents, and 1 to {} are read: get the file again, or write it so", extents, idx_extents_max));
   IdxHeader header{.size = 4 + 4 * extents, .content = 1};
   if (head.size() < header.size)
     return corrupt(name, fmt::format("ends within its header, after {} bytes; get the file again", head.size()));

@@ -17,8 +17,8 @@ constexpr std::uint64_t idx_bytes_max = std::uint64_t{1} << 40;
 
 struct IdxHeader {
   Shape shape;
-  std::size_t size = 0;         ///< Of the header itself.
-  std::uint64_t content = 0;    ///< Bytes that follow it.
+  std::size_t size = 0;       ///< Of the header itself.
+  std::uint64_t content = 0;  ///< Bytes that follow it.
 };
 
 /// From the first bytes of a file, at least `idx_header_max` of them where there are as many.

@@ -26,8 +26,8 @@ struct Buffer {
   State state = State::free;
   BatchLoader::Ids ids;
   std::span<std::byte> memory;
-  std::uint64_t turn = 0;          // the order of what is queued
-  std::exception_ptr failure;      // of a fetch, for the get that asks for it
+  std::uint64_t turn = 0;      // the order of what is queued
+  std::exception_ptr failure;  // of a fetch, for the get that asks for it
 };
 
 bool same(std::span<const std::uint64_t> a, std::span<const std::uint64_t> b) { return std::ranges::equal(a, b); }
@@ -38,14 +38,13 @@ class BatchLoader::Impl {
  public:
   Impl(const Options& options, Fetch fetch, Next next)
       : item_bytes_{options.item_bytes}, ahead_{options.ahead}, fetch_{std::move(fetch)}, next_{std::move(next)} {
-    if (item_bytes_ == 0 || options.items_max == 0 || ahead_ > ahead_max ||
-        options.items_max > bytes_max / item_bytes_ / (ahead_ + 2))
-      throw Error{invalid(fmt::format(
-          "a loader of {} items of {} bytes, {} batches ahead: items and bytes are at least 1, batches ahead at most {}, and "
-          "all memory together below 1 TiB",
-          options.items_max, item_bytes_, ahead_, ahead_max))};
+    if (item_bytes_ == 0 || options.items_max == 0 || ahead_ > ahead_max || options.items_max > bytes_max / item_bytes_ / (ahead_ + 2))
+      throw Error{invalid(
+          fmt::format("a loader of {} items of {} bytes, {} batches ahead: items and bytes are at least 1, batches ahead at most {}, and "
+                      "all memory together below 1 TiB",
+                      options.items_max, item_bytes_, ahead_, ahead_max))};
     const std::size_t each = (item_bytes_ * options.items_max + alignment - 1) / alignment * alignment;
-    memory_.reset(static_cast<std::byte*>(::operator new(each * (ahead_ + 2), std::align_val_t{alignment})));
+    memory_.reset(static_cast<std::byte*>(::operator new (each*(ahead_ + 2), std::align_val_t{alignment})));
     buffers_.resize(ahead_ + 2);
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
       buffers_[b].memory = {memory_.get() + b * each, item_bytes_ * options.items_max};
@@ -64,8 +63,8 @@ class BatchLoader::Impl {
 
   std::span<const std::byte> get(std::span<const std::uint64_t> ids) {
     if (ids.size() * item_bytes_ > buffers_[0].memory.size())
-      throw Error{invalid(fmt::format("a batch of {} samples is asked of a loader for {}", ids.size(),
-                                      buffers_[0].memory.size() / item_bytes_))};
+      throw Error{
+          invalid(fmt::format("a batch of {} samples is asked of a loader for {}", ids.size(), buffers_[0].memory.size() / item_bytes_))};
     const std::vector<Ids> coming = ahead_ > 0 ? next_(ahead_) : std::vector<Ids>{};
     std::unique_lock lock{mutex_};
     forget(ids, coming);
@@ -124,8 +123,7 @@ class BatchLoader::Impl {
   template <class Stop>
   void fill(Buffer& b, Stop stop) {
     try {
-      for (std::size_t i = 0; i < b.ids.size() && !stop(); ++i)
-        fetch_(b.ids[i], b.memory.subspan(i * item_bytes_, item_bytes_));
+      for (std::size_t i = 0; i < b.ids.size() && !stop(); ++i) fetch_(b.ids[i], b.memory.subspan(i * item_bytes_, item_bytes_));
     } catch (...) {
       b.failure = std::current_exception();
     }
@@ -154,7 +152,7 @@ class BatchLoader::Impl {
   }
 
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{alignment}); }
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{alignment}); }
   };
   const std::size_t item_bytes_, ahead_;
   const Fetch fetch_;

@@ -38,10 +38,8 @@ void add_own(std::string& out, std::string_view whose, std::string_view a, std::
   std::size_t more = 0, told = 0;
   for (const std::string_view line : lines_of(a)) {
     if (std::binary_search(others.begin(), others.end(), line)) continue;
-    if (told++ < lines_told)
-      out += fmt::format("{}{}: {}", out.empty() ? "" : "\n", whose, line);
-    else
-      ++more;
+    if (told++ < lines_told) out += fmt::format("{}{}: {}", out.empty() ? "" : "\n", whose, line);
+    else ++more;
   }
   if (more > 0) out += fmt::format("\n{}: and {} more", whose, more);
 }
@@ -53,13 +51,14 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
   for (const UnitSpec& unit : units) {
     model += fmt::format("unit {}\n", unit.name);
     for (const TensorSpec& t : unit.tensors)
-      model += fmt::format("{}/{}: {}, decay {}, frozen {}, uses {}\n", unit.name, t.name, fmt::join(t.shape, "x"),
-                           t.options.decay, t.options.frozen, t.options.uses);
+      model += fmt::format("{}/{}: {}, decay {}, frozen {}, uses {}\n", unit.name, t.name, fmt::join(t.shape, "x"), t.options.decay,
+                           t.options.frozen, t.options.uses);
   }
   return {{"plan", identity(plan).description},
           {"placement or number of steps",
-           fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\noverlap: {}\nsteps: {}\n", word(plan.placement.parameters),
-                       word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer), plan.memory_per_rank, plan.overlap ? "on" : "off", plan.steps)},
+           fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\noverlap: {}\nsteps: {}\n",
+                       word(plan.placement.parameters), word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer),
+                       plan.memory_per_rank, plan.overlap ? "on" : "off", plan.steps)},
           {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\n", checkpoint.directory, checkpoint.every)},
           {"model", std::move(model)}};
 }

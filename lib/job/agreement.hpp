@@ -16,8 +16,7 @@ struct Agreement {
   std::string_view name;  ///< "plan"
   std::string text;
 };
-[[nodiscard]] std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& checkpoint,
-                                                const std::vector<UnitSpec>& units);
+[[nodiscard]] std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& checkpoint, const std::vector<UnitSpec>& units);
 
 /// The lines that only one of two texts has, with whose they are; the first few of each. "rank 0: seed: 1\nrank 2: seed: 3"
 [[nodiscard]] std::string difference(std::string_view whose_a, std::string_view a, std::string_view whose_b, std::string_view b);

@@ -40,9 +40,7 @@ class Arena {
   [[nodiscard]] T* data() const { return data_.get(); }
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] std::span<T> span() const { return {data_.get(), size_}; }
-  [[nodiscard]] std::span<T> span(std::uint64_t begin, std::uint64_t count) const {
-    return span().subspan(begin, count);
-  }
+  [[nodiscard]] std::span<T> span(std::uint64_t begin, std::uint64_t count) const { return span().subspan(begin, count); }
 
  private:
   struct Free {

@@ -16,10 +16,8 @@ std::optional<Audit> choose_audit(std::uint64_t seed, std::uint64_t step, double
   Audit audit{.slot = random[1] % slots};
   std::vector<std::uint32_t> others;
   for (std::uint32_t r = 0; r < world; ++r)
-    if (std::ranges::find(slots_by_rank[r], audit.slot) != slots_by_rank[r].end())
-      audit.owner = r;
-    else
-      others.push_back(r);
+    if (std::ranges::find(slots_by_rank[r], audit.slot) != slots_by_rank[r].end()) audit.owner = r;
+    else others.push_back(r);
   for (const std::uint32_t number : {random[2], random[3]}) {
     if (others.empty()) break;
     const auto chosen = others.begin() + number % std::ssize(others);

@@ -14,13 +14,15 @@
 namespace elrun::inline v0 {
 
 void Job::Impl::audit(double probability) {
-  if (!(probability >= 0 && probability <= 1))
-    throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
-  constexpr std::string_view whole = "audit is for zero(0) and zero(1) that exchange gradients once per step, for it compares whole gradients";
+  if (!(probability >= 0 && probability <= 1)) throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
+  constexpr std::string_view whole =
+      "audit is for zero(0) and zero(1) that exchange gradients once per step, for it compares whole gradients";
   if (gathers() || plan->placement.gradients != Spread::replicated)
     throw Error{invalid(fmt::format("{}: with {} no rank has one", whole, *name_of(plan->placement)))};
   if (exchanges_per_slot(plan->placement))
-    throw Error{invalid(fmt::format("{}: with Exchange::per_slot in plan.placement (--exchange slot of the samples) no rank has one; take Exchange::automatic or per_step", whole))};
+    throw Error{invalid(fmt::format(
+        "{}: with Exchange::per_slot in plan.placement (--exchange slot of the samples) no rank has one; take Exchange::automatic or per_step",
+        whole))};
   require(step_open_ || world.over(), "audit comes after next_step() and before apply()");
   if (world.over()) return;
   if (streams()) {  // for want of memory, in this world
@@ -49,8 +51,9 @@ Result<void> Job::Impl::audit_agrees(std::span<const double> probabilities, std:
   const std::uint64_t step = commit_.knowledge().applied + 1;
   for (std::size_t r = 1; r < probabilities.size(); ++r)
     if (probabilities[r] != probabilities[0])
-      throw Error{invalid(fmt::format("in step {} rank {} audits with probability {} and rank 0 with {}: call audit() on all ranks, with the same number",
-                                      step, r, probabilities[r], probabilities[0]))};
+      throw Error{invalid(
+          fmt::format("in step {} rank {} audits with probability {} and rank 0 with {}: call audit() on all ranks, with the same number",
+                      step, r, probabilities[r], probabilities[0]))};
   if (!in_.audit) return {};
   std::vector<std::uint32_t> ranks{in_.audit->owner};
   ranks.insert(ranks.end(), in_.audit->auditors.begin(), in_.audit->auditors.end());

@@ -12,7 +12,9 @@ bool is_newer(const Generation& a, const Generation& b) { return a.number != b.n
 }  // namespace
 
 StepCommit::StepCommit(Membership me, std::uint64_t applied, Generation decided_in)
-    : me_{me}, known_{.applied = applied, .decided = applied, .voted = applied, .decided_in = decided_in}, heard_(me.world.value(), false) {}
+    : me_{me},
+      known_{.applied = applied, .decided = applied, .voted = applied, .decided_in = decided_in},
+      heard_(me.world.value(), false) {}
 
 Vote StepCommit::vote(bool finite) {
   ELRUN_ASSERT(known_.voted == known_.applied);
@@ -53,12 +55,15 @@ void StepCommit::learn(std::uint64_t decided, const Generation& in) {
 Recovered recover(std::span<const Knowledge> members, Sums sums) {
   Recovered out;
   for (const Knowledge& m : members)
-    if (m.decided > out.next_step || (m.decided == out.next_step && is_newer(m.decided_in, out.decided_in))) out.next_step = m.decided, out.decided_in = m.decided_in;
+    if (m.decided > out.next_step || (m.decided == out.next_step && is_newer(m.decided_in, out.decided_in)))
+      out.next_step = m.decided, out.decided_in = m.decided_in;
   const bool alike = sums == Sums::alike;
   for (const Knowledge& m : members) {
     const bool has = m.applied == out.next_step && (alike || m.decided_in == out.decided_in);
     const bool can_apply = m.applied + 1 == out.next_step && m.voted == out.next_step && (alike || m.voted_in == out.decided_in);
-    out.members.push_back(has ? Recovery::go_on : can_apply && !ELRUN_PLANTED(settle_forgets_who_voted) ? Recovery::apply : Recovery::fetch);
+    out.members.push_back(has                                                     ? Recovery::go_on
+                          : can_apply && !ELRUN_PLANTED(settle_forgets_who_voted) ? Recovery::apply
+                                                                                  : Recovery::fetch);
   }
   return out;
 }

@@ -72,10 +72,8 @@ void Courier::round(std::unique_lock<std::mutex>& lock) {
   under_way_ = false;
   thrown_ = std::move(thrown);
   failed_ = !heard.has_value();
-  if (heard)
-    errands_.heard(heard->by_rank, heard->me);
-  else
-    errands_.lost();
+  if (heard) errands_.heard(heard->by_rank, heard->me);
+  else errands_.lost();
   meeting_->done.notify_one();
 }
 

@@ -32,11 +32,11 @@ struct CourierTasks {
   /// One round: says `mine`, and does what all need. Nothing: the world is over. One at a time, on either thread. Ends by itself:
   /// by its deadline, or because the world is over.
   std::function<std::optional<Heard>(const Need& mine)> round;
-  std::function<bool()> over;                            ///< Whether the world is.
-  std::function<void(std::string_view why)> give_up;     ///< Ends the world, and with it the round under way. Thread-safe.
-  std::function<Duration()> limit;                       ///< What a round has to end in by its own deadlines.
-  std::function<void()> stuck;                           ///< The world is over, and a round goes on: does not return, or the round has ended.
-  Duration ends_within = 60s;                            ///< A round, once the world is over.
+  std::function<bool()> over;                         ///< Whether the world is.
+  std::function<void(std::string_view why)> give_up;  ///< Ends the world, and with it the round under way. Thread-safe.
+  std::function<Duration()> limit;                    ///< What a round has to end in by its own deadlines.
+  std::function<void()> stuck;                        ///< The world is over, and a round goes on: does not return, or the round has ended.
+  Duration ends_within = 60s;                         ///< A round, once the world is over.
 };
 
 /// Used by the job's thread. It waits for rounds, which have deadlines; one that outlives its own ends the world.
@@ -70,12 +70,9 @@ class Courier {
       if (thrown_) std::rethrow_exception(thrown_);
       const bool over = failed_ || tasks_.over();
       if (!over && holds(errands_)) return true;
-      if (under_way_)
-        wait_for_round(lock);
-      else if (over)
-        return false;
-      else
-        round(lock);
+      if (under_way_) wait_for_round(lock);
+      else if (over) return false;
+      else round(lock);
     }
   }
   /// Forgets everything, once no round is under way: the world is over, or nothing was begun. What was thrown on the other

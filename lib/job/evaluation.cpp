@@ -68,7 +68,8 @@ Result<Evaluation> fold_evaluation(std::uint64_t count, std::uint64_t micro_batc
     ByteReader reader{parts[r]};
     if (const auto theirs = reader.get<std::uint64_t>(); theirs != count && !reader.broken())
       return Failure{Code::mismatch, Remedy::fix_config,
-                     fmt::format("rank {} calls evaluate({}), and rank {} evaluate({}): call it on all ranks, with the same number", r, theirs, me, count)};
+                     fmt::format("rank {} calls evaluate({}), and rank {} evaluate({}): call it on all ranks, with the same number", r,
+                                 theirs, me, count)};
     for (const std::uint32_t index : by_rank[r]) {
       const auto n = reader.get<std::uint64_t>();
       result.tokens += n;
@@ -83,7 +84,9 @@ Result<Evaluation> fold_evaluation(std::uint64_t count, std::uint64_t micro_batc
     ELRUN_TRY(reader.finish("a part of an evaluation"));
   }
   if (sums.size() > evaluation_sums_max)
-    return Failure{Code::mismatch, Remedy::fix_config, fmt::format("the slots of an evaluation added sums of {} names: {} is the limit, so let no name follow from the slot", sums.size(), evaluation_sums_max)};
+    return Failure{Code::mismatch, Remedy::fix_config,
+                   fmt::format("the slots of an evaluation added sums of {} names: {} is the limit, so let no name follow from the slot",
+                               sums.size(), evaluation_sums_max)};
   const auto folded = [](const std::vector<double>& leaves) { return fold_leaves(std::span<const double>{leaves}, std::plus<>{}); };
   const std::vector<double>& weights = result.tokens > 0 ? tokens : samples;
   for (std::size_t i = 0; i < slots; ++i) losses[i] = weights[i] == 0 ? 0.0 : losses[i] * weights[i];

@@ -18,14 +18,17 @@ namespace elrun::inline v0 {
 
 inline constexpr std::size_t evaluation_sums_max = 64, evaluation_sum_name_max = 64;  ///< Sums of one evaluation, and bytes of a name.
 /// Most bytes of an encoded Evaluation.
-inline constexpr std::size_t evaluation_bytes_max = 32 + evaluation_sums_max * (sizeof(std::uint32_t) + evaluation_sum_name_max + sizeof(double));
+inline constexpr std::size_t evaluation_bytes_max =
+    32 + evaluation_sums_max * (sizeof(std::uint32_t) + evaluation_sum_name_max + sizeof(double));
 
 /// Of an evaluation that is decided: what members bring of it into a new generation.
 [[nodiscard]] ByteVector encode(const Evaluation& evaluation);
 [[nodiscard]] Result<Evaluation> decode_evaluation(ByteSpan bytes);
 
 /// The slots of a pass over `count` samples.
-[[nodiscard]] constexpr std::uint64_t evaluation_slots(std::uint64_t count, std::uint64_t micro_batch) { return (count + micro_batch - 1) / micro_batch; }
+[[nodiscard]] constexpr std::uint64_t evaluation_slots(std::uint64_t count, std::uint64_t micro_batch) {
+  return (count + micro_batch - 1) / micro_batch;
+}
 
 /// What one slot added, by name.
 using EvaluationSums = std::map<std::string, double, std::less<>>;
@@ -44,7 +47,8 @@ class EvaluationPart {
 /// Folds the parts of all ranks over the canonical tree of slots. `by_rank`: the slots of each rank. A part without bytes is one of a rank that only
 /// served the others. `mismatch`: ranks passed different counts, or slots added more than
 /// `evaluation_sums_max` names; `protocol`: a part is no part.
-[[nodiscard]] Result<Evaluation> fold_evaluation(std::uint64_t count, std::uint64_t micro_batch, std::span<const std::vector<std::uint32_t>> by_rank,
-                                                 std::span<const ByteVector> parts, std::uint32_t me);
+[[nodiscard]] Result<Evaluation> fold_evaluation(std::uint64_t count, std::uint64_t micro_batch,
+                                                 std::span<const std::vector<std::uint32_t>> by_rank, std::span<const ByteVector> parts,
+                                                 std::uint32_t me);
 
 }  // namespace elrun::inline v0

@@ -76,9 +76,9 @@ bool Job::Impl::somebody_evaluates(bool i_do) {
   }
   if (evaluates && steps)
     throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                        fmt::format("rank {} is in {} and rank {} in {} after step {}: make the same calls on all ranks, in the same order", *evaluates,
-                                    name_of_call(static_cast<std::uint16_t>(Call::evaluate)), *steps, name_of_call(static_cast<std::uint16_t>(Call::next_step)),
-                                    commit_.knowledge().applied)}};
+                        fmt::format("rank {} is in {} and rank {} in {} after step {}: make the same calls on all ranks, in the same order",
+                                    *evaluates, name_of_call(static_cast<std::uint16_t>(Call::evaluate)), *steps,
+                                    name_of_call(static_cast<std::uint16_t>(Call::next_step)), commit_.knowledge().applied)}};
   return evaluates.has_value();
 }
 
@@ -92,7 +92,8 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
   EvaluationPart mine{count};
   std::vector<std::vector<std::uint32_t>> by_rank(world.size());
   if (forward != nullptr) {
-    const auto assigned = assign_slots(static_cast<std::uint32_t>(evaluation_slots(count, plan->micro_batch)), static_cast<std::uint32_t>(computing.size()));
+    const auto assigned =
+        assign_slots(static_cast<std::uint32_t>(evaluation_slots(count, plan->micro_batch)), static_cast<std::uint32_t>(computing.size()));
     for (std::size_t i = 0; i < computing.size(); ++i) by_rank[computing[i]] = assigned[i];
   }
   in_.evaluating = true;
@@ -118,7 +119,8 @@ bool Job::Impl::run_evaluation_slot(std::uint64_t count, std::uint32_t index, co
   auto& samples = SlotAccess::samples(slot_);
   samples.resize(std::min(plan->micro_batch, count - first));
   std::iota(samples.begin(), samples.end(), first);
-  SlotAccess::fill(slot_, this, ++slot_serial_, world.membership().generation.number, index, slot_stream(plan->seed, evaluation_step, index));
+  SlotAccess::fill(slot_, this, ++slot_serial_, world.membership().generation.number, index,
+                   slot_stream(plan->seed, evaluation_step, index));
   sums_.clear();
   in_.open = true, in_.reported = false;
   if (overlaps()) courier_.work_alone(), evaluation_order_.begin();
@@ -128,7 +130,9 @@ bool Job::Impl::run_evaluation_slot(std::uint64_t count, std::uint32_t index, co
   } catch (const std::exception& e) {
     if (!world.over() || !host.session.place().elastic) throw;
     in_.open = false;
-    host.log.info(fmt::format("an exception came out of a slot of an evaluation that the change of the world had revoked ({}): the slot does not count", e.what()));
+    host.log.info(fmt::format(
+        "an exception came out of a slot of an evaluation that the change of the world had revoked ({}): the slot does not count",
+        e.what()));
     return false;
   }
   was_away_since(slot_begun_);

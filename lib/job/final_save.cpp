@@ -40,8 +40,9 @@ std::optional<Duration> pause_before_next(const FinalSave& save, const Failure& 
 }
 
 std::string told(const FinalSave& save, std::uint64_t step, const Failure& why, Duration pause, Instant now) {
-  return fmt::format("all {} steps are done, but try {} of the final checkpoint failed: {}. The state is in memory alone; it is tried again in {}, and {} are left",
-                     step, save.tries, message(why), for_people(pause), for_people(save.begun + save.wait - now));
+  return fmt::format(
+      "all {} steps are done, but try {} of the final checkpoint failed: {}. The state is in memory alone; it is tried again in {}, and {} are left",
+      step, save.tries, message(why), for_people(pause), for_people(save.begun + save.wait - now));
 }
 
 }  // namespace elrun::inline v0

@@ -11,9 +11,9 @@ namespace elrun::inline v0 {
 
 /// What follows a try of the final save that failed.
 struct FinalSave {
-  Duration wait{};    ///< As the job was told: so long after the first failure it is tried again.
-  Instant begun{};    ///< The first failure.
-  unsigned tries = 0; ///< So far, all of them failed.
+  Duration wait{};     ///< As the job was told: so long after the first failure it is tried again.
+  Instant begun{};     ///< The first failure.
+  unsigned tries = 0;  ///< So far, all of them failed.
 };
 
 /// The pause before the next try: 1 s, then twice as much, up to 30 s. Nothing: it is over, for the time is, or because time heals no

@@ -29,8 +29,8 @@ Delivery deliver_sums(const Layout& layout, const Holders& holders, std::uint32_
   return deliver(rank, has, from, wants, to);
 }
 
-Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank,
-                     const Holders& holders, std::uint32_t rank, Reduce reduce, DType leaves, Lending* lending)
+Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const Holders& holders,
+                     std::uint32_t rank, Reduce reduce, DType leaves, Lending* lending)
     : space_{layout.gradients}, rounds_{leaves == DType::bf16}, delivers_{holders.cuts != holders.folds} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   const Summands tree = summands(slots_by_rank, reduce);
@@ -52,10 +52,8 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   std::uint64_t received_nodes = 0, received_leaves = 0, own_leaves = 0;
   for (std::uint32_t r = 0; r < world; ++r)
     for (const TreeNode& node : tree.schedules[r].nodes) {
-      if (r == rank)
-        own_leaves += travels_packed(node);
-      else
-        ++(travels_packed(node) ? received_leaves : received_nodes);
+      if (r == rank) own_leaves += travels_packed(node);
+      else ++(travels_packed(node) ? received_leaves : received_nodes);
     }
   received_ = Arena<float>{received_nodes * shard_elements};
   own_leaves_ = Arena<float>{own_leaves * shard_elements};
@@ -93,8 +91,7 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   }
   std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) { return a.node.begin < b.node.begin; });
   const auto given = [&](TreeNode node) -> std::optional<std::uint32_t> {
-    const auto at = std::lower_bound(held.begin(), held.end(), node.begin,
-                                     [](const Held& h, std::uint64_t b) { return h.node.begin < b; });
+    const auto at = std::lower_bound(held.begin(), held.end(), node.begin, [](const Held& h, std::uint64_t b) { return h.node.begin < b; });
     if (at != held.end() && at->node == node) return at->operand;
     return std::nullopt;
   };
@@ -151,8 +148,7 @@ NormTree::NormTree(const Layout& layout, const Holders& holders, std::uint32_t r
       sums_{elements(shard_) / granule} {
   for (std::uint32_t r = 0; r < holders.world(); ++r) {
     std::vector<LeafRange> runs;
-    for (const Piece& p : pieces(layout, holders.folds[r]))
-      runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
+    for (const Piece& p : pieces(layout, holders.folds[r])) runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
     nodes_.push_back(maximal_nodes(runs, granules_));
     for (std::uint32_t i = 0; i < nodes_[r].size(); ++i) places_.push_back({nodes_[r][i], r, i});
   }
@@ -174,8 +170,8 @@ void NormTree::fold_shard(const float* gradient, std::span<float> out) {
 float NormTree::root(const std::vector<std::span<const float>>& by_rank) const {
   if (granules_ == 0) return 0.0f;
   const auto given = [&](TreeNode node) -> std::optional<float> {
-    const auto at = std::lower_bound(places_.begin(), places_.end(), node.begin,
-                                     [](const Place& p, std::uint64_t b) { return p.node.begin < b; });
+    const auto at =
+        std::lower_bound(places_.begin(), places_.end(), node.begin, [](const Place& p, std::uint64_t b) { return p.node.begin < b; });
     if (at != places_.end() && at->node == node) return by_rank[at->rank][at->index];
     return std::nullopt;
   };

@@ -45,8 +45,8 @@ class Gradients {
  public:
   Gradients() = default;
   /// `slots_by_rank`: see assign_slots. `lending`: where what goes to others is made, if peers may read it there.
-  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const Holders& holders,
-            std::uint32_t rank, Reduce reduce = Reduce::exact, DType leaves = DType::f32, Lending* lending = nullptr);
+  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const Holders& holders, std::uint32_t rank,
+            Reduce reduce = Reduce::exact, DType leaves = DType::f32, Lending* lending = nullptr);
 
   /// What peers may be shown.
   [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return partials_.shared(); }
@@ -63,7 +63,8 @@ class Gradients {
 
   [[nodiscard]] std::uint32_t buffers() const { return buffers_; }
   [[nodiscard]] std::uint64_t exchange_bytes() const {
-    return received_.span().size_bytes() + received_leaves_.span().size_bytes() + own_leaves_.span().size_bytes() + expanded_.span().size_bytes();
+    return received_.span().size_bytes() + received_leaves_.span().size_bytes() + own_leaves_.span().size_bytes() +
+           expanded_.span().size_bytes();
   }
 
  private:

@@ -52,7 +52,8 @@ namespace {
 
 /// Calls `give(unit, rank, begin, end)` for all that is given, or for what lies in `only` alone. False: some element is nowhere.
 template <class Give>
-bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::optional<std::uint32_t> taker, std::optional<Cut> only, const Give& give) {
+bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::optional<std::uint32_t> taker, std::optional<Cut> only,
+           const Give& give) {
   std::map<std::uint32_t, std::map<std::uint64_t, std::vector<std::uint32_t>>> by_cut;  // by number of parts and part: who holds it
   for (std::uint32_t r = 0; r < held.size(); ++r)
     if (held[r]) by_cut[held[r]->parts][held[r]->part].push_back(r);
@@ -64,7 +65,8 @@ bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::
     for (const auto& [parts, ranks] : by_cut) {
       const std::uint64_t each = shard(trainable, {parts, 0}).end;
       for (auto at = ranks.lower_bound(run.begin / each); at != ranks.end() && at->first * each < run.end; ++at)
-        for (const std::uint64_t border : {at->first * each, (at->first + 1) * each}) borders.push_back(std::clamp(border, run.begin, run.end));
+        for (const std::uint64_t border : {at->first * each, (at->first + 1) * each})
+          borders.push_back(std::clamp(border, run.begin, run.end));
     }
     std::sort(borders.begin(), borders.end());
     borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
@@ -91,16 +93,14 @@ bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::
 void add_piece(std::vector<Piece>& given, const Layout& layout, std::uint32_t u, std::uint64_t begin, std::uint64_t end) {
   const UnitLayout& unit = layout.units[u];
   if (begin == end) return;
-  if (!given.empty() && given.back().unit == u && given.back().end == begin)
-    given.back().end = end;
-  else
-    given.push_back({u, begin, end, unit.gradient_begin + begin, unit.begin + begin, unit.gradient_begin + begin});
+  if (!given.empty() && given.back().unit == u && given.back().end == begin) given.back().end = end;
+  else given.push_back({u, begin, end, unit.gradient_begin + begin, unit.begin + begin, unit.gradient_begin + begin});
 }
 
 }  // namespace
 
 std::optional<std::vector<std::vector<Piece>>> share_out(const Layout& layout, std::span<const std::optional<Cut>> held,
-                                                       std::optional<std::uint32_t> taker) {
+                                                         std::optional<std::uint32_t> taker) {
   std::vector<std::vector<Piece>> out(held.size());
   const bool complete = share(layout, held, taker, {}, [&](std::uint32_t unit, std::uint32_t rank, std::uint64_t begin, std::uint64_t end) {
     add_piece(out[rank], layout, unit, begin, end);

@@ -48,7 +48,10 @@ Job::Impl::Impl(JobHost job_host)
       lending_{host.share, host.log},
       courier_{{.round = [this](const Need& said) { return round(said); },
                 .over = [this] { return world.over(); },
-                .give_up = [this](std::string_view why) { world.end({Code::generation_over, Remedy::abort_group, std::string{why}}); },
+                .give_up =
+                    [this](std::string_view why) {
+                      world.end({Code::generation_over, Remedy::abort_group, std::string{why}});
+                    },
                 .limit = [this] { return 2 * world.patience(); },  // of two exchanges
                 .stuck = [] { ELRUN_ASSERT(!"a round goes on although its world is over"); }}} {}
 
@@ -78,8 +81,7 @@ void Job::Impl::leave(Failure why) {
   if (!why.rank.has_value()) why.rank = world.membership().rank;
   if (!why.generation.has_value()) why.generation = world.membership().generation;
   if (!host.session.place().elastic) {
-    why.what +=
-        "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
+    why.what += "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
     why.remedy = Remedy::exit_process;
   }
   throw Error{std::move(why)};
@@ -132,20 +134,23 @@ void Job::Impl::seal() {
 void Job::Impl::fits_into_this_machine() const {
   if (host.memory == 0) return;
   const Place& place = host.session.place();
-  const Holders holding = holders(plan->placement.optimizer, guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
+  const Holders holding =
+      holders(plan->placement.optimizer, guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
   const Placement chosen = choose_exchange(*plan, layout_, holding).placement;
-  const RankBytes mine = bytes_by_rank(layout_, chosen, holding, plan->optimizer, static_cast<std::uint32_t>(plan->slots()), plan->reduce, plan->leaves, plan->overlap)[world.rank()];
+  const RankBytes mine = bytes_by_rank(layout_, chosen, holding, plan->optimizer, static_cast<std::uint32_t>(plan->slots()), plan->reduce,
+                                       plan->leaves, plan->overlap)[world.rank()];
   if (mine.all() <= host.memory) return;
   const UnitSpec* largest_unit = nullptr;
   const TensorSpec* largest = nullptr;
   for (const UnitSpec& unit : specs_)
     for (const TensorSpec& t : unit.tensors)
       if (largest == nullptr || element_count(t.shape) > element_count(largest->shape)) largest_unit = &unit, largest = &t;
-  throw Error{invalid(fmt::format("rank {} would hold {} (parameters {}, gradients {}, optimizer {}, exchange {}, in use {}), and this machine has {} of memory, swap included. The "
-                                  "largest tensor is '{}/{}' of {} elements. More workers or a higher stage of ZeRO take less: plan_table() says how much",
-                                  world.rank(), human_bytes(mine.all()), human_bytes(mine.parameters), human_bytes(mine.gradients), human_bytes(mine.optimizer),
-                                  human_bytes(mine.exchange), human_bytes(mine.in_use), human_bytes(host.memory), largest_unit->name, largest->name,
-                                  element_count(largest->shape)))};
+  throw Error{invalid(fmt::format(
+      "rank {} would hold {} (parameters {}, gradients {}, optimizer {}, exchange {}, in use {}), and this machine has {} of memory, swap included. The "
+      "largest tensor is '{}/{}' of {} elements. More workers or a higher stage of ZeRO take less: plan_table() says how much",
+      world.rank(), human_bytes(mine.all()), human_bytes(mine.parameters), human_bytes(mine.gradients), human_bytes(mine.optimizer),
+      human_bytes(mine.exchange), human_bytes(mine.in_use), human_bytes(host.memory), largest_unit->name, largest->name,
+      element_count(largest->shape)))};
 }
 
 /// What no change of the world moves, and what follows from this rank's place in it as far as that is known.
@@ -156,7 +161,8 @@ void Job::Impl::allocate(Impl* before) {
     before->gradients_ = {}, before->stream_ = {};  // before the new ones
     parameters_ = std::move(before->parameters_);
   } else {
-    parameters_ = gathers() ? PagedArena{layout_.parameters} : PagedArena::whole(layout_.parameters, lending_.memory(layout_.parameters * sizeof(float)));
+    parameters_ = gathers() ? PagedArena{layout_.parameters}
+                            : PagedArena::whole(layout_.parameters, lending_.memory(layout_.parameters * sizeof(float)));
   }
   const Place& place = host.session.place();
   plan_world(guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
@@ -185,7 +191,8 @@ void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
 /// Whether this run of the program declared the same, and the state of the one before is whole, host state too.
 bool Job::Impl::may_take_from(const Impl& before) const {
   if (!before.sealed_ || !before.has_state_ || !(before.handed_out_ || before.host_states_.empty())) return false;
-  return std::ranges::equal(agreements(*plan, checkpoint_, specs_), agreements(*before.plan, before.checkpoint_, before.specs_), {}, &Agreement::text, &Agreement::text);
+  return std::ranges::equal(agreements(*plan, checkpoint_, specs_), agreements(*before.plan, before.checkpoint_, before.specs_), {},
+                            &Agreement::text, &Agreement::text);
 }
 
 /// How far the run before had come, with the state that was taken from it.
@@ -196,13 +203,15 @@ void Job::Impl::take_position(Impl& before) {
   stop_asked_ = before.handed_out_ ? before.stop_asked_at_begin_ : before.stop_asked_, stopped_ = before.stopped_;
   has_state_ = begun_before_ = overwritten_ = true;
   kept_host_state_.emplace();
-  for (std::size_t i = 0; i < before.host_states_.size(); ++i) kept_host_state_->push_back({before.host_states_[i].name, before.host_states_at_begin_[i]});
+  for (std::size_t i = 0; i < before.host_states_.size(); ++i)
+    kept_host_state_->push_back({before.host_states_[i].name, before.host_states_at_begin_[i]});
 }
 
 /// What the variables of the run before were when its last step was handed out. The variables themselves are gone.
 void Job::Impl::take_kept_host_state() {
   const std::vector<Aux> kept = *std::exchange(kept_host_state_, std::nullopt);
-  const bool same = std::ranges::equal(kept, host_states_, [](const Aux& a, const HostState& s) { return a.name == s.name && a.bytes.size() == s.bytes.size(); });
+  const bool same = std::ranges::equal(
+      kept, host_states_, [](const Aux& a, const HostState& s) { return a.name == s.name && a.bytes.size() == s.bytes.size(); });
   if (!same) has_state_ = false;  // as of a newcomer
   for (std::size_t i = 0; same && i < kept.size(); ++i) std::ranges::copy(kept[i].bytes, host_states_[i].bytes.begin());
 }
@@ -231,10 +240,8 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   phases_ = std::ranges::max(slots_, {}, [](const auto& slots) { return slots.size(); }).size();
   const auto states = pieces(layout_, my_cut());
   gradients_ = {}, stream_ = {};  // before the new ones: memory for both is not there
-  if (streams())
-    stream_ = LeafStream{layout_, count, holders_, rank, plan->leaves, &lending_};
-  else
-    gradients_ = Gradients{layout_, slots_, holders_, rank, plan->reduce, plan->leaves, &lending_};
+  if (streams()) stream_ = LeafStream{layout_, count, holders_, rank, plan->leaves, &lending_};
+  else gradients_ = Gradients{layout_, slots_, holders_, rank, plan->reduce, plan->leaves, &lending_};
   const Space space = streams() ? Space::shard : Space::gradients;
   norm_ = NormTree{layout_, holders_, rank, space};
   plan_gathering();
@@ -271,13 +278,13 @@ void Job::Impl::choose_evaluation() {
   const bool was = std::exchange(streams_, exchanges_per_slot(chosen.placement));
   if (!world.leads()) return;
   const std::uint64_t most = plan->memory_per_rank;
-  if (!chosen.why.empty())
-    host.log.info(chosen.why);
+  if (!chosen.why.empty()) host.log.info(chosen.why);
   else if (was && !streams_)
     host.log.info(fmt::format("gradients are exchanged once per step again: on {} ranks that fits into memory_per_rank", world.size()));
   if (most > 0 && chosen.bytes > most)
-    host.log.warning(fmt::format("a rank takes {}, and memory_per_rank is {}: more workers or a higher stage of ZeRO take less, plan_table() says how much",
-                                 human_bytes(chosen.bytes), human_bytes(most)));
+    host.log.warning(fmt::format(
+        "a rank takes {}, and memory_per_rank is {}: more workers or a higher stage of ZeRO take less, plan_table() says how much",
+        human_bytes(chosen.bytes), human_bytes(most)));
 }
 
 RankBytes Job::Impl::held() const {
@@ -298,20 +305,21 @@ void Job::Impl::show_memory() const {
   for (const UnitLayout& layout : layout_.units) unit = std::max(unit, layout.trainable * sizeof(float));
   const std::string_view in_use = overlaps() ? "two units in use or on their way" : "the units in use";
   const std::string gradients =
-      streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and {}", human_bytes(holds.gradients), stream_.partials(), in_use)
-                : fmt::format("{} ({} buffers: folded here, exchanged once per step)",
-                              human_bytes(holds.gradients), gradients_.buffers());
+      streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and {}", human_bytes(holds.gradients),
+                              stream_.partials(), in_use)
+                : fmt::format("{} ({} buffers: folded here, exchanged once per step)", human_bytes(holds.gradients), gradients_.buffers());
   host.log.info(fmt::format(
       "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}{}, gradients {}, optimizer {}, "
       "exchange {}; {}",
       parameters, units_.size(), human_bytes(unit), *name_of(plan->placement),
-      plan->leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(holds.parameters),
-      gathers() ? " and " : "", gathers() ? in_use : "", gradients, human_bytes(holds.optimizer),
-      human_bytes(holds.exchange), slots_line(plan->slots(), world.size())));
+      plan->leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(holds.parameters), gathers() ? " and " : "",
+      gathers() ? in_use : "", gradients, human_bytes(holds.optimizer), human_bytes(holds.exchange),
+      slots_line(plan->slots(), world.size())));
   if (const std::string warning = efficiency_warning(plan->slots(), world.size()); !warning.empty()) host.log.warning(warning);
   if (plan->reduce == Reduce::fast)
-    host.log.warning("Reduce::fast: sums follow the number of workers, so the result changes with it and with every failure; "
-                     "Reduce::exact gives the same bits always");
+    host.log.warning(
+        "Reduce::fast: sums follow the number of workers, so the result changes with it and with every failure; "
+        "Reduce::exact gives the same bits always");
 }
 
 std::string Job::Impl::plan_table(std::uint32_t ranks, std::uint32_t ranks_per_node) const {
@@ -338,8 +346,8 @@ bool Job::Impl::restore() {
   may_initialise_ = !begun_before_;
   joined_running_ = std::ranges::any_of(standings_, &Standing::has_begun);
   if (commit_.knowledge().applied > plan->steps && world.leads())
-    host.log.warning(fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do",
-                                 commit_.knowledge().applied, plan->steps));
+    host.log.warning(
+        fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do", commit_.knowledge().applied, plan->steps));
   return begun_before_;
 }
 
@@ -362,8 +370,8 @@ void Job::Impl::same_job_everywhere() {
       return std::string_view{reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size()};
     };
     throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                        fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags\n{}",
-                                    r, mine[i].name, difference("rank 0", text(0), fmt::format("rank {}", r), text(r)))}};
+                        fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags\n{}", r,
+                                    mine[i].name, difference("rank 0", text(0), fmt::format("rank {}", r), text(r)))}};
   }
 }
 
@@ -406,11 +414,12 @@ std::vector<Aux> Job::Impl::host_state() const {
                        {std::string{loss_state}, bytes_of(loss_)},
                        {std::string{skipped_state}, bytes_of(skipped_)}};
   const std::uint64_t applied = commit_.knowledge().applied;
-  const LastUpdates updates{applied == 0 ? UpdateValues{} : updates_done_.of(0), applied == 0 ? UpdateValues{} : updates_done_.of(applied - 1)};
+  const LastUpdates updates{applied == 0 ? UpdateValues{} : updates_done_.of(0),
+                            applied == 0 ? UpdateValues{} : updates_done_.of(applied - 1)};
   out.push_back({std::string{update_state}, bytes_of(updates)});
-  if (stop_asked_ || stopped_) out.push_back({std::string{stop_state}, bytes_of(Stop{.asked = stop_asked_, .of_steps = stopped_ ? plan->steps : 0})});
-  for (const HostState& s : host_states_)
-    out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
+  if (stop_asked_ || stopped_)
+    out.push_back({std::string{stop_state}, bytes_of(Stop{.asked = stop_asked_, .of_steps = stopped_ ? plan->steps : 0})});
+  for (const HostState& s : host_states_) out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
   return out;
 }
 
@@ -430,7 +439,8 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
   take(loss_state, std::as_writable_bytes(std::span{&loss_, 1}));
   take(skipped_state, std::as_writable_bytes(std::span{&skipped_, 1}));
   Stop stop;
-  if (std::ranges::any_of(aux, [](const Aux& a) { return a.name == stop_state; })) take(stop_state, std::as_writable_bytes(std::span{&stop, 1}));
+  if (std::ranges::any_of(aux, [](const Aux& a) { return a.name == stop_state; }))
+    take(stop_state, std::as_writable_bytes(std::span{&stop, 1}));
   stop_asked_ = stop.asked != 0;
   stopped_ = stop.of_steps != 0 && stop.of_steps == plan->steps;  // more steps were wanted since: they are done
   for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
@@ -447,11 +457,8 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
 /// tensors are zeros there; they are not read back.
 std::vector<Fragment> Job::Impl::fragments(bool to_save) {
   std::vector<Fragment> out;
-  const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at,
-                       bool replicated) {
-    if (begin < end)
-      out.push_back(
-          {std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
+  const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at, bool replicated) {
+    if (begin < end) out.push_back({std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
   };
   for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
     const UnitLayout& unit = layout_.units[u];
@@ -523,12 +530,14 @@ void Job::Impl::program_returned() {
   if (outcome.has_value()) return serve_to_the_end();
   if (!host.must_end) return;
   if (!asked_for_steps_) return end_without_steps();
-  throw Error{Failure{.code = Code::refused,
-                      .remedy = Remedy::exit_process,
-                      .what = fmt::format("the program returned at step {} of {}, before the job's end was decided: go on until next_step() returns nothing, or call job.stop() to end early",
-                                          commit_.knowledge().applied, plan->steps),
-                      .rank = world.membership().rank,
-                      .generation = world.membership().generation}};
+  throw Error{Failure{
+      .code = Code::refused,
+      .remedy = Remedy::exit_process,
+      .what = fmt::format(
+          "the program returned at step {} of {}, before the job's end was decided: go on until next_step() returns nothing, or call job.stop() to end early",
+          commit_.knowledge().applied, plan->steps),
+      .rank = world.membership().rank,
+      .generation = world.membership().generation}};
 }
 
 /// A program that only looks (at its plan, or at an evaluation) is done when it returns on all ranks.
@@ -547,7 +556,9 @@ void Job::Impl::end_without_steps() {
       world.now(Call::end);
       for (const ByteVector& said : expect(world.all_gather(as_bytes(word))))
         if (as_text(said) != word)
-          throw Error{Failure{Code::refused, Remedy::exit_process, "the program returned here before its first step, and goes on in another worker: all have to call next_step(), or none"}};
+          throw Error{Failure{
+              Code::refused, Remedy::exit_process,
+              "the program returned here before its first step, and goes on in another worker: all have to call next_step(), or none"}};
       agreed = true;
     } catch (const Revoked&) {
     }
@@ -558,7 +569,8 @@ void Job::Impl::end_without_steps() {
 
 void Job::Impl::finish() {
   const std::uint64_t step = commit_.knowledge().applied;
-  if (stopped_ && step < plan->steps && world.leads()) host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan->steps));
+  if (stopped_ && step < plan->steps && world.leads())
+    host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan->steps));
   if (saves_.has_value() && saved_step_ != step) save_at_the_end();
   std::uint64_t hash = Mix{}(step, salt_of("step"));
   for (const ByteVector& part : expect(world.all_gather(bytes_of(state_sum())))) {
@@ -611,9 +623,7 @@ std::optional<Step> Job::next_step() {
   if (const auto number = impl_->next_step()) return Step{impl_.get(), *number};
   return std::nullopt;
 }
-Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
-  return impl_->evaluate(count, forward);
-}
+Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) { return impl_->evaluate(count, forward); }
 void Job::stop() { impl_->stop(); }
 const Outcome& Job::outcome() const {
   if (!impl_->outcome.has_value()) throw Error{invalid("outcome() comes after next_step() returned nothing")};
@@ -639,7 +649,9 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
       job.impl_->program_returned();
     } catch (const std::exception& e) {
       if (impl.left_revoked_slot()) {  // it is over, as any other revoked slot; but the program's own variables are gone
-        job_host.log.info(fmt::format("an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has", e.what()));
+        job_host.log.info(fmt::format(
+            "an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has",
+            e.what()));
         before = std::move(job.impl_);
         again = true;
         continue;
@@ -659,8 +671,8 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
 int exit_code(const Failure& failure) {
   const bool wrong_input = failure.code == Code::invalid_argument || failure.code == Code::mismatch ||
                            (failure.remedy == Remedy::fix_config &&
-                            (failure.code == Code::not_permitted || failure.code == Code::not_found ||
-                             failure.code == Code::no_space || failure.code == Code::refused || failure.code == Code::corrupt));
+                            (failure.code == Code::not_permitted || failure.code == Code::not_found || failure.code == Code::no_space ||
+                             failure.code == Code::refused || failure.code == Code::corrupt));
   return wrong_input ? 78 : 1;
 }
 

@@ -47,13 +47,13 @@ struct JobHost {
   const Log& log;                             ///< Standard error.
   std::function<void(std::string_view)> out;  ///< One line to standard output.
   JoinPeers join;
-  Lending::Make share{};                      ///< Memory that peers of this host can read; none: all of it is private.
-  std::uint32_t threads = 1;  ///< See Job::compute_threads.
-  std::uint64_t memory = 0;   ///< Bytes of this machine, with swap; 0: not known.
-  std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
-  bool must_end = false;      ///< A program that returns between its first step and the job's end has failed.
+  Lending::Make share{};                  ///< Memory that peers of this host can read; none: all of it is private.
+  std::uint32_t threads = 1;              ///< See Job::compute_threads.
+  std::uint64_t memory = 0;               ///< Bytes of this machine, with swap; 0: not known.
+  std::optional<LossName> begin_anew{};   ///< `--begin_anew`: the lost checkpoint that a person gives up.
+  bool must_end = false;                  ///< A program that returns between its first step and the job's end has failed.
   std::function<void(Duration)> sleep{};  ///< Between tries of the final save; none: the thread sleeps.
-  Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
+  Duration agree_wait = 30s;              ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
 
 struct UnitState {
@@ -89,7 +89,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   void configure(const Plan& plan, const CheckpointOptions& checkpoint);
   UnitState& unit(std::string_view name);
-  TensorPlace& declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options);
+  TensorPlace& declare(UnitState & unit, std::string_view name, DType type, Shape shape, TensorOptions options);
   void register_state(std::string_view name, std::span<std::byte> bytes);
   [[nodiscard]] std::string plan_table(std::uint32_t ranks, std::uint32_t ranks_per_node) const;
   void seal();
@@ -106,9 +106,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void report(const Slot& slot, float loss, std::uint64_t tokens);
   void add(const Slot& slot, std::string_view name, double value);
   [[nodiscard]] bool is_revoked(const Slot& slot) const;
-  void begin_use(UnitState& unit);
-  void begin_gradient(UnitState& unit);
-  void end_use(UnitState& unit, bool gradient);
+  void begin_use(UnitState & unit);
+  void begin_gradient(UnitState & unit);
+  void end_use(UnitState & unit, bool gradient);
   void stop();
   void program_returned();
   void serve_to_the_end();
@@ -146,18 +146,18 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   struct Revoked {};
   /// Everything of the step under way.
   struct InStep {
-    std::size_t slot = 0;  // index into my slots of the one to hand out next
-    std::size_t phase = 0; // slots that this rank is through with, where all go through them together
-    bool open = false;     // a slot is handed out
+    std::size_t slot = 0;   // index into my slots of the one to hand out next
+    std::size_t phase = 0;  // slots that this rank is through with, where all go through them together
+    bool open = false;      // a slot is handed out
     bool reported = false;
     bool evaluating = false;
     bool slots_taken = false, slots_begun = false;  // slots() was called, and its loop begun
     Instant begun{};
-    double audit_probability = 0;   // with which the program had it audited
-    std::optional<Audit> audit;     // of this step
-    bool has_to_audit = false;      // this rank, and it has not yet
-    bool auditing = false;          // the open slot is another rank's
-    std::uint64_t audit_hash = 0;   // of the audited slot, where this rank computed it
+    double audit_probability = 0;  // with which the program had it audited
+    std::optional<Audit> audit;    // of this step
+    bool has_to_audit = false;     // this rank, and it has not yet
+    bool auditing = false;         // the open slot is another rank's
+    std::uint64_t audit_hash = 0;  // of the audited slot, where this rank computed it
   };
   /// How far this member has come in its generation.
   enum class Stage : std::uint8_t {
@@ -174,9 +174,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   template <class T>
   T expect(Result<T> result);
   void fits_into_this_machine() const;
-  void allocate(Impl* before);
+  void allocate(Impl * before);
   [[nodiscard]] bool may_take_from(const Impl& before) const;
-  void take_position(Impl& before);
+  void take_position(Impl & before);
   void take_kept_host_state();
   void show_to_peers();
   void plan_world(std::span<const std::uint32_t> nodes);
@@ -254,8 +254,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void finish_leaves(const Phase& slot);
   void finish_leaf(std::uint32_t unit);
   void no_scope_open(std::string_view call) const;
-  void point_at_weights(UnitState& unit);
-  void point_at_gradients(UnitState& unit, float* space);
+  void point_at_weights(UnitState & unit);
+  void point_at_gradients(UnitState & unit, float* space);
   void hold_shard(const std::vector<Piece>& shard);
   void keep_only(const std::vector<Piece>& shard);
   void write_vote(const Vote& vote);
@@ -278,17 +278,17 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool sealed_ = false, restored_ = false, checked_ = false;
   Stage stage_ = Stage::joining;
   bool audits_refused_ = false;  // and that was said
-  bool begun_before_ = false;  // restore found or got state
+  bool begun_before_ = false;    // restore found or got state
   bool joined_running_ = false;  // restore() found others that were there before, and next_step() was not called yet
-  bool has_state_ = false;     // of commit_.knowledge().applied steps, in the arenas
-  bool has_host_state_ = true;  // likewise; else it comes from the others when they are at next_step()
-  bool overwritten_ = false;   // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
+  bool has_state_ = false;       // of commit_.knowledge().applied steps, in the arenas
+  bool has_host_state_ = true;   // likewise; else it comes from the others when they are at next_step()
+  bool overwritten_ = false;     // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
   Lending lending_;
   PagedArena parameters_;
   std::vector<Arena<float>> moments_;  // as moments_of(plan->optimizer)
-  std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
+  std::vector<float> frozen_zeros_;    // what a checkpoint's moments of frozen tensors are
   std::vector<UpdateRun> updates_;
   Delivery gather_parameters_;
   bool streams_ = false;  // which of the two evaluations this world has
@@ -301,9 +301,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<ReceiveList> need_receives_, round_receives_;
   Foresight slot_order_, evaluation_order_;
   std::optional<std::uint32_t> next_unit_;  // whose weights were asked for ahead, or stay for their next use
-  std::size_t phases_ = 0;                 // most slots that any rank has
-  bool may_initialise_ = false;            // nothing was restored, and no step handed out
-  std::vector<std::uint64_t> written_;     // by unit: the hash of what a scope left before the first step
+  std::size_t phases_ = 0;                  // most slots that any rank has
+  bool may_initialise_ = false;             // nothing was restored, and no step handed out
+  std::vector<std::uint64_t> written_;      // by unit: the hash of what a scope left before the first step
   std::optional<Saves> saves_;
 
   // The exchange of votes: one blob per rank, whose size follows from the plan.
@@ -328,27 +328,27 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   StepCommit commit_;
   InStep in_;
-  bool step_open_ = false;    // handed out and neither applied nor revoked
-  bool handed_out_ = false;   // and not decided
-  bool asked_for_steps_ = false;  // next_step() was called
-  bool stop_asked_ = false;   // by stop(); travels with the next vote
+  bool step_open_ = false;            // handed out and neither applied nor revoked
+  bool handed_out_ = false;           // and not decided
+  bool asked_for_steps_ = false;      // next_step() was called
+  bool stop_asked_ = false;           // by stop(); travels with the next vote
   bool stop_asked_at_begin_ = false;  // of that step
-  bool stopped_ = false;      // a member asked for it with its vote for the last decided step: that was the last one
+  bool stopped_ = false;              // a member asked for it with its vote for the last decided step: that was the last one
   std::vector<std::vector<std::byte>> host_states_at_begin_;  // of that step
-  Decision decision_;         // of the last step decided here
-  AnyOptimizer optimizer_;           // of the step voted for
+  Decision decision_;                                         // of the last step decided here
+  AnyOptimizer optimizer_;                                    // of the step voted for
   UpdateOptions update_options_;
-  UpdateValues voted_update_;   // the two above, of the step voted for last
-  UpdateMemory updates_done_;   // of decided steps
+  UpdateValues voted_update_;     // the two above, of the step voted for last
+  UpdateMemory updates_done_;     // of decided steps
   bool from_checkpoint_ = false;  // nobody knows what the next step was updated with, should it have been decided before
-  Duration longest_away_{};  // without a look at the world: a slot, or a save
+  Duration longest_away_{};       // without a look at the world: a slot, or a save
   Instant slot_begun_{};
   Slot slot_ = SlotAccess::none();
   std::uint64_t slot_serial_ = 0;  // of the slot handed out last
-  EvaluationSums sums_;  // of the evaluation's open slot
+  EvaluationSums sums_;            // of the evaluation's open slot
   std::uint64_t evaluations_ = 0;  // decided since the last step was applied,
   ByteVector evaluation_;          // and what the last of them came to
-  float reported_loss_ = 0;  // of the open slot
+  float reported_loss_ = 0;        // of the open slot
   std::uint64_t reported_tokens_ = 0;
   float loss_ = 0;                                // of the last decided step
   std::uint64_t skipped_ = 0;                     // decided steps that updated nothing
@@ -356,7 +356,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool ready_to_leave_ = false;                   // this one, and its agent knows
   std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage
 
-  std::unique_ptr<Impl> before_;  // of the program's run before this one, until seal()
+  std::unique_ptr<Impl> before_;                     // of the program's run before this one, until seal()
   std::optional<std::vector<Aux>> kept_host_state_;  // of that run, until restore()
 
   Courier courier_;  // the last member: its thread ends before what its rounds use

@@ -70,8 +70,7 @@ Layout lay_out(const std::vector<UnitSpec>& units) {
         if (frozen) continue;
         unit.uses = std::max(unit.uses, t.options.uses);
         auto& runs = unit.decay_runs;
-        if (runs.empty() || runs.back().decay != t.options.decay)
-          runs.push_back({unit.offsets[i], at, t.options.decay});
+        if (runs.empty() || runs.back().decay != t.options.decay) runs.push_back({unit.offsets[i], at, t.options.decay});
         runs.back().end = at;
       }
     };
@@ -107,9 +106,7 @@ std::vector<Piece> pieces(const Layout& layout, Cut cut) {
   return out;
 }
 
-std::uint64_t elements(const std::vector<Piece>& shard) {
-  return shard.empty() ? 0 : shard.back().place + shard.back().size();
-}
+std::uint64_t elements(const std::vector<Piece>& shard) { return shard.empty() ? 0 : shard.back().place + shard.back().size(); }
 
 std::vector<Common> common(const std::vector<Piece>& a, const std::vector<Piece>& b) {
   std::vector<Common> out;
@@ -133,8 +130,7 @@ ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout,
       const TensorSpec& t = units[u].tensors[i];
       info.tensors.push_back({t.name, t.dtype, t.shape, layout.units[u].offsets[i]});
     }
-    std::sort(info.tensors.begin(), info.tensors.end(),
-              [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    std::sort(info.tensors.begin(), info.tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
     out.units.push_back(std::move(info));
   }
   out.kinds = {{"param", DType::f32}};

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/fold.hpp"
 #include "kernels/convert.hpp"
+#include "kernels/fold.hpp"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
@@ -22,7 +22,8 @@ void put(std::span<float> into, std::span<const bf16> leaf) { to_float(leaf, int
 
 }  // namespace
 
-LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves, Lending* lending)
+LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const Holders& holders, std::uint32_t rank, DType leaves,
+                       Lending* lending)
     : units_{layout.units},
       slots_{slots},
       world_{holders.world()},
@@ -139,10 +140,8 @@ void LeafStream::fold(std::uint32_t unit) {
     for (std::uint32_t r = 0; r < ranks; ++r) {
       const float* const leaf = r == rank_ ? leaves_.data() + begin_of(unit) : arrivals_.data() + r * shard_elements_ + mine.place;
       const std::uint64_t first = begin + (r == rank_ ? mine.begin : 0);
-      if (type_ == DType::bf16)
-        take(packed(leaf, first, count), first_slot_ + r);
-      else
-        take(std::span{leaf + first, count}, first_slot_ + r);
+      if (type_ == DType::bf16) take(packed(leaf, first, count), first_slot_ + r);
+      else take(std::span{leaf + first, count}, first_slot_ + r);
     }
   }
   page([&] {

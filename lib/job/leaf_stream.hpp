@@ -86,8 +86,8 @@ class LeafStream {
 
   std::vector<UnitLayout> units_;
   std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
-  std::vector<Cut> folds_;         // by rank
-  bool delivers_ = false;          // some rank holds what another folds
+  std::vector<Cut> folds_;        // by rank
+  bool delivers_ = false;         // some rank holds what another folds
   DType type_ = DType::f32;       // of a final leaf
   std::uint32_t first_slot_ = 0;  // of this micro-step
   std::vector<Piece> shard_;      // by unit; empty where nothing of it is this rank's
@@ -99,9 +99,9 @@ class LeafStream {
   PagedArena arrivals_;  // the shard's parts of other ranks' leaves, by rank
   // Of the memory of both, which comes and goes on two threads; on the heap, for a stream can be moved.
   std::unique_ptr<std::mutex> paging_;
-  std::uint64_t in_use_max_ = 0;  // bytes of both, at one time
-  std::vector<std::uint8_t> open_;  // by unit; bytes, for two threads look at those of different units
-  std::vector<bool> handed_;        // by unit and rank
+  std::uint64_t in_use_max_ = 0;          // bytes of both, at one time
+  std::vector<std::uint8_t> open_;        // by unit; bytes, for two threads look at those of different units
+  std::vector<bool> handed_;              // by unit and rank
   std::vector<std::uint32_t> here_;       // by unit: ranks that handed it off
   std::vector<std::uint32_t> handed_by_;  // by rank: units it handed off
   Arena<float> held_;

@@ -21,7 +21,8 @@ void Lending::show(JobWorld& world, const std::optional<SharedBuffer>& memory) {
 
 void Lending::tell_once(const Failure& why) {
   if (std::exchange(told_, true)) return;
-  log_.warning(fmt::format("other workers of this host cannot read this one's memory where it lies, so what it sends is copied once more: {}", why.what));
+  log_.warning(fmt::format(
+      "other workers of this host cannot read this one's memory where it lies, so what it sends is copied once more: {}", why.what));
 }
 
 }  // namespace elrun::inline v0

@@ -30,7 +30,8 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
                                      std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves, bool overlap) {
-  return bytes_by_rank(layout, placement, holders(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0)), optimizer, slots, reduce, leaves, overlap);
+  return bytes_by_rank(layout, placement, holders(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0)), optimizer, slots, reduce,
+                       leaves, overlap);
 }
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const Holders& holding, Optimizer optimizer,
@@ -109,7 +110,8 @@ ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const Hol
     ChosenExchange out{.placement = plan.placement, .bytes = 0, .why = {}};
     out.placement.exchange = exchange;
     if (plan.memory_per_rank == 0) return out;
-    for (const RankBytes& b : bytes_by_rank(layout, out.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves, plan.overlap))
+    for (const RankBytes& b : bytes_by_rank(layout, out.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
+                                            plan.reduce, plan.leaves, plan.overlap))
       out.bytes = std::max(out.bytes, b.all());
     return out;
   };
@@ -119,8 +121,9 @@ ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const Hol
   if (!may_choose || plan.memory_per_rank == 0 || folds.bytes <= plan.memory_per_rank) return folds;
   ChosenExchange streams = with(Exchange::per_slot);
   if (streams.bytes >= folds.bytes) return folds;
-  streams.why = fmt::format("gradients are exchanged per slot, for with whole ones on every rank a rank would take {} of the {} in memory_per_rank",
-                            human_bytes(folds.bytes), human_bytes(plan.memory_per_rank));
+  streams.why =
+      fmt::format("gradients are exchanged per slot, for with whole ones on every rank a rank would take {} of the {} in memory_per_rank",
+                  human_bytes(folds.bytes), human_bytes(plan.memory_per_rank));
   return streams;
 }
 
@@ -134,9 +137,10 @@ std::string slots_line(std::uint64_t slots, std::uint32_t world) {
 std::string efficiency_warning(std::uint64_t slots, std::uint32_t world) {
   const double efficiency = compute_efficiency(slots, world);
   if (efficiency >= efficiency_least) return {};
-  return fmt::format("{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep "
-                     "above 90 %)",
-                     slots, world, 100 * (1 - efficiency));
+  return fmt::format(
+      "{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep "
+      "above 90 %)",
+      slots, world, 100 * (1 - efficiency));
 }
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -166,11 +170,12 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
     placed.placement = placement;
     const Holders holding = holders(placement.optimizer, guess_nodes(world, 0, one_node ? world : ranks_per_node, 0));
     const ChosenExchange chosen = choose_exchange(placed, layout, holding);
-    const auto ranks = bytes_by_rank(layout, chosen.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves, plan.overlap);
+    const auto ranks = bytes_by_rank(layout, chosen.placement, holding, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
+                                     plan.reduce, plan.leaves, plan.overlap);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
-    out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}\n", *name_of(placement), human_bytes(most.parameters), human_bytes(most.gradients),
-                       human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use), human_bytes(most.all()),
-                       chosen.why.empty() ? "" : "   exchanged per slot, to take less",
+    out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}\n", *name_of(placement), human_bytes(most.parameters),
+                       human_bytes(most.gradients), human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use),
+                       human_bytes(most.all()), chosen.why.empty() ? "" : "   exchanged per slot, to take less",
                        plan.memory_per_rank > 0 && most.all() > plan.memory_per_rank ? "   does not fit" : "");
   }
   out.pop_back();

@@ -17,9 +17,9 @@ struct RankBytes {
   std::uint64_t parameters = 0;  ///< There from seal() on.
   std::uint64_t gradients = 0;   ///< Buffers in which leaves are made and folded, or partial sums of the shard.
   std::uint64_t optimizer = 0;
-  std::uint64_t exchange = 0;    ///< Where other ranks' sums arrive, once per step.
-  std::uint64_t in_use = 0;      ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives;
-                                 ///< with overlap also the weights and the leaf of a second one.
+  std::uint64_t exchange = 0;  ///< Where other ranks' sums arrive, once per step.
+  std::uint64_t in_use = 0;    ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives;
+                               ///< with overlap also the weights and the leaf of a second one.
   [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
@@ -34,9 +34,9 @@ struct RankBytes {
 
 /// What `Exchange::automatic` comes to in a world; every rank works it out alike. The bits are the same.
 struct ChosenExchange {
-  Placement placement;  ///< With an exchange that is not automatic.
+  Placement placement;      ///< With an exchange that is not automatic.
   std::uint64_t bytes = 0;  ///< Of the rank that holds most; 0 where there is no limit.
-  std::string why;  ///< Where memory has decided: what the other one would take; else empty.
+  std::string why;          ///< Where memory has decided: what the other one would take; else empty.
 };
 [[nodiscard]] ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const Holders& holders);
 
@@ -48,6 +48,7 @@ struct ChosenExchange {
 [[nodiscard]] std::string human_bytes(std::uint64_t bytes);
 
 /// All of it as a table for people: a row per placement, of the rank that holds most. Where there are several nodes, hybrid ones too.
-[[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world, std::uint32_t ranks_per_node);
+[[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world,
+                                       std::uint32_t ranks_per_node);
 
 }  // namespace elrun::inline v0

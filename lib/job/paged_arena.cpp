@@ -57,10 +57,11 @@ PagedArena::PagedArena(std::uint64_t count, Pages kind) : size_{count} {
   data_ = std::unique_ptr<float[], Unmap>{static_cast<float*>(at), Unmap{bytes}};
   // Asked here, where it can be told: a scope's end could only end the process.
   if (kind == Pages::small && !give_back(at, bytes))
-    throw Error{Failure{Code::not_permitted, Remedy::fix_config,
-                        fmt::format("memory that is not in use cannot be given back ({}): this process has locked its memory (mlockall), and Linux "
-                                    "gives locked pages back since 5.18 alone; do not lock it, or use zero(0) or zero(1) with Exchange::per_step",
-                                    std::generic_category().message(errno))}};
+    throw Error{
+        Failure{Code::not_permitted, Remedy::fix_config,
+                fmt::format("memory that is not in use cannot be given back ({}): this process has locked its memory (mlockall), and Linux "
+                            "gives locked pages back since 5.18 alone; do not lock it, or use zero(0) or zero(1) with Exchange::per_step",
+                            std::generic_category().message(errno))}};
   // One element of a huge page would bring memory for all of it. A kernel that has none refuses the advice, rightly.
   if (kind == Pages::small) (void)madvise(at, bytes, MADV_NOHUGEPAGE);
   held_.resize(pages);

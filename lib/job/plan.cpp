@@ -27,11 +27,11 @@ std::vector<std::string> Plan::problems() const {
   if (global_batch == 0) say("global_batch is 0: a step needs at least one sample");
   if (micro_batch == 0) say("micro_batch is 0: a slot needs at least one sample");
   if (global_batch != 0 && micro_batch != 0 && global_batch % micro_batch != 0)
-    say("micro_batch {} does not divide global_batch {}: choose a divisor, so that all slots of a step are alike",
-        micro_batch, global_batch);
+    say("micro_batch {} does not divide global_batch {}: choose a divisor, so that all slots of a step are alike", micro_batch,
+        global_batch);
   else if (slots() > slots_max)
-    say("global_batch {} / micro_batch {} gives {} slots per step, above the limit of {}: raise micro_batch",
-        global_batch, micro_batch, slots(), slots_max);
+    say("global_batch {} / micro_batch {} gives {} slots per step, above the limit of {}: raise micro_batch", global_batch, micro_batch,
+        slots(), slots_max);
   if (samples == 0) say("samples is 0: the data set is empty; of a stream say elrun::endless");
   if (steps == 0) say("steps is 0: there is nothing to train; ask for at least one step");
   if (steps != 0 && global_batch > (std::uint64_t{1} << 62) / steps)
@@ -85,12 +85,10 @@ bool exchanges_per_slot(const Placement& placement) {
 std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& checkpoint) {
   auto out = plan.problems();
   if (checkpoint.keep < 2)
-    out.push_back(fmt::format("checkpoint.keep is {}: keep at least 2, for the newest one may turn out to be damaged",
-                              checkpoint.keep));
+    out.push_back(fmt::format("checkpoint.keep is {}: keep at least 2, for the newest one may turn out to be damaged", checkpoint.keep));
   if (checkpoint.every > 0 && checkpoint.directory.empty())
     out.push_back(
-        fmt::format("checkpoint.every is {}, but checkpoint.directory is empty: name a directory that all nodes share",
-                    checkpoint.every));
+        fmt::format("checkpoint.every is {}, but checkpoint.directory is empty: name a directory that all nodes share", checkpoint.every));
   return out;
 }
 
@@ -100,8 +98,8 @@ PlanIdentity identity(const Plan& plan) {
       "global_batch: {}\nmicro_batch: {}\nsamples: {}\ndata_hash: {:016x}\nseed: {}\nreduce: {}\nleaves: {}\n"
       "optimizer: {}\n"
       "architecture: {}\nelrun.numeric: {}\nprogram.numeric: {}\n",
-      plan.global_batch, plan.micro_batch, plan.samples == endless ? "endless" : fmt::to_string(plan.samples), plan.data_hash, plan.seed, name_of(plan.reduce),
-      name_of(plan.leaves), name_of(plan.optimizer), architecture, numeric_version, plan.numeric);
+      plan.global_batch, plan.micro_batch, plan.samples == endless ? "endless" : fmt::to_string(plan.samples), plan.data_hash, plan.seed,
+      name_of(plan.reduce), name_of(plan.leaves), name_of(plan.optimizer), architecture, numeric_version, plan.numeric);
   out.hash = to_hex(sha256(as_bytes(out.description)));
   return out;
 }

@@ -87,7 +87,8 @@ void Job::Impl::settle() {
   newest_step_ = recovered.next_step;
   // Whoever got the state of that step, from a member or a checkpoint, knows that it was decided, but not to what the votes came.
   const auto knower = std::find_if(standings_.begin(), standings_.end(), [&](const Standing& s) {
-    return s.has_state && s.knowledge.decided == newest_step_ && s.knowledge.decided_in == recovered.decided_in && s.decision.count == newest_step_;
+    return s.has_state && s.knowledge.decided == newest_step_ && s.knowledge.decided_in == recovered.decided_in &&
+           s.decision.count == newest_step_;
   });
   same_update_everywhere();
   for (std::size_t r = 0; r < standings_.size(); ++r) {
@@ -95,7 +96,8 @@ void Job::Impl::settle() {
     // As many steps, but of other sums: here it counts as a newcomer's.
     if (recovered.members[r] == Recovery::fetch && s.knowledge.applied == newest_step_) s.has_state = false;
     if (!s.has_state || recovered.members[r] != Recovery::apply || knower == standings_.end()) continue;
-    if (r == world.rank() && s.knowledge.decided < newest_step_ && !ELRUN_PLANTED(applies_with_its_last_decision)) decision_ = knower->decision;
+    if (r == world.rank() && s.knowledge.decided < newest_step_ && !ELRUN_PLANTED(applies_with_its_last_decision))
+      decision_ = knower->decision;
     s.knowledge = {newest_step_, newest_step_, newest_step_, recovered.decided_in};
     s.evaluations = 0;  // those that it says followed the step before
     // Its own shard alone; the others' owners are somewhere else now.
@@ -116,7 +118,10 @@ void Job::Impl::same_update_everywhere() const {
   std::vector<UpdateValues> updates;
   for (const Standing& s : standings_) {
     const bool voted = s.knowledge.applied + 1 == newest_step_ && s.knowledge.voted == newest_step_;
-    updates.push_back(!s.has_state ? UpdateValues{} : voted ? s.voted_update : s.decision.count == newest_step_ ? s.decision.update : UpdateValues{});
+    updates.push_back(!s.has_state                       ? UpdateValues{}
+                      : voted                            ? s.voted_update
+                      : s.decision.count == newest_step_ ? s.decision.update
+                                                         : UpdateValues{});
   }
   if (auto same = check_decided_update(newest_step_ - 1, updates); !same.ok()) throw Error{std::move(same).failure()};
 }
@@ -132,11 +137,13 @@ void Job::Impl::share() {
     inherit(heritage_);
   } else {
     if (heritage_.found && world.leads())
-      host.log.warning(fmt::format("part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning", newest_step_));
+      host.log.warning(fmt::format(
+          "part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning", newest_step_));
     has_state_ = false;
     load_or_begin();
     // Initial values are made by the program before its loop, so all run it from there.
-    if (!begun_before_ && std::any_of(standings_.begin(), standings_.end(), [](const Standing& s) { return s.has_begun; })) throw BeginAgain{};
+    if (!begun_before_ && std::any_of(standings_.begin(), standings_.end(), [](const Standing& s) { return s.has_begun; }))
+      throw BeginAgain{};
     has_state_ = restored_ || begun_before_;
     has_host_state_ = true;
     if (restored_) keep_host_state();  // the program may still be in what it does after a later step
@@ -202,9 +209,8 @@ void Job::Impl::zero_padding() {
 void Job::Impl::open_saves() {
   if (checkpoint_.directory.empty()) return;
   saves_.emplace(host.files, host.clock, host.log, host.session, world, checkpoint_,
-                 Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank,
-                       world.membership().world, identity(*plan), model_table(specs_, layout_, plan->optimizer),
-                       host.begin_anew},
+                 Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
+                       identity(*plan), model_table(specs_, layout_, plan->optimizer), host.begin_anew},
                  fragments(true), fragments(false));
 }
 
@@ -274,7 +280,8 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Arena<float>>
   const auto held_by = [&](std::uint32_t rank) { return from.held[rank] ? pieces(layout_, *from.held[rank]) : std::vector<Piece>{}; };
   const auto floats = [](const Arena<float>& arena, const Piece& at) { return arena.span(at.place, at.size()); };
   /// What `giver` gives `taker`, in the same order on both sides.
-  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& parameter, const auto& moment, const auto& frozen) {
+  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& parameter,
+                        const auto& moment, const auto& frozen) {
     const bool lacks_all = !from.held[taker].has_value();
     if (!gathers() && (lacks_all || !standings_[taker].whole_parameters))
       for (const Piece& p : given) parameter(p);
@@ -288,7 +295,9 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Arena<float>>
         if (unit.used > unit.trainable) frozen(unit);
   };
   const auto parameter_span = [&](const Piece& p) { return parameters_.span(p.parameter, p.size()); };
-  const auto frozen_span = [&](const UnitLayout& unit) { return parameters_.span(unit.begin + unit.trainable, unit.used - unit.trainable); };
+  const auto frozen_span = [&](const UnitLayout& unit) {
+    return parameters_.span(unit.begin + unit.trainable, unit.used - unit.trainable);
+  };
   const auto mine = held_by(me);
   for (std::uint32_t other = 0; other < size; ++other) {
     each(
@@ -299,10 +308,8 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Arena<float>>
         [&](const Piece& p, const Piece& wanted) {
           const Piece had = common(mine, {p}).front().a;
           for (std::size_t k = 0; k < moments_.size(); ++k)
-            if (other != me)
-              sends[other].push_back(std::as_bytes(floats(old_moments[k], had)));
-            else
-              std::ranges::copy(floats(old_moments[k], had), floats(moments_[k], wanted).begin());
+            if (other != me) sends[other].push_back(std::as_bytes(floats(old_moments[k], had)));
+            else std::ranges::copy(floats(old_moments[k], had), floats(moments_[k], wanted).begin());
         },
         [&](const UnitLayout& unit) { sends[other].push_back(std::as_bytes(frozen_span(unit))); });
   }
@@ -310,8 +317,7 @@ void Job::Impl::move_state(const Heritage& from, const std::vector<Arena<float>>
   for (std::uint32_t other = 0; other < size; ++other)
     if (other != me)
       each(
-          other, me, to_me[other],
-          [&](const Piece& p) { receives[other].push_back(std::as_writable_bytes(parameter_span(p))); },
+          other, me, to_me[other], [&](const Piece& p) { receives[other].push_back(std::as_writable_bytes(parameter_span(p))); },
           [&](const Piece&, const Piece& wanted) {
             for (const Arena<float>& moment : moments_) receives[other].push_back(std::as_writable_bytes(floats(moment, wanted)));
           },

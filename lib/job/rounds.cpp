@@ -19,8 +19,8 @@ Result<void> check(std::span<const Need> by_rank, std::uint64_t units) {
   for (std::uint32_t r = 1; r < by_rank.size(); ++r)
     if (by_rank[r].phase != by_rank[0].phase) {
       Failure f{Code::mismatch, Remedy::fix_config,
-                fmt::format("rank {} is {}, but rank 0 is {}: all processes run the same program, and come to the same calls", r, to_string(by_rank[r].phase),
-                            to_string(by_rank[0].phase))};
+                fmt::format("rank {} is {}, but rank 0 is {}: all processes run the same program, and come to the same calls", r,
+                            to_string(by_rank[r].phase), to_string(by_rank[0].phase))};
       f.peer = Rank{r};
       return f;
     }

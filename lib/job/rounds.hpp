@@ -19,8 +19,8 @@ namespace elrun::inline v0 {
 /// What all ranks are at, at the same time.
 struct Phase {
   enum class What : std::uint64_t {
-    between,     ///< Outside of slots: from `restore()` to the first step, and between two.
-    slot,        ///< The `index`-th slot of each rank that has one.
+    between,  ///< Outside of slots: from `restore()` to the first step, and between two.
+    slot,     ///< The `index`-th slot of each rank that has one.
     evaluation,
   };
   What what = What::between;

@@ -28,13 +28,12 @@ std::uint32_t compute_threads(std::uint32_t local_world) {
   }
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
-                                                                 : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   return std::max(1u, static_cast<std::uint32_t>(std::max(cpus, 1)) / std::max(local_world, 1u));
 }
 
 std::uint64_t machine_memory() {
-  struct sysinfo info{};
+  struct sysinfo info {};
   return sysinfo(&info) == 0 ? (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit : 0;
 }
 
@@ -43,7 +42,9 @@ Result<std::optional<LossName>> begin_anew() {
   const char* text = std::getenv("ELRUN_BEGIN_ANEW");
   if (text == nullptr || *text == 0) return std::optional<LossName>{};
   if (const auto name = parse_loss_name(text)) return name;
-  return invalid(fmt::format("ELRUN_BEGIN_ANEW={} names no lost checkpoint: it is STEP@FENCE, as the failure that names the lost one prints it, or the number of a step", text));
+  return invalid(fmt::format(
+      "ELRUN_BEGIN_ANEW={} names no lost checkpoint: it is STEP@FENCE, as the failure that names the lost one prints it, or the number of a step",
+      text));
 }
 
 void print_line(std::string_view line) {

@@ -23,9 +23,7 @@ std::uint64_t key_of(std::string_view domain, std::uint64_t seed, std::uint64_t 
   return ByteReader{digest}.get<std::uint64_t>();
 }
 
-constexpr Philox4x32::Key split(std::uint64_t key) {
-  return {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)};
-}
+constexpr Philox4x32::Key split(std::uint64_t key) { return {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)}; }
 
 }  // namespace
 
@@ -37,9 +35,8 @@ std::uint64_t permuted(std::uint64_t seed, std::uint64_t epoch, std::uint64_t pl
   do {
     std::uint64_t left = place >> half, right = place & mask;
     for (std::uint32_t round = 0; round < feistel_rounds; ++round) {
-      const auto noise = Philox4x32::block({static_cast<std::uint32_t>(right), round, static_cast<std::uint32_t>(epoch),
-                                            static_cast<std::uint32_t>(epoch >> 32)},
-                                           key);
+      const auto noise = Philox4x32::block(
+          {static_cast<std::uint32_t>(right), round, static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)}, key);
       left = std::exchange(right, (left ^ noise[0]) & mask);
     }
     place = (left << half) | right;
@@ -57,12 +54,8 @@ void samples_of_slot(const Plan& plan, std::uint64_t step, std::uint32_t slot, s
   }
 }
 
-RandomStream slot_stream(std::uint64_t seed, std::uint64_t step, std::uint32_t slot) {
-  return {key_of("elrun.slot", seed, step), slot, 0};
-}
+RandomStream slot_stream(std::uint64_t seed, std::uint64_t step, std::uint32_t slot) { return {key_of("elrun.slot", seed, step), slot, 0}; }
 
-RandomStream named_stream(std::uint64_t seed, std::string_view name) {
-  return {key_of("elrun.name", seed, 0, name), 0, 0};
-}
+RandomStream named_stream(std::uint64_t seed, std::string_view name) { return {key_of("elrun.name", seed, 0, name), 0, 0}; }
 
 }  // namespace elrun::inline v0

@@ -51,7 +51,8 @@ Result<T> Saves::leaders(const std::function<Result<T>()>& call, Result<T> (*dec
 void Saves::hear(Heard& heard, std::string_view text, const std::string& who) const {
   if (text.empty()) return;
   const auto record = decode_acknowledgement(as_bytes(text), who);
-  if (!record.ok()) return log_.warning(fmt::format("what {} remembers of the newest checkpoint cannot be read: {}", who, message(record.failure())));
+  if (!record.ok())
+    return log_.warning(fmt::format("what {} remembers of the newest checkpoint cannot be read: {}", who, message(record.failure())));
   if (record->directory != Path{options_.directory}.string() || record->plan != plan_) return;
   Witness said = witness(*record, who, true);
   for (const Witness& w : heard.witnesses)
@@ -100,8 +101,9 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
     claimed_ = true;
     const std::uint64_t from = start.choice ? start.choice->step : 0;
     if (world_.leads() && heard.decided > from && attempt == 0)
-      log_.warning(fmt::format("the job was at step {} and goes on from step {}: no checkpoint holds the {} steps between, and they are done again",
-                               heard.decided, from, heard.decided - from));
+      log_.warning(
+          fmt::format("the job was at step {} and goes on from step {}: no checkpoint holds the {} steps between, and they are done again",
+                      heard.decided, from, heard.decided - from));
     if (!start.choice.has_value()) return std::optional<std::vector<Aux>>{};
     auto loaded = checkpointer_.load(start, loaded_);
     const auto everywhere = world_.agree(loaded.ok() ? Result<void>{} : Result<void>{loaded.failure()});
@@ -111,15 +113,13 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
     const bool damaged = last.code == Code::corrupt || last.code == Code::not_found || last.code == Code::io;
     if (world_.over() || !damaged) return last;
     if (world_.leads())
-      log_.warning(fmt::format("checkpoint {} cannot be used, the one before it is tried: {}", to_string(*start.choice),
-                               message(last)));
+      log_.warning(fmt::format("checkpoint {} cannot be used, the one before it is tried: {}", to_string(*start.choice), message(last)));
     ELRUN_TRY(world_.agree(world_.leads() ? checkpointer_.reject(start, last) : Result<void>{}));
   }
   return last;
 }
 
-Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux,
-                         const std::function<Result<void>()>& still_owner) {
+Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner) {
   if (!claimed_) {
     ELRUN_TRY(world_.agree(checkpointer_.open_root()));
     ELRUN_TRY_ASSIGN(const Heard heard, ask_around());
@@ -145,12 +145,9 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux,
     std::vector<PartVote> votes;
     for (std::uint32_t r = 0; r < world_.size() && committed.ok(); ++r) {
       auto vote = decode_part_vote((*gathered)[r]);
-      if (!vote.ok())
-        committed = std::move(vote).failure();
-      else if (vote->refusal.has_value())
-        committed = *vote->refusal;
-      else
-        votes.push_back(std::move(vote).value());
+      if (!vote.ok()) committed = std::move(vote).failure();
+      else if (vote->refusal.has_value()) committed = *vote->refusal;
+      else votes.push_back(std::move(vote).value());
       if (!committed.ok()) committed = [&, f = committed.failure()]() mutable { return f.rank = Rank{r}, f; }();
     }
     if (committed.ok()) committed = checkpointer_.commit(ticket, votes, still_owner);
@@ -163,8 +160,11 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux,
       checkpointer_.abandon(ticket);
     }
   }
-  ELRUN_TRY_ASSIGN(const std::string acknowledgement,
-                   leaders<std::string>([&]() -> Result<std::string> { return committed.ok() ? Result<std::string>{checkpointer_.acknowledged()} : committed.failure(); }, decode_text));
+  ELRUN_TRY_ASSIGN(
+      const std::string acknowledgement,
+      leaders<std::string>(
+          [&]() -> Result<std::string> { return committed.ok() ? Result<std::string>{checkpointer_.acknowledged()} : committed.failure(); },
+          decode_text));
   if (!world_.leads()) session_.checkpoint_saved(acknowledgement);
   return {};
 }

@@ -25,8 +25,7 @@ std::optional<Failure> Job::Impl::try_to_save() {
     // Any call of the store is refused once this generation is not the coordinator's current one.
     // A coordinator that is away for a moment forbids nothing: the fence on the storage decides, and is asked again.
     const auto asked = host.session.store().num_keys(Deadline::after(host.clock.now(), owner_wait));
-    const bool away = !asked.ok() && (asked.failure().code == Code::deadline_passed ||
-                                      asked.failure().code == Code::unreachable);
+    const bool away = !asked.ok() && (asked.failure().code == Code::deadline_passed || asked.failure().code == Code::unreachable);
     return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
   };
   const std::uint64_t step = commit_.knowledge().applied;
@@ -47,9 +46,8 @@ std::optional<Failure> Job::Impl::try_to_save() {
 void Job::Impl::save() {
   const auto why = try_to_save();
   if (why && world.leads())
-    host.log.warning(fmt::format(
-        "the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}",
-        commit_.knowledge().applied, message(*why)));
+    host.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}",
+                                 commit_.knowledge().applied, message(*why)));
 }
 
 /// Whoever administrates the storage has some time to make a save possible: nothing else has the state.
@@ -72,8 +70,8 @@ void Job::Impl::save_at_the_end() {
     expect(reader.finish("the pause before the next try of the final save"));
     if (pause < Duration{0}) {
       Failure last = *why;
-      last.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved ({} in {}): {}", step, trial.tries == 1 ? "1 try" : fmt::format("{} tries", trial.tries),
-                              for_people(now - trial.begun), last.what);
+      last.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved ({} in {}): {}", step,
+                              trial.tries == 1 ? "1 try" : fmt::format("{} tries", trial.tries), for_people(now - trial.begun), last.what);
       throw Error{std::move(last)};
     }
     if (world.leads()) host.log.warning(told(trial, step, *why, pause, now));
@@ -86,7 +84,7 @@ void Job::Impl::wait_for_storage(Duration time) {
   for (Instant now = host.clock.now(); now < until; now = host.clock.now()) {
     if (world.over()) revoked();
     if (host.session.is_leaving() && !std::exchange(ready_to_leave_, true)) host.session.ready_to_leave();  // others may still save it
-    host.session.progress(StepNumber{commit_.knowledge().applied});  // this is no hang
+    host.session.progress(StepNumber{commit_.knowledge().applied});                                         // this is no hang
     const Duration slice = std::min(until - now, look_every);
     if (host.sleep) host.sleep(slice);
     else std::this_thread::sleep_for(slice);

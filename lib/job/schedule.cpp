@@ -22,8 +22,7 @@ double cos_pi(double t) {
 
 float Schedule::at(std::uint64_t step) const {
   if (step < warm_up) return static_cast<float>(highest * static_cast<double>(step + 1) / static_cast<double>(warm_up));
-  const double t =
-      step >= steps ? 1.0 : static_cast<double>(step - warm_up) / static_cast<double>(steps - warm_up);
+  const double t = step >= steps ? 1.0 : static_cast<double>(step - warm_up) / static_cast<double>(steps - warm_up);
   switch (shape) {
     case Shape::linear: return static_cast<float>(highest * (1 - (1 - last) * t));
     case Shape::cosine: return static_cast<float>(highest * ((1 + last) / 2 + (1 - last) / 2 * cos_pi(t)));
@@ -33,14 +32,11 @@ float Schedule::at(std::uint64_t step) const {
 
 std::vector<std::string> Schedule::problems() const {
   std::vector<std::string> out;
-  if (!(highest >= 0) || !std::isfinite(highest))
-    out.push_back(fmt::format("highest is {}: a rate is a number of at least 0", highest));
+  if (!(highest >= 0) || !std::isfinite(highest)) out.push_back(fmt::format("highest is {}: a rate is a number of at least 0", highest));
   if (shape == Shape::constant) return out;
-  if (!(last >= 0 && last <= 1))
-    out.push_back(fmt::format("last is {}: it is a part of highest, from 0 to 1", last));
+  if (!(last >= 0 && last <= 1)) out.push_back(fmt::format("last is {}: it is a part of highest, from 0 to 1", last));
   if (steps <= warm_up)
-    out.push_back(fmt::format("{} steps leave none after a warm-up of {}: raise steps, or use Shape::constant", steps,
-                              warm_up));
+    out.push_back(fmt::format("{} steps leave none after a warm-up of {}: raise steps, or use Shape::constant", steps, warm_up));
   return out;
 }
 

@@ -38,7 +38,8 @@ std::optional<Heard> Job::Impl::round(const Need& said) {
   const auto hands_off = [](const Need& need) { return need.hand_off != Need::nothing; };
   const auto refuse_leaf = [&](std::uint32_t rank) {
     Failure f{Code::protocol, Remedy::abort_group,
-              fmt::format("rank {} hands off a leaf of unit {}, which nobody expects of it {}", rank, needs_[rank].hand_off, to_string(said.phase))};
+              fmt::format("rank {} hands off a leaf of unit {}, which nobody expects of it {}", rank, needs_[rank].hand_off,
+                          to_string(said.phase))};
     f.peer = Rank{rank};
     wrong = f;
   };
@@ -59,16 +60,17 @@ std::optional<Heard> Job::Impl::round(const Need& said) {
       if (same_copy && theirs.gather != Need::nothing) round_sends_[r].push_back(std::as_bytes(part(theirs.gather, me)));
       if (same_copy && mine.gather != Need::nothing) round_receives_[r].push_back(std::as_writable_bytes(part(mine.gather, r)));
       if (hands_off(mine)) round_sends_[r].push_back(stream_.part_for(static_cast<std::uint32_t>(mine.hand_off), r));
-      if (hands_off(theirs))
-        round_receives_[r].push_back(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
+      if (hands_off(theirs)) round_receives_[r].push_back(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
     }
     if (!world.exchange(round_sends_, round_receives_, Call::round).ok()) return std::nullopt;
     for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
       if (hands_off(needs_[r]) && !stream_.arrived(static_cast<std::uint32_t>(needs_[r].hand_off), r)) refuse_leaf(r);
   }
-  const bool ends_slot = said.phase.what == Phase::What::slot && std::ranges::all_of(needs_, [](const Need& need) { return need.last != 0; });
+  const bool ends_slot =
+      said.phase.what == Phase::What::slot && std::ranges::all_of(needs_, [](const Need& need) { return need.last != 0; });
   if (wrong.ok() && ends_slot && streams() && !stream_.next())
-    wrong = Failure{Code::protocol, Remedy::abort_group, fmt::format("a rank that was {} ended it without handing off all units", to_string(said.phase))};
+    wrong = Failure{Code::protocol, Remedy::abort_group,
+                    fmt::format("a rank that was {} ended it without handing off all units", to_string(said.phase))};
   if (!wrong.ok()) {
     world.end(wrong.failure());
     return std::nullopt;
@@ -88,7 +90,8 @@ bool Job::Impl::serve(std::optional<std::uint32_t> unit) {
 
 /// This rank needs nothing more in this phase; others may. False: the world is over.
 bool Job::Impl::leave_phase(const Phase& phase) {
-  if (!courier_.until([&](Errands& errands) { errands.begin(phase); }, [&](const Errands& errands) { return errands.at(phase); })) return false;
+  if (!courier_.until([&](Errands& errands) { errands.begin(phase); }, [&](const Errands& errands) { return errands.at(phase); }))
+    return false;
   courier_.tell([](Errands& errands) { errands.end(); });
   return true;
 }
@@ -151,13 +154,15 @@ void Job::Impl::begin_use(UnitState& unit) {
   const bool fetches = gathers() && unit.open == 0 && layout.trainable > 0;
   // The others may be in apply() already, where nobody is served.
   if (fetches && step_open_ && !in_.open && in_.phase == phases_ && !world.over())
-    throw Error{invalid(fmt::format("unit '{}' is used after the last slot and before apply(), where sharded weights are not gathered: use it "
-                                    "before slots() or after apply()",
-                                    specs_[unit.index].name))};
+    throw Error{
+        invalid(fmt::format("unit '{}' is used after the last slot and before apply(), where sharded weights are not gathered: use it "
+                            "before slots() or after apply()",
+                            specs_[unit.index].name))};
   if (fetches) parameters_.hold(layout.begin, layout.begin + layout.trainable);
   const bool hands_off = streams() && in_.open && !in_.evaluating;
   // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
-  const bool served = (!fetches && !hands_off) || ((stage_ == Stage::ready || in_.evaluating) && serve(fetches ? std::optional{unit.index} : std::nullopt));
+  const bool served =
+      (!fetches && !hands_off) || ((stage_ == Stage::ready || in_.evaluating) && serve(fetches ? std::optional{unit.index} : std::nullopt));
   if (!served && outcome.has_value()) {
     Failure f = world.why_over();
     f.what = fmt::format("unit '{}' cannot be gathered after the last step: {}", specs_[unit.index].name, f.what);
@@ -203,9 +208,8 @@ void Job::Impl::begin_gradient(UnitState& unit) {
   require(in_.open && !in_.evaluating, "use_grad is for the slots of a step; an evaluation has no gradients");
   const UnitLayout& layout = layout_.units[unit.index];
   if (unit.scopes == layout.uses)
-    throw Error{invalid(fmt::format(
-        "unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",
-        specs_[unit.index].name, unit.scopes + 1, slot_.index(), layout.uses, unit.scopes + 1))};
+    throw Error{invalid(fmt::format("unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",
+                                    specs_[unit.index].name, unit.scopes + 1, slot_.index(), layout.uses, unit.scopes + 1))};
   begin_use(unit);
   ++unit.gradients_open;
   const bool first = unit.scopes++ == 0;

@@ -20,7 +20,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr int times_to_return = 8;  // the longest slot or save: so long may a program take to come back to next_step()
+constexpr int times_to_return = 8;          // the longest slot or save: so long may a program take to come back to next_step()
 constexpr Duration first_slot_within = 1h;  // nobody knows yet how long one takes
 
 struct VoteHeader {
@@ -116,9 +116,10 @@ void Job::Impl::close_slot() {
   require(in_.reported, "a slot ended without slot.report(loss, tokens)");
   for (const UnitState& unit : units_)
     if (unit.gradients_open > 0)
-      throw Error{invalid(fmt::format("slot {} ended inside a use_grad scope of unit '{}': let the scope end before the slot, for its "
-                                      "end hands the gradient off",
-                                      slot_.index(), specs_[unit.index].name))};
+      throw Error{
+          invalid(fmt::format("slot {} ended inside a use_grad scope of unit '{}': let the scope end before the slot, for its "
+                              "end hands the gradient off",
+                              slot_.index(), specs_[unit.index].name))};
   if (!streams())
     for (const UnitState& unit : units_)
       if (unit.scopes == 0) zero_gradient(unit);  // it had no part in this slot
@@ -126,10 +127,8 @@ void Job::Impl::close_slot() {
   if (std::exchange(in_.auditing, false)) return;
   my_losses_[in_.slot] = reported_loss_;
   my_tokens_[in_.slot] = reported_tokens_;
-  if (streams())
-    finish_leaves(ended);
-  else
-    gradients_.fold_leaf(in_.slot);
+  if (streams()) finish_leaves(ended);
+  else gradients_.fold_leaf(in_.slot);
   if (!in_phases() || end_slot(ended)) ++in_.slot;
 }
 
@@ -207,8 +206,8 @@ Result<void> Job::Impl::exchange_votes() {
     const Vote vote{{header.number, {{header.lineage[0], header.lineage[1]}}}, header.step, header.finite != 0};
     if (!commit_.hear(Rank{r}, vote)) {
       Failure f{Code::protocol, Remedy::abort_group,
-                fmt::format("a vote for step {} of generation {} came in step {}", vote.step,
-                            to_string(vote.generation), commit_.knowledge().applied)};
+                fmt::format("a vote for step {} of generation {} came in step {}", vote.step, to_string(vote.generation),
+                            commit_.knowledge().applied)};
       f.peer = Rank{r};
       f.generation = world.membership().generation;
       world.end(f);
@@ -260,7 +259,9 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
     if ((!in_phases() || end_phases_of_step()) && reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
-      if (!whole_parameters_) whole_parameters_ = world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok() || ELRUN_PLANTED(parameters_half_gathered);
+      if (!whole_parameters_)
+        whole_parameters_ =
+            world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok() || ELRUN_PLANTED(parameters_half_gathered);
     }
   }
   // The vote was given, and the world changed before all others' came: whether it is decided, the next generation finds out.
@@ -271,8 +272,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
     } catch (const Revoked&) {
     }
   }
-  StepResult result{
-      .step = commit_.knowledge().applied, .world = world.size(), .generation = world.membership().generation.number};
+  StepResult result{.step = commit_.knowledge().applied, .world = world.size(), .generation = world.membership().generation.number};
   if (result.step == step) return result;
   handed_out_ = false;
   result.decided = true;
@@ -293,9 +293,10 @@ void Job::Impl::doubt_update() {
   const std::uint64_t step = commit_.knowledge().applied;
   const UpdateValues first = updates_done_.of(0), last = step == 0 ? first : updates_done_.of(step - 1);
   if (!world.leads() || !first.known() || !last.known() || first == last || voted_update_ != first) return;
-  host.log.warning(fmt::format("step {} is the first one after the checkpoint: {}. Is it a variable that began anew with the process? Then register it with "
-                               "job.state(name, variable) before restore(), or compute it from step.number()",
-                               step, as_at_first(voted_update_, last, step - 1)));
+  host.log.warning(fmt::format(
+      "step {} is the first one after the checkpoint: {}. Is it a variable that began anew with the process? Then register it with "
+      "job.state(name, variable) before restore(), or compute it from step.number()",
+      step, as_at_first(voted_update_, last, step - 1)));
 }
 
 /// True once the step is decided.
@@ -330,9 +331,8 @@ float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(deci
 
 void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
   for (const UpdateRun& run : updates_) {
-    UpdateElements elements{.parameter = parameters_.span(run.parameter, run.size),
-                            .gradient = {reduced() + run.gradient, run.size},
-                            .decay = run.decay};
+    UpdateElements elements{
+        .parameter = parameters_.span(run.parameter, run.size), .gradient = {reduced() + run.gradient, run.size}, .decay = run.decay};
     for (std::size_t m = 0; m < moments_.size(); ++m) elements.moments[m] = moments_[m].span(run.state, run.size);
     elrun::update(optimizer, lr, scale, commit_.knowledge().applied + 1, elements);
   }
@@ -342,9 +342,7 @@ void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
 
 void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(*this, loss, tokens); }
 void Slot::add(std::string_view name, double value) { static_cast<Job::Impl*>(impl_)->add(*this, name, value); }
-void Slot::report(DeviceScalar loss, std::uint64_t tokens) {
-  report(*loss.pointer, tokens);
-}  // on the host it has arrived
+void Slot::report(DeviceScalar loss, std::uint64_t tokens) { report(*loss.pointer, tokens); }  // on the host it has arrived
 bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->is_revoked(*this); }
 
 Step::Slots Step::slots() {

@@ -21,8 +21,7 @@ FoldSchedule running_sum(std::size_t slots, std::uint32_t leaf) {
 
 Summands summands(const std::vector<std::vector<std::uint32_t>>& slots_by_rank, Reduce reduce) {
   Summands out;
-  for (const auto& slots : slots_by_rank)
-    out.count += reduce == Reduce::exact ? slots.size() : std::min<std::size_t>(slots.size(), 1);
+  for (const auto& slots : slots_by_rank) out.count += reduce == Reduce::exact ? slots.size() : std::min<std::size_t>(slots.size(), 1);
   std::uint32_t leaf = 0;
   for (const auto& slots : slots_by_rank) {
     if (reduce == Reduce::exact) {

@@ -21,10 +21,8 @@ std::vector<LeafRange> joined(std::span<const LeafRange> runs) {
   std::vector<LeafRange> out;
   for (const LeafRange& run : runs) {
     if (run.begin == run.end) continue;
-    if (!out.empty() && out.back().end == run.begin)
-      out.back().end = run.end;
-    else
-      out.push_back(run);
+    if (!out.empty() && out.back().end == run.begin) out.back().end = run.end;
+    else out.push_back(run);
   }
   return out;
 }

@@ -44,8 +44,7 @@ UseScope::~UseScope() {
   unit.job->end_use(unit, gradient_);
 }
 
-TensorPlace& Job::Impl::declare(UnitState& unit, std::string_view name, DType type, Shape shape,
-                                TensorOptions options) {
+TensorPlace& Job::Impl::declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options) {
   require(!sealed_, "a tensor is declared after seal(); declare all of them before");
   specs_[unit.index].tensors.push_back({std::string{name}, type, shape, options});
   unit.tensors.push_back({nullptr, nullptr, std::move(shape), fmt::format("{}/{}", specs_[unit.index].name, name)});

@@ -21,9 +21,7 @@ double power(double base, std::uint64_t n) {
 
 struct Checks {
   std::vector<std::string> wrong;
-  void say(const char* name, float value, const char* rule) {
-    wrong.push_back(fmt::format("{} is {}; it must be {}", name, value, rule));
-  }
+  void say(const char* name, float value, const char* rule) { wrong.push_back(fmt::format("{} is {}; it must be {}", name, value, rule)); }
   void part(const char* name, float value) {
     if (!(value >= 0 && value < 1)) say(name, value, "at least 0 and below 1");
   }
@@ -36,9 +34,7 @@ struct Checks {
     number("weight_decay", o.weight_decay);
   }
   void operator()(const Sgd& o) { part("momentum", o.momentum), number("weight_decay", o.weight_decay); }
-  void operator()(const Lion& o) {
-    part("beta1", o.beta1), part("beta2", o.beta2), number("weight_decay", o.weight_decay);
-  }
+  void operator()(const Lion& o) { part("beta1", o.beta1), part("beta2", o.beta2), number("weight_decay", o.weight_decay); }
 };
 
 struct Run {
@@ -86,8 +82,7 @@ const char* name_of(Optimizer optimizer) {
 }
 
 std::span<const std::string_view> moments_of(Optimizer optimizer) {
-  static constexpr std::string_view adamw_moments[] = {"exp_avg", "exp_avg_sq"}, sgd_moments[] = {"momentum"},
-                                    lion_moments[] = {"exp_avg"};
+  static constexpr std::string_view adamw_moments[] = {"exp_avg", "exp_avg_sq"}, sgd_moments[] = {"momentum"}, lion_moments[] = {"exp_avg"};
   static_assert(std::size(adamw_moments) == moments_max);
   switch (optimizer) {
     case Optimizer::adamw: return adamw_moments;

@@ -19,8 +19,8 @@ struct Field {
 
 /// The optimizer's own values, behind lr and clip_norm.
 std::span<const Field> fields_of(Optimizer optimizer) {
-  static constexpr Field adamw[] = {{"beta1"}, {"beta2"}, {"epsilon"}, {"weight_decay"}}, sgd[] = {{"momentum"}, {"nesterov", true}, {"weight_decay"}},
-                         lion[] = {{"beta1"}, {"beta2"}, {"weight_decay"}};
+  static constexpr Field adamw[] = {{"beta1"}, {"beta2"}, {"epsilon"}, {"weight_decay"}},
+                         sgd[] = {{"momentum"}, {"nesterov", true}, {"weight_decay"}}, lion[] = {{"beta1"}, {"beta2"}, {"weight_decay"}};
   switch (optimizer) {
     case Optimizer::adamw: return adamw;
     case Optimizer::sgd: return sgd;
@@ -52,9 +52,14 @@ std::vector<Difference> differences(const UpdateValues& one, const UpdateValues&
   const auto own = one.known() && one.kind <= 3 ? fields_of(static_cast<Optimizer>(one.kind - 1)) : std::span<const Field>{};
   for (std::size_t i = 0; i < one.bits.size(); ++i) {
     if (one.bits[i] == other.bits[i]) continue;
-    const Field field = i == 0 ? Field{"lr"} : i == 1 ? Field{"clip_norm"} : i - 2 < own.size() ? own[i - 2] : Field{"a value that this version does not know"};
+    const Field field = i == 0               ? Field{"lr"}
+                        : i == 1             ? Field{"clip_norm"}
+                        : i - 2 < own.size() ? own[i - 2]
+                                             : Field{"a value that this version does not know"};
     // The shortest decimal that gives the same float: two that differ in a bit differ here, too.
-    const auto text = [&](std::uint32_t bits) { return field.flag ? std::string{bits != 0 ? "true" : "false"} : fmt::format("{}", std::bit_cast<float>(bits)); };
+    const auto text = [&](std::uint32_t bits) {
+      return field.flag ? std::string{bits != 0 ? "true" : "false"} : fmt::format("{}", std::bit_cast<float>(bits));
+    };
     out.push_back({std::string{field.name}, text(one.bits[i]), text(other.bits[i])});
   }
   return out;
@@ -62,11 +67,13 @@ std::vector<Difference> differences(const UpdateValues& one, const UpdateValues&
 
 Result<void> told(std::uint64_t step, const std::vector<std::string>& what) {
   if (what.empty()) return {};
-  return Failure{Code::mismatch, Remedy::fix_config,
-                 fmt::format("step {} was not applied: {}. What apply() gets has to be the same on all ranks, and the same when a step is done again: compute it "
-                             "from step.number() (a Schedule can be passed as lr), or register the variable from which it follows with job.state(name, variable) "
-                             "before restore()",
-                             step, fmt::join(what, "; "))};
+  return Failure{
+      Code::mismatch, Remedy::fix_config,
+      fmt::format(
+          "step {} was not applied: {}. What apply() gets has to be the same on all ranks, and the same when a step is done again: compute it "
+          "from step.number() (a Schedule can be passed as lr), or register the variable from which it follows with job.state(name, variable) "
+          "before restore()",
+          step, fmt::join(what, "; "))};
 }
 
 }  // namespace
@@ -81,16 +88,20 @@ UpdateValues values_of(const AnyOptimizer& optimizer, const UpdateOptions& optio
 Result<void> check_update(std::uint64_t step, std::span<const UpdateSaid> by_rank) {
   std::vector<std::string> what;
   for (std::size_t r = 1; r < by_rank.size() && what.empty(); ++r)
-    for (const Difference& d : differences(by_rank[0].passed, by_rank[r].passed)) what.push_back(fmt::format("{} is {} on rank 0 and {} on rank {}", d.name, d.one, d.other, r));
+    for (const Difference& d : differences(by_rank[0].passed, by_rank[r].passed))
+      what.push_back(fmt::format("{} is {} on rank 0 and {} on rank {}", d.name, d.one, d.other, r));
   const auto remembers = std::ranges::find_if(by_rank, [](const UpdateSaid& said) { return said.remembered.known(); });
   const std::size_t between_ranks = what.size();
   for (std::size_t r = 0; r < by_rank.size() && remembers != by_rank.end() && what.size() == between_ranks; ++r)
     for (const Difference& d : differences(remembers->remembered, by_rank[r].passed))
-      what.push_back(fmt::format("{} was {} when this step was decided before, and is {} on rank {} now that it is done again", d.name, d.one, d.other, r));
+      what.push_back(fmt::format("{} was {} when this step was decided before, and is {} on rank {} now that it is done again", d.name,
+                                 d.one, d.other, r));
   for (std::size_t r = 0; r < by_rank.size() && what.empty(); ++r)
     if (by_rank[r].tried.known())
       for (const Difference& d : differences(by_rank[r].tried, by_rank[r].passed))
-        what.push_back(fmt::format("{} was {} on rank {} when apply() was called for this step before and the world was lost, and is {} now that it is done again", d.name, d.one, r, d.other));
+        what.push_back(fmt::format(
+            "{} was {} on rank {} when apply() was called for this step before and the world was lost, and is {} now that it is done again",
+            d.name, d.one, r, d.other));
   return told(step, what);
 }
 
@@ -100,13 +111,15 @@ Result<void> check_decided_update(std::uint64_t step, std::span<const UpdateValu
   for (auto at = first; at != by_rank.end() && what.empty(); ++at)
     if (at->known())
       for (const Difference& d : differences(*first, *at))
-        what.push_back(fmt::format("{} was {} on rank {} and {} on rank {}, which did this step in two generations", d.name, d.one, first - by_rank.begin(), d.other, at - by_rank.begin()));
+        what.push_back(fmt::format("{} was {} on rank {} and {} on rank {}, which did this step in two generations", d.name, d.one,
+                                   first - by_rank.begin(), d.other, at - by_rank.begin()));
   return told(step, what);
 }
 
 std::string as_at_first(const UpdateValues& now, const UpdateValues& last, std::uint64_t last_step) {
   std::string text;
-  for (const Difference& d : differences(now, last)) text += fmt::format("{}{} is {}, as in step 0, and was {} in step {}", text.empty() ? "" : "; ", d.name, d.one, d.other, last_step);
+  for (const Difference& d : differences(now, last))
+    text += fmt::format("{}{} is {}, as in step 0, and was {} in step {}", text.empty() ? "" : "; ", d.name, d.one, d.other, last_step);
   return text;
 }
 

@@ -29,7 +29,8 @@ static_assert(sizeof(UpdateValues) == 8 * sizeof(std::uint32_t));
 struct UpdateSaid {
   UpdateValues passed;      ///< To `apply`, now,
   UpdateValues remembered;  ///< and when the step was decided before; not known where it was not, or the rank does not remember;
-  UpdateValues tried{};     ///< and in this process's first `apply` for this step, should the world have been lost then; not known: this is the first.
+  UpdateValues
+      tried{};  ///< and in this process's first `apply` for this step, should the world have been lost then; not known: this is the first.
 };
 /// Success where all ranks passed the same values, those with which the step was decided before, and those with which they tried to apply it before. The failure names the step, each
 /// value that differs with both of its values, the ranks and the remedy. All ranks come to the same.

@@ -61,8 +61,7 @@ Verification Job::Impl::verify() {
     const UnitLayout& layout = layout_.units[u];
     for (const bool frozen : {false, true})
       for (const Extent& e : extents(specs_[u], layout, frozen)) {
-        if (frozen || !gathers())
-          add(specs_[u], e, "param", parameters_.data() + layout.begin + e.begin);
+        if (frozen || !gathers()) add(specs_[u], e, "param", parameters_.data() + layout.begin + e.begin);
         if (!frozen && gathers() && copied) add_shard(u, e, "param", [&](const Piece& p) { return parameters_.data() + p.parameter; });
         if (!frozen && copied)
           for (std::size_t m = 0; m < moments_.size(); ++m)
@@ -96,11 +95,13 @@ Verification Job::Impl::verify() {
     if (const auto wrong = dissenter(hashes[i])) {
       const bool of_node = compared[i].is_cut && firsts.size() < world.size();
       const std::uint32_t rank = compared[i].is_cut ? firsts[wrong->index] : static_cast<std::uint32_t>(wrong->index);
-      out.difference = {.tensor = compared[i].tensor, .kind = std::string{compared[i].kind}, .rank = Rank{rank}, .outvoted = wrong->outvoted};
-      out.difference->what = fmt::format(
-          "after step {} {}rank {} has other bits than {} in {} of tensor '{}'{}", step, of_node ? "the node of " : "", rank,
-          wrong->outvoted ? (of_node ? "most nodes" : "most ranks") : (of_node ? "that of rank 0" : "rank 0"), compared[i].kind, compared[i].tensor,
-          wrong->outvoted ? ": its processor or memory is not to be trusted" : ", and no majority says which of them is wrong");
+      out.difference = {
+          .tensor = compared[i].tensor, .kind = std::string{compared[i].kind}, .rank = Rank{rank}, .outvoted = wrong->outvoted};
+      out.difference->what =
+          fmt::format("after step {} {}rank {} has other bits than {} in {} of tensor '{}'{}", step, of_node ? "the node of " : "", rank,
+                      wrong->outvoted ? (of_node ? "most nodes" : "most ranks") : (of_node ? "that of rank 0" : "rank 0"), compared[i].kind,
+                      compared[i].tensor,
+                      wrong->outvoted ? ": its processor or memory is not to be trusted" : ", and no majority says which of them is wrong");
     }
   return out;
 }

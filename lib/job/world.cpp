@@ -9,8 +9,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t gather_bytes_max = std::uint64_t{64}
-                                           << 20;  // of one rank's part: host state and votes, no tensors
+constexpr std::uint64_t gather_bytes_max = std::uint64_t{64} << 20;  // of one rank's part: host state and votes, no tensors
 constexpr std::size_t status_text_max = 64 << 10;
 
 }  // namespace
@@ -38,10 +37,7 @@ void JobWorld::End::set(const Failure& failure) {
 }
 
 JobWorld::JobWorld(Session& session, JoinPeers join)
-    : session_{session},
-      join_{std::move(join)},
-      membership_{session.place().membership},
-      end_{std::make_shared<End>()} {
+    : session_{session}, join_{std::move(join)}, membership_{session.place().membership}, end_{std::make_shared<End>()} {
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
@@ -163,8 +159,7 @@ Result<void> decode_status(ByteSpan bytes) {
   if (number == 0) return r.finish("a peer's status");
   const std::uint32_t code = (number - 1) % 256, remedy = (number - 1) / 256;
   std::string what = r.get_text(status_text_max);
-  if (code > static_cast<std::uint32_t>(Code::internal) || remedy > static_cast<std::uint32_t>(Remedy::exit_process))
-    r.mark_broken();
+  if (code > static_cast<std::uint32_t>(Code::internal) || remedy > static_cast<std::uint32_t>(Remedy::exit_process)) r.mark_broken();
   ELRUN_TRY(r.finish("a peer's status"));
   return Failure{static_cast<Code>(code), static_cast<Remedy>(remedy), std::move(what)};
 }

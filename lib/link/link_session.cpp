@@ -26,9 +26,9 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/link/message_stream.hpp"
-#include "lib/base/quiet_thread.hpp"
 #include "lib/link/request_store.hpp"
 #include "lib/link/world_host.hpp"
 
@@ -39,9 +39,9 @@ using ErrorCode = boost::system::error_code;
 namespace {
 
 constexpr Duration backoff_least = 20ms, backoff_most = 1s;
-constexpr Duration patience = 1s;       // a quick start needs no word about who came first
-constexpr Duration attempt_max = 5s;    // for one connection attempt: a host that is gone does not answer at all
-constexpr Duration answer_slack = 1s;   // the loop ends every wait by its deadline; the caller's own clock only if it cannot
+constexpr Duration patience = 1s;         // a quick start needs no word about who came first
+constexpr Duration attempt_max = 5s;      // for one connection attempt: a host that is gone does not answer at all
+constexpr Duration answer_slack = 1s;     // the loop ends every wait by its deadline; the caller's own clock only if it cannot
 constexpr std::size_t calls_max = 65536;  // store calls under way in one process
 
 std::string host_name() {
@@ -53,7 +53,7 @@ std::string host_name() {
 /// What differs between the two connections.
 struct Target {
   Hello hello;
-  std::string where;                         ///< For people: the socket, or `rank 0 at node-a:29500`.
+  std::string where;  ///< For people: the socket, or `rank 0 at node-a:29500`.
   std::variant<UnderAgent, InOperatorsJob> place;
   [[nodiscard]] const InOperatorsJob* operators() const { return std::get_if<InOperatorsJob>(&place); }
 };
@@ -193,10 +193,13 @@ class Link {
 
   Failure no_answer_in_time() const {
     if (stream_) {
-      return {.code = Code::deadline_passed, .remedy = Remedy::retry,
+      return {.code = Code::deadline_passed,
+              .remedy = Remedy::retry,
               .what = fmt::format("{} is there, but has not said in time that the world is complete", target_.where)};
     }
-    return {.code = Code::unreachable, .remedy = Remedy::retry, .what = fmt::format("{} could not be reached in time: {}", target_.where, last_problem_)};
+    return {.code = Code::unreachable,
+            .remedy = Remedy::retry,
+            .what = fmt::format("{} could not be reached in time: {}", target_.where, last_problem_)};
   }
 
   Result<SocketAddress> next_address() {
@@ -204,9 +207,12 @@ class Link {
     const auto& job = *target_.operators();
     ELRUN_TRY_ASSIGN(const auto addresses, resolve(job.master_address, job.master_port));  // anew each time: names move
     const SocketAddress address = addresses[attempts_++ % addresses.size()];
-    if (job.rank != Rank{0} || !address.is_loopback() || job.master_address == "localhost" || job.master_address == address.host()) return address;
-    loopback_(log_, Level::warning, fmt::format("MASTER_ADDR={} is the loopback address {} on this host: workers on other hosts cannot reach rank 0; give an IP address",
-                                                job.master_address, address.host()));
+    if (job.rank != Rank{0} || !address.is_loopback() || job.master_address == "localhost" || job.master_address == address.host())
+      return address;
+    loopback_(log_, Level::warning,
+              fmt::format(
+                  "MASTER_ADDR={} is the loopback address {} on this host: workers on other hosts cannot reach rank 0; give an IP address",
+                  job.master_address, address.host()));
     return address;
   }
 
@@ -224,9 +230,11 @@ class Link {
     socket->async_wait(StreamSocket::wait_write, [this, socket, to = *address](const ErrorCode& error) {
       retry_.cancel();
       if (error) {
-        return connect_later({Code::unreachable, Remedy::retry, fmt::format("connect to {}: no answer within {} s", to_string(to), attempt_max / 1s)});
+        return connect_later(
+            {Code::unreachable, Remedy::retry, fmt::format("connect to {}: no answer within {} s", to_string(to), attempt_max / 1s)});
       }
-      if (auto connected = connect_result(socket->native_handle(), to); !connected.ok()) return connect_later(std::move(connected).failure());
+      if (auto connected = connect_result(socket->native_handle(), to); !connected.ok())
+        return connect_later(std::move(connected).failure());
       on_connected(std::move(*socket));
     });
   }
@@ -250,9 +258,9 @@ class Link {
     // The agent is next door: its end of the socket closes when it dies. A host in the network may just fall silent.
     const MessageStream::Limits limits{.first_message = target_.operators() ? tcp_silence_max : Duration{0},
                                        .silence = target_.operators() ? tcp_silence_max : Duration{0}};
-    stream_ = std::make_shared<MessageStream>(std::move(socket), limits,
-                                              MessageStream::Handler{[this](const Message& message) { on_message(message); },
-                                                                     [this](const Failure& why) { on_closed(why); }});
+    stream_ = std::make_shared<MessageStream>(
+        std::move(socket), limits,
+        MessageStream::Handler{[this](const Message& message) { on_message(message); }, [this](const Failure& why) { on_closed(why); }});
     stream_->start();
     send(target_.hello);
     beat();
@@ -301,8 +309,10 @@ class Link {
     if (welcomed_) return on_next_place(welcome.place);
     Place place = welcome.place;
     if (place.membership.rank.value() != target_.hello.rank) {
-      return lose({.code = Code::mismatch, .remedy = Remedy::exit_process,
-                   .what = fmt::format("{} gave a place for rank {} to rank {}", target_.where, place.membership.rank.value(), target_.hello.rank)});
+      return lose({.code = Code::mismatch,
+                   .remedy = Remedy::exit_process,
+                   .what = fmt::format("{} gave a place for rank {} to rank {}", target_.where, place.membership.rank.value(),
+                                       target_.hello.rank)});
     }
     if (const auto* job = target_.operators()) {  // rank 0 does not know where this worker is
       place.local_rank = job->local_rank;
@@ -397,16 +407,16 @@ class Link {
   std::vector<Session::OnOver> on_over_;
   bool welcomed_ = false;
   std::optional<GenerationOver> over_before_place_;  // of the generation of its first place
-  Generation newest_{};  // that the other end has told a place of
+  Generation newest_{};                              // that the other end has told a place of
   std::atomic<bool> leaving_{false};
   std::atomic<Duration::rep> returns_within_{0};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Session::Remembered remembered_;
-  std::optional<Place> place_;                           // changed, and read without the lock, by the caller's thread alone once it is there
-  std::optional<Place> next_;                            // told, and not taken yet
-  std::optional<Failure> lost_, over_;                   // the connection; the generation
+  std::optional<Place> place_;          // changed, and read without the lock, by the caller's thread alone once it is there
+  std::optional<Place> next_;           // told, and not taken yet
+  std::optional<Failure> lost_, over_;  // the connection; the generation
   std::map<std::uint64_t, std::optional<StoreReply>> calls_;
   std::uint64_t last_call_ = 0;
   bool job_over_ = false;
@@ -430,7 +440,8 @@ class LinkSession final : public Session {
     if (!forked()) link_->progress(decided);
   }
   void cannot_go_on(const Failure& why) override {
-    if (!forked() && (why.code == Code::peer_lost || why.code == Code::unreachable || why.code == Code::deadline_passed)) link_->cannot_go_on(why);
+    if (!forked() && (why.code == Code::peer_lost || why.code == Code::unreachable || why.code == Code::deadline_passed))
+      link_->cannot_go_on(why);
   }
   Result<void> next_generation(Deadline agreed_by) override {
     if (forked()) return in_child();
@@ -474,7 +485,8 @@ class LinkSession final : public Session {
 
   [[nodiscard]] bool forked() const { return ::getpid() != owner_; }
   [[nodiscard]] Failure in_child() const {
-    return {.code = Code::refused, .remedy = Remedy::exit_process,
+    return {.code = Code::refused,
+            .remedy = Remedy::exit_process,
             .what = fmt::format("this process was forked from worker {} and has no session of its own", owner_)};
   }
 
@@ -510,7 +522,8 @@ Result<std::string> proof_of(const InOperatorsJob& place) {
   }
   constexpr const char* blanks = " \t\r\n";
   const auto first = token.find_first_not_of(blanks);
-  if (first == std::string::npos && !place.token_file.empty()) return invalid(fmt::format("ELRUN_RDZV_TOKEN_FILE={} is empty", place.token_file));
+  if (first == std::string::npos && !place.token_file.empty())
+    return invalid(fmt::format("ELRUN_RDZV_TOKEN_FILE={} is empty", place.token_file));
   if (first == std::string::npos) return std::string{};
   token = token.substr(first, token.find_last_not_of(blanks) - first + 1);
   return to_hex(sha256(as_bytes("elrun world token: " + token)));

@@ -16,12 +16,12 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t header_size = 8;   // length, checksum
-constexpr std::size_t kind_size = 4;     // version, type
-constexpr std::size_t name_max = 4096;   // a node, a run, an address, a release
-constexpr std::size_t text_max = 65536;  // what went wrong
+constexpr std::size_t header_size = 8;              // length, checksum
+constexpr std::size_t kind_size = 4;                // version, type
+constexpr std::size_t name_max = 4096;              // a node, a run, an address, a release
+constexpr std::size_t text_max = 65536;             // what went wrong
 constexpr std::size_t acknowledgement_max = 16384;  // of a checkpoint
-constexpr std::size_t proof_max = 64;    // a digest in hex
+constexpr std::size_t proof_max = 64;               // a digest in hex
 constexpr std::uint32_t values_max = 1 << 20;
 
 static_assert(message_max.value() >= 2 * store_value_max.value() + store_key_max.value() + 4096,
@@ -30,36 +30,65 @@ static_assert(message_max.value() >= std::uint64_t{store_keys_per_call_max} * (s
               "the largest wait fits into a message");
 
 // The wire's numbers of the messages: never reused, in the order of the variant.
-enum class Type : std::uint16_t { hello = 1, welcome, refusal, alive, step_decided, job_over, generation_over, store_request, store_reply, prepare_to_leave, returned, ready_for_place, checkpoint_saved };
+enum class Type : std::uint16_t {
+  hello = 1,
+  welcome,
+  refusal,
+  alive,
+  step_decided,
+  job_over,
+  generation_over,
+  store_request,
+  store_reply,
+  prepare_to_leave,
+  returned,
+  ready_for_place,
+  checkpoint_saved
+};
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
 struct Put {
   ByteWriter out;
-  template <std::integral T> void number(const T& value) { out.put(value); }
+  template <std::integral T>
+  void number(const T& value) {
+    out.put(value);
+  }
   void flag(const bool& value) { out.put(static_cast<std::uint8_t>(value)); }
-  template <class E> void choice(const E& value, E /*last*/, E /*otherwise*/) { out.put(static_cast<std::uint8_t>(value)); }
+  template <class E>
+  void choice(const E& value, E /*last*/, E /*otherwise*/) {
+    out.put(static_cast<std::uint8_t>(value));
+  }
   void text(const std::string& value, std::size_t max) { out.put_text(std::string_view{value}.substr(0, max)); }
   void blob(const ByteVector& value, Bytes) { out.put_bytes(value); }
   void key(const std::array<std::byte, 32>& value) { out.put_raw(value); }
-  template <class T, class Each> void list(const std::vector<T>& values, std::uint32_t, Each each) {
+  template <class T, class Each>
+  void list(const std::vector<T>& values, std::uint32_t, Each each) {
     out.put(static_cast<std::uint32_t>(values.size()));
     for (const T& value : values) each(value);
   }
-  template <class T, class Each> void maybe(const std::optional<T>& value, Each each) {
+  template <class T, class Each>
+  void maybe(const std::optional<T>& value, Each each) {
     flag(value.has_value());
     if (value) each(*value);
   }
   void require(bool) {}
-  template <class Each> void appended(Each each) { each(); }
+  template <class Each>
+  void appended(Each each) {
+    each();
+  }
 };
 
 /// Reads fields. What is out of bounds marks the reader as broken before anything is allocated for it.
 struct Get {
   ByteReader in;
-  template <std::integral T> void number(T& value) { value = in.get<T>(); }
+  template <std::integral T>
+  void number(T& value) {
+    value = in.get<T>();
+  }
   void flag(bool& value) { value = in.get<std::uint8_t>() != 0; }
   /// A value that only a later version knows becomes `otherwise`.
-  template <class E> void choice(E& value, E last, E otherwise) {
+  template <class E>
+  void choice(E& value, E last, E otherwise) {
     const auto raw = in.get<std::uint8_t>();
     value = raw <= static_cast<std::uint8_t>(last) ? static_cast<E>(raw) : otherwise;
   }
@@ -71,12 +100,14 @@ struct Get {
   void key(std::array<std::byte, 32>& value) {
     if (const ByteSpan bytes = in.get_raw(value.size()); bytes.size() == value.size()) std::ranges::copy(bytes, value.begin());
   }
-  template <class T, class Each> void list(std::vector<T>& values, std::uint32_t max, Each each) {
+  template <class T, class Each>
+  void list(std::vector<T>& values, std::uint32_t max, Each each) {
     const auto count = in.get<std::uint32_t>();
     require(count <= max && count <= in.left() / 4);  // each element has at least its length
     for (std::uint32_t i = 0; i < count && !in.broken(); ++i) each(values.emplace_back());
   }
-  template <class T, class Each> void maybe(std::optional<T>& value, Each each) {
+  template <class T, class Each>
+  void maybe(std::optional<T>& value, Each each) {
     bool there = false;
     flag(there);
     if (there) each(value.emplace());
@@ -85,7 +116,8 @@ struct Get {
     if (!rule) in.mark_broken();
   }
   /// Fields that an earlier version does not send: they keep what they were.
-  template <class Each> void appended(Each each) {
+  template <class Each>
+  void appended(Each each) {
     if (in.left() > 0) each();
   }
 };
@@ -96,7 +128,9 @@ concept Is = std::same_as<std::remove_const_t<M>, T>;
 
 /// The value inside a Strong, by way of a plain one.
 template <class Strong>
-void strong_number(Put& c, const Strong& value) { c.number(value.value()); }
+void strong_number(Put& c, const Strong& value) {
+  c.number(value.value());
+}
 template <class Strong>
 void strong_number(Get& c, Strong& value) {
   typename Strong::rep raw{};
@@ -104,7 +138,9 @@ void strong_number(Get& c, Strong& value) {
   value = Strong{raw};
 }
 template <class Strong>
-void strong_text(Put& c, const Strong& value) { c.text(value.value(), name_max); }
+void strong_text(Put& c, const Strong& value) {
+  c.text(value.value(), name_max);
+}
 template <class Strong>
 void strong_text(Get& c, Strong& value) {
   std::string raw;
@@ -173,9 +209,13 @@ void fields(C& c, M& m) {
   });
 }
 template <class C, Is<CheckpointSaved> M>
-void fields(C& c, M& m) { c.text(m.acknowledgement, acknowledgement_max); }
+void fields(C& c, M& m) {
+  c.text(m.acknowledgement, acknowledgement_max);
+}
 template <class C, Is<Refusal> M>
-void fields(C& c, M& m) { fields(c, m.failure); }
+void fields(C& c, M& m) {
+  fields(c, m.failure);
+}
 template <class C, Is<Alive> M>
 void fields(C&, M&) {}
 template <class C, Is<StepDecided> M>
@@ -184,9 +224,13 @@ void fields(C& c, M& m) {
   c.number(m.step);
 }
 template <class C, Is<JobOver> M>
-void fields(C& c, M& m) { fields(c, m.generation); }
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+}
 template <class C, Is<PrepareToLeave> M>
-void fields(C& c, M& m) { fields(c, m.generation); }
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+}
 template <class C, Is<GenerationOver> M>
 void fields(C& c, M& m) {
   fields(c, m.generation);
@@ -195,9 +239,13 @@ void fields(C& c, M& m) {
   c.appended([&] { c.flag(m.unreachable); });
 }
 template <class C, Is<Returned> M>
-void fields(C& c, M& m) { fields(c, m.generation); }
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+}
 template <class C, Is<ReadyForPlace> M>
-void fields(C& c, M& m) { fields(c, m.generation); }
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+}
 template <class C, Is<StoreRequest> M>
 void fields(C& c, M& m) {
   c.number(m.id);
@@ -284,8 +332,9 @@ std::optional<Failure> incompatible(const Hello& hello) {
   if (hello.version == protocol_version) return {};
   return Failure{.code = Code::mismatch,
                  .remedy = Remedy::fix_config,
-                 .what = fmt::format("rank {} speaks version {} of the worker protocol (libelrun {}), the other end version {}: use one release of elrun",
-                                     hello.rank, hello.version, printable(hello.release), protocol_version)};
+                 .what = fmt::format(
+                     "rank {} speaks version {} of the worker protocol (libelrun {}), the other end version {}: use one release of elrun",
+                     hello.rank, hello.version, printable(hello.release), protocol_version)};
 }
 
 ByteVector encode_payload(const StoreRequest& request) { return payload_of(request); }
@@ -340,7 +389,8 @@ Result<std::optional<Message>> MessageReader::next() {
     const ByteSpan rest = ByteSpan{buffer_}.subspan(begin_);
     const std::uint32_t length = u32_at(rest, 0);
     if (length < kind_size || length > frame_max_.value()) {
-      return broken(fmt::format("a frame of the worker protocol has {} bytes; {} to {} are possible", length, kind_size, frame_max_.value()));
+      return broken(
+          fmt::format("a frame of the worker protocol has {} bytes; {} to {} are possible", length, kind_size, frame_max_.value()));
     }
     if (rest.size() < header_size + length) break;
     const ByteSpan checked = rest.subspan(header_size, length);

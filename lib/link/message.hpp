@@ -20,20 +20,21 @@ namespace elrun::inline v0 {
 
 constexpr std::uint16_t protocol_version = 1;
 constexpr Bytes stranger_message_max = 8_KiB;  ///< Of a frame over TCP from whom nothing is known yet.
-constexpr Bytes message_max = 33_MiB;  ///< Of a frame (two largest values and a key fit); a longer one ends the connection before anything is allocated.
+constexpr Bytes message_max =
+    33_MiB;  ///< Of a frame (two largest values and a key fit); a longer one ends the connection before anything is allocated.
 
 /// Worker to agent, first of all.
 struct Hello {
   std::uint16_t version = protocol_version;
-  std::string release;        ///< libelrun's version, for people
+  std::string release;  ///< libelrun's version, for people
   std::uint64_t pid = 0;
-  std::uint32_t rank = 0;     ///< RANK; under elrun also checked against the peer's credentials
+  std::uint32_t rank = 0;  ///< RANK; under elrun also checked against the peer's credentials
   std::uint32_t world = 1;
   bool is_job = false;
-  bool stays = false;         ///< Its process can go on in the next generation.
-  bool says_ready = false;    ///< It says `ReadyForPlace`.
-  bool says_end = false;      ///< It says `JobOver` before its process ends well: one that ends with 0 otherwise has failed.
-  std::string proof;          ///< In an operator's job, of its token: a digest in hex; empty: it has none
+  bool stays = false;       ///< Its process can go on in the next generation.
+  bool says_ready = false;  ///< It says `ReadyForPlace`.
+  bool says_end = false;    ///< It says `JobOver` before its process ends well: one that ends with 0 otherwise has failed.
+  std::string proof;        ///< In an operator's job, of its token: a digest in hex; empty: it has none
 };
 /// Why this worker cannot be talked to; nothing when it can.
 [[nodiscard]] std::optional<Failure> incompatible(const Hello& hello);
@@ -86,8 +87,8 @@ struct ReadyForPlace {
   Generation generation;
 };
 
-using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave, Returned, ReadyForPlace,
-                             CheckpointSaved>;
+using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave,
+                             Returned, ReadyForPlace, CheckpointSaved>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

@@ -25,7 +25,11 @@ Failure gone(const ErrorCode& error) {
 }  // namespace
 
 MessageStream::MessageStream(StreamSocket socket, Limits limits, Handler handler)
-    : socket_{std::move(socket)}, limit_{socket_.get_executor()}, limits_{limits}, handler_{std::move(handler)}, chunk_(limits.frame < message_max ? stranger_chunk_size : chunk_size) {
+    : socket_{std::move(socket)},
+      limit_{socket_.get_executor()},
+      limits_{limits},
+      handler_{std::move(handler)},
+      chunk_(limits.frame < message_max ? stranger_chunk_size : chunk_size) {
   reader_.allow(limits_.frame);
 }
 
@@ -68,7 +72,8 @@ void MessageStream::send(const Message& message) {
   queued_ += queue_.back().size();
   if (queued_ > limits_.queue.value()) {
     return asio::post(socket_.get_executor(), [self = shared_from_this()] {
-      self->fail({Code::exhausted, Remedy::rejoin, fmt::format("the other end does not read: more than {} bytes wait for it", self->limits_.queue.value())});
+      self->fail({Code::exhausted, Remedy::rejoin,
+                  fmt::format("the other end does not read: more than {} bytes wait for it", self->limits_.queue.value())});
     });
   }
   if (!writing_) write();

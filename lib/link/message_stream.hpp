@@ -20,10 +20,10 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
     std::function<void(const Failure&)> closed;  ///< Once, last: the other end is gone, silent or broken.
   };
   struct Limits {
-    Bytes queue = 128_MiB;            ///< Beyond it the other end does not read, and the connection is closed.
-    Duration first_message = 10s;     ///< Whoever connects says something within this.
-    Duration silence = Duration{0};   ///< After that, nothing for this long is a loss; zero: never.
-    Bytes frame = message_max;        ///< A longer one ends the connection, until `trust`.
+    Bytes queue = 128_MiB;           ///< Beyond it the other end does not read, and the connection is closed.
+    Duration first_message = 10s;    ///< Whoever connects says something within this.
+    Duration silence = Duration{0};  ///< After that, nothing for this long is a loss; zero: never.
+    Bytes frame = message_max;       ///< A longer one ends the connection, until `trust`.
   };
   MessageStream(StreamSocket socket, Limits limits, Handler handler);
   /// Begins to read.

@@ -22,7 +22,8 @@ std::vector<std::string> problems_of(const StoreRequest& request) {
   }
   for (const std::string& key : request.keys) {
     if (key.size() <= store_key_max.value()) continue;
-    problems.push_back(fmt::format("the key \"{}\"... has {} bytes; {} are possible", key.substr(0, 32), key.size(), store_key_max.value()));
+    problems.push_back(
+        fmt::format("the key \"{}\"... has {} bytes; {} are possible", key.substr(0, 32), key.size(), store_key_max.value()));
   }
   for (const ByteVector* value : {&request.value, &request.expected}) {
     if (value->size() <= store_value_max.value()) continue;
@@ -42,7 +43,8 @@ Remedy remedy_of(Code code) {
 
 Result<Store::Value> only_value(StoreReply reply) {
   if (reply.values.size() == 1) return std::move(reply.values.front());
-  return Failure{Code::protocol, Remedy::abort_group, fmt::format("the store answered with {} values where one belongs", reply.values.size())};
+  return Failure{Code::protocol, Remedy::abort_group,
+                 fmt::format("the store answered with {} values where one belongs", reply.values.size())};
 }
 
 }  // namespace
@@ -105,7 +107,9 @@ Result<std::int64_t> RequestStore::add(std::string_view key, std::int64_t amount
 }
 
 Result<Store::Value> RequestStore::compare_set(std::string_view key, ByteSpan expected, ByteSpan desired, Deadline deadline) {
-  ELRUN_TRY_ASSIGN(StoreReply reply, call({.op = StoreOp::compare_set, .keys = {std::string{key}}, .value = copy(desired), .expected = copy(expected)}, deadline));
+  ELRUN_TRY_ASSIGN(
+      StoreReply reply,
+      call({.op = StoreOp::compare_set, .keys = {std::string{key}}, .value = copy(desired), .expected = copy(expected)}, deadline));
   return only_value(std::move(reply));
 }
 
@@ -120,7 +124,9 @@ Result<bool> RequestStore::remove(std::string_view key, Deadline deadline) {
 }
 
 Result<std::optional<Store::Value>> RequestStore::watch(std::string_view key, std::optional<ByteSpan> known, Deadline deadline) {
-  ELRUN_TRY_ASSIGN(StoreReply reply, call({.op = StoreOp::watch, .keys = {std::string{key}}, .expected = copy(known.value_or(ByteSpan{})), .absent = !known}, deadline));
+  ELRUN_TRY_ASSIGN(
+      StoreReply reply,
+      call({.op = StoreOp::watch, .keys = {std::string{key}}, .expected = copy(known.value_or(ByteSpan{})), .absent = !known}, deadline));
   if (reply.values.empty()) return std::optional<Value>{};
   ELRUN_TRY_ASSIGN(Value value, only_value(std::move(reply)));
   return std::optional{std::move(value)};
@@ -138,10 +144,15 @@ Result<void> RequestStore::barrier(std::string_view name, WorldSize count, Deadl
   return {};
 }
 
-Result<std::vector<Store::Value>> RequestStore::all_gather(std::string_view name, Rank from, WorldSize count, ByteSpan value, Deadline deadline) {
-  ELRUN_TRY_ASSIGN(StoreReply reply, gather({.op = StoreOp::all_gather, .keys = {std::string{name}}, .value = copy(value), .rank = from.value(), .count = count.value()}, deadline));
+Result<std::vector<Store::Value>> RequestStore::all_gather(std::string_view name, Rank from, WorldSize count, ByteSpan value,
+                                                           Deadline deadline) {
+  ELRUN_TRY_ASSIGN(
+      StoreReply reply,
+      gather({.op = StoreOp::all_gather, .keys = {std::string{name}}, .value = copy(value), .rank = from.value(), .count = count.value()},
+             deadline));
   if (reply.values.size() == count.value()) return std::move(reply.values);
-  return Failure{Code::protocol, Remedy::abort_group, fmt::format("the store gathered {} values where {} belong", reply.values.size(), count.value())};
+  return Failure{Code::protocol, Remedy::abort_group,
+                 fmt::format("the store gathered {} values where {} belong", reply.values.size(), count.value())};
 }
 
 class SharedStore::Caller final : public RequestStore {

@@ -29,19 +29,26 @@ std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
   if (auto failure = incompatible(hello)) return failure;
   if (!equal_constant_time(digest_of(hello.proof), digest_of(proof_)))
     return mistaken(Code::refused, fmt::format("rank {} {}: give all ranks the same ELRUN_RDZV_TOKEN_FILE, or none", hello.rank,
-                                               hello.proof.empty() ? "shows no token, and rank 0 has one" : proof_.empty() ? "has a token, and rank 0 has none" : "has another token than rank 0"));
+                                               hello.proof.empty() ? "shows no token, and rank 0 has one"
+                                               : proof_.empty()    ? "has a token, and rank 0 has none"
+                                                                   : "has another token than rank 0"));
   if (hello.world != world_.value()) {
-    return mistaken(Code::mismatch, fmt::format("rank {} has WORLD_SIZE={}, rank 0 has WORLD_SIZE={}: all workers need the same", hello.rank, hello.world, world_.value()));
+    return mistaken(Code::mismatch, fmt::format("rank {} has WORLD_SIZE={}, rank 0 has WORLD_SIZE={}: all workers need the same",
+                                                hello.rank, hello.world, world_.value()));
   }
   if (hello.rank >= world_.value()) {
     return mistaken(Code::mismatch, fmt::format("rank {} is not below WORLD_SIZE={}", hello.rank, world_.value()));
   }
   if (rank_of(visitor)) return mistaken(Code::protocol, fmt::format("rank {} said hello twice", hello.rank));
   if (const auto at = members_.find(Rank{hello.rank}); at != members_.end()) {
-    return mistaken(Code::already_exists, fmt::format("two workers have RANK={}: process {} is here, process {} has come", hello.rank, at->second.pid, hello.pid));
+    return mistaken(Code::already_exists, fmt::format("two workers have RANK={}: process {} is here, process {} has come", hello.rank,
+                                                      at->second.pid, hello.pid));
   }
   if (complete_) {
-    return mistaken(Code::refused, fmt::format("rank {} comes too late: the world was complete and has lost it since; this job is not elastic, start it again", hello.rank));
+    return mistaken(
+        Code::refused,
+        fmt::format("rank {} comes too late: the world was complete and has lost it since; this job is not elastic, start it again",
+                    hello.rank));
   }
   members_.emplace(Rank{hello.rank}, Member{visitor, hello.pid});
   ranks_.emplace(visitor, Rank{hello.rank});

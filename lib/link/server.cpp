@@ -89,13 +89,12 @@ class Server final : public WorkerServer {
     const Connection number = ++last_;
     const auto stream = std::make_shared<MessageStream>(
         adopt(loop_, std::move(socket), address_.family()), limits_,
-        MessageStream::Handler{
-            [this, number, pid](const Message& message) { on_message(number, pid, message); },
-            [this, number](const Failure& why) {
-              streams_.erase(number);
-              strangers_.erase(number);
-              handler_.closed(number, why);
-            }});
+        MessageStream::Handler{[this, number, pid](const Message& message) { on_message(number, pid, message); },
+                               [this, number](const Failure& why) {
+                                 streams_.erase(number);
+                                 strangers_.erase(number);
+                                 handler_.closed(number, why);
+                               }});
     streams_.emplace(number, stream);
     if (address_.family() != AF_UNIX) strangers_.emplace(number, asio::steady_timer::clock_type::now() + stranger_turn);
     stream->start();

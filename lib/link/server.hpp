@@ -35,8 +35,8 @@ class WorkerServer {
     std::function<void(Connection, const Failure&)> closed;  ///< The worker is gone, or said what no worker says. Not after `close`.
   };
   static Result<std::unique_ptr<WorkerServer>> listen_unix(boost::asio::io_context& loop, const Path& socket, Handler handler);
-  static Result<std::unique_ptr<WorkerServer>> listen_tcp(boost::asio::io_context& loop, const std::string& address,
-                                                          std::uint16_t port, Handler handler);
+  static Result<std::unique_ptr<WorkerServer>> listen_tcp(boost::asio::io_context& loop, const std::string& address, std::uint16_t port,
+                                                          Handler handler);
   virtual ~WorkerServer() = default;
   /// Queues a message; a connection whose queue is beyond its bound is closed.
   virtual void send(Connection to, const Message& message) = 0;

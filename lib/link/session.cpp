@@ -39,7 +39,10 @@ class AloneSession final : public Session {
 }  // namespace
 
 Result<void> Session::next_generation(Deadline) {
-  return Failure{.code = Code::refused, .remedy = Remedy::exit_process, .what = "there is no next generation without elrun", .rank = place().membership.rank};
+  return Failure{.code = Code::refused,
+                 .remedy = Remedy::exit_process,
+                 .what = "there is no next generation without elrun",
+                 .rank = place().membership.rank};
 }
 
 Result<std::unique_ptr<Session>> Session::open(WorkerKind kind, Deadline deadline) {

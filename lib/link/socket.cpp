@@ -77,7 +77,8 @@ Result<SocketAddress> unix_address(const Path& path) {
   SocketAddress address;
   auto& un = reinterpret_cast<sockaddr_un&>(address.storage);
   if (path.native().empty() || path.native().size() >= sizeof un.sun_path) {
-    return invalid(fmt::format("the socket path \"{}\" has {} bytes; 1 to {} are possible", path.native(), path.native().size(), sizeof un.sun_path - 1));
+    return invalid(fmt::format("the socket path \"{}\" has {} bytes; 1 to {} are possible", path.native(), path.native().size(),
+                               sizeof un.sun_path - 1));
   }
   un.sun_family = AF_UNIX;
   std::memcpy(un.sun_path, path.c_str(), path.native().size() + 1);

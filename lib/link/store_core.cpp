@@ -19,7 +19,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t named_max = 16;    // missing ranks or keys that one failure names
+constexpr std::size_t named_max = 16;  // missing ranks or keys that one failure names
 constexpr std::size_t shown_key_max = 80;
 
 std::string shown(std::string_view key) {
@@ -77,7 +77,8 @@ std::optional<std::string> out_of_bounds(const StoreRequest& r) {
 }  // namespace
 
 std::vector<StoreAnswer> StoreCore::begin_generation(const Generation& generation) {
-  Answers answers = dismiss_generation(fmt::format("generation {} is over; generation {} began", to_string(generation_), to_string(generation)));
+  Answers answers =
+      dismiss_generation(fmt::format("generation {} is over; generation {} began", to_string(generation_), to_string(generation)));
   for (auto entry = keys_.begin(); entry != keys_.end();) {
     const auto here = entry++;
     if (!here->first.starts_with(store_job_prefix) && !ELRUN_PLANTED(torchrun_d3_stale_keys)) erase_key(here);
@@ -132,16 +133,16 @@ void StoreCore::serve(Answers& answers, const WaiterId& id, StoreRequest request
       break;
     case StoreOp::get:
     case StoreOp::wait:
-    case StoreOp::watch:
-      wait_or_answer(answers, id, std::move(request), now, scope);
-      break;
+    case StoreOp::watch: wait_or_answer(answers, id, std::move(request), now, scope); break;
     case StoreOp::add: {
       std::int64_t sum = 0;
       if (entry != keys_.end()) {
         const std::string_view text = as_text(entry->second);
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
         if (error != std::errc{} || end != text.data() + text.size()) {
-          answer(answers, id, failed(Code::invalid_argument, fmt::format("key {} holds no decimal number that add could add to", shown(request.keys[0]))));
+          answer(
+              answers, id,
+              failed(Code::invalid_argument, fmt::format("key {} holds no decimal number that add could add to", shown(request.keys[0]))));
           break;
         }
       }
@@ -176,11 +177,8 @@ void StoreCore::serve(Answers& answers, const WaiterId& id, StoreRequest request
       break;
     }
     case StoreOp::barrier:
-    case StoreOp::all_gather:
-      arrive(answers, id, std::move(request), now, scope);
-      break;
-    case StoreOp::relearned:
-      ELRUN_ASSERT(false);  // refused, unless it is a replay
+    case StoreOp::all_gather: arrive(answers, id, std::move(request), now, scope); break;
+    case StoreOp::relearned: ELRUN_ASSERT(false);  // refused, unless it is a replay
   }
 }
 
@@ -228,7 +226,8 @@ std::vector<StoreAnswer> StoreCore::serve_put_off() {
   for (PutOff& call : std::exchange(put_off_, {})) {
     bytes_ -= weight(call.request);
     const WaiterId id{call.from, call.request.id};
-    if (waiters_.contains(id)) answer(answers, id, failed(Code::invalid_argument, fmt::format("call {} is under way already", call.request.id)));
+    if (waiters_.contains(id))
+      answer(answers, id, failed(Code::invalid_argument, fmt::format("call {} is under way already", call.request.id)));
     else serve(answers, id, std::move(call.request), call.since, call.scope);
   }
   return answers;
@@ -342,15 +341,17 @@ void StoreCore::wait_or_answer(Answers& answers, const WaiterId& id, StoreReques
 void StoreCore::arrive(Answers& answers, const WaiterId& id, StoreRequest request, Instant now, StoreScope scope) {
   const RoomName name{scope, request.op, request.keys[0], request.count};
   const Asker asker{request.caller, request.rank};
-  for (auto other = rooms_.lower_bound({scope, request.op, name.name, 0}); other != rooms_.end() && other->first.name == name.name &&
-       other->first.op == name.op && other->first.scope == scope; ++other)
+  for (auto other = rooms_.lower_bound({scope, request.op, name.name, 0});
+       other != rooms_.end() && other->first.name == name.name && other->first.op == name.op && other->first.scope == scope; ++other)
     if (other->first.count != name.count && !other->second.open.empty())
-      return answer(answers, id, failed(Code::mismatch, fmt::format("rank {} says that {} has {} callers, those before it said {}", request.rank,
-                                                                    shown(name.name), name.count, other->first.count)));
+      return answer(answers, id,
+                    failed(Code::mismatch, fmt::format("rank {} says that {} has {} callers, those before it said {}", request.rank,
+                                                       shown(name.name), name.count, other->first.count)));
   const auto room = rooms_.try_emplace(name).first;
   if (room->second.finished && request.caller != 0) {
     const auto turn = room->second.finished->turns.find(asker);
-    if (turn != room->second.finished->turns.end() && turn->second == request.turn) return answer(answers, id, *room->second.finished->reply);
+    if (turn != room->second.finished->turns.end() && turn->second == request.turn)
+      return answer(answers, id, *room->second.finished->reply);
   }
   // Clients outside have no ranks: a barrier counts them by who they are.
   const Asker place{scope == StoreScope::job && request.op == StoreOp::barrier ? request.caller : 0, request.rank};
@@ -368,7 +369,8 @@ void StoreCore::arrive(Answers& answers, const WaiterId& id, StoreRequest reques
   }
   const bool waits = request.wait > Duration{0};
   enlist(id, std::move(request), now, scope);
-  if (seats.size() == name.count - (ELRUN_PLANTED(barrier_opens_early) && name.count > 1 ? 1 : 0)) return finish(answers, room, std::exchange(seats, {}), past ? room->second.past_version : ++version_);
+  if (seats.size() == name.count - (ELRUN_PLANTED(barrier_opens_early) && name.count > 1 ? 1 : 0))
+    return finish(answers, room, std::exchange(seats, {}), past ? room->second.past_version : ++version_);
   if (waits) return;
   answer(answers, id, failed(Code::deadline_passed, waited_for(waiters_.at(id))));
   dismiss(id);
@@ -498,7 +500,8 @@ std::string StoreCore::waited_for(const Waiter& waiter) const {
   const Seats none;
   const Seats& seats = room == rooms_.end() ? none : past ? room->second.past : room->second.open;
   if (waiter.scope == StoreScope::job && request.op == StoreOp::barrier)
-    return fmt::format("waited {:.1f} s at {} {}: {} of {} callers are there", seconds, what, shown(request.keys[0]), seats.size(), request.count);
+    return fmt::format("waited {:.1f} s at {} {}: {} of {} callers are there", seconds, what, shown(request.keys[0]), seats.size(),
+                       request.count);
   // A caller may say that there are a million of them: only as many are looked at as are there, and named.
   const std::size_t absent = request.count - seats.size();
   for (std::uint32_t rank = 0; rank < request.count && missing < std::min(absent, named_max); ++rank)

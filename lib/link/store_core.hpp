@@ -29,9 +29,9 @@ constexpr Bytes store_value_max = 16_MiB;             ///< Of one value; also of
 constexpr Bytes store_total_max = 1_GiB;              ///< Keys, values and waiting calls together; beyond it calls are refused.
 constexpr std::uint32_t store_waiters_max = 1 << 20;  ///< Callers that wait at one time.
 constexpr std::uint32_t store_keys_per_call_max = 4096;
-constexpr std::uint32_t store_count_max = 1 << 20;    ///< Callers of one barrier or all_gather.
-constexpr Duration store_wait_max = 24h * 365;        ///< A longer wait is cut to this, so that no instant overflows.
-constexpr Bytes store_kept_max = 64_MiB;              ///< Answers of finished gatherings, kept for who asks again; the oldest go first.
+constexpr std::uint32_t store_count_max = 1 << 20;     ///< Callers of one barrier or all_gather.
+constexpr Duration store_wait_max = 24h * 365;         ///< A longer wait is cut to this, so that no instant overflows.
+constexpr Bytes store_kept_max = 64_MiB;               ///< Answers of finished gatherings, kept for who asks again; the oldest go first.
 constexpr std::string_view store_job_prefix = "job/";  ///< Keys that outlive their generation.
 static_assert(store_count_max <= store_waiters_max);
 
@@ -43,21 +43,21 @@ enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, remove
 
 /// One call of one worker. Which fields count follows from `op`.
 struct StoreRequest {
-  std::uint64_t id = 0;      ///< Chosen by the caller, unique among its calls that are under way.
+  std::uint64_t id = 0;  ///< Chosen by the caller, unique among its calls that are under way.
   StoreOp op = StoreOp::get;
-  Generation generation{};   ///< The caller's; a stale one is refused.
-  Duration wait{};           ///< How long it may wait (get, wait, watch, barrier, all_gather); the store answers `deadline_passed`.
+  Generation generation{};        ///< The caller's; a stale one is refused.
+  Duration wait{};                ///< How long it may wait (get, wait, watch, barrier, all_gather); the store answers `deadline_passed`.
   std::vector<std::string> keys;  ///< One, but for `wait`. The name of a barrier or all_gather. num_keys: a prefix, or none.
-  ByteVector value;          ///< set, compare_set (desired), all_gather
-  ByteVector expected;       ///< compare_set; watch: what the caller knows
-  std::int64_t amount = 0;   ///< add
-  std::uint32_t rank = 0;    ///< barrier, all_gather
-  std::uint32_t count = 0;   ///< barrier, all_gather: callers in all
-  std::uint64_t caller = 0;  ///< barrier, all_gather: drawn by the caller at its start, the same on every stream; 0: never asks again
-  std::uint64_t turn = 0;    ///< barrier, all_gather: the caller's number of this call, the same when it asks again
-  bool absent = false;       ///< watch: what the caller knows is that the key is absent
-  bool replay = false;       ///< Done already, in a store that is gone (set, remove, barrier, all_gather, relearned). No answer.
-  std::uint64_t version = 0;  ///< replay: the reply's
+  ByteVector value;               ///< set, compare_set (desired), all_gather
+  ByteVector expected;            ///< compare_set; watch: what the caller knows
+  std::int64_t amount = 0;        ///< add
+  std::uint32_t rank = 0;         ///< barrier, all_gather
+  std::uint32_t count = 0;        ///< barrier, all_gather: callers in all
+  std::uint64_t caller = 0;       ///< barrier, all_gather: drawn by the caller at its start, the same on every stream; 0: never asks again
+  std::uint64_t turn = 0;         ///< barrier, all_gather: the caller's number of this call, the same when it asks again
+  bool absent = false;            ///< watch: what the caller knows is that the key is absent
+  bool replay = false;            ///< Done already, in a store that is gone (set, remove, barrier, all_gather, relearned). No answer.
+  std::uint64_t version = 0;      ///< replay: the reply's
 };
 
 struct StoreReply {
@@ -91,7 +91,8 @@ class StoreCore {
   [[nodiscard]] std::vector<StoreAnswer> adopt_generation(const Generation& generation, std::uint32_t nodes);
   /// The generation was revoked: its waiters and all its later calls get `generation_over`, with this reason.
   [[nodiscard]] std::vector<StoreAnswer> end_generation(std::string why);
-  [[nodiscard]] std::vector<StoreAnswer> call(StoreCaller from, StoreRequest request, Instant now, StoreScope scope = StoreScope::generation);
+  [[nodiscard]] std::vector<StoreAnswer> call(StoreCaller from, StoreRequest request, Instant now,
+                                              StoreScope scope = StoreScope::generation);
   /// The caller is gone: its waits are dropped without an answer, and it counts in no barrier any more.
   void forget(StoreCaller caller);
   /// Answers the waits whose time is over.
@@ -123,7 +124,7 @@ class StoreCore {
   };
   using Asker = std::pair<std::uint64_t, std::uint32_t>;  // StoreRequest::caller and rank
   struct Seat {                                           // of somebody who has arrived
-    std::optional<WaiterId> waiter;  // none: it has its answer, from a store that is gone
+    std::optional<WaiterId> waiter;                       // none: it has its answer, from a store that is gone
     Asker asker;
     std::uint64_t turn = 0;
     ByteVector value;  // of who does not wait
@@ -183,8 +184,8 @@ class StoreCore {
   std::uint64_t bytes_ = 0, kept_bytes_ = 0, kept_made_ = 0;
   std::uint64_t version_ = 0;  // of the newest change
   // While a generation is adopted:
-  std::uint32_t nodes_to_hear_ = 0;   // 0: it is not, or all have said what they remember
-  std::set<std::uint32_t> heard_;     // nodes that have, by group rank
+  std::uint32_t nodes_to_hear_ = 0;                // 0: it is not, or all have said what they remember
+  std::set<std::uint32_t> heard_;                  // nodes that have, by group rank
   std::map<std::string, std::uint64_t> replayed_;  // versions of the keys that were replayed, also of those removed
   std::vector<PutOff> put_off_;
 };

@@ -9,22 +9,33 @@
 namespace elrun::inline v0 {
 using ErrorCode = boost::system::error_code;
 
-Result<std::unique_ptr<WorldHost>> WorldHost::open(boost::asio::io_context& loop, const Clock& clock, const Log& log, const std::string& address,
-                                                   std::uint16_t port, WorldSize world, std::string proof, Deadline deadline) {
+Result<std::unique_ptr<WorldHost>> WorldHost::open(boost::asio::io_context& loop, const Clock& clock, const Log& log,
+                                                   const std::string& address, std::uint16_t port, WorldSize world, std::string proof,
+                                                   Deadline deadline) {
   const bool open = proof.empty();
   std::unique_ptr<WorldHost> host{new WorldHost{loop, clock, log, world, std::move(proof), deadline}};
   WorkerServer::Handler handler{[self = host.get()](auto from, const Message& message) { self->on_message(from, message); },
                                 [self = host.get()](auto from, const Failure& why) { self->on_closed(from, why); }};
   ELRUN_TRY_ASSIGN(host->server_, WorkerServer::listen_tcp(loop, address, port, std::move(handler)));
   if (open && world.value() > 1 && !host->server_->is_loopback())
-    log.warning(fmt::format("there is no token: until all {} ranks are here, whoever reaches {}:{} can take one of them, and gets the key of this world. Give all ranks "
-                            "the same token (ELRUN_RDZV_TOKEN_FILE), or keep it inside a network that you trust", world.value(), address, host->server_->port()));
+    log.warning(fmt::format(
+        "there is no token: until all {} ranks are here, whoever reaches {}:{} can take one of them, and gets the key of this world. Give all ranks "
+        "the same token (ELRUN_RDZV_TOKEN_FILE), or keep it inside a network that you trust",
+        world.value(), address, host->server_->port()));
   host->beat();
   return host;
 }
 
-WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, std::string proof, Deadline deadline)
-    : clock_{clock}, log_{log}, world_{world}, deadline_{deadline}, roll_{world, std::move(proof)}, heartbeat_{loop}, expiry_{loop}, deadline_timer_{loop} {
+WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, std::string proof,
+                     Deadline deadline)
+    : clock_{clock},
+      log_{log},
+      world_{world},
+      deadline_{deadline},
+      roll_{world, std::move(proof)},
+      heartbeat_{loop},
+      expiry_{loop},
+      deadline_timer_{loop} {
   random_bytes(std::as_writable_bytes(std::span{generation_.lineage.bits}));
   random_bytes(key_);
   (void)store_.begin_generation(generation_);
@@ -84,11 +95,12 @@ void WorldHost::welcome_all() {
 
 void WorldHost::give_up() {
   const auto missing = roll_.missing();
-  const Failure why{.code = Code::deadline_passed,
-                    .remedy = Remedy::retry,
-                    .what = fmt::format("{} of {} workers have come in time; missing: {}. Are they started, with the same MASTER_ADDR and MASTER_PORT?",
-                                        world_.value() - missing.size(), world_.value(), list_ranks(missing)),
-                    .rank = Rank{0}};
+  const Failure why{
+      .code = Code::deadline_passed,
+      .remedy = Remedy::retry,
+      .what = fmt::format("{} of {} workers have come in time; missing: {}. Are they started, with the same MASTER_ADDR and MASTER_PORT?",
+                          world_.value() - missing.size(), world_.value(), list_ranks(missing)),
+      .rank = Rank{0}};
   for (const auto& [rank, member] : roll_.members()) {
     server_->send(member.visitor, Refusal{why});
     server_->close(member.visitor);

@@ -22,8 +22,9 @@ namespace elrun::inline v0 {
 class WorldHost {
  public:
   /// Listens where MASTER_ADDR and MASTER_PORT say. `proof`: what every member has to show; empty: nothing. Members that are missing at `deadline` are named to all others.
-  static Result<std::unique_ptr<WorldHost>> open(boost::asio::io_context& loop, const Clock& clock, const Log& log, const std::string& address,
-                                                 std::uint16_t port, WorldSize world, std::string proof, Deadline deadline);
+  static Result<std::unique_ptr<WorldHost>> open(boost::asio::io_context& loop, const Clock& clock, const Log& log,
+                                                 const std::string& address, std::uint16_t port, WorldSize world, std::string proof,
+                                                 Deadline deadline);
 
  private:
   WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, std::string proof, Deadline deadline);
@@ -47,10 +48,10 @@ class WorldHost {
   LogLimited refused_;
   std::uint64_t beats_ = 0;
   StoreCore store_;
-  std::set<Rank> done_;                               // members that said that the job is over
+  std::set<Rank> done_;                                 // members that said that the job is over
   std::optional<WorkerServer::Connection> host_waits_;  // rank 0's own, when it has said so
   boost::asio::steady_timer heartbeat_, expiry_, deadline_timer_;
-  std::unique_ptr<WorkerServer> server_;              // last: goes first, with the handlers that use the rest
+  std::unique_ptr<WorkerServer> server_;  // last: goes first, with the handlers that use the rest
 };
 
 }  // namespace elrun::inline v0

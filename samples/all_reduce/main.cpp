@@ -28,8 +28,7 @@ elrun::Result<void> program(bool crash) {
   // Everybody's rank + 1, added up.
   const float expected = static_cast<float>(world.value()) * static_cast<float>(world.value() + 1) / 2;
   std::printf("rank %u of %u, generation %llu: sum %.0f, expected %.0f\n", rank.value(), world.value(),
-              static_cast<unsigned long long>(generation.number), static_cast<double>(data.front()),
-              static_cast<double>(expected));
+              static_cast<unsigned long long>(generation.number), static_cast<double>(data.front()), static_cast<double>(expected));
   return {};
 }
 

@@ -20,7 +20,7 @@ constexpr std::size_t vocabulary = 256, context = 8, width = 16, joined = contex
 
 // All parameters lie in one array, one tensor behind the other; so do their gradients.
 enum { table, weight1, bias1, weight2, bias2, tensors };
-constexpr std::size_t sizes[tensors] = {vocabulary * width, hidden * joined, hidden, vocabulary * hidden, vocabulary};
+constexpr std::size_t sizes[tensors] = {vocabulary * width, hidden* joined, hidden, vocabulary* hidden, vocabulary};
 constexpr bool decays[tensors] = {true, true, false, true, false};
 constexpr float ranges[tensors] = {0.5f, 0.09f, 0, 0.12f, 0};  // initial values are uniform within
 
@@ -31,20 +31,22 @@ void point_into(float* memory, float* (&out)[tensors]) {
 void initialise(float* const* parameters) {
   std::mt19937 random{1};
   for (std::size_t t = 0; t < tensors; ++t)
-    for (std::size_t i = 0; i < sizes[t]; ++i)
-      parameters[t][i] = ranges[t] * (static_cast<float>(random() >> 8) * 0x1p-23f - 1);
+    for (std::size_t i = 0; i < sizes[t]; ++i) parameters[t][i] = ranges[t] * (static_cast<float>(random() >> 8) * 0x1p-23f - 1);
 }
 
 struct Activations {
   std::vector<float> input, state, logits, dlogits, dstate, dinput;
   explicit Activations(std::size_t rows)
-      : input(rows * joined), state(rows * hidden), logits(rows * vocabulary), dlogits(rows * vocabulary),
-        dstate(rows * hidden), dinput(rows * joined) {}
+      : input(rows * joined),
+        state(rows * hidden),
+        logits(rows * vocabulary),
+        dlogits(rows * vocabulary),
+        dstate(rows * hidden),
+        dinput(rows * joined) {}
 };
 
 // out[r][o] = bias[o] + the sum of weight[o][i] in[r][i]
-void linear(std::size_t rows, std::size_t ins, std::size_t outs, const float* in, const float* weight, const float* bias,
-            float* out) {
+void linear(std::size_t rows, std::size_t ins, std::size_t outs, const float* in, const float* weight, const float* bias, float* out) {
   for (std::size_t r = 0; r < rows; ++r)
     for (std::size_t o = 0; o < outs; ++o) {
       float sum = bias[o];
@@ -54,8 +56,8 @@ void linear(std::size_t rows, std::size_t ins, std::size_t outs, const float* in
 }
 
 // Adds to the gradients of weight and bias; overwrites din.
-void linear_backward(std::size_t rows, std::size_t ins, std::size_t outs, const float* in, const float* weight,
-                     const float* dout, float* din, float* dweight, float* dbias) {
+void linear_backward(std::size_t rows, std::size_t ins, std::size_t outs, const float* in, const float* weight, const float* dout,
+                     float* din, float* dweight, float* dbias) {
   for (std::size_t i = 0; i < rows * ins; ++i) din[i] = 0;
   for (std::size_t r = 0; r < rows; ++r)
     for (std::size_t o = 0; o < outs; ++o) {
@@ -71,8 +73,7 @@ void linear_backward(std::size_t rows, std::size_t ins, std::size_t outs, const 
 // The mean loss over `rows` samples; sample k is `context` bytes from `samples[k]` on and the one to predict.
 float forward(std::size_t rows, const unsigned char* const* samples, const float* const* parameters, Activations& a) {
   for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t i = 0; i < joined; ++i)
-      a.input[r * joined + i] = parameters[table][samples[r][i / width] * width + i % width];
+    for (std::size_t i = 0; i < joined; ++i) a.input[r * joined + i] = parameters[table][samples[r][i / width] * width + i % width];
   linear(rows, joined, hidden, a.input.data(), parameters[weight1], parameters[bias1], a.state.data());
   for (std::size_t i = 0; i < rows * hidden; ++i) a.state[i] = std::tanh(a.state[i]);
   linear(rows, hidden, vocabulary, a.state.data(), parameters[weight2], parameters[bias2], a.logits.data());
@@ -85,22 +86,20 @@ float forward(std::size_t rows, const unsigned char* const* samples, const float
     for (std::size_t o = 0; o < vocabulary; ++o) sum += dlogits[o] = std::exp(logits[o] - highest);
     const std::size_t target = samples[r][context];
     losses += std::log(sum) - (logits[target] - highest);
-    for (std::size_t o = 0; o < vocabulary; ++o)
-      dlogits[o] = (dlogits[o] / sum - (o == target ? 1.0f : 0.0f)) / static_cast<float>(rows);
+    for (std::size_t o = 0; o < vocabulary; ++o) dlogits[o] = (dlogits[o] / sum - (o == target ? 1.0f : 0.0f)) / static_cast<float>(rows);
   }
   return losses / static_cast<float>(rows);
 }
 
-void backward(std::size_t rows, const unsigned char* const* samples, const float* const* parameters,
-              float* const* gradients, Activations& a) {
-  linear_backward(rows, hidden, vocabulary, a.state.data(), parameters[weight2], a.dlogits.data(), a.dstate.data(),
-                  gradients[weight2], gradients[bias2]);
+void backward(std::size_t rows, const unsigned char* const* samples, const float* const* parameters, float* const* gradients,
+              Activations& a) {
+  linear_backward(rows, hidden, vocabulary, a.state.data(), parameters[weight2], a.dlogits.data(), a.dstate.data(), gradients[weight2],
+                  gradients[bias2]);
   for (std::size_t i = 0; i < rows * hidden; ++i) a.dstate[i] *= 1 - a.state[i] * a.state[i];
-  linear_backward(rows, joined, hidden, a.input.data(), parameters[weight1], a.dstate.data(), a.dinput.data(),
-                  gradients[weight1], gradients[bias1]);
+  linear_backward(rows, joined, hidden, a.input.data(), parameters[weight1], a.dstate.data(), a.dinput.data(), gradients[weight1],
+                  gradients[bias1]);
   for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t i = 0; i < joined; ++i)
-      gradients[table][samples[r][i / width] * width + i % width] += a.dinput[r * joined + i];
+    for (std::size_t i = 0; i < joined; ++i) gradients[table][samples[r][i / width] * width + i % width] += a.dinput[r * joined + i];
 }
 
 // AdamW (Loshchilov, Hutter, 2019), step `t` of which the first is 1.

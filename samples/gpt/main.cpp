@@ -56,13 +56,14 @@ void demand_identical_states(elrun::Job& job) {
 }
 
 void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
-  job.configure(
-      plan_of(options, text),
-      {.directory = options.checkpoint, .every = options.every, .keep = static_cast<std::uint32_t>(options.keep),
-       .final_wait = std::chrono::seconds{options.final_wait}});
+  job.configure(plan_of(options, text), {.directory = options.checkpoint,
+                                         .every = options.every,
+                                         .keep = static_cast<std::uint32_t>(options.keep),
+                                         .final_wait = std::chrono::seconds{options.final_wait}});
   nn::Engine engine{job.compute_threads()};
   gpt::Model model{job, engine, options};
-  if (options.plan > 0) return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan), static_cast<std::uint32_t>(options.per_node)));
+  if (options.plan > 0)
+    return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan), static_cast<std::uint32_t>(options.per_node)));
   job.seal();
   if (!job.restore()) model.initialise(job.rng("init"));
 
@@ -79,16 +80,16 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
     }
     const elrun::StepResult r = step->apply(adamw, {.lr = rate, .clip_norm = 1.0f});
     if (!r.decided) continue;  // the world has changed, and the same step comes again
-    job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f%s",
-                     static_cast<unsigned long long>(r.step), static_cast<double>(r.loss), static_cast<double>(r.norm),
-                     r.world, static_cast<unsigned long long>(r.generation), r.tokens_per_s, r.audited ? " audited" : ""));
+    job.print(format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu tokens_per_s=%.0f%s", static_cast<unsigned long long>(r.step),
+                     static_cast<double>(r.loss), static_cast<double>(r.norm), r.world, static_cast<unsigned long long>(r.generation),
+                     r.tokens_per_s, r.audited ? " audited" : ""));
     if (options.verify > 0 && r.step % options.verify == 0) demand_identical_states(job);
   }
 
   if (options.sample > 0 && job.prints()) print_sample(job, model, options.sample);
   const elrun::Outcome& end = job.outcome();
-  job.print(format("done step=%llu loss=%.5f state=%016llx", static_cast<unsigned long long>(end.step),
-                   static_cast<double>(end.loss), static_cast<unsigned long long>(end.state_hash)));
+  job.print(format("done step=%llu loss=%.5f state=%016llx", static_cast<unsigned long long>(end.step), static_cast<double>(end.loss),
+                   static_cast<unsigned long long>(end.state_hash)));
 }
 
 }  // namespace

@@ -34,10 +34,7 @@ nn::BlockTensors<float> Model::Block::gradients() const {
 
 Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
     : engine_{engine},
-      largest_{.batch = options.micro_batch,
-               .context = options.context,
-               .channels = options.channels,
-               .heads = options.heads},
+      largest_{.batch = options.micro_batch, .context = options.context, .channels = options.channels, .heads = options.heads},
       embedding_{job.unit("embedding")},
       // The head is the embedding transposed: a slot adds to this gradient twice, at the end and at the beginning.
       tokens_{embedding_.tensor<float>("tokens", {vocabulary, options.channels}, {.uses = 2})},
@@ -45,8 +42,7 @@ Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
       positions_{place_.tensor<float>("positions", {options.context, options.channels})},
       blocks_{[&] {
         std::vector<Block> blocks;
-        for (std::uint64_t i = 0; i < options.layers; ++i)
-          blocks.emplace_back(job.unit("block." + std::to_string(i)), options.channels);
+        for (std::uint64_t i = 0; i < options.layers; ++i) blocks.emplace_back(job.unit("block." + std::to_string(i)), options.channels);
         return blocks;
       }()},
       last_{job.unit("last")},
@@ -104,8 +100,8 @@ void Model::predict(const nn::BlockShape& shape, const std::int32_t* inputs) {
     nn::block_forward(engine_, shape, blocks_[i].weights(), x_[i].data(), kept_of(i), scratch_, x_[i + 1].data());
   }
   const auto last = last_.use(), tokens = embedding_.use();
-  nn::LayerNorm{c}.forward(engine_, rows, x_.back().data(), norm_weight_.data(), norm_bias_.data(), norm_.data(),
-                           mean_.data(), scale_.data());
+  nn::LayerNorm{c}.forward(engine_, rows, x_.back().data(), norm_weight_.data(), norm_bias_.data(), norm_.data(), mean_.data(),
+                           scale_.data());
   nn::Linear{c, vocabulary}.forward(engine_, rows, norm_.data(), tokens_.data(), logits_.data());
 }
 
@@ -128,15 +124,14 @@ void Model::backward(const std::int32_t* inputs) {
   {
     const auto last = last_.use_grad();
     std::ranges::fill(dx_, 0.0f);
-    nn::LayerNorm{c}.backward(engine_, rows, dnorm, x_.back().data(), norm_weight_.data(), mean_.data(), scale_.data(),
-                              dx_.data(), norm_weight_.grad(), norm_bias_.grad());
+    nn::LayerNorm{c}.backward(engine_, rows, dnorm, x_.back().data(), norm_weight_.data(), mean_.data(), scale_.data(), dx_.data(),
+                              norm_weight_.grad(), norm_bias_.grad());
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const auto scope = blocks_[i].unit.use_grad();
     if (recompute_ && i + 1 < blocks_.size())  // the last block's are still there
       nn::block_activations(engine_, shape_, blocks_[i].weights(), x_[i].data(), kept_of(i), scratch_);
-    nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_of(i), scratch_,
-                       dx_.data());
+    nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_of(i), scratch_, dx_.data());
   }
   const auto tokens = embedding_.use_grad(), positions = place_.use_grad();
   nn::Embedding{c}.backward(engine_, rows, shape_.context, inputs, dx_.data(), tokens_.grad(), positions_.grad());

@@ -11,11 +11,9 @@ using flags::unbounded;
 
 const flags::Flag<Options> table[] = {
     {"data", "FILE", &Options::data, 0, 0, "the text to learn, any bytes; at least context + 1 of them"},
-    {"steps", "N", &Options::steps, 1, unbounded,
-     "steps of training; more can be asked of a finished job by starting it again"},
+    {"steps", "N", &Options::steps, 1, unbounded, "steps of training; more can be asked of a finished job by starting it again"},
     {"global-batch", "N", &Options::global_batch, 1, 1 << 24, "samples per step, whatever the number of workers"},
-    {"micro-batch", "N", &Options::micro_batch, 1, 1 << 16,
-     "samples that one worker computes at a time; divides --global-batch"},
+    {"micro-batch", "N", &Options::micro_batch, 1, 1 << 16, "samples that one worker computes at a time; divides --global-batch"},
     {"layers", "N", &Options::layers, 1, 1024, "transformer blocks"},
     {"channels", "N", &Options::channels, 1, 1 << 16, "width of the model; a multiple of --heads"},
     {"heads", "N", &Options::heads, 1, 1 << 10, "attention heads per block"},
@@ -37,13 +35,10 @@ const flags::Flag<Options> table[] = {
     {"recompute", "", &Options::recompute, 0, 0,
      "keep one block's activations instead of all, and compute the others again on the way back; the same bits"},
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights and the order of samples"},
-    {"lr", "X", &Options::lr, 0, 0,
-     "highest learning rate: linear warm-up over a tenth of the steps, then a cosine to a tenth"},
-    {"checkpoint", "DIR", &Options::checkpoint, 0, 0,
-     "where to keep checkpoints; a job that finds one goes on from there"},
+    {"lr", "X", &Options::lr, 0, 0, "highest learning rate: linear warm-up over a tenth of the steps, then a cosine to a tenth"},
+    {"checkpoint", "DIR", &Options::checkpoint, 0, 0, "where to keep checkpoints; a job that finds one goes on from there"},
     {"every", "K", &Options::every, 0, unbounded, "steps between checkpoints; 0: only at the end"},
-    {"keep", "N", &Options::keep, 2, 1 << 20,
-     "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
+    {"keep", "N", &Options::keep, 2, 1 << 20, "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
     {"final-wait", "S", &Options::final_wait, 0, 1 << 20, "seconds for which the final checkpoint is tried again when it cannot be saved"},
     {"sample", "N", &Options::sample, 0, 1 << 20, "bytes of text to write at the end"},
     {"audit", "P", &Options::audit, 0, 0,
@@ -59,8 +54,8 @@ std::vector<std::string> contradictions(const Options& o) {
   std::vector<std::string> out;
   const auto number = [](std::uint64_t n) { return std::to_string(n); };
   if (o.global_batch % o.micro_batch != 0)
-    out.push_back("--micro-batch " + number(o.micro_batch) + " does not divide --global-batch " +
-                  number(o.global_batch) + ": choose a divisor, so that all parts of a step are alike");
+    out.push_back("--micro-batch " + number(o.micro_batch) + " does not divide --global-batch " + number(o.global_batch) +
+                  ": choose a divisor, so that all parts of a step are alike");
   if (o.channels % o.heads != 0)
     out.push_back("--channels " + number(o.channels) + " is no multiple of --heads " + number(o.heads) +
                   ": each head takes an equal share; try --channels " + number((o.channels / o.heads + 1) * o.heads));
@@ -72,10 +67,10 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.overlap != "on" && o.overlap != "off") out.push_back("--overlap " + o.overlap + " is neither on nor off");
   if (o.reduce != "exact" && o.reduce != "fast") out.push_back("--reduce " + o.reduce + " is neither exact nor fast");
   if (o.leaves != "f32" && o.leaves != "bf16") out.push_back("--leaves " + o.leaves + " is neither f32 nor bf16");
-  if (o.audit > 0 && o.exchange == "slot") out.push_back("--audit compares whole gradients, and with --exchange slot no worker has one: leave one of the two out");
+  if (o.audit > 0 && o.exchange == "slot")
+    out.push_back("--audit compares whole gradients, and with --exchange slot no worker has one: leave one of the two out");
   if (o.audit > 1) out.push_back("--audit " + std::to_string(o.audit) + " is no probability: try --audit 0.01");
-  if (o.every > 0 && o.checkpoint.empty())
-    out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");
+  if (o.every > 0 && o.checkpoint.empty()) out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");
   return out;
 }
 

@@ -18,25 +18,25 @@ struct Options {
   std::uint64_t layers = 4;
   std::uint64_t channels = 128;
   std::uint64_t heads = 4;
-  std::uint64_t context = 64;  ///< Bytes that a prediction looks back on; also the length of a sample.
-  std::string zero = "1";      ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3.
+  std::uint64_t context = 64;     ///< Bytes that a prediction looks back on; also the length of a sample.
+  std::string zero = "1";         ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3.
   std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
-  std::string overlap = "off";  ///< Whether workers exchange while they compute: on or off.
-  std::uint64_t memory = 0;  ///< Millions of bytes that a worker may take; 0: as many as it needs.
+  std::string overlap = "off";    ///< Whether workers exchange while they compute: on or off.
+  std::uint64_t memory = 0;       ///< Millions of bytes that a worker may take; 0: as many as it needs.
   std::string leaves = "f32";     ///< What each slot's gradient is rounded to: f32 or bf16.
-  std::string reduce = "exact";  ///< How gradients are added up: exact or fast.
+  std::string reduce = "exact";   ///< How gradients are added up: exact or fast.
   std::uint64_t seed = 1;
-  bool recompute = false;      ///< Activations of a block are computed again in the backward pass.
+  bool recompute = false;   ///< Activations of a block are computed again in the backward pass.
   double lr = 2e-3;         ///< The highest of the schedule.
   std::string checkpoint;   ///< Directory; empty: none.
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
   std::uint64_t final_wait = 600;  ///< Seconds for which a final checkpoint that fails is tried again.
-  std::uint64_t sample = 0;  ///< Bytes of text to generate at the end.
-  double audit = 0;          ///< Probability with which a slot of a step is computed by other workers, too.
-  std::uint64_t verify = 0;  ///< Steps between comparisons of all workers' states; 0: none.
-  std::uint64_t plan = 0;  ///< Workers to print the plan for; 0: train.
-  std::uint64_t per_node = 0;  ///< Of those, to a node; 0: all on one.
+  std::uint64_t sample = 0;        ///< Bytes of text to generate at the end.
+  double audit = 0;                ///< Probability with which a slot of a step is computed by other workers, too.
+  std::uint64_t verify = 0;        ///< Steps between comparisons of all workers' states; 0: none.
+  std::uint64_t plan = 0;          ///< Workers to print the plan for; 0: train.
+  std::uint64_t per_node = 0;      ///< Of those, to a node; 0: all on one.
   bool help = false;
 };
 

@@ -14,8 +14,8 @@ int main() {
     return 1;
   }
   const elrun::Place& place = (*session)->place();
-  std::printf("hello from rank %u of %u, generation %llu, %s\n", place.membership.rank.value(),
-              place.membership.world.value(), static_cast<unsigned long long>(place.membership.generation.number),
+  std::printf("hello from rank %u of %u, generation %llu, %s\n", place.membership.rank.value(), place.membership.world.value(),
+              static_cast<unsigned long long>(place.membership.generation.number),
               place.elastic                        ? "under elrun"
               : place.membership.world.value() > 1 ? "started by somebody else"
                                                    : "alone");

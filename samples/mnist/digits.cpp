@@ -7,14 +7,12 @@ elrun::Result<Digits::Pair> Digits::open_pair(const std::string& directory, cons
                     about_labels = directory + "/" + prefix + "-labels-idx1-ubyte";
   ELRUN_TRY_ASSIGN(elrun::IdxFile images, elrun::IdxFile::open(about_images));
   ELRUN_TRY_ASSIGN(elrun::IdxFile labels, elrun::IdxFile::open(about_labels));
-  const auto wrong = [](std::string what) {
-    return elrun::Failure{elrun::Code::corrupt, elrun::Remedy::fix_config, std::move(what)};
-  };
+  const auto wrong = [](std::string what) { return elrun::Failure{elrun::Code::corrupt, elrun::Remedy::fix_config, std::move(what)}; };
   if (images.shape().size() != 3 || images.shape()[1] != height || images.shape()[2] != width)
     return wrong("'" + about_images + "' has no images of 28 x 28: name the directory of MNIST or Fashion-MNIST");
   if (labels.shape().size() != 1 || labels.items() != images.items())
-    return wrong("'" + about_labels + "' has " + std::to_string(labels.items()) + " labels for " +
-                 std::to_string(images.items()) + " images: get both files again");
+    return wrong("'" + about_labels + "' has " + std::to_string(labels.items()) + " labels for " + std::to_string(images.items()) +
+                 " images: get both files again");
   for (std::uint64_t i = 0; i < labels.items(); ++i)
     if (labels.item(i)[0] >= classes)
       return wrong("'" + about_labels + "' has label " + std::to_string(labels.item(i)[0]) + " at " + std::to_string(i) +
@@ -36,8 +34,9 @@ elrun::Result<Digits> Digits::open(const std::string& directory) {
   } else {
     return std::move(own).failure();
   }
-  if (digits.train_ == 0) return elrun::Failure{elrun::Code::invalid_argument, elrun::Remedy::fix_config,
-                                                "'" + directory + "' has fewer than five images: name a larger set"};
+  if (digits.train_ == 0)
+    return elrun::Failure{elrun::Code::invalid_argument, elrun::Remedy::fix_config,
+                          "'" + directory + "' has fewer than five images: name a larger set"};
   const Pair& trained = digits.split() ? digits.both_ : digits.own_[0];
   digits.hash_ = trained.images.hash() + 3 * trained.labels.hash();
   return digits;

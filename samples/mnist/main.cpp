@@ -31,10 +31,9 @@ class Training {
     job_.seal();
     if (!job_.restore()) model_.initialise(job_.rng("init"));
     if (digits_.split())
-      job_.print(format("no train-* images: trains on the first %llu of t10k-*, is tested on the other %llu",
-                        number(digits_.train()), number(digits_.test())));
-    elrun::Loader<mnist::Digit> loader{
-        job_, [this](std::uint64_t id, mnist::Digit& digit) { digits_.read_train(id, digit); }};
+      job_.print(format("no train-* images: trains on the first %llu of t10k-*, is tested on the other %llu", number(digits_.train()),
+                        number(digits_.test())));
+    elrun::Loader<mnist::Digit> loader{job_, [this](std::uint64_t id, mnist::Digit& digit) { digits_.read_train(id, digit); }};
     const elrun::Schedule rate = mnist::schedule(options_, job_.plan().steps);
     const elrun::AdamW adamw{.weight_decay = 0.01f};
     std::optional<std::uint64_t> correct;  // of the newest decided step
@@ -70,9 +69,7 @@ class Training {
     return job;
   }
   static unsigned long long number(std::uint64_t n) { return n; }
-  [[nodiscard]] std::uint64_t steps_per_epoch() const {
-    return (digits_.train() + options_.global_batch - 1) / options_.global_batch;
-  }
+  [[nodiscard]] std::uint64_t steps_per_epoch() const { return (digits_.train() + options_.global_batch - 1) / options_.global_batch; }
   [[nodiscard]] bool is_due(std::uint64_t step) const {
     return step == job_.plan().steps || step % (options_.test_every > 0 ? options_.test_every : steps_per_epoch()) == 0;
   }
@@ -103,12 +100,10 @@ class Training {
                                         {"world", static_cast<double>(r.world)},
                                         {"generation", static_cast<double>(r.generation)},
                                         {"images_per_s", r.tokens_per_s}};
-    if (correct.has_value())
-      fields.push_back({"accuracy", static_cast<double>(*correct) / static_cast<double>(digits_.test())});
+    if (correct.has_value()) fields.push_back({"accuracy", static_cast<double>(*correct) / static_cast<double>(digits_.test())});
     if (!job_.prints()) return log_.note(r.step, fields);
     std::string line = format("step=%llu loss=%.6f norm=%.5f world=%u generation=%llu images_per_s=%.0f", number(r.step),
-                              static_cast<double>(r.loss), static_cast<double>(r.norm), r.world, number(r.generation),
-                              r.tokens_per_s);
+                              static_cast<double>(r.loss), static_cast<double>(r.norm), r.world, number(r.generation), r.tokens_per_s);
     if (correct.has_value()) line += " accuracy=" + accuracy_of(*correct);
     job_.print(line);
     if (const auto logged = log_.write(r.step, fields); !logged.ok()) throw elrun::Error{logged.failure()};

@@ -42,11 +42,10 @@ Model::Model(elrun::Job& job, nn::Engine& engine, std::size_t batch_max)
       head_{job.unit("head")},
       weight4_{head_.tensor<float>("weight", {classes, hidden})},
       bias4_{head_.tensor<float>("bias", {classes}, no_decay)},
-      workers_(engine.threads(), {std::vector<float>(conv2_.outputs()), std::vector<float>(conv2_.rimmed_size()),
-                                  std::vector<float>(inner1)}),
-      partials_((batch_max + images_per_task - 1) / images_per_task,
-                {std::vector<float>(conv1_.weights()), std::vector<float>(channels1), std::vector<float>(conv2_.weights()),
-                 std::vector<float>(channels2)}),
+      workers_(engine.threads(),
+               {std::vector<float>(conv2_.outputs()), std::vector<float>(conv2_.rimmed_size()), std::vector<float>(inner1)}),
+      partials_((batch_max + images_per_task - 1) / images_per_task, {std::vector<float>(conv1_.weights()), std::vector<float>(channels1),
+                                                                      std::vector<float>(conv2_.weights()), std::vector<float>(channels2)}),
       turned_(conv2_.weights()),
       relu1_(batch_max * inner1),
       pooled_(batch_max * pooled),
@@ -146,8 +145,8 @@ void Model::unpool(std::size_t image, float* rimmed, float* dbias) const {
     const std::size_t row = at / pooled_side * 2, column = at % pooled_side * 2, begin = image * pooled + at * channels2;
     float* const four[] = {rimmed + conv2_.rimmed_at(row, column), rimmed + conv2_.rimmed_at(row, column + 1),
                            rimmed + conv2_.rimmed_at(row + 1, column), rimmed + conv2_.rimmed_at(row + 1, column + 1)};
-    engine_.kernels().pool_backward(dpooled_.data() + begin, pooled_.data() + begin, 4.0f / 3, chosen_.data() + begin, channels2,
-                                    four, dbias);
+    engine_.kernels().pool_backward(dpooled_.data() + begin, pooled_.data() + begin, 4.0f / 3, chosen_.data() + begin, channels2, four,
+                                    dbias);
   }
 }
 
@@ -173,7 +172,7 @@ void Model::backward_images(std::span<const Digit> digits) {
       conv1_.backward_weight(engine_, worker, dx, nn::Rim::none, digits[i].image, sum.weight1.data(), into);
     }
   });
-  const auto gather = [&](const elrun::Tensor<float>& tensor, std::vector<float> Partial::* part) {
+  const auto gather = [&](const elrun::Tensor<float>& tensor, std::vector<float> Partial::*part) {
     engine_.parallel_chunks(tensor.size(), elements_per_task, [&](std::size_t first, std::size_t last) {
       for (std::size_t t = 0; t < tasks; ++t)
         engine_.kernels().add(tensor.grad() + first, (partials_[t].*part).data() + first, last - first, tensor.grad() + first);

@@ -10,8 +10,7 @@ using flags::unbounded;
 const flags::Flag<Options> table[] = {
     {"data_path", "DIR", &Options::data_path, 0, 0,
      "idx files of MNIST or Fashion-MNIST, plain or .gz; without train-* the last fifth of t10k-* is what it is tested on"},
-    {"checkpoint_path", "DIR", &Options::checkpoint_path, 0, 0,
-     "where to keep checkpoints; a job that finds one goes on from there"},
+    {"checkpoint_path", "DIR", &Options::checkpoint_path, 0, 0, "where to keep checkpoints; a job that finds one goes on from there"},
     {"log_path", "FILE", &Options::log_path, 0, 0, "one line of JSON per step; a job that goes on goes on in it"},
     {"epochs", "N", &Options::epochs, 1, 1 << 20, "passes over the training images"},
     {"steps", "N", &Options::steps, 0, unbounded, "steps of training instead of epochs; 0: epochs count"},
@@ -27,8 +26,8 @@ const flags::Flag<Options> table[] = {
 std::vector<std::string> contradictions(const Options& o) {
   std::vector<std::string> out;
   if (o.global_batch % o.micro_batch != 0)
-    out.push_back("--micro_batch " + std::to_string(o.micro_batch) + " does not divide --global_batch " +
-                  std::to_string(o.global_batch) + ": choose a divisor, so that all parts of a step are alike");
+    out.push_back("--micro_batch " + std::to_string(o.micro_batch) + " does not divide --global_batch " + std::to_string(o.global_batch) +
+                  ": choose a divisor, so that all parts of a step are alike");
   if (o.every > 0 && o.checkpoint_path.empty())
     out.push_back("--every " + std::to_string(o.every) + " has nowhere to go: add --checkpoint_path DIR");
   return out;

@@ -21,7 +21,7 @@ struct Options {
   std::uint64_t every = 0;          ///< Steps between checkpoints.
   std::uint64_t test_every = 0;     ///< Steps between tests; 0: an epoch.
   std::uint64_t seed = 1;
-  double lr = 1e-3;  ///< The highest of the schedule.
+  double lr = 1e-3;        ///< The highest of the schedule.
   std::uint64_t plan = 0;  ///< Workers to print the plan for; 0: train.
   bool help = false;
 };

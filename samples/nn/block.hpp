@@ -38,14 +38,13 @@ struct BlockScratch {
 };
 
 /// What block_backward needs of a forward pass: all of it but the output.
-void block_activations(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x,
-                       BlockActivations& kept, BlockScratch&);
+void block_activations(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations& kept,
+                       BlockScratch&);
 /// The activations and the output. `y` may not be `x`.
-void block_forward(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x,
-                   BlockActivations& kept, BlockScratch&, float* y);
+void block_forward(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations& kept,
+                   BlockScratch&, float* y);
 /// `dx` holds the gradient of the output and becomes that of the input; adds to `gradients`.
-void block_backward(Engine&, const BlockShape&, const BlockTensors<const float>& weights,
-                    const BlockTensors<float>& gradients, const float* x, const BlockActivations& kept, BlockScratch&,
-                    float* dx);
+void block_backward(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const BlockTensors<float>& gradients,
+                    const float* x, const BlockActivations& kept, BlockScratch&, float* dx);
 
 }  // namespace nn

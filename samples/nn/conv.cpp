@@ -36,15 +36,14 @@ Convolution::Convolution(std::size_t height, std::size_t width, std::size_t in, 
       back_pixels_{pixel_table(height, width, rimmed_width(), out)},
       back_taps_{element_table(window, window, rimmed_width(), out)} {}
 
-void Convolution::forward(Engine& engine, std::size_t worker, const float* x, const float* weight, const float* bias,
-                          float* y) const {
+void Convolution::forward(Engine& engine, std::size_t worker, const float* x, const float* weight, const float* bias, float* y) const {
   for (std::size_t pixel = 0; pixel < pixels_.size(); ++pixel) std::copy_n(bias, out_, y + pixel * out_);
-  engine.product_here(worker, {pixels_.size(), out_, taps_.size()}, Gathered{x, pixels_.data(), taps_.data()},
-                      View{weight, out_}, {y, out_}, Into::sum);
+  engine.product_here(worker, {pixels_.size(), out_, taps_.size()}, Gathered{x, pixels_.data(), taps_.data()}, View{weight, out_},
+                      {y, out_}, Into::sum);
 }
 
-void Convolution::backward_weight(Engine& engine, std::size_t worker, const float* dy, Rim rim, const float* x,
-                                  float* dweight, Into into) const {
+void Convolution::backward_weight(Engine& engine, std::size_t worker, const float* dy, Rim rim, const float* x, float* dweight,
+                                  Into into) const {
   const bool rimmed = rim == Rim::zeros;
   engine.product_here(worker, {taps_.size(), out_, pixels_.size()}, Gathered{x, taps_.data(), pixels_.data()},
                       Gathered{rimmed ? dy + rimmed_at(0, 0) : dy, rimmed ? rimmed_.data() : flat_.data(), channels_.data()},
@@ -58,10 +57,9 @@ void Convolution::turn(const float* weight, float* turned) const {
         turned[((window_ * window_ - 1 - tap) * out_ + o) * in_ + i] = weight[(tap * in_ + i) * out_ + o];
 }
 
-void Convolution::backward_input(Engine& engine, std::size_t worker, const float* rimmed_dy, const float* turned,
-                                 float* dx) const {
-  engine.product_here(worker, {back_pixels_.size(), in_, back_taps_.size()},
-                      Gathered{rimmed_dy, back_pixels_.data(), back_taps_.data()}, View{turned, in_}, {dx, in_});
+void Convolution::backward_input(Engine& engine, std::size_t worker, const float* rimmed_dy, const float* turned, float* dx) const {
+  engine.product_here(worker, {back_pixels_.size(), in_, back_taps_.size()}, Gathered{rimmed_dy, back_pixels_.data(), back_taps_.data()},
+                      View{turned, in_}, {dx, in_});
 }
 
 }  // namespace nn

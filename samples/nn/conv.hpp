@@ -45,9 +45,9 @@ class Convolution {
  private:
   [[nodiscard]] std::size_t rimmed_width() const { return width_ + window_ - 1; }
   std::size_t height_, width_, in_, out_, window_;
-  std::vector<std::uint32_t> pixels_, taps_;           // the image through the window: rows and columns
+  std::vector<std::uint32_t> pixels_, taps_;             // the image through the window: rows and columns
   std::vector<std::uint32_t> flat_, rimmed_, channels_;  // dy's pixels, without and with a rim, and its channels
-  std::vector<std::uint32_t> back_pixels_, back_taps_;  // dy through the window, for dx
+  std::vector<std::uint32_t> back_pixels_, back_taps_;   // dy through the window, for dx
 };
 
 }  // namespace nn

@@ -51,8 +51,7 @@ class Engine::Pool {
 
  private:
   void take(std::size_t worker) {
-    for (std::size_t index; (index = next_.fetch_add(1, std::memory_order_relaxed)) < count_;)
-      call_(task_, index, worker);
+    for (std::size_t index; (index = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(task_, index, worker);
   }
   void help(std::size_t worker) {
     std::unique_lock lock{mutex_};
@@ -157,8 +156,7 @@ struct Cut {
 const Kernels& checked(Isa isa) {
   const Kernels* found = nn::kernels(isa);
   if (found == nullptr)
-    throw std::runtime_error{std::string{"this processor or this build has no "} + to_string(isa) +
-                             "; use one of nn::available()"};
+    throw std::runtime_error{std::string{"this processor or this build has no "} + to_string(isa) + "; use one of nn::available()"};
   return *found;
 }
 
@@ -178,9 +176,8 @@ void Engine::product(Extent e, View a, View b, Target c, Into into) {
   const std::size_t across = (e.columns + cut.columns - 1) / cut.columns, down = (e.rows + cut.rows - 1) / cut.rows;
   parallel_for(across * down, [&](std::size_t index, std::size_t worker) {
     const std::size_t i = index / across * cut.rows, j = index % across * cut.columns;
-    product_here(worker, {std::min(cut.rows, e.rows - i), std::min(cut.columns, e.columns - j), e.k},
-                 {a.data + i * a.row, a.row, a.column}, {b.data + j * b.column, b.row, b.column},
-                 {c.data + i * c.stride + j, c.stride}, into);
+    product_here(worker, {std::min(cut.rows, e.rows - i), std::min(cut.columns, e.columns - j), e.k}, {a.data + i * a.row, a.row, a.column},
+                 {b.data + j * b.column, b.row, b.column}, {c.data + i * c.stride + j, c.stride}, into);
   });
 }
 
@@ -202,14 +199,8 @@ void Engine::multiply(std::size_t worker, Extent e, const A& a, const B& b, Targ
     }
 }
 
-void Engine::product_here(std::size_t worker, Extent e, View a, View b, Target c, Into into) {
-  multiply(worker, e, a, b, c, into);
-}
-void Engine::product_here(std::size_t worker, Extent e, Gathered a, View b, Target c, Into into) {
-  multiply(worker, e, a, b, c, into);
-}
-void Engine::product_here(std::size_t worker, Extent e, Gathered a, Gathered b, Target c, Into into) {
-  multiply(worker, e, a, b, c, into);
-}
+void Engine::product_here(std::size_t worker, Extent e, View a, View b, Target c, Into into) { multiply(worker, e, a, b, c, into); }
+void Engine::product_here(std::size_t worker, Extent e, Gathered a, View b, Target c, Into into) { multiply(worker, e, a, b, c, into); }
+void Engine::product_here(std::size_t worker, Extent e, Gathered a, Gathered b, Target c, Into into) { multiply(worker, e, a, b, c, into); }
 
 }  // namespace nn

@@ -19,17 +19,14 @@ struct Kernels {
   /// c[i][j] = (accumulate ? c[i][j] : 0) + sum over p of a(i, p) · b(p, j), p ascending. `a` holds panels of
   /// `tile_rows` rows, `b` panels of `tile_columns` columns, each panel p after p, padded to full width with anything
   /// finite.
-  void (*product)(const float* a, const float* b, std::size_t rows, std::size_t columns, std::size_t k, float* c,
-                  std::size_t stride, bool accumulate);
+  void (*product)(const float* a, const float* b, std::size_t rows, std::size_t columns, std::size_t k, float* c, std::size_t stride,
+                  bool accumulate);
   /// y = (x - mean) / sqrt(variance + epsilon) · weight + bias over one row; keeps mean and 1/sqrt for the way back.
-  void (*norm_forward)(const float* x, const float* weight, const float* bias, std::size_t n, float* y, float* mean,
-                       float* scale);
+  void (*norm_forward)(const float* x, const float* weight, const float* bias, std::size_t n, float* y, float* mean, float* scale);
   /// dx += the row's gradient.
-  void (*norm_backward)(const float* dy, const float* x, const float* weight, float mean, float scale, std::size_t n,
-                        float* dx);
+  void (*norm_backward)(const float* dy, const float* x, const float* weight, float mean, float scale, std::size_t n, float* dx);
   /// dweight[j] += dy · (x - mean) · scale, dbias[j] += dy, for one row and `n` columns.
-  void (*norm_backward_weights)(const float* dy, const float* x, float mean, float scale, std::size_t n, float* dweight,
-                                float* dbias);
+  void (*norm_backward_weights)(const float* dy, const float* x, float mean, float scale, std::size_t n, float* dweight, float* dbias);
   /// x[0, n) = softmax(scale · x[0, n)), in place.
   void (*softmax)(float* x, std::size_t n, float scale);
   /// dp[0, n) = scale · p · (dp - sum(p · dp)), in place.
@@ -43,8 +40,7 @@ struct Kernels {
   /// Of four rows: y = relu(the largest) · factor, and which of them it was, 0 to 3, the first of equal ones.
   void (*pool_forward)(const float* const* x, const float* factor, std::size_t n, float* y, float* which);
   /// g = dy · scale where y > 0, else 0; dx[which] = g, the other three 0; dbias += g.
-  void (*pool_backward)(const float* dy, const float* y, float scale, const float* which, std::size_t n, float* const* dx,
-                        float* dbias);
+  void (*pool_backward)(const float* dy, const float* y, float scale, const float* which, std::size_t n, float* const* dx, float* dbias);
   /// Returns log(sum(exp(x))) - x[target], and leaves (softmax(x) - one at target) · scale in x.
   float (*cross_entropy)(float* x, std::size_t n, std::size_t target, float scale);
   void (*add)(const float* a, const float* b, std::size_t n, float* y);  ///< y = a + b; `y` may be one of them.

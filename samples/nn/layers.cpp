@@ -17,26 +17,25 @@ void Linear::backward_weight(Engine& engine, std::size_t rows, const float* dy, 
   engine.product({out, in, rows}, View{dy, out}.transposed(), {x, in}, {dweight, in}, Into::sum);
 }
 
-void LayerNorm::forward(Engine& engine, std::size_t rows, const float* x, const float* weight, const float* bias,
-                        float* y, float* mean, float* scale) const {
+void LayerNorm::forward(Engine& engine, std::size_t rows, const float* x, const float* weight, const float* bias, float* y, float* mean,
+                        float* scale) const {
   engine.parallel_chunks(rows, rows_per_task, [&](std::size_t first, std::size_t last) {
     for (std::size_t r = first; r < last; ++r)
       engine.kernels().norm_forward(x + r * channels, weight, bias, channels, y + r * channels, mean + r, scale + r);
   });
 }
 
-void LayerNorm::backward(Engine& engine, std::size_t rows, const float* dy, const float* x, const float* weight,
-                         const float* mean, const float* scale, float* dx, float* dweight, float* dbias) const {
+void LayerNorm::backward(Engine& engine, std::size_t rows, const float* dy, const float* x, const float* weight, const float* mean,
+                         const float* scale, float* dx, float* dweight, float* dbias) const {
   engine.parallel_chunks(rows, rows_per_task, [&](std::size_t first, std::size_t last) {
     for (std::size_t r = first; r < last; ++r)
-      engine.kernels().norm_backward(dy + r * channels, x + r * channels, weight, mean[r], scale[r], channels,
-                                     dx + r * channels);
+      engine.kernels().norm_backward(dy + r * channels, x + r * channels, weight, mean[r], scale[r], channels, dx + r * channels);
   });
   // Threads take columns, so that each sum over rows has one owner and one order.
   engine.parallel_chunks(channels, columns_per_task, [&](std::size_t first, std::size_t last) {
     for (std::size_t r = 0; r < rows; ++r)
-      engine.kernels().norm_backward_weights(dy + r * channels + first, x + r * channels + first, mean[r], scale[r],
-                                             last - first, dweight + first, dbias + first);
+      engine.kernels().norm_backward_weights(dy + r * channels + first, x + r * channels + first, mean[r], scale[r], last - first,
+                                             dweight + first, dbias + first);
   });
 }
 
@@ -45,8 +44,7 @@ namespace {
 float inverse_root(std::size_t n) { return 1.0f / __builtin_sqrtf(static_cast<float>(n)); }
 }  // namespace
 
-void Attention::forward(Engine& engine, std::size_t batch, std::size_t context, const float* qkv, float* attention,
-                        float* y) const {
+void Attention::forward(Engine& engine, std::size_t batch, std::size_t context, const float* qkv, float* attention, float* y) const {
   const std::size_t size = channels / heads, stride = 3 * channels;
   engine.parallel_for(batch * heads, [&](std::size_t index, std::size_t worker) {
     const std::size_t row = index / heads * context, column = index % heads * size;
@@ -62,8 +60,8 @@ void Attention::forward(Engine& engine, std::size_t batch, std::size_t context, 
   });
 }
 
-void Attention::backward(Engine& engine, std::size_t batch, std::size_t context, const float* dy, const float* qkv,
-                         const float* attention, float* dattention, float* dqkv) const {
+void Attention::backward(Engine& engine, std::size_t batch, std::size_t context, const float* dy, const float* qkv, const float* attention,
+                         float* dattention, float* dqkv) const {
   const std::size_t size = channels / heads, stride = 3 * channels;
   engine.parallel_for(batch * heads, [&](std::size_t index, std::size_t worker) {
     const std::size_t row = index / heads * context, column = index % heads * size;
@@ -79,22 +77,21 @@ void Attention::backward(Engine& engine, std::size_t batch, std::size_t context,
       std::fill(ds + t * context + t + 1, ds + (t + 1) * context, 0.0f);
     }
     engine.product_here(worker, {context, size, context}, {ds, context}, key, {d, stride});
-    engine.product_here(worker, {context, size, context}, View{ds, context}.transposed(), query,
-                        {d + channels, stride});
+    engine.product_here(worker, {context, size, context}, View{ds, context}.transposed(), query, {d + channels, stride});
   });
 }
 
-void Embedding::forward(Engine& engine, std::size_t rows, std::size_t context, const std::int32_t* ids,
-                        const float* tokens, const float* positions, float* x) const {
+void Embedding::forward(Engine& engine, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* tokens,
+                        const float* positions, float* x) const {
   engine.parallel_chunks(rows, rows_per_task, [&](std::size_t first, std::size_t last) {
     for (std::size_t r = first; r < last; ++r)
-      engine.kernels().add(tokens + static_cast<std::size_t>(ids[r]) * channels, positions + r % context * channels,
-                           channels, x + r * channels);
+      engine.kernels().add(tokens + static_cast<std::size_t>(ids[r]) * channels, positions + r % context * channels, channels,
+                           x + r * channels);
   });
 }
 
-void Embedding::backward(Engine& engine, std::size_t rows, std::size_t context, const std::int32_t* ids,
-                         const float* dx, float* dtokens, float* dpositions) const {
+void Embedding::backward(Engine& engine, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* dx, float* dtokens,
+                         float* dpositions) const {
   engine.parallel_chunks(channels, columns_per_task, [&](std::size_t first, std::size_t last) {
     for (std::size_t r = 0; r < rows; ++r) {
       float* const token = dtokens + static_cast<std::size_t>(ids[r]) * channels + first;
@@ -106,9 +103,8 @@ void Embedding::backward(Engine& engine, std::size_t rows, std::size_t context, 
 }
 
 void gelu_forward(Engine& engine, std::size_t n, const float* x, float* y) {
-  engine.parallel_chunks(n, elements_per_task, [&](std::size_t first, std::size_t last) {
-    engine.kernels().gelu_forward(x + first, last - first, y + first);
-  });
+  engine.parallel_chunks(n, elements_per_task,
+                         [&](std::size_t first, std::size_t last) { engine.kernels().gelu_forward(x + first, last - first, y + first); });
 }
 void gelu_backward(Engine& engine, std::size_t n, const float* dy, const float* x, float* dx) {
   engine.parallel_chunks(n, elements_per_task, [&](std::size_t first, std::size_t last) {
@@ -116,18 +112,15 @@ void gelu_backward(Engine& engine, std::size_t n, const float* dy, const float* 
   });
 }
 void add(Engine& engine, std::size_t n, const float* a, const float* b, float* y) {
-  engine.parallel_chunks(n, elements_per_task, [&](std::size_t first, std::size_t last) {
-    engine.kernels().add(a + first, b + first, last - first, y + first);
-  });
+  engine.parallel_chunks(n, elements_per_task,
+                         [&](std::size_t first, std::size_t last) { engine.kernels().add(a + first, b + first, last - first, y + first); });
 }
 
-float cross_entropy(Engine& engine, std::size_t rows, std::size_t classes, const std::int32_t* targets, float* logits,
-                    float* losses) {
+float cross_entropy(Engine& engine, std::size_t rows, std::size_t classes, const std::int32_t* targets, float* logits, float* losses) {
   const float share = 1.0f / static_cast<float>(rows);
   engine.parallel_chunks(rows, rows_per_task, [&](std::size_t first, std::size_t last) {
     for (std::size_t r = first; r < last; ++r)
-      losses[r] =
-          engine.kernels().cross_entropy(logits + r * classes, classes, static_cast<std::size_t>(targets[r]), share);
+      losses[r] = engine.kernels().cross_entropy(logits + r * classes, classes, static_cast<std::size_t>(targets[r]), share);
   });
   return engine.kernels().sum(losses, rows) / static_cast<float>(rows);
 }

@@ -24,8 +24,8 @@ struct LayerNorm {
   void forward(Engine&, std::size_t rows, const float* x, const float* weight, const float* bias, float* y, float* mean,
                float* scale) const;
   /// Adds to `dx`.
-  void backward(Engine&, std::size_t rows, const float* dy, const float* x, const float* weight, const float* mean,
-                const float* scale, float* dx, float* dweight, float* dbias) const;
+  void backward(Engine&, std::size_t rows, const float* dy, const float* x, const float* weight, const float* mean, const float* scale,
+                float* dx, float* dweight, float* dbias) const;
 };
 
 /// Causal self-attention: position t sees positions 0 .. t of its own sequence. `qkv` has rows of 3 · channels,
@@ -34,17 +34,17 @@ struct LayerNorm {
 struct Attention {
   std::size_t channels, heads;
   void forward(Engine&, std::size_t batch, std::size_t context, const float* qkv, float* attention, float* y) const;
-  void backward(Engine&, std::size_t batch, std::size_t context, const float* dy, const float* qkv,
-                const float* attention, float* dattention, float* dqkv) const;
+  void backward(Engine&, std::size_t batch, std::size_t context, const float* dy, const float* qkv, const float* attention,
+                float* dattention, float* dqkv) const;
 };
 
 /// x[row] = tokens[id[row]] + positions[row mod context]
 struct Embedding {
   std::size_t channels;
-  void forward(Engine&, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* tokens,
-               const float* positions, float* x) const;
-  void backward(Engine&, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* dx,
-                float* dtokens, float* dpositions) const;
+  void forward(Engine&, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* tokens, const float* positions,
+               float* x) const;
+  void backward(Engine&, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* dx, float* dtokens,
+                float* dpositions) const;
 };
 
 void gelu_forward(Engine&, std::size_t n, const float* x, float* y);                     ///< tanh form
@@ -53,7 +53,6 @@ void add(Engine&, std::size_t n, const float* a, const float* b, float* y);     
 
 /// Returns the mean over rows of -ln softmax(logits)[target] and replaces the logits by its gradient. `losses` has one
 /// element per row.
-float cross_entropy(Engine&, std::size_t rows, std::size_t classes, const std::int32_t* targets, float* logits,
-                    float* losses);
+float cross_entropy(Engine&, std::size_t rows, std::size_t classes, const std::int32_t* targets, float* logits, float* losses);
 
 }  // namespace nn

@@ -42,7 +42,8 @@ double plain(std::size_t size) {
       }
     }
   };
-  std::thread threads[] = {std::thread{move, a.get(), true}, std::thread{move, a.get(), false}, std::thread{move, b->get(), true}, std::thread{move, b->get(), false}};
+  std::thread threads[] = {std::thread{move, a.get(), true}, std::thread{move, a.get(), false}, std::thread{move, b->get(), true},
+                           std::thread{move, b->get(), false}};
   for (std::thread& thread : threads) thread.join();
   return rounds * static_cast<double>(size) / seconds(begin, clock.now());
 }
@@ -70,7 +71,8 @@ int main() {
       for (int i = 0; i < 1000; ++i) group.barrier().value();
       const double barrier = seconds(small, clock.now()) / 1000;
       if (rank != 0) return;
-      std::printf("all_gather, 2 ranks, %zu MiB each: %.2f GB/s each way (plain sockets: %.2f GB/s)\n", size >> 20, gather / 1e9, bound / 1e9);
+      std::printf("all_gather, 2 ranks, %zu MiB each: %.2f GB/s each way (plain sockets: %.2f GB/s)\n", size >> 20, gather / 1e9,
+                  bound / 1e9);
       std::printf("all_reduce, 2 ranks, %zu MiB: %.2f GB/s (plain sockets: %.2f GB/s)\n", size >> 20, reduce / 1e9, bound / 1e9);
       std::printf("barrier, 2 ranks: %.0f us\n", barrier * 1e6);
     });

@@ -58,11 +58,15 @@ double median(std::size_t size, const std::function<void()>& together, const std
   return times[times.size() / 2];
 }
 
-std::string size_text(std::size_t size) { return size < (1 << 20) ? std::to_string(size >> 10) + " KiB" : std::to_string(size >> 20) + " MiB"; }
+std::string size_text(std::size_t size) {
+  return size < (1 << 20) ? std::to_string(size >> 10) + " KiB" : std::to_string(size >> 20) + " MiB";
+}
 
 std::vector<std::size_t> sizes(std::size_t most) {
   std::vector<std::size_t> all;
-  for (const std::size_t size : {std::size_t{4} << 10, std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20, std::size_t{256} << 20}) if (size <= most) all.push_back(size);
+  for (const std::size_t size :
+       {std::size_t{4} << 10, std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20, std::size_t{256} << 20})
+    if (size <= most) all.push_back(size);
   return all;
 }
 
@@ -73,7 +77,8 @@ struct Contender {
   std::function<void(std::span<float> data)> reduce;
 };
 
-void measure(std::size_t most, bool tells, std::uint32_t world, const std::vector<Contender>& contenders, const std::function<void()>& together) {
+void measure(std::size_t most, bool tells, std::uint32_t world, const std::vector<Contender>& contenders,
+             const std::function<void()>& together) {
   for (const std::size_t size : sizes(most)) {
     std::vector<float> data(size / sizeof(float), 1.0f), part(data.size() / world, 2.0f);
     std::vector<double> gathers, reduces;
@@ -83,9 +88,7 @@ void measure(std::size_t most, bool tells, std::uint32_t world, const std::vecto
       together();  // as a gather is over when the slowest has given its part
     });
     for (const Contender& contender : contenders) gathers.push_back(median(size, together, [&] { contender.gather(part, data); }));
-    for (const Contender& contender : contenders) reduces.push_back(median(size, together, [&] {
-      contender.reduce(data);
-    }));
+    for (const Contender& contender : contenders) reduces.push_back(median(size, together, [&] { contender.reduce(data); }));
     if (!tells) continue;
     const auto line = [&](const char* what, const std::vector<double>& times) {
       std::printf("%s, %u processes, %8s:", what, world, size_text(size).c_str());
@@ -96,8 +99,8 @@ void measure(std::size_t most, bool tells, std::uint32_t world, const std::vecto
       std::printf("\n");
       std::fflush(stdout);
     };
-    std::printf("memory copy, %u processes at once, %8s each:  %8.0f us %6.2f GB/s (until all have)\n", world, size_text(size).c_str(), copy * 1e6,
-                static_cast<double>(size) / copy / 1e9);
+    std::printf("memory copy, %u processes at once, %8s each:  %8.0f us %6.2f GB/s (until all have)\n", world, size_text(size).c_str(),
+                copy * 1e6, static_cast<double>(size) / copy / 1e9);
     line("all_gather", gathers);
     line("all_reduce", reduces);
   }
@@ -110,7 +113,10 @@ int work(std::size_t most, [[maybe_unused]] const std::string& folder) {
   auto tcp = ProcessGroup::join(*session, {.transport = Transport::tcp, .name = "tcp"}).value();
   std::vector<Contender> contenders;
   for (auto [name, group] : {std::pair{"shm", &memory}, {"tcp", &tcp}}) {
-    contenders.push_back({name, [group](std::span<const float> in, std::span<float> out) { group->all_gather(std::as_bytes(in), std::as_writable_bytes(out)).value(); },
+    contenders.push_back({name,
+                          [group](std::span<const float> in, std::span<float> out) {
+                            group->all_gather(std::as_bytes(in), std::as_writable_bytes(out)).value();
+                          },
                           [group](std::span<float> data) { group->all_reduce(data).value(); }});
   }
   const SharedBuffer buffer = SharedBuffer::make(Bytes{most}).value();
@@ -118,7 +124,10 @@ int work(std::size_t most, [[maybe_unused]] const std::string& folder) {
   const std::span<float> lent = buffer.as<float>();
   contenders.insert(contenders.begin() + 1, {"lent",
                                              [&](std::span<const float> in, std::span<float> out) {
-                                               memory.all_gather(std::as_bytes(lent.subspan(rank.value() * in.size(), in.size())), std::as_writable_bytes(lent.first(out.size()))).value();
+                                               memory
+                                                   .all_gather(std::as_bytes(lent.subspan(rank.value() * in.size(), in.size())),
+                                                               std::as_writable_bytes(lent.first(out.size())))
+                                                   .value();
                                              },
                                              [&](std::span<float> data) { memory.all_reduce(lent.first(data.size())).value(); }});
 #ifdef ELRUN_BENCH_GLOO
@@ -126,7 +135,8 @@ int work(std::size_t most, [[maybe_unused]] const std::string& folder) {
   const auto context = std::make_shared<gloo::rendezvous::Context>(static_cast<int>(rank.value()), static_cast<int>(world.value()));
   auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
   context->connectFullMesh(store, device);
-  contenders.push_back({"gloo", [&](std::span<const float> in, std::span<float> out) {
+  contenders.push_back({"gloo",
+                        [&](std::span<const float> in, std::span<float> out) {
                           gloo::AllgatherOptions options{context};
                           options.setInput(const_cast<float*>(in.data()), in.size());
                           options.setOutput(out.data(), out.size());
@@ -150,11 +160,15 @@ int work_under_mpi(std::size_t most) {
   int rank = 0, world = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
-  const std::vector<Contender> contenders{{"mpi", [](std::span<const float> in, std::span<float> out) {
+  const std::vector<Contender> contenders{{"mpi",
+                                           [](std::span<const float> in, std::span<float> out) {
                                              const int count = static_cast<int>(in.size());
                                              MPI_Allgather(in.data(), count, MPI_FLOAT, out.data(), count, MPI_FLOAT, MPI_COMM_WORLD);
                                            },
-                                           [](std::span<float> data) { MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }}};
+                                           [](std::span<float> data) {
+                                             MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()), MPI_FLOAT, MPI_SUM,
+                                                           MPI_COMM_WORLD);
+                                           }}};
   measure(most, rank == 0, static_cast<std::uint32_t>(world), contenders, [] { MPI_Barrier(MPI_COMM_WORLD); });
   MPI_Finalize();
   return 0;
@@ -202,7 +216,8 @@ int main(int argc, char** argv) {
     const_cast<Fd&>(probe) = Fd{};
     std::vector<pid_t> workers;
     for (int rank = 0; rank < std::stoi(world); ++rank) {
-      workers.push_back(start({"env", "RANK=" + std::to_string(rank), "WORLD_SIZE=" + world, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, self, std::to_string(most >> 20), folder}));
+      workers.push_back(start({"env", "RANK=" + std::to_string(rank), "WORLD_SIZE=" + world, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port,
+                               self, std::to_string(most >> 20), folder}));
     }
     bool well = true;
     for (const pid_t worker : workers) well = ended_well(worker) && well;

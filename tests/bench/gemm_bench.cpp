@@ -69,9 +69,8 @@ int main() {
     const double own = gflops(flops, [&] { engine.product(t.extent, va, vb, {c.data(), n}); });
     const auto i = [](std::size_t x) { return static_cast<int>(x); };
     const double peer = sgemm == nullptr ? 0 : gflops(flops, [&] {
-      sgemm(row_major, t.transpose_a ? transpose : no_transpose, t.transpose_b ? transpose : no_transpose, i(m), i(n),
-            i(k), 1.0f, a.data(), t.transpose_a ? i(m) : i(k), b.data(), t.transpose_b ? i(k) : i(n), 0.0f, c.data(),
-            i(n));
+      sgemm(row_major, t.transpose_a ? transpose : no_transpose, t.transpose_b ? transpose : no_transpose, i(m), i(n), i(k), 1.0f, a.data(),
+            t.transpose_a ? i(m) : i(k), b.data(), t.transpose_b ? i(k) : i(n), 0.0f, c.data(), i(n));
     });
     std::printf("gemm: %s %zux%zux%zu, %s: %.1f GFLOP/s", t.form, m, n, k, nn::to_string(nn::available().back()), own);
     if (sgemm != nullptr) std::printf(" (OpenBLAS, one thread: %.1f; ratio %.2f)", peer, own / peer);

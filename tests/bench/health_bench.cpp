@@ -46,7 +46,8 @@ bool is_answered(std::uint16_t port, Clock::time_point until) {
   const Fd socket = connected(port, SOCK_NONBLOCK);
   if (!socket || !wait_for(socket, POLLOUT, until)) return false;
   const std::string ask = "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-  if (::send(socket.get(), ask.data(), ask.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(ask.size()) || !wait_for(socket, POLLIN, until)) return false;
+  if (::send(socket.get(), ask.data(), ask.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(ask.size()) || !wait_for(socket, POLLIN, until))
+    return false;
   char reply[64];
   const ssize_t size = ::recv(socket.get(), reply, sizeof reply, 0);
   return size > 12 && std::string{reply, 12} == "HTTP/1.1 200";
@@ -88,8 +89,9 @@ void measure(const char* what, Habit habit, std::uint16_t port, double seconds, 
   over = true;
   others.join();
   std::sort(took.begin(), took.end());
-  std::printf("health port: %s: %.0f connections a second; %zu of %zu probes answered within 1 s; median %.1f ms, slowest %.1f ms\n", what, static_cast<double>(made) / spent, took.size(),
-              took.size() + unanswered, took.empty() ? 0 : took[took.size() / 2], took.empty() ? 0 : took.back());
+  std::printf("health port: %s: %.0f connections a second; %zu of %zu probes answered within 1 s; median %.1f ms, slowest %.1f ms\n", what,
+              static_cast<double>(made) / spent, took.size(), took.size() + unanswered, took.empty() ? 0 : took[took.size() / 2],
+              took.empty() ? 0 : took.back());
   std::fflush(stdout);
 }
 
@@ -102,7 +104,8 @@ int main(int argc, char** argv) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   const std::uint16_t port = elrun::test::free_port();
-  elrun::test::Job agent{{.arguments = {"--nproc_per_node", "1", "--health_port", "127.0.0.1:" + std::to_string(port), "--no_python", "sleep", "600"}}};
+  elrun::test::Job agent{
+      {.arguments = {"--nproc_per_node", "1", "--health_port", "127.0.0.1:" + std::to_string(port), "--no_python", "sleep", "600"}}};
   if (!agent.line("health, status and metrics at")) return std::fputs("the agent did not open its health port\n", stderr), 1;
   measure("nobody else", Habit::closes, port, std::min(seconds, 2.0), 0);
   measure("others that connect and close", Habit::closes, port, seconds, per_second);

@@ -179,7 +179,8 @@ void launch(const std::string& elrun, const std::string& elrun_static) {
     ours.push_back(run_ms({elrun, "--nproc_per_node", "2", "--no_python", "/bin/true"}));
     bare.push_back(run_ms({"/bin/true"}));
   }
-  fmt::print("launch: elrun, 2 workers, start to exit: {:.1f} ms median of {} (bound: 20 ms; /bin/true alone: {:.1f} ms)\n", median(ours), repeats, median(bare));
+  fmt::print("launch: elrun, 2 workers, start to exit: {:.1f} ms median of {} (bound: 20 ms; /bin/true alone: {:.1f} ms)\n", median(ours),
+             repeats, median(bare));
 
   const bool mpi = is_there("command -v mpiexec"), torch = is_there("python3 -c 'import torch.distributed.run'");
   for (const std::string workers : {"1", "8", "64"}) {
@@ -188,20 +189,27 @@ void launch(const std::string& elrun, const std::string& elrun_static) {
       elruns.push_back(first_worker_ms({elrun, "--nproc_per_node", workers, "--no_python"}));
       if (!elrun_static.empty()) statics.push_back(first_worker_ms({elrun_static, "--nproc_per_node", workers, "--no_python"}));
       if (mpi) mpis.push_back(first_worker_ms({"mpiexec", "-n", workers}));
-      if (torch && i < 3) torchruns.push_back(first_worker_ms({"python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", workers, "--no_python"}));
+      if (torch && i < 3)
+        torchruns.push_back(
+            first_worker_ms({"python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", workers, "--no_python"}));
     }
-    const auto beside_mpi = [&](const std::vector<double>& times) { return mpi ? fmt::format(", ratio {:.2f}", median(times) / median(mpis)) : ""; };
-    fmt::print("launch: start to the first line of a worker, of {}, medians of {}: elrun {:.1f} ms{}; elrun_static {}; mpiexec {}; torchrun: {}\n", workers, repeats,
-               median(elruns), beside_mpi(elruns), statics.empty() ? "not built" : fmt::format("{:.1f} ms{}", median(statics), beside_mpi(statics)),
-               mpi ? fmt::format("{:.1f} ms (bound: a ratio of 1.5)", median(mpis)) : "not installed",
-               torch ? fmt::format("{:.0f} ms, median of {}", median(torchruns), torchruns.size()) : "not installed (1000 to 1900 ms)");
+    const auto beside_mpi = [&](const std::vector<double>& times) {
+      return mpi ? fmt::format(", ratio {:.2f}", median(times) / median(mpis)) : "";
+    };
+    fmt::print(
+        "launch: start to the first line of a worker, of {}, medians of {}: elrun {:.1f} ms{}; elrun_static {}; mpiexec {}; torchrun: {}\n",
+        workers, repeats, median(elruns), beside_mpi(elruns),
+        statics.empty() ? "not built" : fmt::format("{:.1f} ms{}", median(statics), beside_mpi(statics)),
+        mpi ? fmt::format("{:.1f} ms (bound: a ratio of 1.5)", median(mpis)) : "not installed",
+        torch ? fmt::format("{:.0f} ms, median of {}", median(torchruns), torchruns.size()) : "not installed (1000 to 1900 ms)");
   }
 }
 
 /// From SIGKILL of one worker to the first line of a worker of the next generation.
 void restart(const std::string& elrun) {
   constexpr int repeats = 25;
-  Child job{{elrun, "--nproc_per_node", "4", "--max_restarts", "1000000", "--no_python", "/bin/sh", "-c", "echo here; exec sleep 1000"}, true};
+  Child job{{elrun, "--nproc_per_node", "4", "--max_restarts", "1000000", "--no_python", "/bin/sh", "-c", "echo here; exec sleep 1000"},
+            true};
   const auto workers_write = [&](int workers) {
     while (workers > 0) {
       const auto line = job.line();
@@ -220,8 +228,9 @@ void restart(const std::string& elrun) {
     times.push_back(ms_since(killed));
     workers_write(3);
   }
-  fmt::print("restart: SIGKILL of 1 of 4 workers to the first line of the next ones: {:.1f} ms median of {}, longest {:.1f} ms (bound: 10 ms; torchrun: 200 to 400 ms)\n",
-             median(times), repeats, *std::max_element(times.begin(), times.end()));
+  fmt::print(
+      "restart: SIGKILL of 1 of 4 workers to the first line of the next ones: {:.1f} ms median of {}, longest {:.1f} ms (bound: 10 ms; torchrun: 200 to 400 ms)\n",
+      median(times), repeats, *std::max_element(times.begin(), times.end()));
 }
 
 /// Processor time of all threads, from the scheduler's own counters.
@@ -242,7 +251,8 @@ void idle(const std::string& elrun) {
   while (named(descendants(agent.pid()), "sleep").size() < 8) ::usleep(20'000);
   const double before = processor_ms(agent.pid());
   ::sleep(seconds);
-  fmt::print("idle: agent with 8 workers: {:.4f} % of a core over {} s (bound: 0.2 %)\n", (processor_ms(agent.pid()) - before) / (seconds * 10.0), seconds);
+  fmt::print("idle: agent with 8 workers: {:.4f} % of a core over {} s (bound: 0.2 %)\n",
+             (processor_ms(agent.pid()) - before) / (seconds * 10.0), seconds);
 }
 
 void memory(const std::string& elrun) {
@@ -256,8 +266,9 @@ void memory(const std::string& elrun) {
   double others = 0;
   for (const Process& p : below)
     if (p.name != "sleep") others += mb(proc_number(p.pid, "smaps_rollup", "Pss:"));
-  fmt::print("memory: agent with 2 workers: VmRSS {:.1f} MB, PSS {:.1f} MB, its helper processes PSS {:.1f} MB (bound: 20 MB; torchrun: 246 to 278 MB)\n",
-             mb(proc_number(agent.pid(), "status", "VmRSS:")), mb(proc_number(agent.pid(), "smaps_rollup", "Pss:")), others);
+  fmt::print(
+      "memory: agent with 2 workers: VmRSS {:.1f} MB, PSS {:.1f} MB, its helper processes PSS {:.1f} MB (bound: 20 MB; torchrun: 246 to 278 MB)\n",
+      mb(proc_number(agent.pid(), "status", "VmRSS:")), mb(proc_number(agent.pid(), "smaps_rollup", "Pss:")), others);
 }
 
 /// The value of " name=" in a step's line, or 0.
@@ -272,9 +283,31 @@ double recovery_ms(const std::string& elrun, const std::string& gpt, const fs::p
   std::ofstream out{text};
   for (int i = 0; i < 4000; ++i) out << "line " << i * 7919 % 4001 << " of a text that nobody needs to read\n";
   out.close();
-  Child job{{elrun, "--nproc_per_node", "4", "--no_python", gpt, "--data", text, "--steps", "100000", "--global-batch", "8",
-             "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16", "--checkpoint",
-             folder / "checkpoints", "--every", "5"},
+  Child job{{elrun,
+             "--nproc_per_node",
+             "4",
+             "--no_python",
+             gpt,
+             "--data",
+             text,
+             "--steps",
+             "100000",
+             "--global-batch",
+             "8",
+             "--micro-batch",
+             "1",
+             "--layers",
+             "1",
+             "--channels",
+             "32",
+             "--heads",
+             "2",
+             "--context",
+             "16",
+             "--checkpoint",
+             folder / "checkpoints",
+             "--every",
+             "5"},
             true};
   std::optional<Time> killed;
   std::uint64_t first_generation = 0;
@@ -305,8 +338,9 @@ void recovery(const std::string& elrun, const std::string& gpt) {
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) times.push_back(recovery_ms(elrun, gpt, root / std::to_string(i)));
   fs::remove_all(root);
-  fmt::print("recovery: SIGKILL of 1 of 4 workers to the next generation's first step: {:.2f} s median of {}, longest {:.2f} s (torchrun: 1.8 s)\n",
-             median(times) / 1000, repeats, *std::max_element(times.begin(), times.end()) / 1000);
+  fmt::print(
+      "recovery: SIGKILL of 1 of 4 workers to the next generation's first step: {:.2f} s median of {}, longest {:.2f} s (torchrun: 1.8 s)\n",
+      median(times) / 1000, repeats, *std::max_element(times.begin(), times.end()) / 1000);
 }
 
 }  // namespace

@@ -24,8 +24,8 @@
 
 #include "tests/support/spawn.hpp"
 
-using elrun::test::Job;
 using elrun::test::generation_in;
+using elrun::test::Job;
 using elrun::test::number_after;
 using elrun::test::program_path;
 using elrun::test::Wait;
@@ -40,7 +40,8 @@ constexpr Wait patience{60000};
 
 [[noreturn]] void give_up(const std::string& why) {
   constexpr std::size_t shown_max = 2000;  // a job prints a line for each step: its end tells
-  fmt::print(stderr, "recovery_bench: {}\n", why.size() > shown_max ? why.substr(0, 60) + " ... " + why.substr(why.size() - shown_max) : why);
+  fmt::print(stderr, "recovery_bench: {}\n",
+             why.size() > shown_max ? why.substr(0, 60) + " ... " + why.substr(why.size() - shown_max) : why);
   std::exit(1);
 }
 
@@ -60,27 +61,40 @@ class Cluster {
   explicit Cluster(Shape shape) : shape_{std::move(shape)} {
     std::ofstream text{folder_.path() + "/text"};
     for (int i = 0; i < 4000; ++i) text << "line " << i * 7919 % 4001 << " of a text that nobody needs to read\n";
-    std::ofstream{program_} << "#!/bin/sh\n[ \"$TORCHELASTIC_RESTART_COUNT\" = 0 ] || sleep " << shape_.starts_in << "\nexec " << program_path("gpt") << " \"$@\"\n";
+    std::ofstream{program_} << "#!/bin/sh\n[ \"$TORCHELASTIC_RESTART_COUNT\" = 0 ] || sleep " << shape_.starts_in << "\nexec "
+                            << program_path("gpt") << " \"$@\"\n";
     std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
     if (!shape_.apart || shape_.agents == 1) return;
-    store_ = std::make_unique<Job>(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port_, "--rdzv_conf", shape_.times}});
+    store_ =
+        std::make_unique<Job>(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port_, "--rdzv_conf", shape_.times}});
     if (!store_->line("serving", patience)) give_up("the store does not serve: " + store_->output());
   }
   /// The agent of rank 0 leads and prints; another one's rank orders it behind.
   [[nodiscard]] std::unique_ptr<Job> agent(int rank) const {
     std::vector<std::string> options{"--nproc_per_node", std::to_string(shape_.workers), "--max_restarts", "1000"};
     if (shape_.agents > 1)
-      options.insert(options.end(), {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
-                                     shape_.times + (shape_.apart ? ",is_host=0" : "")});
-    options.insert(options.end(), {"--no_python", shape_.starts_in > 0 ? program_ : program_path("gpt"), "--data", folder_.path() + "/text", "--steps", "1000000", "--global-batch", "8",
-                                   "--micro-batch", "1", "--layers", "1", "--channels", "32", "--heads", "2", "--context", "16", "--zero", shape_.sharded ? "1" : "0"});
+      options.insert(options.end(),
+                     {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint",
+                      "127.0.0.1:" + port_, "--rdzv_conf", shape_.times + (shape_.apart ? ",is_host=0" : "")});
+    options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program_path("gpt"),
+                                   "--data",         folder_.path() + "/text",
+                                   "--steps",        "1000000",
+                                   "--global-batch", "8",
+                                   "--micro-batch",  "1",
+                                   "--layers",       "1",
+                                   "--channels",     "32",
+                                   "--heads",        "2",
+                                   "--context",      "16",
+                                   "--zero",         shape_.sharded ? "1" : "0"});
     if (shape_.sharded) options.insert(options.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
-    return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
+    return std::make_unique<Job>(
+        Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
   }
   /// The host of the rendezvous, if it is an agent, serves before the next one is started.
   [[nodiscard]] std::unique_ptr<Job> first_agent() const {
     auto first = agent(0);
-    if (shape_.agents > 1 && !first->line(store_ ? " nodes; " : "serving", patience)) give_up("the first agent does not join: " + first->output());
+    if (shape_.agents > 1 && !first->line(store_ ? " nodes; " : "serving", patience))
+      give_up("the first agent does not join: " + first->output());
     return first;
   }
   [[nodiscard]] int world() const { return shape_.agents * shape_.workers; }
@@ -286,7 +300,7 @@ double growth_ms() {
   return took;
 }
 
-std::string only;                                    // questions that contain this
+std::string only;                                   // questions that contain this
 int repeats_max = std::numeric_limits<int>::max();  // of each
 
 template <class Measure>
@@ -296,7 +310,8 @@ void answer(const std::string& question, int repeats, const std::string& bound, 
   std::vector<double> all;
   for (int i = 0; i < repeats; ++i) all.push_back(measure());
   std::sort(all.begin(), all.end());
-  fmt::print("recovery: {}: {:.2f} s median of {}, longest {:.2f} s (bound: {})\n", question, all[all.size() / 2] / 1000, repeats, all.back() / 1000, bound);
+  fmt::print("recovery: {}: {:.2f} s median of {}, longest {:.2f} s (bound: {})\n", question, all[all.size() / 2] / 1000, repeats,
+             all.back() / 1000, bound);
 }
 
 void print_losses(const std::string& question, const std::vector<Phases>& all) {
@@ -306,34 +321,41 @@ void print_losses(const std::string& question, const std::vector<Phases>& all) {
     return at_share(std::move(values), share);
   };
   const auto recovered = [](const Phases& p) { return p.decided - p.step; };
-  fmt::print("recovery: {}: p50 {:.1f} ms, p99 {:.1f} ms of {}; p50 of the phases: noticed {:.1f}, next generation {:.1f}, step decided {:.1f}, of which a step itself {:.1f}\n", question, of(0.5, recovered),
-             of(0.99, recovered), all.size(), of(0.5, [](const Phases& p) { return p.noticed; }), of(0.5, [](const Phases& p) { return p.begun; }), of(0.5, [](const Phases& p) { return p.decided; }),
-             of(0.5, [](const Phases& p) { return p.step; }));
+  fmt::print(
+      "recovery: {}: p50 {:.1f} ms, p99 {:.1f} ms of {}; p50 of the phases: noticed {:.1f}, next generation {:.1f}, step decided {:.1f}, of which a step itself {:.1f}\n",
+      question, of(0.5, recovered), of(0.99, recovered), all.size(), of(0.5, [](const Phases& p) { return p.noticed; }),
+      of(0.5, [](const Phases& p) { return p.begun; }), of(0.5, [](const Phases& p) { return p.decided; }),
+      of(0.5, [](const Phases& p) { return p.step; }));
   // One that took far longer than the others had another reason than they: what was said tells which.
   constexpr double far = 4;
-  const Phases& slowest = *std::max_element(all.begin(), all.end(), [&](const Phases& a, const Phases& b) { return recovered(a) < recovered(b); });
-  if (recovered(slowest) > far * of(0.5, recovered)) fmt::print("recovery:   the slowest took {:.1f} ms:\n{}", recovered(slowest), slowest.said);
+  const Phases& slowest =
+      *std::max_element(all.begin(), all.end(), [&](const Phases& a, const Phases& b) { return recovered(a) < recovered(b); });
+  if (recovered(slowest) > far * of(0.5, recovered))
+    fmt::print("recovery:   the slowest took {:.1f} ms:\n{}", recovered(slowest), slowest.said);
 }
 
 void processes(const Shape& shape, int repeats) {
-  const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents, shape.agents > 1 ? "s" : "", shape.sharded ? "sharded" : "replicated") +
+  const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents,
+                                           shape.agents > 1 ? "s" : "", shape.sharded ? "sharded" : "replicated") +
                                (shape.starts_in > 0 ? fmt::format(", started again in {} s", shape.starts_in) : "");
   if (question.find(only) != std::string::npos) print_losses(question, processes_lost(shape, std::min(repeats, repeats_max)));
 }
 
 void nodes(const std::string& what, Shape shape, Loss loss, const std::string& times, int repeats) {
   shape.agents = 2, shape.times += times;
-  const std::string question = fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.sharded ? "sharded" : "replicated");
+  const std::string question =
+      fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.sharded ? "sharded" : "replicated");
   if (question.find(only) == std::string::npos) return;
   std::vector<Held> joins;
   print_losses(question, nodes_lost(shape, loss, std::min(repeats, repeats_max), joins));
-  const auto of = [&](double share, double Held::* phase) {
+  const auto of = [&](double share, double Held::*phase) {
     std::vector<double> values;
     for (const Held& held : joins) values.push_back(held.*phase);
     return at_share(std::move(values), share);
   };
-  fmt::print("recovery:   and the replacement joins: the others stand still for p50 {:.1f} ms, p99 {:.1f} ms of {}, beyond a step; p50 of the phases: to the end of the generation {:.1f}, to the next world {:.1f}, to its first step {:.1f}\n",
-             of(0.5, &Held::all), of(0.99, &Held::all), joins.size(), of(0.5, &Held::over), of(0.5, &Held::begun), of(0.5, &Held::decided));
+  fmt::print(
+      "recovery:   and the replacement joins: the others stand still for p50 {:.1f} ms, p99 {:.1f} ms of {}, beyond a step; p50 of the phases: to the end of the generation {:.1f}, to the next world {:.1f}, to its first step {:.1f}\n",
+      of(0.5, &Held::all), of(0.99, &Held::all), joins.size(), of(0.5, &Held::over), of(0.5, &Held::begun), of(0.5, &Held::decided));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ constexpr auto now = std::chrono::steady_clock::now;
 
 namespace {
 
-constexpr std::int64_t opening_max = 512;     // streams on their way at once: the system's queue of connections is bounded
+constexpr std::int64_t opening_max = 512;      // streams on their way at once: the system's queue of connections is bounded
 constexpr std::chrono::seconds patience{300};  // for any one phase
 
 [[noreturn]] void give_up(const std::string& why) {
@@ -70,7 +70,8 @@ class Gathering {
 // Answers a Join with as many bytes as a world has, a later one with those of a revocation before them, and keeps nothing.
 class Echo final : public grpc::ServerBidiReactor<wire::ToCoordinator, wire::ToNode> {
  public:
-  Echo(const wire::ToNode& world, const wire::ToNode& revoke, Gathering& gathering) : world_{world}, revoke_{revoke}, gathering_{gathering} {
+  Echo(const wire::ToNode& world, const wire::ToNode& revoke, Gathering& gathering)
+      : world_{world}, revoke_{revoke}, gathering_{gathering} {
     StartSendInitialMetadata();
     StartRead(&in_);
   }
@@ -405,7 +406,8 @@ Outcome measure(test::Job& server, std::uint32_t agents, bool bare) {
   if (!serving) throw std::runtime_error("the server does not serve: " + server.output());
   const std::string port = serving->substr(serving->rfind(':') + 1);
   const double cpu_before = cpu_ms(server.pid()), memory_before = resident_kb(server.pid());
-  test::Job load{{.arguments = {"load", std::to_string(agents), "ipv4:127.0.0.1:" + port, bare ? "bare" : "elrun"}, .program = std::filesystem::read_symlink("/proc/self/exe")}};
+  test::Job load{{.arguments = {"load", std::to_string(agents), "ipv4:127.0.0.1:" + port, bare ? "bare" : "elrun"},
+                  .program = std::filesystem::read_symlink("/proc/self/exe")}};
   const auto world = load.line("world ms", Wait{patience});
   if (!world) throw std::runtime_error("no world: " + load.output() + server.output());
   Outcome out;
@@ -438,29 +440,39 @@ void compare(std::uint32_t agents, int repeats) {
   for (int i = 0; i < repeats; ++i) {  // in turn, so that a busy machine is busy for both
     {
       // Beats that the load, on the same cores, sends late are nobody's death.
-      test::Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", "0", "--rdzv_conf", "keep_alive_interval=1,keep_alive_max_attempt=300"}}};
+      test::Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", "0", "--rdzv_conf",
+                                     "keep_alive_interval=1,keep_alive_max_attempt=300"}}};
       ours.push_back(measure(store, agents, false));
     }
     for (const std::uint32_t together : {std::uint32_t{1}, agents}) {
-      test::Job echo{{.arguments = {"echo", std::to_string(ours.back().world_bytes), std::to_string(ours.back().revoke_bytes), std::to_string(together)},
+      test::Job echo{{.arguments = {"echo", std::to_string(ours.back().world_bytes), std::to_string(ours.back().revoke_bytes),
+                                    std::to_string(together)},
                       .program = std::filesystem::read_symlink("/proc/self/exe")}};
       (together == 1 ? bare : waiting).push_back(measure(echo, agents, true));
     }
   }
   const auto line = [&](const char* question, auto get, double scale, const char* unit, double bound) {
     const double a = median(ours, get) / scale, b = median(bare, get) / scale, c = median(waiting, get) / scale;
-    fmt::print("scale: {} agents, {}: {:.2f} {} median of {} (bare echo: {:.2f}, ratio {:.2f}; echo that waits for all: {:.2f}, ratio {:.2f}; bound {:.1f})\n",
-               agents, question, a, unit, repeats, b, a / b, c, a / c, bound);
+    fmt::print(
+        "scale: {} agents, {}: {:.2f} {} median of {} (bare echo: {:.2f}, ratio {:.2f}; echo that waits for all: {:.2f}, ratio {:.2f}; bound {:.1f})\n",
+        agents, question, a, unit, repeats, b, a / b, c, a / c, bound);
   };
-  line("time to a world", [](const Outcome& o) { return o.world.ms; }, 1000, "s", 1.3);
-  line("coordinator's processor time", [](const Outcome& o) { return o.world.cpu_ms; }, 1000, "s", 1.3);
-  line("coordinator's memory per stream", [](const Outcome& o) { return o.memory_kb; }, agents, "KB", 1.2);
+  line(
+      "time to a world", [](const Outcome& o) { return o.world.ms; }, 1000, "s", 1.3);
+  line(
+      "coordinator's processor time", [](const Outcome& o) { return o.world.cpu_ms; }, 1000, "s", 1.3);
+  line(
+      "coordinator's memory per stream", [](const Outcome& o) { return o.memory_kb; }, agents, "KB", 1.2);
   fmt::print("scale: {} agents, messages to each until the world: {:.2f}, {:.0f} bytes together\n", agents,
-             median(ours, [](const Outcome& o) { return o.world.messages; }) / agents, median(ours, [](const Outcome& o) { return o.world.bytes; }) / agents);
-  line("one replaced, time", [](const Outcome& o) { return o.replaced.ms; }, 1, "ms", 1.3);
-  line("one replaced, coordinator's processor time", [](const Outcome& o) { return o.replaced.cpu_ms; }, 1, "ms", 1.3);
+             median(ours, [](const Outcome& o) { return o.world.messages; }) / agents,
+             median(ours, [](const Outcome& o) { return o.world.bytes; }) / agents);
+  line(
+      "one replaced, time", [](const Outcome& o) { return o.replaced.ms; }, 1, "ms", 1.3);
+  line(
+      "one replaced, coordinator's processor time", [](const Outcome& o) { return o.replaced.cpu_ms; }, 1, "ms", 1.3);
   fmt::print("scale: {} agents, one replaced: {:.2f} messages and {:.0f} bytes to each agent, {:.0f} bytes in all\n", agents,
-             median(ours, [](const Outcome& o) { return o.replaced.messages; }) / agents, median(ours, [](const Outcome& o) { return o.replaced.bytes; }) / agents,
+             median(ours, [](const Outcome& o) { return o.replaced.messages; }) / agents,
+             median(ours, [](const Outcome& o) { return o.replaced.bytes; }) / agents,
              median(ours, [](const Outcome& o) { return o.replaced.bytes; }));
 }
 

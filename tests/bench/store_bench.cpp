@@ -36,10 +36,10 @@ extern char** environ;
 
 namespace {
 
-constexpr int repeats = 5;           // of which the median is told
-constexpr int calls = 2000;          // one after the other
+constexpr int repeats = 5;   // of which the median is told
+constexpr int calls = 2000;  // one after the other
 constexpr std::uint32_t clients = 4, threads_each = 16;
-constexpr int calls_each = 500;      // of each thread
+constexpr int calls_each = 500;  // of each thread
 struct Size {
   std::uint32_t clients;
   int rounds;
@@ -116,14 +116,18 @@ std::map<std::string, double> measure(const std::string& endpoint) {
     const WorldSize count{size.clients};
     std::vector<double> barriers, gathers;
     for (int repeat = 0; repeat < repeats; ++repeat) {
-      barriers.push_back(together(size.clients, [&](std::uint32_t i) {
-        for (int n = 0; n < size.rounds; ++n)
-          if (!all[i]->barrier("b", count, soon()).ok()) std::abort();
-      }) / size.rounds);
-      gathers.push_back(together(size.clients, [&](std::uint32_t i) {
-        for (int n = 0; n < size.rounds; ++n)
-          if (!all[i]->all_gather("g", Rank{i}, count, as_bytes(value), soon()).ok()) std::abort();
-      }) / size.rounds);
+      barriers.push_back(together(size.clients,
+                                  [&](std::uint32_t i) {
+                                    for (int n = 0; n < size.rounds; ++n)
+                                      if (!all[i]->barrier("b", count, soon()).ok()) std::abort();
+                                  }) /
+                         size.rounds);
+      gathers.push_back(together(size.clients,
+                                 [&](std::uint32_t i) {
+                                   for (int n = 0; n < size.rounds; ++n)
+                                     if (!all[i]->all_gather("g", Rank{i}, count, as_bytes(value), soon()).ok()) std::abort();
+                                 }) /
+                        size.rounds);
     }
     out[fmt::format("barrier {}", size.clients)] = median(barriers);
     out[fmt::format("all_gather {}", size.clients)] = median(gathers);
@@ -157,8 +161,10 @@ std::map<std::string, double> measure_peer() {
   for (const Size size : sizes) argument += fmt::format(" {}:{}", size.clients, size.rounds);
   std::map<std::string, double> out;
   const char* python = std::getenv("ELRUN_PYTHON");  // of which torch may be a package; else the system's
-  std::FILE* pipe = ::popen(fmt::format("{} {}/tests/bench/store_peer.py {} {} {} {}{}", python != nullptr ? python : "/usr/bin/python3", root, repeats, calls,
-                                        clients, calls_each, argument).c_str(), "r");
+  std::FILE* pipe = ::popen(fmt::format("{} {}/tests/bench/store_peer.py {} {} {} {}{}", python != nullptr ? python : "/usr/bin/python3",
+                                        root, repeats, calls, clients, calls_each, argument)
+                                .c_str(),
+                            "r");
   if (pipe == nullptr) return out;
   char line[256];
   while (std::fgets(line, sizeof line, pipe) != nullptr) {
@@ -204,11 +210,14 @@ int main(int argc, char** argv) {
     fmt::print("store: {}: {:.1f} {} (TCPStore: {})\n", what, ours.at(name) * factor, unit,
                peer == theirs.end() ? "not measured" : fmt::format("{:.1f} {}", peer->second * factor, unit));
   };
-  for (const char* name : {"set", "get", "add"}) tell(fmt::format("{} latency", name), fmt::format("{} of 64 bytes, one at a time, median of {}", name, calls), "us", 1);
   for (const char* name : {"set", "get", "add"})
-    tell(fmt::format("{} rate", name), fmt::format("{}, {} clients with {} threads each, median of {}", name, clients, threads_each, repeats), "thousand/s", 1);
+    tell(fmt::format("{} latency", name), fmt::format("{} of 64 bytes, one at a time, median of {}", name, calls), "us", 1);
+  for (const char* name : {"set", "get", "add"})
+    tell(fmt::format("{} rate", name),
+         fmt::format("{}, {} clients with {} threads each, median of {}", name, clients, threads_each, repeats), "thousand/s", 1);
   for (const char* name : {"barrier", "all_gather"})
     for (const Size size : sizes)
-      tell(fmt::format("{} {}", name, size.clients), fmt::format("{} of {} clients, mean of {} in a row, median of {}", name, size.clients, size.rounds, repeats), "ms", 1e-3);
+      tell(fmt::format("{} {}", name, size.clients),
+           fmt::format("{} of {} clients, mean of {} in a row, median of {}", name, size.clients, size.rounds, repeats), "ms", 1e-3);
   return 0;
 }

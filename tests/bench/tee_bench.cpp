@@ -136,7 +136,9 @@ double teed(const std::string& self, const fs::path& directory) {
   return megabytes_per_second([&] {
     fs::remove_all(directory / "logs");
     Pipe console;
-    const pid_t pid = start({elrun, "--nproc-per-node", std::to_string(workers), "--tee", "1", "--log-dir", directory / "logs", "--no-python", self, "write"}, console.writing.get());
+    const pid_t pid = start(
+        {elrun, "--nproc-per-node", std::to_string(workers), "--tee", "1", "--log-dir", directory / "logs", "--no-python", self, "write"},
+        console.writing.get());
     console.writing = Fd{};
     const std::size_t prefixes = std::string_view{"[default0]:"}.size() * (bytes_each + line_bytes - 1) / line_bytes;
     if (read_all({console.reading.get()}, {}) < workers * (bytes_each + prefixes - 1000)) give_up("lines were lost");
@@ -154,6 +156,7 @@ int main(int argc, char** argv) {
   const fs::path directory{name}, self = fs::canonical("/proc/self/exe");
   const double pipes = bare_pipes(self, nullptr), files = bare_pipes(self, &directory), tee = teed(self, directory);
   fs::remove_all(directory);
-  fmt::print("tee of {} workers, lines of {} bytes: {:.0f} MB/s, median of {} (bare pipes {:.0f} MB/s, pipes into files in {} {:.0f} MB/s; to reach: 500 MB/s)\n", workers,
-             line_bytes, tee, repeats, pipes, directory.parent_path().native(), files);
+  fmt::print(
+      "tee of {} workers, lines of {} bytes: {:.0f} MB/s, median of {} (bare pipes {:.0f} MB/s, pipes into files in {} {:.0f} MB/s; to reach: 500 MB/s)\n",
+      workers, line_bytes, tee, repeats, pipes, directory.parent_path().native(), files);
 }

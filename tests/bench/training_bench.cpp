@@ -61,8 +61,9 @@ void adamw_beside_a_copy(int repeats) {
   }
   constexpr double update_bytes = 28.0 * elements, copy_bytes = 8.0 * elements;  // read and written
   const double a = update_bytes / median(update) / 1e9, c = copy_bytes / median(copy) / 1e9;
-  fmt::print("training: AdamW of {} elements, one thread: {:.1f} GB/s read and written, median of {} (memory copy: {:.1f} GB/s; ratio {:.2f})\n",
-             elements, a, repeats, c, a / c);
+  fmt::print(
+      "training: AdamW of {} elements, one thread: {:.1f} GB/s read and written, median of {} (memory copy: {:.1f} GB/s; ratio {:.2f})\n",
+      elements, a, repeats, c, a / c);
 }
 
 struct Model {
@@ -71,9 +72,12 @@ struct Model {
 };
 
 /// Milliseconds of one step, by the median of its job's steps after the first ten.
-double step_ms(const std::string& text, int workers, int slots, const Model& model, std::vector<std::string> more, int slot_samples = 1, const std::string& transport = "auto") {
+double step_ms(const std::string& text, int workers, int slots, const Model& model, std::vector<std::string> more, int slot_samples = 1,
+               const std::string& transport = "auto") {
   more.insert(more.begin(), model.arguments.begin(), model.arguments.end());
-  for (std::string word : {std::string{"--global-batch"}, std::to_string(slots * slot_samples), std::string{"--micro-batch"}, std::to_string(slot_samples)}) more.push_back(std::move(word));
+  for (std::string word :
+       {std::string{"--global-batch"}, std::to_string(slots * slot_samples), std::string{"--micro-batch"}, std::to_string(slot_samples)})
+    more.push_back(std::move(word));
   test::Job job{{.arguments = test::under_elrun({"--nproc_per_node", std::to_string(workers)}, test::gpt_arguments(text, 40, more)),
                  .environment = {{"OMP_NUM_THREADS", "1"}, {"ELRUN_TRANSPORT", transport}}}};
   if (job.wait(test::Wait{300'000}) != 0) throw std::runtime_error("the training failed: " + job.output());
@@ -82,7 +86,9 @@ double step_ms(const std::string& text, int workers, int slots, const Model& mod
   const std::size_t context = std::stoul(model.arguments.at(1));
   std::size_t step = 0;
   for (std::size_t at = job.output().find(name); at != std::string::npos; at = job.output().find(name, at + 1))
-    if (++step > 10) times.push_back(1e3 * static_cast<double>(context * static_cast<std::size_t>(slots * slot_samples)) / std::strtod(job.output().c_str() + at + name.size(), nullptr));
+    if (++step > 10)
+      times.push_back(1e3 * static_cast<double>(context * static_cast<std::size_t>(slots * slot_samples)) /
+                      std::strtod(job.output().c_str() + at + name.size(), nullptr));
   if (times.empty()) throw std::runtime_error("no steps: " + job.output());
   return median(times);
 }
@@ -94,8 +100,8 @@ void exact_beside_fast(const std::string& text, int repeats, const Model& model)
       exact.push_back(step_ms(text, 2, 8, model, {"--zero", stage}));
       fast.push_back(step_ms(text, 2, 8, model, {"--zero", stage, "--reduce", "fast"}));
     }
-    fmt::print("training: 2 workers, 8 slots, zero({}), {}: exact {:.2f} ms per step, fast {:.2f} ms, medians of {}; ratio {:.2f}\n", stage, model.name,
-               median(exact), median(fast), repeats, median(exact) / median(fast));
+    fmt::print("training: 2 workers, 8 slots, zero({}), {}: exact {:.2f} ms per step, fast {:.2f} ms, medians of {}; ratio {:.2f}\n", stage,
+               model.name, median(exact), median(fast), repeats, median(exact) / median(fast));
   }
 }
 
@@ -114,7 +120,8 @@ void more_workers(const std::string& text, int repeats, double cores, const Mode
 
 /// What is begun from now on has a network of its own, with a loopback that is up. Empty, or why not.
 std::string enter_own_network() {
-  if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return fmt::format("no network namespace of its own: {}", std::strerror(errno));
+  if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+    return fmt::format("no network namespace of its own: {}", std::strerror(errno));
   const int any = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq loopback{};
   std::strcpy(loopback.ifr_name, "lo");
@@ -132,18 +139,22 @@ bool limit_wire(const std::string& rate) {
 void overlap_beside_none(const std::string& text, int repeats, const Model& model, const std::string& wire) {
   constexpr int slot_samples = 4;  // a slot computes about as long as its gradient travels at 1 Gbit/s
   for (const char* stage : {"0", "3"}) {
-    const auto ms = [&](const char* overlap) { return step_ms(text, 2, 8, model, {"--zero", stage, "--exchange", "slot", "--overlap", overlap}, slot_samples, "tcp"); };
+    const auto ms = [&](const char* overlap) {
+      return step_ms(text, 2, 8, model, {"--zero", stage, "--exchange", "slot", "--overlap", overlap}, slot_samples, "tcp");
+    };
     std::vector<double> off, on;
     for (int i = 0; i < repeats; ++i) off.push_back(ms("off")), on.push_back(ms("on"));
-    fmt::print("training: 2 workers over {}, 8 slots exchanged one by one, zero({}), {}, {} samples each: {:.1f} ms per step, with overlap {:.1f} ms, medians of {}; ratio {:.2f}\n", wire, stage,
-               model.name, slot_samples, median(off), median(on), repeats, median(on) / median(off));
+    fmt::print(
+        "training: 2 workers over {}, 8 slots exchanged one by one, zero({}), {}, {} samples each: {:.1f} ms per step, with overlap {:.1f} ms, medians of {}; ratio {:.2f}\n",
+        wire, stage, model.name, slot_samples, median(off), median(on), repeats, median(on) / median(off));
   }
 }
 
 /// Last, for it leaves this process in another network.
 void what_overlap_gains(const std::string& text, int repeats, const Model& model) {
   overlap_beside_none(text, repeats, model, "TCP");
-  if (const std::string why = enter_own_network(); !why.empty()) return fmt::print("training: overlap over a slow wire was left out: {}\n", why);
+  if (const std::string why = enter_own_network(); !why.empty())
+    return fmt::print("training: overlap over a slow wire was left out: {}\n", why);
   for (const char* rate : {"2gbit", "1gbit", "500mbit"}) {
     if (!limit_wire(rate)) return fmt::print("training: overlap over a slow wire was left out: tc (of iproute2) cannot limit a wire\n");
     overlap_beside_none(text, repeats, model, fmt::format("TCP at {}/s", rate));
@@ -165,8 +176,9 @@ int main(int argc, char** argv) {
 
   const test::Folder folder;
   const std::string text = folder / "text";
-  const Model models[] = {{"0.8 million weights, slots of 64 tokens", {"--context", "64", "--layers", "4", "--channels", "128", "--heads", "4"}},
-                          {"4.8 million weights, slots of 16 tokens", {"--context", "16", "--layers", "6", "--channels", "256", "--heads", "4"}}};
+  const Model models[] = {
+      {"0.8 million weights, slots of 64 tokens", {"--context", "64", "--layers", "4", "--channels", "128", "--heads", "4"}},
+      {"4.8 million weights, slots of 16 tokens", {"--context", "16", "--layers", "6", "--channels", "256", "--heads", "4"}}};
   try {
     if (!only_overlap) {
       for (const Model& model : models) exact_beside_fast(text, repeats, model);

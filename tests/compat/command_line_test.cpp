@@ -46,7 +46,8 @@ struct Place {
   [[nodiscard]] std::size_t workers(const Ended& ended) const { return times_said(ended.output, "-u " + script); }
 
   // The exit codes of a refusal as elrun and as torchrun; empty unless `text` is said.
-  [[nodiscard]] std::string refused(const std::vector<std::string>& words, const std::string& text, const Variables& environment = {}) const {
+  [[nodiscard]] std::string refused(const std::vector<std::string>& words, const std::string& text,
+                                    const Variables& environment = {}) const {
     const Ended own = run(words, environment), torchruns = run(words, environment, torchrun);
     if (!own.says(text) || !torchruns.says(text)) return own.output;
     return std::to_string(own.code) + " " + std::to_string(torchruns.code);
@@ -71,7 +72,8 @@ std::vector<std::string> lines_with(const std::string& output, const std::string
 
 std::string run_id(const Ended& ended) { return word_after(ended.output, "id"); }
 
-const std::vector<std::string> say_id{"--no_python", "/bin/sh", "-c", "echo id=$TORCHELASTIC_RUN_ID master=$MASTER_ADDR:$MASTER_PORT rank=$RANK group=$GROUP_RANK"};
+const std::vector<std::string> say_id{"--no_python", "/bin/sh", "-c",
+                                      "echo id=$TORCHELASTIC_RUN_ID master=$MASTER_ADDR:$MASTER_PORT rank=$RANK group=$GROUP_RANK"};
 
 }  // namespace
 
@@ -145,7 +147,8 @@ TEST_CASE("8 Kubeflow's variables alone choose static, and the rank", "[compat][
   CHECK(second.wait(patience) == 0);
   CHECK(first.says("master=127.0.0.1:" + port + " rank=0 group=0"));
   CHECK(second.says("master=127.0.0.1:" + port + " rank=1 group=1"));
-  const Ended plan = place.run({"--dry-run", place.script}, {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "7"}});
+  const Ended plan = place.run({"--dry-run", place.script},
+                               {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "7"}});
   CHECK(plan.code == 0);
   CHECK(plan.says("\"endpoint\": \"h:10007\""));  // 7 is the workers'
   CHECK(plan.says("\"served_by\": \"another node\""));
@@ -195,7 +198,8 @@ TEST_CASE("12 two runs on one node share no port, and 29500 may be taken", "[com
   address.sin_family = AF_INET;
   address.sin_port = htons(29500);
   address.sin_addr.s_addr = htonl(INADDR_ANY);
-  if (::bind(taken, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) REQUIRE(::listen(taken, 1) == 0);  // else somebody has it
+  if (::bind(taken, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    REQUIRE(::listen(taken, 1) == 0);  // else somebody has it
   const Place place;
   const std::vector<std::string> words{"--no_python", "/bin/sh", "-c", "echo master=$MASTER_ADDR:$MASTER_PORT; read -r end"};
   {
@@ -215,8 +219,8 @@ TEST_CASE("13 a master port keeps one node static", "[compat][process]") {
   const std::string port = std::to_string(place.meeting.port);
   const Ended ended = place.run(joined({"--master-port", port, "--nproc-per-node", "2"}, say_id));
   CHECK(ended.code == 0);
-  CHECK(lines_with(ended.output, "id=") ==
-        std::vector<std::string>{"id=none master=127.0.0.1:" + port + " rank=0 group=0", "id=none master=127.0.0.1:" + port + " rank=1 group=0"});
+  CHECK(lines_with(ended.output, "id=") == std::vector<std::string>{"id=none master=127.0.0.1:" + port + " rank=0 group=0",
+                                                                    "id=none master=127.0.0.1:" + port + " rank=1 group=0"});
   CHECK_FALSE(ended.says("is in use"));
   const int taken = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -296,7 +300,8 @@ TEST_CASE("17 the interpreter of the environment that holds the torchrun link is
 TEST_CASE("18 a place to meet that cannot be", "[compat][process]") {
   const Place place;
   CHECK(place.refused({"--rdzv-conf", "a", place.script}, "--rdzv_conf: entry 1 is not KEY=VALUE") == "64 1");
-  CHECK(place.refused({"--rdzv-backend=c10d", "--rdzv-endpoint", "h:99999", place.script}, "--rdzv_endpoint h:99999: the port must be") == "64 1");
+  CHECK(place.refused({"--rdzv-backend=c10d", "--rdzv-endpoint", "h:99999", place.script}, "--rdzv_endpoint h:99999: the port must be") ==
+        "64 1");
   CHECK(place.refused({"--rdzv-backend=zookeeper", place.script}, "must be static, c10d or etcd") == "64 1");
 }
 
@@ -319,7 +324,8 @@ TEST_CASE("19 the times of --rdzv-conf are kept", "[compat][process]") {
 TEST_CASE("20 a local rank of two digits has streams of its own", "[compat][process]") {
   const Place place;
   const std::string logs = place.meeting.folder.path() + "/logs";
-  const Ended ended = place.run({"-r", "10:3", "--log-dir", logs, "--nproc_per_node", "12", "--no_python", "/bin/echo", "worker=${local_rank}."});
+  const Ended ended =
+      place.run({"-r", "10:3", "--log-dir", logs, "--nproc_per_node", "12", "--no_python", "/bin/echo", "worker=${local_rank}."});
   CHECK(ended.code == 0);
   CHECK_FALSE(ended.says("worker=10."));
   CHECK(ended.says("worker=1."));
@@ -327,7 +333,8 @@ TEST_CASE("20 a local rank of two digits has streams of its own", "[compat][proc
   std::string text;
   if (std::filesystem::exists(logs))
     for (const auto& entry : std::filesystem::recursive_directory_iterator{logs})
-      if (entry.path().filename() == "stdout.log" && entry.path().parent_path().filename() == "10") std::getline(std::ifstream{entry.path()}, text);
+      if (entry.path().filename() == "stdout.log" && entry.path().parent_path().filename() == "10")
+        std::getline(std::ifstream{entry.path()}, text);
   CHECK(text == "worker=10.");
 }
 

@@ -43,7 +43,9 @@ TEST_CASE("23 two workers find exactly the variables that torchrun sets, and elr
   const Variables own{{"XDG_RUNTIME_DIR", meeting.folder.path()}, {"MINE", "kept"}, {"RANK", ""}};
   Job bare{{.arguments = {program_of_test("environment.sh"), left.path()}, .environment = own, .program = "/bin/sh"}};
   REQUIRE(bare.wait(patience) == 0);
-  Job job{meeting.alone(joined({"--nproc_per_node", "2", "--rdzv_id", "job", "--max_restarts", "3", "--role", "trainer"}, leave_environment(left.path())), own)};
+  Job job{meeting.alone(
+      joined({"--nproc_per_node", "2", "--rdzv_id", "job", "--max_restarts", "3", "--role", "trainer"}, leave_environment(left.path())),
+      own)};
   REQUIRE(job.wait(patience) == 0);
 
   std::set<std::string> ports;
@@ -79,7 +81,8 @@ TEST_CASE("23 two workers find exactly the variables that torchrun sets, and elr
       if (it->first.starts_with("ELRUN_")) it = expected.erase(it);
       else ++it;
     CHECK(variables == expected);
-    for (const char* name : {"ELRUN_SOCKET", "ELRUN_NODE", "ELRUN_NODE_ADDRESS", "ELRUN_GENERATION", "ELRUN_RESTART_COUNT", "ELRUN_RESTART_CAUSE"}) {
+    for (const char* name :
+         {"ELRUN_SOCKET", "ELRUN_NODE", "ELRUN_NODE_ADDRESS", "ELRUN_GENERATION", "ELRUN_RESTART_COUNT", "ELRUN_RESTART_CAUSE"}) {
       INFO(name);
       CHECK(elrun.contains(name));
     }
@@ -222,7 +225,8 @@ TEST_CASE("31 workers of one role are numbered among themselves, beside all othe
 TEST_CASE("32 a worker leads a session and a process group of its own, with the agent's input and folder", "[compat][process]") {
   Meeting meeting;
   TemporaryDirectory folder;
-  const std::string command = "cd " + folder.path() + " && echo a_word | " + program_path("elrun") + " --no_python /bin/sh " + program_of_test("place.sh");
+  const std::string command =
+      "cd " + folder.path() + " && echo a_word | " + program_path("elrun") + " --no_python /bin/sh " + program_of_test("place.sh");
   Job job{{.arguments = {"-c", command}, .environment = {{"XDG_RUNTIME_DIR", meeting.folder.path()}}, .program = "/bin/sh"}};
   const auto line = job.line("pid=", patience);
   REQUIRE(line);

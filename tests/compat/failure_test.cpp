@@ -71,7 +71,8 @@ TEST_CASE("43 a worker's exit code comes through, 1 if torchrun's codes are aske
   CHECK(job.says("train.py FAILED\n---"));
   CHECK(job.says("Failures:\n  <NO_OTHER_FAILURES>\n"));
   const std::string root = root_cause(job.output());
-  CHECK_THAT(root, Contains("  rank      : 1 (local_rank: 1)\n") && Contains("  exitcode  : 3 (pid: ") && Contains("  time      : 2") && Contains("  host      : "));
+  CHECK_THAT(root, Contains("  rank      : 1 (local_rank: 1)\n") && Contains("  exitcode  : 3 (pid: ") && Contains("  time      : 2") &&
+                       Contains("  host      : "));
   CHECK(times_said(job.output(), "Root Cause") == 1);
 }
 
@@ -90,14 +91,16 @@ TEST_CASE("44 a signal is named, and its number is negative", "[compat][process]
   const Programs programs{"os.kill(os.getpid(), signal.SIGKILL)\n"};
   Job job{programs.one_node({})};
   CHECK(job.wait(patience) == 128 + SIGKILL);
-  CHECK_THAT(root_cause(job.output()), Contains("  exitcode  : -9 (pid: ") && Contains(") (SIGKILL)\n") && Contains("Signal 9 (SIGKILL) received by PID "));
+  CHECK_THAT(root_cause(job.output()),
+             Contains("  exitcode  : -9 (pid: ") && Contains(") (SIGKILL)\n") && Contains("Signal 9 (SIGKILL) received by PID "));
 }
 
 TEST_CASE("45 the error record of a worker is shown, and handed on with its code", "[compat][process][torch]") {
   if (!has_python()) return;
   SECTION("as any program may write it") {
     const Programs programs{"if rank == 1:\n    record('ValueError: no such thing')\n    sys.exit(4)\ntime.sleep(600)\n"};
-    Job job{programs.one_node({"--nproc_per_node", "2", "--log_dir", programs.path("logs")}, {{"TORCHELASTIC_ERROR_FILE", programs.path("reply.json")}})};
+    Job job{programs.one_node({"--nproc_per_node", "2", "--log_dir", programs.path("logs")},
+                              {{"TORCHELASTIC_ERROR_FILE", programs.path("reply.json")}})};
     CHECK(job.wait(patience) == 4);
     INFO(job.output());
     const std::string root = root_cause(job.output());
@@ -113,10 +116,12 @@ TEST_CASE("45 the error record of a worker is shown, and handed on with its code
     if (!has_torch()) return;
     const Meeting meeting;
     const std::string reply_path = meeting.folder.path() + "/reply.json";
-    Job job{meeting.alone({"--nproc_per_node", "2", sample("record.py"), "--fail-rank", "1", "--others-wait"}, {{"TORCHELASTIC_ERROR_FILE", reply_path}})};
+    Job job{meeting.alone({"--nproc_per_node", "2", sample("record.py"), "--fail-rank", "1", "--others-wait"},
+                          {{"TORCHELASTIC_ERROR_FILE", reply_path}})};
     CHECK(job.wait(patience) == 1);
     INFO(job.output());
-    CHECK_THAT(root_cause(job.output()), Contains("Traceback (most recent call last):") && Contains("ValueError: rank 1 was asked to fail, time 1"));
+    CHECK_THAT(root_cause(job.output()),
+               Contains("Traceback (most recent call last):") && Contains("ValueError: rank 1 was asked to fail, time 1"));
     const json reply = json::parse(text_of(reply_path))["message"];
     CHECK(reply["message"] == "ValueError: rank 1 was asked to fail, time 1");
     CHECK(reply["errorCode"] == 1);
@@ -126,13 +131,14 @@ TEST_CASE("45 the error record of a worker is shown, and handed on with its code
 TEST_CASE("46 an error record of plain text is read, and one that is none does no harm", "[compat][process]") {
   if (!has_python()) return;
   SECTION("plain text") {
-    const Programs programs{"with open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w') as f: json.dump({'message': 'the disk is full', 'timestamp': int(time.time())}, f)\nsys.exit(5)\n"};
+    const Programs programs{
+        "with open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w') as f: json.dump({'message': 'the disk is full', 'timestamp': int(time.time())}, f)\nsys.exit(5)\n"};
     Job job{programs.one_node({})};
     CHECK(job.wait(patience) == 5);
     CHECK_THAT(root_cause(job.output()), Contains("  traceback : the disk is full\n"));
   }
-  const std::string body = GENERATE("f.write(b'{\"message\"' + bytes(range(256)))", "f.write(b'[' * 300000)", "f.truncate(1 << 40)", "os.remove(f.name); os.mkfifo(f.name)",
-                                    "os.remove(f.name); os.symlink('/dev/zero', f.name)");
+  const std::string body = GENERATE("f.write(b'{\"message\"' + bytes(range(256)))", "f.write(b'[' * 300000)", "f.truncate(1 << 40)",
+                                    "os.remove(f.name); os.mkfifo(f.name)", "os.remove(f.name); os.symlink('/dev/zero', f.name)");
   SECTION("none: " + body) {
     const Programs programs{"with open(os.environ['TORCHELASTIC_ERROR_FILE'], 'wb') as f: " + body + "\nsys.exit(5)\n"};
     Job job{programs.one_node({})};
@@ -203,7 +209,8 @@ TEST_CASE("49 what a failed worker started is gone before the next attempt", "[c
 TEST_CASE("50 --max-restarts 2: two failures end well, three do not, and each attempt knows its number", "[compat][process]") {
   if (!has_python()) return;
   const auto [failures, code] = GENERATE(table<int, int>({{2, 0}, {3, 7}}));
-  const Programs programs{"count = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\nprint(f'count={count}', flush=True)\nif count < " + std::to_string(failures) + ": sys.exit(7)\n"};
+  const Programs programs{"count = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\nprint(f'count={count}', flush=True)\nif count < " +
+                          std::to_string(failures) + ": sys.exit(7)\n"};
   Job job{programs.one_node({"--max-restarts", "2"})};
   CHECK(job.wait(patience) == code);
   for (const char* count : {"count=0", "count=1", "count=2"}) CHECK(job.says(count));
@@ -213,7 +220,8 @@ TEST_CASE("50 --max-restarts 2: two failures end well, three do not, and each at
 
 TEST_CASE("51 a worker that is done early is waited for by nobody", "[compat][process]") {
   if (!has_python()) return;
-  const Programs programs{"if rank == 0:\n    leave('done')\n    sys.exit(0)\nwait('done')\ntime.sleep(1)\nprint('rank 1 is done', flush=True)\n"};
+  const Programs programs{
+      "if rank == 0:\n    leave('done')\n    sys.exit(0)\nwait('done')\ntime.sleep(1)\nprint('rank 1 is done', flush=True)\n"};
   Job job{programs.one_node({"--nproc_per_node", "2", "--max-restarts", "3"})};
   CHECK(job.wait(patience) == 0);
   CHECK(job.says("rank 1 is done"));
@@ -232,7 +240,8 @@ TEST_CASE("52 a program that is not there is said to be so, before anything star
   const bool as_torchrun = GENERATE(false, true);
   std::ofstream{place} << "old text";
   const int code = as_torchrun ? 1 : missing.code;
-  Job job{meeting.alone(joined({as_torchrun ? "--exit-codes=torchrun" : "--exit-codes=elrun"}, missing.program), {{"ELRUN_TERMINATION_LOG", place}})};
+  Job job{meeting.alone(joined({as_torchrun ? "--exit-codes=torchrun" : "--exit-codes=elrun"}, missing.program),
+                        {{"ELRUN_TERMINATION_LOG", place}})};
   CHECK(job.wait(patience) == code);
   CHECK(job.says(missing.program.back() + ": " + missing.word));
   const json line = json::parse(text_of(place));
@@ -269,7 +278,8 @@ TEST_CASE("54 when no restart is left all nodes end, with the root cause's code"
     CHECK(b.wait(patience) == 9);
     for (const Job* node : {&a, &b}) {
       INFO(node->output());
-      CHECK_THAT(root_cause(node->output()), Contains("  rank      : 1 (local_rank: 0)\n") && Contains("exitcode  : 9") && Contains("my last words"));
+      CHECK_THAT(root_cause(node->output()),
+                 Contains("  rank      : 1 (local_rank: 0)\n") && Contains("exitcode  : 9") && Contains("my last words"));
       CHECK(times_said(node->output(), "Root Cause") == 1);
     }
   }
@@ -289,7 +299,8 @@ TEST_CASE("54 when no restart is left all nodes end, with the root cause's code"
 
 TEST_CASE("55 one node is done, the other fails with restarts left: one verdict for both, in seconds", "[compat][process]") {
   if (!has_python()) return;
-  const Programs programs{"if rank == 0:\n    leave('done')\n    sys.exit(0)\nwait('done')\ntime.sleep(0.5)\nif attempt == 0: sys.exit(3)\n"};
+  const Programs programs{
+      "if rank == 0:\n    leave('done')\n    sys.exit(0)\nwait('done')\ntime.sleep(0.5)\nif attempt == 0: sys.exit(3)\n"};
   Job a{programs.of_two({"--node_rank", "0", "--max_restarts", "1"})};
   REQUIRE(a.line("serving the rendezvous", patience));
   Job b{programs.of_two({"--node_rank", "1", "--max_restarts", "1"})};
@@ -315,7 +326,8 @@ TEST_CASE("74 events are JSON, in torchrun's order", "[compat][process]") {
     Job job{programs.one_node({"--nproc_per_node", "2", "--event-log-handler", "console"})};
     CHECK(job.wait(patience) == 0);
     INFO(job.output());
-    CHECK(events(job.output()) == States{"AGENT RENDEZVOUS", "AGENT ASSIGN_WORKER_RANKS", "WORKER START", "WORKER START", "WORKER SUCCEEDED", "WORKER SUCCEEDED", "AGENT SUCCEEDED"});
+    CHECK(events(job.output()) == States{"AGENT RENDEZVOUS", "AGENT ASSIGN_WORKER_RANKS", "WORKER START", "WORKER START",
+                                         "WORKER SUCCEEDED", "WORKER SUCCEEDED", "AGENT SUCCEEDED"});
   }
   SECTION("of one that fails, into a file, with a line about the failure") {
     const Programs programs{"if rank == 1: sys.exit(3)\ntime.sleep(600)\n"};
@@ -323,7 +335,8 @@ TEST_CASE("74 events are JSON, in torchrun's order", "[compat][process]") {
     CHECK(job.wait(patience) == 3);
     const std::string text = text_of(programs.path("events"));
     INFO(text);
-    CHECK(events(text) == States{"AGENT RENDEZVOUS", "AGENT ASSIGN_WORKER_RANKS", "WORKER START", "WORKER START", "WORKER TERMINATED", "WORKER FAILED", "AGENT FAILED"});
+    CHECK(events(text) == States{"AGENT RENDEZVOUS", "AGENT ASSIGN_WORKER_RANKS", "WORKER START", "WORKER START", "WORKER TERMINATED",
+                                 "WORKER FAILED", "AGENT FAILED"});
     CHECK(events(job.output()).empty());
     const auto last = text.rfind("\n{", text.size() - 2);
     const json failure = json::parse(text.substr(last + 1));
@@ -366,7 +379,8 @@ TEST_CASE("a worker that the kernel killed for want of memory is said to be so",
       if (!path.empty()) fs::remove(path, ignored);
     }
   } group;
-  for (const auto& [root, limit] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, std::pair{"/sys/fs/cgroup", "memory.max"}}) {
+  for (const auto& [root, limit] :
+       {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, std::pair{"/sys/fs/cgroup", "memory.max"}}) {
     std::error_code error;
     const fs::path candidate = fs::path{root} / name;
     if (!fs::exists(root) || !fs::create_directory(candidate, error)) continue;

@@ -119,7 +119,8 @@ TEST_CASE("36 --log-line-prefix-template names host and ranks; what it does not 
   char host[256] = "";
   REQUIRE(::gethostname(host, sizeof host - 1) == 0);
   const std::string name = std::string{host}.substr(0, std::string{host}.find('.'));
-  const Run run{{"--nproc_per_node", "2", "--role", "trainer", "--tee", "1", "--log-dir", "D", "--log-line-prefix-template", "${hostname}:${rank}/${role_name}${other}$local_rank: "},
+  const Run run{{"--nproc_per_node", "2", "--role", "trainer", "--tee", "1", "--log-dir", "D", "--log-line-prefix-template",
+                 "${hostname}:${rank}/${role_name}${other}$local_rank: "},
                 "echo out"};
   REQUIRE(run.code == 0);
   CHECK(sorted(run.out) == name + ":0/trainer${other}0: out\n" + name + ":1/trainer${other}1: out\n");
@@ -132,13 +133,16 @@ TEST_CASE("37 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is the template when no opti
 }
 
 TEST_CASE("38 --duplicate-stdout-filters: matching lines of all teed ranks in one file", "[compat][logs]") {
-  const Run run{{"--nproc_per_node", "2", "--tee", "3", "--log-dir", "D", "--duplicate-stdout-filters", "loss,a,,b", "--duplicate-stderr-filters", "bad"},
+  const Run run{{"--nproc_per_node", "2", "--tee", "3", "--log-dir", "D", "--duplicate-stdout-filters", "loss,a,,b",
+                 "--duplicate-stderr-filters", "bad"},
                 "echo loss $RANK; echo lo; echo $RANK a,b; echo bad $RANK >&2; echo loss >&2"};
   REQUIRE(run.code == 0);
   CHECK(sorted(run.file("attempt_0/filtered_stdout.log")) == "[default0]:0 a,b\n[default0]:loss 0\n[default1]:1 a,b\n[default1]:loss 1\n");
   CHECK(sorted(run.file("attempt_0/filtered_stderr.log")) == "[default0]:bad 0\n[default1]:bad 1\n");
 
-  const Run unseen{{"--nproc_per_node", "2", "--tee", "1", "--log-dir", "D", "--duplicate-stdout-filters", "loss", "--local-ranks-filter", "1"}, "echo loss $RANK"};
+  const Run unseen{
+      {"--nproc_per_node", "2", "--tee", "1", "--log-dir", "D", "--duplicate-stdout-filters", "loss", "--local-ranks-filter", "1"},
+      "echo loss $RANK"};
   CHECK(unseen.out == "[default1]:loss 1\n");
   CHECK(sorted(unseen.file("attempt_0/filtered_stdout.log")) == "[default0]:loss 0\n[default1]:loss 1\n");
 }
@@ -156,8 +160,9 @@ TEST_CASE("39 also when a node joins, which torchrun does not count", "[compat][
   TemporaryDirectory directory;
   const std::string logs = directory.path() + "/logs", endpoint = "127.0.0.1:" + std::to_string(free_port());
   const auto agent = [&](const std::string& name) {
-    return Job::Setting{.arguments = {"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--rdzv_conf", "last_call_timeout=0.1", "--tee", "1",
-                                      "--log-dir", logs + "/" + name, "--no-python", "/bin/sh", "-c", "echo world $WORLD_SIZE; [ $WORLD_SIZE = 2 ] || exec sleep 600"},
+    return Job::Setting{.arguments = {"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job",
+                                      "--rdzv_conf", "last_call_timeout=0.1", "--tee", "1", "--log-dir", logs + "/" + name, "--no-python",
+                                      "/bin/sh", "-c", "echo world $WORLD_SIZE; [ $WORLD_SIZE = 2 ] || exec sleep 600"},
                         .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
   };
   Job a{agent("a")};
@@ -173,7 +178,8 @@ TEST_CASE("39 also when a node joins, which torchrun does not count", "[compat][
 }
 
 TEST_CASE("40 --log-dir /dev/null: no files, no prefix, no error file", "[compat][logs]") {
-  const Run run{{"--nproc_per_node", "2", "--tee", "3", "-r", "3", "--log-dir", "/dev/null"}, "echo \"out $RANK [${TORCHELASTIC_ERROR_FILE-unset}]\"; echo err >&2"};
+  const Run run{{"--nproc_per_node", "2", "--tee", "3", "-r", "3", "--log-dir", "/dev/null"},
+                "echo \"out $RANK [${TORCHELASTIC_ERROR_FILE-unset}]\"; echo err >&2"};
   REQUIRE(run.code == 0);
   CHECK(sorted(run.out) == "out 0 []\nout 1 []\n");
   CHECK(without_elrun(run.err) == "err\nerr\n");
@@ -181,7 +187,8 @@ TEST_CASE("40 --log-dir /dev/null: no files, no prefix, no error file", "[compat
 }
 
 TEST_CASE("41 nothing is left of a run without log options", "[compat][logs]") {
-  const Run run{{"--nproc_per_node", "2"}, "test -d $(dirname $TORCHELASTIC_ERROR_FILE) && echo error > $TORCHELASTIC_ERROR_FILE && echo written"};
+  const Run run{{"--nproc_per_node", "2"},
+                "test -d $(dirname $TORCHELASTIC_ERROR_FILE) && echo error > $TORCHELASTIC_ERROR_FILE && echo written"};
   REQUIRE(run.code == 0);
   CHECK(run.out == "written\nwritten\n");
   CHECK(std::filesystem::is_empty(run.temporary()));
@@ -236,7 +243,8 @@ TEST_CASE("42 of eight fast writers nothing is lost and no lines are mixed", "[c
   for (const std::string& line : lines_of(job.output())) {
     if (line.starts_with("[elrun ")) continue;
     const std::string rank = line.substr(0, line.find(':') + 1), stream = line.substr(rank.size(), 3);
-    const std::string expected = rank + stream + " of rank " + rank.substr(8, rank.find(']') - 8) + ", line " + std::to_string(++next[rank + stream]) + ".";
+    const std::string expected =
+        rank + stream + " of rank " + rank.substr(8, rank.find(']') - 8) + ", line " + std::to_string(++next[rank + stream]) + ".";
     if (line != expected && ++strange < 5) CHECK(line == expected);
   }
   CHECK(strange == 0);
@@ -248,7 +256,8 @@ TEST_CASE("42 a terminal that nobody reads does not hold up a worker, and loses 
   TemporaryDirectory directory;
   const std::string done = directory.path() + "/done";
   ::mkfifo(done.c_str(), 0600);
-  Job job{{.arguments = {"--tee", "1", "--log-dir", directory.path() + "/logs", "--no-python", "/bin/sh", "-c", "seq 1 3000000; echo done > " + done}}};
+  Job job{{.arguments = {"--tee", "1", "--log-dir", directory.path() + "/logs", "--no-python", "/bin/sh", "-c",
+                         "seq 1 3000000; echo done > " + done}}};
   std::string said;
   std::getline(std::ifstream{done}, said);  // 22 MB have been written, and not a byte of it was read
   CHECK(said == "done");
@@ -275,7 +284,8 @@ TEST_CASE("34 a worker that is not redirected has elrun's own standard output, a
     WARN("SKIPPED: the part that needs a terminal, for there is no `script` here");
     return;
   }
-  Job job{{.arguments = {"-qec", program_path("elrun") + " --no-python /bin/sh -c 'test -t 1 && test -t 2 && echo terminals'", "/dev/null"}, .program = "/usr/bin/script"}};
+  Job job{{.arguments = {"-qec", program_path("elrun") + " --no-python /bin/sh -c 'test -t 1 && test -t 2 && echo terminals'", "/dev/null"},
+           .program = "/usr/bin/script"}};
   CHECK(job.wait(60s) == 0);
   CHECK(job.says("terminals"));
 }
@@ -306,7 +316,8 @@ TEST_CASE("34 a worker's last words stand before what elrun says of its end", "[
   const std::string go_on = directory.path() + "/go-on";
   ::mkfifo(go_on.c_str(), 0600);
   Job job{{.arguments = {"--no-python", "/bin/sh", "-c",
-                         "echo ready pid=$$ >&2; read x < " + go_on + "; { head -c 800000 /dev/zero | tr '\\0' x; echo; echo last words; } >&2; exit 3"}}};
+                         "echo ready pid=$$ >&2; read x < " + go_on +
+                             "; { head -c 800000 /dev/zero | tr '\\0' x; echo; echo last words; } >&2; exit 3"}}};
   const auto ready = job.line("ready", 60s);
   REQUIRE(ready);
   const Watch worker{static_cast<pid_t>(number_after(*ready, "pid"))};

@@ -24,7 +24,8 @@ struct Worlds : Meeting {
   void end() const { std::ofstream{end_file()}; }
 
   [[nodiscard]] std::vector<std::string> program() const { return {"--no_python", "/bin/sh", program_of_test("world.sh"), end_file()}; }
-  [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::vector<std::string>& options = {}, std::map<std::string, std::string> environment = {}) const {
+  [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::vector<std::string>& options = {},
+                                   std::map<std::string, std::string> environment = {}) const {
     return node(nodes, joined(options, program()), std::move(environment));
   }
   [[nodiscard]] Job::Setting store() const { return {.arguments = {"store", "--host", "127.0.0.1", "--port", std::to_string(port)}}; }
@@ -140,8 +141,19 @@ TEST_CASE("64 the others notice an agent that was killed or fell silent, and go 
 TEST_CASE("64 a training that loses a node goes on from its checkpoint", "[compat][process][torch]") {
   if (!has_torch()) return;
   Meeting meeting;
-  const std::vector<std::string> training{"--max_restarts", "3", "--rdzv_conf", "last_call_timeout=120", sample("ddp_mnist.py"), "--epochs", "12",
-                                          "--samples", "200", "--pause", "0.3", "--checkpoint", meeting.folder.path() + "/digits.pt"};
+  const std::vector<std::string> training{"--max_restarts",
+                                          "3",
+                                          "--rdzv_conf",
+                                          "last_call_timeout=120",
+                                          sample("ddp_mnist.py"),
+                                          "--epochs",
+                                          "12",
+                                          "--samples",
+                                          "200",
+                                          "--pause",
+                                          "0.3",
+                                          "--checkpoint",
+                                          meeting.folder.path() + "/digits.pt"};
   Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", std::to_string(meeting.port)}}};
   REQUIRE(store.line("serving", patience));
   Job a{meeting.node("1:2", training)};
@@ -216,8 +228,8 @@ TEST_CASE("67 the endpoint in whatever form, and what overrides it", "[compat][p
     Job guest{worlds.agent("2", {"--rdzv_conf", "is_host=0"})};
     REQUIRE(guest.line("waiting for the coordinator", patience));  // though the endpoint leads here
     // A name that leads nowhere: only an agent that is told so is its host.
-    Job host{worlds.alone(joined({"--nnodes", "1", "--rdzv_endpoint", "nowhere.invalid:" + std::to_string(worlds.port), "--rdzv_backend", "c10d", "--rdzv_id", "job",
-                                  "--rdzv_conf", "is_host=1", "--local_addr", "127.0.0.9"},
+    Job host{worlds.alone(joined({"--nnodes", "1", "--rdzv_endpoint", "nowhere.invalid:" + std::to_string(worlds.port), "--rdzv_backend",
+                                  "c10d", "--rdzv_id", "job", "--rdzv_conf", "is_host=1", "--local_addr", "127.0.0.9"},
                                  worlds.program()))};
     const std::string alone = world_of(host, 1);
     CHECK(word_after(alone, "address") == "127.0.0.9");
@@ -232,10 +244,12 @@ TEST_CASE("67 the endpoint in whatever form, and what overrides it", "[compat][p
     Pod a{*fabric, "a", 11}, b{*fabric, "b", 12};
     fabric->publish("coordinator", {a.address()});
     fabric->publish("meeting.svc", {a.address()});
-    for (const std::string& host : {a.address(), std::string{"coordinator.job"}, std::string{"coordinator"}, std::string{"alias.job"}, std::string{"meeting"}}) {
+    for (const std::string& host :
+         {a.address(), std::string{"coordinator.job"}, std::string{"coordinator"}, std::string{"alias.job"}, std::string{"meeting"}}) {
       INFO(host);
       Worlds worlds;
-      const auto options = joined({"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", host + ":29400", "--rdzv_id", "job"}, worlds.program());
+      const auto options =
+          joined({"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", host + ":29400", "--rdzv_id", "job"}, worlds.program());
       Job& in_b = b.run(worlds.alone(options));
       Job& in_a = a.run(worlds.alone(options));
       same_master(world_of(in_a, 2), world_of(in_b, 2));
@@ -309,7 +323,8 @@ TEST_CASE("70 with --node-rank and a master address the ranks are as given", "[c
   Worlds worlds;
   const std::string port = std::to_string(free_master_port());
   const auto agent = [&](const std::string& rank) {
-    return worlds.alone(joined({"--nnodes", "2", "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", port}, worlds.program()));
+    return worlds.alone(
+        joined({"--nnodes", "2", "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", port}, worlds.program()));
   };
   Job second{agent("1")};
   REQUIRE(second.line("waiting for the coordinator", patience));
@@ -324,12 +339,15 @@ TEST_CASE("70 with --node-rank and a master address the ranks are as given", "[c
   CHECK(second.wait(patience) == 0);
 }
 
-TEST_CASE("70 the worker of rank 0 listens at the --master-port that was given, which is kept for it until it starts", "[compat][process]") {
+TEST_CASE("70 the worker of rank 0 listens at the --master-port that was given, which is kept for it until it starts",
+          "[compat][process]") {
   if (!std::filesystem::exists(torch_python())) return;
   Meeting meeting;
   const std::uint16_t port = free_master_port();
   const auto agent = [&](const std::string& rank, const std::vector<std::string>& program) {
-    return meeting.alone(joined({"--nnodes", "2", "--nproc_per_node", "2", "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", std::to_string(port)}, program));
+    return meeting.alone(joined({"--nnodes", "2", "--nproc_per_node", "2", "--node-rank", rank, "--master-addr", "127.0.0.1",
+                                 "--master-port", std::to_string(port)},
+                                program));
   };
   SECTION("with sockets") {
     const std::vector<std::string> program{program_of_test("meet_at.py"), "127.0.0.1", std::to_string(port)};
@@ -363,7 +381,8 @@ TEST_CASE("70 the node that is to serve says when its port is taken", "[compat][
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   REQUIRE(::bind(stranger.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   REQUIRE(::listen(stranger.get(), 8) == 0);
-  Job job{meeting.alone({"--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", std::to_string(port), "--no_python", "/bin/true"})};
+  Job job{meeting.alone({"--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", std::to_string(port),
+                         "--no_python", "/bin/true"})};
   CHECK(job.line("port " + std::to_string(elrun::launcher::meeting_port_beside(port)) + " of this machine is taken already", patience));
 }
 
@@ -395,7 +414,9 @@ TEST_CASE("72 clocks that differ by a minute do not matter", "[compat][process]"
   const auto agent = [&](const std::string& skew) {
     const char* options = std::getenv("ASAN_OPTIONS");  // which else insists on being loaded first
     return worlds.agent("2", {"--rdzv_conf", "keep_alive_interval=0.5,keep_alive_max_attempt=10"},
-                        {{"LD_PRELOAD", library}, {"ELRUN_TEST_SKEW", skew}, {"ASAN_OPTIONS", std::string{options == nullptr ? "" : options} + ":verify_asan_link_order=0"}});
+                        {{"LD_PRELOAD", library},
+                         {"ELRUN_TEST_SKEW", skew},
+                         {"ASAN_OPTIONS", std::string{options == nullptr ? "" : options} + ":verify_asan_link_order=0"}});
   };
   Job early{agent("-60")}, late{agent("60")};
   const std::string in_early = world_of(early, 2), in_late = world_of(late, 2);

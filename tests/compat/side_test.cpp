@@ -21,7 +21,8 @@ bool has_namespaces() {
 
 // `$$$$` is what the shell reads as its own number: elrun makes `$$` of it.
 std::string timer_line(const std::string& pid, const std::string& expires) {
-  return "echo '{\"version\":1,\"pid\":'" + pid + "',\"scope_id\":\"step\",\"expiration_time\":" + expires + ",\"signal\":9}' > \"$TORCHELASTIC_TIMER_FILE\"; ";
+  return "echo '{\"version\":1,\"pid\":'" + pid + "',\"scope_id\":\"step\",\"expiration_time\":" + expires +
+         ",\"signal\":9}' > \"$TORCHELASTIC_TIMER_FILE\"; ";
 }
 
 }  // namespace
@@ -30,7 +31,8 @@ TEST_CASE("73 a process whose timer in the timer file is over is killed with the
   TemporaryDirectory directory;
   const auto run = [&](const std::string& script, std::map<std::string, std::string> environment) {
     environment.insert({{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"XDG_RUNTIME_DIR", directory.path()}});
-    return Job::Setting{{"--no_python", "/bin/sh", "-c", "test -p \"$TORCHELASTIC_TIMER_FILE\" || exit 9; " + script}, std::move(environment)};
+    return Job::Setting{{"--no_python", "/bin/sh", "-c", "test -p \"$TORCHELASTIC_TIMER_FILE\" || exit 9; " + script},
+                        std::move(environment)};
   };
   SECTION("its own") {
     Job job{run(timer_line("$$$$", "1.5") + "exec sleep 600", {})};
@@ -48,7 +50,9 @@ TEST_CASE("73 a process whose timer in the timer file is over is killed with the
   }
   SECTION("and nobody else, whatever the line says") {
     Job other{{.arguments = {"600"}, .program = "/bin/sleep"}};
-    Job job{run(timer_line(std::to_string(other.pid()), "1.5") + "echo garbage > \"$TORCHELASTIC_TIMER_FILE\"; " + timer_line("$$$$", "1.5") + "exec sleep 600", {})};
+    Job job{run(timer_line(std::to_string(other.pid()), "1.5") + "echo garbage > \"$TORCHELASTIC_TIMER_FILE\"; " +
+                    timer_line("$$$$", "1.5") + "exec sleep 600",
+                {})};
     CHECK(job.wait(patience) == 128 + SIGKILL);
     CHECK(::kill(other.pid(), 0) == 0);
     CHECK(other.wait(Wait{0}) == -1);  // it still runs
@@ -85,9 +89,11 @@ TEST_CASE("75 with a NUMA binding each worker runs near its own GPU", "[compat][
   }
   // GPUs of which no more than an address is known are of node 0, and share its cores.
   const Meeting meeting;
-  const std::string gpus = "mount -t tmpfs none /proc/driver && cd /proc/driver && mkdir -p nvidia/gpus/0000:04:00.0 nvidia/gpus/0000:05:00.0 && exec \"$@\"";
-  Job::Setting setting = meeting.alone({"-r", "-m", "/bin/sh", "-c", gpus, "sh", program_path("elrun"), "--numa-binding=exclusive",
-                                        "--nproc_per_node=2", "--no_python", "/bin/sh", "-c", "while read -r name cpus; do [ $name = Cpus_allowed_list: ] && echo cpus=$cpus; done </proc/self/status; true"});
+  const std::string gpus =
+      "mount -t tmpfs none /proc/driver && cd /proc/driver && mkdir -p nvidia/gpus/0000:04:00.0 nvidia/gpus/0000:05:00.0 && exec \"$@\"";
+  Job::Setting setting = meeting.alone(
+      {"-r", "-m", "/bin/sh", "-c", gpus, "sh", program_path("elrun"), "--numa-binding=exclusive", "--nproc_per_node=2", "--no_python",
+       "/bin/sh", "-c", "while read -r name cpus; do [ $name = Cpus_allowed_list: ] && echo cpus=$cpus; done </proc/self/status; true"});
   setting.program = "/usr/bin/unshare";
   Job job{std::move(setting)};
   const int code = job.wait(patience);
@@ -103,7 +109,8 @@ TEST_CASE("75 with a NUMA binding each worker runs near its own GPU", "[compat][
 
 TEST_CASE("76 TORCHELASTIC_HEALTH_CHECK_PORT: there is a real /healthz", "[compat]") {
   const std::uint16_t port = free_port();
-  Job job{{.arguments = {"--no_python", "/bin/sh", "-c", "echo started; exec sleep 600"}, .environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", std::to_string(port)}}}};
+  Job job{{.arguments = {"--no_python", "/bin/sh", "-c", "echo started; exec sleep 600"},
+           .environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", std::to_string(port)}}}};
   REQUIRE(job.line("started", patience));
   CHECK(http_get(port, "/healthz").starts_with("HTTP/1.1 200 OK\r\n"));
   CHECK(http_get(port, "/metrics").find("\nelrun_world_size 1\n") != std::string::npos);

@@ -108,7 +108,8 @@ inline Variables environment_of(const std::string& folder, const std::string& ra
   std::ifstream file{folder + "/" + rank, std::ios::binary};
   Variables variables;
   for (std::string entry; std::getline(file, entry, '\0');)
-    if (const auto equals = entry.find('='); equals != std::string::npos) variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+    if (const auto equals = entry.find('='); equals != std::string::npos)
+      variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
   return variables;
 }
 

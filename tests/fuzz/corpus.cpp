@@ -17,7 +17,8 @@ int LLVMFuzzerInitialize(int* count, char*** words) {
   static std::string folder = std::string{all[0]} + ".corpus";
   std::filesystem::create_directories(folder);
   std::size_t number = 0;
-  for (const std::string& example : fuzz_examples()) std::ofstream{folder + "/example-" + std::to_string(number++), std::ios::binary} << example;
+  for (const std::string& example : fuzz_examples())
+    std::ofstream{folder + "/example-" + std::to_string(number++), std::ios::binary} << example;
   all.push_back(folder.data());
   *count = static_cast<int>(all.size());
   all.push_back(nullptr);

@@ -17,20 +17,8 @@ std::vector<std::string> fuzz_examples();
 namespace {
 
 std::string mutated(std::string text, const std::vector<std::string>& examples, elrun::Rng& rng) {
-  constexpr const char* tokens[] = {"18446744073709551615",
-                                    "9007199254740992",
-                                    "-1",
-                                    "1e999",
-                                    "null",
-                                    "[",
-                                    "{",
-                                    "]",
-                                    "}",
-                                    "\"",
-                                    ":",
-                                    ",",
-                                    "0",
-                                    "\\u0000"};
+  constexpr const char* tokens[] = {
+      "18446744073709551615", "9007199254740992", "-1", "1e999", "null", "[", "{", "]", "}", "\"", ":", ",", "0", "\\u0000"};
   for (std::uint64_t edits = 1 + rng.below(4); edits != 0; --edits) {
     const std::size_t at = rng.below(text.size() + 1);
     switch (rng.below(6)) {
@@ -57,9 +45,7 @@ std::string mutated(std::string text, const std::vector<std::string>& examples, 
 int main(int argc, char** argv) {
   const std::uint64_t count = argc > 1 ? std::strtoull(argv[1], nullptr, 0) : 20'000;
   const std::uint64_t first = argc > 2 ? std::strtoull(argv[2], nullptr, 0) : 0;
-  const auto run = [](const std::string& text) {
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
-  };
+  const auto run = [](const std::string& text) { LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()); };
   const std::vector<std::string> examples = fuzz_examples();
   if (examples.empty()) return std::puts("the target has no examples"), 1;
   for (const std::string& example : examples) run(example);

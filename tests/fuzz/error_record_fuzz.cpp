@@ -37,7 +37,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 }
 
 std::vector<std::string> fuzz_examples() {
-  return {R"({"message": {"message": "RuntimeError: boom", "extraInfo": {"py_callstack": "Traceback\nRuntimeError: boom\n", "timestamp": "1700000003"}}})",
-          R"({"message": "Traceback\nValueError: x\n", "timestamp": 1700000004})", R"({"message": {"errorCode": -9, "message": "\u00e9\ud83d\ude00"}})",
-          R"({"message": {"extraInfo": {"py_callstack": "a\tb", "timestamp": 1.5e9}}})"};
+  return {
+      R"({"message": {"message": "RuntimeError: boom", "extraInfo": {"py_callstack": "Traceback\nRuntimeError: boom\n", "timestamp": "1700000003"}}})",
+      R"({"message": "Traceback\nValueError: x\n", "timestamp": 1700000004})",
+      R"({"message": {"errorCode": -9, "message": "\u00e9\ud83d\ude00"}})",
+      R"({"message": {"extraInfo": {"py_callstack": "a\tb", "timestamp": 1.5e9}}})"};
 }

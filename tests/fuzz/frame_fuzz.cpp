@@ -35,7 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 }
 
 std::vector<std::string> fuzz_examples() {
-  const FrameHeader header{.generation = 7, .lineage = lineage_word(generation.lineage), .call = 1, .total = 100, .length = 50, .checksum = 1};
+  const FrameHeader header{
+      .generation = 7, .lineage = lineage_word(generation.lineage), .call = 1, .total = 100, .length = 50, .checksum = 1};
   const FrameHeaderBytes frame = encode(header);
   const auto introduction = encode(Introduction{generation, WorldSize{2}, Rank{1}, Rank{0}, {}});
   return {std::string{as_text(frame)}, std::string{as_text(ByteSpan{frame}.subspan(8))}, std::string{as_text(introduction)}};

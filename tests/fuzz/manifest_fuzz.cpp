@@ -40,8 +40,7 @@ void judge_plan(const Manifest& manifest) {
       std::uint64_t bytes = 0;
       for (const ReadExtent& read : *reads) {
         bytes += read.bytes;
-        ELRUN_ASSERT(read.offset + read.bytes <= manifest.files.at(read.file).table_offset &&
-                     read.at + read.bytes <= memory.size());
+        ELRUN_ASSERT(read.offset + read.bytes <= manifest.files.at(read.file).table_offset && read.at + read.bytes <= memory.size());
       }
       ELRUN_ASSERT(bytes == memory.size());
     }
@@ -59,11 +58,8 @@ Manifest example_manifest() {
   part.root = root;
   part.file = {shard_name(0, 1), 4096 + 24576 + 8, 4096, 4096 + 24576, 1, 2, 3};
   part.aux = {{"schedule", 0, 24576, 8}};
-  part.fragments = {{0, 0, 0, 0, 2000, 4096},
-                    {0, 0, 0, 2000, 3000, 12096},
-                    {0, 1, 0, 0, 7, 16096},
-                    {1, 0, 0, 0, 3000, 16384},
-                    {1, 1, 0, 0, 7, 22384}};
+  part.fragments = {
+      {0, 0, 0, 0, 2000, 4096}, {0, 0, 0, 2000, 3000, 12096}, {0, 1, 0, 0, 7, 16096}, {1, 0, 0, 0, 3000, 16384}, {1, 1, 0, 0, 7, 22384}};
   return merge({.id = part.id,
                 .root = root,
                 .author = author,
@@ -97,17 +93,15 @@ std::vector<std::string> fuzz_examples() {
   fence.gives_up = {{{15, 2, 1}, root}, {{20, 2, 1}}};
   const std::string commit = encode(CommitRecord{{10, 3, 1}, root, author, 1234, 99, std::string(64, 'b'), 1, 28680});
   PartVote vote{{10, 3, 1}, 5, 1234, 99, Failure{Code::no_space, Remedy::fix_config, "full"}};
-  return {
-      tagged('R', body_of(encode(RunRecord{root, author, {"abc", "seed: 7"}, model}))),
-      tagged('C', body_of(encode(ClaimRecord{3, author}))),
-      tagged('F', body_of(encode(fence))),
-      tagged('A', body_of(encode(Acknowledgement{{10, 3, 1}, root, author, "/ckpts", "abc"}))),
-      tagged('P',
-             body_of(encode(PartRecord{manifest.id, root, 0, 1, manifest.files[0], manifest.fragments, manifest.aux}))),
-      tagged('M', encode(manifest)),
-      tagged('K', commit.substr(0, commit.size() - 9)),
-      tagged('S', encode(ClaimRecord{3, author})),
-      tagged('V', as_text(encode(vote)))};
+  return {tagged('R', body_of(encode(RunRecord{root, author, {"abc", "seed: 7"}, model}))),
+          tagged('C', body_of(encode(ClaimRecord{3, author}))),
+          tagged('F', body_of(encode(fence))),
+          tagged('A', body_of(encode(Acknowledgement{{10, 3, 1}, root, author, "/ckpts", "abc"}))),
+          tagged('P', body_of(encode(PartRecord{manifest.id, root, 0, 1, manifest.files[0], manifest.fragments, manifest.aux}))),
+          tagged('M', encode(manifest)),
+          tagged('K', commit.substr(0, commit.size() - 9)),
+          tagged('S', encode(ClaimRecord{3, author})),
+          tagged('V', as_text(encode(vote)))};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -54,9 +54,19 @@ std::vector<std::string> fuzz_examples() {
   place.run = RunId{"run"};
   place.address = "10.0.0.1";
   const Failure why{Code::peer_lost, Remedy::rejoin, "it was killed", Rank{1}, Rank{2}, Generation{3, {{4, 5}}}, "node-a"};
-  const std::vector<Message> messages{
-      Hello{.release = "0.1.0", .pid = 7, .rank = 1, .world = 2}, Welcome{place}, Refusal{why}, Alive{}, StepDecided{{1, {{2, 3}}}, 4}, JobOver{}, GenerationOver{{}, why}, PrepareToLeave{}, Returned{{1, {{2, 3}}}}, ReadyForPlace{{1, {{2, 3}}}}, CheckpointSaved{"step 40"},
-      StoreRequest{.id = 1, .op = StoreOp::wait, .keys = {"a", "b"}, .value = ByteVector(5)}, StoreReply{.id = 1, .what = "x", .values = {ByteVector(3), {}}}};
+  const std::vector<Message> messages{Hello{.release = "0.1.0", .pid = 7, .rank = 1, .world = 2},
+                                      Welcome{place},
+                                      Refusal{why},
+                                      Alive{},
+                                      StepDecided{{1, {{2, 3}}}, 4},
+                                      JobOver{},
+                                      GenerationOver{{}, why},
+                                      PrepareToLeave{},
+                                      Returned{{1, {{2, 3}}}},
+                                      ReadyForPlace{{1, {{2, 3}}}},
+                                      CheckpointSaved{"step 40"},
+                                      StoreRequest{.id = 1, .op = StoreOp::wait, .keys = {"a", "b"}, .value = ByteVector(5)},
+                                      StoreReply{.id = 1, .what = "x", .values = {ByteVector(3), {}}}};
   std::vector<std::string> examples;
   for (const Message& message : messages) {
     const ByteVector frame = encode(message);

@@ -62,7 +62,8 @@ void hear(std::string_view batch) {
   wire::StoreResults results;
   if (!results.ParseFromArray(batch.data(), static_cast<int>(batch.size()))) return;
   for (const wire::StoreResult& result : results.results())
-    if (const auto reply = decode_store_reply(as_bytes(result.reply())); reply.ok()) ELRUN_ASSERT(decode_store_reply(encode_payload(*reply)).ok());
+    if (const auto reply = decode_store_reply(as_bytes(result.reply())); reply.ok())
+      ELRUN_ASSERT(decode_store_reply(encode_payload(*reply)).ok());
 }
 
 template <class Payload>
@@ -73,8 +74,8 @@ void put(const Payload& payload, auto& out) {
 
 std::string calls_of_a_client() {
   wire::StoreCalls calls;
-  for (const StoreOp op : {StoreOp::watch, StoreOp::set, StoreOp::add, StoreOp::get, StoreOp::compare_set, StoreOp::num_keys, StoreOp::remove,
-                           StoreOp::wait, StoreOp::barrier, StoreOp::all_gather}) {
+  for (const StoreOp op : {StoreOp::watch, StoreOp::set, StoreOp::add, StoreOp::get, StoreOp::compare_set, StoreOp::num_keys,
+                           StoreOp::remove, StoreOp::wait, StoreOp::barrier, StoreOp::all_gather}) {
     StoreRequest request{.id = static_cast<std::uint64_t>(calls.calls_size()), .op = op, .wait = 1s, .keys = {"key"}, .absent = true};
     if (gathers(op)) request.count = 2, request.caller = 9, request.turn = 4;
     wire::StoreCall& call = *calls.add_calls();

@@ -186,11 +186,25 @@ StoreCall call(StoreOp op, std::string key) {
 std::vector<std::string> fuzz_examples() {
   const std::string world = record(0, join(0)) + record(1, join(1));
   std::vector<std::string> examples{world};
-  const WorkerDeath death{NodeId{"node-1"}, first, 2, 0, "pod-7", 4711, 3, 0, 1'700'000'000'123'456'789, "train.py", "/logs/error.json", "ValueError: x", "Traceback", "last words", "oom_kill"};
+  const WorkerDeath death{NodeId{"node-1"},
+                          first,
+                          2,
+                          0,
+                          "pod-7",
+                          4711,
+                          3,
+                          0,
+                          1'700'000'000'123'456'789,
+                          "train.py",
+                          "/logs/error.json",
+                          "ValueError: x",
+                          "Traceback",
+                          "last words",
+                          "oom_kill"};
   // What members may say while their generation runs, and what becomes of it.
   const NodeMessage said[] = {NodeAlive{},        Acknowledge{first}, WorkerFailed{first, 0, 137, "signal 9 (SIGKILL)", true, 5ms, death},
                               WorkersDone{first}, JobFinished{first}, Progress{first, 5},
-                              Leave{"a signal"},  StoreCallerGone{1},  VerdictHeard{}};
+                              Leave{"a signal"},  StoreCallerGone{1}, VerdictHeard{}};
   for (const NodeMessage& message : said) examples.push_back(world + record(0, message) + record(1, message));
   for (StoreOp op = StoreOp::set; op <= StoreOp::relearned; op = static_cast<StoreOp>(static_cast<int>(op) + 1))
     examples.push_back(world + record(0, call(op, "key")) + record(1, call(op, "job/key")));
@@ -221,7 +235,13 @@ std::vector<std::string> fuzz_examples() {
   told.cause = "node c is lost";
   const Failure why{Code::peer_lost, Remedy::rejoin, "gone", Rank{3}, Rank{0}, first, "node-b"};
   StoreReply reply{.id = 8, .values = {ByteVector(3), {}}, .number = -1, .version = 5};
-  const CoordinatorMessage heard[] = {told, Refused{why}, Waiting{"for you", first}, Revoke{first, why}, Resumed{first, true}, Verdict{3, "report", {death}}, StoreResult{1, reply}};
+  const CoordinatorMessage heard[] = {told,
+                                      Refused{why},
+                                      Waiting{"for you", first},
+                                      Revoke{first, why},
+                                      Resumed{first, true},
+                                      Verdict{3, "report", {death}},
+                                      StoreResult{1, reply}};
   for (const CoordinatorMessage& message : heard) examples.push_back(record(0, message));
   return examples;
 }

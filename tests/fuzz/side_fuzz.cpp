@@ -64,5 +64,7 @@ std::vector<std::string> fuzz_examples() {
           "{\"version\":1,\"pid\":12,\"scope_id\":\"step\",\"expiration_time\":-1,\"signal\":15}\n",
           R"({"run":"job","node":"n","pid":7,"phase":"running","generation":{"number":1},"coordinator":{"at":"h:1","is_here":true},)"
           R"("restarts":{"job":1},"steps":{"decided":3},"workers":[{"rank":0,"local_rank":0,"pid":8,"state":"running"}]})",
-          "127.0.0.1:9500", "[::1]:0", "9500"};
+          "127.0.0.1:9500",
+          "[::1]:0",
+          "9500"};
 }

@@ -155,7 +155,8 @@ std::vector<std::string> fuzz_examples() {
     const std::string past = record(0, replayed(arrival(op, 0, 2), 9)) + record(0, replayed(set, 4)) + record(0, replayed(remove, 3));
     examples.push_back(record(2 << 5, get) + past + record(0, replayed(relearned, 9)) + record(1, arrival(op, 1, 2)));
   }
-  StoreReply reply{.id = 8, .ok = false, .code = Code::deadline_passed, .what = "waited", .values = {value("a"), {}}, .number = -1, .version = 5};
+  StoreReply reply{
+      .id = 8, .ok = false, .code = Code::deadline_passed, .what = "waited", .values = {value("a"), {}}, .number = -1, .version = 5};
   const ByteVector answer = encode_payload(reply);
   examples.push_back(std::string{'\0', static_cast<char>(answer.size()), '\0'}.append(as_text(answer)));
   return examples;

@@ -16,7 +16,7 @@ using test::Job;
 using Time = std::chrono::steady_clock::time_point;
 constexpr auto now = std::chrono::steady_clock::now;
 
-constexpr Wait patience{120'000};     // without a step, or to the end of what has no more to do
+constexpr Wait patience{120'000};      // without a step, or to the end of what has no more to do
 constexpr Wait late_patience{10'000};  // for an agent that came when the job was about to end
 constexpr unsigned agents_max = 3;     // at one time: two in the world, and a spare
 
@@ -25,7 +25,8 @@ Wait since(Time begin) { return std::chrono::duration_cast<Wait>(now() - begin);
 std::vector<std::string> arguments_of(const Training& training, const Setting& setting, const std::string& checkpoints) {
   std::vector<std::string> more;
   for (const Choice& choice : setting.options) more.insert(more.end(), choice.begin(), choice.end());
-  if (setting.checkpoint_every > 0) more.insert(more.end(), {"--checkpoint", checkpoints, "--every", std::to_string(setting.checkpoint_every)});
+  if (setting.checkpoint_every > 0)
+    more.insert(more.end(), {"--checkpoint", checkpoints, "--every", std::to_string(setting.checkpoint_every)});
   return test::gpt_arguments(training.text, training.steps, more);
 }
 
@@ -58,7 +59,8 @@ class Fleet {
     }
     if (ending_.wrong.empty()) end();
     ending_.took = since(begin_);
-    for (const auto& agent : agents_) ending_.outputs.emplace_back(fmt::format("agent {} ({})", agent->rank, agent->job->pid()), agent->job->output());
+    for (const auto& agent : agents_)
+      ending_.outputs.emplace_back(fmt::format("agent {} ({})", agent->rank, agent->job->pid()), agent->job->output());
     for (const auto& store : stores_) ending_.outputs.emplace_back(fmt::format("store ({})", store->pid()), store->output());
     return std::move(ending_);
   }
@@ -67,7 +69,9 @@ class Fleet {
   void wrong(const std::string& why) {
     if (ending_.wrong.empty()) ending_.wrong = why;
   }
-  void note(const std::string& what) { ending_.trace.push_back(fmt::format("{:6} ms, step {:4}: {}", since(begin_).count(), newest_, what)); }
+  void note(const std::string& what) {
+    ending_.trace.push_back(fmt::format("{:6} ms, step {:4}: {}", since(begin_).count(), newest_, what));
+  }
   [[nodiscard]] bool alone() const { return setting_.agents == 1 && !setting_.coordinator_apart; }
 
   void begin() {
@@ -81,25 +85,28 @@ class Fleet {
   }
 
   void start_store() {
-    stores_.push_back(std::make_unique<Job>(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port_, "--checkpoint_root", checkpoints()}}));
+    stores_.push_back(std::make_unique<Job>(
+        Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port_, "--checkpoint_root", checkpoints()}}));
     if (!stores_.back()->line("serving", patience)) wrong("the store does not serve");
   }
 
   void start_agent(unsigned rank) {
-    std::vector<std::string> arguments{"--nproc_per_node", std::to_string(setting_.workers - (rank == 1 ? setting_.fewer : 0)), "--max_restarts", "1000"};
+    std::vector<std::string> arguments{"--nproc_per_node", std::to_string(setting_.workers - (rank == 1 ? setting_.fewer : 0)),
+                                       "--max_restarts", "1000"};
     if (!alone()) {
-      arguments.insert(arguments.end(), {"--nnodes", (history_.events.empty() ? "" : "1:") + std::to_string(setting_.agents), "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d",
-                                         "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
-                                         std::string{"last_call_timeout=1"} + (setting_.coordinator_apart ? ",is_host=0" : "")});
+      arguments.insert(arguments.end(),
+                       {"--nnodes", (history_.events.empty() ? "" : "1:") + std::to_string(setting_.agents), "--node_rank",
+                        std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port_, "--rdzv_conf",
+                        std::string{"last_call_timeout=1"} + (setting_.coordinator_apart ? ",is_host=0" : "")});
     }
     arguments.insert(arguments.end(), {"--no_python", test::program_path("gpt")});
     const auto program = arguments_of(training_, setting_, checkpoints());
     arguments.insert(arguments.end(), program.begin(), program.end());
-    agents_.push_back(std::make_unique<Agent>(Agent{
-        .rank = rank,
-        .job = std::make_unique<Job>(Job::Setting{
-            .arguments = std::move(arguments),
-            .environment = {{"ELRUN_TRANSPORT", setting_.transport}, {"OMP_NUM_THREADS", std::to_string(setting_.threads)}}})}));
+    agents_.push_back(std::make_unique<Agent>(
+        Agent{.rank = rank,
+              .job = std::make_unique<Job>(Job::Setting{
+                  .arguments = std::move(arguments),
+                  .environment = {{"ELRUN_TRANSPORT", setting_.transport}, {"OMP_NUM_THREADS", std::to_string(setting_.threads)}}})}));
   }
 
   [[nodiscard]] std::string checkpoints() const { return folder_.path() + "/checkpoints"; }
@@ -265,9 +272,7 @@ class Fleet {
     const Time over = now();
     note("the job is over");
     later_.clear();
-    const auto left = [&] {
-      return std::count_if(agents_.begin(), agents_.end(), [&](const auto& agent) { return !agent->code; });
-    };
+    const auto left = [&] { return std::count_if(agents_.begin(), agents_.end(), [&](const auto& agent) { return !agent->code; }); };
     while (left() > 0 && since(over) < patience && ending_.wrong.empty()) {
       look();
       for (const auto& agent : agents_) {
@@ -307,7 +312,9 @@ class Fleet {
 }  // namespace
 
 Ending run_bare(const Training& training, const Setting& setting) {
-  Job job{{.arguments = arguments_of(training, setting, ""), .environment = {{"OMP_NUM_THREADS", std::to_string(setting.threads)}}, .program = "gpt"}};
+  Job job{{.arguments = arguments_of(training, setting, ""),
+           .environment = {{"OMP_NUM_THREADS", std::to_string(setting.threads)}},
+           .program = "gpt"}};
   Ending ending;
   const int code = job.wait(patience);
   const std::string& said = job.output();
@@ -317,7 +324,9 @@ Ending run_bare(const Training& training, const Setting& setting) {
   return ending;
 }
 
-Ending run_undisturbed(const Training& training, const Setting& setting) { return run_history(training, {.seed = 0, .setting = setting, .events = {}}); }
+Ending run_undisturbed(const Training& training, const Setting& setting) {
+  return run_history(training, {.seed = 0, .setting = setting, .events = {}});
+}
 
 Ending run_history(const Training& training, const History& history) { return Fleet{training, history}.run(); }
 

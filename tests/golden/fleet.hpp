@@ -25,7 +25,7 @@ struct Ending {
   std::map<Kind, unsigned> happened;
   unsigned generations = 1;
   Wait took{0};
-  std::vector<std::string> trace;                             ///< What was done when.
+  std::vector<std::string> trace;                            ///< What was done when.
   std::vector<std::pair<std::string, std::string>> outputs;  ///< Who said what.
 };
 

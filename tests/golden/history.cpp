@@ -26,8 +26,8 @@ Kind any_kind(Rng& rng, const Setting& setting) {
     Kind kind;
     unsigned alone, several;
   };
-  static constexpr Weight weights[] = {{Kind::worker_killed, 45, 25},  {Kind::workers_killed, 20, 12}, {Kind::worker_paused, 15, 8},
-                                       {Kind::agent_killed, 10, 17},   {Kind::agent_drained, 0, 14},   {Kind::agent_joins, 0, 10},
+  static constexpr Weight weights[] = {{Kind::worker_killed, 45, 25},     {Kind::workers_killed, 20, 12}, {Kind::worker_paused, 15, 8},
+                                       {Kind::agent_killed, 10, 17},      {Kind::agent_drained, 0, 14},   {Kind::agent_joins, 0, 10},
                                        {Kind::coordinator_killed, 10, 14}};
   unsigned sum = 0;
   const auto of = [&](const Weight& w) { return setting.agents > 1 ? w.several : w.alone; };
@@ -59,8 +59,7 @@ std::vector<Dimension> dimensions_in(const std::string& help) {
       for (std::string value; std::getline(values, value, '|');) {
         if (value != "auto") dimension.push_back({option, value});  // it is one of the others
       }
-    else
-      dimension = {{}, {option}};
+    else dimension = {{}, {option}};
     found.push_back(std::move(dimension));
   }
   return found;
@@ -129,7 +128,8 @@ std::string to_string(Kind kind) {
 }
 
 std::string describe(const Setting& s) {
-  std::string text = fmt::format("{} x {} workers{}, {} thread{}, {}", s.agents, s.workers, s.fewer > 0 ? fmt::format(" less {}", s.fewer) : "", s.threads, s.threads == 1 ? "" : "s", s.transport);
+  std::string text = fmt::format("{} x {} workers{}, {} thread{}, {}", s.agents, s.workers,
+                                 s.fewer > 0 ? fmt::format(" less {}", s.fewer) : "", s.threads, s.threads == 1 ? "" : "s", s.transport);
   for (const Choice& choice : s.options)
     if (!choice.empty()) text += fmt::format(", {}", fmt::join(choice, " "));
   if (s.checkpoint_every > 0) text += fmt::format(", a checkpoint every {} steps", s.checkpoint_every);
@@ -138,10 +138,13 @@ std::string describe(const Setting& s) {
 }
 
 std::string describe(const Event& e) {
-  const bool goes = e.kind == Kind::worker_paused || e.kind == Kind::coordinator_killed || e.kind == Kind::agent_killed || e.kind == Kind::agent_drained;
+  const bool goes =
+      e.kind == Kind::worker_paused || e.kind == Kind::coordinator_killed || e.kind == Kind::agent_killed || e.kind == Kind::agent_drained;
   const bool returns = e.comes_back || e.kind == Kind::worker_paused || e.kind == Kind::coordinator_killed;
   return fmt::format("{} {} ms after {}{}", to_string(e.kind), e.after.count(), e.step > 0 ? fmt::format("step {}", e.step) : "that",
-                     !goes ? "" : returns ? fmt::format(", back after {} ms", e.away.count()) : ", for good");
+                     !goes     ? ""
+                     : returns ? fmt::format(", back after {} ms", e.away.count())
+                               : ", for good");
 }
 
 }  // namespace elrun::golden

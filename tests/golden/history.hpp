@@ -33,16 +33,17 @@ struct Setting {
 [[nodiscard]] std::vector<Setting> matrix(const std::vector<Dimension>& dimensions);
 
 enum class Kind { worker_killed, workers_killed, worker_paused, agent_killed, agent_drained, agent_joins, coordinator_killed };
-inline constexpr Kind kinds[] = {Kind::worker_killed, Kind::workers_killed, Kind::worker_paused, Kind::agent_killed, Kind::agent_drained, Kind::agent_joins, Kind::coordinator_killed};
+inline constexpr Kind kinds[] = {Kind::worker_killed, Kind::workers_killed, Kind::worker_paused,     Kind::agent_killed,
+                                 Kind::agent_drained, Kind::agent_joins,    Kind::coordinator_killed};
 [[nodiscard]] std::string to_string(Kind kind);
 
 struct Event {
   Kind kind = Kind::worker_killed;
-  unsigned step = 0;         ///< Once this step was seen decided, and the event before this one has happened,
-  Wait after{0};             ///< and so long after that.
-  std::uint64_t whom = 0;    ///< Drawn: who of those that live then.
-  bool comes_back = true;    ///< An agent; a coordinator always does, at the same name.
-  Wait away{0};              ///< How long it is away, or paused.
+  unsigned step = 0;       ///< Once this step was seen decided, and the event before this one has happened,
+  Wait after{0};           ///< and so long after that.
+  std::uint64_t whom = 0;  ///< Drawn: who of those that live then.
+  bool comes_back = true;  ///< An agent; a coordinator always does, at the same name.
+  Wait away{0};            ///< How long it is away, or paused.
 };
 
 struct History {

@@ -38,7 +38,8 @@ constexpr unsigned golden_steps = 2000;
 constexpr unsigned cell_steps = 200;
 constexpr std::pair<std::string_view, std::string_view> golden[] = {{"f32", "f31548e1e4e869ba"}, {"bf16", "91f9f9abf4492938"}};
 
-constexpr std::string_view usage = R"(elrun_golden: trains the gpt sample on everything that must not show in its state, and lets everything happen to it that
+constexpr std::string_view usage =
+    R"(elrun_golden: trains the gpt sample on everything that must not show in its state, and lets everything happen to it that
 may happen to a job. Every run must end with exit code 0 and one state hash (with leaves in bf16, with one other).
 
   elrun_golden                    all of it: the whole matrix, and 200 histories
@@ -70,7 +71,8 @@ class Campaign {
 
   int run() {
     if (options_.cell && *options_.cell >= matrix_.size())
-      return fmt::print(stderr, "elrun_golden: there is no cell {}: the matrix has {} cells, from 0\n", *options_.cell, matrix_.size()), exit_usage;
+      return fmt::print(stderr, "elrun_golden: there is no cell {}: the matrix has {} cells, from 0\n", *options_.cell, matrix_.size()),
+             exit_usage;
     if (const auto chosen = chosen_cells(); !chosen.empty()) reference(cell_training_), cells(chosen);
     if (const auto seeds = chosen_seeds(); !seeds.empty()) reference(history_training_), histories(seeds);
     fmt::print("{} runs, {} failed{}\n", runs_, failed_.size(), failed_.empty() ? "" : ":");
@@ -131,7 +133,9 @@ class Campaign {
 
   bool judge(const std::string& what, const std::string& replay, const Setting& setting, const Ending& ending) {
     const bool unsaid = ending.state.empty() && ending.wrong.empty() && !ending.happened.empty();
-    const std::string wrong = !ending.wrong.empty() ? ending.wrong : ending.state == state_of(setting) || unsaid ? "" : "the state is " + ending.state;
+    const std::string wrong = !ending.wrong.empty()                         ? ending.wrong
+                              : ending.state == state_of(setting) || unsaid ? ""
+                                                                            : "the state is " + ending.state;
     if (wrong.empty()) return true;
     failed_.push_back({fmt::format("{}: {}", what, wrong), replay});
     fmt::print("\nFAILED {}\n{}", failed_.back().what, failed_.back().again());
@@ -169,15 +173,15 @@ class Campaign {
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       const Setting& cell = matrix_[chosen[i]];
       ++runs_;
-      const bool good = judge(fmt::format("cell {} ({})", chosen[i], describe(cell)), again_cell(program_, options_, chosen[i]), cell, run_undisturbed(cell_training_, cell));
+      const bool good = judge(fmt::format("cell {} ({})", chosen[i], describe(cell)), again_cell(program_, options_, chosen[i]), cell,
+                              run_undisturbed(cell_training_, cell));
       std::string row = fmt::format("{} thread{}, {}", cell.threads, cell.threads == 1 ? " " : "s", cell.transport);
       for (const Choice& choice : cell.options)
         if (!choice.empty()) row += fmt::format(", {}", fmt::join(choice, " "));
       rows[row] += fmt::format(" {}{}", cell.agents * cell.workers - cell.fewer, good ? "" : " FAILED");
       if (::isatty(STDOUT_FILENO) != 0)
         fmt::print("\r\x1b[K{} of {}{}", i + 1, chosen.size(), i + 1 == chosen.size() ? "\n" : ""), std::fflush(stdout);
-      else if ((i + 1) % 20 == 0)
-        fmt::print("  {} of {}, {} failed\n", i + 1, chosen.size(), failed_.size());
+      else if ((i + 1) % 20 == 0) fmt::print("  {} of {}, {} failed\n", i + 1, chosen.size(), failed_.size());
     }
     for (const auto& [row, worlds] : rows) fmt::print("  {}: workers{}\n", row, worlds);
   }
@@ -190,7 +194,8 @@ class Campaign {
       const History history = draw(seed, dimensions_, history_training_.steps);
       ++runs_;
       const Ending ending = run_history(history_training_, history);
-      good += judge(fmt::format("seed {} ({})", seed, describe(history.setting)), again_history(program_, options_, seed), history.setting, ending);
+      good += judge(fmt::format("seed {} ({})", seed, describe(history.setting)), again_history(program_, options_, seed), history.setting,
+                    ending);
       std::string what;
       for (const auto& [kind, times_done] : ending.happened) {
         happened[kind] += times_done;
@@ -199,17 +204,20 @@ class Campaign {
       generations += ending.generations;
       unsaid += ending.state.empty() && ending.wrong.empty();
       times.emplace_back(ending.took, seed);
-      fmt::print("seed {}: {:.1f} s, {} generation{}: {}{}\n", seed, static_cast<double>(ending.took.count()) / 1000, ending.generations, ending.generations == 1 ? "" : "s", describe(history.setting), what);
+      fmt::print("seed {}: {:.1f} s, {} generation{}: {}{}\n", seed, static_cast<double>(ending.took.count()) / 1000, ending.generations,
+                 ending.generations == 1 ? "" : "s", describe(history.setting), what);
       if (options_.history) {
         for (const Event& event : history.events) fmt::print("  drawn: {}\n", describe(event));
         for (const std::string& line : ending.trace) fmt::print("  {}\n", line);
       }
     }
     std::sort(times.begin(), times.end());
-    fmt::print("{} histories, {} ended in the state{}; {} generations\n", times.size(), good, unsaid > 0 ? fmt::format(" ({} without saying so, their last word was killed)", unsaid) : "", generations);
+    fmt::print("{} histories, {} ended in the state{}; {} generations\n", times.size(), good,
+               unsaid > 0 ? fmt::format(" ({} without saying so, their last word was killed)", unsaid) : "", generations);
     for (const Kind kind : kinds) fmt::print("  {}: {}\n", to_string(kind), happened[kind]);
     fmt::print("  the longest:");
-    for (std::size_t i = times.size(); i-- > 0 && i + 5 >= times.size();) fmt::print(" {:.1f} s (seed {})", static_cast<double>(times[i].first.count()) / 1000, times[i].second);
+    for (std::size_t i = times.size(); i-- > 0 && i + 5 >= times.size();)
+      fmt::print(" {:.1f} s (seed {})", static_cast<double>(times[i].first.count()) / 1000, times[i].second);
     fmt::print("\n");
   }
 

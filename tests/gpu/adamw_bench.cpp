@@ -61,9 +61,8 @@ int main() {
   const Stream stream{{DeviceKind::cuda, 0}, nullptr};
   const AdamWStep step{.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .bias1 = 0.1f, .bias2 = 0.05f};
 
-  const double copy = gb_per_s(8, median_ms([&] {
-    ELRUN_CUDA_CHECK(cudaMemcpyAsync(m.data, g.data, elements * sizeof(float), cudaMemcpyDeviceToDevice));
-  }));
+  const double copy = gb_per_s(
+      8, median_ms([&] { ELRUN_CUDA_CHECK(cudaMemcpyAsync(m.data, g.data, elements * sizeof(float), cudaMemcpyDeviceToDevice)); }));
   const auto print = [&](const char* what, double rate) {
     std::printf("%s: %.0f GB/s median of %d (bound: copy %.0f GB/s; %.0f %%)\n", what, rate, repeats, copy, rate / copy * 100);
   };

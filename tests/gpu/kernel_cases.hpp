@@ -67,12 +67,17 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-inline constexpr AdamWStep known_step{.lr = 0.003f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f,
-                                      .bias1 = 0.271f, .bias2 = 0.142625f, .scale = 0.37f};
+inline constexpr AdamWStep known_step{.lr = 0.003f,
+                                      .beta1 = 0.9f,
+                                      .beta2 = 0.95f,
+                                      .epsilon = 1e-8f,
+                                      .weight_decay = 0.1f,
+                                      .bias1 = 0.271f,
+                                      .bias2 = 0.142625f,
+                                      .scale = 0.37f};
 
 inline AdamWState known_state() {
-  AdamWState s{values(1, known::count), values(2, known::count), values(3, known::count), values(4, known::count),
-               Halves(known::count)};
+  AdamWState s{values(1, known::count), values(2, known::count), values(3, known::count), values(4, known::count), Halves(known::count)};
   for (float& x : s.exp_avg_sq) x = x < 0 ? -x : x;
   return s;
 }
@@ -223,9 +228,7 @@ void check_same_bits(Left left, Right right, std::uint64_t seeds, std::size_t si
 /// The host's loops, for one instruction set.
 struct HostKernels {
   Isa isa = isa_of_this_machine();
-  void adamw(AdamWState& s, const AdamWStep& step) {
-    elrun::adamw(s.parameter, s.exp_avg, s.exp_avg_sq, s.gradient, step, s.rounded, isa);
-  }
+  void adamw(AdamWState& s, const AdamWStep& step) { elrun::adamw(s.parameter, s.exp_avg, s.exp_avg_sq, s.gradient, step, s.rounded, isa); }
   void momentum(AdamWState& s, const SgdStep& step) { sgd(s.parameter, s.exp_avg, s.gradient, step, s.rounded, isa); }
   void momentum(AdamWState& s, const LionStep& step) { lion(s.parameter, s.exp_avg, s.gradient, step, s.rounded, isa); }
   template <class Right>

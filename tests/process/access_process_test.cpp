@@ -103,7 +103,9 @@ TEST_CASE("with TLS each side shows a certificate of the same authority", "[acce
     stranger.ca_file = node.ca_file;
     CHECK_THAT(stage.try_with(stranger), Contains("certificate for localhost"));  // nor is it believed
   }
-  SECTION("a node whose certificate is over") { CHECK_THAT(stage.try_with(tls(authority.sign("late", {}, -60))), Contains("certificate for localhost")); }
+  SECTION("a node whose certificate is over") {
+    CHECK_THAT(stage.try_with(tls(authority.sign("late", {}, -60))), Contains("certificate for localhost"));
+  }
   SECTION("a node without TLS is told what to do, and so is the coordinator's log") {
     CHECK_THAT(stage.try_with({}), Contains("does it demand TLS"));
     CHECK_THAT(stage.said, Contains("connections without TLS"));
@@ -137,7 +139,8 @@ TEST_CASE("a connection that is reset, or gets no answer, is told as a port that
       peer.close();
     });
   const Access access = GENERATE(false, true) ? tls(authority.sign("node", {})) : Access{};
-  CHECK_THAT(stage.try_with(access), Contains("its port may be full of connections that never authenticate") && Contains(is_reset ? "reset by peer" : "no answer within 5 s") && !Contains("TLS"));
+  CHECK_THAT(stage.try_with(access), Contains("its port may be full of connections that never authenticate") &&
+                                         Contains(is_reset ? "reset by peer" : "no answer within 5 s") && !Contains("TLS"));
 }
 
 TEST_CASE("a coordinator takes up replaced certificates while it serves", "[access][grpc]") {
@@ -184,11 +187,17 @@ TEST_CASE("elrun and elrun store meet with certificates and a token, of which wo
   const std::string conf = "cacert=" + files.ca + ",cert=" + files.certificate + ",key=" + files.key;
   const auto agent = [&](std::map<std::string, std::string> environment, std::vector<std::string> mode) {
     environment.emplace("XDG_RUNTIME_DIR", directory.path());
-    std::vector<std::string> arguments{"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:" + port, "--rdzv_id", "job", "--rdzv_conf", "is_host=0,last_call_timeout=0.1,join_timeout=20," + conf, "--no_python", worker()};
+    std::vector<std::string> arguments{"--nnodes",        "1:2",
+                                       "--rdzv_backend",  "c10d",
+                                       "--rdzv_endpoint", "localhost:" + port,
+                                       "--rdzv_id",       "job",
+                                       "--rdzv_conf",     "is_host=0,last_call_timeout=0.1,join_timeout=20," + conf,
+                                       "--no_python",     worker()};
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     return Job::Setting{.arguments = std::move(arguments), .environment = std::move(environment)};
   };
-  Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", port, "--rdzv_conf", conf + ",token_file=" + directory.path() + "/token"}}};
+  Job store{
+      {.arguments = {"store", "--host", "127.0.0.1", "--port", port, "--rdzv_conf", conf + ",token_file=" + directory.path() + "/token"}}};
   REQUIRE(store.line("with TLS, with a token"));
 
   Job wrong{agent({{"ELRUN_RDZV_TOKEN", "another-token-that-nobody-guesses"}}, {"exit", "0", "0"})};
@@ -198,7 +207,8 @@ TEST_CASE("elrun and elrun store meet with certificates and a token, of which wo
   CHECK(without.wait() == 78);
   CHECK(without.says("this node has none"));
 
-  Job right{agent({{"ELRUN_RDZV_TOKEN", token}, {"PET_RDZV_CONF", "token=" + token}}, {"environment", "ELRUN_RDZV_TOKEN", "PET_RDZV_CONF", "RANK"})};
+  Job right{agent({{"ELRUN_RDZV_TOKEN", token}, {"PET_RDZV_CONF", "token=" + token}},
+                  {"environment", "ELRUN_RDZV_TOKEN", "PET_RDZV_CONF", "RANK"})};
   CHECK(right.wait() == 0);
   CHECK(right.says("ELRUN_RDZV_TOKEN=(unset) PET_RDZV_CONF=(unset) RANK=0"));
   CHECK(store.wait() == 0);
@@ -206,10 +216,12 @@ TEST_CASE("elrun and elrun store meet with certificates and a token, of which wo
 }
 
 TEST_CASE("access that cannot work is said before anything starts", "[access][process][grpc]") {
-  Job store{{.arguments = {"store", "--port", "0", "--rdzv_conf", "cacert=/no/such/ca"}, .environment = {{"ELRUN_RDZV_TOKEN_FILE", "/no/such/token"}}}};
+  Job store{{.arguments = {"store", "--port", "0", "--rdzv_conf", "cacert=/no/such/ca"},
+             .environment = {{"ELRUN_RDZV_TOKEN_FILE", "/no/such/token"}}}};
   CHECK(store.wait() == 78);
   for (const char* part : {"/no/such/ca", "cert and key are missing", "/no/such/token"}) CHECK(store.says(part));
-  Job agent{{.arguments = {"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:1", "--rdzv_conf", "key=/no/such/key", "--no_python", "/bin/true"}}};
+  Job agent{{.arguments = {"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:1", "--rdzv_conf", "key=/no/such/key",
+                           "--no_python", "/bin/true"}}};
   CHECK(agent.wait() == 78);
   CHECK(agent.says("/no/such/key"));
   // Of a single node, which meets nobody, it is no business.

@@ -120,7 +120,10 @@ TEST_CASE("a node is admitted within seconds beside thousands of connections tha
   SECTION("a frame of HTTP/2 at a time, from 40 addresses") { habit.first = preface + settings, habit.again = ping, habit.addresses = 40; }
   SECTION("a byte of a ClientHello at a time") { with_tls(), habit.again = client_hello(access), habit.again_bytes = 1; }
   // Fewer: each one is a signature for the coordinator, and 3,000 of them again and again are work for a processor of its own.
-  SECTION("a whole ClientHello, and then a byte at a time") { with_tls(), habit.connections = crowd_with_signatures, habit.first = client_hello(access), habit.again = std::string{"\x14\x03\x03\0\1\1\x17\x03\x03\x40\0", 11}, habit.again_bytes = 1; }
+  SECTION("a whole ClientHello, and then a byte at a time") {
+    with_tls(), habit.connections = crowd_with_signatures, habit.first = client_hello(access),
+                habit.again = std::string{"\x14\x03\x03\0\1\1\x17\x03\x03\x40\0", 11}, habit.again_bytes = 1;
+  }
   SECTION("silence, from three addresses") { habit.addresses = 3; }
 
   habit.port = free_port();
@@ -150,7 +153,8 @@ TEST_CASE("a node is admitted within seconds beside thousands of connections tha
     if (!admitted) break;
   }
   std::sort(took.begin(), took.end());
-  WARN("connections made: " << strangers.made() << ", ended: " << strangers.ended() << "; admitted after " << took.front() << " to " << took.back() << " s");
+  WARN("connections made: " << strangers.made() << ", ended: " << strangers.ended() << "; admitted after " << took.front() << " to "
+                            << took.back() << " s");
   CHECK_FALSE(a.has<Revoke>());
   CHECK(store.line("turned away: connections that were not admitted in time while others waited"));
   CHECK_THAT(store.output(), Contains(" of 512 places)"));

@@ -17,7 +17,9 @@ constexpr Wait patience{120000};
 
 class Held {
  public:
-  Held() : job_{{.arguments = {"--nproc_per_node", "4", "--max_restarts", "3", "--no_python", test_program_path("holding_worker"), folder_.path()}}} {}
+  Held()
+      : job_{{.arguments = {"--nproc_per_node", "4", "--max_restarts", "3", "--no_python", test_program_path("holding_worker"),
+                            folder_.path()}}} {}
   void go_on(const std::string& file) const { std::ofstream{folder_.path() + "/" + file}; }
   [[nodiscard]] bool until(const std::string& text) {
     INFO(job_.output());

@@ -110,7 +110,8 @@ TEST_CASE("etcd writes only for whom the guard holds", "[etcd]") {
   CHECK_FALSE(transact({.guard = "k", .created = Revision{created.value() + 1}, .writes = {{"k", "yours"}}}).written);
   // As in an etcd that was begun anew, where another coordinator's key has the revision that this one's had.
   CHECK_FALSE(transact({.guard = "k", .created = created, .lease = LeaseId{lease->id.value() + 1}, .writes = {{"k", "yours"}}}).written);
-  const EtcdOutcome again = transact({.guard = "k", .created = created, .lease = lease->id, .writes = {{"k", "still mine", lease->id}}, .reads = {"k"}});
+  const EtcdOutcome again =
+      transact({.guard = "k", .created = created, .lease = lease->id, .writes = {{"k", "still mine", lease->id}}, .reads = {"k"}});
   CHECK(again.written);
   CHECK(again.read[0]->value == "still mine");
   CHECK(again.read[0]->created == created);
@@ -137,7 +138,9 @@ TEST_CASE("one of three is elected, and the next one when it resigns", "[etcd]")
   std::list<Agent> agents;  // its links know where an agent is
   for (std::uint64_t seed = 0; seed < 3; ++seed) agents.emplace_back(Agent{stage, "agent"}).stand({stage.server()}, seed);
   const auto all_up = [&] { return std::all_of(agents.begin(), agents.end(), [](const Agent& a) { return a.up; }); };
-  const auto leaders = [&] { return std::count_if(agents.begin(), agents.end(), [](const Agent& a) { return a.link && a.link->coordinator() != nullptr; }); };
+  const auto leaders = [&] {
+    return std::count_if(agents.begin(), agents.end(), [](const Agent& a) { return a.link && a.link->coordinator() != nullptr; });
+  };
   REQUIRE(stage.until(all_up));
   CHECK(leaders() == 1);
   const auto leader = std::find_if(agents.begin(), agents.end(), [](const Agent& a) { return a.link->coordinator() != nullptr; });
@@ -210,9 +213,14 @@ struct Cluster {
   Cluster() { etcd.start(); }
 
   [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& workers, const std::vector<std::string>& mode) const {
-    std::vector<std::string> arguments{"--nnodes", nodes, "--nproc_per_node", workers, "--rdzv_backend", "etcd", "--rdzv_endpoint", etcd.endpoint(),
-                                       "--rdzv_id", "job", "--max_restarts", "5", "--rdzv_conf",
-                                       "lease_ttl=2,last_call_timeout=60,keep_alive_interval=0.3", "--no_python", worker()};
+    std::vector<std::string> arguments{"--nnodes",         nodes,
+                                       "--nproc_per_node", workers,
+                                       "--rdzv_backend",   "etcd",
+                                       "--rdzv_endpoint",  etcd.endpoint(),
+                                       "--rdzv_id",        "job",
+                                       "--max_restarts",   "5",
+                                       "--rdzv_conf",      "lease_ttl=2,last_call_timeout=60,keep_alive_interval=0.3",
+                                       "--no_python",      worker()};
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
   }
@@ -327,7 +335,8 @@ TEST_CASE("etcd is killed and started again: what runs goes on, what is new wait
   CHECK(d.line("generation=3"));
 }
 
-TEST_CASE("etcd loses its data together with the coordinator: the others meet all the same, above every generation that they know", "[etcd]") {
+TEST_CASE("etcd loses its data together with the coordinator: the others meet all the same, above every generation that they know",
+          "[etcd]") {
   if (without_etcd()) return;
   Cluster cluster;
   Job first{cluster.agent("2:3", "0", {"wait"})};

@@ -86,7 +86,8 @@ TEST_CASE("any number of workers, placement and death ends in one state", "[gold
   REQUIRE(bare.code == 0);
   REQUIRE(bare.state.size() == 16);
   for (const char* workers : {"1", "2", "3"}) {
-    const Ended ended = run("elrun", flat_under_elrun({"--nproc_per_node", workers}, {"--steps", "40", "--zero", *workers == '3' ? "1" : "0"}));
+    const Ended ended =
+        run("elrun", flat_under_elrun({"--nproc_per_node", workers}, {"--steps", "40", "--zero", *workers == '3' ? "1" : "0"}));
     INFO(workers << " workers\n" << tail(ended.output));
     CHECK(ended.code == 0);
     CHECK(ended.says("on " + std::string{workers} + " rank(s)"));

@@ -28,8 +28,11 @@ struct Cluster {
 
   /// `through`: where the agent finds etcd.
   [[nodiscard]] Job::Setting agent(const std::string& through, const std::string& workers, std::vector<std::string> program) const {
-    std::vector<std::string> arguments{"--nnodes", "2:4", "--nproc_per_node", workers, "--rdzv_backend", "etcd", "--rdzv_endpoint", through, "--rdzv_id", "job",
-                                       "--rdzv_conf", "lease_ttl=2,keep_alive_interval=0.3,last_call_timeout=3", "--no_python"};
+    std::vector<std::string> arguments{
+        "--nnodes",       "2:4",  "--nproc_per_node", workers,
+        "--rdzv_backend", "etcd", "--rdzv_endpoint",  through,
+        "--rdzv_id",      "job",  "--rdzv_conf",      "lease_ttl=2,keep_alive_interval=0.3,last_call_timeout=3",
+        "--no_python"};
     program.front() = test_program_path(program.front());
     arguments.insert(arguments.end(), program.begin(), program.end());
     return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
@@ -60,7 +63,9 @@ bool grows_by(const Job& newcomer, const std::vector<Job*>& jobs) {
   const auto name = said.find("node ") + 5;
   for (int i = 0; i < 300; ++i)
     for (Job* job : jobs)
-      if (const auto line = job->line("the world grows by", Wait{100}); line && line->find(said.substr(name, said.find(' ', name) - name)) != std::string::npos) return true;
+      if (const auto line = job->line("the world grows by", Wait{100});
+          line && line->find(said.substr(name, said.find(' ', name) - name)) != std::string::npos)
+        return true;
   return false;
 }
 
@@ -79,7 +84,8 @@ std::string undisturbed() {
 
 }  // namespace
 
-TEST_CASE("a coordinator is frozen, a peer dials it, another is elected: all train under that one, and the thawed node with them", "[etcd][golden]") {
+TEST_CASE("a coordinator is frozen, a peer dials it, another is elected: all train under that one, and the thawed node with them",
+          "[etcd][golden]") {
   if (without_etcd()) return;
   Cluster cluster;
   cluster.go_on("start");

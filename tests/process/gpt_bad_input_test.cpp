@@ -54,8 +54,7 @@ TEST_CASE("a missing or empty text is named, with what it must be", "[bad-input]
 
 TEST_CASE("all contradictions of the sample's options are named at once", "[bad-input]") {
   const Folder folder;
-  const Ended ended =
-      gpt({"--data", folder / "text", "--channels", "30", "--heads", "4", "--global-batch", "8", "--micro-batch", "3"});
+  const Ended ended = gpt({"--data", folder / "text", "--channels", "30", "--heads", "4", "--global-batch", "8", "--micro-batch", "3"});
   INFO(ended.output);
   CHECK(ended.code == 78);
   CHECK(ended.says("--channels"));
@@ -103,10 +102,8 @@ TEST_CASE("a full disk costs the save, not the job and not the checkpoint before
 TEST_CASE("a checkpoint of another model or another plan is refused with both sides", "[bad-input]") {
   const Folder folder;
   REQUIRE(gpt(with_checkpoints(folder, 8)).code == 0);
-  for (const auto& [option, was, is] : std::vector<std::array<std::string, 3>>{{"--seed", "7", "8"},
-                                                                               {"--micro-batch", "1", "2"},
-                                                                               {"--channels", "32", "64"},
-                                                                               {"--data", "", folder / "other"}}) {
+  for (const auto& [option, was, is] : std::vector<std::array<std::string, 3>>{
+           {"--seed", "7", "8"}, {"--micro-batch", "1", "2"}, {"--channels", "32", "64"}, {"--data", "", folder / "other"}}) {
     const Ended ended = gpt(with_checkpoints(folder, 16, {option, is}));
     INFO(option << "\n" << ended.output);
     CHECK(ended.code == 78);
@@ -126,8 +123,7 @@ TEST_CASE("a checkpoint of another model or another plan is refused with both si
   CHECK(right.code == 0);  // nothing was lost
 }
 
-TEST_CASE("a truncated or flipped shard is passed over for the checkpoint before, aloud, with the same state",
-          "[bad-input]") {
+TEST_CASE("a truncated or flipped shard is passed over for the checkpoint before, aloud, with the same state", "[bad-input]") {
   const Folder folder;
   const auto job = start("gpt", with_checkpoints(folder, 500));
   REQUIRE(until(*job, "step=14 "));
@@ -190,7 +186,8 @@ TEST_CASE("under elrun, too, a disk that is full at the end is told once", "[bad
     WARN("SKIPPED: mounting a small file system needs more rights than this user has");
     return;
   }
-  const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 4, {"--checkpoint", disk + "/ck", "--final-wait", "1"})));
+  const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "2"},
+                                               gpt_arguments(folder / "text", 4, {"--checkpoint", disk + "/ck", "--final-wait", "1"})));
   ::umount2(disk.c_str(), MNT_DETACH);
   INFO(ended.output);
   CHECK(ended.code == 78);
@@ -219,21 +216,19 @@ TEST_CASE("the launcher's contradictions are named, with the remedy", "[bad-inpu
   CHECK(range.says("3:2"));
 }
 
-TEST_CASE("an endpoint that nobody serves is tried until the join deadline, and elrun says for whom it waits",
-          "[bad-input]") {
+TEST_CASE("an endpoint that nobody serves is tried until the join deadline, and elrun says for whom it waits", "[bad-input]") {
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
-  const Ended ended = run("elrun", {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint,
-                                    "--rdzv_conf", "is_host=0,join_timeout=3", "--no_python", "/bin/true"});
+  const Ended ended = run("elrun", {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf",
+                                    "is_host=0,join_timeout=3", "--no_python", "/bin/true"});
   INFO(ended.output);
   CHECK(ended.code == 170);
   CHECK(ended.says(endpoint));
 }
 
-TEST_CASE("a node that waits for the others says how many are missing, and gives up at the join deadline",
-          "[bad-input]") {
+TEST_CASE("a node that waits for the others says how many are missing, and gives up at the join deadline", "[bad-input]") {
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
-  const Ended ended = run("elrun", {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint,
-                                    "--rdzv_conf", "join_timeout=3", "--no_python", "/bin/true"});
+  const Ended ended = run("elrun", {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf", "join_timeout=3",
+                                    "--no_python", "/bin/true"});
   INFO(ended.output);
   CHECK(ended.code == 170);
   CHECK(ended.says("1 of 2"));

@@ -66,9 +66,8 @@ TEST_CASE("every world size and placement under elrun ends in the state of a bar
     for (const char* zero : {"0", "1", "2", "3"}) {
       if (*zero > '1' && *workers != '3') continue;  // unit tests have the other worlds
       const char* threads = *zero == '0' ? "1" : "2";
-      const Ended ended =
-          run("elrun", under_elrun({"--nproc_per_node", workers}, gpt_arguments(folder / "text", 12, {"--zero", zero})),
-              {{"OMP_NUM_THREADS", threads}});
+      const Ended ended = run("elrun", under_elrun({"--nproc_per_node", workers}, gpt_arguments(folder / "text", 12, {"--zero", zero})),
+                              {{"OMP_NUM_THREADS", threads}});
       INFO(workers << " workers, zero " << zero << "\n" << ended.output);
       CHECK(ended.code == 0);
       CHECK(ended.says("world=" + std::string{workers} + " "));
@@ -107,8 +106,7 @@ TEST_CASE("any worker killed at any time, twice in one run: the same state", "[g
     const std::string workers = std::to_string(2 + rng.below(3)), zero = std::to_string(rng.below(4));
     const auto job = start(
         "elrun", under_elrun({"--nproc_per_node", workers, "--max_restarts", "5"},
-                             gpt_arguments(folder / "text", steps,
-                                           {"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"})));
+                             gpt_arguments(folder / "text", steps, {"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"})));
     unsigned killed = 0;
     for (const std::string& sign : {"step=" + std::to_string(1 + rng.below(180)) + " ", std::string{"generation=2"}}) {
       REQUIRE(until(*job, sign));
@@ -139,7 +137,8 @@ TEST_CASE("weights and gradients that peers read in place: workers killed while 
   for_all_seeds(3, [&](Rng& rng) {
     const Folder checkpoints;
     const std::string zero = std::to_string(rng.below(2));
-    const auto job = start("elrun", under_elrun({"--nproc_per_node", "3", "--max_restarts", "5"}, arguments({"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"})));
+    const auto job = start("elrun", under_elrun({"--nproc_per_node", "3", "--max_restarts", "5"},
+                                                arguments({"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"})));
     /// Between two generations nobody does.
     const auto somebody_reads = [&] {
       for (int look = 0; look < 500; ++look, listen(*job, Wait{5}))
@@ -164,7 +163,8 @@ TEST_CASE("weights and gradients that peers read in place: workers killed while 
   });
 }
 
-TEST_CASE("replicated state: the survivors of a kill keep their processes, and what they know to be decided is not done again", "[golden]") {
+TEST_CASE("replicated state: the survivors of a kill keep their processes, and what they know to be decided is not done again",
+          "[golden]") {
   const Folder folder;
   constexpr unsigned steps = 300;
   const std::string state = undisturbed(folder, steps);
@@ -215,7 +215,8 @@ TEST_CASE("state that every node has all of: a node's workers are killed, and no
   const std::string state = undisturbed(folder, steps);
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
   const auto agent = [&](const char* rank, const char* workers) {  // unequal nodes, no checkpoints
-    return start("elrun", under_elrun({"--nnodes", "2", "--nproc_per_node", workers, "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint},
+    return start("elrun", under_elrun({"--nnodes", "2", "--nproc_per_node", workers, "--node_rank", rank, "--rdzv_backend", "c10d",
+                                       "--rdzv_endpoint", endpoint},
                                       gpt_arguments(folder / "text", steps, {"--zero", "hybrid3"})));
   };
   const auto first = agent("0", "2"), second = agent("1", "1");
@@ -238,7 +239,8 @@ TEST_CASE("two workers whose connection breaks live on: the world is made again 
   const Folder folder;
   constexpr unsigned steps = 300;
   const std::string state = undisturbed(folder, steps);
-  const auto job = start("elrun", under_elrun({"--nproc_per_node", "3"}, gpt_arguments(folder / "text", steps)), {{"ELRUN_TRANSPORT", "tcp"}});
+  const auto job =
+      start("elrun", under_elrun({"--nproc_per_node", "3"}, gpt_arguments(folder / "text", steps)), {{"ELRUN_TRANSPORT", "tcp"}});
   REQUIRE(until(*job, "step=20 "));
   const auto before = job->children_named("gpt");
   REQUIRE(before.size() == 3);
@@ -274,18 +276,16 @@ TEST_CASE("a checkpoint of four workers continues under any number with the same
   const Folder folder;
   constexpr unsigned steps = 300;
   const std::string state = undisturbed(folder, steps);
-  const auto four = start(
-      "elrun", under_elrun({"--nproc_per_node", "4"},
-                           gpt_arguments(folder / "text", steps, {"--every", "30", "--checkpoint", folder / "ck"})));
+  const auto four = start("elrun", under_elrun({"--nproc_per_node", "4"},
+                                               gpt_arguments(folder / "text", steps, {"--every", "30", "--checkpoint", folder / "ck"})));
   REQUIRE(until(*four, "step=100 "));
   four->signal(SIGKILL);  // the whole job: its guard ends the workers
   CHECK(finish(*four).code == 137);
   for (const char* workers : {"1", "2", "3", "5"}) {
     const std::string copy = folder / (std::string{"ck"} + workers);
     std::filesystem::copy(folder / "ck", copy, std::filesystem::copy_options::recursive);
-    const Ended ended =
-        run("elrun", under_elrun({"--nproc_per_node", workers},
-                                 gpt_arguments(folder / "text", steps, {"--every", "100", "--checkpoint", copy})));
+    const Ended ended = run("elrun", under_elrun({"--nproc_per_node", workers},
+                                                 gpt_arguments(folder / "text", steps, {"--every", "100", "--checkpoint", copy})));
     INFO(workers << " workers\n" << tail(ended.output));
     CHECK(ended.code == 0);
     CHECK_FALSE(ended.says("step=1 "));
@@ -306,11 +306,9 @@ TEST_CASE("two agents, one killed with its workers: the other goes on to the sam
       store = start("elrun", {"store", "--host", "127.0.0.1", "--port", endpoint.substr(10)});
     }
     const auto agent = [&](const char* rank) {
-      return start(
-          "elrun",
-          under_elrun({"--nnodes", "1:2", "--nproc_per_node", "2", "--node_rank", rank, "--rdzv_backend", "c10d",
-                       "--rdzv_endpoint", endpoint, "--rdzv_conf", "last_call_timeout=20"},
-                      gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", checkpoints / "ck"})));
+      return start("elrun", under_elrun({"--nnodes", "1:2", "--nproc_per_node", "2", "--node_rank", rank, "--rdzv_backend", "c10d",
+                                         "--rdzv_endpoint", endpoint, "--rdzv_conf", "last_call_timeout=20"},
+                                        gpt_arguments(folder / "text", steps, {"--every", "20", "--checkpoint", checkpoints / "ck"})));
     };
     auto first = agent("0");
     auto second = agent("1");
@@ -376,7 +374,8 @@ TEST_CASE("a node that is asked to leave: the job saves a checkpoint first, and 
   constexpr unsigned steps = 1000;
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
   const auto agent = [&](const char* rank) {
-    return start("elrun", under_elrun({"--nnodes", "1:2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_conf", "last_call_timeout=20"},
+    return start("elrun", under_elrun({"--nnodes", "1:2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint,
+                                       "--rdzv_conf", "last_call_timeout=20"},
                                       gpt_arguments(folder / "text", steps, {"--every", "1000000", "--checkpoint", folder / "ck"})));
   };
   const auto stays = agent("0");

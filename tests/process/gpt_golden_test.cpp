@@ -21,8 +21,7 @@ TEST_CASE("a bare run ends in the golden state, whatever the placement and the t
   for (const char* zero : {"0", "1", "2", "3"})
     for (const char* threads : {"1", "2", "3"}) {
       if (*zero > '1' && *threads != '2') continue;
-      const Ended ended =
-          run("gpt", gpt_arguments(folder / "text", 12, {"--zero", zero}), {{"OMP_NUM_THREADS", threads}});
+      const Ended ended = run("gpt", gpt_arguments(folder / "text", 12, {"--zero", zero}), {{"OMP_NUM_THREADS", threads}});
       INFO("zero " << zero << ", " << threads << " threads\n" << ended.output);
       CHECK(ended.code == 0);
       CHECK(ended.state == golden);

@@ -134,7 +134,8 @@ TEST_CASE("the root is removed and every agent is new: the store of the job reme
   const std::string root = folder / "ck", port = std::to_string(free_port());
   const auto store = start("elrun", {"store", "--host", "127.0.0.1", "--port", port});
   const auto agent = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> options{"--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port, "--rdzv_conf", "is_host=0", "--rdzv_id", "lost"};
+    std::vector<std::string> options{"--nproc_per_node",  "2",           "--rdzv_backend", "c10d",      "--rdzv_endpoint",
+                                     "127.0.0.1:" + port, "--rdzv_conf", "is_host=0",      "--rdzv_id", "lost"};
     options.insert(options.end(), more.begin(), more.end());
     return start("elrun", under_elrun(options, training(folder, root)));
   };
@@ -170,7 +171,9 @@ TEST_CASE("every COMMIT removed: a fresh job stops with 78, begins anew when tol
   CHECK(after.state == anew.state);
 }
 
-TEST_CASE("the newest COMMIT removed: a fresh job stops with 78; given up by the environment of a bare program, it goes on from the one before", "[golden]") {
+TEST_CASE(
+    "the newest COMMIT removed: a fresh job stops with 78; given up by the environment of a bare program, it goes on from the one before",
+    "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";
   leave_checkpoints(folder, root);
@@ -189,7 +192,9 @@ TEST_CASE("the newest COMMIT removed: a fresh job stops with 78; given up by the
   CHECK(junk.says("ELRUN_BEGIN_ANEW=4x"));
 }
 
-TEST_CASE("the same step is lost twice: each loss has a name of its own, the message prints it, and the option of the first gives up nothing more", "[golden]") {
+TEST_CASE(
+    "the same step is lost twice: each loss has a name of its own, the message prints it, and the option of the first gives up nothing more",
+    "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck", result = undisturbed(folder);
   const auto lose_newest = [&] { fs::remove(root + "/ckpt/" + committed(root).back() + "/COMMIT"); };
@@ -204,7 +209,8 @@ TEST_CASE("the same step is lost twice: each loss has a name of its own, the mes
   std::vector<std::string> names;
   for (int loss = 0; loss < 2; ++loss) {
     lose_newest();
-    const Ended stopped = finish(*two_workers(folder, root, names.empty() ? std::vector<std::string>{} : std::vector<std::string>{"--begin_anew", names.back()}));
+    const Ended stopped = finish(
+        *two_workers(folder, root, names.empty() ? std::vector<std::string>{} : std::vector<std::string>{"--begin_anew", names.back()}));
     stopped_by(stopped, ".acknowledged");
     const std::string name = told(stopped);
     CHECK(name.starts_with("400@"));
@@ -239,7 +245,9 @@ TEST_CASE("fences removed from the root: a fresh job stops with 78, and goes on 
   CHECK(anew.state == undisturbed(folder));
 }
 
-TEST_CASE("the root is full at the final save: the job waits until somebody frees space, and ends with its checkpoint; a signal ends it at once", "[golden]") {
+TEST_CASE(
+    "the root is full at the final save: the job waits until somebody frees space, and ends with its checkpoint; a signal ends it at once",
+    "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";
   fs::create_directory(root);
@@ -257,7 +265,8 @@ TEST_CASE("the root is full at the final save: the job waits until somebody free
     for (int i = 0; i < 30; ++i) fill.write(chunk.data(), static_cast<std::streamsize>(chunk.size()));
     REQUIRE(fill.flush().good());
   }
-  const auto job = start("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 100, {"--every", "1000", "--checkpoint", root})));
+  const auto job = start(
+      "elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", 100, {"--every", "1000", "--checkpoint", root})));
   REQUIRE(until(*job, "try 2 of the final checkpoint failed"));
   const bool is_freed = GENERATE(true, false);
   if (is_freed) {

@@ -65,19 +65,22 @@ struct Agent {
   NodeLink::Handler handler() {
     return {.connected = [this] { join(running); },
             .disconnected = [this](const Failure& why) { down.push_back(why); },
-            .message = [this](const CoordinatorMessage& message) {
-              heard.push_back(message);
-              if (const auto* began = std::get_if<World>(&message)) last = began->generation, running = true;
-              if (std::holds_alternative<Revoke>(message)) {
-                running = false;
-                link->send(Acknowledge{last});
-                join(false);
-              }
-            },
+            .message =
+                [this](const CoordinatorMessage& message) {
+                  heard.push_back(message);
+                  if (const auto* began = std::get_if<World>(&message)) last = began->generation, running = true;
+                  if (std::holds_alternative<Revoke>(message)) {
+                    running = false;
+                    link->send(Acknowledge{last});
+                    join(false);
+                  }
+                },
             .took_leave = [this] { took_leave = true; }};
   }
   void connect() { link = connect_to_coordinator(world.loop, {"127.0.0.1", world.port}, world.timeouts, incarnation, handler()); }
-  void connect_to(const std::string& host) { link = connect_to_coordinator(world.loop, {host, world.port}, world.timeouts, incarnation, handler()); }
+  void connect_to(const std::string& host) {
+    link = connect_to_coordinator(world.loop, {host, world.port}, world.timeouts, incarnation, handler());
+  }
   void join(bool resuming) {
     Join message;
     message.who = {NodeId{name}, incarnation};

@@ -24,12 +24,15 @@ std::size_t times_said(const std::string& output, const std::string& text) {
 struct HoldingGdb {
   HoldingGdb() {
     const std::string gdb = folder.path() + "/gdb";
-    std::ofstream{gdb} << "#!/bin/sh\necho \"$@\" >>" << calls() << "\nexec /usr/bin/python3 " << source_path("tests/process/programs/holding_debugger.py") << " \"$@\"\n";
+    std::ofstream{gdb} << "#!/bin/sh\necho \"$@\" >>" << calls() << "\nexec /usr/bin/python3 "
+                       << source_path("tests/process/programs/holding_debugger.py") << " \"$@\"\n";
     fs::permissions(gdb, fs::perms::owner_all);
   }
   [[nodiscard]] std::string calls() const { return folder.path() + "/calls"; }
   [[nodiscard]] bool was_called() const { return fs::exists(calls()); }
-  [[nodiscard]] std::map<std::string, std::string> environment() const { return {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"TMPDIR", folder.path()}}; }
+  [[nodiscard]] std::map<std::string, std::string> environment() const {
+    return {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"TMPDIR", folder.path()}};
+  }
   TemporaryDirectory folder;
 };
 
@@ -44,7 +47,8 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
 
 TEST_CASE("a debugger that never lets go of hung workers ends with them, and holds up nobody", "[hang]") {
   const HoldingGdb gdb;
-  Job job{{.arguments = with(by_output, {"--nproc_per_node", "2", "--no_python", "/bin/sh", "-c", "while :; do sleep 1; done"}), .environment = gdb.environment()}};
+  Job job{{.arguments = with(by_output, {"--nproc_per_node", "2", "--no_python", "/bin/sh", "-c", "while :; do sleep 1; done"}),
+           .environment = gdb.environment()}};
   REQUIRE(job.line("this is a hang", patience));
   const auto began = std::chrono::steady_clock::now();
   CHECK(job.wait(patience) == 174);
@@ -60,7 +64,8 @@ TEST_CASE("a tool that floods its output is cut off, and eight workers end as so
   const TemporaryDirectory folder;
   std::ofstream{folder.path() + "/gdb"} << "#!/bin/sh\nexec yes\n";
   fs::permissions(folder.path() + "/gdb", fs::perms::owner_all);
-  Job job{{.arguments = with(by_output, {"--nproc_per_node", "8", "--no_python", "/bin/sleep", "1000"}), .environment = {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"XDG_RUNTIME_DIR", folder.path()}, {"TMPDIR", folder.path()}}}};
+  Job job{{.arguments = with(by_output, {"--nproc_per_node", "8", "--no_python", "/bin/sleep", "1000"}),
+           .environment = {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"XDG_RUNTIME_DIR", folder.path()}, {"TMPDIR", folder.path()}}}};
   REQUIRE(job.line("this is a hang", patience));
   const auto began = std::chrono::steady_clock::now();
   CHECK(job.wait(patience) == 174);
@@ -79,7 +84,9 @@ TEST_CASE("Python tells its own stacks, and no debugger stops it before that", "
     CHECK(job.says("timeit.py"));
   }
   SECTION("while it is stopped") {
-    Job job{{.arguments = with(by_output, {"-m", "timeit", "-n", "1", "-r", "1", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"}), .environment = gdb.environment()}};
+    Job job{
+        {.arguments = with(by_output, {"-m", "timeit", "-n", "1", "-r", "1", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"}),
+         .environment = gdb.environment()}};
     CHECK(job.wait(patience) == 174);
     CHECK(job.says("most recent call first"));
   }
@@ -89,12 +96,15 @@ TEST_CASE("Python tells its own stacks, and no debugger stops it before that", "
 TEST_CASE("a dead worker that a person's debugger holds is told, with the debugger, and its end is known when that lets go", "[hang]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";
-  Job job{{.arguments = {"--no_python", "/bin/sh", "-c", "echo $$$$ >" + file + ".new; mv " + file + ".new " + file + "; echo started; exec sleep 1000"}}};
+  Job job{{.arguments = {"--no_python", "/bin/sh", "-c",
+                         "echo $$$$ >" + file + ".new; mv " + file + ".new " + file + "; echo started; exec sleep 1000"}}};
   REQUIRE(job.line("started", patience));
   pid_t worker = 0;
   std::ifstream{file} >> worker;
   REQUIRE(worker > 1);
-  auto debugger = std::make_unique<Job>(Job::Setting{.arguments = {source_path("tests/process/programs/holding_debugger.py"), "-p", std::to_string(worker)}, .program = "/usr/bin/python3"});
+  auto debugger = std::make_unique<Job>(
+      Job::Setting{.arguments = {source_path("tests/process/programs/holding_debugger.py"), "-p", std::to_string(worker)},
+                   .program = "/usr/bin/python3"});
   const auto attached = debugger->line("attach: ", patience);
   REQUIRE(attached);
   if (attached->find("refused") != std::string::npos) {
@@ -113,7 +123,8 @@ TEST_CASE("a real debugger shows the stack of a program that hangs", "[hang]") {
     return;
   }
   const TemporaryDirectory folder;
-  Job job{{.arguments = with(by_output, {"--no_python", "/bin/sleep", "1000"}), .environment = {{"PATH", "/usr/bin:/bin"}, {"TMPDIR", folder.path()}}}};
+  Job job{{.arguments = with(by_output, {"--no_python", "/bin/sleep", "1000"}),
+           .environment = {{"PATH", "/usr/bin:/bin"}, {"TMPDIR", folder.path()}}}};
   CHECK(job.wait(patience) == 174);
   INFO(job.output());
   CHECK((job.says("nanosleep") || job.says("was not done after")));

@@ -41,7 +41,6 @@ constexpr bool resident_tells = true;
 constexpr bool resident_tells = true;
 #endif
 
-
 constexpr Duration patience = 60s;  // only a failing test waits for so long
 
 const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -59,7 +58,8 @@ const std::string settings = frame(4, 0, 0, "");
 // The headers of a stream to the rendezvous, spelled out: no table, no compression.
 std::string headers(std::uint32_t stream) {
   std::string block;
-  const std::pair<const char*, const char*> fields[] = {{":method", "POST"}, {":scheme", "http"}, {":path", "/elrun.wire.Rendezvous/Node"}, {":authority", "x"}, {"te", "trailers"}, {"content-type", "application/grpc"}};
+  const std::pair<const char*, const char*> fields[] = {{":method", "POST"}, {":scheme", "http"}, {":path", "/elrun.wire.Rendezvous/Node"},
+                                                        {":authority", "x"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
   const auto put = [&](std::string_view text) { block.append(1, static_cast<char>(text.size())).append(text); };
   for (const auto& [name, value] : fields) {
     block += '\0';
@@ -77,7 +77,8 @@ struct Stranger {
     to.sin_family = AF_INET;
     to.sin_port = htons(port);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) throw std::system_error{errno, std::system_category(), "connect"};
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
+      throw std::system_error{errno, std::system_category(), "connect"};
     ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
   }
   Stranger& say(const std::string& text) {
@@ -169,7 +170,8 @@ std::vector<std::string> with(std::vector<std::string> arguments, const std::vec
 struct Store {
   std::uint16_t port = free_port();
   Job job;
-  explicit Store(const std::vector<std::string>& more = {}) : job{{.arguments = with({"store", "--host", "127.0.0.1", "--port", std::to_string(port)}, more)}} {
+  explicit Store(const std::vector<std::string>& more = {})
+      : job{{.arguments = with({"store", "--host", "127.0.0.1", "--port", std::to_string(port)}, more)}} {
     REQUIRE(job.line("serving the rendezvous"));
   }
 };
@@ -181,8 +183,10 @@ TEST_CASE("the first bytes of a connection say what it is", "[hardening]") {
   CHECK(words(preface) == FirstWords::http2);
   CHECK(words("\x16\x03\x01\x02") == FirstWords::tls);
   CHECK(words("\x16") == FirstWords::unfinished);
-  for (std::size_t size = 1; size < preface.size(); ++size) CHECK(words(std::string_view{preface}.substr(0, size)) == FirstWords::unfinished);
-  for (const char* other : {"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n", "\x16\x02", "\x80", "SSH-2.0-x"}) CHECK(words(other) == FirstWords::other);
+  for (std::size_t size = 1; size < preface.size(); ++size)
+    CHECK(words(std::string_view{preface}.substr(0, size)) == FirstWords::unfinished);
+  for (const char* other : {"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n", "\x16\x02", "\x80", "SSH-2.0-x"})
+    CHECK(words(other) == FirstWords::other);
   for_all_seeds(500, [&](Rng& rng) {
     std::string text = preface;
     text[rng.below(text.size())] ^= static_cast<char>(1u << rng.below(8));
@@ -293,7 +297,8 @@ TEST_CASE("behind the door every step has its time, and a length is judged befor
     CHECK(stage.until([&] { return stranger.is_shown_out(); }));
   }
   std::vector<std::unique_ptr<Stranger>> crowd;
-  for (int i = 0; i < 200; ++i) crowd.push_back(std::make_unique<Stranger>(port)), crowd.back()->say(habits[static_cast<std::size_t>(i) % std::size(habits)].second);
+  for (int i = 0; i < 200; ++i)
+    crowd.push_back(std::make_unique<Stranger>(port)), crowd.back()->say(habits[static_cast<std::size_t>(i) % std::size(habits)].second);
   Node c{stage, "c"};
   c.connect(port);
   CHECK(stage.until([&] { return c.count<Waiting>() == 1; }));
@@ -328,7 +333,8 @@ TEST_CASE("what connections send before somebody is let in is counted, and so ar
   // Small headers in frames that never end: gRPC keeps each. Or a handshake, for as long as it is read.
   std::string small;
   for (int i = 0; i < 3000; ++i) small += std::string{"\0\x01x\x01y", 5};
-  const std::string begin = tls ? std::string{"\x16\x03\x01\x40\0\x01\0\x40\0\x03\x03", 11} + std::string(16373, 'x') : preface + settings + frame(1, 0, 1, small.substr(0, 5));
+  const std::string begin = tls ? std::string{"\x16\x03\x01\x40\0\x01\0\x40\0\x03\x03", 11} + std::string(16373, 'x')
+                                : preface + settings + frame(1, 0, 1, small.substr(0, 5));
   const std::string again = tls ? std::string{"\x16\x03\x01\x40\0", 5} + std::string(16384, 'x') : frame(9, 0, 1, small);
   std::uint64_t peak = 0, sent = 0;
   for (int i = 0; i < 16; ++i) {
@@ -341,7 +347,8 @@ TEST_CASE("what connections send before somebody is let in is counted, and so ar
       if (::poll(&room, 1, 20'000) <= 0 || (room.revents & (POLLERR | POLLHUP)) != 0) break;
       const ssize_t more_bytes = ::send(stranger.socket.get(), again.data(), again.size(), MSG_NOSIGNAL);
       if (more_bytes < 0 && errno != EAGAIN) break;
-      bytes += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0)), sent += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0));
+      bytes += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0)),
+          sent += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0));
     }
     CHECK(stage.until([&] { return stranger.is_shown_out(); }));
     peak = std::max(peak, resident_kib(store.job.pid()));
@@ -385,7 +392,8 @@ TEST_CASE("connections that each send less than they may cannot fill the memory 
     peak = std::max(peak, resident_kib(store.job.pid()));
   }
   // What is parsed last is seen last: gRPC's threads take turns.
-  for (const auto end = std::chrono::steady_clock::now() + 1s; std::chrono::steady_clock::now() < end;) peak = std::max(peak, resident_kib(store.job.pid()));
+  for (const auto end = std::chrono::steady_clock::now() + 1s; std::chrono::steady_clock::now() < end;)
+    peak = std::max(peak, resident_kib(store.job.pid()));
   INFO("resident: " << resident_before << " KiB before, at most " << peak);
   if (resident_tells) CHECK(peak < resident_before + 96 * 1024);
   CHECK(store.job.line("turned away: connections that sent the most of more than 4 MiB before they were let in"));

@@ -40,12 +40,16 @@ const std::vector<std::string> two{"--nproc_per_node", "2"};
 struct Cluster {
   std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
   /// `rank` orders them: the first one prints.
-  [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& rank, const std::vector<std::string>& program, const std::string& conf = "last_call_timeout=1") const {
-    std::vector<std::string> arguments{"--nnodes", nodes, "--node_rank", rank, "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--rdzv_conf", conf, "--no_python"};
+  [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& rank, const std::vector<std::string>& program,
+                                   const std::string& conf = "last_call_timeout=1") const {
+    std::vector<std::string> arguments{"--nnodes",       nodes,  "--node_rank",     rank,     "--nproc_per_node", "1",
+                                       "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id",        "job",
+                                       "--rdzv_conf",    conf,   "--no_python"};
     arguments.insert(arguments.end(), program.begin(), program.end());
     return {.arguments = std::move(arguments)};
   }
-  [[nodiscard]] Job::Setting training(const std::string& nodes, const std::string& rank, const std::string& steps, const std::string& checkpoints = "") const {
+  [[nodiscard]] Job::Setting training(const std::string& nodes, const std::string& rank, const std::string& steps,
+                                      const std::string& checkpoints = "") const {
     return agent(nodes, rank, {worker(), steps, "train", "0", checkpoints});
   }
 };
@@ -118,7 +122,8 @@ TEST_CASE("a node whose program cannot start is excluded, and the others go on",
   REQUIRE(a.line("serving the rendezvous"));
   Job b{cluster.training("1:3", "1", "600")};
   REQUIRE(a.line("world=2"));
-  const std::string program = GENERATE(std::string{"exit 127"}, std::string{"exit 1"}, std::string{"kill -SEGV $$"}, std::string{"exit 78"});
+  const std::string program =
+      GENERATE(std::string{"exit 127"}, std::string{"exit 1"}, std::string{"kill -SEGV $$"}, std::string{"exit 78"});
   Job bad{cluster.agent("1:3", "2", {"/bin/sh", "-c", program})};
   CHECK(bad.line("excluded: its workers failed"));
   const Ended ended = finish(a);
@@ -158,13 +163,15 @@ TEST_CASE("an agent that is started again and again does not use up the restarts
   Job bad{cluster.agent("1:3", "2", {worker(), "600", "die"})};
   CHECK(bad.line("excluded: its workers failed 3 times in a row"));
   INFO(bad.output());
-  CHECK(bad.output().find(") ended by exit code 3 in generation") == bad.output().rfind(") ended by exit code 3 in generation"));  // once by itself
+  CHECK(bad.output().find(") ended by exit code 3 in generation") ==
+        bad.output().rfind(") ended by exit code 3 in generation"));  // once by itself
   CHECK(a.wait() == 0);
   CHECK(bad.wait() == 0);
   CHECK(a.says("done step=600 "));
 }
 
-TEST_CASE("a node whose program hangs at its start holds the others up for a bounded time, and they learn who it is", "[job_end][process][grpc]") {
+TEST_CASE("a node whose program hangs at its start holds the others up for a bounded time, and they learn who it is",
+          "[job_end][process][grpc]") {
   Cluster cluster;
   SECTION("without --hang_timeout they go on without it") {
     const std::string conf = "last_call_timeout=1,start_timeout=4";

@@ -21,8 +21,7 @@ std::string worker() { return test_program_path("launcher_worker"); }
 
 // A launcher whose private directory is one of the test's: what it leaves behind can be seen.
 struct Node {
-  explicit Node(std::vector<std::string> options, std::vector<std::string> mode,
-                std::map<std::string, std::string> environment = {})
+  explicit Node(std::vector<std::string> options, std::vector<std::string> mode, std::map<std::string, std::string> environment = {})
       : job{setting(std::move(options), std::move(mode), std::move(environment))} {}
   Job::Setting setting(std::vector<std::string> arguments, std::vector<std::string> mode,
                        std::map<std::string, std::string> environment) const {
@@ -39,8 +38,8 @@ struct Node {
 
 TEST_CASE("workers find their place in the environment", "[launcher][process]") {
   Node node{{"--nproc_per_node", "2", "--rdzv_id", "job"},
-            {"environment", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID",
-             "OMP_NUM_THREADS", "MINE", "RANK_${local_rank}"},
+            {"environment", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS", "MINE",
+             "RANK_${local_rank}"},
             {{"MINE", "kept"}}};
   CHECK(node.job.wait() == 0);
   CHECK(
@@ -50,8 +49,7 @@ TEST_CASE("workers find their place in the environment", "[launcher][process]") 
   CHECK(node.directory.names().empty());
 }
 
-TEST_CASE("the workers' own store has a fresh port in each generation, or the one that was asked for",
-          "[launcher][process]") {
+TEST_CASE("the workers' own store has a fresh port in each generation, or the one that was asked for", "[launcher][process]") {
   const auto ports = [](std::vector<std::string> options) {
     options.insert(options.end(), {"--nproc_per_node", "2", "--max_restarts", "1"});
     Node node{std::move(options), {"job", "die_once"}};
@@ -96,8 +94,7 @@ TEST_CASE("a file that is no program of this machine is told as such", "[launche
   CHECK(job.says(path));
 }
 
-TEST_CASE("a worker that dies is answered by a restart of all, as often as --max_restarts says",
-          "[launcher][process]") {
+TEST_CASE("a worker that dies is answered by a restart of all, as often as --max_restarts says", "[launcher][process]") {
   SECTION("once") {
     Node node{{"--nproc_per_node", "3", "--max_restarts", "1"}, {"die_once", "1"}};
     CHECK(node.job.wait() == 0);
@@ -226,8 +223,7 @@ TEST_CASE("programs that use libelrun's session", "[launcher][process]") {
 }
 
 TEST_CASE("an inherited ignored SIGCHLD does not hide the workers' ends", "[launcher][process]") {
-  Job job{{.arguments = {"-c", "trap '' CHLD; exec " + program_path("elrun") + " --no_python " +
-                                   worker() + " exit 0 7"},
+  Job job{{.arguments = {"-c", "trap '' CHLD; exec " + program_path("elrun") + " --no_python " + worker() + " exit 0 7"},
            .program = "/bin/sh"}};
   CHECK(job.wait() == 7);
 }
@@ -265,13 +261,15 @@ TEST_CASE("files that take no more do not hold up the workers, and are told once
   SECTION("the workers' files: what does not fit is on the console") {
     TemporaryDirectory logs;
     // A limit of 8 blocks per file, for every process: workers write into elrun's pipe. Each of 4 streams is longer.
-    const std::string lines = "i=0; while [ $i -lt 300 ]; do echo out of $RANK, line $i................; echo err of $RANK, line $i................ >&2; i=$((i+1)); done";
-    Job job{{.arguments = {"-c", "ulimit -f 8; trap '' XFSZ; exec " + elrun + " --nproc_per_node 2 --tee 3 --log_dir " + logs.path() + " --event-log " + logs.path() +
-                                     "/events --no_python /bin/sh -c '" + lines + "'"},
+    const std::string lines =
+        "i=0; while [ $i -lt 300 ]; do echo out of $RANK, line $i................; echo err of $RANK, line $i................ >&2; i=$((i+1)); done";
+    Job job{{.arguments = {"-c", "ulimit -f 8; trap '' XFSZ; exec " + elrun + " --nproc_per_node 2 --tee 3 --log_dir " + logs.path() +
+                                     " --event-log " + logs.path() + "/events --no_python /bin/sh -c '" + lines + "'"},
              .program = "/bin/sh"}};
     CHECK(job.wait() == 0);
     INFO(job.output());
-    for (const char* stream : {"out of 0, line ", "out of 1, line ", "err of 0, line ", "err of 1, line "}) CHECK(times(job.output(), stream) == 300);
+    for (const char* stream : {"out of 0, line ", "out of 1, line ", "err of 0, line ", "err of 1, line "})
+      CHECK(times(job.output(), stream) == 300);
     CHECK(times(job.output(), "is only shown") == 1);
     CHECK(job.says("write " + logs.path()));
   }

@@ -16,8 +16,7 @@ struct Cluster {
   TemporaryDirectory directory;
   std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
 
-  [[nodiscard]] Job::Setting agent(const std::string& nodes, std::vector<std::string> mode,
-                                   std::vector<std::string> more = {}) const {
+  [[nodiscard]] Job::Setting agent(const std::string& nodes, std::vector<std::string> mode, std::vector<std::string> more = {}) const {
     std::vector<std::string> arguments{"--nnodes",        nodes,    "--nproc_per_node", "2",  "--rdzv_backend", "c10d",
                                        "--rdzv_endpoint", endpoint, "--rdzv_id",        "job"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -27,8 +26,7 @@ struct Cluster {
   }
 };
 
-const std::vector<std::string> elastic{"--rdzv_conf",
-                                       "last_call_timeout=60"};  // the test waits for two, however slow the machine
+const std::vector<std::string> elastic{"--rdzv_conf", "last_call_timeout=60"};  // the test waits for two, however slow the machine
 
 }  // namespace
 
@@ -41,9 +39,7 @@ TEST_CASE("two agents make one world", "[launcher][process][grpc]") {
   const std::string all = a.output() + b.output();
   for (const char* rank : {"rank 0:", "rank 1:", "rank 2:", "rank 3:"})
     CHECK(all.find(std::string{rank} + " WORLD_SIZE=4 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1") != std::string::npos);
-  const auto port = [](const std::string& text) {
-    return number_after(text.substr(text.find("MASTER_ADDR")), "MASTER_PORT");
-  };
+  const auto port = [](const std::string& text) { return number_after(text.substr(text.find("MASTER_ADDR")), "MASTER_PORT"); };
   CHECK(port(a.output()) == port(b.output()));
   CHECK(port(a.output()) > 0);
   CHECK(cluster.directory.names().empty());
@@ -73,11 +69,13 @@ TEST_CASE("who may serve the rendezvous takes all descriptors it can have; its w
           "[launcher][process][grpc]") {
   Cluster cluster;
   const auto agent = [&](const std::string& limits, const std::string& nodes) {
-    return Job::Setting{.arguments = {"-c", limits + " && exec \"$ELRUN\" --nnodes " + nodes + " --rdzv_backend c10d --rdzv_id job --rdzv_endpoint " + cluster.endpoint +
-                                                " --rdzv_conf last_call_timeout=0.1 --no_python /bin/sh -c '"
-                                                "echo a worker has $(ulimit -Sn); set -- $(grep \"open files\" /proc/$PPID/limits); echo elrun has $4'"},
-                        .environment = {{"XDG_RUNTIME_DIR", cluster.directory.path()}, {"ELRUN", program_path("elrun")}},
-                        .program = "/bin/sh"};
+    return Job::Setting{
+        .arguments = {"-c", limits + " && exec \"$ELRUN\" --nnodes " + nodes + " --rdzv_backend c10d --rdzv_id job --rdzv_endpoint " +
+                                cluster.endpoint +
+                                " --rdzv_conf last_call_timeout=0.1 --no_python /bin/sh -c '"
+                                "echo a worker has $(ulimit -Sn); set -- $(grep \"open files\" /proc/$PPID/limits); echo elrun has $4'"},
+        .environment = {{"XDG_RUNTIME_DIR", cluster.directory.path()}, {"ELRUN", program_path("elrun")}},
+        .program = "/bin/sh"};
   };
   Job few{agent("ulimit -n 1000 && ulimit -Sn 256", "1:1000")};
   CHECK(few.wait() == 0);
@@ -108,8 +106,7 @@ TEST_CASE("a node that is killed leaves no worker, and the other goes on alone",
   CHECK(cluster.directory.names().empty());
 }
 
-TEST_CASE("the host of the rendezvous is killed: another agent of the machine takes over",
-          "[launcher][process][grpc]") {
+TEST_CASE("the host of the rendezvous is killed: another agent of the machine takes over", "[launcher][process][grpc]") {
   Cluster cluster;
   Job a{cluster.agent("1:2", {"until_world", "2"}, {"--rdzv_conf", "last_call_timeout=3"})};
   REQUIRE(a.line("serving the rendezvous"));
@@ -193,7 +190,8 @@ TEST_CASE("the node that coordinates tells the whole job's story, also without a
   REQUIRE(coordinator.line("serving", 60s));
   Job a{cluster.agent("3", {"job", "die_once"}, {"--max_restarts", "1"})};
   Job b{cluster.agent("3", {"job", "die_once"}, {"--max_restarts", "1"})};
-  for (const char* told : {"joined", "joined", "begins: 2 nodes, 4 workers", "step 1 is decided", "SIGKILL", "begins: 2 nodes, 4 workers", "step 1 is decided", "the job is done"}) {
+  for (const char* told : {"joined", "joined", "begins: 2 nodes, 4 workers", "step 1 is decided", "SIGKILL", "begins: 2 nodes, 4 workers",
+                           "step 1 is decided", "the job is done"}) {
     INFO(told << " after\n" << coordinator.output());
     REQUIRE(coordinator.line(told, 60s));
   }

@@ -1,9 +1,9 @@
 // Nobody is left behind: what workers start, what signals hit, and storms of them. Real processes, real signals.
 #include <sys/wait.h>
 
-#include <csignal>
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -77,11 +77,14 @@ std::string random_script(Rng& rng) {
 void storm(Rng& rng) {
   const std::string name = "ELRUN_TEST_STORM", value = std::to_string(::getpid()) + "." + std::to_string(rng.below(1'000'000'000));
   const std::string mark = name + "=" + value;
-  std::vector<std::string> options{"--nproc_per_node", std::to_string(1 + rng.below(3)), "--max_restarts", "2", "--shutdown_timeout", "0.5"};
+  std::vector<std::string> options{
+      "--nproc_per_node", std::to_string(1 + rng.below(3)), "--max_restarts", "2", "--shutdown_timeout", "0.5"};
   const std::size_t nodes = 1 + rng.below(2);
   if (nodes == 2)
-    options.insert(options.end(), {"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + std::to_string(free_port()), "--rdzv_conf",
-                                   "join_timeout=5,last_call_timeout=0.2,coordinator_grace=3,keep_alive_interval=0.2,keep_alive_max_attempt=3"});
+    options.insert(
+        options.end(),
+        {"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + std::to_string(free_port()), "--rdzv_conf",
+         "join_timeout=5,last_call_timeout=0.2,coordinator_grace=3,keep_alive_interval=0.2,keep_alive_max_attempt=3"});
   std::vector<std::unique_ptr<Job>> agents;
   for (std::size_t i = 0; i < nodes; ++i)
     agents.push_back(std::make_unique<Job>(Job::Setting{.arguments = shell(options, random_script(rng)), .environment = {{name, value}}}));
@@ -102,18 +105,14 @@ void storm(Rng& rng) {
         ::kill(target, SIGSTOP);
         stopped.emplace_back(&agent, target);
         break;
-      default:
-        go_on(nullptr);
-        stopped.clear();
+      default: go_on(nullptr); stopped.clear();
     }
   }
   // An agent that is asked to end sees to its workers, stopped ones too. One that is not waits for them, however long.
   for (const auto& agent : agents) {
     agent->signal(SIGCONT);
-    if (rng.below(2) == 0)
-      agent->signal(SIGTERM);
-    else
-      go_on(agent.get());
+    if (rng.below(2) == 0) agent->signal(SIGTERM);
+    else go_on(agent.get());
   }
   for (const auto& agent : agents) {
     const int code = agent->wait(agent_ends_within);
@@ -139,10 +138,16 @@ TEST_CASE("what a failed worker started is gone before the next attempt, whateve
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";
   // The second attempt looks for what the first one left: a process of a session of its own, and its child.
-  Job job{{.arguments = shell({"--max_restarts", "1"}, "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then"
-                                                       "  setsid sh -c 'sleep 1000 & echo $! > " + file + ".new; mv " + file + ".new " + file + "; wait' &"
-                                                       "  while [ ! -e " + file + " ]; do sleep 0.01; done; exit 3;"
-                                                       "fi; kill -0 $(cat " + file + ") && exit 7; exit 0")}};
+  Job job{{.arguments = shell({"--max_restarts", "1"},
+                              "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then"
+                              "  setsid sh -c 'sleep 1000 & echo $! > " +
+                                  file + ".new; mv " + file + ".new " + file +
+                                  "; wait' &"
+                                  "  while [ ! -e " +
+                                  file +
+                                  " ]; do sleep 0.01; done; exit 3;"
+                                  "fi; kill -0 $(cat " +
+                                  file + ") && exit 7; exit 0")}};
   CHECK(job.wait(patience) == 0);
   CHECK(job.says("ended what workers had left behind"));
 }
@@ -164,7 +169,9 @@ TEST_CASE("an agent that is killed the moment its directory is there leaves none
 TEST_CASE("what was there before elrun is not its workers': a helper of the container's entry point stays", "[lifecycle]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";
-  Job job{{.arguments = {"-c", "sleep 1000 >/dev/null 2>&1 & echo $! > " + file + "; exec " + program_path("elrun") + " --max_restarts 1 --no_python /bin/false"}, .program = "/bin/sh"}};
+  Job job{{.arguments = {"-c", "sleep 1000 >/dev/null 2>&1 & echo $! > " + file + "; exec " + program_path("elrun") +
+                                   " --max_restarts 1 --no_python /bin/false"},
+           .program = "/bin/sh"}};
   CHECK(job.wait(patience) == 1);
   CHECK(::kill(pid_in(file), SIGKILL) == 0);
 }
@@ -173,17 +180,23 @@ TEST_CASE("a reader that is slow gets the report of a failure, and a signal mean
   const TemporaryDirectory here;
   const std::string in = here.path() + "/", elrun = program_path("elrun");
   // `$$$$` is `$$` when elrun has read it: the worker's own number.
-  const std::string fails = " --no_python /bin/sh -c 'echo $$$$ > " + in + "pid.new; mv " + in + "pid.new " + in + "pid; yes a-line-of-the-last-words | head -c 300000 >&2; exit 5'";
+  const std::string fails = " --no_python /bin/sh -c 'echo $$$$ > " + in + "pid.new; mv " + in + "pid.new " + in +
+                            "pid; yes a-line-of-the-last-words | head -c 300000 >&2; exit 5'";
   SECTION("slow") {
-    Job job{{.arguments = {"-c", elrun + fails + " 2>&1 | { while dd bs=4096 count=1 status=none | grep -a .; do sleep 0.01; done; true; }"}, .program = "/bin/sh"}};
+    Job job{
+        {.arguments = {"-c", elrun + fails + " 2>&1 | { while dd bs=4096 count=1 status=none | grep -a .; do sleep 0.01; done; true; }"},
+         .program = "/bin/sh"}};
     CHECK(job.wait(patience) == 0);
     CHECK(job.says("/bin/sh FAILED"));
     CHECK(job.says("exitcode  : 5"));
   }
   SECTION("asked to end while its output waits to be read") {
     // The worker was collected, so only its words are left; nobody reads them before elrun has ended.
-    const std::string asks = "while [ ! -e " + in + "pid ]; do sleep 0.05; done; while kill -0 $(cat " + in + "pid) 2>/dev/null; do sleep 0.05; done; kill -TERM $elrun; wait $elrun; echo $? > " + in + "code";
-    Job job{{.arguments = {"-c", "{ " + elrun + fails + " 2>&1 & elrun=$!; " + asks + "; } | { while [ ! -e " + in + "code ]; do sleep 0.05; done; cat >/dev/null; }"}, .program = "/bin/sh"}};
+    const std::string asks = "while [ ! -e " + in + "pid ]; do sleep 0.05; done; while kill -0 $(cat " + in +
+                             "pid) 2>/dev/null; do sleep 0.05; done; kill -TERM $elrun; wait $elrun; echo $? > " + in + "code";
+    Job job{{.arguments = {"-c", "{ " + elrun + fails + " 2>&1 & elrun=$!; " + asks + "; } | { while [ ! -e " + in +
+                                     "code ]; do sleep 0.05; done; cat >/dev/null; }"},
+             .program = "/bin/sh"}};
     CHECK(job.wait(patience) == 0);
     std::ifstream code{in + "code"};
     int returned = -1;
@@ -195,23 +208,29 @@ TEST_CASE("a reader that is slow gets the report of a failure, and a signal mean
 TEST_CASE("at the good end of a job a process in a session of its own may stay", "[lifecycle]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";
-  Job job{{.arguments = shell({}, "setsid sh -c 'echo $$$$ > " + file + ".new; mv " + file + ".new " + file + "; exec sleep 1000' >/dev/null 2>&1 &"
-                                  " while [ ! -e " + file + " ]; do sleep 0.01; done; exit 0")}};
+  Job job{{.arguments = shell({}, "setsid sh -c 'echo $$$$ > " + file + ".new; mv " + file + ".new " + file +
+                                      "; exec sleep 1000' >/dev/null 2>&1 &"
+                                      " while [ ! -e " +
+                                      file + " ]; do sleep 0.01; done; exit 0")}};
   CHECK(job.wait(patience) == 0);
   CHECK(::kill(pid_in(file), SIGKILL) == 0);
 }
 
 TEST_CASE("orphans of workers that end are collected while the worker runs", "[lifecycle]") {
   // Each `( ( true & ) )` leaves a child whose parent is gone. The worker ends well when none of them stays a zombie.
-  Job job{{.arguments = shell({}, "parent=$PPID; i=0; while [ $i -lt 50 ]; do ( ( true & ) ); i=$((i+1)); done;"
-                                  " i=0; while grep -l \"^PPid:[[:space:]]*$parent$\" /proc/[0-9]*/status 2>/dev/null | xargs grep -l 'State:.Z' 2>/dev/null | grep -q .; do"
-                                  "  sleep 0.1; i=$((i+1)); [ $i -gt 300 ] && exit 5; done; exit 0")}};
+  Job job{
+      {.arguments = shell(
+           {},
+           "parent=$PPID; i=0; while [ $i -lt 50 ]; do ( ( true & ) ); i=$((i+1)); done;"
+           " i=0; while grep -l \"^PPid:[[:space:]]*$parent$\" /proc/[0-9]*/status 2>/dev/null | xargs grep -l 'State:.Z' 2>/dev/null | grep -q .; do"
+           "  sleep 0.1; i=$((i+1)); [ $i -gt 300 ] && exit 5; done; exit 0")}};
   CHECK(job.wait(patience) == 0);
 }
 
 TEST_CASE("a hang is seen, looked at, and ended with 174", "[lifecycle][hang]") {
   SECTION("a Job that decides no step is restarted") {
-    Job job{{.arguments = {"--nproc_per_node", "2", "--hang_timeout", "3", "--no_python", test_program_path("launcher_worker"), "job", "stop_once"}}};
+    Job job{{.arguments = {"--nproc_per_node", "2", "--hang_timeout", "3", "--no_python", test_program_path("launcher_worker"), "job",
+                           "stop_once"}}};
     CHECK(job.wait(patience) == 0);
     CHECK(job.says("no sign of progress for 3.0 s"));
     CHECK(job.says("thread "));
@@ -219,20 +238,20 @@ TEST_CASE("a hang is seen, looked at, and ended with 174", "[lifecycle][hang]") 
   }
   SECTION("a silent Python program ends with the stacks of its threads") {
     const TemporaryDirectory logs;
-    Job job{{.arguments = {"--hang_timeout", "5", "--hang_on", "output", "--tee", "3", "--log_dir", logs.path(), "-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"}}};
+    Job job{{.arguments = {"--hang_timeout", "5", "--hang_on", "output", "--tee", "3", "--log_dir", logs.path(), "-m", "timeit", "-n", "1",
+                           "-r", "1", "import time; time.sleep(1000)"}}};
     CHECK(job.wait(patience) == 174);
     CHECK(job.says("most recent call first"));  // Python's own words
     CHECK(job.says("timeit.py"));
   }
   SECTION("who writes does not hang") {
     const TemporaryDirectory logs;
-    Job job{{.arguments = shell({"--hang_timeout", "4", "--hang_on", "output", "--tee", "1", "--log_dir", logs.path()}, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.5; done")}};
+    Job job{{.arguments = shell({"--hang_timeout", "4", "--hang_on", "output", "--tee", "1", "--log_dir", logs.path()},
+                                "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.5; done")}};
     CHECK(job.wait(patience) == 0);
   }
 }
 
-TEST_CASE("storms of signals leave no process behind and nothing that hangs", "[lifecycle][storm]") {
-  for_all_seeds(20, storm);
-}
+TEST_CASE("storms of signals leave no process behind and nothing that hangs", "[lifecycle][storm]") { for_all_seeds(20, storm); }
 
 }  // namespace elrun::test

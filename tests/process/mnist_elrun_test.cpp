@@ -28,7 +28,7 @@ struct Images {
   Images() { write_digits(directory.path(), "t10k", 300, 1); }
   [[nodiscard]] std::string operator/(const std::string& name) const { return directory.path() + "/" + name; }
   [[nodiscard]] std::vector<std::string> arguments(unsigned steps, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all{"--data_path", directory.path(),       "--global_batch", "4",     "--micro_batch", "1",
+    std::vector<std::string> all{"--data_path", directory.path(),      "--global_batch", "4",    "--micro_batch", "1",
                                  "--steps",     std::to_string(steps), "--test_every",   "1000", "--seed",        "7"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
@@ -96,9 +96,10 @@ TEST_CASE("workers killed at any time: the same state, the same accuracy, and ea
   for_all_seeds(2, [&](Rng& rng) {
     const TemporaryDirectory folder;
     const std::string workers = std::to_string(2 + rng.below(3)), log = folder.path() + "/log";
-    const auto job = start("elrun", mnist_under_elrun({"--nproc_per_node", workers, "--max_restarts", "5"},
-                                                      images.arguments(steps, {"--every", "10", "--checkpoint_path",
-                                                                               folder.path() + "/ck", "--log_path", log})));
+    const auto job =
+        start("elrun",
+              mnist_under_elrun({"--nproc_per_node", workers, "--max_restarts", "5"},
+                                images.arguments(steps, {"--every", "10", "--checkpoint_path", folder.path() + "/ck", "--log_path", log})));
     REQUIRE(until(*job, "step=" + std::to_string(1 + rng.below(steps / 4)) + " "));
     listen(*job, Wait{rng.below(150)});  // any time: within a step, or a save
     const auto living = job->children_named("mnist");
@@ -107,7 +108,8 @@ TEST_CASE("workers killed at any time: the same state, the same accuracy, and ea
     const Ended ended = finish(*job);
     INFO(workers << " workers\n" << tail(ended.output));
     CHECK(ended.code == 0);
-    CHECK((ended.says("generation=2") || ended.says("generation=3")));  // the killed worker's successor may be ready before the second one's first step
+    CHECK((ended.says("generation=2") ||
+           ended.says("generation=3")));  // the killed worker's successor may be ready before the second one's first step
     CHECK(result_of(ended) == result_of(bare));
     CHECK(steps_in(log) == up_to_step(steps));
   });

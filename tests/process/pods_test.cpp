@@ -15,9 +15,9 @@ namespace {
 const std::string endpoint = "coordinator.job:29400";
 
 // A fabric, or the case is skipped.
-#define A_FABRIC()                            \
+#define A_FABRIC()                           \
   const auto made_fabric = Fabric::create(); \
-  if (!made_fabric) return;                   \
+  if (!made_fabric) return;                  \
   Fabric& fabric = *made_fabric
 
 struct Cluster {
@@ -31,10 +31,12 @@ struct Cluster {
     return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
   }
   /// The gpt sample, which has a result.
-  [[nodiscard]] Job::Setting trainer(const std::string& nodes, const std::string& times, int rank, const std::vector<std::string>& gpt) const {
+  [[nodiscard]] Job::Setting trainer(const std::string& nodes, const std::string& times, int rank,
+                                     const std::vector<std::string>& gpt) const {
     std::vector<std::string> arguments = options(nodes, times);
     arguments.insert(arguments.end(), {"--node_rank", std::to_string(rank)});
-    return {.arguments = under_elrun(std::move(arguments), gpt), .environment = {{"XDG_RUNTIME_DIR", directory.path()}, {"OMP_NUM_THREADS", "1"}}};
+    return {.arguments = under_elrun(std::move(arguments), gpt),
+            .environment = {{"XDG_RUNTIME_DIR", directory.path()}, {"OMP_NUM_THREADS", "1"}}};
   }
   [[nodiscard]] static Job::Setting store(const std::string& times) {
     return {.arguments = {"store", "--host", "0.0.0.0", "--port", "29400", "--rdzv_conf", times}};
@@ -43,7 +45,8 @@ struct Cluster {
 
  private:
   [[nodiscard]] static std::vector<std::string> options(const std::string& nodes, const std::string& times) {
-    return {"--nnodes", nodes, "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--rdzv_conf", times};
+    return {"--nnodes",        nodes,    "--nproc_per_node", "1",   "--rdzv_backend", "c10d",
+            "--rdzv_endpoint", endpoint, "--rdzv_id",        "job", "--rdzv_conf",    times};
   }
   [[nodiscard]] std::string end_file() const { return directory.path() + "/end"; }
 };
@@ -128,8 +131,7 @@ TEST_CASE("a name that moved while its old coordinator lives on: nodes that wait
   for (Pod* pod : {&a, &b}) CHECK(pod->job().wait() == 0);
 }
 
-TEST_CASE("a coordinator's pod without workers comes back 5 s later elsewhere: no worker restarts",
-          "[pods][process][golden]") {
+TEST_CASE("a coordinator's pod without workers comes back 5 s later elsewhere: no worker restarts", "[pods][process][golden]") {
   A_FABRIC();
   Cluster cluster;
   const Folder folder;
@@ -224,7 +226,8 @@ TEST_CASE("packets that are lost in one direction only: the node is lost, and co
   for (Pod* pod : {&a, &b, &store}) CHECK(pod->job().wait() == 0);
 }
 
-TEST_CASE("two nodes that cannot reach each other, while both reach the coordinator: they are named, and the job goes on without one", "[pods][process][golden]") {
+TEST_CASE("two nodes that cannot reach each other, while both reach the coordinator: they are named, and the job goes on without one",
+          "[pods][process][golden]") {
   A_FABRIC();
   Cluster cluster;
   const Folder folder;
@@ -253,7 +256,8 @@ TEST_CASE("two nodes that cannot reach each other, while both reach the coordina
   const auto begin = std::chrono::steady_clock::now();
   const auto named = a.job().line("cannot reach each other, though both reach the coordinator", 60s);
   REQUIRE(named);
-  CHECK_THAT(*named, Catch::Matchers::Contains("nodes b.") && Catch::Matchers::Contains(" and c.") && Catch::Matchers::Contains("the job goes on without c."));
+  CHECK_THAT(*named, Catch::Matchers::Contains("nodes b.") && Catch::Matchers::Contains(" and c.") &&
+                         Catch::Matchers::Contains("the job goes on without c."));
   REQUIRE(a.job().line("world=2 generation=2", 60s));
   REQUIRE(a.job().line("step=", 60s));
   const auto took = std::chrono::steady_clock::now() - begin;

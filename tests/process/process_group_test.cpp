@@ -37,7 +37,9 @@ class Complaints {
     const std::lock_guard lock{mutex_};
     texts_ += text + "\n";
   }
-  void must(const Result<void>& result, const std::string& what) { (*this)(result.ok(), what + ": " + (result.ok() ? "" : message(result.failure()))); }
+  void must(const Result<void>& result, const std::string& what) {
+    (*this)(result.ok(), what + ": " + (result.ok() ? "" : message(result.failure())));
+  }
   [[nodiscard]] std::string all() {
     const std::lock_guard lock{mutex_};
     return texts_;
@@ -76,7 +78,8 @@ std::string run_group(std::uint32_t world, Body body, const Transports& transpor
 /// What element i of rank r holds: small integers, so that sums are exact in every type.
 template <class T>
 T element(std::uint64_t seed, std::uint32_t rank, std::size_t i) {
-  const auto value = static_cast<int>(Philox4x32::block({static_cast<std::uint32_t>(i), rank, static_cast<std::uint32_t>(seed), 0}, {1, 2})[0] % 11);
+  const auto value =
+      static_cast<int>(Philox4x32::block({static_cast<std::uint32_t>(i), rank, static_cast<std::uint32_t>(seed), 0}, {1, 2})[0] % 11);
   if constexpr (std::is_same_v<T, bf16>) return to_bf16(static_cast<float>(value));
   else return static_cast<T>(value);
 }
@@ -124,20 +127,26 @@ class Room {
 };
 
 template <class T>
-void check_reductions(std::uint64_t seed, std::uint32_t rank, std::uint32_t world, std::size_t count, ReduceOp op, ProcessGroup& group, Complaints& complaints, Room& room) {
-  const std::string what = "type " + std::to_string(static_cast<int>(DTypeOf<T>::value)) + " op " + std::to_string(static_cast<int>(op)) + " count " + std::to_string(count);
-  const auto close = [&](T got, double want) { return std::abs(number(got) - want) <= 0.005 * std::abs(want) + (std::is_integral_v<T> ? 0 : 1e-6); };
+void check_reductions(std::uint64_t seed, std::uint32_t rank, std::uint32_t world, std::size_t count, ReduceOp op, ProcessGroup& group,
+                      Complaints& complaints, Room& room) {
+  const std::string what = "type " + std::to_string(static_cast<int>(DTypeOf<T>::value)) + " op " + std::to_string(static_cast<int>(op)) +
+                           " count " + std::to_string(count);
+  const auto close = [&](T got, double want) {
+    return std::abs(number(got) - want) <= 0.005 * std::abs(want) + (std::is_integral_v<T> ? 0 : 1e-6);
+  };
   const std::span<T> data = room.take<T>(count);
   for (std::size_t i = 0; i < count; ++i) data[i] = element<T>(seed, rank, i);
   complaints.must(group.all_reduce(data, op), "all_reduce " + what);
   for (std::size_t i = 0; i < count; ++i) {
-    if (!close(data[i], reduced<T>(seed, world, i, op))) return complaints(false, "all_reduce " + what + " is wrong at " + std::to_string(i));
+    if (!close(data[i], reduced<T>(seed, world, i, op)))
+      return complaints(false, "all_reduce " + what + " is wrong at " + std::to_string(i));
   }
   const std::span<T> in = room.take<T>(count * world), out = room.take<T>(count);
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = element<T>(seed + 1, rank, i);
   complaints.must(group.reduce_scatter(std::span<const T>{in}, out, op), "reduce_scatter " + what);
   for (std::size_t i = 0; i < count; ++i) {
-    if (!close(out[i], reduced<T>(seed + 1, world, rank * count + i, op))) return complaints(false, "reduce_scatter " + what + " is wrong at " + std::to_string(i));
+    if (!close(out[i], reduced<T>(seed + 1, world, rank * count + i, op)))
+      return complaints(false, "reduce_scatter " + what + " is wrong at " + std::to_string(i));
   }
 }
 
@@ -157,45 +166,65 @@ TEST_CASE("every collective does what its obvious version does", "[process_group
     const auto type = static_cast<DType>(rng.below(8));
     const std::uint32_t root = static_cast<std::uint32_t>(rng.below(world));
     const Transports transports = any_transports(rng, world);
-    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
-            Room room{group, Rng{seed + rank}, Bytes{4096 + 30 * count * world}, complaints};
-            switch (type) {
-              case DType::f32: check_reductions<float>(seed, rank, world, count, op, group, complaints, room); break;
-              case DType::bf16: check_reductions<bf16>(seed, rank, world, count, op, group, complaints, room); break;
-              case DType::f64: check_reductions<double>(seed, rank, world, count, op, group, complaints, room); break;
-              case DType::i32: if (op != ReduceOp::avg) check_reductions<std::int32_t>(seed, rank, world, count, op, group, complaints, room); break;
-              case DType::i64: if (op != ReduceOp::avg) check_reductions<std::int64_t>(seed, rank, world, count, op, group, complaints, room); break;
-              case DType::u8: if (op != ReduceOp::avg) check_reductions<std::uint8_t>(seed, rank, world, count, op, group, complaints, room); break;
-              case DType::u32: if (op != ReduceOp::avg) check_reductions<std::uint32_t>(seed, rank, world, count, op, group, complaints, room); break;
-              case DType::u64: if (op != ReduceOp::avg) check_reductions<std::uint64_t>(seed, rank, world, count, op, group, complaints, room); break;
-            }
-            const auto mine = room.take<std::byte>(count), all = room.take<std::byte>(count * world);
-            for (std::size_t i = 0; i < count; ++i) mine[i] = byte_at(seed, rank, 0, i);
-            complaints.must(group.all_gather(mine, all), "all_gather");
-            for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) if (all[r * count + i] != byte_at(seed, r, 0, i)) return complaints(false, "all_gather is wrong");
+    CHECK(run_group(
+              world,
+              [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+                Room room{group, Rng{seed + rank}, Bytes{4096 + 30 * count * world}, complaints};
+                switch (type) {
+                  case DType::f32: check_reductions<float>(seed, rank, world, count, op, group, complaints, room); break;
+                  case DType::bf16: check_reductions<bf16>(seed, rank, world, count, op, group, complaints, room); break;
+                  case DType::f64: check_reductions<double>(seed, rank, world, count, op, group, complaints, room); break;
+                  case DType::i32:
+                    if (op != ReduceOp::avg) check_reductions<std::int32_t>(seed, rank, world, count, op, group, complaints, room);
+                    break;
+                  case DType::i64:
+                    if (op != ReduceOp::avg) check_reductions<std::int64_t>(seed, rank, world, count, op, group, complaints, room);
+                    break;
+                  case DType::u8:
+                    if (op != ReduceOp::avg) check_reductions<std::uint8_t>(seed, rank, world, count, op, group, complaints, room);
+                    break;
+                  case DType::u32:
+                    if (op != ReduceOp::avg) check_reductions<std::uint32_t>(seed, rank, world, count, op, group, complaints, room);
+                    break;
+                  case DType::u64:
+                    if (op != ReduceOp::avg) check_reductions<std::uint64_t>(seed, rank, world, count, op, group, complaints, room);
+                    break;
+                }
+                const auto mine = room.take<std::byte>(count), all = room.take<std::byte>(count * world);
+                for (std::size_t i = 0; i < count; ++i) mine[i] = byte_at(seed, rank, 0, i);
+                complaints.must(group.all_gather(mine, all), "all_gather");
+                for (std::uint32_t r = 0; r < world; ++r)
+                  for (std::size_t i = 0; i < count; ++i)
+                    if (all[r * count + i] != byte_at(seed, r, 0, i)) return complaints(false, "all_gather is wrong");
 
-            const auto one = room.take<std::byte>(2 * count + 1);
-            for (std::size_t i = 0; i < one.size(); ++i) one[i] = byte_at(seed, rank, 1, i);
-            complaints.must(group.broadcast(one, Rank{root}), "broadcast");
-            for (std::size_t i = 0; i < one.size(); ++i) if (one[i] != byte_at(seed, root, 1, i)) return complaints(false, "broadcast is wrong");
+                const auto one = room.take<std::byte>(2 * count + 1);
+                for (std::size_t i = 0; i < one.size(); ++i) one[i] = byte_at(seed, rank, 1, i);
+                complaints.must(group.broadcast(one, Rank{root}), "broadcast");
+                for (std::size_t i = 0; i < one.size(); ++i)
+                  if (one[i] != byte_at(seed, root, 1, i)) return complaints(false, "broadcast is wrong");
 
-            const auto out = room.take<std::byte>(count * world), in = room.take<std::byte>(count * world);
-            for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) out[r * count + i] = byte_at(seed, rank, r, i);
-            complaints.must(group.all_to_all(out, in), "all_to_all");
-            for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < count; ++i) if (in[r * count + i] != byte_at(seed, r, rank, i)) return complaints(false, "all_to_all is wrong");
+                const auto out = room.take<std::byte>(count * world), in = room.take<std::byte>(count * world);
+                for (std::uint32_t r = 0; r < world; ++r)
+                  for (std::size_t i = 0; i < count; ++i) out[r * count + i] = byte_at(seed, rank, r, i);
+                complaints.must(group.all_to_all(out, in), "all_to_all");
+                for (std::uint32_t r = 0; r < world; ++r)
+                  for (std::size_t i = 0; i < count; ++i)
+                    if (in[r * count + i] != byte_at(seed, r, rank, i)) return complaints(false, "all_to_all is wrong");
 
-            // Around the ring: even ranks send first, odd ones receive first.
-            if (world > 1) {
-              const Rank next{(rank + 1) % world}, before{(rank + world - 1) % world};
-              const auto got = room.take<std::byte>(count);
-              const auto send = [&] { complaints.must(group.send(mine, next), "send"); };
-              const auto receive = [&] { complaints.must(group.receive(got, before), "receive"); };
-              if (rank % 2 == 0) send(), receive();
-              else receive(), send();
-              for (std::size_t i = 0; i < count; ++i) if (got[i] != byte_at(seed, before.value(), 0, i)) return complaints(false, "receive is wrong");
-            }
-            complaints.must(group.barrier(), "barrier");
-          }, transports) == "");
+                // Around the ring: even ranks send first, odd ones receive first.
+                if (world > 1) {
+                  const Rank next{(rank + 1) % world}, before{(rank + world - 1) % world};
+                  const auto got = room.take<std::byte>(count);
+                  const auto send = [&] { complaints.must(group.send(mine, next), "send"); };
+                  const auto receive = [&] { complaints.must(group.receive(got, before), "receive"); };
+                  if (rank % 2 == 0) send(), receive();
+                  else receive(), send();
+                  for (std::size_t i = 0; i < count; ++i)
+                    if (got[i] != byte_at(seed, before.value(), 0, i)) return complaints(false, "receive is wrong");
+                }
+                complaints.must(group.barrier(), "barrier");
+              },
+              transports) == "");
   });
 }
 
@@ -203,7 +232,9 @@ TEST_CASE("all ranks get the same bits, those of the sum in rank order", "[proce
   constexpr std::uint32_t world = 3;
   for (const std::size_t count : {std::size_t{100}, std::size_t{700'000}}) {
     std::vector<std::vector<float>> results(world);
-    const auto value = [](std::uint32_t rank, std::size_t i) { return unit_float(Philox4x32::block({static_cast<std::uint32_t>(i), rank, 0, 0}, {9, 9})[0]) * (rank == 1 ? 1e6f : -1.0f); };
+    const auto value = [](std::uint32_t rank, std::size_t i) {
+      return unit_float(Philox4x32::block({static_cast<std::uint32_t>(i), rank, 0, 0}, {9, 9})[0]) * (rank == 1 ? 1e6f : -1.0f);
+    };
     CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
             results[rank].resize(count);
             for (std::size_t i = 0; i < count; ++i) results[rank][i] = value(rank, i);
@@ -220,29 +251,37 @@ TEST_CASE("an exchange of lists moves every piece to its place, whatever the cut
     const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(4));
     const std::uint64_t seed = rng.next();
     std::vector<std::vector<std::size_t>> sizes(world, std::vector<std::size_t>(world));
-    for (auto& row : sizes) for (auto& size : row) size = rng.chance(0.3) ? 0 : rng.below(400'000);
+    for (auto& row : sizes)
+      for (auto& size : row) size = rng.chance(0.3) ? 0 : rng.below(400'000);
     const Transports transports = any_transports(rng, world);
-    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
-            Rng cuts{seed + rank};
-            std::vector<std::span<std::byte>> out(world), in(world);
-            Room room{group, Rng{seed * 3 + rank}, 3_MiB, complaints};
-            std::vector<SendList> sends(world);
-            std::vector<ReceiveList> receives(world);
-            for (std::uint32_t r = 0; r < world; ++r) {
-              out[r] = room.take<std::byte>(sizes[rank][r]);
-              in[r] = room.take<std::byte>(sizes[r][rank]);
-              for (std::size_t i = 0; i < out[r].size(); ++i) out[r][i] = byte_at(seed, rank, r, i);
-              const std::size_t piece = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
-              for (std::size_t at = 0; at < out[r].size(); at += piece) sends[r].push_back(out[r].subspan(at, std::min(piece, out[r].size() - at)));
-              const std::size_t other = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
-              for (std::size_t at = 0; at < in[r].size(); at += other) receives[r].push_back(in[r].subspan(at, std::min(other, in[r].size() - at)));
-            }
-            for (int again = 0; again < 2; ++again) {
-              complaints.must(group.exchange(sends, receives), "exchange");
-              for (std::uint32_t r = 0; r < world; ++r) for (std::size_t i = 0; i < in[r].size(); ++i) if (in[r][i] != byte_at(seed, r, rank, i)) return complaints(false, "exchange is wrong");
-              for (auto& part : in) std::ranges::fill(part, std::byte{0});
-            }
-          }, transports) == "");
+    CHECK(run_group(
+              world,
+              [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+                Rng cuts{seed + rank};
+                std::vector<std::span<std::byte>> out(world), in(world);
+                Room room{group, Rng{seed * 3 + rank}, 3_MiB, complaints};
+                std::vector<SendList> sends(world);
+                std::vector<ReceiveList> receives(world);
+                for (std::uint32_t r = 0; r < world; ++r) {
+                  out[r] = room.take<std::byte>(sizes[rank][r]);
+                  in[r] = room.take<std::byte>(sizes[r][rank]);
+                  for (std::size_t i = 0; i < out[r].size(); ++i) out[r][i] = byte_at(seed, rank, r, i);
+                  const std::size_t piece = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
+                  for (std::size_t at = 0; at < out[r].size(); at += piece)
+                    sends[r].push_back(out[r].subspan(at, std::min(piece, out[r].size() - at)));
+                  const std::size_t other = 1 + cuts.below(cuts.chance(0.5) ? 1000 : 300'000);
+                  for (std::size_t at = 0; at < in[r].size(); at += other)
+                    receives[r].push_back(in[r].subspan(at, std::min(other, in[r].size() - at)));
+                }
+                for (int again = 0; again < 2; ++again) {
+                  complaints.must(group.exchange(sends, receives), "exchange");
+                  for (std::uint32_t r = 0; r < world; ++r)
+                    for (std::size_t i = 0; i < in[r].size(); ++i)
+                      if (in[r][i] != byte_at(seed, r, rank, i)) return complaints(false, "exchange is wrong");
+                  for (auto& part : in) std::ranges::fill(part, std::byte{0});
+                }
+              },
+              transports) == "");
   });
 }
 
@@ -257,7 +296,8 @@ TEST_CASE("a shared buffer serves the groups of one generation after the other, 
             const auto reduces = [&](ProcessGroup& among, std::uint32_t members) {
               for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::uint32_t>(i) * world;
               complaints.must(among.all_reduce(data), "all_reduce");
-              for (std::size_t i = 0; i < data.size(); ++i) if (data[i] != static_cast<std::uint32_t>(i) * world * members) return complaints(false, "all_reduce is wrong");
+              for (std::size_t i = 0; i < data.size(); ++i)
+                if (data[i] != static_cast<std::uint32_t>(i) * world * members) return complaints(false, "all_reduce is wrong");
             };
             reduces(group, world);
             auto part = group.split(0);
@@ -277,16 +317,21 @@ TEST_CASE("a large gather is complete, beside what it gathers from and in place"
   std::vector<std::byte> wanted(world * count);
   for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = byte_at(5, static_cast<std::uint32_t>(i / count), 0, i % count);
   for (const Transport transport : {Transport::shm, Transport::tcp}) {
-    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
-            const auto place = [&](std::vector<std::byte>& of) { return std::span{of}.subspan(rank * count, count); };
-            std::vector<std::byte> all(wanted.size()), in_place(wanted.size());
-            complaints.must(group.all_gather(place(wanted), all), "all_gather");
-            const auto right = [&](const std::vector<std::byte>& of) { return std::memcmp(of.data(), wanted.data(), wanted.size()) == 0; };  // quick, under a sanitizer too
-            complaints(right(all), "all_gather is wrong");
-            std::ranges::copy(place(wanted), place(in_place).begin());
-            complaints.must(group.all_gather(place(in_place), in_place), "all_gather in place");
-            complaints(right(in_place), "all_gather in place is wrong");
-          }, Transports(world, transport)) == "");
+    CHECK(run_group(
+              world,
+              [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+                const auto place = [&](std::vector<std::byte>& of) { return std::span{of}.subspan(rank * count, count); };
+                std::vector<std::byte> all(wanted.size()), in_place(wanted.size());
+                complaints.must(group.all_gather(place(wanted), all), "all_gather");
+                const auto right = [&](const std::vector<std::byte>& of) {
+                  return std::memcmp(of.data(), wanted.data(), wanted.size()) == 0;
+                };  // quick, under a sanitizer too
+                complaints(right(all), "all_gather is wrong");
+                std::ranges::copy(place(wanted), place(in_place).begin());
+                complaints.must(group.all_gather(place(in_place), in_place), "all_gather in place");
+                complaints(right(in_place), "all_gather in place is wrong");
+              },
+              Transports(world, transport)) == "");
   }
 }
 
@@ -304,7 +349,9 @@ TEST_CASE("bad arguments are answered before anything moves, and the group lives
   CHECK(run_group(2, [](std::uint32_t, ProcessGroup& group, Complaints& complaints) {
           std::vector<std::byte> three(3), four(4);
           std::vector<std::int32_t> integers(4);
-          const auto invalid = [&](const Result<void>& result) { complaints(!result.ok() && result.failure().code == Code::invalid_argument, "not refused"); };
+          const auto invalid = [&](const Result<void>& result) {
+            complaints(!result.ok() && result.failure().code == Code::invalid_argument, "not refused");
+          };
           invalid(group.all_gather(three, four));
           invalid(group.all_to_all(three, three));
           invalid(group.broadcast(three, Rank{2}));
@@ -329,16 +376,20 @@ TEST_CASE("ranks whose calls are for something else are told for what, though le
   const bool reduces = GENERATE(false, true);
   const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
   const auto name = [](std::uint16_t label) { return label == 3 ? "training" : label == 4 ? "testing" : "anything else"; };
-  const std::string complaints = run_group(2, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
-    group.set_label(7, name);
-    complain(group.barrier().ok(), "one label, and a failure");
-    group.set_label(rank == 0 ? 3 : 4, name);
-    std::vector<float> data(reduces ? 300'000 : 4);
-    const auto result = group.all_reduce(std::span{data});
-    complain(result.ok(), result.ok() ? "" : message(result.failure()));
-    if (!result.ok()) complain(!group.barrier().ok(), "the group lives on");
-  }, Transports(2, transport));
-  CHECK_THAT(complaints, Catch::Contains("mismatch") && Catch::Contains("training") && Catch::Contains("testing") && !Catch::Contains("lives on"));
+  const std::string complaints = run_group(
+      2,
+      [&](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
+        group.set_label(7, name);
+        complain(group.barrier().ok(), "one label, and a failure");
+        group.set_label(rank == 0 ? 3 : 4, name);
+        std::vector<float> data(reduces ? 300'000 : 4);
+        const auto result = group.all_reduce(std::span{data});
+        complain(result.ok(), result.ok() ? "" : message(result.failure()));
+        if (!result.ok()) complain(!group.barrier().ok(), "the group lives on");
+      },
+      Transports(2, transport));
+  CHECK_THAT(complaints,
+             Catch::Contains("mismatch") && Catch::Contains("training") && Catch::Contains("testing") && !Catch::Contains("lives on"));
   CHECK_THAT(complaints, !Catch::Contains("one label"));
 }
 
@@ -439,7 +490,8 @@ TEST_CASE("a deadline names the ranks that are missing", "[process_group]") {
       over.arrive_and_wait();
     });
     // The first to run out of time says who was missing; the others may hear of its leaving instead.
-    const bool named = std::ranges::any_of(said, [](const auto& entry) { return entry.second.find("missing: rank 2") != std::string::npos; });
+    const bool named =
+        std::ranges::any_of(said, [](const auto& entry) { return entry.second.find("missing: rank 2") != std::string::npos; });
     CAPTURE(said[0], said[1], said[3]);
     CHECK(named);
   }
@@ -450,7 +502,8 @@ TEST_CASE("a deadline names the ranks that are missing", "[process_group]") {
       if (rank == 2) {  // tells an address at which nobody ever answers, as a process would that was stopped
         const Fd silent = listen_on(resolve("127.0.0.1", 0).value().front()).value();
         const std::string place = std::to_string(local_address(silent.get()).port()) + " 127.0.0.1";
-        (void)session.store().all_gather("elrun/comm/addresses", Rank{2}, WorldSize{3}, as_bytes(place), Deadline::after(local.clock().now(), 20s));
+        (void)session.store().all_gather("elrun/comm/addresses", Rank{2}, WorldSize{3}, as_bytes(place),
+                                         Deadline::after(local.clock().now(), 20s));
         (void)session.store().get("never", Deadline::after(local.clock().now(), 1s));
         return;
       }
@@ -490,7 +543,8 @@ TEST_CASE("a proof that was captured on one connection opens no other", "[proces
       return complaints(group.ok(), group.ok() ? "" : message(group.failure()));
     }
     // Rank 1 is played here: it has the key, and says the same introduction each time.
-    const auto places = session.store().all_gather("elrun/comm/addresses", Rank{1}, WorldSize{2}, as_bytes("1 127.0.0.1"), Deadline::after(local.clock().now(), 60s));
+    const auto places = session.store().all_gather("elrun/comm/addresses", Rank{1}, WorldSize{2}, as_bytes("1 127.0.0.1"),
+                                                   Deadline::after(local.clock().now(), 60s));
     if (!places.ok()) return complaints(false, message(places.failure()));
     const auto port = static_cast<std::uint16_t>(std::atoi(std::string{as_text((*places)[0])}.c_str()));
     const Introduction mine{session.place().membership.generation, WorldSize{2}, Rank{1}, Rank{0}, {}};
@@ -553,10 +607,14 @@ TEST_CASE("strangers at the door cost nothing", "[process_group]") {
         Result<void> set(std::string_view k, ByteSpan v, Deadline d) override { return real().set(k, v, d); }
         Result<Value> get(std::string_view k, Deadline d) override { return real().get(k, d); }
         Result<std::int64_t> add(std::string_view k, std::int64_t n, Deadline d) override { return real().add(k, n, d); }
-        Result<Value> compare_set(std::string_view k, ByteSpan e, ByteSpan v, Deadline d) override { return real().compare_set(k, e, v, d); }
+        Result<Value> compare_set(std::string_view k, ByteSpan e, ByteSpan v, Deadline d) override {
+          return real().compare_set(k, e, v, d);
+        }
         Result<void> wait(std::span<const std::string> k, Deadline d) override { return real().wait(k, d); }
         Result<bool> remove(std::string_view k, Deadline d) override { return real().remove(k, d); }
-        Result<std::optional<Value>> watch(std::string_view key, std::optional<ByteSpan> known, Deadline d) override { return real().watch(key, known, d); }
+        Result<std::optional<Value>> watch(std::string_view key, std::optional<ByteSpan> known, Deadline d) override {
+          return real().watch(key, known, d);
+        }
         Result<std::uint64_t> num_keys(std::string_view prefix, Deadline d) override { return real().num_keys(prefix, d); }
         Result<void> barrier(std::string_view n, WorldSize c, Deadline d) override { return real().barrier(n, c, d); }
         Result<std::vector<Value>> all_gather(std::string_view n, Rank r, WorldSize c, ByteSpan v, Deadline d) override {
@@ -609,7 +667,8 @@ TEST_CASE("a peer that leaves fails who still needs it, and nobody else", "[proc
       if (rank == 1) return;  // gone before its first call
       std::vector<float> data(100'000);
       const auto result = group.all_reduce(std::span{data});
-      complaints(!result.ok() && result.failure().code == Code::peer_lost && result.failure().peer == Rank{1}, result.ok() ? "it succeeded" : message(result.failure()));
+      complaints(!result.ok() && result.failure().code == Code::peer_lost && result.failure().peer == Rank{1},
+                 result.ok() ? "it succeeded" : message(result.failure()));
     });
     CHECK(complaints.all() == "");
   }
@@ -618,7 +677,8 @@ TEST_CASE("a peer that leaves fails who still needs it, and nobody else", "[proc
             complaints.must(group.barrier(), "barrier");
             std::vector<std::byte> data(1'000'000);
             if (rank == 0) return;  // leaves in order
-            for (int i = 0; i < 5; ++i) complaints.must(rank == 1 ? group.send(data, Rank{2}) : group.receive(data, Rank{1}), "a call between two that are there");
+            for (int i = 0; i < 5; ++i)
+              complaints.must(rank == 1 ? group.send(data, Rank{2}) : group.receive(data, Rank{1}), "a call between two that are there");
           }) == "");
   }
   SECTION("the last call of a job ends everywhere, whoever goes first") {
@@ -644,9 +704,9 @@ class ReducingWorkers {
     }
     const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "reducing_worker";
     for (const std::string rank : {"0", "1", "2"}) {
-      workers_.push_back(std::make_unique<Program>(
-          program, lend ? std::vector<std::string>{"lend"} : std::vector<std::string>{},
-          std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, "ELRUN_TRANSPORT=" + transport}));
+      workers_.push_back(std::make_unique<Program>(program, lend ? std::vector<std::string>{"lend"} : std::vector<std::string>{},
+                                                   std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1",
+                                                                            "MASTER_PORT=" + port, "ELRUN_TRANSPORT=" + transport}));
     }
     for (auto& worker : workers_) REQUIRE(worker->line(60s) == "reducing");
   }
@@ -696,37 +756,40 @@ TEST_CASE("the bits of a reduction do not depend on the transport", "[process_gr
     // What every rank has at the end, of an all_reduce and a reduce_scatter, by transport.
     const auto results = [&](const Transports& transports) {
       std::vector<std::vector<std::byte>> all(2 * world);
-      CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
-              const auto fill = [&]<class T>(std::vector<T>& values) {
-                for (std::size_t i = 0; i < values.size(); ++i) {
-                  const auto bits = Philox4x32::block({static_cast<std::uint32_t>(i), rank, seed, 0}, {3, 4});
-                  // Of all magnitudes, so that the order of sums shows.
-                  const double value = (static_cast<double>(bits[0]) - 2e9) * static_cast<double>(1u << (bits[1] % 20));
-                  if constexpr (std::is_same_v<T, bf16>) values[i] = to_bf16(static_cast<float>(value));
-                  else if constexpr (std::is_integral_v<T>) values[i] = static_cast<T>(bits[2]);
-                  else values[i] = static_cast<T>(value);
-                }
-              };
-              const auto both = [&]<class T>(T) {
-                std::vector<T> data(count), in(count * world), out(count);
-                fill(data);
-                fill(in);
-                complaints.must(group.all_reduce(std::span{data}, op), "all_reduce");
-                complaints.must(group.reduce_scatter(std::span<const T>{in}, std::span{out}, op), "reduce_scatter");
-                all[rank].assign(std::as_bytes(std::span{data}).begin(), std::as_bytes(std::span{data}).end());
-                all[world + rank].assign(std::as_bytes(std::span{out}).begin(), std::as_bytes(std::span{out}).end());
-              };
-              switch (type) {
-                case DType::f32: return both(float{});
-                case DType::bf16: return both(bf16{});
-                case DType::f64: return both(double{});
-                case DType::i32: return both(std::int32_t{});
-                case DType::i64: return both(std::int64_t{});
-                case DType::u8: return both(std::uint8_t{});
-                case DType::u32: return both(std::uint32_t{});
-                case DType::u64: return both(std::uint64_t{});
-              }
-            }, transports) == "");
+      CHECK(run_group(
+                world,
+                [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+                  const auto fill = [&]<class T>(std::vector<T>& values) {
+                    for (std::size_t i = 0; i < values.size(); ++i) {
+                      const auto bits = Philox4x32::block({static_cast<std::uint32_t>(i), rank, seed, 0}, {3, 4});
+                      // Of all magnitudes, so that the order of sums shows.
+                      const double value = (static_cast<double>(bits[0]) - 2e9) * static_cast<double>(1u << (bits[1] % 20));
+                      if constexpr (std::is_same_v<T, bf16>) values[i] = to_bf16(static_cast<float>(value));
+                      else if constexpr (std::is_integral_v<T>) values[i] = static_cast<T>(bits[2]);
+                      else values[i] = static_cast<T>(value);
+                    }
+                  };
+                  const auto both = [&]<class T>(T) {
+                    std::vector<T> data(count), in(count * world), out(count);
+                    fill(data);
+                    fill(in);
+                    complaints.must(group.all_reduce(std::span{data}, op), "all_reduce");
+                    complaints.must(group.reduce_scatter(std::span<const T>{in}, std::span{out}, op), "reduce_scatter");
+                    all[rank].assign(std::as_bytes(std::span{data}).begin(), std::as_bytes(std::span{data}).end());
+                    all[world + rank].assign(std::as_bytes(std::span{out}).begin(), std::as_bytes(std::span{out}).end());
+                  };
+                  switch (type) {
+                    case DType::f32: return both(float{});
+                    case DType::bf16: return both(bf16{});
+                    case DType::f64: return both(double{});
+                    case DType::i32: return both(std::int32_t{});
+                    case DType::i64: return both(std::int64_t{});
+                    case DType::u8: return both(std::uint8_t{});
+                    case DType::u32: return both(std::uint32_t{});
+                    case DType::u64: return both(std::uint64_t{});
+                  }
+                },
+                transports) == "");
       return all;
     };
     const auto by_memory = results(Transports(world, Transport::shm));
@@ -736,8 +799,10 @@ TEST_CASE("the bits of a reduction do not depend on the transport", "[process_gr
 }
 
 TEST_CASE("a rank that must share memory and cannot is told which one it does not reach", "[process_group]") {
-  const std::string complaints = run_group(2, [](std::uint32_t rank, ProcessGroup&, Complaints& complain) { complain(rank != 0, "joined"); }, {Transport::shm, Transport::tcp});
-  CHECK_THAT(complaints, Catch::Contains("rank 1 is not to be reached through shared memory") && Catch::Contains("ELRUN_TRANSPORT") && !Catch::Contains("joined"));
+  const std::string complaints = run_group(
+      2, [](std::uint32_t rank, ProcessGroup&, Complaints& complain) { complain(rank != 0, "joined"); }, {Transport::shm, Transport::tcp});
+  CHECK_THAT(complaints, Catch::Contains("rank 1 is not to be reached through shared memory") && Catch::Contains("ELRUN_TRANSPORT") &&
+                             !Catch::Contains("joined"));
 }
 
 TEST_CASE("what a slow peer has not yet taken of earlier calls disturbs no later one", "[process_group]") {
@@ -759,26 +824,30 @@ TEST_CASE("calls that are begun run in their order, beside the program, and with
   for_all_seeds(6, [](Rng& rng) {
     const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(4));
     const Transports transports = any_transports(rng, world);
-    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
-            const Deadline deadline = deadline_in(60s);
-            // Each call works on what the one before it left.
-            std::vector<std::uint64_t> data(100'000, rank + 1), part(data.size()), all(world * data.size());
-            const auto bytes = [](std::vector<std::uint64_t>& values) { return std::as_writable_bytes(std::span{values}); };
-            std::vector<Work> works;
-            works.push_back(group.all_reduce_async(std::span{data}));                                       // data: the sum
-            works.push_back(group.all_gather_async(bytes(data), bytes(all)));                               // all: the sum everywhere
-            works.push_back(group.reduce_scatter_async(std::span<const std::uint64_t>{all}, std::span{part}));  // part: world times the sum
-            works.push_back(group.broadcast_async(bytes(part), Rank{0}));
-            works.push_back(group.barrier_async());
-            complaints.must(group.all_reduce(std::span{part}, ReduceOp::max), "the call behind those that were begun");
-            for (const Work& work : works) {
-              complaints(work.done(), "a call that was begun before is still under way");
-              complaints.must(work.wait(deadline), "work");
-            }
-            const std::uint64_t one = std::uint64_t{world} * (world + 1) / 2;
-            complaints(std::ranges::all_of(data, [&](std::uint64_t x) { return x == one; }), "the sum is wrong");
-            complaints(std::ranges::all_of(part, [&](std::uint64_t x) { return x == one * world; }), "the scattered sum is wrong");
-          }, transports) == "");
+    CHECK(run_group(
+              world,
+              [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+                const Deadline deadline = deadline_in(60s);
+                // Each call works on what the one before it left.
+                std::vector<std::uint64_t> data(100'000, rank + 1), part(data.size()), all(world * data.size());
+                const auto bytes = [](std::vector<std::uint64_t>& values) { return std::as_writable_bytes(std::span{values}); };
+                std::vector<Work> works;
+                works.push_back(group.all_reduce_async(std::span{data}));          // data: the sum
+                works.push_back(group.all_gather_async(bytes(data), bytes(all)));  // all: the sum everywhere
+                works.push_back(
+                    group.reduce_scatter_async(std::span<const std::uint64_t>{all}, std::span{part}));  // part: world times the sum
+                works.push_back(group.broadcast_async(bytes(part), Rank{0}));
+                works.push_back(group.barrier_async());
+                complaints.must(group.all_reduce(std::span{part}, ReduceOp::max), "the call behind those that were begun");
+                for (const Work& work : works) {
+                  complaints(work.done(), "a call that was begun before is still under way");
+                  complaints.must(work.wait(deadline), "work");
+                }
+                const std::uint64_t one = std::uint64_t{world} * (world + 1) / 2;
+                complaints(std::ranges::all_of(data, [&](std::uint64_t x) { return x == one; }), "the sum is wrong");
+                complaints(std::ranges::all_of(part, [&](std::uint64_t x) { return x == one * world; }), "the scattered sum is wrong");
+              },
+              transports) == "");
   });
 }
 
@@ -791,7 +860,9 @@ TEST_CASE("a wait for a call that is not over says so, and may be made again", "
           }
           const Work work = group.barrier_async();
           const auto waited = work.wait(deadline_in(1ms));
-          complaints(!work.done() && !waited.ok() && waited.failure().code == Code::deadline_passed && waited.failure().remedy == Remedy::retry, "it was over");
+          complaints(
+              !work.done() && !waited.ok() && waited.failure().code == Code::deadline_passed && waited.failure().remedy == Remedy::retry,
+              "it was over");
           late.arrive_and_wait();
           complaints.must(work.wait(deadline_in(60s)), "the second wait");
           complaints.must(work.wait(deadline_in(0s)), "a wait for what is over");
@@ -806,10 +877,13 @@ TEST_CASE("what is under way ends with its group, and by revocation", "[process_
           std::vector<std::byte> one(1'000'000), two(1'000'000);
           const Work first = group.receive_async(one, Rank{1}), second = group.receive_async(two, Rank{1});
           if (revoked) group.revoke({.code = Code::peer_lost, .what = "revoked by the test"});
-          else { const ProcessGroup gone = std::move(group); }
+          else {
+            const ProcessGroup gone = std::move(group);
+          }
           for (const Work& work : {first, second}) {
             const auto result = work.wait(deadline_in(60s));
-            complaints(!result.ok() && result.failure().code == Code::generation_over, result.ok() ? "it succeeded" : message(result.failure()));
+            complaints(!result.ok() && result.failure().code == Code::generation_over,
+                       result.ok() ? "it succeeded" : message(result.failure()));
           }
           ended.arrive_and_wait();
         }) == "");
@@ -828,27 +902,32 @@ TEST_CASE("a split group has the ranks of one color, in the order of their keys"
       if (!rng.chance(0.2)) word.color = static_cast<std::uint32_t>(rng.below(2));
       word.key = static_cast<std::int32_t>(rng.below(3)) - 1;
     }
-    CHECK(run_group(world, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
-            auto part = group.split(words[rank].color, words[rank].key);
-            if (!part.ok()) return complaints(false, message(part.failure()));
-            complaints(part->has_value() == words[rank].color.has_value(), "a group for no color, or none for one");
-            if (part->has_value()) {
-              std::vector<std::pair<std::int32_t, std::uint32_t>> wanted;
-              for (std::uint32_t r = 0; r < world; ++r) if (words[r].color == words[rank].color) wanted.push_back({words[r].key, r});
-              std::ranges::sort(wanted);
-              std::vector<std::uint32_t> members(wanted.size());
-              complaints((*part)->membership().world.value() == wanted.size(), "another size");
-              complaints.must((*part)->all_gather(std::as_bytes(std::span{&rank, 1}), std::as_writable_bytes(std::span{members})), "all_gather in the part");
-              for (std::size_t i = 0; i < wanted.size(); ++i) complaints(members[i] == wanted[i].second, "another order");
-              // Again, of the part: all of one color, backwards.
-              auto back = (*part)->split(7, -static_cast<std::int32_t>((*part)->membership().rank.value()));
-              if (!back.ok()) return complaints(false, message(back.failure()));
-              std::uint32_t first = rank;
-              complaints.must((**back).broadcast(std::as_writable_bytes(std::span{&first, 1}), Rank{0}), "broadcast");
-              complaints(first == wanted.back().second, "not backwards");
-            }
-            complaints.must(group.barrier(), "the whole group's barrier");
-            complaints(group.split(1).ok(), "a second split");
-          }, transports) == "");
+    CHECK(run_group(
+              world,
+              [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+                auto part = group.split(words[rank].color, words[rank].key);
+                if (!part.ok()) return complaints(false, message(part.failure()));
+                complaints(part->has_value() == words[rank].color.has_value(), "a group for no color, or none for one");
+                if (part->has_value()) {
+                  std::vector<std::pair<std::int32_t, std::uint32_t>> wanted;
+                  for (std::uint32_t r = 0; r < world; ++r)
+                    if (words[r].color == words[rank].color) wanted.push_back({words[r].key, r});
+                  std::ranges::sort(wanted);
+                  std::vector<std::uint32_t> members(wanted.size());
+                  complaints((*part)->membership().world.value() == wanted.size(), "another size");
+                  complaints.must((*part)->all_gather(std::as_bytes(std::span{&rank, 1}), std::as_writable_bytes(std::span{members})),
+                                  "all_gather in the part");
+                  for (std::size_t i = 0; i < wanted.size(); ++i) complaints(members[i] == wanted[i].second, "another order");
+                  // Again, of the part: all of one color, backwards.
+                  auto back = (*part)->split(7, -static_cast<std::int32_t>((*part)->membership().rank.value()));
+                  if (!back.ok()) return complaints(false, message(back.failure()));
+                  std::uint32_t first = rank;
+                  complaints.must((**back).broadcast(std::as_writable_bytes(std::span{&first, 1}), Rank{0}), "broadcast");
+                  complaints(first == wanted.back().second, "not backwards");
+                }
+                complaints.must(group.barrier(), "the whole group's barrier");
+                complaints(group.split(1).ok(), "a second split");
+              },
+              transports) == "");
   });
 }

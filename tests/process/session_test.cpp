@@ -44,16 +44,24 @@ class SmallAgent {
     REQUIRE(::mkdtemp(directory) != nullptr);
     directory_ = directory;
     (void)store_.begin_generation(generation);
-    auto server = WorkerServer::listen_unix(loop_, socket(), {[this](auto from, const Message& m) { on_message(from, m); },
-                                                              [this](auto from, const Failure& why) { on_closed(from, why); }});
+    auto server = WorkerServer::listen_unix(
+        loop_, socket(),
+        {[this](auto from, const Message& m) { on_message(from, m); }, [this](auto from, const Failure& why) { on_closed(from, why); }});
     REQUIRE(server.ok());
     server_ = std::move(*server);
     thread_ = std::thread{[this] { loop_.run(); }};
   }
-  ~SmallAgent() { stop(); std::filesystem::remove_all(directory_); }
+  ~SmallAgent() {
+    stop();
+    std::filesystem::remove_all(directory_);
+  }
   void stop() {  // as a killed agent would: all connections end at once
     if (!thread_.joinable()) return;
-    boost::asio::post(loop_, [this] { server_.reset(); work_.reset(); loop_.stop(); });
+    boost::asio::post(loop_, [this] {
+      server_.reset();
+      work_.reset();
+      loop_.stop();
+    });
     thread_.join();
   }
   [[nodiscard]] std::string socket() const { return directory_ + "/agent"; }
@@ -144,7 +152,9 @@ class SmallAgent {
   std::thread thread_;
 };
 
-Failure loss_of(std::uint32_t rank) { return {.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "it was killed", .peer = Rank{rank}}; }
+Failure loss_of(std::uint32_t rank) {
+  return {.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "it was killed", .peer = Rank{rank}};
+}
 
 std::uint16_t free_port() {
   const Fd probe = listen_on(resolve("127.0.0.1", 0).value().front()).value();
@@ -154,7 +164,8 @@ std::uint16_t free_port() {
 std::string worker_program() { return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "operators_worker"; }
 
 std::vector<std::string> operators_environment(std::uint32_t rank, std::uint32_t world, std::uint16_t port) {
-  return {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(world), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)};
+  return {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(world), "MASTER_ADDR=127.0.0.1",
+          "MASTER_PORT=" + std::to_string(port)};
 }
 
 }  // namespace
@@ -193,7 +204,10 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
     auto waits = std::async(std::launch::async, [&] { return first->store().get("later", within(20s)); });
     std::vector<std::thread> threads;
     std::atomic<int> added = 0;  // checked here: Catch's assertions belong to one thread
-    for (int t = 0; t < 4; ++t) threads.emplace_back([&] { for (int i = 0; i < 50; ++i) added += second->store().add("n", 1, within(20s)).ok(); });
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < 50; ++i) added += second->store().add("n", 1, within(20s)).ok();
+      });
     for (auto& thread : threads) thread.join();
     CHECK(added == 200);
     CHECK(as_text(second->store().get("n", within(20s)).value()) == "200");
@@ -321,7 +335,8 @@ TEST_CASE("three processes of an operator's job meet with nothing but an address
   const std::uint16_t port = free_port();
   SECTION("and end in order") {
     std::vector<std::unique_ptr<Program>> workers;
-    for (const std::uint32_t rank : {2u, 1u, 0u}) workers.push_back(std::make_unique<Program>(worker_program(), std::vector<std::string>{}, operators_environment(rank, 3, port)));
+    for (const std::uint32_t rank : {2u, 1u, 0u})
+      workers.push_back(std::make_unique<Program>(worker_program(), std::vector<std::string>{}, operators_environment(rank, 3, port)));
     for (auto& worker : workers) {
       CHECK(worker->line() == "met [rank 0] [rank 1] [rank 2] at 127.0.0.1");
       CHECK(worker->line() == "done");
@@ -331,12 +346,15 @@ TEST_CASE("three processes of an operator's job meet with nothing but an address
   SECTION("a member that dies ends the world of all others, and is named") {
     const auto doomed = GENERATE(0u, 2u);
     std::vector<std::unique_ptr<Program>> workers;
-    for (const std::uint32_t rank : {0u, 1u, 2u}) workers.push_back(std::make_unique<Program>(worker_program(), std::vector<std::string>{"wait"}, operators_environment(rank, 3, port)));
+    for (const std::uint32_t rank : {0u, 1u, 2u})
+      workers.push_back(
+          std::make_unique<Program>(worker_program(), std::vector<std::string>{"wait"}, operators_environment(rank, 3, port)));
     for (auto& worker : workers) CHECK(worker->line().value_or("").starts_with("met"));
     workers[doomed]->kill(SIGKILL);
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
       if (rank == doomed) continue;
-      CHECK_THAT(workers[rank]->line().value_or(""), Catch::Contains("generation_over") && Catch::Contains("rank " + std::to_string(doomed)));
+      CHECK_THAT(workers[rank]->line().value_or(""),
+                 Catch::Contains("generation_over") && Catch::Contains("rank " + std::to_string(doomed)));
       CHECK(workers[rank]->wait() == 1);
     }
   }
@@ -382,7 +400,9 @@ TEST_CASE("strangers at rank 0's port hold little, and nobody's rank", "[session
     }
     throw std::runtime_error{"nobody listens"};
   };
-  const auto say = [](const Fd& to, ByteSpan bytes) { return ::send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0; };
+  const auto say = [](const Fd& to, ByteSpan bytes) {
+    return ::send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+  };
   const auto is_closed = [](const Fd& socket) {
     std::array<char, 4096> bytes;
     for (pollfd heard{socket.get(), POLLIN, 0}; ::poll(&heard, 1, 20000) == 1;)
@@ -430,7 +450,8 @@ TEST_CASE("strangers at rank 0's port hold little, and nobody's rank", "[session
       CHECK(is_closed(one));
     }
     const auto without = worker(1);
-    CHECK_THAT(without->line().value_or(""), Catch::Contains("rank 1 shows no token, and rank 0 has one") && Catch::Contains("ELRUN_RDZV_TOKEN_FILE"));
+    CHECK_THAT(without->line().value_or(""),
+               Catch::Contains("rank 1 shows no token, and rank 0 has one") && Catch::Contains("ELRUN_RDZV_TOKEN_FILE"));
     CHECK(without->wait() == 78);
     const auto second = worker(1, {token});
     CHECK(first->line() == "met [rank 0] [rank 1] at 127.0.0.1");

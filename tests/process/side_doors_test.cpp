@@ -38,7 +38,9 @@ struct Agent {
   std::uint16_t port = 0;
 };
 
-Job::Setting with_words(const TemporaryDirectory& directory, Words words) { return {.arguments = std::move(words), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}; }
+Job::Setting with_words(const TemporaryDirectory& directory, Words words) {
+  return {.arguments = std::move(words), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
+}
 
 // The process number in the first line of a status that names a worker: rank, local rank, process.
 pid_t first_worker_in(const std::string& status) {
@@ -139,7 +141,8 @@ TEST_CASE("a port that is taken ends a start that asked for it, and no other", "
   Job asked{with_words(directory, {"--health_port", "127.0.0.1:" + port, "--no_python", "/bin/true"})};
   CHECK(asked.wait(patience) == 78);
   CHECK(asked.says("--health_port"));
-  Job inherited{{.arguments = {"--no_python", "/bin/true"}, .environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", port}, {"XDG_RUNTIME_DIR", directory.path()}}}};
+  Job inherited{{.arguments = {"--no_python", "/bin/true"},
+                 .environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", port}, {"XDG_RUNTIME_DIR", directory.path()}}}};
   CHECK(inherited.wait(patience) == 0);
   CHECK(inherited.says("TORCHELASTIC_HEALTH_CHECK_PORT: "));
 }
@@ -249,7 +252,8 @@ TEST_CASE("elrun doctor says what would fail, and why", "[side][process]") {
   CHECK(fine.says("ok    program"));
   CHECK(fine.says("ok    checkpoint"));
   CHECK(fine.says("ok    endpoint"));
-  Job ill{with_words(directory, {"doctor", "--checkpoint_root", "/proc/nothing", "--nnodes", "2", "--rdzv_endpoint", "no-such-host.invalid:29400", "/no/such/script.py"})};
+  Job ill{with_words(directory, {"doctor", "--checkpoint_root", "/proc/nothing", "--nnodes", "2", "--rdzv_endpoint",
+                                 "no-such-host.invalid:29400", "/no/such/script.py"})};
   CHECK(ill.wait(patience) == 78);
   INFO(ill.output());
   CHECK(ill.says("FAIL  checkpoint"));

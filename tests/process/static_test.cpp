@@ -84,8 +84,16 @@ TEST_CASE("it finds the coordinator by a name of /etc/hosts", "[static]") {
   if (!is_possible()) return;
   const BareRoot root;
   root.write("etc/hosts", "127.0.0.1 node0.training node0\n");
-  const std::vector<std::string> arguments{"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0:" + std::to_string(free_port()),
-                                           "--no_python", "/sh", "-c", "echo worker $RANK of $WORLD_SIZE"};
+  const std::vector<std::string> arguments{"--nnodes",
+                                           "2",
+                                           "--rdzv_backend",
+                                           "c10d",
+                                           "--rdzv_endpoint",
+                                           "node0:" + std::to_string(free_port()),
+                                           "--no_python",
+                                           "/sh",
+                                           "-c",
+                                           "echo worker $RANK of $WORLD_SIZE"};
   Job first{root.elrun(arguments)}, second{root.elrun(arguments)};
   CHECK(first.wait(patience) == 0);
   CHECK(second.wait(patience) == 0);
@@ -101,13 +109,14 @@ TEST_CASE("it finds the coordinator by a name that servers know late, with the s
   }
   const BareRoot root;
   root.write("etc/resolv.conf", "nameserver 127.0.0.98\nsearch jobs.cluster.test\noptions ndots:5\n");
-  const std::vector<std::string> arguments{"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0:" + std::to_string(free_port()),
-                                           "--no_python", "/sh", "-c", "echo worker $RANK"};
+  const std::vector<std::string> arguments{
+      "--nnodes", "2",  "--rdzv_backend",   "c10d", "--rdzv_endpoint", "node0:" + std::to_string(free_port()), "--no_python",
+      "/sh",      "-c", "echo worker $RANK"};
   Job first{root.elrun(arguments)}, second{root.elrun(arguments)};
   REQUIRE(first.line("does not resolve", patience));
   REQUIRE(second.line("does not resolve", patience));
-  Job server{{.arguments = {"--keep-in-foreground", "--no-resolv", "--no-hosts", "--no-daemon", "--bind-interfaces", "--listen-address=127.0.0.98",
-                            "--address=/node0.jobs.cluster.test/127.0.0.1", "--pid-file="},
+  Job server{{.arguments = {"--keep-in-foreground", "--no-resolv", "--no-hosts", "--no-daemon", "--bind-interfaces",
+                            "--listen-address=127.0.0.98", "--address=/node0.jobs.cluster.test/127.0.0.1", "--pid-file="},
               .program = "/usr/sbin/dnsmasq"}};
   CHECK(first.wait(patience) == 0);
   CHECK(second.wait(patience) == 0);

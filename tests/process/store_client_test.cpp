@@ -245,7 +245,8 @@ TEST_CASE("what cannot be reached is said with its reason", "[grpc]") {
     CHECK(failure.what.find("127.0.0.1:" + std::to_string(port)) != std::string::npos);
   }
   SECTION("a name of nobody") {
-    CHECK(connect_store("no-such-host.invalid:29500", {}, deadline_in(300ms)).failure().what.find("no-such-host.invalid") != std::string::npos);
+    CHECK(connect_store("no-such-host.invalid:29500", {}, deadline_in(300ms)).failure().what.find("no-such-host.invalid") !=
+          std::string::npos);
   }
 }
 

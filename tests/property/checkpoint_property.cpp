@@ -55,13 +55,11 @@ std::unique_ptr<TestJob> job_with_one_checkpoint(FaultyFiles& files) {
 
 }  // namespace
 
-TEST_CASE("what was saved by W ranks is loaded by W' ranks, bit for bit, reading little more than it needs",
-          "[checkpoint]") {
+TEST_CASE("what was saved by W ranks is loaded by W' ranks, bit for bit, reading little more than it needs", "[checkpoint]") {
   for_all_seeds(150, [](Rng& rng) {
     FaultyFiles files;
     const ModelTable model = random_model(rng);
-    const auto writers = static_cast<std::uint32_t>(1 + rng.below(6)),
-               readers = static_cast<std::uint32_t>(1 + rng.below(6));
+    const auto writers = static_cast<std::uint32_t>(1 + rng.below(6)), readers = static_cast<std::uint32_t>(1 + rng.below(6));
     TestJob before{files, writers, rng.next(), model, rng.next()}, after{files, readers, rng.next(), model, 0};
     REQUIRE(said(before.start()) == "");
     REQUIRE(said(before.save(42)) == "");
@@ -96,8 +94,7 @@ TEST_CASE("a block is read once by a rank, and blocks that it does not need not 
   CHECK(files.bytes_read - before_bytes <= 3 * block_bytes);
 }
 
-TEST_CASE("an operation that fails, once or for good, loses nothing that was promised, even if the power goes after it",
-          "[checkpoint]") {
+TEST_CASE("an operation that fails, once or for good, loses nothing that was promised, even if the power goes after it", "[checkpoint]") {
   for (const int error : {ENOSPC, EIO, EACCES})
     for (const int way : {0, 1, 2, 3})
       for (std::uint64_t at = 0;; ++at) {
@@ -198,16 +195,14 @@ TEST_CASE("a start that fails or is killed at any operation leaves the next one 
       }
 }
 
-TEST_CASE("one flipped bit or a cut in any byte is never accepted: the checkpoint before is used, and it is said why",
-          "[checkpoint]") {
+TEST_CASE("one flipped bit or a cut in any byte is never accepted: the checkpoint before is used, and it is said why", "[checkpoint]") {
   FaultyFiles clean;
   auto job = job_with_one_checkpoint(clean);
   REQUIRE(said(job->save(20)) == "");
   Rng rng{99};
   const Path victim = "/ckpts/ckpt/s000000000020.g00000001.a01";
   for (const Path& path : clean.all_files()) {
-    if (path.parent_path() != victim || path.string().ends_with(".part.json"))
-      continue;  // parts are read by the commit alone
+    if (path.parent_path() != victim || path.string().ends_with(".part.json")) continue;  // parts are read by the commit alone
     const ByteVector good = clean.content(path);
     // Every byte of COMMIT; of the others every class of byte, at random places.
     const bool small = good.size() < 1024;
@@ -219,10 +214,8 @@ TEST_CASE("one flipped bit or a cut in any byte is never accepted: the checkpoin
                                : trial % 5 == 2 ? rng.below(std::min<std::size_t>(4096, good.size()))
                                                 : rng.below(good.size());
       ByteVector bad = good;
-      if (cut)
-        bad.resize(byte);
-      else
-        bad[byte] ^= std::byte(1 << rng.below(8));
+      if (cut) bad.resize(byte);
+      else bad[byte] ^= std::byte(1 << rng.below(8));
       FaultyFiles files;
       auto other = job_with_one_checkpoint(files);
       REQUIRE(said(other->save(20)) == "");
@@ -349,7 +342,8 @@ TEST_CASE("whatever crash came before: once a save was acknowledged, its checkpo
       const auto given_up = anew.begin_anew(known.back().step);
       REQUIRE(said(given_up) == "");
       CHECK((!given_up->choice || given_up->choice->step < acknowledged));
-      for (const Path& path : before) CHECK((path.string().find(".tmp-") != std::string::npos || files.open(path).ok()));  // nothing is deleted
+      for (const Path& path : before)
+        CHECK((path.string().find(".tmp-") != std::string::npos || files.open(path).ok()));  // nothing is deleted
       TestJob after{files, 1, 5};
       CHECK(said(after.start()) == "");  // without the option
       if (!killed) break;
@@ -358,7 +352,8 @@ TEST_CASE("whatever crash came before: once a save was acknowledged, its checkpo
   });
 }
 
-TEST_CASE("power lost at any operation of a start that gives up a loss: the next start stops with the same name, or the loss is settled", "[checkpoint]") {
+TEST_CASE("power lost at any operation of a start that gives up a loss: the next start stops with the same name, or the loss is settled",
+          "[checkpoint]") {
   for (const bool fences_gone : {false, true})
     for_all_seeds(3, [&](Rng& rng) {
       for (std::uint64_t at = 0;; ++at) {
@@ -435,8 +430,7 @@ TEST_CASE("power lost at any operation while old fences are removed: the next st
   });
 }
 
-TEST_CASE("a job that starts between any two operations of another's save inherits what that one promised",
-          "[checkpoint]") {
+TEST_CASE("a job that starts between any two operations of another's save inherits what that one promised", "[checkpoint]") {
   bool refused = false, promised = false;
   for (std::uint64_t at = 0;; ++at) {
     FaultyFiles files;

@@ -46,14 +46,14 @@ struct Model {
 struct World {
   struct Member {
     Election election;
-    bool there = true;                        // not frozen
+    bool there = true;  // not frozen
     std::optional<Instant> wake{};
-    std::optional<Office> office{};           // leads, as it thinks
-    std::uint64_t number = 0;                 // the newest generation that it began
+    std::optional<Office> office{};  // leads, as it thinks
+    std::uint64_t number = 0;        // the newest generation that it began
     std::optional<Office> follows{};
     bool up = false;
-    bool writes = false;                      // one at a time
-    std::vector<Event> missed{};              // while it was frozen
+    bool writes = false;          // one at a time
+    std::vector<Event> missed{};  // while it was frozen
   };
   struct Letter {
     Instant at;
@@ -66,14 +66,14 @@ struct World {
   Instant now = start;
   Model etcd{};
   bool etcd_away = false;
-  std::optional<Instant> begun_anew{};        // when etcd lost all, last
+  std::optional<Instant> begun_anew{};  // when etcd lost all, last
   double loss = 0;
-  int quickness = 1;                          // 1: some answers come too late
+  int quickness = 1;  // 1: some answers come too late
   Duration lease;
   std::vector<Member> members{};
   std::priority_queue<Letter> letters{};
   std::uint64_t order = 0;
-  std::set<std::uint64_t> begun{};            // generations that anybody heard of
+  std::set<std::uint64_t> begun{};  // generations that anybody heard of
   std::uint64_t newest = 0;
 
   World(Rng& random, std::size_t count, Duration lease_length) : rng{random}, lease{lease_length} {
@@ -177,7 +177,8 @@ struct World {
     post(some(50ms), [this, i] {
       Member& member = members[i];
       if (member.up || member.office || !member.follows) return;
-      const bool served = std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.there && m.office == member.follows; });
+      const bool served =
+          std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.there && m.office == member.follows; });
       if (!served) return connect(i);
       member.up = true;
       give(i, LineUp{});
@@ -284,7 +285,8 @@ struct World {
 
   [[nodiscard]] bool settled() const {
     const auto leader = std::find_if(members.begin(), members.end(), [](const Member& m) { return m.office.has_value(); });
-    return leader != members.end() && std::all_of(members.begin(), members.end(), [&](const Member& m) { return m.up && m.follows == leader->office; });
+    return leader != members.end() &&
+           std::all_of(members.begin(), members.end(), [&](const Member& m) { return m.up && m.follows == leader->office; });
   }
 };
 

@@ -12,8 +12,7 @@ namespace {
 int least(std::uint32_t slots, std::uint32_t ranks, std::uint32_t most) {
   if (ranks == 0) return slots == 0 ? 0 : 1000;
   int best = 1000;
-  for (std::uint32_t s = 1; s <= std::min(most, slots); ++s)
-    best = std::min(best, std::popcount(s) + least(slots - s, ranks - 1, s));
+  for (std::uint32_t s = 1; s <= std::min(most, slots); ++s) best = std::min(best, std::popcount(s) + least(slots - s, ranks - 1, s));
   return best;
 }
 

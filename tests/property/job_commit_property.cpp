@@ -65,8 +65,7 @@ struct Explorer {
       if (k.voted == k.applied && k.applied < steps) moved = true, visit(voted(w, i));
       if (m.commit.decided()) moved = true, visit(applied(w, i));
       for (std::size_t from = 0; from < n; ++from)
-        if (w.read[i][from] < w.sent[from].size() && w.sent[from][w.read[i][from]].step == k.applied &&
-            k.voted > k.applied)
+        if (w.read[i][from] < w.sent[from].size() && w.sent[from][w.read[i][from]].step == k.applied && k.voted > k.applied)
           moved = true, visit(heard(w, i, from));
       if (w.crashes_left > 0) moved = true, visit(crashed(w, i));
     }
@@ -139,9 +138,10 @@ struct Explorer {
         m.state = r.next_step;
       }
       m.newcomer = false;
-      m.commit = StepCommit{{number(w.generation), Rank{static_cast<std::uint32_t>(i)},
-                             WorldSize{static_cast<std::uint32_t>(members.size())}},
-                            r.next_step, r.decided_in};
+      m.commit =
+          StepCommit{{number(w.generation), Rank{static_cast<std::uint32_t>(i)}, WorldSize{static_cast<std::uint32_t>(members.size())}},
+                     r.next_step,
+                     r.decided_in};
       REQUIRE(m.state == r.next_step);  // all begin the same step, each sample in one decided step
     }
     begin_generation(w, std::move(members));

@@ -114,7 +114,8 @@ void any_remains(Rng& rng) {
     for (std::uint32_t giver = 0; giver < held.size(); ++giver) {
       const auto alone = share_of(layout, held, taker, giver);
       CHECK(std::ranges::equal(alone, (*shares)[giver], [](const Piece& a, const Piece& b) {
-        return a.unit == b.unit && a.begin == b.begin && a.end == b.end && a.gradient == b.gradient && a.parameter == b.parameter && a.place == b.place;
+        return a.unit == b.unit && a.begin == b.begin && a.end == b.end && a.gradient == b.gradient && a.parameter == b.parameter &&
+               a.place == b.place;
       }));
       if (!held[giver]) CHECK((*shares)[giver].empty());
       if (!held[giver]) continue;
@@ -122,7 +123,7 @@ void any_remains(Rng& rng) {
       for (const Common& both : common(pieces(layout, *held[giver]), (*shares)[giver])) has += both.a.size();
       std::uint64_t gives = 0;
       for (const Piece& p : (*shares)[giver]) gives += p.size();
-      CHECK(has == gives);                                                               // nobody gives what it has not
+      CHECK(has == gives);                                                         // nobody gives what it has not
       if (giver == taker) CHECK(gives == elements(pieces(layout, *held[giver])));  // nor takes what it has
     }
   }
@@ -130,7 +131,9 @@ void any_remains(Rng& rng) {
 
 }  // namespace
 
-TEST_CASE("each part is folded by one rank, counted by one who holds it, and every copy is whole", "[job]") { for_all_seeds(300, any_world); }
+TEST_CASE("each part is folded by one rank, counted by one who holds it, and every copy is whole", "[job]") {
+  for_all_seeds(300, any_world);
+}
 
 TEST_CASE("whatever is left of several worlds gives each element once, by who holds it, or says that one is lost", "[job]") {
   for_all_seeds(300, any_remains);
@@ -147,8 +150,14 @@ TEST_CASE("from its own node a rank guesses the others, right where all are as l
 }
 
 TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
-  const Standing s{.has_state = true, .has_begun = true, .knowledge = {4, 5, 5}, .decision = {1.5f, true, 2.5f, 7}, .saved_step = 3,
-                   .cut = {4, 2}, .whole_parameters = false, .node = "node.1"};
+  const Standing s{.has_state = true,
+                   .has_begun = true,
+                   .knowledge = {4, 5, 5},
+                   .decision = {1.5f, true, 2.5f, 7},
+                   .saved_step = 3,
+                   .cut = {4, 2},
+                   .whole_parameters = false,
+                   .node = "node.1"};
   const auto heard = decode_standing(encode(s));
   REQUIRE(heard.ok());
   CHECK(*heard == s);

@@ -13,8 +13,7 @@ TEST_CASE("whoever holds which leaves, folding to maximal nodes and then on give
     const std::uint32_t leaves = 1 + static_cast<std::uint32_t>(rng.below(40));
     const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(6));
     std::vector<float> value(leaves);
-    for (float& v : value)
-      v = std::ldexp(static_cast<float>(rng.below(1 << 24)) - 0x1p23f, static_cast<int>(rng.below(40)) - 20);
+    for (float& v : value) v = std::ldexp(static_cast<float>(rng.below(1 << 24)) - 0x1p23f, static_cast<int>(rng.below(40)) - 20);
     const auto add = [](float a, float b) { return a + b; };
     const float expected = fold_leaves(std::span<const float>{value}, add);
 

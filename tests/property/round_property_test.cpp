@@ -18,15 +18,15 @@ using Milliseconds = std::chrono::milliseconds;
 struct Agent {
   std::string name;
   std::uint64_t incarnation = 1;
-  bool up = false;                       // the process lives
-  bool frozen = false;                   // lives, but says nothing (a pause, a cut line)
-  std::optional<StreamNumber> stream;    // as it sees it
+  bool up = false;                     // the process lives
+  bool frozen = false;                 // lives, but says nothing (a pause, a cut line)
+  std::optional<StreamNumber> stream;  // as it sees it
   Generation last{};
-  Seat seat;                             // in `last`
-  bool running = false;                  // workers of `last` run
-  std::optional<Instant> workers_gone;   // revoked: when the last of them has ended
+  Seat seat;                            // in `last`
+  bool running = false;                 // workers of `last` run
+  std::optional<Instant> workers_gone;  // revoked: when the last of them has ended
   Instant next_beat{}, next_connect{};
-  std::uint64_t acknowledged = 0;        // newest number whose end it acknowledged, or whose workers died with it
+  std::uint64_t acknowledged = 0;  // newest number whose end it acknowledged, or whose workers died with it
   bool finished = false;
 };
 
@@ -118,7 +118,8 @@ class Simulation {
     for (RoundAction& action : round_.step(event, now_)) {
       if (const auto* begin = std::get_if<BeginGeneration>(&action)) began(*begin);
       if (auto* send = std::get_if<SendTo>(&action)) {
-        if (const auto* world = std::get_if<World>(&send->message)) REQUIRE(worlds_.at(world->generation.number).generation == world->generation);
+        if (const auto* world = std::get_if<World>(&send->message))
+          REQUIRE(worlds_.at(world->generation.number).generation == world->generation);
         post(to_agents_, send->stream, std::move(send->message));
       }
       if (const auto* close = std::get_if<CloseStream>(&action)) post(to_agents_, close->stream, *close);
@@ -143,7 +144,12 @@ class Simulation {
     say(agent, message);
   }
   void start(Agent& agent) {
-    agent = {.name = agent.name, .incarnation = agent.incarnation + 1, .up = true, .next_beat = now_, .next_connect = now_, .acknowledged = agent.acknowledged};
+    agent = {.name = agent.name,
+             .incarnation = agent.incarnation + 1,
+             .up = true,
+             .next_beat = now_,
+             .next_connect = now_,
+             .acknowledged = agent.acknowledged};
   }
   void die(Agent& agent) {
     agent.up = false;
@@ -203,13 +209,15 @@ class Simulation {
       case 3: return agent.up ? hang_up(agent) : void();
       case 4: return void(agent.frozen = !agent.frozen);
       case 5:
-        if (agent.up && agent.running && !agent.frozen) say(agent, WorkerFailed{agent.last, 0, 1, "exit code 1", rng_.chance(0.5), Duration{0}, {}});
+        if (agent.up && agent.running && !agent.frozen)
+          say(agent, WorkerFailed{agent.last, 0, 1, "exit code 1", rng_.chance(0.5), Duration{0}, {}});
         return;
       case 6:
         if (agent.up && !agent.frozen && rng_.chance(0.3)) say(agent, Leave{"signal 15 (SIGTERM)"}), die(agent);
         return;
       default:
-        if (agent.up && agent.running && !agent.frozen) say(agent, rng_.chance(0.9) ? NodeMessage{Progress{agent.last, 1}} : NodeMessage{NodeAlive{}});
+        if (agent.up && agent.running && !agent.frozen)
+          say(agent, rng_.chance(0.9) ? NodeMessage{Progress{agent.last, 1}} : NodeMessage{NodeAlive{}});
     }
   }
 
@@ -238,7 +246,8 @@ class Simulation {
       if (!agent.running) continue;
       const BeginGeneration& world = worlds_.at(agent.last.number);
       REQUIRE(world.generation == agent.last);
-      REQUIRE(std::count_if(world.members.begin(), world.members.end(), [&](const Member& m) { return m.node.value() == agent.name; }) == 1);
+      REQUIRE(std::count_if(world.members.begin(), world.members.end(), [&](const Member& m) { return m.node.value() == agent.name; }) ==
+              1);
     }
   }
 

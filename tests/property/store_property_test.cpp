@@ -209,7 +209,7 @@ TEST_CASE("whatever is lost, every rank gets the same values of each gathering, 
     constexpr int rounds = 6;
     const Generation generation{3, {{1, 2}}};
     struct Worker {
-      std::vector<std::uint32_t> plan{};                              // the name of each of its gatherings: all the same
+      std::vector<std::uint32_t> plan{};  // the name of each of its gatherings: all the same
       std::size_t done = 0;
       std::optional<StoreRequest> under_way{};
       std::vector<std::vector<ByteVector>> got{};
@@ -227,7 +227,8 @@ TEST_CASE("whatever is lost, every rank gets the same values of each gathering, 
     const auto hear = [&](const std::vector<StoreAnswer>& answers, double loss) {
       for (const StoreAnswer& a : answers) {
         Worker& w = workers[stream_of.at(a.to)];
-        if (rng.chance(loss) || current[stream_of.at(a.to)] != a.to || !w.under_way || w.under_way->id != a.reply.id || !a.reply.ok) continue;
+        if (rng.chance(loss) || current[stream_of.at(a.to)] != a.to || !w.under_way || w.under_way->id != a.reply.id || !a.reply.ok)
+          continue;
         REQUIRE(a.reply.values.size() == ranks);
         w.got.push_back(a.reply.values);
         StoreRequest memory = *w.under_way;
@@ -253,23 +254,38 @@ TEST_CASE("whatever is lost, every rank gets the same values of each gathering, 
             hear(store.call(current[r], memory, Instant{}), 0);
           }
           if (workers[r].under_way) hear(store.call(current[r], *workers[r].under_way, Instant{}), loss);
-          hear(store.call(current[r], {.id = ++ids, .op = StoreOp::relearned, .generation = generation, .rank = r, .replay = true}, Instant{}), loss);
+          hear(store.call(current[r], {.id = ++ids, .op = StoreOp::relearned, .generation = generation, .rank = r, .replay = true},
+                          Instant{}),
+               loss);
         }
       } else if (rng.chance(0.1)) {  // the stream breaks; the call under way is sent again
         store.forget(current[rank]);
         stream_of[current[rank] = StoreCaller{++streams}] = rank;
         if (w.under_way) hear(store.call(current[rank], *w.under_way, Instant{}), loss);
       } else if (rng.chance(0.2)) {  // a change, whose answer always comes
-        const auto answers = store.call(current[rank], {.id = ++ids, .op = StoreOp::add, .generation = generation, .keys = {"sum"}, .amount = 1}, Instant{});
+        const auto answers =
+            store.call(current[rank], {.id = ++ids, .op = StoreOp::add, .generation = generation, .keys = {"sum"}, .amount = 1}, Instant{});
         REQUIRE(answers.size() == 1);
         REQUIRE(answers[0].reply.number == static_cast<std::int64_t>(++sum));
         const std::string text = std::to_string(sum);
-        w.memory.insert_or_assign({StoreOp::set, "sum"}, StoreRequest{.op = StoreOp::set, .generation = generation, .keys = {"sum"},
-                                  .value = {as_bytes(text).begin(), as_bytes(text).end()}, .replay = true, .version = answers[0].reply.version});
+        w.memory.insert_or_assign({StoreOp::set, "sum"}, StoreRequest{.op = StoreOp::set,
+                                                                      .generation = generation,
+                                                                      .keys = {"sum"},
+                                                                      .value = {as_bytes(text).begin(), as_bytes(text).end()},
+                                                                      .replay = true,
+                                                                      .version = answers[0].reply.version});
       } else if (!w.under_way && w.done < rounds) {
         const std::string value = fmt::format("{} of {}", w.done, rank);
-        w.under_way = StoreRequest{.id = ++ids, .op = StoreOp::all_gather, .generation = generation, .wait = 1h, .keys = {fmt::format("g{}", w.plan[w.done])},
-                                   .value = {as_bytes(value).begin(), as_bytes(value).end()}, .rank = rank, .count = ranks, .caller = 100 + rank, .turn = w.done + 1};
+        w.under_way = StoreRequest{.id = ++ids,
+                                   .op = StoreOp::all_gather,
+                                   .generation = generation,
+                                   .wait = 1h,
+                                   .keys = {fmt::format("g{}", w.plan[w.done])},
+                                   .value = {as_bytes(value).begin(), as_bytes(value).end()},
+                                   .rank = rank,
+                                   .count = ranks,
+                                   .caller = 100 + rank,
+                                   .turn = w.done + 1};
         hear(store.call(current[rank], *w.under_way, Instant{}), loss);
       }
     }

@@ -28,7 +28,8 @@ constexpr std::uint64_t planted_seeds_max = 2000;
 constexpr std::uint32_t scale_nodes_max = 100'000;
 static_assert(scale_nodes_max < nodes_limit);  // and a spare
 
-constexpr std::string_view usage = R"(elrun_sim: runs elrun's own cores (round, supervisor, store) in a simulated world of agents, workers and coordinators:
+constexpr std::string_view usage =
+    R"(elrun_sim: runs elrun's own cores (round, supervisor, store) in a simulated world of agents, workers and coordinators:
 delay, loss, partitions, resets, pauses, crashes and clock jumps, all from one seed. Checkers outside the cores watch every
 step; a broken rule ends the run with its trace and the line that replays it.
 
@@ -75,7 +76,11 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
     const std::string& name = arguments[i];
     if (name == "--help" || name == "-h") return options.help = true, options;
     if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job" || name == "--cut") {
-      (name == "--quiet" ? options.quiet : name == "--exhaustive" ? options.exhaustive : name == "--job" ? options.job : name == "--cut" ? options.cut : options.keep_going) = true;
+      (name == "--quiet"        ? options.quiet
+       : name == "--exhaustive" ? options.exhaustive
+       : name == "--job"        ? options.job
+       : name == "--cut"        ? options.cut
+                                : options.keep_going) = true;
       continue;
     }
     if (++i == arguments.size()) return {};
@@ -106,7 +111,9 @@ struct Worlds {
   std::uint32_t nodes = 5;
   bool job = false;  // the workers run the product's Job
   bool cut = false;  // pairs of nodes are cut from each other
-  [[nodiscard]] Profile profile(std::uint64_t seed) const { return cut ? cut_profile_of(seed, nodes, job) : job ? job_profile_of(seed, nodes) : profile_of(seed, nodes); }
+  [[nodiscard]] Profile profile(std::uint64_t seed) const {
+    return cut ? cut_profile_of(seed, nodes, job) : job ? job_profile_of(seed, nodes) : profile_of(seed, nodes);
+  }
   [[nodiscard]] std::string flags() const { return fmt::format("{}{}--nodes {}", job ? "--job " : "", cut ? "--cut " : "", nodes); }
 };
 Worlds worlds_of(const Options& options) { return {options.nodes, options.job, options.cut}; }
@@ -166,8 +173,9 @@ int all_planted(const Options& options) {
     const Campaign campaign = look(options.from, seeds, worlds_of(options), text.bug, options.threads);
     if (!campaign.first) code = exit_found;
     fmt::print("| `{}` | {} | {} | {} |\n", text.name, text.what,
-               campaign.first ? fmt::format("{} seed{}", campaign.first->seed - options.from + 1, campaign.first->seed == options.from ? "" : "s")
-                              : fmt::format("NOT FOUND in {} seeds", seeds),
+               campaign.first
+                   ? fmt::format("{} seed{}", campaign.first->seed - options.from + 1, campaign.first->seed == options.from ? "" : "s")
+                   : fmt::format("NOT FOUND in {} seeds", seeds),
                campaign.first ? campaign.first->violation.checker : "");
     std::fflush(stdout);
   }
@@ -201,7 +209,8 @@ int exhaustive_planted(const Options& options) {
     const std::vector<SearchResult> results = search_all(text.bug, options.threads, options.states);
     const auto at = std::find_if(results.begin(), results.end(), [](const SearchResult& result) { return result.violation.has_value(); });
     if (at != results.end()) ++found;
-    fmt::print("| `{}` | {} | {} |\n", text.name, at == results.end() ? "" : searches[static_cast<std::size_t>(at - results.begin())].name, at == results.end() ? "" : at->violation->checker);
+    fmt::print("| `{}` | {} | {} |\n", text.name, at == results.end() ? "" : searches[static_cast<std::size_t>(at - results.begin())].name,
+               at == results.end() ? "" : at->violation->checker);
     std::fflush(stdout);
   }
   fmt::print("{} of {} planted bugs found\n", found, all);
@@ -216,8 +225,8 @@ std::optional<std::pair<std::string_view, CrashFound>> crash_everywhere(Bug bug,
     const CrashSearch search = crash_at_every_action(world, options.crashes, options.threads, bug);
     runs += search.runs;
     if (told)
-      fmt::print("{}: {} actions, {} runs, {:.1f} s{}\n", world.name, search.actions, search.runs, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-                 search.found ? ": FOUND" : "");
+      fmt::print("{}: {} actions, {} runs, {:.1f} s{}\n", world.name, search.actions, search.runs,
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), search.found ? ": FOUND" : "");
     std::fflush(stdout);
     if (search.found) return std::pair{world.name, *search.found};
   }
@@ -239,7 +248,8 @@ int crash_searches(const Options& options) {
     return code;
   }
   const auto bug = options.planted.empty() ? std::nullopt : bug_named(options.planted);
-  if (!options.planted.empty() && !bug) return fmt::print(stderr, "elrun_sim: no planted bug is called {}; --planted list names them\n", options.planted), exit_usage;
+  if (!options.planted.empty() && !bug)
+    return fmt::print(stderr, "elrun_sim: no planted bug is called {}; --planted list names them\n", options.planted), exit_usage;
   const auto found = crash_everywhere(bug ? bug->bug : Bug::none, options, true);
   if (!found) return exit_clean;
   planted_bug = bug ? bug->bug : Bug::none;
@@ -253,7 +263,8 @@ int exhaustive(const Options& options) {
   Bug bug = Bug::none;
   if (!options.planted.empty()) {
     const auto text = bug_named(options.planted);
-    if (!text) return fmt::print(stderr, "elrun_sim: no planted bug is called {}; --planted list names them\n", options.planted), exit_usage;
+    if (!text)
+      return fmt::print(stderr, "elrun_sim: no planted bug is called {}; --planted list names them\n", options.planted), exit_usage;
     bug = text->bug;
   }
   const auto begin = std::chrono::steady_clock::now();
@@ -261,7 +272,11 @@ int exhaustive(const Options& options) {
   SearchResult all;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const SearchResult& one = results[i];
-    fmt::print("{}: {} states, {} moves, {} ends, {:.3g} paths, {} events the longest{}\n", searches[i].name, one.states, one.moves, one.ends, one.paths, one.longest, one.violation ? ": FOUND" : one.whole ? "" : "; stopped there");
+    fmt::print("{}: {} states, {} moves, {} ends, {:.3g} paths, {} events the longest{}\n", searches[i].name, one.states, one.moves,
+               one.ends, one.paths, one.longest,
+               one.violation ? ": FOUND"
+               : one.whole   ? ""
+                             : "; stopped there");
     all.states += one.states, all.moves += one.moves, all.paths += one.paths;
     if (!one.violation) continue;
     for (const std::string& line : one.trace) fmt::print("{}\n", line);
@@ -269,7 +284,8 @@ int exhaustive(const Options& options) {
     return exit_found;
   }
   const double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("three nodes, {} states, {:.3g} paths: clean; {} moves, {:.1f} s on {} threads\n", all.states, all.paths, all.moves, taken, options.threads);
+  fmt::print("three nodes, {} states, {:.3g} paths: clean; {} moves, {:.1f} s on {} threads\n", all.states, all.paths, all.moves, taken,
+             options.threads);
   return exit_clean;
 }
 
@@ -325,8 +341,8 @@ int seeds(const Options& options) {
   if (options.one && !options.quiet)
     for (const std::string& line : trace_of(worlds_of(options).profile(options.from), ~std::size_t{0})) fmt::print("{}\n", line);
   const double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("{} seed{} of up to {} nodes: clean; {} generations, {} events, {:.1f} s on {} threads\n", campaign.seeds, campaign.seeds == 1 ? "" : "s",
-             options.nodes, campaign.generations, campaign.events, taken, options.threads);
+  fmt::print("{} seed{} of up to {} nodes: clean; {} generations, {} events, {:.1f} s on {} threads\n", campaign.seeds,
+             campaign.seeds == 1 ? "" : "s", options.nodes, campaign.generations, campaign.events, taken, options.threads);
   return exit_clean;
 }
 

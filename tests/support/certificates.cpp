@@ -54,7 +54,8 @@ void add(X509* to, X509* issuer, int what, const std::string& value) {
 }
 
 // By `issuer`, or by itself without one.
-Certificate make_certificate(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key, const std::vector<std::string>& hosts, long valid_seconds) {
+Certificate make_certificate(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key,
+                             const std::vector<std::string>& hosts, long valid_seconds) {
   Certificate made{X509_new(), X509_free};
   X509_set_version(made.get(), 2);
   std::uint32_t serial = 0;
@@ -63,9 +64,11 @@ Certificate make_certificate(const std::string& name, EVP_PKEY* key, X509* issue
   X509_gmtime_adj(X509_getm_notBefore(made.get()), -86400);
   X509_gmtime_adj(X509_getm_notAfter(made.get()), valid_seconds);
   X509_set_pubkey(made.get(), key);
-  X509_NAME_add_entry_by_txt(X509_get_subject_name(made.get()), "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(made.get()), "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()),
+                             -1, -1, 0);
   X509_set_issuer_name(made.get(), X509_get_subject_name(issuer != nullptr ? issuer : made.get()));
-  add(made.get(), issuer != nullptr ? issuer : made.get(), NID_basic_constraints, issuer != nullptr ? "critical,CA:FALSE" : "critical,CA:TRUE");
+  add(made.get(), issuer != nullptr ? issuer : made.get(), NID_basic_constraints,
+      issuer != nullptr ? "critical,CA:FALSE" : "critical,CA:TRUE");
   std::string names;
   for (const std::string& host : hosts) {
     const bool address = host.find_first_not_of("0123456789.") == std::string::npos || host.find(':') != std::string::npos;

@@ -47,8 +47,7 @@ inline std::byte expected_byte(std::uint64_t step, std::uint64_t kind, std::uint
 struct Held {
   std::vector<Fragment> fragments;
   std::vector<std::unique_ptr<ByteVector>> memory;
-  void add(const ModelTable& model, std::uint64_t kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end,
-           bool replicated) {
+  void add(const ModelTable& model, std::uint64_t kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, bool replicated) {
     memory.push_back(std::make_unique<ByteVector>((end - begin) * size_of(model.kinds[kind].dtype)));
     fragments.push_back({model.kinds[kind].name, unit, begin, end, *memory.back(), replicated});
   }
@@ -65,10 +64,8 @@ inline std::vector<Held> random_cut(const ModelTable& model, std::uint32_t world
       for (std::uint32_t rank = 0; rank < world; ++rank) {
         const bool whole = replicated >> kind & 1;
         const std::uint64_t end = whole || rank + 1 == world ? elements : begin + rng.below(elements - begin + 1);
-        if (whole)
-          ranks[rank].add(model, kind, unit, 0, elements, true);
-        else if (begin != end || rng.chance(0.3))
-          ranks[rank].add(model, kind, unit, begin, end, false);
+        if (whole) ranks[rank].add(model, kind, unit, 0, elements, true);
+        else if (begin != end || rng.chance(0.3)) ranks[rank].add(model, kind, unit, begin, end, false);
         begin = end;
       }
     }
@@ -102,10 +99,11 @@ inline std::vector<Aux> aux_of_step(std::uint64_t step) {
 }
 
 struct TestJob {
-  TestJob(Files& storage, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(),
-          std::uint32_t replicated = 1, std::string run_id = "run", Path at = "/ckpts",
-          PlanIdentity plan = {"abc123", "global_batch: 64\nseed: 7"})
-      : files{storage}, root{std::move(at)}, log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }},
+  TestJob(Files& storage, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1,
+          std::string run_id = "run", Path at = "/ckpts", PlanIdentity plan = {"abc123", "global_batch: 64\nseed: 7"})
+      : files{storage},
+        root{std::move(at)},
+        log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }},
         rng{seed},
         table{std::move(model)},
         leader{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{0}, WorldSize{world}, plan, table} {
@@ -131,8 +129,7 @@ struct TestJob {
     std::vector<PartVote> votes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       fill(table, held[rank], step);
-      votes.push_back(
-          decode_part_vote(encode(ranks[rank].write_part(carried, held[rank].fragments, aux_of_step(step)))).value());
+      votes.push_back(decode_part_vote(encode(ranks[rank].write_part(carried, held[rank].fragments, aux_of_step(step)))).value());
     }
     return ranks[0].commit(ticket, votes, still_owner);
   }

@@ -16,9 +16,18 @@ void Etcd::start(const CertificateFiles& files) {
 
 void Etcd::start(const std::string& scheme, const std::vector<std::string>& more) {
   const std::string client = scheme + endpoint(), peer = "http://127.0.0.1:" + std::to_string(peer_port_);
-  std::vector<std::string> arguments{"--name=test", "--data-dir=" + data_.path() + "/etcd" + std::to_string(lives_), "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
-                    "--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=test=" + peer, "--heartbeat-interval=20",
-                    "--election-timeout=200", "--logger=zap", "--log-level=error", "--log-outputs=" + data_.path() + "/log"};
+  std::vector<std::string> arguments{"--name=test",
+                                     "--data-dir=" + data_.path() + "/etcd" + std::to_string(lives_),
+                                     "--listen-client-urls=" + client,
+                                     "--advertise-client-urls=" + client,
+                                     "--listen-peer-urls=" + peer,
+                                     "--initial-advertise-peer-urls=" + peer,
+                                     "--initial-cluster=test=" + peer,
+                                     "--heartbeat-interval=20",
+                                     "--election-timeout=200",
+                                     "--logger=zap",
+                                     "--log-level=error",
+                                     "--log-outputs=" + data_.path() + "/log"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   process_ = std::make_unique<Job>(Job::Setting{.arguments = std::move(arguments), .program = "/usr/bin/etcd"});
 }
@@ -26,7 +35,9 @@ void Etcd::start(const std::string& scheme, const std::vector<std::string>& more
 void Etcd::kill() { process_.reset(); }
 
 std::string Etcd::value(const std::string& key) const {
-  Job get{{.arguments = {"--endpoints=" + endpoint(), "get", "--print-value-only", key}, .environment = {{"ETCDCTL_API", "3"}}, .program = "/usr/bin/etcdctl"}};
+  Job get{{.arguments = {"--endpoints=" + endpoint(), "get", "--print-value-only", key},
+           .environment = {{"ETCDCTL_API", "3"}},
+           .program = "/usr/bin/etcdctl"}};
   return get.wait() == 0 ? get.output() : std::string{};
 }
 

@@ -82,8 +82,7 @@ void FaultyFiles::arm(std::optional<Fault> fault) {
   fired_ = false;
 }
 
-Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool takes_space,
-                                    const std::function<Result<void>(bool)>& effect) {
+Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool)>& effect) {
   const std::uint64_t number = operations_++;
   if (before && !inside_) {
     struct Inside {
@@ -92,8 +91,7 @@ Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool tak
     } const call{inside_ = true};
     before(number);
   }
-  const bool hit = fault_ && (number == fault_->at ||
-                              (fault_->sticky && number > fault_->at && (takes_space || fault_->error != ENOSPC)));
+  const bool hit = fault_ && (number == fault_->at || (fault_->sticky && number > fault_->at && (takes_space || fault_->error != ENOSPC)));
   if (broken)
     if (const int error = broken(path); error != 0) return from_errno(error, std::string{verb} + " " + path.string());
   if (!hit) return effect(false);
@@ -228,8 +226,7 @@ void FaultyFiles::crash(Rng& rng) {
       ByteVector left = rng.chance(0.5) ? node.now : node.durable;
       for (std::size_t at = 0; at < left.size(); at += page) {
         const ByteVector& from = rng.chance(0.5) ? node.now : node.durable;
-        for (std::size_t i = at; i < std::min(at + page, left.size()); ++i)
-          left[i] = i < from.size() ? from[i] : std::byte{0};
+        for (std::size_t i = at; i < std::min(at + page, left.size()); ++i) left[i] = i < from.size() ? from[i] : std::byte{0};
       }
       if (node.now == node.durable) left = node.durable;
       node.now = node.durable = std::move(left);
@@ -240,10 +237,8 @@ void FaultyFiles::crash(Rng& rng) {
     for (const auto& [name, child] : node.durable_names) {
       const auto at = node.names.find(name);
       const bool same = at != node.names.end() && at->second == child;
-      if (same || rng.chance(0.5))
-        left[name] = child;
-      else if (at != node.names.end())
-        left[name] = at->second;
+      if (same || rng.chance(0.5)) left[name] = child;
+      else if (at != node.names.end()) left[name] = at->second;
     }
     for (const auto& [name, child] : node.names)
       if (!node.durable_names.contains(name) && rng.chance(0.5)) left[name] = child;
@@ -256,9 +251,7 @@ void FaultyFiles::crash(Rng& rng) {
 
 ByteVector FaultyFiles::content(const Path& path) const { return find(path)->now; }
 
-void FaultyFiles::overwrite(const Path& path, ByteVector content) {
-  find(path)->now = find(path)->durable = std::move(content);
-}
+void FaultyFiles::overwrite(const Path& path, ByteVector content) { find(path)->now = find(path)->durable = std::move(content); }
 
 std::vector<Path> FaultyFiles::all_files() const {
   std::vector<Path> all;

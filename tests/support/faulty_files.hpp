@@ -70,8 +70,7 @@ class FaultyFiles final : public Files {
   using Names = std::map<std::string, std::shared_ptr<Node>>;
 
   /// Counts an operation, then runs `effect` unless a fault says otherwise.
-  Result<void> operation(const char* verb, const Path& path, bool takes_space,
-                         const std::function<Result<void>(bool half)>& effect);
+  Result<void> operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool half)>& effect);
   [[nodiscard]] std::shared_ptr<Node> find(const Path& path) const;
   [[nodiscard]] std::shared_ptr<Node> parent(const Path& path) const;
 

@@ -36,8 +36,7 @@ class Folder {
 };
 
 /// The sample's arguments: a model of 21,696 weights, 8 slots per step. What comes later on a command line wins.
-inline std::vector<std::string> gpt_arguments(const std::string& data, unsigned steps,
-                                              const std::vector<std::string>& more = {}) {
+inline std::vector<std::string> gpt_arguments(const std::string& data, unsigned steps, const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments{"--data",        data, "--layers",  "1",  "--channels",     "32",
                                      "--heads",       "2",  "--context", "32", "--global-batch", "8",
                                      "--micro-batch", "1",  "--seed",    "7",  "--steps",        std::to_string(steps)};
@@ -65,21 +64,18 @@ inline Ended finish(Job& job) {
   ended.code = job.wait(Wait{300000});
   ended.output = job.output();
   if (const auto done = ended.output.rfind("\ndone "); done != std::string::npos)
-    if (const auto state = ended.output.find(" state=", done); state != std::string::npos)
-      ended.state = ended.output.substr(state + 7, 16);
+    if (const auto state = ended.output.find(" state=", done); state != std::string::npos) ended.state = ended.output.substr(state + 7, 16);
   return ended;
 }
 
 /// Starts `program`, a name in build/bin.
 inline std::unique_ptr<Job> start(const std::string& program, std::vector<std::string> arguments,
                                   std::map<std::string, std::string> environment = {}) {
-  return std::make_unique<Job>(
-      Job::Setting{.arguments = std::move(arguments), .environment = std::move(environment), .program = program});
+  return std::make_unique<Job>(Job::Setting{.arguments = std::move(arguments), .environment = std::move(environment), .program = program});
 }
 
 /// Runs `program`, a name in build/bin, to its end.
-inline Ended run(const std::string& program, std::vector<std::string> arguments,
-                 std::map<std::string, std::string> environment = {}) {
+inline Ended run(const std::string& program, std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
   return finish(*start(program, std::move(arguments), std::move(environment)));
 }
 

@@ -25,8 +25,8 @@ class OnlyMainChecks final : public Listener {
   using Listener::Listener;
   void assertionStarting(const Catch::AssertionInfo& info) override {
     if (std::this_thread::get_id() == main_thread) return;
-    std::fprintf(stderr, "%s:%zu: checked outside the main thread; store the value and check it after the join\n",
-                 info.lineInfo.file, info.lineInfo.line);
+    std::fprintf(stderr, "%s:%zu: checked outside the main thread; store the value and check it after the join\n", info.lineInfo.file,
+                 info.lineInfo.line);
     std::abort();
   }
 };

@@ -70,8 +70,8 @@ std::vector<pid_t> processes_in(const std::string& name_space, const std::string
   for (const auto& entry : fs::directory_iterator{"/proc"}) {
     const std::string number = entry.path().filename();
     struct stat own {};
-    if (number.find_first_not_of("0123456789") != std::string::npos ||
-        ::stat((entry.path() / "ns/net").c_str(), &own) != 0 || own.st_ino != space.st_ino || own.st_dev != space.st_dev)
+    if (number.find_first_not_of("0123456789") != std::string::npos || ::stat((entry.path() / "ns/net").c_str(), &own) != 0 ||
+        own.st_ino != space.st_ino || own.st_dev != space.st_dev)
       continue;
     const pid_t pid = std::stoi(number);
     if (const auto living = living_name(pid); living && (name.empty() || *living == name)) found.push_back(pid);
@@ -149,9 +149,10 @@ Fabric::~Fabric() { take_away(name_space()); }
 std::string Fabric::name_space() const { return name_of(""); }
 
 void Fabric::start_name_server() {
-  const std::string server = "ip netns exec " + name_space() +
-               " dnsmasq --no-daemon --conf-file=/dev/null --user=root --no-resolv --no-hosts --local=/#/ --no-negcache --cname=alias.job,coordinator.job --addn-hosts=" +
-               directory_.path() + "/names --bind-interfaces --listen-address=" + name_server_address;
+  const std::string server =
+      "ip netns exec " + name_space() +
+      " dnsmasq --no-daemon --conf-file=/dev/null --user=root --no-resolv --no-hosts --local=/#/ --no-negcache --cname=alias.job,coordinator.job --addn-hosts=" +
+      directory_.path() + "/names --bind-interfaces --listen-address=" + name_server_address;
   name_server_ = std::make_unique<Job>(tool(words_of(server)));
   if (!name_server_->line("read " + directory_.path() + "/names", command_limit))
     throw std::runtime_error{"the name server (dnsmasq) does not start: " + name_server_->output()};
@@ -198,7 +199,8 @@ Pod::~Pod() {
 std::string Pod::name_space() const { return name_of(link_); }
 
 Job& Pod::run(Job::Setting setting) {
-  std::vector<std::string> words = words_of("ip netns exec " + name_space() + " unshare --uts --ipc --pid --fork --kill-child=KILL --mount-proc sh -c");
+  std::vector<std::string> words =
+      words_of("ip netns exec " + name_space() + " unshare --uts --ipc --pid --fork --kill-child=KILL --mount-proc sh -c");
   words.push_back("hostname \"$0\"; exec \"$@\"");
   words.push_back(name_);
   words.push_back(program_path(setting.program));

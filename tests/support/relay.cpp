@@ -25,10 +25,12 @@ sockaddr* generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&ad
 
 }  // namespace
 
-Relay::Relay(std::uint16_t to) : target_{to}, listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {
+Relay::Relay(std::uint16_t to)
+    : target_{to}, listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {
   sockaddr_in address = loopback(0);
   socklen_t size = sizeof address;
-  if (::bind(listener_, generic(address), size) != 0 || ::listen(listener_, SOMAXCONN) != 0 || ::getsockname(listener_, generic(address), &size) != 0)
+  if (::bind(listener_, generic(address), size) != 0 || ::listen(listener_, SOMAXCONN) != 0 ||
+      ::getsockname(listener_, generic(address), &size) != 0)
     throw std::runtime_error{"no port for a relay"};
   port_ = ntohs(address.sin_port);
   thread_ = std::thread{[this] { work(); }};

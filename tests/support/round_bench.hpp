@@ -33,7 +33,7 @@ class RoundBench {
   std::vector<std::string> said;
   std::size_t handed_over = 0;  ///< How often HandOver was given.
   std::vector<Generation> begun;
-  std::vector<Member> members;    ///< Of the newest generation.
+  std::vector<Member> members;  ///< Of the newest generation.
   RoundOptions options;
   Round round;
   Instant now{};
@@ -100,7 +100,9 @@ class RoundBench {
     return join;
   }
   /// The agent came back after its stream broke; its workers still run in that world.
-  StreamNumber resume(const std::string& node, const World& held, std::uint64_t incarnation = 1) { return join(a_resuming_join(node, held, incarnation)); }
+  StreamNumber resume(const std::string& node, const World& held, std::uint64_t incarnation = 1) {
+    return join(a_resuming_join(node, held, incarnation));
+  }
   void say(StreamNumber stream, const NodeMessage& message) { feed(FromNode{stream, message}); }
   void break_stream(StreamNumber stream) {
     open.erase(stream);
@@ -129,7 +131,8 @@ class RoundBench {
   [[nodiscard]] std::size_t count(StreamNumber stream) const {
     const auto at = sent.find(stream);
     if (at == sent.end()) return 0;
-    return static_cast<std::size_t>(std::count_if(at->second.begin(), at->second.end(), [](const CoordinatorMessage& m) { return std::holds_alternative<T>(m); }));
+    return static_cast<std::size_t>(
+        std::count_if(at->second.begin(), at->second.end(), [](const CoordinatorMessage& m) { return std::holds_alternative<T>(m); }));
   }
   /// Names in group-rank order, "a b c"; empty when this stream has no world of the newest generation.
   [[nodiscard]] std::string world(StreamNumber stream) const {

@@ -152,8 +152,7 @@ std::vector<pid_t> Job::children_named(const std::string& name) const {
     std::ifstream stat{"/proc/" + std::to_string(child) + "/stat"};  // "pid (name) state ..."
     std::string text;
     std::getline(stat, text);
-    if (text.find(" (" + name + ") ") != std::string::npos && text.find(") Z ") == std::string::npos)
-      named.push_back(child);
+    if (text.find(" (" + name + ") ") != std::string::npos && text.find(") Z ") == std::string::npos) named.push_back(child);
   }
   std::sort(named.begin(), named.end());
   return named;

@@ -36,9 +36,8 @@ class Job {
  public:
   struct Setting {
     std::vector<std::string> arguments;
-    std::map<std::string, std::string>
-        environment{};              ///< Over PATH and the sanitizers' variables, which are all it gets.
-    std::string program = "elrun";  ///< In build/bin, unless it is a path.
+    std::map<std::string, std::string> environment{};  ///< Over PATH and the sanitizers' variables, which are all it gets.
+    std::string program = "elrun";                     ///< In build/bin, unless it is a path.
   };
   explicit Job(Setting setting);
   ~Job();

@@ -75,7 +75,8 @@ void Strangers::run() {
       const std::size_t i = events[static_cast<std::size_t>(e)].data.u64;
       Stranger& one = all[i];
       bool is_over = (events[static_cast<std::size_t>(e)].events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
-      if (std::array<char, 4096> bytes; !is_over && (events[static_cast<std::size_t>(e)].events & EPOLLIN) != 0) is_over = ::recv(one.socket.get(), bytes.data(), bytes.size(), 0) == 0;
+      if (std::array<char, 4096> bytes; !is_over && (events[static_cast<std::size_t>(e)].events & EPOLLIN) != 0)
+        is_over = ::recv(one.socket.get(), bytes.data(), bytes.size(), 0) == 0;
       if (is_over) {
         if (one.is_connected) ++ended_;
         begin(i);
@@ -98,7 +99,8 @@ void Strangers::run() {
         continue;
       }
       if (options_.again.empty()) continue;
-      const std::size_t from = one.said % options_.again.size(), size = options_.again_bytes == 0 ? options_.again.size() : options_.again_bytes;
+      const std::size_t from = one.said % options_.again.size(),
+                        size = options_.again_bytes == 0 ? options_.again.size() : options_.again_bytes;
       const std::size_t whole = std::min(size, options_.again.size() - from);
       (void)::send(one.socket.get(), options_.again.data() + from, whole, MSG_NOSIGNAL);
       one.said += whole;

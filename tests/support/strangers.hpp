@@ -11,11 +11,11 @@ namespace elrun::test {
 
 struct StrangersOptions {
   std::uint16_t port = 0;
-  std::size_t connections = 0;      ///< Held at one time. One that is ended is made anew at once.
-  std::size_t addresses = 1;        ///< They come from 127.0.0.1, 127.0.0.2 and so on, so many.
-  std::string first;                ///< What each sends first,
-  std::string again;                ///< and then, time after time.
-  std::size_t again_bytes = 0;      ///< So many bytes of `again` at a time; 0: all of it.
+  std::size_t connections = 0;  ///< Held at one time. One that is ended is made anew at once.
+  std::size_t addresses = 1;    ///< They come from 127.0.0.1, 127.0.0.2 and so on, so many.
+  std::string first;            ///< What each sends first,
+  std::string again;            ///< and then, time after time.
+  std::size_t again_bytes = 0;  ///< So many bytes of `again` at a time; 0: all of it.
   std::chrono::milliseconds pause{300};
 };
 

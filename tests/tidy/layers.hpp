@@ -29,7 +29,8 @@ inline const std::vector<Layer>& layers() {
       {"rendezvous/", {"lib/base/", "lib/link/"}, {"absl/", "boost/", "grpc", "google/protobuf/", "openssl/"}},
       {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/"}},
       {"samples/", {"samples/"}, {}},
-      {"tests/", {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},
+      {"tests/",
+       {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},
        {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "openssl/", "zlib.h"}},
   };
   return all;
@@ -37,7 +38,7 @@ inline const std::vector<Layer>& layers() {
 
 /// Packages by the beginning of their headers. Whatever is none of these is the system's.
 inline constexpr std::string_view packages[] = {"boost/", "grpc", "google/", "nlohmann/", "openssl/", "catch2/",
-                                                "cuda",   "nccl", "cublas",  "absl/",   "zlib.h"};
+                                                "cuda",   "nccl", "cublas",  "absl/",     "zlib.h"};
 
 inline bool starts_with_any(std::string_view text, const auto& beginnings) {
   return std::any_of(std::begin(beginnings), std::end(beginnings), [&](std::string_view b) { return text.starts_with(b); });
@@ -74,8 +75,7 @@ inline std::vector<std::string> against_the_arrows(std::string_view path, std::s
       const bool generated = header.find('/') == std::string_view::npos;  // protobuf's, found by the target that makes them
       if (generated && !(header.ends_with(".pb.h") && starts_with_any("google/protobuf/", layer->packages)))
         bad("is not named by its whole path");
-      else if (!generated && !header.starts_with(layer->folder) && !starts_with_any(header, layer->elrun))
-        bad("runs against the arrows");
+      else if (!generated && !header.starts_with(layer->folder) && !starts_with_any(header, layer->elrun)) bad("runs against the arrows");
     } else if (!header.starts_with("elrun/") && starts_with_any(header, packages) && !starts_with_any(header, layer->packages)) {
       bad("is a package that this layer does not know");
     }

@@ -19,7 +19,8 @@ TEST_CASE("an include against the arrows is named, with its line", "[tidy]") {
   CHECK(against_the_arrows("launcher/main.cpp", "#include <cuda_runtime_api.h>\n#include \"kernels/fold.hpp\"\n").size() == 2);
   CHECK(against_the_arrows("include/elrun/job.hpp", "#include <fmt/format.h>\n#include \"lib/base/fd.hpp\"\n").size() == 2);
   CHECK(against_the_arrows("include/elrun/job.hpp", "#include <vector>\n#include <elrun/ids.hpp>\n").empty());
-  for (const char* header : {"<unistd.h>", "<sys/socket.h>", "<boost/asio.hpp>", "<cuda_runtime_api.h>", "\"include/elrun/ids.hpp\"", "\"ids.hpp\""}) {
+  for (const char* header :
+       {"<unistd.h>", "<sys/socket.h>", "<boost/asio.hpp>", "<cuda_runtime_api.h>", "\"include/elrun/ids.hpp\"", "\"ids.hpp\""}) {
     CAPTURE(header);
     CHECK(against_the_arrows("include/elrun/job.hpp", std::string{"#include "} + header + "\n").size() == 1);
   }

@@ -52,7 +52,8 @@ TEST_CASE("what a person gave is read, or all that is wrong with it is said", "[
     CHECK_THAT(read->certificate, Contains("BEGIN CERTIFICATE"));
     CHECK_THAT(read->key.reveal(), Contains("PRIVATE KEY"));
     CHECK(read->token.reveal() == secret);
-    CHECK(warnings_of(access) == "cert: " + node.certificate + " ends within a week; a new one in its place is taken up without a restart\n");
+    CHECK(warnings_of(access) ==
+          "cert: " + node.certificate + " ends within a week; a new one in its place is taken up without a restart\n");
   }
   SECTION("what stands in the place of a rotated file is read the next time") {
     const Access access = tls(node);
@@ -70,8 +71,8 @@ TEST_CASE("what a person gave is read, or all that is wrong with it is said", "[
   }
   SECTION("files that are missing, of another kind, of another certificate, or endless") {
     CHECK_THAT(problems_of({.ca_file = "/no/ca", .certificate_file = "/no/cert", .key_file = "/no/key", .token_file = "/no/token"}),
-               Contains("cacert: ") && Contains("/no/ca") && Contains("cert: ") && Contains("/no/cert") && Contains("key: ") && Contains("/no/key") &&
-                   Contains("token_file: ") && Contains("/no/token"));
+               Contains("cacert: ") && Contains("/no/ca") && Contains("cert: ") && Contains("/no/cert") && Contains("key: ") &&
+                   Contains("/no/key") && Contains("token_file: ") && Contains("/no/token"));
     CHECK_THAT(problems_of({.ca_file = node.key, .certificate_file = node.key, .key_file = node.certificate}),
                Contains("cacert: " + node.key + " holds no certificate") && Contains("cert: " + node.key + " holds no certificate") &&
                    Contains("key: " + node.certificate + " holds no private key"));
@@ -82,16 +83,26 @@ TEST_CASE("what a person gave is read, or all that is wrong with it is said", "[
     CHECK_THAT(problems_of({.token_file = directory.path() + "/large"}), Contains("more than"));
   }
   SECTION("tokens that are none") {
-    for (const std::string& text : {std::string{" \n"}, std::string{"two\nlines"}, std::string(token_size_max + 1, 't'), std::string{"zero\0byte", 9}}) {
+    for (const std::string& text :
+         {std::string{" \n"}, std::string{"two\nlines"}, std::string(token_size_max + 1, 't'), std::string{"zero\0byte", 9}}) {
       write_file(directory.path() + "/bad", text);
       const std::string said = problems_of({.token_file = directory.path() + "/bad"});
       CHECK_THAT(said, Contains("bad"));
       CHECK_THAT(said, !Contains("lines"));
     }
-    CHECK_THAT(problems_of({.token_file = directory.path() + "/token", .token = Secret{secret}}), Contains("both given") && !Contains(secret));
+    CHECK_THAT(problems_of({.token_file = directory.path() + "/token", .token = Secret{secret}}),
+               Contains("both given") && !Contains(secret));
   }
   SECTION("what is allowed and not wise") {
-    write_file(node.key, [&] { std::ifstream in{node.key}; std::ostringstream all; all << in.rdbuf(); return all.str(); }(), 0644);
+    write_file(
+        node.key,
+        [&] {
+          std::ifstream in{node.key};
+          std::ostringstream all;
+          all << in.rdbuf();
+          return all.str();
+        }(),
+        0644);
     CHECK_THAT(warnings_of(tls(node)), Contains("can read " + node.key));
     CHECK_THAT(warnings_of(tls(authority.sign("late", {"localhost"}, -60))), Contains("not valid any more"));
     CHECK(warnings_of(tls(authority.sign("long", {"localhost"}, 30 * 86400))).empty());

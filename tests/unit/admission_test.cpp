@@ -84,7 +84,7 @@ namespace {
 struct Model {
   struct Client {
     std::string address;
-    Duration needs{};         // from being accepted to being admitted; zero: it never is
+    Duration needs{};  // from being accepted to being admitted; zero: it never is
     std::optional<Duration> admitted{};
     int ended = 0;
   };
@@ -143,7 +143,7 @@ TEST_CASE("in every flood of the model a node is admitted within seconds", "[adm
     const std::size_t strangers = 3000 + rng.below(1000), addresses = 1 + rng.below(60);
     for (std::size_t i = 0; i < strangers; ++i) model.clients.push_back({.address = "10.0.1." + std::to_string(i % addresses)});
     const std::size_t same = model.clients.size(), other = same + 1;
-    model.clients.push_back({.address = "10.0.1.0", .needs = 150ms});  // some round trips, behind an address of the strangers
+    model.clients.push_back({.address = "10.0.1.0", .needs = 150ms});   // some round trips, behind an address of the strangers
     model.clients.push_back({.address = "10.0.2.1", .needs = 1500ms});  // a slow network, an address of its own
     model.run(rng, 15s);
     INFO(strangers << " strangers at " << addresses << " addresses");

@@ -1,3 +1,4 @@
+#include <elrun/philox.hpp>
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -6,9 +7,8 @@
 #include "lib/base/log_limited.hpp"
 #include "lib/base/mounts.hpp"
 #include "lib/base/printable.hpp"
-#include "lib/base/wall_time.hpp"
-#include <elrun/philox.hpp>
 #include "lib/base/timeouts.hpp"
+#include "lib/base/wall_time.hpp"
 #include "tests/support/property.hpp"
 
 using namespace elrun;
@@ -76,8 +76,13 @@ TEST_CASE("a bounded draw is uniform enough and below its bound", "[base]") {
 }
 
 TEST_CASE("a failure names rank, generation, peer and remedy", "[base]") {
-  const Failure failure{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "heard nothing for 15 s",
-                        .rank = Rank{3}, .peer = Rank{5}, .generation = Generation{12, {{0x89ab012345678901, 0}}}, .node = "node-b"};
+  const Failure failure{.code = Code::peer_lost,
+                        .remedy = Remedy::rejoin,
+                        .what = "heard nothing for 15 s",
+                        .rank = Rank{3},
+                        .peer = Rank{5},
+                        .generation = Generation{12, {{0x89ab012345678901, 0}}},
+                        .node = "node-b"};
   CHECK(message(failure) == "peer_lost: rank 3 of generation 12@89ab0123: heard nothing for 15 s [peer: rank 5] [node: node-b]; rejoin");
   CHECK(message(invalid("x")) == "invalid_argument: x; change the configuration");
 }
@@ -159,7 +164,10 @@ TEST_CASE("lines of several logs go where their stream says, as it says", "[base
   clock.advance(12ns);
   std::vector<std::string> lines;
   bool room = true;
-  LogStream stream{clock, [](const LogLine& line) { return std::to_string(line.wall_ns) + " " + std::to_string(static_cast<int>(line.level)) + " " + std::string{line.who} + " " + std::string{line.text}; }};
+  LogStream stream{clock, [](const LogLine& line) {
+                     return std::to_string(line.wall_ns) + " " + std::to_string(static_cast<int>(line.level)) + " " +
+                            std::string{line.who} + " " + std::string{line.text};
+                   }};
   stream.set_writer([&](std::string_view line) {
     if (room) lines.emplace_back(line);
     return room;
@@ -176,7 +184,8 @@ TEST_CASE("lines of several logs go where their stream says, as it says", "[base
     room = true;
     agent.info("e");
     agent.info("f");
-    CHECK(lines == std::vector<std::string>{"12 2 elrun 2 lines before this one were not read by anybody in time\n12 1 elrun e\n", "12 1 elrun f\n"});
+    CHECK(lines == std::vector<std::string>{"12 2 elrun 2 lines before this one were not read by anybody in time\n12 1 elrun e\n",
+                                            "12 1 elrun f\n"});
   }
 }
 
@@ -191,13 +200,20 @@ TEST_CASE("a log line carries who and how bad, and repeats only what changed", "
 }
 
 TEST_CASE("texts of others show what they are, and nothing else", "[base]") {
-  for (const char* plain : {"", "node-a.b_c:29500", "r\xc3\xa9seau", "\xe8\x8a\x82\xe7\x82\xb9", "\xf0\x9f\x9a\x80"}) CHECK(printable(plain) == plain);
+  for (const char* plain : {"", "node-a.b_c:29500", "r\xc3\xa9seau", "\xe8\x8a\x82\xe7\x82\xb9", "\xf0\x9f\x9a\x80"})
+    CHECK(printable(plain) == plain);
   CHECK(printable("a\x1b[2Jb") == "a\\x1b[2Jb");
   CHECK(printable("a\nb\tc\r") == "a\\x0ab\\x09c\\x0d");
   CHECK(printable("a\nb\tc\r", Lines::many) == "a\nb\tc\\x0d");
   CHECK(printable(std::string_view{"\0\x7f", 2}) == "\\x00\\x7f");
-  CHECK(printable("\xc2\x9b" "2J") == "\\xc2\\x9b" "2J");          // what a terminal takes for ESC [
-  CHECK(printable("\xe2\x80\xae" "x") == "\\xe2\\x80\\xae" "x");   // from right to left
+  CHECK(printable("\xc2\x9b"
+                  "2J") ==
+        "\\xc2\\x9b"
+        "2J");  // what a terminal takes for ESC [
+  CHECK(printable("\xe2\x80\xae"
+                  "x") ==
+        "\\xe2\\x80\\xae"
+        "x");  // from right to left
   CHECK(printable("\xff\x1b", Lines::one, Bytes8::kept) == "\xff\\x1b");
   for (const char* broken : {"\x80", "\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x80"})
     CHECK(printable(broken).find_first_not_of("\\x0123456789abcdef") == std::string::npos);
@@ -249,7 +265,8 @@ TEST_CASE("a mount point that /etc/fstab has above a path, and that is not mount
   CHECK(missing("/media/run", "") == "");
   CHECK(missing("/home/run", "") == "");
   CHECK(missing_mount("/data/run", "", root) == "");
-  for (const std::string junk : {"\n\n \t\n", "x", "x /data", "/data /data\\04", "a /data/// b"}) (void)missing_mount("/data/run", junk, junk);
+  for (const std::string junk : {"\n\n \t\n", "x", "x /data", "/data /data\\04", "a /data/// b"})
+    (void)missing_mount("/data/run", junk, junk);
   CHECK(PosixFiles{}.missing_mount("/proc/self") == "");
 }
 

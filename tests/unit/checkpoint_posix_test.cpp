@@ -47,8 +47,7 @@ TEST_CASE("a real directory holds what was saved, for any world, and keeps the l
     REQUIRE(said(first.save(step)) == "");
     REQUIRE(said(first.ranks[0].retain(2)) == "");
   }
-  CHECK(files.list(root / "ckpt").value() ==
-        std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01"});
+  CHECK(files.list(root / "ckpt").value() == std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01"});
   for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
     TestJob next{files, world, 10 + world, model, 0, "run", root};
     const Start start = next.start().value();

@@ -36,8 +36,7 @@ void remove_commit(FaultyFiles& files, std::uint64_t step) {
 /// A root as elrun 0.1.0 left it.
 void forget_acknowledgements(FaultyFiles& files) {
   const std::vector<CheckpointId> ids = find_acknowledged(files, "/ckpts").value();
-  for (const CheckpointId& id : ids)
-    REQUIRE(said(files.remove_file(Path{"/ckpts/gens"} / acknowledgement_name(id))) == "");
+  for (const CheckpointId& id : ids) REQUIRE(said(files.remove_file(Path{"/ckpts/gens"} / acknowledgement_name(id))) == "");
 }
 
 void remove_below(FaultyFiles& files, const std::string& directory) {
@@ -63,7 +62,7 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
   const CheckpointId ids[] = {{10, 1, 1}, {20, 1, 1}, {30, 2, 1}};
   std::size_t went_on = 0, stopped = 0, gave_up = 0;
   for (unsigned found = 0; found < 8; ++found)
-    for (unsigned fence = 0; fence < 4; ++fence)              // none, 1, 2 that inherits 10 and 20, 3 that inherits 10 and 30
+    for (unsigned fence = 0; fence < 4; ++fence)  // none, 1, 2 that inherits 10 and 20, 3 that inherits 10 and 30
       for (unsigned known = 0; known < 8; ++known)
         for (unsigned source = 0; source < 3; ++source)       // the storage, outside, outside and of another root
           for (unsigned damaged = 0; damaged < 2; ++damaged)  // the newest that is found
@@ -91,14 +90,17 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
                 if (!judged) newest_known = std::max(newest_known.value_or(CheckpointId{0, 0, 0}), w.id);
               }
               const bool is_there = !newest_known || (source != 2 && ((!line.empty() && *newest_known < line.back().id) ||
-                                                                      std::any_of(view.found.begin(), view.found.end(), [&](const Found& f) { return f.id == *newest_known; })));
+                                                                      std::any_of(view.found.begin(), view.found.end(),
+                                                                                  [&](const Found& f) { return f.id == *newest_known; })));
               const bool none_usable = !line.empty() && !usable;
-              const CheckpointId newest = std::max(is_there ? CheckpointId{0, 0, 0} : *newest_known, none_usable ? line.back().id : CheckpointId{0, 0, 0});
+              const CheckpointId newest =
+                  std::max(is_there ? CheckpointId{0, 0, 0} : *newest_known, none_usable ? line.back().id : CheckpointId{0, 0, 0});
               const bool is_named = anew && anew->step == newest.step && (anew->fence ? anew->fence == newest.fence : fence > 0);
               const bool right = is_there && !none_usable ? !anew : is_named;
 
               const auto decided = resume(view, usable, {"checkpoint x cannot be used: damaged"}, anew);
-              INFO("found " << found << " fence " << fence << " known " << known << " source " << source << " damaged " << damaged << " option " << option << " " << why(decided));
+              INFO("found " << found << " fence " << fence << " known " << known << " source " << source << " damaged " << damaged
+                            << " option " << option << " " << why(decided));
               REQUIRE(goes_on(decided) == right);
               if (right) {
                 const auto& go = std::get<GoOn>(decided);
@@ -120,7 +122,8 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
                 if (is_there && !none_usable) continue;
                 // What it prints is what works, and nothing else does.
                 const LossName exact{newest.step, newest.fence};
-                REQUIRE_THAT(failure.what, Contains("by --begin_anew " + to_string(exact) + " ") && Contains("ELRUN_BEGIN_ANEW=" + to_string(exact) + " "));
+                REQUIRE_THAT(failure.what, Contains("by --begin_anew " + to_string(exact) + " ") &&
+                                               Contains("ELRUN_BEGIN_ANEW=" + to_string(exact) + " "));
                 REQUIRE(goes_on(resume(view, usable, {}, exact)));
               }
             }
@@ -133,12 +136,14 @@ TEST_CASE("a name of an acknowledgement says step, fence and attempt, and is no 
   const CheckpointId id{12000, 7, 2};
   CHECK(acknowledgement_name(id) == "g00000007.s000000012000.a02.acknowledged");
   CHECK(parse_acknowledgement_name(acknowledgement_name(id)) == id);
-  for (const char* other : {"", "g00000007.claim", "g00000007.s000000012000.a02", "g00000007.s000000012000.a02.acknowledged.tmp", "g7.s1.a1.acknowledged"})
+  for (const char* other :
+       {"", "g00000007.claim", "g00000007.s000000012000.a02", "g00000007.s000000012000.a02.acknowledged.tmp", "g7.s1.a1.acknowledged"})
     CHECK_FALSE(parse_acknowledgement_name(other));
   CHECK_FALSE(parse_fence_number(acknowledgement_name(id)));
   const Acknowledgement record{id, here, {"run", Generation{3, {{1, 2}}}, 1'700'000'000'000'000'000}, "/ck", "abc"};
   CHECK(decode_acknowledgement(as_bytes(encode(record)), "x").value() == record);
-  CHECK_THAT(witness(record, "the agent of node n", true).says, Contains("the agent of node n says") && Contains("s000000012000") && Contains("2023-11-14 22:13:20 UTC") && Contains("run \"run\""));
+  CHECK_THAT(witness(record, "the agent of node n", true).says, Contains("the agent of node n says") && Contains("s000000012000") &&
+                                                                    Contains("2023-11-14 22:13:20 UTC") && Contains("run \"run\""));
 }
 
 TEST_CASE("the newest COMMIT removed: the start stops and names both sides, until its step is given up", "[checkpoint]") {
@@ -150,7 +155,8 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
   REQUIRE_FALSE(stopped.ok());
   CHECK(stopped.failure().code == Code::not_found);
   CHECK(stopped.failure().remedy == Remedy::fix_config);
-  CHECK_THAT(message(stopped.failure()), Contains("step 30 was acknowledged and cannot be found") && Contains("nothing newer than s000000000020") && Contains("--begin_anew 30") &&
+  CHECK_THAT(message(stopped.failure()), Contains("step 30 was acknowledged and cannot be found") &&
+                                             Contains("nothing newer than s000000000020") && Contains("--begin_anew 30") &&
                                              Contains("g00000001.s000000000030.a01.acknowledged") && Contains("goes on from step 20"));
   CHECK_THAT(said(TestJob{files, 1, 3}.begin_anew(20)), Contains("names another step than the newest that is known, 30"));
   TestJob anew{files, 1, 4};
@@ -164,15 +170,19 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
     REQUIRE(said(later.save(40)) == "");
     CHECK(TestJob{files, 1, 8}.begin_anew(30)->choice->step == 40);
     remove_commit(files, 40);
-    CHECK_THAT(said(TestJob{files, 1, 9}.begin_anew(30)), Contains("step 40 was acknowledged") && Contains("--begin_anew 30 gave up an earlier checkpoint"));
+    CHECK_THAT(said(TestJob{files, 1, 9}.begin_anew(30)),
+               Contains("step 40 was acknowledged") && Contains("--begin_anew 30 gave up an earlier checkpoint"));
   }
   SECTION("the same step lost twice is not given up twice by one option") {
     REQUIRE(said(anew.save(30)) == "");
     for (const Found& f : all_found(files))
       if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
-    CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)), Contains("--begin_anew 30 gave up an earlier checkpoint of that step, and does not count again") && Contains("by --begin_anew 30@3 "));
+    CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)),
+               Contains("--begin_anew 30 gave up an earlier checkpoint of that step, and does not count again") &&
+                   Contains("by --begin_anew 30@3 "));
     CHECK_THAT(said(TestJob{files, 1, 6}.begin_anew({30, 1})), Contains("does not count again"));
-    CHECK_THAT(said(TestJob{files, 1, 7}.begin_anew({30, 9})), Contains("names another checkpoint of that step than the one that is lost, 30@3"));
+    CHECK_THAT(said(TestJob{files, 1, 7}.begin_anew({30, 9})),
+               Contains("names another checkpoint of that step than the one that is lost, 30@3"));
     TestJob again{files, 1, 8};
     REQUIRE(again.begin_anew({30, 3})->choice == CheckpointId{20, 1, 1});
     CHECK(TestJob{files, 1, 9}.begin_anew({30, 3})->choice == CheckpointId{20, 1, 1});  // left in place it does nothing
@@ -193,7 +203,9 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
   }
 }
 
-TEST_CASE("all COMMITs removed: the start stops, in roots with and without acknowledgements, and nothing is deleted after it was told to begin anew", "[checkpoint]") {
+TEST_CASE(
+    "all COMMITs removed: the start stops, in roots with and without acknowledgements, and nothing is deleted after it was told to begin anew",
+    "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
   const bool old = GENERATE(false, true);
@@ -202,7 +214,8 @@ TEST_CASE("all COMMITs removed: the start stops, in roots with and without ackno
   const auto stopped = TestJob{files, 1, 2}.start();
   REQUIRE_FALSE(stopped.ok());
   const std::uint64_t known = old ? 20 : 30;  // the manifest of 30 names the one before it
-  CHECK_THAT(message(stopped.failure()), Contains("step " + std::to_string(known) + " was acknowledged") && Contains("holds no checkpoint") && Contains("begins at step 0"));
+  CHECK_THAT(message(stopped.failure()), Contains("step " + std::to_string(known) + " was acknowledged") &&
+                                             Contains("holds no checkpoint") && Contains("begins at step 0"));
   TestJob anew{files, 1, 3};
   REQUIRE_FALSE(anew.begin_anew(known)->choice);
   for (const std::uint64_t step : {10u, 20u, 30u, 40u}) {
@@ -223,13 +236,16 @@ TEST_CASE("checkpoints removed as a whole, or with them the fences, or with thos
   CHECK_THAT(said(next.start()), Contains("step 30 was acknowledged"));
   remove_below(files, "/ckpts/gens/");
   CHECK_THAT(said(next.start()), Contains("has a RUN.json") && Contains("gens is gone") && Contains("--begin_anew 0@1 "));
-  CHECK_THAT(said(TestJob{files, 1, 3}.begin_anew(0)), Contains("may be left over from an earlier loss"));  // nothing is left that could tell
+  CHECK_THAT(said(TestJob{files, 1, 3}.begin_anew(0)),
+             Contains("may be left over from an earlier loss"));  // nothing is left that could tell
   CHECK(said(TestJob{files, 1, 3}.begin_anew({0, 1})) == "");
   CHECK(said(TestJob{files, 1, 4}.begin_anew({0, 1})) == "");
   CHECK(said(TestJob{files, 1, 5}.start()) == "");
 }
 
-TEST_CASE("fences removed, or not copied with the checkpoints: the start stops, and goes on from the newest that is there when it is told so", "[checkpoint]") {
+TEST_CASE(
+    "fences removed, or not copied with the checkpoints: the start stops, and goes on from the newest that is there when it is told so",
+    "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
   TestJob second{files, 2, 2};
@@ -243,20 +259,22 @@ TEST_CASE("fences removed, or not copied with the checkpoints: the start stops, 
   const auto stopped = next.start();
   REQUIRE_FALSE(stopped.ok());
   CHECK(stopped.failure().remedy == Remedy::fix_config);
-  CHECK_THAT(message(stopped.failure()), Contains("holds s000000000040.g00000002.a01, but gens/g00000002.json") && Contains("is gone") && Contains("not copied with the rest") &&
-                                             Contains("--begin_anew 0@2 ") && Contains("goes on from step 40"));
+  CHECK_THAT(message(stopped.failure()), Contains("holds s000000000040.g00000002.a01, but gens/g00000002.json") && Contains("is gone") &&
+                                             Contains("not copied with the rest") && Contains("--begin_anew 0@2 ") &&
+                                             Contains("goes on from step 40"));
   CHECK(files.all_files() == before);
   CHECK_FALSE(TestJob{files, 1, 4}.begin_anew({40, 2}).ok());
   const Start start = TestJob{files, 1, 5}.begin_anew({0, 2}).value();
   CHECK(start.choice == CheckpointId{40, 2, 1});
-  CHECK_THAT(start.notes.back(), Contains("what cannot be found is given up, as --begin_anew 0@2 says") && Contains("goes on from step 40"));
-  CHECK(TestJob{files, 1, 6}.start()->choice->step == 40);          // the next needs no option,
+  CHECK_THAT(start.notes.back(),
+             Contains("what cannot be found is given up, as --begin_anew 0@2 says") && Contains("goes on from step 40"));
+  CHECK(TestJob{files, 1, 6}.start()->choice->step == 40);             // the next needs no option,
   CHECK(TestJob{files, 1, 7}.begin_anew({0, 2})->choice->step == 40);  // and one that is left in place does nothing,
   TestJob later{files, 1, 8};
   REQUIRE(said(later.start()) == "");
   REQUIRE(said(later.save(50)) == "");
   remove_below(files, "/ckpts/gens/");
-  CHECK_FALSE(TestJob{files, 1, 9}.begin_anew({0, 2}).ok());  // nor at the next loss
+  CHECK_FALSE(TestJob{files, 1, 9}.begin_anew({0, 2}).ok());             // nor at the next loss
   const auto saves = TestJob{files, 1, 10}.ranks[0].start_with_state();  // who has the state goes back to nothing
   REQUIRE(said(saves) == "");
   CHECK_THAT(saves->notes.at(0), Contains("is gone") && Contains("saves on"));
@@ -288,17 +306,20 @@ TEST_CASE("a root that was empty is begun with a line that says so", "[checkpoin
   FaultyFiles files;
   TestJob job{files, 1, 1};
   REQUIRE(said(job.start()) == "");
-  CHECK_THAT(job.lines.back(), Contains("beginning at step 0, for /ckpts was empty") && Contains("if this job had checkpoints, stop it now"));
+  CHECK_THAT(job.lines.back(),
+             Contains("beginning at step 0, for /ckpts was empty") && Contains("if this job had checkpoints, stop it now"));
   TestJob next{files, 1, 2};  // a job that began there, and saved nothing
   REQUIRE(said(next.start()) == "");
   CHECK_THAT(next.lines.back(), Contains("holds no checkpoint, beginning at step 0"));
 }
 
-TEST_CASE("an empty root where /etc/fstab has a file system that is not mounted stops the start before it has written anything", "[checkpoint]") {
+TEST_CASE("an empty root where /etc/fstab has a file system that is not mounted stops the start before it has written anything",
+          "[checkpoint]") {
   FaultyFiles files;
   files.unmounted = "/ckpts";
   TestJob job{files, 1, 1};
-  CHECK_THAT(said(job.start()), Contains("checkpoint root /ckpts is empty, and /ckpts, which /etc/fstab has, is not mounted") && Contains("--begin_anew 0@0 "));
+  CHECK_THAT(said(job.start()), Contains("checkpoint root /ckpts is empty, and /ckpts, which /etc/fstab has, is not mounted") &&
+                                    Contains("--begin_anew 0@0 "));
   CHECK_THAT(said(job.ranks[0].start_with_state()), Contains("is not mounted: mount it"));
   CHECK_FALSE(files.list("/ckpts").ok());
   SECTION("mounted, it begins") { files.unmounted.clear(); }
@@ -312,12 +333,13 @@ TEST_CASE("an empty root where /etc/fstab has a file system that is not mounted 
 TEST_CASE("what may not be read is told as that, and what may not be written as that", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
-  const auto forbid = [&](const Path& path) {
-    files.broken = [path](const Path& at) { return at == path ? EACCES : 0; };
-  };
+  const auto forbid = [&](const Path& path) { files.broken = [path](const Path& at) { return at == path ? EACCES : 0; }; };
   const Path newest = "/ckpts/ckpt/s000000000030.g00000001.a01";
-  const auto is_about_reading = [](const std::string& text) { return Contains("let this user read the checkpoint root").match(text) && !Contains("write there").match(text); };
-  for (const Path& path : {Path{"/ckpts/RUN.json"}, Path{"/ckpts/gens"}, Path{"/ckpts/ckpt"}, newest, newest / commit_file, newest / manifest_file}) {
+  const auto is_about_reading = [](const std::string& text) {
+    return Contains("let this user read the checkpoint root").match(text) && !Contains("write there").match(text);
+  };
+  for (const Path& path :
+       {Path{"/ckpts/RUN.json"}, Path{"/ckpts/gens"}, Path{"/ckpts/ckpt"}, newest, newest / commit_file, newest / manifest_file}) {
     forbid(path);
     INFO(path);
     const std::string why = said(TestJob{files, 1, 2}.start());
@@ -364,8 +386,10 @@ TEST_CASE("the name of a loss is a step, or a step and a fence", "[checkpoint]")
   CHECK(parse_loss_name("40@7") == LossName{40, 7});
   CHECK(parse_loss_name("0@0") == LossName{0, 0});
   CHECK(parse_loss_name("999999999999@99999999") == LossName{step_max, fence_max});
-  for (const LossName name : {LossName{40, {}}, LossName{40, 7}, LossName{step_max, fence_max}}) CHECK(parse_loss_name(to_string(name)) == name);
-  for (const char* other : {"", "@", "40@", "@7", "4x", "40@7x", "-4", "40@7@7", " 40", "1000000000000", "40@100000000", "99999999999999999999999", "40 @7"})
+  for (const LossName name : {LossName{40, {}}, LossName{40, 7}, LossName{step_max, fence_max}})
+    CHECK(parse_loss_name(to_string(name)) == name);
+  for (const char* other :
+       {"", "@", "40@", "@7", "4x", "40@7x", "-4", "40@7@7", " 40", "1000000000000", "40@100000000", "99999999999999999999999", "40 @7"})
     CHECK_FALSE(parse_loss_name(other));
 }
 
@@ -376,7 +400,8 @@ TEST_CASE("the root is gone, and an agent or the store remembers: the start stop
   REQUIRE(said(job.save(40)) == "");
   const auto memory = remembered(job);
   TestJob next{bare, 1, 2};
-  CHECK_THAT(said(next.start(memory)), Contains("step 40 was acknowledged") && Contains("the agent of node n") && Contains("holds no checkpoint"));
+  CHECK_THAT(said(next.start(memory)),
+             Contains("step 40 was acknowledged") && Contains("the agent of node n") && Contains("holds no checkpoint"));
   CHECK(bare.all_files().empty());
   CHECK_FALSE(bare.list("/ckpts").ok());
   const auto saves = next.ranks[0].start_with_state(memory);  // nor does a job that has its state write to a bare mount point
@@ -384,7 +409,8 @@ TEST_CASE("the root is gone, and an agent or the store remembers: the start stop
   CHECK_FALSE(bare.list("/ckpts").ok());
   SECTION("given up, it begins at step 0, and the same memory counts no more") {
     TestJob anew{bare, 1, 3};
-    CHECK_THAT(said(anew.begin_anew(40, memory)), Contains("--begin_anew 40 may be left over from an earlier loss") && Contains("by --begin_anew 40@1 "));
+    CHECK_THAT(said(anew.begin_anew(40, memory)),
+               Contains("--begin_anew 40 may be left over from an earlier loss") && Contains("by --begin_anew 40@1 "));
     CHECK(bare.all_files().empty());
     REQUIRE_FALSE(anew.begin_anew({40, 1}, memory)->choice);
     CHECK(said(TestJob{bare, 1, 4}.start(memory)) == "");
@@ -440,7 +466,8 @@ TEST_CASE("a checkpoint that is damaged is there: the one before is used, with a
 TEST_CASE("all checkpoints damaged: the newest step given up begins the job anew, and no other", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
-  for (const std::uint64_t step : {10u, 20u, 30u}) files.overwrite(Path{"/ckpts/ckpt"} / to_string(CheckpointId{step, 1, 1}) / "MANIFEST.json", ByteVector(10));
+  for (const std::uint64_t step : {10u, 20u, 30u})
+    files.overwrite(Path{"/ckpts/ckpt"} / to_string(CheckpointId{step, 1, 1}) / "MANIFEST.json", ByteVector(10));
   CHECK_THAT(said(TestJob{files, 1, 2}.start()), Contains("none of the 3 checkpoints") && Contains("--begin_anew 30"));
   CHECK_FALSE(TestJob{files, 1, 3}.begin_anew(20).ok());
   CHECK_FALSE(TestJob{files, 1, 4}.begin_anew(30)->choice);
@@ -464,9 +491,7 @@ TEST_CASE("the option refuses where nothing is missed, so that one in a template
 TEST_CASE("a directory that cannot be read stops nobody who does not need it", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
-  const auto breaks = [&](const Path& path) {
-    files.broken = [path](const Path& at) { return at == path ? EIO : 0; };
-  };
+  const auto breaks = [&](const Path& path) { files.broken = [path](const Path& at) { return at == path ? EIO : 0; }; };
   SECTION("the oldest") {
     breaks("/ckpts/ckpt/s000000000010.g00000001.a01");
     TestJob next{files, 1, 2};

@@ -18,8 +18,8 @@ TEST_CASE("a checkpoint's name says step, fence and attempt, and nothing else is
   const CheckpointId id{12000, 7, 1};
   CHECK(to_string(id) == "s000000012000.g00000007.a01");
   CHECK(parse_checkpoint_id(to_string(id)) == id);
-  for (const char* other : {"", "s1.g1.a1", "s000000012000.g00000007.a01.tmp", "s00000001200x.g00000007.a01",
-                            "s000000012000.g00000007.a1", "S000000012000.g00000007.a01", "s+00000012000.g00000007.a01"})
+  for (const char* other : {"", "s1.g1.a1", "s000000012000.g00000007.a01.tmp", "s00000001200x.g00000007.a01", "s000000012000.g00000007.a1",
+                            "S000000012000.g00000007.a01", "s+00000012000.g00000007.a01"})
     CHECK_FALSE(parse_checkpoint_id(other));
   CHECK(parse_fence_number(claim_name(7)) == FenceNumber{7});
   CHECK(parse_fence_number("g00000007.json") == FenceNumber{7});
@@ -43,14 +43,12 @@ TEST_CASE("JSON from anybody is bounded", "[checkpoint]") {
     return problem;
   };
   CHECK(number("{\"n\":9007199254740991}").empty());
-  for (const char* bad :
-       {"{\"n\":9007199254740992}", "{\"n\":-1}", "{\"n\":1.5}", "{\"n\":\"1\"}", "{}", "{\"n\":1e30}"})
+  for (const char* bad : {"{\"n\":9007199254740992}", "{\"n\":-1}", "{\"n\":1.5}", "{\"n\":\"1\"}", "{}", "{\"n\":1e30}"})
     CHECK_FALSE(number(bad).empty());
 }
 
 TEST_CASE("a sealed record notices every flipped bit", "[checkpoint]") {
-  const std::string text =
-      encode(ClaimRecord{7, {"run 1", Generation{12, {{0x89ab, 0xcdef}}}, 1'700'000'000'000'000'000}});
+  const std::string text = encode(ClaimRecord{7, {"run 1", Generation{12, {{0x89ab, 0xcdef}}}, 1'700'000'000'000'000'000}});
   REQUIRE(decode_claim(as_bytes(text), "claim").value().author.generation.lineage.bits[1] == 0xcdef);
   for (std::size_t byte = 0; byte < text.size(); ++byte)
     for (int bit = 0; bit < 8; ++bit) {
@@ -78,9 +76,7 @@ TEST_CASE("a save is committed when every rank said yes, and given up for one no
     CHECK(std::get<WaitForVotes>(v).until == Instant{10s});
     CHECK_THAT(std::get<WaitForVotes>(v).why, Contains("2 of 3 ranks") && Contains("missing: 1"));
   }
-  SECTION("at the deadline it is over") {
-    CHECK(std::get<AbandonSave>(verdict(round, Instant{10s})).why.code == Code::deadline_passed);
-  }
+  SECTION("at the deadline it is over") { CHECK(std::get<AbandonSave>(verdict(round, Instant{10s})).why.code == Code::deadline_passed); }
   SECTION("the last yes commits, even at the deadline") {
     CHECK(std::get<CommitSave>(verdict(with_vote(round, yes(1)), Instant{10s})).votes.size() == 3);
   }
@@ -93,8 +89,7 @@ TEST_CASE("a save is committed when every rank said yes, and given up for one no
   }
   SECTION("a lost owner ends it") {
     CHECK(std::get<AbandonSave>(
-              verdict(with_vote(with_owner_lost(round, {Code::generation_over, Remedy::rejoin, "over"}), yes(1)),
-                      Instant{1s}))
+              verdict(with_vote(with_owner_lost(round, {Code::generation_over, Remedy::rejoin, "over"}), yes(1)), Instant{1s}))
               .why.code == Code::generation_over);
   }
   SECTION("a vote of another save or world counts for nothing") {
@@ -111,11 +106,7 @@ TEST_CASE("a save is committed when every rank said yes, and given up for one no
 }
 
 TEST_CASE("votes, starts and tickets come back from their bytes, and from no prefix of them", "[checkpoint]") {
-  PartVote vote{{10, 3, 1},
-                5,
-                1234,
-                99,
-                Failure{.code = Code::no_space, .remedy = Remedy::fix_config, .what = "full", .node = "n1"}};
+  PartVote vote{{10, 3, 1}, 5, 1234, 99, Failure{.code = Code::no_space, .remedy = Remedy::fix_config, .what = "full", .node = "n1"}};
   const ByteVector bytes = encode(vote);
   CHECK(decode_part_vote(bytes)->refusal->node == "n1");
   for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_part_vote(ByteSpan{bytes}.first(n)).ok());
@@ -127,8 +118,7 @@ TEST_CASE("votes, starts and tickets come back from their bytes, and from no pre
 
 TEST_CASE("the timeline is what the highest fence inherits and what came after it", "[checkpoint]") {
   const CheckpointId old{10, 1, 1}, good{20, 1, 1}, zombie{30, 1, 1}, own{30, 2, 1}, begun{40, 2, 1};
-  const std::vector<Found> found{
-      {old, true, false}, {good, true, false}, {zombie, true, false}, {own, true, false}, {begun, false, false}};
+  const std::vector<Found> found{{old, true, false}, {good, true, false}, {zombie, true, false}, {own, true, false}, {begun, false, false}};
   const auto ids = [](const std::vector<Found>& line) {
     std::vector<CheckpointId> out;
     for (const Found& f : line) out.push_back(f.id);
@@ -145,8 +135,7 @@ TEST_CASE("the timeline is what the highest fence inherits and what came after i
 TEST_CASE("retention keeps the newest of the timeline and what a person must look into", "[checkpoint]") {
   std::vector<Found> found;
   std::vector<CheckpointId> line;
-  for (std::uint64_t step = 10; step <= 50; step += 10)
-    found.push_back({{step, 1, 1}, true, false}), line.push_back({step, 1, 1});
+  for (std::uint64_t step = 10; step <= 50; step += 10) found.push_back({{step, 1, 1}, true, false}), line.push_back({step, 1, 1});
   found[2].quarantined = true;
   SECTION("quarantined ones neither go nor count") {
     CHECK(retention(found, line, {}, 1, 2).uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
@@ -205,8 +194,7 @@ TEST_CASE("a shard is a safetensors file that verifies itself", "[checkpoint]") 
   CHECK(found);
   std::uint32_t first_block = 0;  // the table's first entry is the checksum of the file's first block
   std::memcpy(&first_block, shard.data() + length + header.tensors.back().begin, 4);
-  CHECK(first_block ==
-        crc32c(ByteSpan{shard}.first(std::min<std::size_t>(block_bytes, length + header.tensors.back().begin))));
+  CHECK(first_block == crc32c(ByteSpan{shard}.first(std::min<std::size_t>(block_bytes, length + header.tensors.back().begin))));
 }
 
 TEST_CASE("a hostile shard header is refused", "[checkpoint]") {
@@ -219,21 +207,15 @@ TEST_CASE("a hostile shard header is refused", "[checkpoint]") {
   CHECK(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}   )", 8).ok());
   CHECK_THAT(said(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12)), Contains("hole"));
   CHECK_THAT(
-      said(decode(
-          R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
-          12)),
+      said(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12)),
       Contains("overlap"));
   CHECK_THAT(said(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9)), Contains("9 bytes of data"));
   CHECK_FALSE(decode(R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", 8).ok());
   CHECK_FALSE(decode(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8).ok());
-  CHECK_FALSE(
-      decode(R"({"a":{"dtype":"F32","shape":[9007199254740991,9007199254740991,4],"data_offsets":[0,8]}})", 8).ok());
+  CHECK_FALSE(decode(R"({"a":{"dtype":"F32","shape":[9007199254740991,9007199254740991,4],"data_offsets":[0,8]}})", 8).ok());
   CHECK_FALSE(decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8).ok());
   CHECK_FALSE(
-      decode(
-          R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-          8)
-          .ok());
+      decode(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8).ok());
   CHECK_FALSE(decode(R"({"__metadata__":{"a":1}})", 0).ok());
   CHECK_FALSE(decode(R"([])", 0).ok());
   const std::array<std::byte, 8> huge{std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff},
@@ -291,9 +273,8 @@ TEST_CASE("another plan or model is refused, and the difference named", "[checkp
     model.units[0].tensors[0].shape = {60, 50};
     model.units[2].elements = 8;
     TestJob other{files, 1, 2, model};
-    CHECK_THAT(said(other.start()),
-               Contains("tensor embed.weight: the checkpoint has F32[50, 60] at 0, this job has F32[60, 50] at 0") &&
-                   Contains("unit head: the checkpoint has 7 elements, this job has 8 elements"));
+    CHECK_THAT(said(other.start()), Contains("tensor embed.weight: the checkpoint has F32[50, 60] at 0, this job has F32[60, 50] at 0") &&
+                                        Contains("unit head: the checkpoint has 7 elements, this job has 8 elements"));
   }
   SECTION("the refused ones left the root as it was") {
     TestJob other{files, 1, 2, small_model(), 1, "run", "/ckpts", {"def456", "x: 1"}};
@@ -302,8 +283,7 @@ TEST_CASE("another plan or model is refused, and the difference named", "[checkp
   }
 }
 
-TEST_CASE("of two jobs on one root the newer wins, and the older stops at its next save and names both",
-          "[checkpoint]") {
+TEST_CASE("of two jobs on one root the newer wins, and the older stops at its next save and names both", "[checkpoint]") {
   FaultyFiles files;
   TestJob older{files, 2, 1, small_model(), 1, "first-job"}, newer{files, 2, 2, small_model(), 1, "second-job"};
   REQUIRE(older.start().ok());
@@ -312,8 +292,8 @@ TEST_CASE("of two jobs on one root the newer wins, and the older stops at its ne
   const auto refused = older.save(20);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.failure().code == Code::refused);
-  CHECK_THAT(message(refused.failure()), Contains("first-job") && Contains("second-job") && Contains("fence 2") &&
-                                             Contains("fence 1") && Contains("lineage"));
+  CHECK_THAT(message(refused.failure()),
+             Contains("first-job") && Contains("second-job") && Contains("fence 2") && Contains("fence 1") && Contains("lineage"));
   CHECK(older.ranks[0].retain(2).failure().code == Code::refused);
   CHECK(said(newer.save(20)) == "");
 }
@@ -324,11 +304,7 @@ TEST_CASE("a later generation of the same job is told apart from another job", "
   REQUIRE(older.start().ok());
   ManualClock clock;
   const Log log{"test", [](Level, std::string_view) {}};
-  Checkpointer later{files,
-                     clock,
-                     log,
-                     "/ckpts",
-                     {"run", Generation{9, {{78, 1}}}, Rank{0}, WorldSize{1}, {"abc123", ""}, small_model()}};
+  Checkpointer later{files, clock, log, "/ckpts", {"run", Generation{9, {{78, 1}}}, Rank{0}, WorldSize{1}, {"abc123", ""}, small_model()}};
   REQUIRE(said(later.start()) == "");
   CHECK(older.save(10).failure().code == Code::generation_over);
 }
@@ -359,9 +335,8 @@ TEST_CASE("the newest k stay, with every file they need, and older ones are gone
     REQUIRE(said(job.save(step)) == "");
     REQUIRE(said(job.ranks[0].retain(3)) == "");
   }
-  CHECK(files.list("/ckpts/ckpt").value() == std::vector<std::string>{"s000000000030.g00000001.a01",
-                                                                      "s000000000040.g00000001.a01",
-                                                                      "s000000000050.g00000001.a01"});
+  CHECK(files.list("/ckpts/ckpt").value() ==
+        std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01", "s000000000050.g00000001.a01"});
   CHECK(files.list("/ckpts/trash").value().empty());
 }
 
@@ -399,9 +374,8 @@ TEST_CASE("wrong fragments are all named at once", "[checkpoint]") {
   REQUIRE(job.start().ok());
   const SaveTicket ticket = job.ranks[0].begin_save(10).value();
   ByteVector memory(400);
-  const std::vector<Fragment> wrong{{"param", 0, 0, 100, memory},    {"param", 0, 50, 150, memory},
-                                    {"velocity", 0, 0, 100, memory}, {"param", 9, 0, 100, memory},
-                                    {"param", 2, 0, 100, memory},    {"param", 1, 0, 99, memory}};
+  const std::vector<Fragment> wrong{{"param", 0, 0, 100, memory}, {"param", 0, 50, 150, memory}, {"velocity", 0, 0, 100, memory},
+                                    {"param", 9, 0, 100, memory}, {"param", 2, 0, 100, memory},  {"param", 1, 0, 99, memory}};
   const PartVote vote = job.ranks[0].write_part(ticket, wrong);
   REQUIRE(vote.refusal);
   CHECK_THAT(vote.refusal->what, Contains("overlap at element 50") && Contains("velocity") && Contains("unit 9") &&
@@ -416,8 +390,7 @@ TEST_CASE("a full disk is met before the first byte, and says how much is missin
   const auto begun = job.ranks[0].begin_save(10);
   REQUIRE_FALSE(begun.ok());
   CHECK(begun.failure().code == Code::no_space);
-  CHECK_THAT(message(begun.failure()),
-             Contains("/ckpts") && Contains("1048576 bytes are free") && Contains("needs 42"));
+  CHECK_THAT(message(begun.failure()), Contains("/ckpts") && Contains("1048576 bytes are free") && Contains("needs 42"));
 }
 
 TEST_CASE("a damaged fence is passed over and said, and what it committed stays", "[checkpoint]") {
@@ -460,8 +433,7 @@ TEST_CASE("a checkpoint copied from elsewhere is neither used nor removed", "[ch
   REQUIRE(said(files.make_directory("/ckpts/ckpt/s000000000005.g00000001.a01")) == "");
   for (const Path& path : files.all_files())
     if (path.string().starts_with("/other/ckpt/"))
-      REQUIRE(said(files.write_durably("/ckpts/ckpt/s000000000005.g00000001.a01" / path.filename(),
-                                       files.content(path))) == "");
+      REQUIRE(said(files.write_durably("/ckpts/ckpt/s000000000005.g00000001.a01" / path.filename(), files.content(path))) == "");
   TestJob next{files, 1, 2};
   REQUIRE(next.start()->choice == CheckpointId{10, 1, 1});
   for (std::uint64_t step = 20; step <= 50; step += 10) {

@@ -39,11 +39,19 @@ class Node {
   void end(std::uint32_t worker, Ending ending) { on(WorkerEnded{LocalRank{worker}, ending}); }
   void pass(Duration time) { now += time; }
   [[nodiscard]] const NodeRecord& record() const { return chronicle_.record(); }
-  [[nodiscard]] Glance glance() const { return {identity, record(), true, {.cpu_seconds = 0.5, .descriptors = 7}, now, now.time_since_epoch().count()}; }
+  [[nodiscard]] Glance glance() const {
+    return {identity, record(), true, {.cpu_seconds = 0.5, .descriptors = 7}, now, now.time_since_epoch().count()};
+  }
   [[nodiscard]] std::string metrics_text() const { return expose(metrics(glance()), Exposition::prometheus); }
 
   Instant now{1000s};
-  AgentIdentity identity{.version = "1.2.3", .run = RunId{"job"}, .node = NodeId{"n"}, .pid = 77, .program = "train.py", .coordinator = "host:1", .round = {.nodes_min = 1, .nodes_max = 3}};
+  AgentIdentity identity{.version = "1.2.3",
+                         .run = RunId{"job"},
+                         .node = NodeId{"n"},
+                         .pid = 77,
+                         .program = "train.py",
+                         .coordinator = "host:1",
+                         .round = {.nodes_min = 1, .nodes_max = 3}};
 
  private:
   Supervisor supervisor_{{.workers = 2, .run = RunId{"job"}, .node = NodeId{"n"}, .coordinator = "host:1"}};
@@ -167,11 +175,12 @@ TEST_CASE("the metrics have their names, and tell what is known", "[pages]") {
   node.pass(3s);
   const std::string text = node.metrics_text();
   for (const char* line :
-       {"elrun_build_info{version=\"1.2.3\"} 1\n", "elrun_up_seconds 3\n", "elrun_generation 1\n", "elrun_nodes{state=\"active\"} 2\n", "elrun_nodes_min 1\n",
-        "elrun_nodes_max 3\n", "elrun_world_size 4\n", "elrun_workers{state=\"running\"} 1\n", "elrun_workers{state=\"done\"} 1\n",
-        "elrun_worker_restarts_total{cause=\"worker\"} 0\n", "elrun_worker_exits_total{code=\"0\",signal=\"\"} 1\n", "elrun_rendezvous_total{result=\"world\"} 1\n",
-        "elrun_rendezvous_duration_seconds_count 1\n", "elrun_is_coordinator 1\n", "elrun_coordinator_changes_total 0\n", "elrun_steps_total 0\n",
-        "process_cpu_seconds_total 0.5\n", "process_open_fds 7\n", "# TYPE process_cpu_seconds_total counter\n"}) {
+       {"elrun_build_info{version=\"1.2.3\"} 1\n", "elrun_up_seconds 3\n", "elrun_generation 1\n", "elrun_nodes{state=\"active\"} 2\n",
+        "elrun_nodes_min 1\n", "elrun_nodes_max 3\n", "elrun_world_size 4\n", "elrun_workers{state=\"running\"} 1\n",
+        "elrun_workers{state=\"done\"} 1\n", "elrun_worker_restarts_total{cause=\"worker\"} 0\n",
+        "elrun_worker_exits_total{code=\"0\",signal=\"\"} 1\n", "elrun_rendezvous_total{result=\"world\"} 1\n",
+        "elrun_rendezvous_duration_seconds_count 1\n", "elrun_is_coordinator 1\n", "elrun_coordinator_changes_total 0\n",
+        "elrun_steps_total 0\n", "process_cpu_seconds_total 0.5\n", "process_open_fds 7\n", "# TYPE process_cpu_seconds_total counter\n"}) {
     INFO(line);
     CHECK(has(text, line));
   }
@@ -218,7 +227,8 @@ TEST_CASE("the status says how long ago the last step was decided, also in the g
 TEST_CASE("the status of several agents is one JSON document", "[pages]") {
   Node node;
   const std::string agent = status_page(node.glance());
-  const auto document = nlohmann::json::parse(status_document(std::vector<std::string>{agent, "no JSON", agent}, std::vector<std::string>{"x did not answer"}));
+  const auto document = nlohmann::json::parse(
+      status_document(std::vector<std::string>{agent, "no JSON", agent}, std::vector<std::string>{"x did not answer"}));
   REQUIRE(document["agents"].size() == 2);
   CHECK(document["agents"][1] == nlohmann::json::parse(agent));
   CHECK(document["problems"] == nlohmann::json{"x did not answer"});
@@ -244,7 +254,9 @@ TEST_CASE("what the record holds in odd bytes is still JSON", "[pages]") {
 
 TEST_CASE("each page has its place", "[pages]") {
   const Node node;
-  const auto page = [&](std::string path, std::string accept = {}) { return page_for({.path = std::move(path), .accept = std::move(accept)}, node.glance()); };
+  const auto page = [&](std::string path, std::string accept = {}) {
+    return page_for({.path = std::move(path), .accept = std::move(accept)}, node.glance());
+  };
   for (const char* path : {"/livez", "/healthz", "/readyz", "/statusz", "/metrics"}) CHECK(page(path).status == 200);
   CHECK(page("/").status == 404);
   CHECK(page("/metrics").type.starts_with("text/plain; version=0.0.4"));

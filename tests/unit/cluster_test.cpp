@@ -38,7 +38,11 @@ TEST_CASE("the first host of Slurm's list", "[cluster]") {
 TEST_CASE("srun and mpirun say how many they started and which this one is", "[cluster]") {
   SECTION("Slurm: all tasks of a step name one place, another step another") {
     const auto started = [](const char* step, const char* rank) {
-      return *scheduler_of({{"SLURM_JOB_ID", "17"}, {"SLURM_STEP_ID", step}, {"SLURM_STEP_NUM_TASKS", "3"}, {"SLURM_PROCID", rank}, {"SLURM_STEP_NODELIST", "n[1-3]"}});
+      return *scheduler_of({{"SLURM_JOB_ID", "17"},
+                            {"SLURM_STEP_ID", step},
+                            {"SLURM_STEP_NUM_TASKS", "3"},
+                            {"SLURM_PROCID", rank},
+                            {"SLURM_STEP_NODELIST", "n[1-3]"}});
     };
     const Scheduler a = started("0", "0"), b = started("0", "2"), other = started("1", "0");
     CHECK(a.tasks == 3);
@@ -55,7 +59,8 @@ TEST_CASE("srun and mpirun say how many they started and which this one is", "[c
     CHECK_FALSE(scheduler_of({{"SLURM_JOB_ID", "17"}, {"SLURM_NNODES", "3"}, {"SLURM_PROCID", "0"}, {"SLURM_JOB_NODELIST", "n[1-3]"}}));
   }
   SECTION("MPI tells where rank 0 is only when all are on one machine") {
-    const auto open = scheduler_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "x"}});
+    const auto open = scheduler_of(
+        {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "x"}});
     REQUIRE(open);
     CHECK(open->endpoint->host == "127.0.0.1");
     CHECK(open->rank == 1);
@@ -72,7 +77,8 @@ TEST_CASE("srun and mpirun say how many they started and which this one is", "[c
 }
 
 TEST_CASE("the order of ranks is hinted at by the nearest that knows", "[cluster]") {
-  Variables all{{"JOB_COMPLETION_INDEX", "1"}, {"RANK", "2"}, {"MASTER_ADDR", "m"}, {"VC_TASK_INDEX", "3"}, {"PMI_RANK", "4"}, {"PMI_SIZE", "9"}};
+  Variables all{{"JOB_COMPLETION_INDEX", "1"}, {"RANK", "2"},     {"MASTER_ADDR", "m"},
+                {"VC_TASK_INDEX", "3"},        {"PMI_RANK", "4"}, {"PMI_SIZE", "9"}};
   const std::string host = "node-5";
   CHECK(hint(all, host) == "1 by JOB_COMPLETION_INDEX");
   all.erase("JOB_COMPLETION_INDEX");
@@ -99,7 +105,7 @@ TEST_CASE("a pod's name tells where the first pod is", "[cluster]") {
   const char* hosts = "127.0.0.1 localhost\n# 1 t5-node-0-1.comment\n10.1.2.3\tt5-node-0-1.t5.ns.svc.cluster.local t5-node-0-1\n";
   CHECK(pod("t5-node-0-1", hosts) == "t5-node-0-0.t5|0|");
   CHECK(pod("t5-node-0-0", "10.1.2.3 t5-node-0-0.t5 t5-node-0-0") == "t5-node-0-0.t5|0|t5-node-0-1.t5");
-  CHECK(pod("t5-node-0-1", "") == "none");  // without a domain there is no name to ask for
+  CHECK(pod("t5-node-0-1", "") == "none");                           // without a domain there is no name to ask for
   CHECK(pod("web-1", "10.1.2.3 web-1.web.ns.svc web-1") == "none");  // of a StatefulSet: any program of its own
   CHECK(pod("t4-worker-2", "", false) == "none");
   CHECK(pod("t4-master-1") == "none");
@@ -120,13 +126,16 @@ TEST_CASE("GPUs are counted as CUDA and the device plugin list them", "[devices]
   CHECK(count({{"CUDA_VISIBLE_DEVICES", "0,"}}, {.nodes = 8}) == "1 by CUDA_VISIBLE_DEVICES");
   // A privileged container sees the devices of all.
   CHECK(count({{"NVIDIA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d"}}, {.nodes = 8}) == "4 by NVIDIA_VISIBLE_DEVICES");
-  for (const char* says_nothing : {"all", "void", ""}) CHECK(count({{"NVIDIA_VISIBLE_DEVICES", says_nothing}}, {.nodes = 8}) == "8 by /dev/nvidia*");
+  for (const char* says_nothing : {"all", "void", ""})
+    CHECK(count({{"NVIDIA_VISIBLE_DEVICES", says_nothing}}, {.nodes = 8}) == "8 by /dev/nvidia*");
   CHECK(count({{"NVIDIA_VISIBLE_DEVICES", "none"}}, {.nodes = 8}) == "0 by NVIDIA_VISIBLE_DEVICES");
 }
 
 TEST_CASE("CPUs are what the mask and the control group's quota leave", "[devices]") {
   std::map<std::string, std::string> files;
-  const auto quota = [&] { return cpu_quota([&](const std::string& path) { return files.count(path) ? std::optional{files[path]} : std::nullopt; }); };
+  const auto quota = [&] {
+    return cpu_quota([&](const std::string& path) { return files.count(path) ? std::optional{files[path]} : std::nullopt; });
+  };
   CHECK_FALSE(quota());
   SECTION("version 2: the least of a group and those above it") {
     files = {{"/proc/self/cgroup", "0::/a/b\n"}, {"/sys/fs/cgroup/a/b/cpu.max", "max 100000\n"}};

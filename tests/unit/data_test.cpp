@@ -180,9 +180,7 @@ TEST_CASE("a text that cannot be used is refused by name, with the size that it 
 
 TEST_CASE("another text has another hash", "[data]") {
   const Folder folder;
-  const auto hash_of = [&](const std::string& content) {
-    return TextFile::open(folder.put("text", content), 1).value().hash();
-  };
+  const auto hash_of = [&](const std::string& content) { return TextFile::open(folder.put("text", content), 1).value().hash(); };
   const std::uint64_t hash = hash_of("the quick brown fox");
   CHECK(hash == hash_of("the quick brown fox"));
   CHECK(hash != hash_of("the quick brown foy"));

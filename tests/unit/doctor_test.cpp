@@ -68,53 +68,98 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
     std::function<void(Patient&)> harm;
   };
   const std::vector<Row> rows{
-      {"no python", "program", fails, [](Patient& p) { p.facts.command = NoCommand{127, "no python3 on PATH"}; }},
+      {"no python", "program", fails,
+       [](Patient& p) {
+         p.facts.command = NoCommand{127, "no python3 on PATH"};
+       }},
       {"a script that cannot be read", "program", fails, [](Patient& p) { p.facts.script = PathFact{.problem = "Permission denied"}; }},
       {"nowhere to put a socket", "directory", fails, [](Patient& p) { p.facts.agent_directory = {.problem = "read-only"}; }},
       {"its own name does not resolve", "name", might, [](Patient& p) { p.facts.own_name.addresses.clear(); }},
       {"its own name takes long", "name", might, [](Patient& p) { p.facts.own_name.took = 5s; }},
 
-      {"the endpoint does not resolve", "endpoint", fails, [](Patient& p) { p.facts.endpoint->name.addresses.clear(), p.facts.endpoint->dials.clear(); }},
+      {"the endpoint does not resolve", "endpoint", fails,
+       [](Patient& p) { p.facts.endpoint->name.addresses.clear(), p.facts.endpoint->dials.clear(); }},
       {"the endpoint is this machine's name, not published yet", "endpoint", ok,
-       [](Patient& p) { p.facts.own_name.name = "node0.cluster", p.facts.endpoint->name.addresses.clear(), p.facts.endpoint->dials.clear(); }},
+       [](Patient& p) {
+         p.facts.own_name.name = "node0.cluster", p.facts.endpoint->name.addresses.clear(), p.facts.endpoint->dials.clear();
+       }},
       {"the endpoint takes long to look up", "endpoint", might, [](Patient& p) { p.facts.endpoint->name.took = 5s; }},
-      {"the endpoint leads to several machines", "endpoint", might, [](Patient& p) { p.facts.endpoint->name.addresses.push_back("10.0.0.8"); }},
+      {"the endpoint leads to several machines", "endpoint", might,
+       [](Patient& p) { p.facts.endpoint->name.addresses.push_back("10.0.0.8"); }},
       {"nobody serves yet", "endpoint", might, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::nobody; }},
       {"nothing answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::silence; }},
       {"another program answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::stranger; }},
       {"somebody answers with TLS", "endpoint", ok, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::somebody; }},
-      {"this machine would serve", "endpoint", ok, [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nobody; }},
-      {"this machine serves already", "endpoint", ok, [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use"; }},
+      {"this machine would serve", "endpoint", ok,
+       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nobody; }},
+      {"this machine serves already", "endpoint", ok,
+       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use"; }},
       {"another program has the port here", "endpoint", fails,
-       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use", p.facts.endpoint->dials[0].behind = Behind::stranger; }},
+       [](Patient& p) {
+         p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use",
+         p.facts.endpoint->dials[0].behind = Behind::stranger;
+       }},
       {"the port here may not be opened", "endpoint", fails,
-       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "not permitted", p.facts.endpoint->dials[0].behind = Behind::nobody; }},
+       [](Patient& p) {
+         p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "not permitted",
+         p.facts.endpoint->dials[0].behind = Behind::nobody;
+       }},
       {"is_host=0 on the machine that the endpoint leads to", "endpoint", might,
-       [](Patient& p) { p.options.launch.host_rule = HostRule::never, p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nobody; }},
+       [](Patient& p) {
+         p.options.launch.host_rule = HostRule::never, p.facts.endpoint->name.addresses = {"10.0.0.1"},
+         p.facts.endpoint->dials[0].behind = Behind::nobody;
+       }},
       {"a single node", "endpoint", ok, [](Patient& p) { p.facts.endpoint.reset(); }},
 
-      {"etcd answers", "etcd", ok, [](Patient& p) { p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", Behind::rendezvous}}}}; }},
-      {"no server of etcd answers", "etcd", fails, [](Patient& p) { p.facts.etcd = {{{"e", 2379}, {"e", {}, "no such name", 1ms}, {}}}; }},
+      {"etcd answers", "etcd", ok,
+       [](Patient& p) {
+         p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", Behind::rendezvous}}}};
+       }},
+      {"no server of etcd answers", "etcd", fails,
+       [](Patient& p) {
+         p.facts.etcd = {{{"e", 2379}, {"e", {}, "no such name", 1ms}, {}}};
+       }},
       {"one of two servers of etcd is away", "etcd", might,
        [](Patient& p) {
-         p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", Behind::rendezvous}}}, {{"f", 2379}, {"f", {"10.1.1.2"}, {}, 1ms}, {{"10.1.1.2", Behind::silence}}}};
+         p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", Behind::rendezvous}}},
+                         {{"f", 2379}, {"f", {"10.1.1.2"}, {}, 1ms}, {{"10.1.1.2", Behind::silence}}}};
        }},
 
       {"a certificate that is no PEM", "access", fails, [](Patient& p) { p.facts.access_problems = {"cert: no PEM"}; }},
       {"a key that others can read", "access", might, [](Patient& p) { p.facts.access_warnings = {"key: mode 0644"}; }},
-      {"the workers' port is taken", "master", fails, [](Patient& p) { p.options.launch.master_port = 29500, p.facts.master_port_problem = "in use"; }},
-      {"the health port is taken", "health", fails, [](Patient& p) { p.options.launch.side.health = HealthPort{"", 9500, true}, p.facts.health_port_problem = "in use"; }},
-      {"the health port of torch's variable is taken", "health", might, [](Patient& p) { p.options.launch.side.health = HealthPort{"", 9500, false}, p.facts.health_port_problem = "in use"; }},
+      {"the workers' port is taken", "master", fails,
+       [](Patient& p) { p.options.launch.master_port = 29500, p.facts.master_port_problem = "in use"; }},
+      {"the health port is taken", "health", fails,
+       [](Patient& p) {
+         p.options.launch.side.health = HealthPort{"", 9500, true}, p.facts.health_port_problem = "in use";
+       }},
+      {"the health port of torch's variable is taken", "health", might,
+       [](Patient& p) {
+         p.options.launch.side.health = HealthPort{"", 9500, false}, p.facts.health_port_problem = "in use";
+       }},
 
       {"a clock that falls", "clock", fails, [](Patient& p) { p.facts.monotonic_clock_rises = false; }},
       {"a clock that was never set", "clock", might, [](Patient& p) { p.facts.wall_seconds = 12; }},
-      {"the same, with certificates", "clock", fails, [](Patient& p) { p.facts.wall_seconds = 12, p.options.launch.access.ca_file = "ca.pem"; }},
+      {"the same, with certificates", "clock", fails,
+       [](Patient& p) { p.facts.wall_seconds = 12, p.options.launch.access.ca_file = "ca.pem"; }},
       {"a clock that nobody keeps", "clock", might, [](Patient& p) { p.facts.wall_clock_is_synchronised = false; }},
 
-      {"a device that cannot be opened", "device", fails, [](Patient& p) { p.facts.devices = {{0, "Permission denied"}, {1, ""}}; }},
-      {"a device that is not there", "device", fails, [](Patient& p) { p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "0, 2"; }},
-      {"devices by name", "device", ok, [](Patient& p) { p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "GPU-1,GPU-2"; }},
-      {"more workers than devices", "device", might, [](Patient& p) { p.facts.devices = {{0, ""}}; }},
+      {"a device that cannot be opened", "device", fails,
+       [](Patient& p) {
+         p.facts.devices = {{0, "Permission denied"}, {1, ""}};
+       }},
+      {"a device that is not there", "device", fails,
+       [](Patient& p) {
+         p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "0, 2";
+       }},
+      {"devices by name", "device", ok,
+       [](Patient& p) {
+         p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "GPU-1,GPU-2";
+       }},
+      {"more workers than devices", "device", might,
+       [](Patient& p) {
+         p.facts.devices = {{0, ""}};
+       }},
       {"no device at all", "device", ok, [](Patient&) {}},
 
       {"no shared memory", "shm", might, [](Patient& p) { p.facts.shared_memory.reset(); }},
@@ -124,19 +169,25 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
 
       {"descriptors for a few", "limits", might, [](Patient& p) { p.facts.descriptors = 1024; }},
       {"descriptors for none", "limits", fails, [](Patient& p) { p.facts.descriptors_most = 64; }},
-      {"descriptors for fewer nodes", "limits", fails, [](Patient& p) { p.facts.descriptors_most = 1024, p.options.launch.round.nodes_max = 1000; }},
+      {"descriptors for fewer nodes", "limits", fails,
+       [](Patient& p) { p.facts.descriptors_most = 1024, p.options.launch.round.nodes_max = 1000; }},
       {"few processes", "limits", might, [](Patient& p) { p.facts.processes = 20; }},
       {"no processes", "limits", fails, [](Patient& p) { p.facts.cgroup_processes = 3; }},
       {"little locked memory with RDMA", "limits", might, [](Patient& p) { p.facts.has_rdma = true, p.facts.locked_memory = 65536; }},
       {"little locked memory without", "limits", ok, [](Patient& p) { p.facts.locked_memory = 65536; }},
 
-      {"fewer CPUs than workers", "cpu", might, [](Patient& p) { p.facts.cpus = {1, "quota"}; }},
+      {"fewer CPUs than workers", "cpu", might,
+       [](Patient& p) {
+         p.facts.cpus = {1, "quota"};
+       }},
       {"little memory", "memory", might, [](Patient& p) { p.facts.memory = gibi, p.facts.memory_used = gibi / 2; }},
       {"more used than allowed", "memory", might, [](Patient& p) { p.facts.memory = gibi, p.facts.memory_used = 2 * gibi; }},
       {"enough memory", "memory", ok, [](Patient& p) { p.facts.memory = 64 * gibi, p.facts.memory_used = gibi; }},
 
-      {"a checkpoint root that cannot be written", "checkpoint", fails, [](Patient& p) { p.facts.checkpoint_root = PathFact{.problem = "Permission denied"}; }},
-      {"a log directory that cannot be written", "logs", fails, [](Patient& p) { p.facts.log_directory = PathFact{.problem = "read-only"}; }},
+      {"a checkpoint root that cannot be written", "checkpoint", fails,
+       [](Patient& p) { p.facts.checkpoint_root = PathFact{.problem = "Permission denied"}; }},
+      {"a log directory that cannot be written", "logs", fails,
+       [](Patient& p) { p.facts.log_directory = PathFact{.problem = "read-only"}; }},
   };
   for (const Row& row : rows) {
     Patient patient;

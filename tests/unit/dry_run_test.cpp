@@ -38,10 +38,8 @@ std::vector<std::string> words_of(std::string_view line, const Variables& enviro
     line.remove_prefix(name.size() + (braces ? 3 : 1));
     const auto otherwise = name.find(":-");
     const auto found = environment.find(name.substr(0, otherwise));
-    if (found != environment.end() && !found->second.empty())
-      text += found->second;
-    else if (otherwise != std::string_view::npos)
-      text += name.substr(otherwise + 2);
+    if (found != environment.end() && !found->second.empty()) text += found->second;
+    else if (otherwise != std::string_view::npos) text += name.substr(otherwise + 2);
   }
   std::vector<std::string> words;
   for (std::size_t begin = 0; (begin = text.find_first_not_of(' ', begin)) != std::string::npos;) {
@@ -54,22 +52,31 @@ std::vector<std::string> words_of(std::string_view line, const Variables& enviro
 
 Parsed parse(std::vector<std::string> words, const Pod& pod) {
   words.insert(words.begin(), "--dry-run");
-  return parse_command(words, pod.environment,
-                       {.gpus = [&] { return Count{pod.gpus, "devices"}; },
-                        .cpus = [] { return Count{6, "mask"}; },
-                        .host_name = [&] { return pod.host_name; },
-                        .read_file = [&](const std::string& path) { return path == "/etc/hosts" ? std::optional{pod.hosts_file} : std::nullopt; },
-                        .resolves = [&](const std::string& name) { return pod.names.count(name) != 0; }});
+  return parse_command(
+      words, pod.environment,
+      {.gpus =
+           [&] {
+             return Count{pod.gpus, "devices"};
+           },
+       .cpus =
+           [] {
+             return Count{6, "mask"};
+           },
+       .host_name = [&] { return pod.host_name; },
+       .read_file = [&](const std::string& path) { return path == "/etc/hosts" ? std::optional{pod.hosts_file} : std::nullopt; },
+       .resolves = [&](const std::string& name) { return pod.names.count(name) != 0; }});
 }
 
 nlohmann::json plan(const LaunchOptions& options, const Variables& environment = {}) {
-  return nlohmann::json::parse(plan_text(options, without_secrets(environment), Command{"/usr/bin/python3", {"python3", "-u", options.program.name}}));
+  return nlohmann::json::parse(
+      plan_text(options, without_secrets(environment), Command{"/usr/bin/python3", {"python3", "-u", options.program.name}}));
 }
 
 // "2 nodes x 8, h:29400 served by ..., run none, rank 1, t5.py": all that the nodes of a job must agree on, and this one.
 std::string summary(std::string_view line, const Pod& pod) {
   const auto command = parse(words_of(line, pod.environment), pod);
-  if (const auto* usage = std::get_if<Usage>(&command)) return fmt::format("{}: {}", usage->exit_code, usage->text.substr(usage->text.find('\n') + 1));
+  if (const auto* usage = std::get_if<Usage>(&command))
+    return fmt::format("{}: {}", usage->exit_code, usage->text.substr(usage->text.find('\n') + 1));
   const auto& options = std::get<LaunchOptions>(command);
   REQUIRE(options.dry_run);
   const nlohmann::json p = plan(options, pod.environment);
@@ -136,17 +143,26 @@ Pod job_set(std::uint32_t index) {
 
 Pod volcano(std::uint32_t index) {
   return {.host_name = fmt::format("v-worker-{}", index),
-          .environment = with(in_cluster, {{"VC_TASK_INDEX", std::to_string(index)}, {"MASTER_ADDR", "v-master-0.v"}, {"MASTER_PORT", "23456"},
-                                           {"WORLD_SIZE", "3"}, {"RANK", std::to_string(index + 1)}})};
+          .environment = with(in_cluster, {{"VC_TASK_INDEX", std::to_string(index)},
+                                           {"MASTER_ADDR", "v-master-0.v"},
+                                           {"MASTER_PORT", "23456"},
+                                           {"WORLD_SIZE", "3"},
+                                           {"RANK", std::to_string(index + 1)}})};
 }
 
 Pod slurm(std::uint32_t rank) {
   return {.host_name = fmt::format("n{}", rank + 1),
-          .environment = {{"SLURM_JOB_ID", "17"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", std::to_string(rank)}, {"SLURM_STEP_NODELIST", "n[1-2]"}}};
+          .environment = {{"SLURM_JOB_ID", "17"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_STEP_NUM_TASKS", "2"},
+                          {"SLURM_PROCID", std::to_string(rank)},
+                          {"SLURM_STEP_NODELIST", "n[1-2]"}}};
 }
 
 Pod mpirun(std::uint32_t rank) {
-  return {.host_name = "launcher", .environment = {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}};
+  return {
+      .host_name = "launcher",
+      .environment = {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}};
 }
 
 // The command lines of the tutorials, by their number.
@@ -310,7 +326,8 @@ TEST_CASE("the traps of the tutorials", "[dry run]") {
     CHECK(summary("--nproc_per_node=0 train.py", master) == "3 x 0, j-master-0:13456 this node, run none, rank 0, train.py");
   }
   SECTION("the launcher of an MPI job is none of its nodes") {
-    const Pod launcher{"m-launcher", with(in_cluster, {{"OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"}, {"OMPI_MCA_orte_set_default_slots", "8"}})};
+    const Pod launcher{"m-launcher", with(in_cluster, {{"OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"},
+                                                       {"OMPI_MCA_orte_set_default_slots", "8"}})};
     CHECK(summary(plain, launcher).find("start elrun by `mpirun -npernode 1`") != std::string::npos);
     CHECK(summary(plain, launcher).starts_with("64: "));
     CHECK(summary("--nnodes=1 train.py", launcher).starts_with("1 x 1, "));
@@ -328,7 +345,9 @@ TEST_CASE("the traps of the tutorials", "[dry run]") {
     CHECK(address({"--rdzv_endpoint=h", "s.py"}) == "found out");  // of one node it is the loopback
   }
   SECTION("an address in every writing") {
-    const auto at = [](const std::string& endpoint) { return summary("--nnodes 2 --rdzv_backend c10d --rdzv_endpoint " + endpoint + " s.py", {"box"}); };
+    const auto at = [](const std::string& endpoint) {
+      return summary("--nnodes 2 --rdzv_backend c10d --rdzv_endpoint " + endpoint + " s.py", {"box"});
+    };
     CHECK(at("h").starts_with("2 x 1, h:29400 "));
     CHECK(at("h:").starts_with("2 x 1, h:29400 "));
     CHECK(at("h.ns.svc.cluster.local.:5").starts_with("2 x 1, h.ns.svc.cluster.local:5 "));
@@ -340,8 +359,13 @@ TEST_CASE("the traps of the tutorials", "[dry run]") {
 }
 
 TEST_CASE("a plan shows no secret and no variable that elrun does not set", "[dry run]") {
-  const Variables environment{{"API_KEY", "s3cret"}, {"ELRUN_RDZV_TOKEN", "s3cret"}, {"PET_RDZV_CONF", "token=s3cret"}, {"OMP_NUM_THREADS", "5"}, {"RANK", "s3cret"}};
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"s.py"}, {"--rdzv_conf=token=s3cret", "s.py"}, {"--nnodes=2", "--rdzv_endpoint=h", "s.py"}}) {
+  const Variables environment{{"API_KEY", "s3cret"},
+                              {"ELRUN_RDZV_TOKEN", "s3cret"},
+                              {"PET_RDZV_CONF", "token=s3cret"},
+                              {"OMP_NUM_THREADS", "5"},
+                              {"RANK", "s3cret"}};
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"s.py"}, {"--rdzv_conf=token=s3cret", "s.py"}, {"--nnodes=2", "--rdzv_endpoint=h", "s.py"}}) {
     const auto command = parse(words, {"box", environment});
     REQUIRE(std::holds_alternative<LaunchOptions>(command));
     const std::string text = plan_text(std::get<LaunchOptions>(command), environment, Command{"/p", {"p"}});
@@ -352,11 +376,13 @@ TEST_CASE("a plan shows no secret and no variable that elrun does not set", "[dr
 }
 
 TEST_CASE("a plan tells what a worker would find whatever the generation, and what cannot start", "[dry run]") {
-  const auto command = parse({"--nproc_per_node=3", "--role", "trainer", "--tee", "1:3", "--rdzv_id", "x", "s.py", "${local_rank}"}, {"box"});
+  const auto command =
+      parse({"--nproc_per_node=3", "--role", "trainer", "--tee", "1:3", "--rdzv_id", "x", "s.py", "${local_rank}"}, {"box"});
   REQUIRE(std::holds_alternative<LaunchOptions>(command));
   const auto& options = std::get<LaunchOptions>(command);
   const nlohmann::json p = plan(options);
-  const nlohmann::json expected{{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "3"}, {"ROLE_NAME", "trainer"}, {"TORCHELASTIC_RUN_ID", "x"}, {"OMP_NUM_THREADS", "1"}};
+  const nlohmann::json expected{
+      {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "3"}, {"ROLE_NAME", "trainer"}, {"TORCHELASTIC_RUN_ID", "x"}, {"OMP_NUM_THREADS", "1"}};
   for (const auto& [name, value] : expected.items()) CHECK(p["environment_of_local_rank_0"][name] == value);
   for (const char* changing : {"RANK", "WORLD_SIZE", "MASTER_PORT", "ELRUN_GENERATION", "TORCHELASTIC_RESTART_COUNT"})
     CHECK_FALSE(p["environment_of_local_rank_0"].contains(changing));

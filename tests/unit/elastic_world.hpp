@@ -20,9 +20,9 @@ struct Fate {
   /// others fail in it. Or its node is asked to leave, with the next fate in the same generation.
   enum class Kind : std::uint8_t { dies, grows, breaks, splits, leaves };
   Kind kind = Kind::dies;
-  std::uint32_t whom = 0;     ///< Of the members in rank order, modulo their number.
+  std::uint32_t whom = 0;  ///< Of the members in rank order, modulo their number.
   std::uint64_t at = 0;
-  bool comes_back = true;     ///< A newcomer in the place of the one that dies or leaves.
+  bool comes_back = true;      ///< A newcomer in the place of the one that dies or leaves.
   bool with_its_node = false;  ///< When it dies, so do all others of its node.
 };
 
@@ -105,7 +105,8 @@ class ElasticWorld {
   };
   class Peers_ final : public Peers {
    public:
-    Peers_(ElasticWorld& world, Person& person) : world_{world}, person_{person}, shared_{person.shared}, membership_{person.session.place().membership} {}
+    Peers_(ElasticWorld& world, Person& person)
+        : world_{world}, person_{person}, shared_{person.shared}, membership_{person.session.place().membership} {}
     Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
       account(sends);
       if (world_.strikes(person_, membership_, count_++)) {
@@ -197,7 +198,8 @@ class ElasticWorld {
       place.restart_count = static_cast<std::uint32_t>(number_ - 1);
       place.node = NodeId{fmt::format("node {}", members[r]->node)};
       const auto on_its_node = [&](auto end) {
-        return static_cast<std::uint32_t>(std::count_if(members.begin(), end, [&](const Person* p) { return p->node == members[r]->node; }));
+        return static_cast<std::uint32_t>(
+            std::count_if(members.begin(), end, [&](const Person* p) { return p->node == members[r]->node; }));
       };
       place.local_rank = LocalRank{on_its_node(members.begin() + r)};
       place.local_world = on_its_node(members.end());
@@ -229,7 +231,9 @@ class ElasticWorld {
                         .session = person.session,
                         .log = log,
                         .out = [&](std::string_view line) { result.lines.emplace_back(line); },
-                        .join = [this, &person](Session&) -> Result<std::unique_ptr<Peers>> { return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)}; },
+                        .join = [this, &person](Session&) -> Result<std::unique_ptr<Peers>> {
+                          return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)};
+                        },
                         .share = SharedBuffer::make},
                        [&](Job& job) { program_(job, result); });
     } catch (const Killed&) {
@@ -250,7 +254,8 @@ class ElasticWorld {
       person.waits = true;
       form();
     }
-    if (!changed_.wait_for(lock, 60s, [&] { return person.next || over_for_good_; })) return Failure{Code::deadline_passed, Remedy::exit_process, "no generation formed in the test's world"};
+    if (!changed_.wait_for(lock, 60s, [&] { return person.next || over_for_good_; }))
+      return Failure{Code::deadline_passed, Remedy::exit_process, "no generation formed in the test's world"};
     if (!person.next) return Failure{Code::generation_over, Remedy::exit_process, "the job is over"};
     person.session.place_ = *std::exchange(person.next, std::nullopt);
     person.session.store_ = person.shared->store.of(person.session.place_.membership.rank);
@@ -302,7 +307,9 @@ class ElasticWorld {
     {
       const std::lock_guard lock{mutex_};
       if (std::exchange(person.dies_too, false)) return person.alive = false, true;
-      if (!fate_ || fate_->kind == Fate::Kind::splits || who.generation.number != number_ || fate_->whom % who.world.value() != who.rank.value() || fate_->at != exchange) return false;
+      if (!fate_ || fate_->kind == Fate::Kind::splits || who.generation.number != number_ ||
+          fate_->whom % who.world.value() != who.rank.value() || fate_->at != exchange)
+        return false;
       fate = *std::exchange(fate_, std::nullopt);
       if (fate.kind == Fate::Kind::leaves) {
         person.comes_back = fate.comes_back;

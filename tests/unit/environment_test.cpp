@@ -113,8 +113,7 @@ TEST_CASE("a lone worker of a node keeps all its threads", "[environment]") {
   LaunchOptions options;
   options.workers = 1;
   const World world = two_nodes();
-  CHECK(worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{0}})
-            .count("OMP_NUM_THREADS") == 0);
+  CHECK(worker_environment({}, {.options = options, .world = world, .local_rank = LocalRank{0}}).count("OMP_NUM_THREADS") == 0);
 }
 
 TEST_CASE("the signals that elrun handles are told by name", "[environment]") {
@@ -131,8 +130,7 @@ TEST_CASE("macros of arguments", "[environment]") {
   CHECK(at3("a$local_rank.b") == "a3.b");
   CHECK(at3("$$") == "$");
   CHECK(at3("$$local_rank") == "$local_rank");
-  for (const char* stays :
-       {"${other}", "$", "${", "${local_rank", "$local_rank_x", "$LOCAL_RANK", "$ local_rank", "plain", ""})
+  for (const char* stays : {"${other}", "$", "${", "${local_rank", "$local_rank_x", "$LOCAL_RANK", "$ local_rank", "plain", ""})
     CHECK(at3(stays) == stays);
 }
 
@@ -165,9 +163,7 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
                                                {"./x", {FileKind::executable}},
                                                {"./elf", {FileKind::executable, "\177ELF\2"}},
                                                {"./copied", {FileKind::not_executable, "\177ELF\2"}}};
-  const LookUp look_up = [&](const std::string& path) {
-    return files.count(path) ? files.at(path) : FoundFile{};
-  };
+  const LookUp look_up = [&](const std::string& path) { return files.count(path) ? files.at(path) : FoundFile{}; };
   const auto resolve = [&](Program::Kind kind, const char* name, Variables environment, const char* elrun_name = "/bin/elrun") {
     environment.try_emplace("PATH", "/a:/b:/c");
     return resolve_command({kind, name, {}}, environment, look_up, elrun_name);
@@ -177,10 +173,8 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
   using K = Program::Kind;
 
   CHECK(found(resolve(K::script, "s.py", {})) == "/b/python3");
-  CHECK(std::get<Command>(resolve(K::script, "s.py", {})).arguments ==
-        std::vector<std::string>{"python3", "-u", "s.py"});
-  CHECK(std::get<Command>(resolve(K::module, "pkg", {})).arguments ==
-        std::vector<std::string>{"python3", "-u", "-m", "pkg"});
+  CHECK(std::get<Command>(resolve(K::script, "s.py", {})).arguments == std::vector<std::string>{"python3", "-u", "s.py"});
+  CHECK(std::get<Command>(resolve(K::module, "pkg", {})).arguments == std::vector<std::string>{"python3", "-u", "-m", "pkg"});
   const auto by_path = std::get<Command>(resolve(K::run_path, "s.py", {})).arguments;
   REQUIRE(by_path.size() == 5);
   CHECK(by_path[2] == "-c");
@@ -191,7 +185,9 @@ TEST_CASE("a program is found before anything starts", "[environment]") {
   CHECK(found(resolve(K::script, "s.py", {{"PYTHON_EXEC", "tool"}, {"VIRTUAL_ENV", "/v"}})) == "/c/tool");
   CHECK(code(resolve(K::script, "s.py", {{"PYTHON_EXEC", "/nowhere"}})) == 127);
   SECTION("the interpreter beside elrun, where it is in a virtual environment or called torchrun") {
-    const auto python = [&](const char* elrun_name, Variables environment = {}) { return found(resolve(K::script, "s.py", std::move(environment), elrun_name)); };
+    const auto python = [&](const char* elrun_name, Variables environment = {}) {
+      return found(resolve(K::script, "s.py", std::move(environment), elrun_name));
+    };
     CHECK(python("/e/bin/torchrun") == "/e/bin/python3");
     CHECK(python("/e/bin/elrun") == "/e/bin/python3");
     CHECK(python("/e/bin/torchrun", {{"VIRTUAL_ENV", "/v"}}) == "/e/bin/python3");
@@ -235,8 +231,7 @@ TEST_CASE("a script's first line tells whether it is another interpreter's", "[e
 
 TEST_CASE("arguments of a worker: macros everywhere but in the name of an executable", "[environment]") {
   const Program program{Program::Kind::executable, "p$local_rank", {"--out", "${local_rank}.txt"}};
-  CHECK(worker_arguments({"/p", {"p$local_rank"}}, program, LocalRank{2}) ==
-        std::vector<std::string>{"p$local_rank", "--out", "2.txt"});
+  CHECK(worker_arguments({"/p", {"p$local_rank"}}, program, LocalRank{2}) == std::vector<std::string>{"p$local_rank", "--out", "2.txt"});
   const Program script{Program::Kind::script, "s$local_rank.py", {}};
   CHECK(worker_arguments({"/py", {"py", "-u", "s$local_rank.py"}}, script, LocalRank{2}).back() == "s2.py");
 }

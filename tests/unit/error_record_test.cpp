@@ -40,8 +40,9 @@ TEST_CASE("an error is one line, for it stands in sentences", "[report]") {
 }
 
 TEST_CASE("what is no error record is nothing, and a time that is none is left out", "[report]") {
-  for (const char* text : {"", "null", "[]", "3", "{", "{}", R"({"message":null})", R"({"message":3})", R"({"message":""})", R"({"message":{}})",
-                           R"({"message":{"message":7,"extraInfo":[]}})", R"({"message":" \n "})", "\xff\xfe", R"(Traceback (most recent call last):)"})
+  for (const char* text :
+       {"", "null", "[]", "3", "{", "{}", R"({"message":null})", R"({"message":3})", R"({"message":""})", R"({"message":{}})",
+        R"({"message":{"message":7,"extraInfo":[]}})", R"({"message":" \n "})", "\xff\xfe", R"(Traceback (most recent call last):)"})
     CHECK_FALSE(read_error_record(text));
   for (const char* time : {"-1", "\"-7\"", "\"soon\"", "null", "[]", "1e300", "99999999999999999999999", "{}", "true"})
     CHECK_FALSE(read(std::string{R"({"message":"x","timestamp":)"} + time + "}").seconds);
@@ -62,7 +63,7 @@ TEST_CASE("when a worker failed: the record's second, refined by when its file w
   CHECK(at(20, 29 * second, 30 * second) == 20 * second);          // written anew since
   CHECK(at(20, 19 * second, 30 * second) == 20 * second);          // its file's clock is another's
   CHECK(at(20, 20 * second + 700, 20 * second + 500) == 20 * second + 500);
-  CHECK(at({}, 25 * second, 30 * second) == 25 * second);          // without a time, the file's
+  CHECK(at({}, 25 * second, 30 * second) == 25 * second);  // without a time, the file's
   SECTION("a time at which the worker did not live counts for nothing") {
     CHECK(at(0, 25 * second, 30 * second) == 30 * second);
     CHECK(at(31, 25 * second, 30 * second) == 30 * second);

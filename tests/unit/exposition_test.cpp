@@ -17,8 +17,10 @@ std::string both_ways(const MetricFamily& family, Exposition format) { return ex
 }  // namespace
 
 TEST_CASE("each format has its own words for the same numbers", "[exposition]") {
-  const MetricFamily counter{.name = "elrun_exits", .type = MetricType::counter, .help = "Ends", .samples = {{{{"code", "3"}, {"signal", ""}}, 2}}};
-  CHECK(both_ways(counter, Exposition::prometheus) == "# HELP elrun_exits_total Ends\n# TYPE elrun_exits_total counter\nelrun_exits_total{code=\"3\",signal=\"\"} 2\n");
+  const MetricFamily counter{
+      .name = "elrun_exits", .type = MetricType::counter, .help = "Ends", .samples = {{{{"code", "3"}, {"signal", ""}}, 2}}};
+  CHECK(both_ways(counter, Exposition::prometheus) ==
+        "# HELP elrun_exits_total Ends\n# TYPE elrun_exits_total counter\nelrun_exits_total{code=\"3\",signal=\"\"} 2\n");
   CHECK(both_ways(counter, Exposition::openmetrics) ==
         "# HELP elrun_exits Ends\n# TYPE elrun_exits counter\nelrun_exits_total{code=\"3\",signal=\"\"} 2\n# EOF\n");
   const MetricFamily gauge{.name = "elrun_up_seconds", .unit = "seconds", .help = "Time", .samples = {{.value = 1.5}}};
@@ -26,15 +28,21 @@ TEST_CASE("each format has its own words for the same numbers", "[exposition]") 
   CHECK(both_ways(gauge, Exposition::openmetrics) ==
         "# HELP elrun_up_seconds Time\n# TYPE elrun_up_seconds gauge\n# UNIT elrun_up_seconds seconds\nelrun_up_seconds 1.5\n# EOF\n");
   const MetricFamily build{.name = "elrun_build", .type = MetricType::info, .help = "Version", .samples = {{{{"version", "1"}}, 1}}};
-  CHECK(both_ways(build, Exposition::prometheus).find("# TYPE elrun_build_info gauge\nelrun_build_info{version=\"1\"} 1\n") != std::string::npos);
-  CHECK(both_ways(build, Exposition::openmetrics).find("# TYPE elrun_build info\nelrun_build_info{version=\"1\"} 1\n") != std::string::npos);
+  CHECK(both_ways(build, Exposition::prometheus).find("# TYPE elrun_build_info gauge\nelrun_build_info{version=\"1\"} 1\n") !=
+        std::string::npos);
+  CHECK(both_ways(build, Exposition::openmetrics).find("# TYPE elrun_build info\nelrun_build_info{version=\"1\"} 1\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("buckets of a histogram add up, and the last one holds all", "[exposition]") {
   Histogram histogram{bounds};
   for (const double value : {0.25, 0.5, 1.0, 7.0}) histogram.observe(value);
   CHECK(histogram.count() == 4);
-  const MetricFamily family{.name = "elrun_wait_seconds", .type = MetricType::histogram, .unit = "seconds", .help = "Waits", .distributions = {{{{"cause", "node"}}, histogram}}};
+  const MetricFamily family{.name = "elrun_wait_seconds",
+                            .type = MetricType::histogram,
+                            .unit = "seconds",
+                            .help = "Waits",
+                            .distributions = {{{{"cause", "node"}}, histogram}}};
   CHECK(both_ways(family, Exposition::prometheus) ==
         "# HELP elrun_wait_seconds Waits\n# TYPE elrun_wait_seconds histogram\n"
         "elrun_wait_seconds_bucket{cause=\"node\",le=\"0.5\"} 2\n"  // a bound belongs to its bucket
@@ -47,7 +55,8 @@ TEST_CASE("buckets of a histogram add up, and the last one holds all", "[exposit
 
 TEST_CASE("texts cannot break out of their line", "[exposition]") {
   const MetricFamily family{.name = "elrun_x", .help = "a\\b\n\"c\"", .samples = {{{{"why", "a\\b\n\"c\""}}, 1}}};
-  CHECK(both_ways(family, Exposition::prometheus) == "# HELP elrun_x a\\\\b\\n\"c\"\n# TYPE elrun_x gauge\nelrun_x{why=\"a\\\\b\\n\\\"c\\\"\"} 1\n");
+  CHECK(both_ways(family, Exposition::prometheus) ==
+        "# HELP elrun_x a\\\\b\\n\"c\"\n# TYPE elrun_x gauge\nelrun_x{why=\"a\\\\b\\n\\\"c\\\"\"} 1\n");
   CHECK(both_ways(family, Exposition::openmetrics).find("# HELP elrun_x a\\\\b\\n\\\"c\\\"\n") == 0);
 }
 

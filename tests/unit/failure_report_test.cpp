@@ -20,15 +20,36 @@ using nlohmann::json;
 namespace {
 
 WorkerDeath killed() {
-  return {.node = NodeId{"b"}, .generation = {2, {}}, .rank = 5, .local_rank = 1, .host = "pod-1", .pid = 4711, .signal = SIGKILL,
-          .wall_ns = 1'700'000'000'123'456'789, .program = "train.py"};
+  return {.node = NodeId{"b"},
+          .generation = {2, {}},
+          .rank = 5,
+          .local_rank = 1,
+          .host = "pod-1",
+          .pid = 4711,
+          .signal = SIGKILL,
+          .wall_ns = 1'700'000'000'123'456'789,
+          .program = "train.py"};
 }
 WorkerDeath raised() {
-  return {.node = NodeId{"a"}, .generation = {2, {}}, .rank = 0, .host = "pod-0", .pid = 99, .exit_code = 1, .wall_ns = 1'700'000'001'000'000'000,
-          .program = "train.py", .error_file = "/logs/error.json", .error = "ValueError: x", .traceback = "Traceback:\n  File y\nValueError: x\n"};
+  return {.node = NodeId{"a"},
+          .generation = {2, {}},
+          .rank = 0,
+          .host = "pod-0",
+          .pid = 99,
+          .exit_code = 1,
+          .wall_ns = 1'700'000'001'000'000'000,
+          .program = "train.py",
+          .error_file = "/logs/error.json",
+          .error = "ValueError: x",
+          .traceback = "Traceback:\n  File y\nValueError: x\n"};
 }
 FailedJob job(std::vector<WorkerDeath> deaths, int code = 137) {
-  return {.run = RunId{"run"}, .node = NodeId{"here"}, .exit_code = code, .returned = code, .cause = "worker 5 ended", .deaths = std::move(deaths),
+  return {.run = RunId{"run"},
+          .node = NodeId{"here"},
+          .exit_code = code,
+          .returned = code,
+          .cause = "worker 5 ended",
+          .deaths = std::move(deaths),
           .wall_ns = 1'700'000'002'000'000'000};
 }
 std::string local_time(std::int64_t seconds) {
@@ -45,7 +66,9 @@ TEST_CASE("the box has the parts and labels that torchrun's users know", "[repor
   CHECK(failure_box(job({killed(), raised()})) ==
         border + "\ntrain.py FAILED\n" + rule + "\nFailures:\n" +
             "[1]:\n"
-            "  time      : " + local_time(1'700'000'001) + "\n"
+            "  time      : " +
+            local_time(1'700'000'001) +
+            "\n"
             "  host      : pod-0\n"
             "  rank      : 0 (local_rank: 0)\n"
             "  exitcode  : 1 (pid: 99) \n"
@@ -56,7 +79,9 @@ TEST_CASE("the box has the parts and labels that torchrun's users know", "[repor
             "  node      : a (generation: 2)\n" +
             rule + "\nRoot Cause (first observed failure):\n" +
             "[0]:\n"
-            "  time      : " + local_time(1'700'000'000) + "\n"
+            "  time      : " +
+            local_time(1'700'000'000) +
+            "\n"
             "  host      : pod-1\n"
             "  rank      : 5 (local_rank: 1)\n"
             "  exitcode  : -9 (pid: 4711) (SIGKILL)\n"
@@ -167,7 +192,11 @@ TEST_CASE("out-of-memory kills are counted where the process's own cgroup counts
 }
 
 TEST_CASE("want of memory explains a SIGKILL, a small /dev/shm a SIGBUS, and neither anything else", "[report]") {
-  Circumstances c{.oom_kills = 1, .oom_counter = "/cg/memory.events", .memory_limit = std::uint64_t{64} << 20, .shm_bytes = std::uint64_t{64} << 20, .shm_free = 0};
+  Circumstances c{.oom_kills = 1,
+                  .oom_counter = "/cg/memory.events",
+                  .memory_limit = std::uint64_t{64} << 20,
+                  .shm_bytes = std::uint64_t{64} << 20,
+                  .shm_free = 0};
   CHECK_THAT(evidence_of({.signal = SIGKILL}, c), Contains("want of memory") && Contains("limit is 64 MiB"));
   CHECK_THAT(evidence_of({.signal = SIGBUS}, c), Contains("/dev/shm") && Contains("64 MiB"));
   CHECK(evidence_of({.signal = SIGSEGV}, c).empty());
@@ -184,7 +213,13 @@ TEST_CASE("want of memory explains a SIGKILL, a small /dev/shm a SIGBUS, and nei
 
 TEST_CASE("an event is one line, in the form that torchrun's has", "[report]") {
   const EventSource source{RunId{"run"}, "pod-0", "trainer", "train.py", "c10d"};
-  WorkerEvent event{.state = "FAILED", .worker = WorkerEvent::Worker{5, 1, 4711, -9}, .group_rank = 2, .nodes = 3, .world_size = 6, .restarts = 1, .wall_ns = 1'700'000'000'123'456'789};
+  WorkerEvent event{.state = "FAILED",
+                    .worker = WorkerEvent::Worker{5, 1, 4711, -9},
+                    .group_rank = 2,
+                    .nodes = 3,
+                    .world_size = 6,
+                    .restarts = 1,
+                    .wall_ns = 1'700'000'000'123'456'789};
   const json line = json::parse(event_line(source, event));
   CHECK(line["name"] == "torchelastic.worker.status.FAILED");
   CHECK(line["source"] == "WORKER");
@@ -198,11 +233,14 @@ TEST_CASE("an event is one line, in the form that torchrun's has", "[report]") {
   CHECK(m["hostname"] == "pod-0");
   CHECK(m["state"] == "FAILED");
   CHECK(m["agent_restarts"] == 1);
-  CHECK(json::parse(m["metadata"].get<std::string>()) ==
-        json::parse(R"({"group_world_size":3,"entry_point":"train.py","local_rank":[1],"role_rank":[5],"role_world_size":[6],"exit_code":[-9],"worker_pid":[4711]})"));
+  CHECK(
+      json::parse(m["metadata"].get<std::string>()) ==
+      json::parse(
+          R"({"group_world_size":3,"entry_point":"train.py","local_rank":[1],"role_rank":[5],"role_world_size":[6],"exit_code":[-9],"worker_pid":[4711]})"));
   event.worker.reset();
   const json of_agent = json::parse(event_line(source, event));
   CHECK(of_agent["source"] == "AGENT");
   CHECK(of_agent["metadata"]["global_rank"].is_null());
-  CHECK(json::parse(of_agent["metadata"]["metadata"].get<std::string>()) == json::parse(R"({"group_world_size":3,"entry_point":"train.py"})"));
+  CHECK(json::parse(of_agent["metadata"]["metadata"].get<std::string>()) ==
+        json::parse(R"({"group_world_size":3,"entry_point":"train.py"})"));
 }

@@ -11,7 +11,9 @@ using namespace elrun::launcher;
 
 namespace {
 
-TimerRequest timer(std::int64_t pid, std::string scope, double expires, int signal = SIGKILL) { return {pid, std::move(scope), expires, signal}; }
+TimerRequest timer(std::int64_t pid, std::string scope, double expires, int signal = SIGKILL) {
+  return {pid, std::move(scope), expires, signal};
+}
 
 }  // namespace
 
@@ -22,13 +24,16 @@ TEST_CASE("a line as torch writes it is understood", "[timers]") {
 }
 
 TEST_CASE("a line that no client writes is no timer", "[timers]") {
-  for (const std::string_view line :
-       {"", "x", "[]", "null", R"({"version":2,"pid":1,"scope_id":"a","expiration_time":1,"signal":9})",
-        R"({"version":1,"pid":0,"scope_id":"a","expiration_time":1,"signal":9})", R"({"version":1,"pid":-1,"scope_id":"a","expiration_time":1,"signal":9})",
-        R"({"version":1,"pid":18446744073709551615,"scope_id":"a","expiration_time":1,"signal":9})",
-        R"({"version":1,"pid":1,"scope_id":"a","expiration_time":1,"signal":0})", R"({"version":1,"pid":1,"scope_id":"a","expiration_time":1,"signal":99})",
-        R"({"version":1,"pid":1,"scope_id":1,"expiration_time":1,"signal":9})", R"({"version":1,"pid":1,"scope_id":"a","expiration_time":"1","signal":9})",
-        R"({"version":1,"pid":1,"scope_id":"a","expiration_time":1e999,"signal":9})", R"({"version":1,"pid":1.5,"scope_id":"a","expiration_time":1,"signal":9})"}) {
+  for (const std::string_view line : {"", "x", "[]", "null", R"({"version":2,"pid":1,"scope_id":"a","expiration_time":1,"signal":9})",
+                                      R"({"version":1,"pid":0,"scope_id":"a","expiration_time":1,"signal":9})",
+                                      R"({"version":1,"pid":-1,"scope_id":"a","expiration_time":1,"signal":9})",
+                                      R"({"version":1,"pid":18446744073709551615,"scope_id":"a","expiration_time":1,"signal":9})",
+                                      R"({"version":1,"pid":1,"scope_id":"a","expiration_time":1,"signal":0})",
+                                      R"({"version":1,"pid":1,"scope_id":"a","expiration_time":1,"signal":99})",
+                                      R"({"version":1,"pid":1,"scope_id":1,"expiration_time":1,"signal":9})",
+                                      R"({"version":1,"pid":1,"scope_id":"a","expiration_time":"1","signal":9})",
+                                      R"({"version":1,"pid":1,"scope_id":"a","expiration_time":1e999,"signal":9})",
+                                      R"({"version":1,"pid":1.5,"scope_id":"a","expiration_time":1,"signal":9})"}) {
     INFO(line);
     CHECK_FALSE(parse_timer(line));
   }

@@ -114,9 +114,10 @@ TEST_CASE("a proof fits one key, role, pair, generation and connection alone", "
   CHECK(fresh(proof_of(Role::dialer, key, said, nonce)));
   CHECK(fresh(proof_of(Role::listener, other_key, said, nonce)));
   CHECK(fresh(proof_of(Role::listener, key, said, other_nonce)));
-  for (auto change : std::vector<void (*)(Introduction&)>{[](Introduction& i) { i.from = Rank{3}; }, [](Introduction& i) { i.to = Rank{1}; },
-                                                          [](Introduction& i) { i.generation.number = 8; }, [](Introduction& i) { i.generation.lineage.bits[1] = 1; },
-                                                          [](Introduction& i) { i.world = WorldSize{6}; }, [](Introduction& i) { i.nonce[31] = std::byte{1}; }}) {
+  for (auto change : std::vector<void (*)(Introduction&)>{
+           [](Introduction& i) { i.from = Rank{3}; }, [](Introduction& i) { i.to = Rank{1}; },
+           [](Introduction& i) { i.generation.number = 8; }, [](Introduction& i) { i.generation.lineage.bits[1] = 1; },
+           [](Introduction& i) { i.world = WorldSize{6}; }, [](Introduction& i) { i.nonce[31] = std::byte{1}; }}) {
     Introduction changed = said;
     change(changed);
     CHECK(fresh(proof_of(Role::listener, key, changed, nonce)));

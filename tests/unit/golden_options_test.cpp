@@ -51,9 +51,21 @@ TEST_CASE("one cell and one history are chosen by their numbers, the first inclu
 }
 
 TEST_CASE("a command line that says something else is refused", "[golden]") {
-  const Arguments wrong[] = {{"--cells"}, {"--cells", ""}, {"--cells", "7x"}, {"--cells", "-1"}, {"--cells", "0"}, {"--part", "0/10"}, {"--part", "11/10"}, {"--part", "3"},
-                             {"--part", "1/0"}, {"--steps", "99"}, {"--unknown", "1"}, {"--cell", "1", "--history", "1"}, {"--cell", "1", "--cells", "all"},
-                             {"--histories", std::to_string(std::numeric_limits<std::uint64_t>::max())}, {"--seed", "99999999999999999999"}};
+  const Arguments wrong[] = {{"--cells"},
+                             {"--cells", ""},
+                             {"--cells", "7x"},
+                             {"--cells", "-1"},
+                             {"--cells", "0"},
+                             {"--part", "0/10"},
+                             {"--part", "11/10"},
+                             {"--part", "3"},
+                             {"--part", "1/0"},
+                             {"--steps", "99"},
+                             {"--unknown", "1"},
+                             {"--cell", "1", "--history", "1"},
+                             {"--cell", "1", "--cells", "all"},
+                             {"--histories", std::to_string(std::numeric_limits<std::uint64_t>::max())},
+                             {"--seed", "99999999999999999999"}};
   for (const Arguments& arguments : wrong) {
     INFO(arguments.front() << " " << arguments.back());
     CHECK_FALSE(parse(arguments).has_value());

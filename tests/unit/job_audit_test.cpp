@@ -84,8 +84,9 @@ TEST_CASE("ranks that audit with different probabilities are told so in their fi
         REQUIRE(members[r].failure.has_value());
         INFO(message(*members[r].failure));
         CHECK(exit_code(*members[r].failure) == 78);
-        CHECK(contains(members[r].failure->what, other == 0 ? fmt::format("in step 1 rank 1 audits with probability {} and rank 0 with {}", rarely, often)
-                                                            : fmt::format("in step 1 rank {} audits with probability {} and rank 0 with {}", other, often, rarely)));
+        CHECK(contains(members[r].failure->what,
+                       other == 0 ? fmt::format("in step 1 rank 1 audits with probability {} and rank 0 with {}", rarely, often)
+                                  : fmt::format("in step 1 rank {} audits with probability {} and rank 0 with {}", other, often, rarely)));
         CHECK(members[r].steps.empty());
       }
     }
@@ -94,10 +95,13 @@ TEST_CASE("ranks that audit with different probabilities are told so in their fi
 TEST_CASE("one bit in one rank's gradients, loss or tokens: two against one name it, and the step is not applied", "[audit]") {
   for (const auto& [world, in_loss] : {std::pair{3u, false}, {4u, false}, {3u, true}}) {
     std::atomic<const Member*> chosen{nullptr};
-    const auto members = run_world({.world = world}, audited({.plan = toy_plan(0), .faulty = [&](Member& me, std::uint64_t) {
-                                                                const Member* nobody = nullptr;
-                                                                return chosen.compare_exchange_strong(nobody, &me) || chosen == &me;
-                                                              }, .in_loss = in_loss}));
+    const auto members = run_world({.world = world}, audited({.plan = toy_plan(0),
+                                                              .faulty =
+                                                                  [&](Member& me, std::uint64_t) {
+                                                                    const Member* nobody = nullptr;
+                                                                    return chosen.compare_exchange_strong(nobody, &me) || chosen == &me;
+                                                                  },
+                                                              .in_loss = in_loss}));
     const auto culprit = static_cast<std::size_t>(chosen.load() - members.data());
     REQUIRE(members[culprit].failure.has_value());
     const Failure& told = *members[culprit].failure;
@@ -115,10 +119,11 @@ TEST_CASE("one bit in one rank's gradients, loss or tokens: two against one name
 
 TEST_CASE("of two that differ nobody can tell who is wrong: both are named, and both end", "[audit]") {
   std::atomic<const Member*> chosen{nullptr};
-  const auto members = run_world({.world = 2}, audited({.plan = toy_plan(1), .faulty = [&](Member& me, std::uint64_t step) {
-                                                          const Member* nobody = nullptr;
-                                                          return step == 3 && (chosen.compare_exchange_strong(nobody, &me) || chosen == &me);
-                                                        }}));
+  const auto members =
+      run_world({.world = 2}, audited({.plan = toy_plan(1), .faulty = [&](Member& me, std::uint64_t step) {
+                                         const Member* nobody = nullptr;
+                                         return step == 3 && (chosen.compare_exchange_strong(nobody, &me) || chosen == &me);
+                                       }}));
   for (const Member& m : members) {
     REQUIRE(m.failure.has_value());
     INFO(message(*m.failure));
@@ -165,7 +170,8 @@ TEST_CASE("where want of memory lets gradients travel in every slot, nothing is 
     REQUIRE(m.outcome.has_value());
     CHECK(m.outcome->state_hash == plain[0].outcome->state_hash);
     CHECK(std::ranges::none_of(m.steps, [](const StepResult& r) { return r.audited; }));
-    told += static_cast<std::size_t>(std::ranges::count_if(m.lines, [](const std::string& line) { return contains(line, "nothing is audited"); }));
+    told += static_cast<std::size_t>(
+        std::ranges::count_if(m.lines, [](const std::string& line) { return contains(line, "nothing is audited"); }));
   }
   CHECK(told == 1);
 }

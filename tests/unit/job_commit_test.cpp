@@ -6,9 +6,7 @@ namespace elrun::test {
 namespace {
 
 const Generation seven{7, {{1, 2}}};
-Membership member(std::uint32_t rank, std::uint32_t world, Generation g = seven) {
-  return {g, Rank{rank}, WorldSize{world}};
-}
+Membership member(std::uint32_t rank, std::uint32_t world, Generation g = seven) { return {g, Rank{rank}, WorldSize{world}}; }
 
 }  // namespace
 
@@ -72,20 +70,24 @@ TEST_CASE("a new generation goes on from what its members know", "[job]") {
 TEST_CASE("with sums of a generation only those count that the decision is of, with sums alike all do", "[job]") {
   using R = Recovery;
   const Generation six{6, {{9, 9}}}, eight{8, seven.lineage};
-  const auto both = [](const std::vector<Knowledge>& m, const std::vector<R>& alike, const std::vector<R>& of_generation, const Generation& decided_in) {
+  const auto both = [](const std::vector<Knowledge>& m, const std::vector<R>& alike, const std::vector<R>& of_generation,
+                       const Generation& decided_in) {
     CHECK(recover(m, Sums::alike).members == alike);
     const Recovered r = recover(m, Sums::of_generation);
     CHECK(r.members == of_generation);
     CHECK(r.decided_in == decided_in);
   };
   SECTION("who voted again, in a later generation, holds other sums than those that were decided") {
-    both({{6, 6, 6, seven, seven}, {5, 5, 6, six, eight}, {5, 5, 6, six, seven}}, {R::go_on, R::apply, R::apply}, {R::go_on, R::fetch, R::apply}, seven);
+    both({{6, 6, 6, seven, seven}, {5, 5, 6, six, eight}, {5, 5, 6, six, seven}}, {R::go_on, R::apply, R::apply},
+         {R::go_on, R::fetch, R::apply}, seven);
   }
   SECTION("of two that have decided it in two generations, the newer goes on") {
-    both({{6, 6, 6, seven, seven}, {6, 6, 6, eight, eight}, {5, 5, 6, six, eight}, {5, 5, 6, six, seven}}, {R::go_on, R::go_on, R::apply, R::apply},
-         {R::fetch, R::go_on, R::apply, R::fetch}, eight);
+    both({{6, 6, 6, seven, seven}, {6, 6, 6, eight, eight}, {5, 5, 6, six, eight}, {5, 5, 6, six, seven}},
+         {R::go_on, R::go_on, R::apply, R::apply}, {R::fetch, R::go_on, R::apply, R::fetch}, eight);
   }
-  SECTION("a later step counts more than a later generation") { both({{6, 6, 6, six, six}, {5, 5, 6, eight, eight}}, {R::go_on, R::apply}, {R::go_on, R::fetch}, six); }
+  SECTION("a later step counts more than a later generation") {
+    both({{6, 6, 6, six, six}, {5, 5, 6, eight, eight}}, {R::go_on, R::apply}, {R::go_on, R::fetch}, six);
+  }
 }
 
 TEST_CASE("a member knows where its last step was decided, and where it voted", "[job]") {

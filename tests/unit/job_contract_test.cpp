@@ -130,7 +130,12 @@ const std::vector<Misuse>& misuses() {
          job.configure(plan);
        },
        {"micro_batch 4 does not divide global_batch 10", "choose a divisor"}},
-      {"a unit after seal()", [](Job& job) { Stage s{job}; s.begin(), (void)job.unit("late"); }, {"a unit is declared after seal()"}},
+      {"a unit after seal()",
+       [](Job& job) {
+         Stage s{job};
+         s.begin(), (void)job.unit("late");
+       },
+       {"a unit is declared after seal()"}},
       {"a tensor after seal()",
        [](Job& job) {
          Stage s{job};
@@ -179,7 +184,9 @@ const std::vector<Misuse>& misuses() {
          (void)step->slots();
        },
        {"slots() is called after apply()"}},
-      {"a sum in a slot of a step", [](Job& job) { Stage{job}.in_slot([](Slot& slot) { slot.add("hits", 1); }); }, {"add() is for the slots of evaluate()"}},
+      {"a sum in a slot of a step",
+       [](Job& job) { Stage{job}.in_slot([](Slot& slot) { slot.add("hits", 1); }); },
+       {"add() is for the slots of evaluate()"}},
       {"a sum that is no number",
        [](Job& job) {
          Stage s{job};
@@ -283,7 +290,11 @@ TEST_CASE("a rank whose slots change the rounding mode decides nothing, on no ra
   const auto members = run_world({.world = 3}, [&](Job& job, Member&) {
     Stage s{job};
     const bool culprit = next++ == 1;
-    decided += s.begin().step([&](Slot&) { if (culprit) std::fesetround(FE_TOWARDZERO); }).decided;
+    decided += s.begin()
+                   .step([&](Slot&) {
+                     if (culprit) std::fesetround(FE_TOWARDZERO);
+                   })
+                   .decided;
     (void)job.next_step();
   });
   CHECK(decided == 0);

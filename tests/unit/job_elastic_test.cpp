@@ -53,7 +53,8 @@ void any_history(Rng& rng, bool evaluates) {
   const auto members = 1 + static_cast<std::uint32_t>(rng.below(4));
   const auto fates = random_fates(rng, 1 + rng.below(4), per_slot ? 200 : stage == 3 ? 120 : 60);
   if (rng.chance(0.25)) plan.leaves = DType::bf16;
-  INFO("zero(" << stage << "), gradients in " << name_of(plan.leaves) << (per_slot ? " per slot" : " per step") << ", " << members << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
+  INFO("zero(" << stage << "), gradients in " << name_of(plan.leaves) << (per_slot ? " per slot" : " per step") << ", " << members
+               << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
   ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint, .evaluates = evaluates})};
   std::size_t done = 0;
   auto& results = world.wait();
@@ -73,7 +74,8 @@ void any_history(Rng& rng, bool evaluates) {
     if (stage == 0)  // nothing decided is ever done again
       for (std::size_t s = 1; s < m.steps.size(); ++s) CHECK(m.steps[s].step == m.steps[s - 1].step + 1);
   }
-  const bool none_was_left = std::any_of(fates.begin(), fates.end(), [](const Fate& f) { return f.kind == Fate::Kind::dies || f.kind == Fate::Kind::leaves; });
+  const bool none_was_left =
+      std::any_of(fates.begin(), fates.end(), [](const Fate& f) { return f.kind == Fate::Kind::dies || f.kind == Fate::Kind::leaves; });
   CHECK((done > 0 || none_was_left));
 }
 
@@ -137,7 +139,8 @@ TEST_CASE("a step whose votes reached one member alone is decided on all, and do
 TEST_CASE("sharded state moves to a grown world without a checkpoint", "[job][elastic]") {
   for (const int stage : {1, 2, 3}) {
     const std::uint64_t step = stage == 1 ? 0 : 30;  // more exchanges make a step
-    ElasticWorld world{2, {{Fate::Kind::grows, 0, 15 + 3 * step, false}, {Fate::Kind::grows, 1, 12 + 2 * step, false}}, toy({.plan = toy_plan(stage)})};
+    ElasticWorld world{
+        2, {{Fate::Kind::grows, 0, 15 + 3 * step, false}, {Fate::Kind::grows, 1, 12 + 2 * step, false}}, toy({.plan = toy_plan(stage)})};
     auto& results = world.wait();
     REQUIRE(results.size() == 4);
     for (const Member& m : results) {
@@ -189,7 +192,9 @@ TEST_CASE("a node leaves with its state saved, whatever happens to the world mea
     for (std::uint64_t at = 6; at < 16; ++at) {
       INFO("the world " << (then == Fate::Kind::grows ? "grows" : "breaks") << " at exchange " << at);
       const TemporaryDirectory root;
-      ElasticWorld world{3, {{Fate::Kind::leaves, 2, 5, false}, {then, 0, at}}, toy({.plan = toy_plan(1), .checkpoint = {.directory = root.path(), .every = 100}})};
+      ElasticWorld world{3,
+                         {{Fate::Kind::leaves, 2, 5, false}, {then, 0, at}},
+                         toy({.plan = toy_plan(1), .checkpoint = {.directory = root.path(), .every = 100}})};
       auto& results = world.wait();
       for (std::size_t i = 0; i < results.size(); ++i) {
         INFO("member " << i << ": " << (results[i].failure ? message(*results[i].failure) : ""));
@@ -202,7 +207,8 @@ TEST_CASE("a node leaves with its state saved, whatever happens to the world mea
         CHECK(results[i].outcome->state_hash == undisturbed(toy_plan(1)));
       }
       // Its part of the state is in the checkpoint that was made for it, of the very step that the others go on with.
-      CHECK(std::none_of(world.lines().begin(), world.lines().end(), [](const std::string& l) { return l.find("begins the job again") != l.npos; }));
+      CHECK(std::none_of(world.lines().begin(), world.lines().end(),
+                         [](const std::string& l) { return l.find("begins the job again") != l.npos; }));
     }
 }
 
@@ -210,7 +216,9 @@ TEST_CASE("a checkpoint is read over whatever a failed exchange left, beyond the
   const TemporaryDirectory root;
   const Plan plan = toy_plan(1);
   // The gathering of a step's parameters fails; then the first reading of the checkpoint is cut short by an arrival.
-  ElasticWorld world{3, {{Fate::Kind::dies, 1, 42, true}, {Fate::Kind::grows, 0, 5, false}}, toy({.plan = plan, .checkpoint = {.directory = root.path(), .every = 3}})};
+  ElasticWorld world{3,
+                     {{Fate::Kind::dies, 1, 42, true}, {Fate::Kind::grows, 0, 5, false}},
+                     toy({.plan = plan, .checkpoint = {.directory = root.path(), .every = 3}})};
   auto& results = world.wait();
   REQUIRE(results.size() == 5);
   for (const std::size_t i : {0u, 2u, 3u, 4u}) {
@@ -224,7 +232,8 @@ TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][e
   for_all_seeds(150, [](Rng& rng) { any_history(rng, false); });
 }
 
-TEST_CASE("any history ends with the same bits where the learning rate follows from evaluations between the steps", "[job][elastic][evaluation]") {
+TEST_CASE("any history ends with the same bits where the learning rate follows from evaluations between the steps",
+          "[job][elastic][evaluation]") {
   for_all_seeds(150, [](Rng& rng) { any_history(rng, true); });
 }
 

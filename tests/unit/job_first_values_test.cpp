@@ -73,9 +73,9 @@ TEST_CASE("initial values that differ are told when the world changes before the
 
 TEST_CASE("initial values of frozen tensors that differ are told, where the others are sharded", "[job][sharing]") {
   const auto members = run_world({.world = 3}, valued([](Job& job, Values& values) {
-    fill(job, values);
-    values.fixed.data()[7] = job.prints() ? 1.0f : 0.0f;
-  }));
+                                   fill(job, values);
+                                   values.fixed.data()[7] = job.prints() ? 1.0f : 0.0f;
+                                 }));
   for (const Member& m : members) {
     REQUIRE(m.failure.has_value());
     CHECK(contains(m.failure->what, "job.rng(name)"));

@@ -13,7 +13,7 @@
 namespace elrun::test {
 namespace {
 
-constexpr std::uint64_t golden_state = 0x3b401a8e73ce9136;  // changes only together with numeric_version
+constexpr std::uint64_t golden_state = 0x3b401a8e73ce9136;       // changes only together with numeric_version
 constexpr std::uint64_t golden_state_bf16 = 0xb98fcf37454e7cd4;  // likewise, where leaves are bf16
 
 using Floats = std::vector<float>;
@@ -116,8 +116,7 @@ struct Slow {
         0, granules.size(),
         [&](std::uint64_t i) {
           float lane[32] = {};
-          for (std::size_t k = 0; k < 1024; ++k)
-            lane[k % 32] = std::fma(g[granules[i] + k], g[granules[i] + k], lane[k % 32]);
+          for (std::size_t k = 0; k < 1024; ++k) lane[k % 32] = std::fma(g[granules[i] + k], g[granules[i] + k], lane[k % 32]);
           for (std::size_t apart = 16; apart > 0; apart /= 2)
             for (std::size_t k = 0; k < apart; ++k) lane[k] += lane[k + apart];
           return lane[0];
@@ -169,8 +168,8 @@ struct Slow {
 
   void add_words(const char* kind, const Floats& x, std::uint64_t begin, std::uint64_t end) {
     for (std::uint64_t i = begin; i < end; i += 2)
-      hash += Mix{}(std::bit_cast<std::uint32_t>(x[i]) | std::uint64_t{std::bit_cast<std::uint32_t>(x[i + 1])} << 32,
-                    salt_of(kind) + i / 2);
+      hash +=
+          Mix{}(std::bit_cast<std::uint32_t>(x[i]) | std::uint64_t{std::bit_cast<std::uint32_t>(x[i + 1])} << 32, salt_of(kind) + i / 2);
   }
 };
 
@@ -227,21 +226,18 @@ TEST_CASE("with leaves in bf16, too, every world and placement ends with the bit
 }
 
 TEST_CASE("every optimizer ends with the bits of one slow process, over a change of the world too", "[job]") {
-  for (const AnyOptimizer& optimizer :
-       {AnyOptimizer{Sgd{.weight_decay = 0.05f}}, AnyOptimizer{Sgd{.momentum = 0.8f, .nesterov = true}},
-        AnyOptimizer{Lion{.weight_decay = 0.05f}}}) {
+  for (const AnyOptimizer& optimizer : {AnyOptimizer{Sgd{.weight_decay = 0.05f}}, AnyOptimizer{Sgd{.momentum = 0.8f, .nesterov = true}},
+                                        AnyOptimizer{Lion{.weight_decay = 0.05f}}}) {
     INFO(name_of(kind_of(optimizer)));
     const Slow slow{toy_plan(0), optimizer};
-    for (const int stage : {0, 1, 2, 3})
-      same_run(run_world({.world = 3}, toy({.plan = toy_plan(stage), .optimizer = optimizer})), slow);
+    for (const int stage : {0, 1, 2, 3}) same_run(run_world({.world = 3}, toy({.plan = toy_plan(stage), .optimizer = optimizer})), slow);
     const TemporaryDirectory root;
     const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
-    const auto before = run_world(
-        {.world = 4}, toy({.plan = toy_plan(3), .checkpoint = checkpoint, .optimizer = optimizer, .stop_after = 5}));
+    const auto before =
+        run_world({.world = 4}, toy({.plan = toy_plan(3), .checkpoint = checkpoint, .optimizer = optimizer, .stop_after = 5}));
     for (const Member& m : before) REQUIRE_FALSE(m.failure.has_value());
-    same_run(run_world({.world = 3, .generation = 2},
-                       toy({.plan = toy_plan(0), .checkpoint = checkpoint, .optimizer = optimizer})),
-             slow, 4);
+    same_run(run_world({.world = 3, .generation = 2}, toy({.plan = toy_plan(0), .checkpoint = checkpoint, .optimizer = optimizer})), slow,
+             4);
   }
 }
 
@@ -261,14 +257,11 @@ TEST_CASE("a checkpoint of four workers goes on under any world with the same bi
       INFO("zero(" << stage << ") on 4 ranks, then zero(" << 3 - stage << ") on " << world);
       const TemporaryDirectory root;
       const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
-      const auto before =
-          run_world({.world = 4}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint, .stop_after = 5}));
+      const auto before = run_world({.world = 4}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint, .stop_after = 5}));
       for (const Member& m : before) REQUIRE_FALSE(m.failure.has_value());
-      const auto after =
-          run_world({.world = world, .generation = 2}, toy({.plan = toy_plan(3 - stage), .checkpoint = checkpoint}));
+      const auto after = run_world({.world = world, .generation = 2}, toy({.plan = toy_plan(3 - stage), .checkpoint = checkpoint}));
       same_run(after, slow, 4);
-      const auto again =
-          run_world({.world = 2, .generation = 3}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint}));
+      const auto again = run_world({.world = 2, .generation = 3}, toy({.plan = toy_plan(stage), .checkpoint = checkpoint}));
       same_run(again, slow, 7);  // over already: the same report, nothing is trained
     }
 }
@@ -288,8 +281,8 @@ TEST_CASE("members that die at any exchange, again and again, change no bit", "[
       if (generation < 6) options.death = {static_cast<std::uint32_t>(rng.below(options.world)), rng.below(150)};
       INFO("seed " << seed << ", generation " << generation << ", world " << options.world);
       members = run_world(options, toy({.plan = toy_plan(static_cast<int>(rng.below(4))), .checkpoint = checkpoint}));
-      const auto ended = static_cast<std::size_t>(
-          std::count_if(members.begin(), members.end(), [](const Member& m) { return m.outcome.has_value(); }));
+      const auto ended =
+          static_cast<std::size_t>(std::count_if(members.begin(), members.end(), [](const Member& m) { return m.outcome.has_value(); }));
       for (const Member& m : members)
         if (m.failure.has_value()) {
           INFO(message(*m.failure));

@@ -58,18 +58,22 @@ void any_history(Rng& rng) {
     constexpr const char* names[] = {"dies", "grows", "breaks", "splits", "leaves"};
     const std::uint64_t kind = rng.below(5);
     fates.push_back({static_cast<Fate::Kind>(kind), static_cast<std::uint32_t>(rng.below(8)),
-                     rng.below(rng.chance(0.3) ? 8 : per_slot ? 200 : 90), rng.chance(0.7), rng.chance(0.5)});
+                     rng.below(rng.chance(0.3) ? 8
+                               : per_slot      ? 200
+                                               : 90),
+                     rng.chance(0.7), rng.chance(0.5)});
     text += fmt::format("{} {} at {}{}{}; ", names[kind], fates.back().whom, fates.back().at, fates.back().comes_back ? ", comes back" : "",
                         fates.back().with_its_node ? ", with its node" : "");
   }
-  INFO("hybrid(zero(" << stage << ")), gradients " << (per_slot ? "per slot" : "per step") << ", " << members << " members, " << text_of(nodes)
-                      << ", checkpoint every " << checkpoint.every << ": " << text);
+  INFO("hybrid(zero(" << stage << ")), gradients " << (per_slot ? "per slot" : "per step") << ", " << members << " members, "
+                      << text_of(nodes) << ", checkpoint every " << checkpoint.every << ": " << text);
   const Exchange exchange = rng.chance(0.5) ? Exchange::automatic : per_slot ? Exchange::per_slot : Exchange::per_step;
   const std::uint64_t slots = 1 + rng.below(12);
   Plan plan = rng.chance(0.7) ? hybrid_plan(stage, slots, exchange) : toy_plan(stage, slots, exchange);
   plan.memory_per_rank = rng.chance(0.5) ? 60'000 + rng.below(400'000) : 0;
   plan.leaves = rng.chance(0.5) ? DType::bf16 : DType::f32;
-  INFO("slots " << slots << ", exchange " << static_cast<int>(exchange) << " memory " << plan.memory_per_rank << " leaves " << static_cast<int>(plan.leaves));
+  INFO("slots " << slots << ", exchange " << static_cast<int>(exchange) << " memory " << plan.memory_per_rank << " leaves "
+                << static_cast<int>(plan.leaves));
   ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint}), nodes};
   auto& results = world.wait();
   std::size_t done = 0;
@@ -83,7 +87,8 @@ void any_history(Rng& rng) {
     CHECK(m.steps_begun == 7);
     ++done;
   }
-  const bool none_was_left = std::ranges::any_of(fates, [](const Fate& f) { return f.kind == Fate::Kind::dies || f.kind == Fate::Kind::leaves; });
+  const bool none_was_left =
+      std::ranges::any_of(fates, [](const Fate& f) { return f.kind == Fate::Kind::dies || f.kind == Fate::Kind::leaves; });
   CHECK((done > 0 || none_was_left));
 }
 
@@ -95,9 +100,10 @@ TEST_CASE("hybrid placements end with the bits of one process alone, on any node
       for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
         for (const Nodes& nodes : {Nodes{0}, Nodes{0, 1}, Nodes{0, 0, 1}, Nodes{0, 1, 1, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 0, 1, 0},
                                    Nodes{2, 2, 2, 0, 1, 1}, Nodes{0, 0, 0, 0, 1, 1, 1}, Nodes{0, 0, 0, 1, 1, 2, 2, 3}}) {
-          INFO(slots << " slots, hybrid(zero(" << stage << ")), gradients " << (exchange == Exchange::per_slot ? "per slot" : "per step") << ", "
-                     << text_of(nodes));
-          const auto members = run_world({.world = static_cast<std::uint32_t>(nodes.size()), .nodes = nodes}, toy({.plan = hybrid_plan(stage, slots, exchange)}));
+          INFO(slots << " slots, hybrid(zero(" << stage << ")), gradients " << (exchange == Exchange::per_slot ? "per slot" : "per step")
+                     << ", " << text_of(nodes));
+          const auto members = run_world({.world = static_cast<std::uint32_t>(nodes.size()), .nodes = nodes},
+                                         toy({.plan = hybrid_plan(stage, slots, exchange)}));
           for (const Member& m : members) ended_alike(m, slots);
         }
   for (const int stage : {2, 3})
@@ -154,7 +160,10 @@ TEST_CASE("what dies on both nodes comes from a checkpoint, or the job begins ag
       CheckpointOptions checkpoint;
       if (saves) checkpoint = {.directory = root.path(), .every = 2};
       // Part 1 of both; the second goes before it could give anything.
-      ElasticWorld world{4, {{Fate::Kind::dies, 1, 80, false}, {Fate::Kind::dies, 2, 1, false}}, toy({.plan = hybrid_plan(stage), .checkpoint = checkpoint}), {0, 0, 1, 1}};
+      ElasticWorld world{4,
+                         {{Fate::Kind::dies, 1, 80, false}, {Fate::Kind::dies, 2, 1, false}},
+                         toy({.plan = hybrid_plan(stage), .checkpoint = checkpoint}),
+                         {0, 0, 1, 1}};
       auto& results = world.wait();
       for (const std::size_t survivor : {0u, 2u}) ended_alike(results[survivor]);
       CHECK(said(world, "was lost"));
@@ -174,14 +183,17 @@ TEST_CASE("a checkpoint of hybrid state has each byte once, and goes on under an
       INFO("hybrid(zero(" << stage << ")), " << text_of(nodes));
       const TemporaryDirectory root;
       const CheckpointOptions checkpoint{.directory = root.path(), .every = 5, .keep = 2};
-      for (const Member& m : run_world({.world = 4, .nodes = nodes}, toy({.plan = hybrid_plan(stage), .checkpoint = checkpoint, .stop_after = 5})))
+      for (const Member& m :
+           run_world({.world = 4, .nodes = nodes}, toy({.plan = hybrid_plan(stage), .checkpoint = checkpoint, .stop_after = 5})))
         REQUIRE_FALSE(m.failure.has_value());
       const std::uint64_t size = bytes_in(root.path());
       if (plain == 0) plain = size;
       CHECK(size < plain + 8192);  // the tables of the parts differ
       const Plan after = stage % 2 == 0 ? toy_plan(3 - stage) : hybrid_plan(3 - stage);
-      for (const Member& m : run_world({.world = 3, .generation = 2, .nodes = {0, 1, 1}}, toy({.plan = after, .checkpoint = checkpoint}))) ended_alike(m);
-      for (const Member& m : run_world({.world = 5, .generation = 3, .nodes = {0, 0, 0, 1, 1}}, toy({.plan = hybrid_plan(stage), .checkpoint = checkpoint})))
+      for (const Member& m : run_world({.world = 3, .generation = 2, .nodes = {0, 1, 1}}, toy({.plan = after, .checkpoint = checkpoint})))
+        ended_alike(m);
+      for (const Member& m :
+           run_world({.world = 5, .generation = 3, .nodes = {0, 0, 0, 1, 1}}, toy({.plan = hybrid_plan(stage), .checkpoint = checkpoint})))
         ended_alike(m);
     }
 }
@@ -189,30 +201,31 @@ TEST_CASE("a checkpoint of hybrid state has each byte once, and goes on under an
 TEST_CASE("weights come from the own node, and gradients travel to all", "[job][hybrid]") {
   const auto sent = [](const Placement& placement, const Nodes& nodes, bool trains, bool overlap = false) {
     std::uint64_t bytes = 0;
-    const auto members = run_world({.world = static_cast<std::uint32_t>(nodes.size()), .bytes_sent = &bytes, .nodes = nodes}, [&](Job& job, Member& me) {
-      Plan plan = toy_plan(0);
-      plan.placement = placement, plan.steps = 1, plan.overlap = overlap;
-      job.configure(plan);
-      Unit unit = job.unit("u");
-      const auto w = unit.tensor<float>("w", {64 * 1024});
-      job.seal();
-      if (!job.restore()) {
-        const auto scope = unit.use();
-        std::ranges::fill(w.span(), 0.5f);
-      }
-      while (auto step = job.next_step()) {
-        for (Slot& slot : step->slots()) {
-          if (trains) {
-            const auto scope = unit.use_grad();
-          } else {
+    const auto members =
+        run_world({.world = static_cast<std::uint32_t>(nodes.size()), .bytes_sent = &bytes, .nodes = nodes}, [&](Job& job, Member& me) {
+          Plan plan = toy_plan(0);
+          plan.placement = placement, plan.steps = 1, plan.overlap = overlap;
+          job.configure(plan);
+          Unit unit = job.unit("u");
+          const auto w = unit.tensor<float>("w", {64 * 1024});
+          job.seal();
+          if (!job.restore()) {
             const auto scope = unit.use();
+            std::ranges::fill(w.span(), 0.5f);
           }
-          slot.report(1, 1);
-        }
-        step->apply(AdamW{}, {.lr = 0.1f});
-      }
-      me.outcome = job.outcome();
-    });
+          while (auto step = job.next_step()) {
+            for (Slot& slot : step->slots()) {
+              if (trains) {
+                const auto scope = unit.use_grad();
+              } else {
+                const auto scope = unit.use();
+              }
+              slot.report(1, 1);
+            }
+            step->apply(AdamW{}, {.lr = 0.1f});
+          }
+          me.outcome = job.outcome();
+        });
     for (const Member& m : members) REQUIRE(m.outcome.has_value());
     return bytes;
   };
@@ -220,8 +233,8 @@ TEST_CASE("weights come from the own node, and gradients travel to all", "[job][
   // With a scope of weights on each of two ranks before the first step, then 8 in slots. One rank to a node: none travel.
   const std::uint64_t apart = sent(hybrid(zero(3, Exchange::per_step)), {0, 1}, false);
   const std::uint64_t together = sent(hybrid(zero(3, Exchange::per_step)), {0, 0}, false);
-  const std::uint64_t gradients = whole;       // the tree's two nodes: half of each goes to the other
-  const std::uint64_t sums = whole;            // and the sums, which both hold
+  const std::uint64_t gradients = whole;         // the tree's two nodes: half of each goes to the other
+  const std::uint64_t sums = whole;              // and the sums, which both hold
   const std::uint64_t weights = 10 * whole / 2;  // half of them are not here
   CHECK(apart >= gradients + sums);
   CHECK(apart < gradients + sums + small);
@@ -283,14 +296,16 @@ TEST_CASE("what hybrid placements take is worked out by node, and shown where th
   const std::vector<UnitSpec> units{{"a", {{"w", DType::f32, {8 * 1024}, {}}}}};
   constexpr std::uint64_t g = 1024 * sizeof(float);
   // Four ranks, two to a node: half of the state on each; a quarter is folded here, and the sum of the shard kept beside it.
-  const RankBytes expected{.parameters = 4 * g, .gradients = (3 * 2 + 4) * g, .optimizer = 8 * g, .exchange = 0, .in_use = (8 + 3 * 2 + 4) * g};
+  const RankBytes expected{
+      .parameters = 4 * g, .gradients = (3 * 2 + 4) * g, .optimizer = 8 * g, .exchange = 0, .in_use = (8 + 3 * 2 + 4) * g};
   for (const RankBytes& told : bytes_by_rank(lay_out(units), hybrid(zero(3)), Optimizer::adamw, 8, 4, 2)) {
     CHECK(told.parameters == expected.parameters);
     CHECK(told.gradients == expected.gradients);
     CHECK(told.optimizer == expected.optimizer);
     CHECK(told.in_use == expected.in_use);
   }
-  CHECK(bytes_by_rank(lay_out(units), hybrid(zero(2)), Optimizer::adamw, 8, 4, 4) == bytes_by_rank(lay_out(units), zero(2), Optimizer::adamw, 8, 4, 4));
+  CHECK(bytes_by_rank(lay_out(units), hybrid(zero(2)), Optimizer::adamw, 8, 4, 4) ==
+        bytes_by_rank(lay_out(units), zero(2), Optimizer::adamw, 8, 4, 4));
   const std::string several = memory_table(toy_plan(0), units, 4, 2), one = memory_table(toy_plan(0), units, 4, 0);
   CHECK(several.find(", 2 to a node\n") != std::string::npos);
   CHECK(several.find("\nhybrid(zero(2)) ") != std::string::npos);

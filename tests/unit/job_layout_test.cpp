@@ -12,9 +12,9 @@ TensorSpec tensor(std::string name, Shape shape, TensorOptions options = {}) {
 }  // namespace
 
 TEST_CASE("tensors that train come first, on borders of 256 bytes, units on granules", "[job]") {
-  const Layout layout = lay_out(
-      {{"a", {tensor("frozen", {10}, {.frozen = true}), tensor("w", {30, 3}), tensor("b", {5}, {.decay = false})}},
-       {"b", {tensor("w", {2000}, {.uses = 2})}}});
+  const Layout layout =
+      lay_out({{"a", {tensor("frozen", {10}, {.frozen = true}), tensor("w", {30, 3}), tensor("b", {5}, {.decay = false})}},
+               {"b", {tensor("w", {2000}, {.uses = 2})}}});
   const UnitLayout& a = layout.units[0];
   CHECK(a.offsets == std::vector<std::uint64_t>{1024, 0, 128});
   CHECK(a.trainable == 1024);
@@ -31,8 +31,7 @@ TEST_CASE("tensors that train come first, on borders of 256 bytes, units on gran
 }
 
 TEST_CASE("shards cover every unit's granules exactly once, in any world", "[job]") {
-  const Layout layout =
-      lay_out({{"a", {tensor("w", {5000})}}, {"b", {tensor("w", {10}, {.frozen = true})}}, {"c", {tensor("w", {1})}}});
+  const Layout layout = lay_out({{"a", {tensor("w", {5000})}}, {"b", {tensor("w", {10}, {.frozen = true})}}, {"c", {tensor("w", {1})}}});
   for (std::uint32_t world = 1; world <= 9; ++world) {
     std::vector<int> owners(layout.gradients, 0);
     for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -53,10 +52,10 @@ TEST_CASE("shards cover every unit's granules exactly once, in any world", "[job
 
 TEST_CASE("all problems of the declarations are told at once", "[job]") {
   CHECK(problems(std::vector<UnitSpec>{}).size() == 1);
-  const auto all = problems(std::vector<UnitSpec>{
-      {"a", {tensor("w", {4}), tensor("w", {4}), tensor("e", {0}), tensor("u", {1}, {.uses = 0})}},
-      {"a", {}},
-      {"c", {{"h", DType::bf16, {4}, {}}, tensor("huge", {std::uint64_t{1} << 40, std::uint64_t{1} << 40})}}});
+  const auto all = problems(
+      std::vector<UnitSpec>{{"a", {tensor("w", {4}), tensor("w", {4}), tensor("e", {0}), tensor("u", {1}, {.uses = 0})}},
+                            {"a", {}},
+                            {"c", {{"h", DType::bf16, {4}, {}}, tensor("huge", {std::uint64_t{1} << 40, std::uint64_t{1} << 40})}}});
   CHECK(all.size() == 7);  // w twice, e empty, u unused, a twice, a without tensor, bf16, huge
 }
 

@@ -24,7 +24,8 @@ Program wide(const Plan& plan) {
       for (Slot& slot : step->slots()) {
         const auto scope = unit.use_grad();
         const RandomStream rng = slot.rng();
-        for (std::uint64_t i = 0; i < weights.size(); ++i) weights.grad()[i] += weights.data()[i] * 0.1f + rng.normal(i) * (static_cast<float>(1u << (i % 17)) * 0x1p-8f);
+        for (std::uint64_t i = 0; i < weights.size(); ++i)
+          weights.grad()[i] += weights.data()[i] * 0.1f + rng.normal(i) * (static_cast<float>(1u << (i % 17)) * 0x1p-8f);
         slot.report(1.0f, 1);
       }
       (void)step->apply(toy_adamw, toy_options(step->number()));
@@ -35,7 +36,8 @@ Program wide(const Plan& plan) {
 
 std::vector<std::string> warnings(const Member& member) {
   std::vector<std::string> out;
-  std::ranges::copy_if(member.lines, std::back_inserter(out), [](const std::string& line) { return line.find("cannot read this one's memory where it lies") != line.npos; });
+  std::ranges::copy_if(member.lines, std::back_inserter(out),
+                       [](const std::string& line) { return line.find("cannot read this one's memory where it lies") != line.npos; });
   return out;
 }
 
@@ -78,7 +80,8 @@ TEST_CASE("ranks need not agree whether they lend, and who cannot says so once",
     return p;
   };
   const auto alone = run_world({}, wide(plan(0, Exchange::per_step)))[0].outcome.value().state_hash;
-  for (const auto& [stage, exchange] : {std::pair{0, Exchange::per_step}, {1, Exchange::per_step}, {0, Exchange::per_slot}, {2, Exchange::per_slot}})
+  for (const auto& [stage, exchange] :
+       {std::pair{0, Exchange::per_step}, {1, Exchange::per_step}, {0, Exchange::per_slot}, {2, Exchange::per_slot}})
     for (const bool one_cannot : {false, true}) {
       CAPTURE(stage, one_cannot);
       const auto share = [&](std::uint32_t rank) -> Lending::Make { return one_cannot && rank == 1 ? none : SharedBuffer::make; };

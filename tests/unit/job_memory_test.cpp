@@ -2,9 +2,9 @@
 
 #include "lib/job/memory.hpp"
 
+#include <bit>
 #include "lib/job/assign.hpp"
 #include "lib/job/gradients.hpp"
-#include <bit>
 
 #include "tests/unit/elastic_world.hpp"
 
@@ -119,7 +119,8 @@ TEST_CASE("what is worked out for gradients and exchange is what is allocated, i
       for (std::uint32_t world = 1; world <= 9; ++world) {
         const auto told = bytes_by_rank(layout, zero(0), Optimizer::sgd, slots, world, world, reduce, leaves);
         for (std::uint32_t r = 0; r < world; ++r) {
-          const Gradients gradients{layout, assign_slots(slots, world), holders(Spread::replicated, std::vector<std::uint32_t>(world)), r, reduce, leaves};
+          const Gradients gradients{
+              layout, assign_slots(slots, world), holders(Spread::replicated, std::vector<std::uint32_t>(world)), r, reduce, leaves};
           CAPTURE(slots, world, r);
           CHECK(told[r].gradients == gradients.buffers() * layout.gradients * sizeof(float));
           CHECK(told[r].exchange == gradients.exchange_bytes());
@@ -182,7 +183,9 @@ TEST_CASE("automatic exchange folds where that fits, and takes the other evaluat
   Plan plan = toy_plan(1, 8);
   const auto of = [&](Exchange exchange, std::uint32_t world) {
     std::uint64_t most = 0;
-    for (const RankBytes& b : bytes_by_rank(layout, zero(1, exchange), plan.optimizer, 8, world, world, plan.reduce, plan.leaves, plan.overlap)) most = std::max(most, b.all());
+    for (const RankBytes& b :
+         bytes_by_rank(layout, zero(1, exchange), plan.optimizer, 8, world, world, plan.reduce, plan.leaves, plan.overlap))
+      most = std::max(most, b.all());
     return most;
   };
   const auto chosen = [&](std::uint64_t limit, std::uint32_t world, const auto& change) {
@@ -209,7 +212,8 @@ TEST_CASE("automatic exchange folds where that fits, and takes the other evaluat
     CHECK(chosen(1, world, [](Plan& p) { p.reduce = Reduce::fast; }).placement.exchange == Exchange::per_step);
     CHECK(chosen(~std::uint64_t{0}, world, [](Plan& p) { p.placement = zero(2); }).placement.exchange == Exchange::per_slot);
   }
-  CHECK(chosen(1, 1, [](Plan& p) { p.placement = zero(0), p.global_batch = p.micro_batch; }).placement.exchange == Exchange::per_step);  // of one slot it takes more
+  CHECK(chosen(1, 1, [](Plan& p) { p.placement = zero(0), p.global_batch = p.micro_batch; }).placement.exchange ==
+        Exchange::per_step);  // of one slot it takes more
 }
 
 TEST_CASE("a limit of memory changes the evaluation from world to world, says so, and changes no bit", "[memory]") {
@@ -223,7 +227,9 @@ TEST_CASE("a limit of memory changes the evaluation from world to world, says so
       REQUIRE(m.outcome.has_value());
       CHECK(m.outcome->state_hash == undisturbed);
     }
-    CHECK(std::ranges::any_of(members[0].lines, [](const std::string& l) { return l.find("gradients are exchanged per slot, for") != l.npos; }) == (world < 3));
+    CHECK(std::ranges::any_of(members[0].lines, [](const std::string& l) {
+            return l.find("gradients are exchanged per slot, for") != l.npos;
+          }) == (world < 3));
   }
   ElasticWorld grows{2, {{Fate::Kind::grows, 0, 50, false}}, toy({.plan = plan})};
   for (const Member& m : grows.wait()) {

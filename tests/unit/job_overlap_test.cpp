@@ -82,7 +82,8 @@ Program there_and_back(const Plan& plan, const std::function<void(Job&, std::uin
         for (std::size_t u = unit_count; u-- > 0;) {
           const auto scope = units[u].use_grad();
           inside(job, step->number(), u);
-          for (std::uint64_t i = 0; i < unit_size; ++i) weights[u].grad()[i] += weights[u].data()[i] * 0.1f + sum * 1e-4f + slot.rng().normal(i);
+          for (std::uint64_t i = 0; i < unit_size; ++i)
+            weights[u].grad()[i] += weights[u].data()[i] * 0.1f + sum * 1e-4f + slot.rng().normal(i);
         }
         slot.report(sum, 1);
       }
@@ -135,7 +136,8 @@ TEST_CASE("with overlap and without, every world and placement ends in the same 
       for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
         for (const std::uint32_t world : {2u, 3u, 11u}) {
           if (stage == 0 && exchange == Exchange::per_step) continue;
-          INFO("zero(" << stage << ") on " << world << " ranks, overlap " << overlap << ", per " << (exchange == Exchange::per_slot ? "slot" : "step"));
+          INFO("zero(" << stage << ") on " << world << " ranks, overlap " << overlap << ", per "
+                       << (exchange == Exchange::per_slot ? "slot" : "step"));
           Plan plan = toy_plan(stage, 8, exchange);
           plan.overlap = overlap;
           std::vector<WatchedPeers::Watch> watches(world);
@@ -173,7 +175,8 @@ TEST_CASE("what was guessed wrong is of its own step alone", "[overlap]") {
       job.configure(plan);
       std::vector<Unit> units;
       std::vector<Tensor<float>> weights;
-      for (const char* name : {"a", "b", "c"}) units.push_back(job.unit(name)), weights.push_back(units.back().tensor<float>("w", {unit_size}));
+      for (const char* name : {"a", "b", "c"})
+        units.push_back(job.unit(name)), weights.push_back(units.back().tensor<float>("w", {unit_size}));
       job.seal();
       (void)job.restore();
       const std::uint32_t rank = JobAccess::impl(job).world.rank();
@@ -203,7 +206,8 @@ TEST_CASE("who is ahead of another rank waits with its leaves, and neither fills
   constexpr std::size_t many = 24;
   static_assert(unit_size < 3 * granule);
   // A leaf that is made, one that waits, and of a third this rank's part and the other one's; each may begin and end inside of a page.
-  const std::uint64_t most = (2 * 3 + 2 * 2 + 4) * std::max<std::uint64_t>(granule * sizeof(float), static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
+  const std::uint64_t most =
+      (2 * 3 + 2 * 2 + 4) * std::max<std::uint64_t>(granule * sizeof(float), static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
   std::atomic<std::uint64_t> in_use_max{0};
   const auto members = run_world({.world = 2}, [&](Job& job, Member& me) {
     Plan plan = toy_plan(3, 2, Exchange::per_slot);
@@ -211,7 +215,8 @@ TEST_CASE("who is ahead of another rank waits with its leaves, and neither fills
     job.configure(plan);
     std::vector<Unit> units;
     std::vector<Tensor<float>> weights;
-    for (std::size_t u = 0; u < many; ++u) units.push_back(job.unit(fmt::format("unit {}", u))), weights.push_back(units.back().tensor<float>("w", {unit_size}));
+    for (std::size_t u = 0; u < many; ++u)
+      units.push_back(job.unit(fmt::format("unit {}", u))), weights.push_back(units.back().tensor<float>("w", {unit_size}));
     job.seal();
     (void)job.restore();
     const bool comes_late = JobAccess::impl(job).world.rank() == 1;
@@ -229,7 +234,8 @@ TEST_CASE("who is ahead of another rank waits with its leaves, and neither fills
       me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
     }
     const LeafStream& stream = JobAccess::impl(job).stream();
-    for (std::uint64_t seen = in_use_max, mine = stream.bytes_max() - stream.bytes(); mine > seen && !in_use_max.compare_exchange_weak(seen, mine);) {
+    for (std::uint64_t seen = in_use_max, mine = stream.bytes_max() - stream.bytes();
+         mine > seen && !in_use_max.compare_exchange_weak(seen, mine);) {
     }
     me.outcome = job.outcome();
   });
@@ -303,7 +309,9 @@ TEST_CASE("a round rounds to nearest on either thread, whatever the job's does",
                          return alone.hear(said);
                        },
                    .over = [] { return false; },
-                   .give_up = [](std::string_view) {}, .limit = long_enough, .stuck = [] {}}};
+                   .give_up = [](std::string_view) {},
+                   .limit = long_enough,
+                   .stuck = [] {}}};
   courier.begin_anew(1);
   REQUIRE(std::fesetround(FE_UPWARD) == 0);
   courier.work_alone();
@@ -369,7 +377,8 @@ TEST_CASE("a round that outlives its deadline ends the world, and one that outli
   if (goes_on) CHECK(stuck);
 }
 
-TEST_CASE("ranks wait for each other's programs for eight slots, an hour for the first, and never less than for any exchange", "[overlap]") {
+TEST_CASE("ranks wait for each other's programs for eight slots, an hour for the first, and never less than for any exchange",
+          "[overlap]") {
   /// Moved by both programs.
   struct Steps final : Clock {
     std::atomic<Duration::rep> time{0};
@@ -378,7 +387,9 @@ TEST_CASE("ranks wait for each other's programs for eight slots, an hour for the
   };
   struct Told final : Peers {
     Told(MemoryNet& net, std::uint32_t rank, std::atomic<Duration>& limit) : peers{net, rank, std::nullopt}, at_most{limit} {}
-    Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override { return peers.exchange(sends, receives); }
+    Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+      return peers.exchange(sends, receives);
+    }
     void revoke(const Failure& why) override { peers.revoke(why); }
     void wait_at_most(Duration limit) override { at_most = limit; }
     MemoryPeers peers;
@@ -426,7 +437,9 @@ TEST_CASE("a courier begins anew when its round is over, and not before", "[over
                      return alone.hear(said);
                    },
                    .over = [&] { return over && !ended; },
-                   .give_up = [](std::string_view) {}, .limit = long_enough, .stuck = [] {}}};
+                   .give_up = [](std::string_view) {},
+                   .limit = long_enough,
+                   .stuck = [] {}}};
   courier.begin_anew(1);
   courier.work_alone();
   ask(courier);
@@ -435,7 +448,8 @@ TEST_CASE("a courier begins anew when its round is over, and not before", "[over
   revoked.set_value();
   courier.begin_anew(1);
   CHECK(ended);
-  CHECK(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); }, [](const Errands& errands) { return errands.here(0); }));
+  CHECK(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); },
+                      [](const Errands& errands) { return errands.here(0); }));
 }
 
 TEST_CASE("when the world is over nothing is here any more, and a call returns when no round is under way", "[overlap]") {
@@ -450,7 +464,9 @@ TEST_CASE("when the world is over nothing is here any more, and a call returns w
                      return std::nullopt;
                    },
                    .over = [&] { return over.load(); },
-                   .give_up = [](std::string_view) {}, .limit = long_enough, .stuck = [] {}}};
+                   .give_up = [](std::string_view) {},
+                   .limit = long_enough,
+                   .stuck = [] {}}};
   const auto here = [](const Errands& errands) { return errands.here(0); };
   courier.begin_anew(2);
   REQUIRE(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); }, here));
@@ -470,35 +486,36 @@ TEST_CASE("weights that were let go when the world was over are not taken for th
     plan.overlap = overlap;
     MemoryNet net{2};
     std::array<Session*, 2> sessions{};
-    const auto members = run_world({.world = 2,
-                                    .join = [&](Session& session) -> Result<std::unique_ptr<Peers>> {
-                                      const std::uint32_t rank = session.place().membership.rank.value();
-                                      sessions[rank] = &session;
-                                      return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(net, rank, std::nullopt)};
-                                    }},
-                                   [&](Job& job, Member& me) {
-                                     job.configure(plan);
-                                     Unit unit = job.unit("unit");
-                                     Tensor<float> weight = unit.tensor<float>("w", {unit_size});
-                                     job.seal();
-                                     (void)job.restore();
-                                     while (auto step = job.next_step()) {
-                                       for (Slot& slot : step->slots()) {
-                                         const auto scope = unit.use_grad();
-                                         weight.grad()[0] = 1;
-                                         slot.report(0, 1);
-                                       }
-                                       me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
-                                     }
-                                     me.outcome = job.outcome();
-                                     if (!job.prints()) return;  // serves the other one
-                                     {
-                                       const auto scope = unit.use();
-                                       static_cast<TestSession*>(sessions[0])->end({Code::peer_lost, Remedy::rejoin, "the other node went away"});
-                                     }
-                                     const auto scope = unit.use();  // an export that uses a tied unit twice
-                                     me.lines.emplace_back("used what is not there");
-                                   });
+    const auto members =
+        run_world({.world = 2,
+                   .join = [&](Session& session) -> Result<std::unique_ptr<Peers>> {
+                     const std::uint32_t rank = session.place().membership.rank.value();
+                     sessions[rank] = &session;
+                     return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(net, rank, std::nullopt)};
+                   }},
+                  [&](Job& job, Member& me) {
+                    job.configure(plan);
+                    Unit unit = job.unit("unit");
+                    Tensor<float> weight = unit.tensor<float>("w", {unit_size});
+                    job.seal();
+                    (void)job.restore();
+                    while (auto step = job.next_step()) {
+                      for (Slot& slot : step->slots()) {
+                        const auto scope = unit.use_grad();
+                        weight.grad()[0] = 1;
+                        slot.report(0, 1);
+                      }
+                      me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+                    }
+                    me.outcome = job.outcome();
+                    if (!job.prints()) return;  // serves the other one
+                    {
+                      const auto scope = unit.use();
+                      static_cast<TestSession*>(sessions[0])->end({Code::peer_lost, Remedy::rejoin, "the other node went away"});
+                    }
+                    const auto scope = unit.use();  // an export that uses a tied unit twice
+                    me.lines.emplace_back("used what is not there");
+                  });
     REQUIRE(members[0].failure.has_value());
     CHECK(members[0].failure->what.find("cannot be gathered after the last step") != std::string::npos);
     CHECK(members[1].outcome.has_value());
@@ -512,7 +529,8 @@ TEST_CASE("a program that applies inside its last slot outlives a world that end
       job.configure(toy_plan(2, 4, Exchange::per_slot));
       std::vector<Unit> units;
       std::vector<Tensor<float>> weights;
-      for (const char* name : {"a", "b", "c"}) units.push_back(job.unit(name)), weights.push_back(units.back().tensor<float>("w", {unit_size}));
+      for (const char* name : {"a", "b", "c"})
+        units.push_back(job.unit(name)), weights.push_back(units.back().tensor<float>("w", {unit_size}));
       job.seal();
       (void)job.restore();
       while (auto step = job.next_step()) {

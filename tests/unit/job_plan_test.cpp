@@ -41,8 +41,7 @@ TEST_CASE("every stage has both evaluations, and sharded gradients travel in eve
 TEST_CASE("all problems of plan and options are told at once", "[job]") {
   Plan p;
   p.global_batch = 7, p.micro_batch = 2, p.placement.parameters = Spread::sharded;
-  CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() ==
-        6);  // divisor, samples, steps, placement, keep, every
+  CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() == 6);  // divisor, samples, steps, placement, keep, every
 }
 
 TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {

@@ -51,12 +51,15 @@ TEST_CASE("after a change of the world a rank holds its new shard of the paramet
       const Job::Impl& impl = JobAccess::impl(job);
       const std::uint32_t size = impl.world.size();
       ++slots_in[size];
-      wrong += impl.parameters().held_bytes() != bytes_by_rank(layout, zero(3), Optimizer::adamw, 8, size, size)[impl.world.rank()].parameters;
+      wrong +=
+          impl.parameters().held_bytes() != bytes_by_rank(layout, zero(3), Optimizer::adamw, 8, size, size)[impl.world.rank()].parameters;
     };
     Plan plan = toy_plan(3);
-    plan.overlap = false;  // with it weights for the next slot may be there already
+    plan.overlap = false;                                             // with it weights for the next slot may be there already
     const std::uint32_t before = dies ? 3 : 2, after = dies ? 2 : 3;  // cuts that differ on every rank but the first
-    ElasticWorld world{before, {{dies ? Fate::Kind::dies : Fate::Kind::grows, before - 1, 90, false}}, toy({.plan = plan, .checkpoint = checkpoint, .in_slot = look})};
+    ElasticWorld world{before,
+                       {{dies ? Fate::Kind::dies : Fate::Kind::grows, before - 1, 90, false}},
+                       toy({.plan = plan, .checkpoint = checkpoint, .in_slot = look})};
     for (const Member& m : world.wait())
       if (m.outcome) CHECK(m.outcome->state_hash == plain_hash());
     INFO((dies ? "one of three dies" : "one joins two"));

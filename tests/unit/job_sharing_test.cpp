@@ -181,10 +181,13 @@ TEST_CASE("sharded parameters take the memory of a shard and of the units in use
       const auto between = [&](Job&, Layers&) { check(shard); };
       Plan plan = toy_plan(3, 8, exchange);
       plan.overlap = false;
-      layered(plan, [&](Layers& layers, Slot& slot, std::uint64_t step) {
-        if (shard == 0) shard = 12 + (arena.held_bytes() == 13 * page);  // a quarter of six units; the small one is one rank's
-        make(layers, slot, step);
-      }, between)(job, me);
+      layered(
+          plan,
+          [&](Layers& layers, Slot& slot, std::uint64_t step) {
+            if (shard == 0) shard = 12 + (arena.held_bytes() == 13 * page);  // a quarter of six units; the small one is one rank's
+            make(layers, slot, step);
+          },
+          between)(job, me);
       wrong += arena.held_bytes_max() > (shard + 2 * 6) * page;
     });
     CHECK(wrong == 0);
@@ -271,10 +274,11 @@ TEST_CASE("between steps, in evaluations and after the end, sharded parameters a
 TEST_CASE("what is touched outside of a scope is a clear error", "[job]") {
   const auto restored = [](const std::function<void(Job&, Layers&)>& rest) {
     return failure_of([&](Job& job, Layers& layers) {
-      must(!job.restore(), "there is a checkpoint to restore");
-      layers.initialise(job.rng("layers"));
-      rest(job, layers);
-    }).what;
+             must(!job.restore(), "there is a checkpoint to restore");
+             layers.initialise(job.rng("layers"));
+             rest(job, layers);
+           })
+        .what;
   };
   const auto in_slot = [&](const std::function<void(Layers&, Step&, Slot&)>& rest) {
     return restored([&](Job& job, Layers& layers) {
@@ -303,7 +307,8 @@ TEST_CASE("what is touched outside of a scope is a clear error", "[job]") {
                    (void)layers.sum();
                  }),
                  "unit 'layer 0' is used after the last slot and before apply()"));
-  CHECK(contains(in_slot([](Layers& layers, Step&, Slot& slot) { layers.make_gradient(1, slot), layers.make_gradient(1, slot); }), "declare {.uses = 2}"));
+  CHECK(contains(in_slot([](Layers& layers, Step&, Slot& slot) { layers.make_gradient(1, slot), layers.make_gradient(1, slot); }),
+                 "declare {.uses = 2}"));
   CHECK(contains(in_slot([](Layers& layers, Step& step, Slot& slot) {
                    const auto scope = layers.units[1].use_grad();
                    slot.report(1.0f, 1);
@@ -418,10 +423,10 @@ TEST_CASE("a use scope inside another of its unit brings nothing anew", "[job][s
   plan.overlap = false;  // with it the number of rounds is no constant
   for (const bool nested : {false, true}) {
     const auto members = run_world({.world = 3, .bytes_sent = &sent[nested]}, layered(plan, [&](Layers& layers, Slot& slot, std::uint64_t) {
-      const auto outer = layers.units[2].use();
-      if (nested) (void)layers.units[2].use();
-      in_order(layers, slot, 0);
-    }));
+                                     const auto outer = layers.units[2].use();
+                                     if (nested) (void)layers.units[2].use();
+                                     in_order(layers, slot, 0);
+                                   }));
     CHECK(hash_of(members) == plain_hash());
   }
   CHECK(sent[0] == sent[1]);
@@ -431,8 +436,7 @@ TEST_CASE("a use between steps is safe whenever the world changes", "[job][shari
   for (const auto kind : {Fate::Kind::grows, Fate::Kind::breaks, Fate::Kind::dies})
     for (std::uint64_t at = 8; at < 200; at += 11) {
       INFO("kind " << static_cast<int>(kind) << " at exchange " << at);
-      ElasticWorld world{3, {{kind, 1, at, false}},
-                         layered(toy_plan(3), in_order, [](Job&, Layers& layers) { (void)layers.sum(); })};
+      ElasticWorld world{3, {{kind, 1, at, false}}, layered(toy_plan(3), in_order, [](Job&, Layers& layers) { (void)layers.sum(); })};
       for (const Member& m : world.wait()) {
         INFO((m.failure ? message(*m.failure) : ""));
         if (!m.outcome && !m.failure) continue;
@@ -448,18 +452,18 @@ TEST_CASE("a newcomer that verifies or evaluates before its first step holds nob
     for (const bool evaluates : {false, true}) {
       INFO("zero(" << stage << ") evaluates " << evaluates);
       ElasticWorld world{2, {{Fate::Kind::grows, 1, stage == 0 ? 30u : 130u, false}}, [&](Job& job, Member& me) {
-        job.configure(toy_plan(stage));
-        Layers layers{job};
-        job.seal();
-        if (!job.restore()) layers.initialise(job.rng("layers"));
-        if (evaluates) (void)job.evaluate(10, [&](Slot& slot) { slot.report(layers.sum(), 1); });
-        else (void)verify(job);
-        while (auto step = job.next_step()) {
-          for (Slot& slot : step->slots()) in_order(layers, slot, 0), slot.report(1.0f, 1);
-          me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
-        }
-        me.outcome = job.outcome();
-      }};
+                           job.configure(toy_plan(stage));
+                           Layers layers{job};
+                           job.seal();
+                           if (!job.restore()) layers.initialise(job.rng("layers"));
+                           if (evaluates) (void)job.evaluate(10, [&](Slot& slot) { slot.report(layers.sum(), 1); });
+                           else (void)verify(job);
+                           while (auto step = job.next_step()) {
+                             for (Slot& slot : step->slots()) in_order(layers, slot, 0), slot.report(1.0f, 1);
+                             me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
+                           }
+                           me.outcome = job.outcome();
+                         }};
       for (const Member& m : world.wait()) {
         INFO((m.failure ? message(*m.failure) : ""));
         CHECK(m.outcome.has_value());

@@ -141,8 +141,9 @@ TEST_CASE("ranks that make different calls of the job are told which, with 78", 
     std::function<void(Small&)> call;
     std::vector<const char*> told;
   };
-  const std::vector<Row> rows{{"evaluate()", [](Small& s) { (void)s.job.evaluate(4, [](Slot& slot) { slot.report(1, 1); }); }, {"evalua", ""}},
-                              {"verify()", [](Small& s) { (void)verify(s.job); }, {"verify()", ""}}};
+  const std::vector<Row> rows{
+      {"evaluate()", [](Small& s) { (void)s.job.evaluate(4, [](Slot& slot) { slot.report(1, 1); }); }, {"evalua", ""}},
+      {"verify()", [](Small& s) { (void)verify(s.job); }, {"verify()", ""}}};
   for (const int stage : {0, 1, 3})
     for (const Exchange exchange : {Exchange::automatic, Exchange::per_slot})
       for (const Row& row : rows) {
@@ -216,7 +217,8 @@ TEST_CASE("a slot that throws once it is revoked is over like any other: same pr
         CHECK(m.steps_begun == 7);
       }
       // It kept its state: nothing came from a checkpoint, or began again.
-      CHECK(std::ranges::none_of(world.lines(), [](const std::string& l) { return contains(l, "was lost") || contains(l, "begins the job again"); }));
+      CHECK(std::ranges::none_of(world.lines(),
+                                 [](const std::string& l) { return contains(l, "was lost") || contains(l, "begins the job again"); }));
       CHECK(std::ranges::any_of(world.lines(), [](const std::string& l) { return contains(l, "a loader that was cut off"); }));
     }
 }
@@ -250,7 +252,9 @@ TEST_CASE("bias correction counts steps that were skipped, too", "[job]") {
       }
       must(step->apply(adamw, {.lr = 0.1f}).skipped == (t == 2), "step 2 alone is skipped");
       const float gradient = 8 * 0.5f * static_cast<float>(t);
-      if (t != 2) update(adamw, 0.1f, 0.125f, t, {.parameter = {&weight, 1}, .moments = {std::span{&first, 1}, std::span{&second, 1}}, .gradient = {&gradient, 1}});
+      if (t != 2)
+        update(adamw, 0.1f, 0.125f, t,
+               {.parameter = {&weight, 1}, .moments = {std::span{&first, 1}, std::span{&second, 1}}, .gradient = {&gradient, 1}});
       must(s.weight.data()[3] == weight, "the weight is another one than that of an update which counts all decided steps");
     }
   });
@@ -275,13 +279,15 @@ TEST_CASE("host state is put back when a step is dropped, before the program see
                          std::optional<std::uint64_t> again;
                          while (auto step = job.next_step()) {
                            must(begun == step->number(), "a step that was dropped is counted");
-                           if (again == step->number()) ++dropped, must(slots == slots_before, "slots of a step that was dropped are counted");
+                           if (again == step->number())
+                             ++dropped, must(slots == slots_before, "slots of a step that was dropped are counted");
                            slots_before = slots;
                            ++begun;
                            for (Slot& slot : step->slots()) {
                              ++slots;
                              const JobHost& host = JobAccess::impl(job).host;
-                             if ((step->number() == 1 || step->number() == 5) && host.session.place().membership.generation.number == (step->number() == 1 ? 1u : 2u))
+                             if ((step->number() == 1 || step->number() == 5) &&
+                                 host.session.place().membership.generation.number == (step->number() == 1 ? 1u : 2u))
                                host.session.cannot_go_on({Code::generation_over, Remedy::rejoin, "the world changes"});
                              slot.report(1, 1);
                            }

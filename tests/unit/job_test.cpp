@@ -72,9 +72,8 @@ TEST_CASE("calls out of order are told, not done", "[job]") {
   CHECK(contains(what(stepping([](Job&, Step& step, Unit&) { step.apply(AdamW{}, {}); })), "before all slots"));
   CHECK(contains(what(stepping([&](Job& job, Step& step, Unit&) { run_slots(step), (void)job.next_step(); })),
                  "before the step was applied"));
-  CHECK(contains(
-      what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply(AdamW{}, {}), step.apply(AdamW{}, {}); })),
-      "apply was called twice"));
+  CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply(AdamW{}, {}), step.apply(AdamW{}, {}); })),
+                 "apply was called twice"));
   CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) { run_slots(step), step.apply(Sgd{}, {}); })),
                  "called with sgd, but the plan says adamw"));
   CHECK(contains(what(stepping([&](Job&, Step& step, Unit&) {
@@ -251,8 +250,8 @@ TEST_CASE("while the world stays, the samples of coming slots are known ahead", 
 }
 
 TEST_CASE("a revoked step ends at once, is not decided, and names the reason", "[job]") {
-  const auto members = run_world({.world = 2, .death = WorldOptions::Death{1, 9}},
-                                 [](Job& job, Member& me) { toy({.plan = toy_plan(0)})(job, me); });
+  const auto members =
+      run_world({.world = 2, .death = WorldOptions::Death{1, 9}}, [](Job& job, Member& me) { toy({.plan = toy_plan(0)})(job, me); });
   for (const Member& m : members) {
     REQUIRE(m.failure.has_value());
     CHECK(contains(m.failure->what, "rank 1 went away"));
@@ -262,8 +261,7 @@ TEST_CASE("a revoked step ends at once, is not decided, and names the reason", "
 }
 
 TEST_CASE("under elrun a worker that cannot go on, and whose agent does not agree, ends and says both", "[job]") {
-  const auto members =
-      run_world({.world = 2, .death = WorldOptions::Death{1, 9}, .elastic = true}, toy({.plan = toy_plan(0)}));
+  const auto members = run_world({.world = 2, .death = WorldOptions::Death{1, 9}, .elastic = true}, toy({.plan = toy_plan(0)}));
   for (const Member& m : members) {
     REQUIRE(m.failure.has_value());
     CHECK_FALSE(contains(m.failure->what, "not elastic"));
@@ -276,12 +274,11 @@ TEST_CASE("of two jobs on one checkpoint root the older stops at its next save, 
   const TemporaryDirectory root;
   const CheckpointOptions checkpoint{.directory = root.path(), .every = 2};
   std::vector<Member> newer;
-  const auto older = run_world(
-      {}, toy({.plan = toy_plan(1), .checkpoint = checkpoint, .in_slot = [&](Job&, std::uint64_t step, Slot& slot) {
-                 if (step == 3 && slot.index() == 0)
-                   newer =
-                       run_world({.world = 2, .generation = 2}, toy({.plan = toy_plan(1), .checkpoint = checkpoint}));
-               }}));
+  const auto older =
+      run_world({}, toy({.plan = toy_plan(1), .checkpoint = checkpoint, .in_slot = [&](Job&, std::uint64_t step, Slot& slot) {
+                           if (step == 3 && slot.index() == 0)
+                             newer = run_world({.world = 2, .generation = 2}, toy({.plan = toy_plan(1), .checkpoint = checkpoint}));
+                         }}));
   for (const Member& m : newer) CHECK(m.outcome.has_value());
   REQUIRE(older[0].failure.has_value());
   INFO(message(*older[0].failure));
@@ -314,15 +311,12 @@ TEST_CASE("an exception during a revoked step is told as the revocation", "[job]
 
 TEST_CASE("without a checkpoint directory a later generation begins again and says so", "[job]") {
   const auto members = run_world({.world = 2, .generation = 4}, toy({.plan = toy_plan(0)}));
-  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(),
-                    [](const std::string& l) { return contains(l, "from nothing"); }));
+  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& l) { return contains(l, "from nothing"); }));
 }
 
 TEST_CASE("a member whose node leaves has all save at the end of the step, once, and says so then", "[job]") {
   const TemporaryDirectory root;
-  const auto saved = [&root](int step) {
-    return std::filesystem::exists(fmt::format("{}/ckpt/s{:012}.g00000001.a01", root.path(), step));
-  };
+  const auto saved = [&root](int step) { return std::filesystem::exists(fmt::format("{}/ckpt/s{:012}.g00000001.a01", root.path(), step)); };
   const CheckpointOptions checkpoint{.directory = root.path()};
   bool at_four = false, at_five = false, at_six = false;
   const auto members = run_world({.world = 3, .leave = WorldOptions::Leave{1, 3}},
@@ -382,10 +376,8 @@ TEST_CASE("a save that fails is told, and training goes on", "[job]") {
                                                     .in_slot = [&](Job& job, std::uint64_t step, Slot& slot) {
                                                       const auto ckpt = std::filesystem::path{root.path()} / "ckpt";
                                                       if (slot.index() != 0) return;
-                                                      if (step == 1)
-                                                        std::filesystem::rename(ckpt, root.path() + "/away");
-                                                      if (step == 2)
-                                                        std::filesystem::rename(root.path() + "/away", ckpt);
+                                                      if (step == 1) std::filesystem::rename(ckpt, root.path() + "/away");
+                                                      if (step == 2) std::filesystem::rename(root.path() + "/away", ckpt);
                                                       (void)job;
                                                     }}));
   for (const Member& m : members) {
@@ -418,11 +410,14 @@ TEST_CASE("the pause before the next try of a final save grows from 1 s to 30 s,
   for (const Code code : {Code::no_space, Code::not_permitted, Code::not_found, Code::io})
     CHECK(pause_before_next({.wait = 600s, .begun = now, .tries = 1}, {code, Remedy::fix_config, "x"}, now));
   unsigned tries = 0;
-  for (FinalSave day{.wait = 24h, .begun = now, .tries = 1}; pause_before_next(day, full, now); ++day.tries, ++tries) now += *pause_before_next(day, full, now);
+  for (FinalSave day{.wait = 24h, .begun = now, .tries = 1}; pause_before_next(day, full, now); ++day.tries, ++tries)
+    now += *pause_before_next(day, full, now);
   CHECK(tries < attempt_max);  // each has a name of its own
 }
 
-TEST_CASE("a final save that fails is tried again under other names until there is space, with the cause, the remedy and the time in a line each", "[job]") {
+TEST_CASE(
+    "a final save that fails is tried again under other names until there is space, with the cause, the remedy and the time in a line each",
+    "[job]") {
   ManualClock clock;
   FaultyFiles files;
   int paused = 0;
@@ -437,16 +432,20 @@ TEST_CASE("a final save that fails is tried again under other names until there 
   };
   std::optional<std::uint64_t> leaves_at;
   SECTION("the job goes on to its end") {}
-  SECTION("a node that is asked to leave says that it can: others may save it") { world.leave = WorldOptions::Leave{0, leaves_at.emplace(7)}; }
+  SECTION("a node that is asked to leave says that it can: others may save it") {
+    world.leave = WorldOptions::Leave{0, leaves_at.emplace(7)};
+  }
   const auto members = run_world(world, toy(options));
   INFO((members[0].failure ? message(*members[0].failure) : ""));
   REQUIRE(members[0].outcome.has_value());
   CHECK(members[0].ready_to_leave_at == (leaves_at ? std::vector<std::uint64_t>{7} : std::vector<std::uint64_t>{}));
   const auto line = [&](std::initializer_list<const char*> parts) {
-    return std::any_of(members[0].lines.begin(), members[0].lines.end(),
-                       [&](const std::string& l) { return std::all_of(parts.begin(), parts.end(), [&](const char* part) { return contains(l, part); }); });
+    return std::any_of(members[0].lines.begin(), members[0].lines.end(), [&](const std::string& l) {
+      return std::all_of(parts.begin(), parts.end(), [&](const char* part) { return contains(l, part); });
+    });
   };
-  CHECK(line({"all 7 steps are done, but try 1 of the final checkpoint failed", "no_space", "free some space", "tried again in 1.0 s, and 600.0 s are left"}));
+  CHECK(line({"all 7 steps are done, but try 1 of the final checkpoint failed", "no_space", "free some space",
+              "tried again in 1.0 s, and 600.0 s are left"}));
   CHECK(line({"try 2 of the final checkpoint failed", "tried again in 2.0 s, and 599.0 s are left"}));
   CHECK(line({"the final checkpoint is saved, at try 3"}));
   CHECK(files.list("/root/ckpt").value() == std::vector<std::string>{"s000000000007.g00000001.a03"});
@@ -484,18 +483,19 @@ TEST_CASE("a final save of two ranks waits for a directory that is put back", "[
     (void)time;
     std::this_thread::sleep_for(20ms);
   };
-  const auto members = run_world(world, toy({.plan = toy_plan(1),
-                                             .checkpoint = {.directory = root.path(), .every = 2},
-                                             .in_slot = [&](Job&, std::uint64_t step, Slot& slot) {
-                                               if (slot.index() != 0 || step != 6) return;
-                                               if (is_fence_alone) std::filesystem::remove_all(gens);
-                                               else std::filesystem::rename(ckpt, away);
-                                             }}));
+  const auto members = run_world(
+      world,
+      toy({.plan = toy_plan(1), .checkpoint = {.directory = root.path(), .every = 2}, .in_slot = [&](Job&, std::uint64_t step, Slot& slot) {
+             if (slot.index() != 0 || step != 6) return;
+             if (is_fence_alone) std::filesystem::remove_all(gens);
+             else std::filesystem::rename(ckpt, away);
+           }}));
   for (const Member& m : members) {
     INFO((m.failure.has_value() ? message(*m.failure) : ""));
     REQUIRE(m.outcome.has_value());
   }
-  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& l) { return contains(l, "the final checkpoint is saved, at try"); }));
+  CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(),
+                    [](const std::string& l) { return contains(l, "the final checkpoint is saved, at try"); }));
 }
 
 TEST_CASE("a checkpoint of another numeric class is refused with 78, and the message says what that is", "[job]") {

@@ -11,13 +11,10 @@ namespace {
 std::string shape(std::uint64_t leaves) {
   std::vector<std::string> names;
   for (std::uint64_t i = 0; i < leaves; ++i) names.push_back(std::to_string(i));
-  return fold_leaves(std::span<const std::string>{names},
-                     [](const auto& a, const auto& b) { return "(" + a + b + ")"; });
+  return fold_leaves(std::span<const std::string>{names}, [](const auto& a, const auto& b) { return "(" + a + b + ")"; });
 }
 
-std::vector<TreeNode> maximal(std::vector<std::uint32_t> slots, std::uint64_t leaves) {
-  return maximal_nodes(slots, leaves);
-}
+std::vector<TreeNode> maximal(std::vector<std::uint32_t> slots, std::uint64_t leaves) { return maximal_nodes(slots, leaves); }
 
 }  // namespace
 

@@ -29,8 +29,8 @@ TEST_CASE("all wrong options of an optimizer are told at once", "[job]") {
 }
 
 TEST_CASE("weight decay is only for the elements that are declared with it", "[job]") {
-  for (const AnyOptimizer& optimizer : {AnyOptimizer{AdamW{.weight_decay = 0.5f}}, AnyOptimizer{Sgd{.weight_decay = 0.5f}},
-                                        AnyOptimizer{Lion{.weight_decay = 0.5f}}})
+  for (const AnyOptimizer& optimizer :
+       {AnyOptimizer{AdamW{.weight_decay = 0.5f}}, AnyOptimizer{Sgd{.weight_decay = 0.5f}}, AnyOptimizer{Lion{.weight_decay = 0.5f}}})
     for (const bool decay : {false, true}) {
       float parameter = 2, first = 0, second = 0;
       const float gradient = 0;

@@ -92,17 +92,21 @@ TEST_CASE("values of an update differ by their bits, and each that differs is na
   CHECK(contains(both.failure().what, "lr is 0.1 on rank 0 and 0.10000001 on rank 1; lr was 0.10000001 when"));
   const auto tried = check({{a, {}, a}, {a, {}, b}});
   REQUIRE_FALSE(tried.ok());
-  CHECK(contains(tried.failure().what, "lr was 0.10000001 on rank 1 when apply() was called for this step before and the world was lost, and is 0.1 now"));
+  CHECK(contains(tried.failure().what,
+                 "lr was 0.10000001 on rank 1 when apply() was called for this step before and the world was lost, and is 0.1 now"));
   // Signs of zero make other bits.
   CHECK_FALSE(check({{sgd_values(0.0f), {}}, {sgd_values(-0.0f), {}}}).ok());
 
   const auto options = check({{sgd_values(0.1f), {}}, {sgd_values(0.2f, {.momentum = 0.5f, .nesterov = true, .weight_decay = 1}), {}}});
   REQUIRE_FALSE(options.ok());
-  for (const char* part : {"lr is 0.1 on rank 0 and 0.2 on", "momentum is 0.9 on rank 0 and 0.5", "nesterov is false on rank 0 and true", "weight_decay is 0 on rank 0 and 1"})
+  for (const char* part : {"lr is 0.1 on rank 0 and 0.2 on", "momentum is 0.9 on rank 0 and 0.5", "nesterov is false on rank 0 and true",
+                           "weight_decay is 0 on rank 0 and 1"})
     CHECK(contains(options.failure().what, part));
-  const UpdateValues adamw = values_of(AdamW{}, {.lr = 1, .clip_norm = 2}), other = values_of(AdamW{.beta1 = 0.5f, .beta2 = 0.5f, .epsilon = 1, .weight_decay = 0}, {.lr = 1, .clip_norm = 3});
+  const UpdateValues adamw = values_of(AdamW{}, {.lr = 1, .clip_norm = 2}),
+                     other = values_of(AdamW{.beta1 = 0.5f, .beta2 = 0.5f, .epsilon = 1, .weight_decay = 0}, {.lr = 1, .clip_norm = 3});
   const auto all = check({{adamw, {}}, {other, {}}});
-  for (const char* part : {"clip_norm is 2 on rank 0 and 3", "beta1 is 0.9", "beta2 is 0.95", "epsilon is 1e-08", "weight_decay is 0.1"}) CHECK(contains(all.failure().what, part));
+  for (const char* part : {"clip_norm is 2 on rank 0 and 3", "beta1 is 0.9", "beta2 is 0.95", "epsilon is 1e-08", "weight_decay is 0.1"})
+    CHECK(contains(all.failure().what, part));
   const auto kinds = check({{adamw, {}}, {values_of(Lion{}, {.lr = 1}), {}}});
   CHECK(contains(kinds.failure().what, "the optimizer is adamw on rank 0 and lion on rank 1"));
 }
@@ -248,11 +252,13 @@ TEST_CASE("a rate that is host state, or a function of the step, has the bits of
       for (const std::uint64_t at : {10u, 25u, 36u})
         for (const bool comes_back : {true, false}) {
           const TemporaryDirectory root;
-          ElasticWorld world{3, {{Fate::Kind::dies, 1, at, comes_back}}, decaying(loop, toy_plan(stage), {.directory = root.path(), .every = 3})};
+          ElasticWorld world{
+              3, {{Fate::Kind::dies, 1, at, comes_back}}, decaying(loop, toy_plan(stage), {.directory = root.path(), .every = 3})};
           auto& results = world.wait();
           for (std::size_t i = 0; i < results.size(); ++i) {
             if (world.was_killed(i)) continue;
-            INFO("zero(" << stage << "), at exchange " << at << ", member " << i << (results[i].failure ? ": " + message(*results[i].failure) : ""));
+            INFO("zero(" << stage << "), at exchange " << at << ", member " << i
+                         << (results[i].failure ? ": " + message(*results[i].failure) : ""));
             REQUIRE(results[i].outcome.has_value());
             CHECK(results[i].outcome->state_hash == undisturbed[0].outcome->state_hash);
           }
@@ -276,7 +282,8 @@ TEST_CASE("a checkpoint carries the values of its last step", "[job]") {
     must(job.restore(), "there is no checkpoint");
     float last = first_rate;
     for (int i = 0; i < 5; ++i) last *= factor;
-    knew += JobAccess::remembered(job, 0) == sgd_values(first_rate) && JobAccess::remembered(job, 5) == sgd_values(last) && !JobAccess::remembered(job, 4).known();
+    knew += JobAccess::remembered(job, 0) == sgd_values(first_rate) && JobAccess::remembered(job, 5) == sgd_values(last) &&
+            !JobAccess::remembered(job, 4).known();
   });
   CHECK(knew == 3);
 }

@@ -30,17 +30,16 @@ class MemoryNet {
   explicit MemoryNet(std::uint32_t world) : sends_(world), labels_(world, Call::none), copied_bytes_(world, 0) {}
 
   /// `dies` of a member: the number of the exchange in which it goes away, if any.
-  Result<void> exchange(std::uint32_t me, std::span<const SendList> sends, std::span<const ReceiveList> receives,
-                        bool dies, Call label) {
+  Result<void> exchange(std::uint32_t me, std::span<const SendList> sends, std::span<const ReceiveList> receives, bool dies, Call label) {
     std::unique_lock lock{mutex_};
     labels_[me] = label;
-    if (dies)
-      over_ = Failure{Code::peer_lost, Remedy::rejoin, fmt::format("rank {} went away", me)}, changed_.notify_all();
+    if (dies) over_ = Failure{Code::peer_lost, Remedy::rejoin, fmt::format("rank {} went away", me)}, changed_.notify_all();
     sends_[me] = sends;
     ELRUN_TRY(gate(lock));
     if (over_.has_value()) return *over_;  // a member may have left, and its buffers with it
     for (std::uint32_t from = 0; from < sends_.size(); ++from)
-      if (labels_[from] != label) return differing_labels(Rank{from}, static_cast<std::uint16_t>(labels_[from]), {static_cast<std::uint16_t>(label), name_of_call});
+      if (labels_[from] != label)
+        return differing_labels(Rank{from}, static_cast<std::uint16_t>(labels_[from]), {static_cast<std::uint16_t>(label), name_of_call});
     for (std::uint32_t from = 0; from < sends_.size(); ++from) {
       std::vector<std::byte> bytes;
       for (const auto& part : sends_[from][me]) bytes.insert(bytes.end(), part.begin(), part.end());
@@ -87,8 +86,7 @@ class MemoryNet {
 
 class MemoryPeers final : public Peers {
  public:
-  MemoryPeers(MemoryNet& net, std::uint32_t rank, std::optional<std::uint64_t> dies_at)
-      : net_{net}, rank_{rank}, dies_at_{dies_at} {}
+  MemoryPeers(MemoryNet& net, std::uint32_t rank, std::optional<std::uint64_t> dies_at) : net_{net}, rank_{rank}, dies_at_{dies_at} {}
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
     return net_.exchange(rank_, sends, receives, dies_at_ == count_++, label_);
   }
@@ -170,13 +168,13 @@ struct WorldOptions {
   std::optional<Leave> leave{};
   std::uint64_t* bytes_sent = nullptr;
   bool elastic = false;
-  std::vector<std::uint32_t> nodes{};  ///< By rank, the number of its node; else all are on one.
-  JoinPeers join{};  ///< Instead of the exchange of memory.
+  std::vector<std::uint32_t> nodes{};                        ///< By rank, the number of its node; else all are on one.
+  JoinPeers join{};                                          ///< Instead of the exchange of memory.
   std::function<Lending::Make(std::uint32_t rank)> share{};  ///< Memory that peers can read; else all is private.
-  const Clock* clock = nullptr;  ///< Instead of the real one.
-  Files* files = nullptr;        ///< Likewise.
-  std::uint64_t memory = 0;      ///< Bytes that each member's machine has; 0: not known.
-  std::function<void(Duration)> sleep{};  ///< Of any member, while its final save waits.
+  const Clock* clock = nullptr;                              ///< Instead of the real one.
+  Files* files = nullptr;                                    ///< Likewise.
+  std::uint64_t memory = 0;                                  ///< Bytes that each member's machine has; 0: not known.
+  std::function<void(Duration)> sleep{};                     ///< Of any member, while its final save waits.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -188,8 +186,7 @@ inline void must(bool holds, const char* what) {
 /// What the members of one generation share. On the heap: the thread sanitizer tells mutexes apart by address, and only
 /// freed memory begins anew.
 struct TestGeneration {
-  TestGeneration(const Clock& clock, const Generation& generation, std::uint32_t world)
-      : store{clock, generation}, net{world} {}
+  TestGeneration(const Clock& clock, const Generation& generation, std::uint32_t world) : store{clock, generation}, net{world} {}
   SharedStore store;
   MemoryNet net;
   std::mutex lines;
@@ -230,8 +227,8 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
     Files& files = options.files != nullptr ? *options.files : posix;
     const bool dies = options.death.has_value() && options.death->rank == rank;
     const JoinPeers memory = [&](Session&) -> Result<std::unique_ptr<Peers>> {
-      return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(
-          shared->net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
+      return std::unique_ptr<Peers>{
+          std::make_unique<MemoryPeers>(shared->net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
     };
     try {
       JobAccess::drive({.clock = clock,
@@ -304,14 +301,11 @@ inline Plan toy_plan(int stage, std::uint64_t slots = 8, Exchange exchange = Exc
   return p;
 }
 inline const AdamW toy_adamw{.weight_decay = 0.05f};
-inline ApplyOptions toy_options(std::uint64_t step) {
-  return {.lr = 0.01f / static_cast<float>(1 + step), .clip_norm = 8.0f};
-}
+inline ApplyOptions toy_options(std::uint64_t step) { return {.lr = 0.01f / static_cast<float>(1 + step), .clip_norm = 8.0f}; }
 
 /// What of a use's gradient does not depend on the weights: magnitudes from 2^-8 to 2^8, so that the order of additions
 /// shows in the bits. Every world of a test asks for the same, so it is made once; any thread may ask.
-inline std::shared_ptr<const std::vector<float>> toy_noise(const RandomStream& rng, std::uint32_t use,
-                                                           std::uint64_t size) {
+inline std::shared_ptr<const std::vector<float>> toy_noise(const RandomStream& rng, std::uint32_t use, std::uint64_t size) {
   static std::mutex mutex;
   static std::map<std::array<std::uint64_t, 4>, std::shared_ptr<const std::vector<float>>> made;
   const RandomStream of_use = rng.operation(use);
@@ -320,13 +314,12 @@ inline std::shared_ptr<const std::vector<float>> toy_noise(const RandomStream& r
   if (const auto known = made.find(key); known != made.end()) return known->second;
   if (made.size() == 4096) made.clear();
   std::vector<float> noise(size);
-  for (std::uint64_t i = 0; i < size; ++i)
-    noise[i] = of_use.normal(i) * (static_cast<float>(1u << (rng.bits(i) % 17)) * 0x1p-8f);
+  for (std::uint64_t i = 0; i < size; ++i) noise[i] = of_use.normal(i) * (static_cast<float>(1u << (rng.bits(i) % 17)) * 0x1p-8f);
   return made[key] = std::make_shared<const std::vector<float>>(std::move(noise));
 }
 /// Adds one use's gradient of one tensor.
-inline void add_toy_gradient(std::span<float> gradient, std::span<const float> weights,
-                             std::span<const std::uint64_t> samples, const RandomStream& rng, std::uint32_t use) {
+inline void add_toy_gradient(std::span<float> gradient, std::span<const float> weights, std::span<const std::uint64_t> samples,
+                             const RandomStream& rng, std::uint32_t use) {
   float x = 0;
   for (const std::uint64_t s : samples) x += static_cast<float>(s % 7) - 3.0f;
   const auto noise = toy_noise(rng, use, weights.size());
@@ -346,7 +339,8 @@ struct ToyOptions {
 };
 
 /// A pass over 10 samples, whose losses follow from the weights.
-inline Evaluation evaluate_toy(Job& job, std::vector<Unit>& units, const std::vector<std::size_t>& unit_of, const std::vector<Tensor<float>>& tensors) {
+inline Evaluation evaluate_toy(Job& job, std::vector<Unit>& units, const std::vector<std::size_t>& unit_of,
+                               const std::vector<Tensor<float>>& tensors) {
   return job.evaluate(10, [&](Slot& slot) {
     double sum = 0;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -424,7 +418,8 @@ inline Program toy(const ToyOptions& options) {
       me.steps.push_back(r), ++mine;
       for (int pass = 0; options.evaluates && pass < 2; ++pass)
         if (const Evaluation e = evaluate_toy(job, units, unit_of, tensors); e.decided)
-          factor *= 1.0f + 0.001f * static_cast<float>(std::bit_cast<std::uint32_t>(e.loss) % 64 + std::bit_cast<std::uint64_t>(e.sum("weights")) % 64);
+          factor *= 1.0f + 0.001f * static_cast<float>(std::bit_cast<std::uint32_t>(e.loss) % 64 +
+                                                       std::bit_cast<std::uint64_t>(e.sum("weights")) % 64);
       job.print(fmt::format("step {}", r.step));
       me.ahead = job.samples_ahead(2).size();
     }

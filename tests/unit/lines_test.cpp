@@ -14,7 +14,8 @@ struct Shown {
   friend bool operator==(const Shown&, const Shown&) = default;
 };
 
-Shown whole(const std::string& input, const std::string& prefix = "[p]:", std::vector<std::string> filters = {}, std::size_t line_max = line_bytes_max) {
+Shown whole(const std::string& input, const std::string& prefix = "[p]:", std::vector<std::string> filters = {},
+            std::size_t line_max = line_bytes_max) {
   Lines lines{prefix, std::move(filters), line_max};
   Shown out;
   lines.feed(input, out.lines, out.filtered);
@@ -27,7 +28,8 @@ Shown slow(const std::string& input, const std::string& prefix, const std::vecto
   Shown out;
   std::string line;
   const auto put = [&](const std::string& ending) {
-    const bool matches = std::any_of(filters.begin(), filters.end(), [&](const std::string& f) { return line.find(f) != std::string::npos; });
+    const bool matches =
+        std::any_of(filters.begin(), filters.end(), [&](const std::string& f) { return line.find(f) != std::string::npos; });
     out.lines += prefix + line + ending;
     if (matches) out.filtered += prefix + line + ending;
     line.clear();

@@ -122,9 +122,7 @@ TEST_CASE("a loader that goes away does not read to the end of what it has begun
 }
 
 TEST_CASE("sizes of a loader are bounded", "[data]") {
-  const auto made = [](BatchLoader::Options options) {
-    BatchLoader{options, write, [](std::size_t) { return std::vector<Ids>{}; }};
-  };
+  const auto made = [](BatchLoader::Options options) { BatchLoader{options, write, [](std::size_t) { return std::vector<Ids>{}; }}; };
   CHECK_NOTHROW(made(four));
   CHECK_THROWS_AS(made({.item_bytes = 0, .items_max = 4}), Error);
   CHECK_THROWS_AS(made({.item_bytes = 8, .items_max = 0}), Error);

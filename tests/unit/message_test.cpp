@@ -30,7 +30,15 @@ Failure any_failure(Rng& rng) {
 Message any_message(Rng& rng) {
   switch (rng.below(13)) {
     case 12: return CheckpointSaved{any_text(rng, 200)};
-    case 0: return Hello{static_cast<std::uint16_t>(rng.next()), any_text(rng, 30), rng.next64(), rng.next(), rng.next(), rng.chance(0.5), rng.chance(0.5), rng.chance(0.5)};
+    case 0:
+      return Hello{static_cast<std::uint16_t>(rng.next()),
+                   any_text(rng, 30),
+                   rng.next64(),
+                   rng.next(),
+                   rng.next(),
+                   rng.chance(0.5),
+                   rng.chance(0.5),
+                   rng.chance(0.5)};
     case 1: {
       Place place;
       const std::uint32_t rank = rng.next() >> 1;
@@ -69,7 +77,8 @@ Message any_message(Rng& rng) {
       return request;
     }
     default: {
-      StoreReply reply{rng.next64(), rng.chance(0.5), static_cast<Code>(rng.below(16)), any_text(rng, 50), {}, static_cast<std::int64_t>(rng.next64())};
+      StoreReply reply{
+          rng.next64(), rng.chance(0.5), static_cast<Code>(rng.below(16)), any_text(rng, 50), {}, static_cast<std::int64_t>(rng.next64())};
       for (std::uint64_t n = rng.below(4); n > 0; --n) reply.values.push_back(any_bytes(rng, 100));
       reply.version = rng.next64();
       return reply;
@@ -219,17 +228,20 @@ TEST_CASE("a payload that breaks a rule is refused", "[message]") {
   place.membership.rank = Rank{1};
   CHECK(!refused(Welcome{place}));
   place.local_rank = LocalRank{1};
-  CHECK(refused(Welcome{place}));  // a local rank outside its node
+  CHECK(refused(Welcome{place}));                                   // a local rank outside its node
   CHECK(!refused(StoreRequest{.op = StoreOp{77}, .keys = {"k"}}));  // a later version's: for the store to refuse
   CHECK(refused(StoreRequest{.wait = Duration{-1}, .keys = {"k"}}));
   CHECK(refused(StoreRequest{.op = StoreOp::wait, .keys = std::vector<std::string>(store_keys_per_call_max + 1, "k")}));
   CHECK(refused(StoreRequest{.op = StoreOp::set, .keys = {"k"}, .value = ByteVector(store_value_max.value() + 1)}));
-  CHECK(!refused(StoreRequest{.op = StoreOp::compare_set, .keys = {std::string(store_key_max.value(), 'k')},
-                              .value = ByteVector(store_value_max.value()), .expected = ByteVector(store_value_max.value())}));
+  CHECK(!refused(StoreRequest{.op = StoreOp::compare_set,
+                              .keys = {std::string(store_key_max.value(), 'k')},
+                              .value = ByteVector(store_value_max.value()),
+                              .expected = ByteVector(store_value_max.value())}));
 }
 
 TEST_CASE("store calls of a release that knew fewer fields are read", "[message]") {
-  StoreRequest request{.id = 3, .op = StoreOp::barrier, .keys = {"b"}, .count = 2, .caller = 5, .turn = 6, .absent = true, .replay = true, .version = 7};
+  StoreRequest request{
+      .id = 3, .op = StoreOp::barrier, .keys = {"b"}, .count = 2, .caller = 5, .turn = 6, .absent = true, .replay = true, .version = 7};
   ByteVector bytes = encode_payload(request);
   bytes.resize(bytes.size() - 26);  // caller, turn, absent, replay, version
   const StoreRequest old = decode_store_request(bytes).value();

@@ -212,13 +212,15 @@ TEST_CASE("the network's backward pass is the slope of its forward pass, dropout
     for (std::size_t n = 0; n < before.size(); ++n) std::ranges::copy(before[n], model.tensors()[n].data());
     for (std::size_t n = 0; n < before.size(); ++n) {
       std::vector<double> gradient;
-      for (std::size_t i = 0; i < before[n].size(); ++i) gradient.push_back((static_cast<double>(before[n][i]) - static_cast<double>(after[n][i])) / static_cast<double>(lr));
+      for (std::size_t i = 0; i < before[n].size(); ++i)
+        gradient.push_back((static_cast<double>(before[n][i]) - static_cast<double>(after[n][i])) / static_cast<double>(lr));
       double squares = 0;
       for (const double g : gradient) squares += g * g;
       const double length = std::sqrt(squares);
       // Along the gradient itself, where a step of fixed length changes the loss the most.
       const auto loss = [&](double by) {
-        for (std::size_t i = 0; i < gradient.size(); ++i) model.tensors()[n].data()[i] = static_cast<float>(static_cast<double>(before[n][i]) + by * gradient[i] / length);
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+          model.tensors()[n].data()[i] = static_cast<float>(static_cast<double>(before[n][i]) + by * gradient[i] / length);
         return static_cast<double>(model.forward(batch, rng));
       };
       constexpr double by = 2e-3;

@@ -67,8 +67,7 @@ TEST_CASE("norm: known answer, and the backward pass is the slope of the forward
   Engine engine{2};
   const std::size_t rows = 5, c = 37;
   const LayerNorm norm{c};
-  Array x = test::random(rows * c, 1, 2), w = test::random(c, 2), b = test::random(c, 3), y(rows * c), mean(rows),
-        scale(rows);
+  Array x = test::random(rows * c, 1, 2), w = test::random(c, 2), b = test::random(c, 3), y(rows * c), mean(rows), scale(rows);
   const Array g = test::random(rows * c, 4);
   const auto loss = [&] {
     norm.forward(engine, rows, x.data(), w.data(), b.data(), y.data(), mean.data(), scale.data());
@@ -79,8 +78,7 @@ TEST_CASE("norm: known answer, and the backward pass is the slope of the forward
     double m = 0, v = 0;
     for (std::size_t j = 0; j < c; ++j) m += static_cast<double>(x[r * c + j]) / static_cast<double>(c);
     for (std::size_t j = 0; j < c; ++j) v += std::pow(x[r * c + j] - m, 2) / static_cast<double>(c);
-    for (std::size_t j = 0; j < c; ++j)
-      CHECK(y[r * c + j] == Approx((x[r * c + j] - m) / std::sqrt(v + 1e-5) * w[j] + b[j]).margin(1e-5));
+    for (std::size_t j = 0; j < c; ++j) CHECK(y[r * c + j] == Approx((x[r * c + j] - m) / std::sqrt(v + 1e-5) * w[j] + b[j]).margin(1e-5));
   }
   Array dx(rows * c), dw(c), db(c);
   norm.backward(engine, rows, g.data(), x.data(), w.data(), mean.data(), scale.data(), dx.data(), dw.data(), db.data());
@@ -116,8 +114,7 @@ TEST_CASE("attention: known answer, no look into the future, and the slope", "[n
           }
           for (std::size_t s = 0; s <= t; ++s)
             for (std::size_t j = 0; j < size; ++j) out[j] += weight[s] / total * at(s, 2, j);
-          for (std::size_t j = 0; j < size; ++j)
-            CHECK(y[(b * context + t) * c + h * size + j] == Approx(out[j]).margin(1e-5));
+          for (std::size_t j = 0; j < size; ++j) CHECK(y[(b * context + t) * c + h * size + j] == Approx(out[j]).margin(1e-5));
         }
   }
   SECTION("what comes later, and other sequences, change no bit") {
@@ -148,8 +145,7 @@ TEST_CASE("gelu, embedding: the backward pass is the slope of the forward pass",
   SECTION("embedding, with a token that occurs twice") {
     const std::size_t rows = 6, context = 3, c = 70;
     const std::int32_t ids[]{4, 0, 4, 1, 2, 0};
-    Array tokens = test::random(5 * c, 1), positions = test::random(context * c, 2), x(rows * c), dt(5 * c),
-          dp(context * c);
+    Array tokens = test::random(5 * c, 1), positions = test::random(context * c, 2), x(rows * c), dt(5 * c), dp(context * c);
     const Array g = test::random(rows * c, 3);
     const auto loss = [&] {
       Embedding{c}.forward(engine, rows, context, ids, tokens.data(), positions.data(), x.data());
@@ -213,8 +209,7 @@ struct TestBlock {
   }
   Array backward(Engine& engine, const Array& x, const Array& dy) {
     Array dx = dy;
-    block_backward(engine, shape, tensors<const float>(weights), tensors<float>(gradients), x.data(), kept, scratch,
-                   dx.data());
+    block_backward(engine, shape, tensors<const float>(weights), tensors<float>(gradients), x.data(), kept, scratch, dx.data());
     return dx;
   }
 };
@@ -231,8 +226,7 @@ TEST_CASE("a whole block: the backward pass is the slope of the forward pass, fo
   const auto loss = [&] { return dot(g, block.forward(engine, x)); };
   check_gradient("x", x, dx, loss);
   const char* names[]{"norm1 weight", "norm1 bias", "qkv", "mix", "norm2 weight", "norm2 bias", "expand", "contract"};
-  for (std::size_t i = 0; i < block.weights.size(); ++i)
-    check_gradient(names[i], block.weights[i], block.gradients[i], loss);
+  for (std::size_t i = 0; i < block.weights.size(); ++i) check_gradient(names[i], block.weights[i], block.gradients[i], loss);
 }
 
 TEST_CASE("a whole block has the same bits for any number of threads and every instruction set", "[nn]") {
@@ -252,8 +246,8 @@ TEST_CASE("convolution: what the window says, and the backward pass is the slope
   Engine engine{1};
   const std::size_t height = 6, width = 5, in = 3, out = 7, window = 3;
   const Convolution conv{height, width, in, out, window};
-  Array x = test::random(height * width * in, 1), w = test::random(conv.weights(), 2), b = test::random(out, 3),
-        y(conv.outputs()), dx(x.size()), dw(w.size()), turned(w.size());
+  Array x = test::random(height * width * in, 1), w = test::random(conv.weights(), 2), b = test::random(out, 3), y(conv.outputs()),
+        dx(x.size()), dw(w.size()), turned(w.size());
   conv.forward(engine, 0, x.data(), w.data(), b.data(), y.data());
   for (std::size_t r = 0; r < conv.out_height(); ++r)
     for (std::size_t c = 0; c < conv.out_width(); ++c)
@@ -291,8 +285,8 @@ TEST_CASE("relu and the pool over four rows do what they say, over the end of a 
   constexpr std::size_t n = 37;
   std::vector<Array> rows;
   for (std::uint32_t k = 0; k < 4; ++k) rows.push_back(test::random(n, 20 + k));
-  rows[0][5] = rows[2][5] = 9;                               // equal: the first is taken
-  for (Array& row : rows) row[6] = row[36] = -1;             // nothing above zero
+  rows[0][5] = rows[2][5] = 9;                    // equal: the first is taken
+  for (Array& row : rows) row[6] = row[36] = -1;  // nothing above zero
   rows[3][7] = 11;
   const float* const x[] = {rows[0].data(), rows[1].data(), rows[2].data(), rows[3].data()};
   const Array factor = test::random(n, 30), dy = test::random(n, 31);

@@ -12,10 +12,8 @@ namespace {
 double ulps(float got, double exact) {
   const float nearest = static_cast<float>(exact);
   if (std::isinf(nearest)) return got == nearest ? 0 : 1e9;
-  const double ulp =
-      std::max(static_cast<double>(std::nextafter(std::fabs(nearest), std::numeric_limits<float>::infinity())) -
-                   std::fabs(nearest),
-               0x1p-149);
+  const double ulp = std::max(
+      static_cast<double>(std::nextafter(std::fabs(nearest), std::numeric_limits<float>::infinity())) - std::fabs(nearest), 0x1p-149);
   return std::fabs(static_cast<double>(got) - exact) / ulp;
 }
 
@@ -23,8 +21,7 @@ double ulps(float got, double exact) {
 template <class F>
 void sweep(float first, float last, std::uint32_t stride, float sign, F f) {
   std::vector<float> x;
-  for (std::uint32_t bits = std::bit_cast<std::uint32_t>(first); bits <= std::bit_cast<std::uint32_t>(last);
-       bits += stride) {
+  for (std::uint32_t bits = std::bit_cast<std::uint32_t>(first); bits <= std::bit_cast<std::uint32_t>(last); bits += stride) {
     x.push_back(sign * std::bit_cast<float>(bits));
     if (x.size() == 4096) f(x), x.clear();
   }
@@ -77,8 +74,7 @@ TEST_CASE("gelu's tanh form agrees with its definition", "[nn]") {
       std::vector<float> y(x.size());
       best().gelu_forward(x.data(), x.size(), y.data());
       for (std::size_t i = 0; i < x.size(); ++i) {
-        const double v = x[i],
-                     exact = 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
+        const double v = x[i], exact = 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
         worst = std::max(worst, std::fabs(y[i] - exact) / std::max(std::fabs(exact), 1e-4));
       }
     });
@@ -103,8 +99,7 @@ TEST_CASE("every instruction set gives the same bits, whatever the length", "[nn
       k.norm_forward(x.data(), w.data(), b.data(), n, y.data(), &statistics[0], &statistics[1]), keep(y);
       k.norm_backward(dy.data(), x.data(), w.data(), statistics[0], statistics[1], n, y.data()), keep(y);
       z = b;
-      k.norm_backward_weights(dy.data(), x.data(), statistics[0], statistics[1], n, y.data(), z.data()), keep(y),
-          keep(z);
+      k.norm_backward_weights(dy.data(), x.data(), statistics[0], statistics[1], n, y.data(), z.data()), keep(y), keep(z);
       y = x;
       k.softmax(y.data(), n, 0.3f), keep(y);
       z = dy;

@@ -22,8 +22,7 @@ std::vector<float> product(Engine& engine, const Problem& p) {
   const std::vector<float> a = test::random(m * k, 1), b = test::random(k * n, 2);
   std::vector<float> c = test::random(m * n, 3);
   engine.product(p.extent, p.transpose_a ? View{a.data(), m}.transposed() : View{a.data(), k},
-                 p.transpose_b ? View{b.data(), k}.transposed() : View{b.data(), n}, {c.data(), n},
-                 p.sum ? Into::sum : Into::fresh);
+                 p.transpose_b ? View{b.data(), k}.transposed() : View{b.data(), n}, {c.data(), n}, p.sum ? Into::sum : Into::fresh);
   return c;
 }
 
@@ -63,8 +62,7 @@ TEST_CASE("a matrix whose rows and columns lie in tables gives the bits of the s
     // Ascending, in runs that adjoin and in gaps.
     const auto table = [&](std::size_t n, std::size_t step) {
       std::vector<std::uint32_t> out;
-      for (std::uint32_t at = 0; out.size() < n; at += static_cast<std::uint32_t>(step * (rng.chance(0.2) ? 2 : 1)))
-        out.push_back(at);
+      for (std::uint32_t at = 0; out.size() < n; at += static_cast<std::uint32_t>(step * (rng.chance(0.2) ? 2 : 1))) out.push_back(at);
       return out;
     };
     const auto extent = [&] { return static_cast<std::size_t>(1 + rng.below(rng.chance(0.3) ? 300 : 40)); };

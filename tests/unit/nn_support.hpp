@@ -31,10 +31,8 @@ bool same_bits_everywhere(F f) {
     for (const std::size_t threads : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
       Engine engine{threads, isa};
       std::vector<float> got = f(engine);
-      if (first.empty())
-        first = std::move(got);
-      else if (!same_bits(first, got))
-        return false;
+      if (first.empty()) first = std::move(got);
+      else if (!same_bits(first, got)) return false;
     }
   return true;
 }

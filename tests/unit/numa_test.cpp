@@ -22,7 +22,8 @@ struct Computer {
     const auto cpu_file = [](int cpu, const char* name) { return fmt::format("/sys/devices/system/cpu/cpu{}/{}", cpu, name); };
     for (int node = 0; node < 4; ++node) {
       folders["/sys/devices/system/node"].push_back(fmt::format("node{}", node));
-      files[fmt::format("/sys/devices/system/node/node{}/cpulist", node)] = fmt::format("{}-{},{}-{}\n", 4 * node, 4 * node + 3, 16 + 4 * node, 19 + 4 * node);
+      files[fmt::format("/sys/devices/system/node/node{}/cpulist", node)] =
+          fmt::format("{}-{},{}-{}\n", 4 * node, 4 * node + 3, 16 + 4 * node, 19 + 4 * node);
     }
     folders["/sys/devices/system/node"].push_back("possible");
     for (int cpu = 0; cpu < 32; ++cpu) {
@@ -37,17 +38,20 @@ struct Computer {
       files[cpu_file(cpu, "cache/index3/shared_cpu_list")] = fmt::format("{}-{},{}-{}\n", first, first + 1, 16 + first, 17 + first);
     }
     for (int gpu = 0; gpu < 4; ++gpu) {
-      folders["/proc/driver/nvidia/gpus"].insert(folders["/proc/driver/nvidia/gpus"].begin(), fmt::format("0000:0{}:00.0", gpu + 4));  // in no order
-      files[fmt::format("/proc/driver/nvidia/gpus/0000:0{}:00.0/information", gpu + 4)] = fmt::format("Model: X\nGPU UUID: \t GPU-{}{}\n", gpu, gpu);
+      folders["/proc/driver/nvidia/gpus"].insert(folders["/proc/driver/nvidia/gpus"].begin(),
+                                                 fmt::format("0000:0{}:00.0", gpu + 4));  // in no order
+      files[fmt::format("/proc/driver/nvidia/gpus/0000:0{}:00.0/information", gpu + 4)] =
+          fmt::format("Model: X\nGPU UUID: \t GPU-{}{}\n", gpu, gpu);
       files[fmt::format("/sys/bus/pci/devices/0000:0{}:00.0/numa_node", gpu + 4)] = fmt::format("{}\n", gpu == 3 ? 3 : 1);
     }
   }
 
   [[nodiscard]] Result<std::vector<Cpus>> bound(NumaBinding how, std::uint32_t workers, const Variables& environment = {}) const {
-    return cpus_of_workers(how, workers, environment,
-                           {.read_file = [&](const std::string& path) { return files.count(path) ? std::optional{files.at(path)} : std::nullopt; },
-                            .names_in = [&](const std::string& folder) { return folders.count(folder) ? folders.at(folder) : std::vector<std::string>{}; },
-                            .allowed = allowed});
+    return cpus_of_workers(
+        how, workers, environment,
+        {.read_file = [&](const std::string& path) { return files.count(path) ? std::optional{files.at(path)} : std::nullopt; },
+         .names_in = [&](const std::string& folder) { return folders.count(folder) ? folders.at(folder) : std::vector<std::string>{}; },
+         .allowed = allowed});
   }
   [[nodiscard]] std::vector<Cpus> cpus(NumaBinding how, std::uint32_t workers, const Variables& environment = {}) const {
     const auto found = bound(how, workers, environment);
@@ -72,11 +76,13 @@ TEST_CASE("a worker is bound to the CPUs near its GPU", "[numa]") {
     CHECK(computer.cpus(NumaBinding::exclusive, 4) == std::vector<Cpus>{{4, 5, 20, 21}, {6, 22}, {7, 23}, node3});
   }
   SECTION("its core complex, taken in turn") {
-    CHECK(computer.cpus(NumaBinding::core_complex, 4) == std::vector<Cpus>{{4, 5, 20, 21}, {6, 7, 22, 23}, {4, 5, 20, 21}, {12, 13, 28, 29}});
+    CHECK(computer.cpus(NumaBinding::core_complex, 4) ==
+          std::vector<Cpus>{{4, 5, 20, 21}, {6, 7, 22, 23}, {4, 5, 20, 21}, {12, 13, 28, 29}});
   }
   SECTION("only what this process may use; the larger cache first") {
     computer.allowed = parse_cpus("5-7,21-23,30");
-    CHECK(computer.cpus(NumaBinding::node, 4) == std::vector<Cpus>{{5, 6, 7, 21, 22, 23}, {5, 6, 7, 21, 22, 23}, {5, 6, 7, 21, 22, 23}, {30}});
+    CHECK(computer.cpus(NumaBinding::node, 4) ==
+          std::vector<Cpus>{{5, 6, 7, 21, 22, 23}, {5, 6, 7, 21, 22, 23}, {5, 6, 7, 21, 22, 23}, {30}});
     CHECK(computer.cpus(NumaBinding::exclusive, 3) == std::vector<Cpus>{{5, 21}, {6, 22}, {7, 23}});
     CHECK(computer.cpus(NumaBinding::core_complex, 2) == std::vector<Cpus>{{6, 7, 22, 23}, {5, 21}});
   }

@@ -17,7 +17,15 @@ struct Given {
 };
 
 Parsed parse(std::vector<std::string> arguments, const Given& given = {}) {
-  return parse_command(arguments, given.environment, {.gpus = [&] { return Count{given.gpus, "devices"}; }, .cpus = [&] { return Count{given.cpus, "mask"}; }});
+  return parse_command(arguments, given.environment,
+                       {.gpus =
+                            [&] {
+                              return Count{given.gpus, "devices"};
+                            },
+                        .cpus =
+                            [&] {
+                              return Count{given.cpus, "mask"};
+                            }});
 }
 
 LaunchOptions launch(std::vector<std::string> arguments, const Given& given = {}) {
@@ -64,19 +72,15 @@ TEST_CASE("an option has both spellings, a value after = or as the next word, an
 }
 
 TEST_CASE("PET_ variables are defaults that the command line overrides", "[options]") {
-  const Given given{
-      .environment = {
-          {"PET_NPROC_PER_NODE", "2"}, {"PET_NO_PYTHON", "1"}, {"PET_MODULE", "0"}, {"PET_STANDALONE", ""}}};
+  const Given given{.environment = {{"PET_NPROC_PER_NODE", "2"}, {"PET_NO_PYTHON", "1"}, {"PET_MODULE", "0"}, {"PET_STANDALONE", ""}}};
   CHECK(launch({"s"}, given).workers == 2);
   CHECK(launch({"--nproc-per-node", "1", "s"}, given).workers == 1);
   CHECK(launch({"s"}, given).program.kind == Program::Kind::executable);
   CHECK(contains(refused({"s"}, {.environment = {{"PET_NO_PYTHON", "true"}}}).text, "PET_NO_PYTHON=true"));
   CHECK(contains(refused({"s"}, {.environment = {{"PET_MAX_RESTARTS", ""}}}).text, "PET_MAX_RESTARTS="));
 
-  const LaunchOptions pod = launch(
-      {"s"},
-      {.environment = {
-           {"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "23456"}}});
+  const LaunchOptions pod =
+      launch({"s"}, {.environment = {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "23456"}}});
   REQUIRE(pod.endpoint);
   CHECK(pod.endpoint->host == "h");
   CHECK(pod.endpoint->port == 13456);  // 23456 is the workers'
@@ -86,11 +90,11 @@ TEST_CASE("PET_ variables are defaults that the command line overrides", "[optio
 }
 
 TEST_CASE("all problems come out together, each with option, value and remedy", "[options]") {
-  const Usage all = refused({"--nnodes", "3:2", "--nproc_per_node", "many", "--max-restarts=-1", "--bogus",
-                             "--rdzv_conf", "a,join_timeout=x"});
+  const Usage all =
+      refused({"--nnodes", "3:2", "--nproc_per_node", "many", "--max-restarts=-1", "--bogus", "--rdzv_conf", "a,join_timeout=x"});
   CHECK(all.exit_code == exit_code::usage);
-  for (const char* part : {"--nnodes 3:2", "2:3", "--nproc_per_node many", "auto", "--max_restarts -1", "--bogus",
-                           "no PROGRAM", "entry 1 is not KEY=VALUE", "join_timeout=x"})
+  for (const char* part : {"--nnodes 3:2", "2:3", "--nproc_per_node many", "auto", "--max_restarts -1", "--bogus", "no PROGRAM",
+                           "entry 1 is not KEY=VALUE", "join_timeout=x"})
     CHECK(contains(all.text, part));
   CHECK(contains(refused({"--nnodes"}).text, "needs a value"));
   CHECK(contains(refused({"--nnodes", "--standalone", "s"}).text, "--nnodes: needs a value"));
@@ -141,8 +145,7 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(refused({"--master-port", "-1", "s"}).exit_code == exit_code::usage);
   }
   SECTION("c10d: whoever the endpoint leads to serves") {
-    const LaunchOptions o =
-        launch({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_id", "job", "s"});
+    const LaunchOptions o = launch({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_id", "job", "s"});
     REQUIRE(o.endpoint);
     CHECK(o.endpoint->host == "node0");
     CHECK(o.endpoint->port == 29400);
@@ -151,14 +154,13 @@ TEST_CASE("where the nodes meet", "[options]") {
   }
   SECTION("static: node rank 0 serves") {
     CHECK(launch({"--nnodes", "2", "--node_rank", "0", "--master_addr", "h", "s"}).host_rule == HostRule::always);
-    const LaunchOptions second =
-        launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "7", "s"});
+    const LaunchOptions second = launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "7", "s"});
     CHECK(second.host_rule == HostRule::never);
     CHECK(second.endpoint->host == "h");
     CHECK(second.endpoint->port == 10007);  // port 7 is the workers'
     CHECK(second.master_port == 7);
     CHECK(launch({"--nnodes", "2", "--node_rank", "1", "s"}).endpoint->host == "127.0.0.1");  // torchrun's default
-    CHECK(refused({"--nnodes", "2", "s"}).exit_code == exit_code::contradiction);  // which would leave each node alone
+    CHECK(refused({"--nnodes", "2", "s"}).exit_code == exit_code::contradiction);             // which would leave each node alone
   }
   SECTION("static: the workers have --master_port, and the nodes meet beside it") {
     const auto places = [](std::vector<std::string> options) {
@@ -178,14 +180,11 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(contains(o.notes[0], "port 29500 is left to the workers"));
   }
   SECTION("is_host overrides") {
-    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=1", "s"}).host_rule ==
-          HostRule::always);
-    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=0", "s"}).host_rule ==
-          HostRule::never);
+    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=1", "s"}).host_rule == HostRule::always);
+    CHECK(launch({"--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "is_host=0", "s"}).host_rule == HostRule::never);
   }
   SECTION("a host that a shell left empty comes from the master address, and a note says so") {
-    const LaunchOptions o =
-        launch({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}, {.environment = {{"MASTER_ADDR", "m"}}});
+    const LaunchOptions o = launch({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}, {.environment = {{"MASTER_ADDR", "m"}}});
     CHECK(o.endpoint->host == "m");
     CHECK(o.notes.size() == 1);
     CHECK(contains(refused({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}).text, "none was found"));
@@ -197,12 +196,12 @@ TEST_CASE("where the nodes meet", "[options]") {
   }
   SECTION("etcd elects: its servers, the job's name, and who may not be elected") {
     const char* backend = GENERATE("--rdzv_backend=etcd", "--rdzv_backend=etcd-v2");
-    const LaunchOptions o = launch({backend, "--rdzv_endpoint", "e1,e2:4001, [fd00::3]:5", "--rdzv_id=job", "--rdzv_conf",
-                                    "lease_ttl=3,is_host=0", "s"});
+    const LaunchOptions o =
+        launch({backend, "--rdzv_endpoint", "e1,e2:4001, [fd00::3]:5", "--rdzv_id=job", "--rdzv_conf", "lease_ttl=3,is_host=0", "s"});
     CHECK_FALSE(o.endpoint);
     REQUIRE(o.etcd.size() == 3);
-    CHECK(fmt::format("{}|{} {}|{} {}|{}", o.etcd[0].host, o.etcd[0].port, o.etcd[1].host, o.etcd[1].port, o.etcd[2].host, o.etcd[2].port) ==
-          "e1|2379 e2|4001 fd00::3|5");
+    CHECK(fmt::format("{}|{} {}|{} {}|{}", o.etcd[0].host, o.etcd[0].port, o.etcd[1].host, o.etcd[1].port, o.etcd[2].host,
+                      o.etcd[2].port) == "e1|2379 e2|4001 fd00::3|5");
     CHECK(o.run.value() == "job");
     CHECK(o.timeouts.lease == 3s);
     CHECK(o.host_rule == HostRule::never);
@@ -212,7 +211,8 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(contains(refused({backend, "--rdzv_id=job", "s"}).text, "--rdzv_endpoint HOST:PORT[,HOST:PORT...]"));
     CHECK(contains(refused({backend, "--rdzv_endpoint", "e,http://x", "--rdzv_id=job", "s"}).text, "`http://x`"));
     CHECK(contains(refused({backend, "--rdzv_endpoint", ":2379", "--rdzv_id=job", "s"}).text, "names no host"));
-    CHECK(contains(refused({backend, "--rdzv_endpoint", "e", "--rdzv_id=job", "--rdzv_conf", "lease_ttl=900", "s"}).text, "the lease must be below"));
+    CHECK(contains(refused({backend, "--rdzv_endpoint", "e", "--rdzv_id=job", "--rdzv_conf", "lease_ttl=900", "s"}).text,
+                   "the lease must be below"));
   }
 }
 
@@ -228,19 +228,17 @@ TEST_CASE("endpoints in every writing", "[options]") {
   CHECK(endpoint("[::1]") == "::1|29400");
   CHECK(endpoint("fe80::1") == "fe80::1|29400");
   CHECK(endpoint(":80") == "|80");
-  for (const char* bad :
-       {"", ":", "h:", "h:0", "h:65536", "h:99999", "h:1x", "h:+1 ,", "[::1", "[]:1", "[::1]x", "h/x:1", "h h"}) {
+  for (const char* bad : {"", ":", "h:", "h:0", "h:65536", "h:99999", "h:1x", "h:+1 ,", "[::1", "[]:1", "[::1]x", "h/x:1", "h h"}) {
     INFO(bad);
     CHECK(endpoint(bad) == "refused");
   }
 }
 
 TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
-  const LaunchOptions o =
-      launch({"--rdzv_conf",
-              "join_timeout=20, last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,"
-              "coordinator_grace=60,close_timeout=1",
-              "--shutdown_timeout", "2", "s"});
+  const LaunchOptions o = launch({"--rdzv_conf",
+                                  "join_timeout=20, last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,"
+                                  "coordinator_grace=60,close_timeout=1",
+                                  "--shutdown_timeout", "2", "s"});
   CHECK(o.timeouts.join == 20s);
   CHECK(o.round.last_call == 3s);
   CHECK(o.timeouts.heartbeat == 2s);
@@ -279,17 +277,14 @@ TEST_CASE("quotes that no shell took away from --rdzv_conf are no part of it", "
 }
 
 TEST_CASE("access comes from --rdzv_conf, and where that says nothing from the environment", "[options]") {
-  const Variables environment{{"ELRUN_RDZV_CACERT", "/e/ca"},
-                              {"ELRUN_RDZV_CERT", "/e/cert"},
-                              {"ELRUN_RDZV_KEY", "/e/key"},
-                              {"ELRUN_RDZV_TOKEN_FILE", "/e/token"}};
+  const Variables environment{
+      {"ELRUN_RDZV_CACERT", "/e/ca"}, {"ELRUN_RDZV_CERT", "/e/cert"}, {"ELRUN_RDZV_KEY", "/e/key"}, {"ELRUN_RDZV_TOKEN_FILE", "/e/token"}};
   const Access from_environment = launch({"s"}, {.environment = environment}).access;
   CHECK(from_environment.ca_file == "/e/ca");
   CHECK(from_environment.certificate_file == "/e/cert");
   CHECK(from_environment.key_file == "/e/key");
   CHECK(from_environment.token_file == "/e/token");
-  const Access mixed =
-      launch({"--rdzv_conf", "cert=/c/cert, key=/c/key,token=abc", "s"}, {.environment = environment}).access;
+  const Access mixed = launch({"--rdzv_conf", "cert=/c/cert, key=/c/key,token=abc", "s"}, {.environment = environment}).access;
   CHECK(mixed.ca_file == "/e/ca");
   CHECK(mixed.certificate_file == "/c/cert");
   CHECK(mixed.key_file == "/c/key");
@@ -315,11 +310,17 @@ TEST_CASE("no message shows a token, whatever is wrong with the line it stands i
     return text;
   };
   const std::string conf = "token=s3cret,s3cret2,s3cret3=x,join_timeout=bad";
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"--rdzv_conf", conf, "s"}, {"--rdzv-conf=" + conf, "--bogus"}, {"--rdzv=" + conf, "s"},
-        {"--token=s3cret", "s"}, {"--standalone=s3cret", "s"}, {"-qs3cret", "s"}, {"store", "--rdzv_conf", conf},
-        {"store", "--token", "s3cret"}, {"store", "--rdzv-conf=token=s3cret", "--token=s3cret"},
-        {"--rdzv_conf", "token=s3cret", "s"}, {"--rdzv_conf", "tokne:s3cret", "s"}})
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--rdzv_conf", conf, "s"},
+                                                {"--rdzv-conf=" + conf, "--bogus"},
+                                                {"--rdzv=" + conf, "s"},
+                                                {"--token=s3cret", "s"},
+                                                {"--standalone=s3cret", "s"},
+                                                {"-qs3cret", "s"},
+                                                {"store", "--rdzv_conf", conf},
+                                                {"store", "--token", "s3cret"},
+                                                {"store", "--rdzv-conf=token=s3cret", "--token=s3cret"},
+                                                {"--rdzv_conf", "token=s3cret", "s"},
+                                                {"--rdzv_conf", "tokne:s3cret", "s"}})
     CHECK_FALSE(contains(text_of(words), "s3cret"));
   CHECK_FALSE(contains(text_of({"s"}, {{"PET_RDZV_CONF", conf}, {"ELRUN_RDZV_TOKEN", "s3cret"}}), "s3cret"));
   CHECK(contains(text_of({"--rdzv_conf", "token=s3cret", "s"}), "ps"));  // the advice instead
@@ -353,7 +354,8 @@ TEST_CASE("which streams go where: one digit for all workers, or one for each", 
   CHECK(of(mixed, 2) == none);
   CHECK(of(mixed, 10) == both);
   CHECK(of(mixed, 4095) == err);
-  for (const char* bad : {"4", "0:1,", "a", "", "-1", "00", "0:", ":1", "0:4", "0:1:2", "0 :1", "0:1, 1:1", "1,2", "4096:1", "99999999999:1"}) {
+  for (const char* bad :
+       {"4", "0:1,", "a", "", "-1", "00", "0:", ":1", "0:4", "0:1:2", "0 :1", "0:1, 1:1", "1,2", "4096:1", "99999999999:1"}) {
     INFO(bad);
     CHECK(contains(refused({std::string{"--redirects="} + bad, "s"}).text, "--redirects"));
     CHECK(contains(refused({std::string{"--tee="} + bad, "s"}).text, "such a number for each local rank"));
@@ -361,9 +363,9 @@ TEST_CASE("which streams go where: one digit for all workers, or one for each", 
 }
 
 TEST_CASE("what of the output is shown, and how", "[options]") {
-  const LaunchOptions o = launch({"--log-dir", "logs", "--log-line-prefix-template", "${rank}: ", "--local-ranks-filter", "2,0,2",
-                                  "--duplicate-stdout-filters", "a b,c,,d,,,e,", "--event-log-handler", "console", "--log-format=json",
-                                  "--event-log", "events", "s"});
+  const LaunchOptions o =
+      launch({"--log-dir", "logs", "--log-line-prefix-template", "${rank}: ", "--local-ranks-filter", "2,0,2", "--duplicate-stdout-filters",
+              "a b,c,,d,,,e,", "--event-log-handler", "console", "--log-format=json", "--event-log", "events", "s"});
   CHECK(o.log_dir == "logs");
   CHECK(o.log_line_prefix_template == "${rank}: ");
   CHECK(o.local_ranks_filter == std::set<std::uint32_t>{0, 2});
@@ -374,7 +376,8 @@ TEST_CASE("what of the output is shown, and how", "[options]") {
   CHECK(o.event_log == "events");
   CHECK(launch({"--duplicate-stderr-filters", ",,", "s"}).duplicate_stderr_filters == std::vector<std::string>{","});
   CHECK(launch({"s"}, {.environment = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}}).log_line_prefix_template == "x");
-  CHECK(launch({"--log-line-prefix-template=y", "s"}, {.environment = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}}).log_line_prefix_template == "y");
+  CHECK(launch({"--log-line-prefix-template=y", "s"}, {.environment = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}})
+            .log_line_prefix_template == "y");
   CHECK_FALSE(launch({"s"}).local_ranks_filter);
   CHECK_FALSE(launch({"--local-ranks-filter", "", "s"}).local_ranks_filter);
   for (const char* bad : {"1,", ",", "x", "-1", "0;1"})
@@ -412,7 +415,8 @@ TEST_CASE("grace and hangs in seconds, the flag before the variable", "[options]
   CHECK(o.hang_timeout == 1500ms);
   CHECK(o.hang_sign == HangSign::output);
   CHECK(contains(refused({"--hang-timeout=-1", "s"}).text, "--hang_timeout -1"));
-  CHECK(contains(refused({"--nproc_per_node=2", "--hang-timeout=1", "--hang-on=output", "--redirects=0:1", "s"}).text, "what worker 1 writes"));
+  CHECK(contains(refused({"--nproc_per_node=2", "--hang-timeout=1", "--hang-on=output", "--redirects=0:1", "s"}).text,
+                 "what worker 1 writes"));
   CHECK(contains(refused({"--hang-timeout=1", "--hang-on=output", "--tee=3", "--log-dir=/dev/null", "s"}).text, "what worker 0 writes"));
   CHECK(contains(refused({"--hang-on=heat", "s"}).text, "progress, output"));
 }
@@ -463,7 +467,8 @@ TEST_CASE("an abbreviation that is enough for torchrun stays so", "[options]") {
 }
 
 TEST_CASE("a variable that a shell left out does not swallow the program", "[options]") {
-  const LaunchOptions o = launch({"--nnodes", "1", "--rdzv_id", "--rdzv_backend", "--rdzv_endpoint", "mnist.py", "--checkpoint_path", "/tmp/x"});
+  const LaunchOptions o =
+      launch({"--nnodes", "1", "--rdzv_id", "--rdzv_backend", "--rdzv_endpoint", "mnist.py", "--checkpoint_path", "/tmp/x"});
   CHECK(o.program.name == "mnist.py");
   CHECK(o.program.arguments == std::vector<std::string>{"--checkpoint_path", "/tmp/x"});
   CHECK(o.notes.size() == 3);
@@ -507,12 +512,14 @@ TEST_CASE("keys of --rdzv_conf for TLS have torchrun's names for both kinds of e
 TEST_CASE("--begin_anew takes the name of a lost checkpoint: STEP@FENCE, or a step", "[options]") {
   CHECK(launch({"--begin_anew", "40@7", "s.py"}).begin_anew == "40@7");
   CHECK(launch({"--begin_anew", "40", "s.py"}).begin_anew == "40");
-  for (const char* wrong : {"", "x", "-1", "40@", "@7", "40@7@8", "4x"}) CHECK(contains(refused({"--begin_anew", wrong, "s.py"}).text, "names no lost checkpoint"));
+  for (const char* wrong : {"", "x", "-1", "40@", "@7", "40@7@8", "4x"})
+    CHECK(contains(refused({"--begin_anew", wrong, "s.py"}).text, "names no lost checkpoint"));
 }
 
 TEST_CASE("what stands behind an option that nobody knows is looked at as well", "[options]") {
   const std::string all = refused({"--foo", "3", "--nproc_per_node", "0", "--max_restarts", "x", "prog"}).text;
-  for (const char* problem : {"--foo: no such option", "--nproc_per_node 0: a single node without workers", "--max_restarts x: must be"}) CHECK(contains(all, problem));
+  for (const char* problem : {"--foo: no such option", "--nproc_per_node 0: a single node without workers", "--max_restarts x: must be"})
+    CHECK(contains(all, problem));
   CHECK_FALSE(contains(refused({"--foo", "3", "--max_restarts", "1"}).text, "no PROGRAM"));  // it may be what the option was taken to eat
   // The program's own options are none of elrun's.
   CHECK_FALSE(contains(refused({"--foo", "train.py", "--max_restarts", "x"}).text, "--max_restarts x"));
@@ -539,12 +546,10 @@ TEST_CASE("a node's rank beyond the number of nodes orders it last, and is an er
 TEST_CASE("help names every option that works, and exits with 0", "[options]") {
   const Usage help = refused({"--help"});
   CHECK(help.exit_code == 0);
-  for (const char* option :
-       {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--standalone",
-        "--no-python", "-m, --module", "--shutdown-timeout", "elrun store"})
+  for (const char* option : {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id", "--max-restarts",
+                             "--standalone", "--no-python", "-m, --module", "--shutdown-timeout", "elrun store"})
     CHECK(contains(help.text, option));
-  for (std::size_t begin = 0, end = 0; (end = help.text.find('\n', begin)) != std::string::npos; begin = end + 1)
-    CHECK(end - begin <= 125);
+  for (std::size_t begin = 0, end = 0; (end = help.text.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 125);
 }
 
 TEST_CASE("elrun store takes a host and a port", "[options]") {
@@ -582,7 +587,8 @@ TEST_CASE("the side doors are closed, unless they are asked for", "[options]") {
   const LaunchOptions odd = launch({"s"}, {.environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", "x"}}});
   CHECK_FALSE(odd.side.health);
   CHECK(contains(odd.notes.at(0), "TORCHELASTIC_HEALTH_CHECK_PORT=x"));
-  for (const char* text : {"x", "-1", "65536", "a b:1", ":1", "1:"}) CHECK(contains(refused({"--health-port", text, "s"}).text, "--health_port"));
+  for (const char* text : {"x", "-1", "65536", "a b:1", ":1", "1:"})
+    CHECK(contains(refused({"--health-port", text, "s"}).text, "--health_port"));
   const LaunchOptions timers = launch({"s"}, {.environment = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_TIMER_FILE", "/t"}}});
   CHECK(timers.side.has_timer_file);
   CHECK(timers.side.timer_file == "/t");
@@ -612,12 +618,20 @@ TEST_CASE("the first word may ask for something else than a job", "[options]") {
 
   CHECK(std::get<InstallOptions>(parse({"install", "--force", "/d"})).directory == "/d");
   CHECK(std::get<InstallOptions>(parse({"install", "--force", "/d"})).replaces_foreign);
-  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"install"}, {"install", "a", "b"}, {"install", "--x", "a"}}) CHECK(refused(wrong).exit_code == 64);
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"install"}, {"install", "a", "b"}, {"install", "--x", "a"}})
+    CHECK(refused(wrong).exit_code == 64);
 
   // By its path it is a program; and torchrun knows no such words.
   CHECK(launch({"./status"}).program.name == "./status");
   for (const char* word : {"status", "doctor", "install", "store"}) {
-    const auto command = parse_command(std::vector<std::string>{word}, {}, {.gpus = [] { return Count{}; }, .cpus = [] { return Count{1, "mask"}; }}, "/usr/bin/torchrun");
+    const auto command = parse_command(std::vector<std::string>{word}, {},
+                                       {.gpus = [] { return Count{}; },
+                                        .cpus =
+                                            [] {
+                                              return Count{1, "mask"};
+                                            }},
+                                       "/usr/bin/torchrun");
     REQUIRE(std::holds_alternative<LaunchOptions>(command));
     CHECK(std::get<LaunchOptions>(command).program.name == word);
   }

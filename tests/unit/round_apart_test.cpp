@@ -15,7 +15,9 @@ struct Three : RoundBench {
     REQUIRE(world(a) == "a b c");
     pass(1s);
   }
-  StreamNumber enter(const std::string& name, const std::string& in_process) { return name == in_process ? join_in_process(name) : join(name); }
+  StreamNumber enter(const std::string& name, const std::string& in_process) {
+    return name == in_process ? join_in_process(name) : join(name);
+  }
   void cannot_reach(StreamNumber stream, std::uint32_t rank, std::uint32_t peer, bool is_job = true) {
     say(stream, PeerUnreachable{generation(), rank, peer, is_job, "nothing that was sent to it was answered in 15 s"});
   }
@@ -26,7 +28,8 @@ std::vector<std::string> excluded(std::set<ApartNodes> apart, const std::vector<
   std::vector<NodeId> nodes;
   for (const std::string& name : order) nodes.emplace_back(name);
   std::vector<std::string> names;
-  for (const NodeId& id : whom_to_exclude(std::move(apart), nodes, host.empty() ? std::nullopt : std::optional{NodeId{host}})) names.push_back(id.value());
+  for (const NodeId& id : whom_to_exclude(std::move(apart), nodes, host.empty() ? std::nullopt : std::optional{NodeId{host}}))
+    names.push_back(id.value());
   return names;
 }
 ApartNodes apart(const std::string& a, const std::string& b) { return {NodeId{a}, NodeId{b}}; }
@@ -77,8 +80,11 @@ TEST_CASE("two members that cannot reach each other: the job goes on without one
   bench.pass(apart_gather - 1ms);
   CHECK(bench.count<Revoke>(bench.a) == 0);  // others may say so as well
   bench.pass(1s);
-  CHECK_THAT(bench.why(bench.a), Contains("nodes b and c cannot reach each other, though both reach the coordinator (rank 2 on node b: nothing that was sent to it was answered in 15 s); "
-                                          "the job goes on without c, which is tried again in 30 s"));
+  CHECK_THAT(
+      bench.why(bench.a),
+      Contains(
+          "nodes b and c cannot reach each other, though both reach the coordinator (rank 2 on node b: nothing that was sent to it was answered in 15 s); "
+          "the job goes on without c, which is tried again in 30 s"));
   bench.acknowledge(bench.a, "a");
   bench.acknowledge(bench.b, "b");
   CHECK(bench.begun.size() == 1);  // whoever is out may still act for the old one
@@ -171,12 +177,15 @@ TEST_CASE("where nobody can be spared the pair is named, and costs restarts unti
   Three bench{{.nodes_min = 3, .nodes_max = 3, .max_restarts = 1}};
   bench.cannot_reach(bench.b, 2, 4);
   bench.pass(3s);
-  CHECK_THAT(bench.why(bench.a), Contains("nodes b and c cannot reach each other") && Contains("without one of them fewer than 3 nodes would be left; restart 1 of 1"));
-  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}}) bench.acknowledge(stream, name);
+  CHECK_THAT(bench.why(bench.a), Contains("nodes b and c cannot reach each other") &&
+                                     Contains("without one of them fewer than 3 nodes would be left; restart 1 of 1"));
+  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}})
+    bench.acknowledge(stream, name);
   REQUIRE(bench.world(bench.a) == "a b c");
   bench.cannot_reach(bench.c, 4, 2);
   bench.pass(3s);
-  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}}) bench.acknowledge(stream, name);
+  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}})
+    bench.acknowledge(stream, name);
   REQUIRE(bench.round.verdict());
   CHECK(bench.round.verdict()->exit_code == 1);
   CHECK_THAT(bench.round.verdict()->report, Contains("nodes b and c cannot reach each other"));
@@ -187,7 +196,8 @@ TEST_CASE("a spare takes the place of one of two that cannot reach each other", 
   const auto d = bench.join("d");
   bench.cannot_reach(bench.b, 2, 4);
   bench.pass(3s);
-  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}}) bench.acknowledge(stream, name);
+  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}})
+    bench.acknowledge(stream, name);
   CHECK(bench.world(d) == "a b d");
 }
 
@@ -206,7 +216,8 @@ TEST_CASE("a program that only ends when it cannot reach a peer costs nothing, n
   bench.say(bench.b, WorkerFailed{bench.generation(), 0, 1, "exit code 1", false, Duration{0}, {}});
   CHECK_THAT(bench.why(bench.a), Contains("nodes b and c cannot reach each other") && Contains("the job goes on without c"));
   bench.say(bench.a, WorkerFailed{bench.generation(), 0, 1, "exit code 1", false, Duration{0}, {}});
-  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}}) bench.acknowledge(stream, name);
+  for (const auto& [stream, name] : {std::pair{bench.a, "a"}, std::pair{bench.b, "b"}, std::pair{bench.c, "c"}})
+    bench.acknowledge(stream, name);
   CHECK_FALSE(bench.round.verdict());
   CHECK(bench.world(bench.a) == "a b");
 }

@@ -9,7 +9,8 @@ using Catch::Matchers::Contains;
 /// Nodes "a" and "b" train; "c" comes later, and its workers hang at their start.
 struct Stuck : RoundBench {
   StreamNumber a, b, c{};
-  explicit Stuck(RoundOptions round_options = {.nodes_min = 1, .nodes_max = 3, .last_call = 1s}, bool trained = true) : RoundBench{round_options}, a{join("a")}, b{join("b")} {
+  explicit Stuck(RoundOptions round_options = {.nodes_min = 1, .nodes_max = 3, .last_call = 1s}, bool trained = true)
+      : RoundBench{round_options}, a{join("a")}, b{join("b")} {
     pass(1s);
     REQUIRE(world(a) == "a b");
     say(a, WorkersAreJob{generation()});
@@ -22,9 +23,12 @@ struct Stuck : RoundBench {
     acknowledge(a, "a"), acknowledge(b, "b");
     REQUIRE(world(c) == "a b c");
   }
-  void starting(std::uint32_t count = 2, bool watched = false) { say(c, WorkersStarting{.generation = generation(), .rank = 4, .count = count, .ago = 10s, .watched = watched}); }
+  void starting(std::uint32_t count = 2, bool watched = false) {
+    say(c, WorkersStarting{.generation = generation(), .rank = 4, .count = count, .ago = 10s, .watched = watched});
+  }
   [[nodiscard]] std::size_t lines() const {
-    return static_cast<std::size_t>(std::count_if(said.begin(), said.end(), [](const std::string& line) { return line.find("rank 4 of node c") != std::string::npos; }));
+    return static_cast<std::size_t>(std::count_if(
+        said.begin(), said.end(), [](const std::string& line) { return line.find("rank 4 of node c") != std::string::npos; }));
   }
 };
 
@@ -37,7 +41,8 @@ TEST_CASE("members learn for whom they wait, and since when, once a minute", "[r
   CHECK(bench.lines() == 0);
   bench.pass(1s);
   CHECK(bench.lines() == 1);
-  CHECK_THAT(bench.last<Waiting>(bench.a)->why, Contains("2 nodes wait for rank 4 of node c (and 1 more there; started 10 s ago, has not opened its session)"));
+  CHECK_THAT(bench.last<Waiting>(bench.a)->why,
+             Contains("2 nodes wait for rank 4 of node c (and 1 more there; started 10 s ago, has not opened its session)"));
   CHECK_THAT(bench.last<Waiting>(bench.a)->why, Contains("if that lasts another 290 s, the others go on without that node"));
   CHECK(bench.last<Waiting>(bench.a)->running == bench.generation());
   CHECK_FALSE(bench.last<Waiting>(bench.a)->for_this_node);

@@ -21,7 +21,8 @@ WorkerFailed failure(const Generation& generation, bool is_job = false, std::int
 /// A world of "a" and "b" that runs, for rules about what may happen to it.
 struct Pair : RoundBench {
   StreamNumber a, b;
-  explicit Pair(RoundOptions round_options = two, RoundSetup setup = bench_setup()) : RoundBench{round_options, std::move(setup)}, a{join("a")}, b{join("b")} {
+  explicit Pair(RoundOptions round_options = two, RoundSetup setup = bench_setup())
+      : RoundBench{round_options, std::move(setup)}, a{join("a")}, b{join("b")} {
     pass(options.last_call);
     REQUIRE(world(a) == "a b");
     REQUIRE(world(b) == "a b");
@@ -289,7 +290,8 @@ TEST_CASE("a coordinator that knows its job takes run id and number of nodes fro
   stranger.options = {.nodes_min = 1, .nodes_max = 1};
   const auto first = bench.join(stranger);
   REQUIRE(bench.last<Refused>(first));
-  CHECK_THAT(bench.last<Refused>(first)->failure.what, Contains("this node has other, the job has run") && Contains("--nnodes MIN: this node has 1, the job has 2"));
+  CHECK_THAT(bench.last<Refused>(first)->failure.what,
+             Contains("this node has other, the job has run") && Contains("--nnodes MIN: this node has 1, the job has 2"));
   CHECK(bench.begun.empty());
   const auto a = bench.join("a");
   bench.join("b");
@@ -572,8 +574,10 @@ TEST_CASE("a generation of which nobody can have been told is refused, and does 
     join.heard = heard;
     return bench.join(join);
   };
-  for (const auto& [last, heard] : {std::pair{generation_number_max, std::uint64_t{0}}, std::pair{std::uint64_t{0}, generation_number_max}, std::pair{generation_jump_max + 2, std::uint64_t{0}}})
-    CHECK_THAT(bench.last<Refused>(claims(last, heard))->failure.what, Contains("is out of bounds: the newest that this coordinator knows of is 1"));
+  for (const auto& [last, heard] : {std::pair{generation_number_max, std::uint64_t{0}}, std::pair{std::uint64_t{0}, generation_number_max},
+                                    std::pair{generation_jump_max + 2, std::uint64_t{0}}})
+    CHECK_THAT(bench.last<Refused>(claims(last, heard))->failure.what,
+               Contains("is out of bounds: the newest that this coordinator knows of is 1"));
   // A number that may be is taken up; it leaves room for a long time.
   CHECK(bench.count<Refused>(claims(generation_jump_max + 1, 0)) == 0);
   bench.break_stream(bench.b);
@@ -593,8 +597,9 @@ TEST_CASE("names that cannot be shown are refused, and shown as what they are", 
     REQUIRE(last);
     return last->failure.what;
   };
-  for (const std::string& what : {refused([&](Join& j) { j.who.node = NodeId{nasty}; }), refused([&](Join& j) { j.address = nasty; }), refused([&](Join& j) { j.topology = nasty; }),
-                                  refused([&](Join& j) { j.role = nasty; }), refused([&](Join& j) { j.version = "1.0\n"; })}) {
+  for (const std::string& what : {refused([&](Join& j) { j.who.node = NodeId{nasty}; }), refused([&](Join& j) { j.address = nasty; }),
+                                  refused([&](Join& j) { j.topology = nasty; }), refused([&](Join& j) { j.role = nasty; }),
+                                  refused([&](Join& j) { j.version = "1.0\n"; })}) {
     CHECK_THAT(what, Contains("has characters that cannot be shown"));
     CHECK(what.find_first_of("\x1b\n") == std::string::npos);
   }
@@ -722,8 +727,9 @@ TEST_CASE("a world that falls below the minimum waits for the join deadline, the
     bench.pass(600s);
     REQUIRE(bench.last<Verdict>(bench.a));
     CHECK(bench.last<Verdict>(bench.a)->exit_code == 172);
-    CHECK(bench.last<Verdict>(bench.a)->report ==
-          "1 of at least 2 nodes were there within 600 s; missing: at least 1; gone: b (its stream broke and it did not return within 0.25 s)");
+    CHECK(
+        bench.last<Verdict>(bench.a)->report ==
+        "1 of at least 2 nodes were there within 600 s; missing: at least 1; gone: b (its stream broke and it did not return within 0.25 s)");
   }
 }
 
@@ -785,7 +791,9 @@ TEST_CASE("two nodes of one rank are told once, where the number of nodes is fix
   bench.say(b, failure(bench.generation()));
   bench.acknowledge(a, "a"), bench.acknowledge(b, "b");
   REQUIRE(bench.begun.size() == 2);
-  const auto told = std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& line) { return line.find("nodes b and a both have the node rank 1 ") != std::string::npos; });
+  const auto told = std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& line) {
+    return line.find("nodes b and a both have the node rank 1 ") != std::string::npos;
+  });
   CHECK(told == (least == 2 ? 1 : 0));
 }
 
@@ -992,9 +1000,11 @@ TEST_CASE("workers that fail alike soon after their start are started again afte
   }
   SECTION("who waits is told why and until when") {
     fail(3);
-    CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("; restart 3 of 100 after a pause of 1 s, for it failed alike 2 times soon after its start"));
+    CHECK_THAT(bench.last<Revoke>(bench.a)->why.what,
+               Contains("; restart 3 of 100 after a pause of 1 s, for it failed alike 2 times soon after its start"));
     bench.pass(explain_after);
-    CHECK(bench.last<Waiting>(bench.a)->why == "the workers failed 2 times in a row with exit code 3 within 10 s of their start; they are started again in 1 s");
+    CHECK(bench.last<Waiting>(bench.a)->why ==
+          "the workers failed 2 times in a row with exit code 3 within 10 s of their start; they are started again in 1 s");
   }
   SECTION("not when they fail otherwise, or ran for a while") {
     fail(4);
@@ -1337,7 +1347,8 @@ TEST_CASE("a fresh coordinator goes on with a generation when it has heard all o
     bench.pass(8s);
     CHECK(bench.begun.empty());
     bench.pass(1s);
-    CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: for 10 s none of the others came");
+    CHECK(bench.last<Revoke>(b)->why.what ==
+          "its coordinator was lost, and 1 of its 2 nodes did not come to this one: for 10 s none of the others came");
     bench.acknowledge(b, "b");
     // acknowledged as `bench.generation()`, which this coordinator did not begin: say it as the agent would
     Join again = bench.a_join("b");
@@ -1371,7 +1382,8 @@ TEST_CASE("a fresh coordinator goes on with a generation when it has heard all o
       CHECK_THAT(bench.last<Waiting>(b)->why, Contains("it ends unless all come in 1 s") || Contains("it ends unless all come in 3 s"));
       bench.say(b, broken);  // as often as it likes
       bench.pass(1s);
-      CHECK(bench.last<Revoke>(b)->why.what == "its coordinator was lost, and 1 of its 2 nodes did not come to this one: a worker of node b has failed or lost a peer");
+      CHECK(bench.last<Revoke>(b)->why.what ==
+            "its coordinator was lost, and 1 of its 2 nodes did not come to this one: a worker of node b has failed or lost a peer");
       Join again = bench.a_join("b");
       again.last = held_b.generation;
       bench.say(b, again);
@@ -1490,7 +1502,8 @@ TEST_CASE("who coordinated a generation is not waited for once all its others ar
   const auto a = bench.resume("a", old.a);
   SECTION("it went with its coordinator: the others go on without it, at once") {
     const auto c = bench.resume("c", old.c);
-    CHECK(bench.last<Revoke>(a)->why.what == "its coordinator was lost, and 1 of its 3 nodes did not come to this one: the one that is missing coordinated it");
+    CHECK(bench.last<Revoke>(a)->why.what ==
+          "its coordinator was lost, and 1 of its 3 nodes did not come to this one: the one that is missing coordinated it");
     for (const auto& [stream, node] : {std::pair{a, "a"}, std::pair{c, "c"}}) {
       Join again = bench.a_join(node);
       again.last = old.a.generation;
@@ -1702,7 +1715,10 @@ TEST_CASE("who comes when every member is gone at once learns what is waited for
 
 TEST_CASE("the log tells of the first step of each generation, and then of one in a minute", "[round]") {
   Pair bench{two};
-  const auto told = [&] { return std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& text) { return text.find(" is decided") != std::string::npos; }); };
+  const auto told = [&] {
+    return std::count_if(bench.said.begin(), bench.said.end(),
+                         [](const std::string& text) { return text.find(" is decided") != std::string::npos; });
+  };
   for (std::uint64_t step = 1; step <= 10; ++step) bench.say(bench.a, Progress{bench.generation(), step});
   CHECK(told() == 1);
   CHECK_THAT(bench.said.back(), Contains("step 1 is decided"));
@@ -1833,9 +1849,7 @@ struct Bad : RoundBench {
     failed.before_session = true;
     return failed;
   }
-  void all_acknowledge() {
-    acknowledge(a, "a"), acknowledge(b, "b"), acknowledge(c, "c");
-  }
+  void all_acknowledge() { acknowledge(a, "a"), acknowledge(b, "b"), acknowledge(c, "c"); }
   void fail_at_start(std::int32_t code = 127) {
     say(c, at_start(generation(), code));
     all_acknowledge();
@@ -1855,7 +1869,9 @@ TEST_CASE("a node whose workers keep failing at their start is excluded, and the
   CHECK(bench.world(bench.c).empty());
   CHECK(bench.last<World>(bench.a)->restarts.used == 0);
   bench.pass(explain_after);
-  CHECK(bench.last<Waiting>(bench.c)->why == "excluded: its workers failed 3 times in a row at their start (the last one by exit code 127), and the others go on without it; it tries again in 1 s");
+  CHECK(
+      bench.last<Waiting>(bench.c)->why ==
+      "excluded: its workers failed 3 times in a row at their start (the last one by exit code 127), and the others go on without it; it tries again in 1 s");
   SECTION("it tries again with a back-off that grows, as long as it fails") {
     std::size_t generations = bench.begun.size();
     for (const Duration wait : {1s, 2s, 4s, 8s}) {
@@ -1894,7 +1910,8 @@ TEST_CASE("a node whose workers keep failing at their start is excluded, and the
   }
 }
 
-TEST_CASE("an excluded node is taken where the others are fewer than the minimum, and then the rules of restarts hold", "[round][exclude]") {
+TEST_CASE("an excluded node is taken where the others are fewer than the minimum, and then the rules of restarts hold",
+          "[round][exclude]") {
   Bad bench{{.nodes_min = 2, .nodes_max = 3}};
   for (int i = 0; i < 3; ++i) bench.fail_at_start();
   REQUIRE(bench.world(bench.a) == "a b");
@@ -1903,7 +1920,8 @@ TEST_CASE("an excluded node is taken where the others are fewer than the minimum
   bench.break_stream(bench.b);
   bench.pass(300ms);
   bench.acknowledge(bench.a, "a");
-  CHECK_THAT(bench.said.back(), Contains("1 of at least 2 nodes are here: node c, which is excluded, is taken in 1 s, unless another comes before"));
+  CHECK_THAT(bench.said.back(),
+             Contains("1 of at least 2 nodes are here: node c, which is excluded, is taken in 1 s, unless another comes before"));
   CHECK(bench.begun.size() == begun);
   SECTION("not at once: the one that is missing may be on its way back") {
     bench.b = bench.join("b", 2);
@@ -1954,14 +1972,16 @@ TEST_CASE("the budget of a worker that dies before its session is the job's", "[
   }
 }
 
-TEST_CASE("whether a job is a Job may be known only after a worker has died: where the others can go on, that is waited for", "[round][exclude]") {
+TEST_CASE("whether a job is a Job may be known only after a worker has died: where the others can go on, that is waited for",
+          "[round][exclude]") {
   RoundBench bench{one_to_three};
   const auto a = bench.join("a"), b = bench.join("b"), c = bench.join("c");
   REQUIRE(bench.world(a) == "a b c");
   bench.say(c, Bad::at_start(bench.generation()));
   CHECK(bench.count<Revoke>(a) == 0);
   // What failed is told at once.
-  CHECK_THAT(bench.said.back(), Contains("worker 4 of node c ended by exit code 127, and no restart is left for a plain program; for up to 10 s"));
+  CHECK_THAT(bench.said.back(),
+             Contains("worker 4 of node c ended by exit code 127, and no restart is left for a plain program; for up to 10 s"));
   for (const auto& stream : {a, b, c}) CHECK_THAT(bench.last<Waiting>(stream)->why, Contains("worker 4 of node c ended by exit code 127"));
   SECTION("a worker of theirs says so: it costs no restart") {
     bench.pass(1s);
@@ -2132,7 +2152,8 @@ TEST_CASE("of a Job no node is done before a worker of it opened its session", "
 
 TEST_CASE("who comes just after the end of a job hears that it is done: its coordinator stays for that", "[round][late]") {
   const auto lines = [](const RoundBench& bench) {
-    return std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& line) { return line.find("the coordinator stays") != std::string::npos; });
+    return std::count_if(bench.said.begin(), bench.said.end(),
+                         [](const std::string& line) { return line.find("the coordinator stays") != std::string::npos; });
   };
   const auto ended = [](RoundBench& bench, StreamNumber a, StreamNumber b) {
     bench.say(a, JobFinished{bench.generation()});

@@ -83,7 +83,8 @@ TEST_CASE("folds keep their promises at the edges", "[schedule]") {
     }
   }
   SECTION("sums of integers wrap") {
-    CHECK(fold<std::int32_t>({{std::numeric_limits<std::int32_t>::max()}, {1}}, ReduceOp::sum).front() == std::numeric_limits<std::int32_t>::min());
+    CHECK(fold<std::int32_t>({{std::numeric_limits<std::int32_t>::max()}, {1}}, ReduceOp::sum).front() ==
+          std::numeric_limits<std::int32_t>::min());
     CHECK(fold<std::uint8_t>({{200}, {100}}, ReduceOp::sum).front() == 44);
   }
   SECTION("bf16 is summed in float and rounded once") {
@@ -97,7 +98,8 @@ TEST_CASE("folds keep their promises at the edges", "[schedule]") {
   }
   SECTION("many elements, with the output in place of an input") {
     std::vector<std::vector<std::int64_t>> inputs(3, std::vector<std::int64_t>(5000));
-    for (std::size_t i = 0; i < 5000; ++i) for (std::size_t r = 0; r < 3; ++r) inputs[r][i] = static_cast<std::int64_t>((i + 1) * (r + 1));
+    for (std::size_t i = 0; i < 5000; ++i)
+      for (std::size_t r = 0; r < 3; ++r) inputs[r][i] = static_cast<std::int64_t>((i + 1) * (r + 1));
     std::vector<const std::byte*> pointers;
     for (auto& input : inputs) pointers.push_back(reinterpret_cast<const std::byte*>(input.data()));
     fold_ranks(pointers, reinterpret_cast<std::byte*>(inputs[1].data()), 5000, DType::i64, ReduceOp::sum);
@@ -134,7 +136,8 @@ TEST_CASE("an element is folded alike alone and among many, wherever it lies", "
   for (const DType type : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::i64, DType::u8, DType::u32, DType::u64}) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::avg}) {
       if (!check_reduction(type, op).ok()) continue;
-      for (const std::size_t bytes : {0, 8, 56, 64, 72, 4096, 4 * 4096 - 8, 4 * 4096, 9 * 4096 + 136}) check_each_alone(type, op, bytes / size_of(type), 0);
+      for (const std::size_t bytes : {0, 8, 56, 64, 72, 4096, 4 * 4096 - 8, 4 * 4096, 9 * 4096 + 136})
+        check_each_alone(type, op, bytes / size_of(type), 0);
       check_each_alone(type, op, 5 * 4096 / size_of(type) + 1, 3);
     }
   }

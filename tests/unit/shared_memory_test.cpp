@@ -265,10 +265,13 @@ TEST_CASE("who lends waits for its readers; what it withdrew is nobody's result"
     CHECK(withdrawn.failure().peer == Rank{0});
   }
   SECTION("a reduction") {
-    CHECK(pair.lanes[0]->reduce(buffer.bytes().data(), buffer.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 30ms).failure().code == Code::deadline_passed);
+    CHECK(
+        pair.lanes[0]->reduce(buffer.bytes().data(), buffer.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 30ms).failure().code ==
+        Code::deadline_passed);
     const SharedBuffer other = SharedBuffer::make(1_MiB).value();
     if (GENERATE(false, true)) REQUIRE(pair.lanes[1]->share(other).ok());  // whether all lend, or one
-    CHECK(pair.lanes[1]->reduce(other.bytes().data(), other.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 60s).failure().code == Code::peer_lost);
+    CHECK(pair.lanes[1]->reduce(other.bytes().data(), other.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 60s).failure().code ==
+          Code::peer_lost);
   }
   SECTION("with a reader it is over") {
     auto sent = std::async(std::launch::async, [&] { return pair.send(0, buffer.bytes()); });
@@ -308,7 +311,10 @@ TEST_CASE("a buffer that was not shown, or is none, is no memory to read", "[sha
   auto [here, there] = connected();  // in place of the socket by which rank 0 shows its buffers
   for (std::uint32_t r = 0; r < 2; ++r) {
     const auto offer = lanes[1 - r]->offer(Rank{r});
-    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), r == 0 ? copy_of(offer.post) : std::move(there)).ok());
+    REQUIRE(
+        lanes[r]
+            ->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), r == 0 ? copy_of(offer.post) : std::move(there))
+            .ok());
   }
   const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
   REQUIRE(lanes[0]->share(buffer).ok());
@@ -406,7 +412,8 @@ TEST_CASE("a program's transport wins over the environment's, and other words ar
   CHECK(choose_transport(Transport::automatic, "tcp").value() == Transport::tcp);
   CHECK(choose_transport(Transport::automatic, "shm").value() == Transport::shm);
   CHECK(choose_transport(Transport::tcp, "shm").value() == Transport::tcp);
-  for (const char* word : {"", "TCP", "nccl", "shm "}) CHECK(choose_transport(Transport::automatic, word).failure().code == Code::invalid_argument);
+  for (const char* word : {"", "TCP", "nccl", "shm "})
+    CHECK(choose_transport(Transport::automatic, word).failure().code == Code::invalid_argument);
   CHECK(choose_transport(Transport::automatic, std::string(100'000, 'x')).failure().what.size() < 200);
 }
 

@@ -195,12 +195,14 @@ TEST_CASE("what is out of bounds is refused, and nothing is kept of it", "[store
   CHECK(only(call(ann, {.op = StoreOp::set, .keys = {"k"}, .value = big})).code == Code::invalid_argument);
   CHECK(only(call(ann, {.op = StoreOp::set})).code == Code::invalid_argument);
   CHECK(only(call(ann, {.op = StoreOp::get, .wait = 1s, .keys = {"a", "b"}})).code == Code::invalid_argument);
-  CHECK(only(call(ann, {.op = StoreOp::wait, .wait = 1s, .keys = std::vector<std::string>(store_keys_per_call_max + 1, "k")})).code == Code::invalid_argument);
+  CHECK(only(call(ann, {.op = StoreOp::wait, .wait = 1s, .keys = std::vector<std::string>(store_keys_per_call_max + 1, "k")})).code ==
+        Code::invalid_argument);
   CHECK(only(call(ann, {.op = static_cast<StoreOp>(77), .keys = {"k"}})).code == Code::invalid_argument);
   CHECK(only(call(ann, barrier("b", 2, 2))).code == Code::invalid_argument);
   CHECK(only(call(ann, barrier("b", 0, 0))).code == Code::invalid_argument);
   const ByteVector half(store_value_max.value() / 2 + 1);
-  CHECK(only(call(ann, {.op = StoreOp::all_gather, .wait = 1s, .keys = {"g"}, .value = half, .rank = 0, .count = 2})).code == Code::invalid_argument);
+  CHECK(only(call(ann, {.op = StoreOp::all_gather, .wait = 1s, .keys = {"g"}, .value = half, .rank = 0, .count = 2})).code ==
+        Code::invalid_argument);
   CHECK(store.held() == 0_B);
   SECTION("a call id that is under way") {
     StoreRequest request = get("k");
@@ -220,7 +222,9 @@ TEST_CASE("what is out of bounds is refused, and nothing is kept of it", "[store
 TEST_CASE("watch is answered when the key differs from what the caller knows", "[store]") {
   StoreCore store = fresh_store();
   Caller call{store};
-  const auto watch = [&](std::string_view known) { return StoreRequest{.op = StoreOp::watch, .wait = 10s, .keys = {"k"}, .expected = bytes(known)}; };
+  const auto watch = [&](std::string_view known) {
+    return StoreRequest{.op = StoreOp::watch, .wait = 10s, .keys = {"k"}, .expected = bytes(known)};
+  };
   const StoreRequest watch_absent{.op = StoreOp::watch, .wait = 10s, .keys = {"k"}, .absent = true};
   SECTION("at once when it does already") {
     CHECK(only(call(ann, watch("x"))).values.empty());  // absent
@@ -448,7 +452,8 @@ TEST_CASE("a node remembers what its workers did, and tells it to another store"
   }
   SECTION("within a bound, the oldest forgotten first") {
     const std::string large((16_MiB).value() - 1000, 'x');
-    for (int i = 0; i < 5; ++i) memory.note(set(std::string(1, static_cast<char>('A' + i)), large), {.version = 100 + static_cast<std::uint64_t>(i)});
+    for (int i = 0; i < 5; ++i)
+      memory.note(set(std::string(1, static_cast<char>('A' + i)), large), {.version = 100 + static_cast<std::uint64_t>(i)});
     const auto rest = memory.replay(first, 3);
     REQUIRE(rest.size() == 5);  // four that fit, and that this is all
     CHECK(rest[0].keys[0] == "B");

@@ -200,7 +200,8 @@ TEST_CASE("what ends the others' generation does not touch one that is coming", 
 TEST_CASE("where nobody goes on, the next world waits for all that are started with it", "[supervisor][coming]") {
   Node node = without_one();
   for (const std::uint32_t i : {0u, 2u, 3u}) node.on(WorkerHungUp{10 + i}), node.ended(i, {.signal = SIGKILL});
-  CHECK(node.hear(Revoke{generation(2), revoked}) == Words{"signal 0 9", "signal 2 9", "signal 3 9", "release 0", "release 2", "release 3", "join last 2"});
+  CHECK(node.hear(Revoke{generation(2), revoked}) ==
+        Words{"signal 0 9", "signal 2 9", "signal 3 9", "release 0", "release 2", "release 3", "join last 2"});
   CHECK(node.wanted == 3);
   SECTION("one that was coming comes in when it is ready") {
     CHECK(node.hear(world(3, 3)) == Words{"spawn 0", "spawn 2", "spawn 3"});
@@ -279,7 +280,7 @@ TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][c
     CHECK(node.said.find("no sign of progress for 10.0 s of rank 1 (node n, pid 201), which was started beside the world") == 0);
     CHECK(others_train_for(4s).empty());
     CHECK(others_train_for(1s) == Words{"signal 1 9"});
-    CHECK(others_train_for(5s).empty());  // once
+    CHECK(others_train_for(5s).empty());                                            // once
     if (opens_session) CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());  // it said so before it died: too late
     CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "failed 1 174 job"});
     const auto& told = std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message);
@@ -326,7 +327,8 @@ TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][c
 TEST_CASE("which worker speaks follows from what its environment said, not from its place now", "[supervisor][coming]") {
   Node node = without_one();
   SECTION("a wrapper's program has another process number") {
-    CHECK(node.tell(20, Hello{.pid = 999, .rank = 1, .world = 4, .is_job = true, .stays = true}) == Words{"revoke 20", "welcome 20", "revoke 20"});
+    CHECK(node.tell(20, Hello{.pid = 999, .rank = 1, .world = 4, .is_job = true, .stays = true}) ==
+          Words{"revoke 20", "welcome 20", "revoke 20"});
   }
   SECTION("one that says another rank than it was started with is none") {
     CHECK(node.tell(20, Hello{.pid = 201, .rank = 1, .world = 3, .is_job = true, .stays = true}) == Words{"refuse 20"});

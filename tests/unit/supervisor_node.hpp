@@ -30,7 +30,12 @@ class Node {
  public:
   explicit Node(std::uint32_t workers = 2) : Node{workers, Duration{0}, HangSign::progress} {}
   Node(std::uint32_t workers, Duration hang_timeout, HangSign sign)
-      : supervisor_{{.workers = workers, .run = RunId{"job"}, .node = NodeId{"n"}, .hang_timeout = hang_timeout, .hang_sign = sign, .coordinator = "host:1"}} {
+      : supervisor_{{.workers = workers,
+                     .run = RunId{"job"},
+                     .node = NodeId{"n"},
+                     .hang_timeout = hang_timeout,
+                     .hang_sign = sign,
+                     .coordinator = "host:1"}} {
     on(Started{});
   }
 
@@ -41,56 +46,46 @@ class Node {
     for (const Action& a : actions) {
       if (const auto* send = std::get_if<Send>(&a)) {
         if (const auto* join = std::get_if<Join>(&send->message))
-          wanted = join->workers, words.push_back(fmt::format("join{} last {}{}{}{}", join->resuming ? " resuming" : "", join->last.number,
-                                      join->seat && join->resuming ? fmt::format(" seat {}", join->seat->group_rank) : "", join->broken ? " broken" : "",
+          wanted = join->workers,
+          words.push_back(fmt::format("join{} last {}{}{}{}", join->resuming ? " resuming" : "", join->last.number,
+                                      join->seat && join->resuming ? fmt::format(" seat {}", join->seat->group_rank) : "",
+                                      join->broken ? " broken" : "",
                                       join->coordinated_by ? fmt::format(" coordinated by {}", *join->coordinated_by) : ""));
         else if (std::holds_alternative<Acknowledge>(send->message))
           words.push_back(fmt::format("acknowledge {}", std::get<Acknowledge>(send->message).generation.number));
         else if (const auto* f = std::get_if<WorkerFailed>(&send->message))
           words.push_back(fmt::format("failed {} {}{}", f->local_rank, f->exit_code, f->is_job ? " job" : ""));
-        else if (std::holds_alternative<WorkersDone>(send->message))
-          words.push_back("done");
-        else if (std::holds_alternative<JobFinished>(send->message))
-          words.push_back("job finished");
-        else if (const auto* p = std::get_if<Progress>(&send->message))
-          words.push_back(fmt::format("progress {}", p->step));
-        else if (std::holds_alternative<Leave>(send->message))
-          words.push_back("leave");
+        else if (std::holds_alternative<WorkersDone>(send->message)) words.push_back("done");
+        else if (std::holds_alternative<JobFinished>(send->message)) words.push_back("job finished");
+        else if (const auto* p = std::get_if<Progress>(&send->message)) words.push_back(fmt::format("progress {}", p->step));
+        else if (std::holds_alternative<Leave>(send->message)) words.push_back("leave");
         else if (const auto* call = std::get_if<StoreCall>(&send->message))
           words.push_back(fmt::format("call {}.{}", call->worker, call->request.id));
-        else if (std::holds_alternative<StoreCallerGone>(send->message))
-          words.push_back("caller gone");
-        else if (std::holds_alternative<MoreWorkers>(send->message))
-          words.push_back("more");
+        else if (std::holds_alternative<StoreCallerGone>(send->message)) words.push_back("caller gone");
+        else if (std::holds_alternative<MoreWorkers>(send->message)) words.push_back("more");
         else if (const auto* u = std::get_if<PeerUnreachable>(&send->message))
           words.push_back(fmt::format("unreachable {} {}{}", u->rank, u->peer, u->is_job ? " job" : ""));
-      } else if (std::holds_alternative<LookAgain>(a))
-        words.push_back("look again");
+      } else if (std::holds_alternative<LookAgain>(a)) words.push_back("look again");
       else if (const auto* spawn = std::get_if<Spawn>(&a))
         words.push_back(fmt::format("spawn {}{}", spawn->worker.value(), spawn->is_coming ? " beside" : ""));
-      else if (const auto* s = std::get_if<SignalGroup>(&a))
-        words.push_back(fmt::format("signal {} {}", s->worker.value(), s->number));
-      else if (const auto* r = std::get_if<Release>(&a))
-        words.push_back(fmt::format("release {}", r->worker.value()));
-      else if (const auto* t = std::get_if<TakeStacks>(&a))
-        words.push_back(fmt::format("stacks {}", t->worker.value()));
+      else if (const auto* s = std::get_if<SignalGroup>(&a)) words.push_back(fmt::format("signal {} {}", s->worker.value(), s->number));
+      else if (const auto* r = std::get_if<Release>(&a)) words.push_back(fmt::format("release {}", r->worker.value()));
+      else if (const auto* t = std::get_if<TakeStacks>(&a)) words.push_back(fmt::format("stacks {}", t->worker.value()));
       else if (const auto* answer = std::get_if<Answer>(&a)) {
         const auto& m = answer->message;
         if (const auto* reply = std::get_if<StoreReply>(&m))
-          words.push_back(
-              fmt::format("reply {}.{} {}", answer->to, reply->id, reply->ok ? "ok" : to_string(reply->code)));
+          words.push_back(fmt::format("reply {}.{} {}", answer->to, reply->id, reply->ok ? "ok" : to_string(reply->code)));
         else
           words.push_back(fmt::format("{} {}",
-                                      std::holds_alternative<Welcome>(m)   ? "welcome"
-                                      : std::holds_alternative<Refusal>(m) ? "refuse"
-                                      : std::holds_alternative<JobOver>(m) ? "over"
+                                      std::holds_alternative<Welcome>(m)          ? "welcome"
+                                      : std::holds_alternative<Refusal>(m)        ? "refuse"
+                                      : std::holds_alternative<JobOver>(m)        ? "over"
                                       : std::holds_alternative<PrepareToLeave>(m) ? "prepare"
-                                                                           : "revoke",
+                                                                                  : "revoke",
                                       answer->to));
       } else if (const auto* f = std::get_if<Finish>(&a))
         words.push_back(fmt::format("finish {}", f->exit_code)), report = f->first_failure, after_signal = f->after_signal;
-      else if (const auto* say = std::get_if<Say>(&a))
-        said += say->text + "\n";
+      else if (const auto* say = std::get_if<Say>(&a)) said += say->text + "\n";
     }
     return words;
   }

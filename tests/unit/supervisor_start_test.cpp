@@ -52,7 +52,9 @@ TEST_CASE("a Job's worker that never opens its session hangs, and nobody who wai
   SECTION("the other worker of its node goes on in the next generation") {
     Node node = waiting(10s);
     CHECK(node.wait(10s) == Words{"stacks 1"});
-    CHECK(node.said.find("no sign of progress for 10.0 s of rank 3 (node n, pid 101) in generation 1: this is a hang. What they are doing follows") == 0);
+    CHECK(node.said.find(
+              "no sign of progress for 10.0 s of rank 3 (node n, pid 101) in generation 1: this is a hang. What they are doing follows") ==
+          0);
     CHECK(node.wait(5s) == Words{"signal 1 6"});
     CHECK(node.ended(1, {.signal = SIGABRT}) == Words{"failed 1 174"});
     CHECK(told<WorkerFailed>(node)->before_session);

@@ -117,13 +117,14 @@ TEST_CASE("between generations a worker that dies is collected, and the next wor
   CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "spawn 1"});
 }
 
-TEST_CASE("a connection that breaks between generations costs its worker the place, also when the world comes first", "[supervisor][stay]") {
+TEST_CASE("a connection that breaks between generations costs its worker the place, also when the world comes first",
+          "[supervisor][stay]") {
   Node node = running();
   node.hear(Revoke{generation(1), revoked});
   node.tell(10, acknowledgement(1));
   node.tell(11, acknowledgement(1));
   node.on(WorkerHungUp{11});
-  CHECK(node.hear(world(2, 2)) == Words{"welcome 10"});  // its process has not ended yet
+  CHECK(node.hear(world(2, 2)) == Words{"welcome 10"});                    // its process has not ended yet
   CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 137 job"});  // a generation more, and all is well
 }
 
@@ -191,7 +192,8 @@ TEST_CASE("a worker that loses a peer while the coordinator is away keeps its st
   }
 }
 
-TEST_CASE("two workers that lost each other and live are connected again by a new generation, in the same processes", "[supervisor][stay]") {
+TEST_CASE("two workers that lost each other and live are connected again by a new generation, in the same processes",
+          "[supervisor][stay]") {
   constexpr Duration known_by = Timeouts{}.heartbeat_limit + Timeouts{}.reconnect_grace;
   Node node = running();
   const Message lost = GenerationOver{generation(1), {Code::peer_lost, Remedy::rejoin, "rank 1 is gone: connection reset"}};
@@ -217,7 +219,8 @@ TEST_CASE("two workers that lost each other and live are connected again by a ne
 
 TEST_CASE("a worker cannot reach a peer: the coordinator is told at once, and again by whoever did not hear it", "[supervisor][stay]") {
   Node node = running();
-  const Message unreachable = GenerationOver{generation(1), {.code = Code::peer_lost, .what = "rank 3 cannot be reached", .peer = Rank{3}}, {}, true};
+  const Message unreachable =
+      GenerationOver{generation(1), {.code = Code::peer_lost, .what = "rank 3 cannot be reached", .peer = Rank{3}}, {}, true};
   SECTION("at once, once") {
     CHECK(node.tell(10, unreachable) == Words{"unreachable 0 3 job"});
     CHECK(node.tell(10, unreachable).empty());

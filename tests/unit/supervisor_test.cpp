@@ -71,15 +71,18 @@ TEST_CASE("who waits for a coordinator names it once, and what is wrong with it"
     node.on(LinkDown{{Code::unreachable, Remedy::retry, why}});
     return node.said;
   };
-  CHECK(said("host:1: Connection refused") == "waiting for the coordinator at host:1: Connection refused; it is tried for another 600.0 s\n");
-  CHECK(said("10.0.0.1:1: Connection refused") == "waiting for the coordinator at host:1: 10.0.0.1:1: Connection refused; it is tried for another 600.0 s\n");
+  CHECK(said("host:1: Connection refused") ==
+        "waiting for the coordinator at host:1: Connection refused; it is tried for another 600.0 s\n");
+  CHECK(said("10.0.0.1:1: Connection refused") ==
+        "waiting for the coordinator at host:1: 10.0.0.1:1: Connection refused; it is tried for another 600.0 s\n");
 }
 
 TEST_CASE("one death is told once, and how many restarts are left", "[supervisor]") {
   Node node;
   node.start();
   const auto revoke = [](std::uint32_t rank) {
-    return Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "worker ended by exit code 3; restart 1 of 3", Rank{rank}, {}, generation(1)}};
+    return Revoke{generation(1),
+                  {Code::peer_lost, Remedy::rejoin, "worker ended by exit code 3; restart 1 of 3", Rank{rank}, {}, generation(1)}};
   };
   SECTION("a worker of this node, when it dies") {
     node.ended(1, {.exit_code = 3});
@@ -151,8 +154,7 @@ TEST_CASE("a death is told at once, and the generation ends when the coordinator
     CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"signal 0 15", "signal 1 9"});  // 1: what it left behind
     CHECK(node.wait(29s).empty());
     CHECK(node.wait(1s) == Words{"signal 0 9"});
-    CHECK(node.ended(0, {.signal = SIGKILL}) ==
-          Words{"signal 0 9", "release 0", "release 1", "join last 1"});
+    CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"signal 0 9", "release 0", "release 1", "join last 1"});
     CHECK(node.hear(world(2, 2)) == Words{"spawn 0", "spawn 1"});
     CHECK(std::get<Spawn>(node.actions.at(1)).node_restarts == 1);
     CHECK(node.said.find("after the loss") != std::string::npos);
@@ -341,8 +343,7 @@ TEST_CASE("signals are forwarded, the grace is kept, and the exit code is 128 + 
   for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     Node node;
     node.start();
-    CHECK(node.on(SignalCame{number}) ==
-          Words{"leave", fmt::format("signal 0 {}", number), fmt::format("signal 1 {}", number)});
+    CHECK(node.on(SignalCame{number}) == Words{"leave", fmt::format("signal 0 {}", number), fmt::format("signal 1 {}", number)});
     CHECK(node.ended(0, {.exit_code = 85}) == Words{"signal 0 9"});  // not a failure
     CHECK(node.ended(1).back() == fmt::format("finish {}", 128 + number));
   }
@@ -525,7 +526,9 @@ TEST_CASE("the coordinator hears what the workers are, and of a death whether it
   Node node;
   node.start();
   const auto count = [&] {
-    return std::count_if(node.actions.begin(), node.actions.end(), [](const Action& a) { return std::holds_alternative<Send>(a) && std::holds_alternative<WorkersAreJob>(std::get<Send>(a).message); });
+    return std::count_if(node.actions.begin(), node.actions.end(), [](const Action& a) {
+      return std::holds_alternative<Send>(a) && std::holds_alternative<WorkersAreJob>(std::get<Send>(a).message);
+    });
   };
   SECTION("once per generation") {
     node.tell(10, Hello{.pid = 100, .rank = 0, .world = 2, .is_job = true, .stays = true});
@@ -658,7 +661,8 @@ TEST_CASE("a coordinating node runs no worker and is done at once", "[supervisor
   CHECK(node.hear(Verdict{}) == Words{"finish 0"});
 }
 
-TEST_CASE("workers that give no sign of progress are looked at, then asked by SIGABRT, then killed, and have failed with 174", "[supervisor]") {
+TEST_CASE("workers that give no sign of progress are looked at, then asked by SIGABRT, then killed, and have failed with 174",
+          "[supervisor]") {
   SECTION("of a Job the sign is a step, of any of its workers") {
     Node node{2, 60s, HangSign::progress};
     node.start(1, 2, true);
@@ -728,8 +732,7 @@ TEST_CASE("workers that give no sign of progress are looked at, then asked by SI
   }
 }
 
-TEST_CASE("whatever happens: no two lives of a worker at once, nothing left running, every wait ends",
-          "[supervisor][property]") {
+TEST_CASE("whatever happens: no two lives of a worker at once, nothing left running, every wait ends", "[supervisor][property]") {
   elrun::test::for_all_seeds(3000, [](Rng& rng) {
     const auto workers = static_cast<std::uint32_t>(rng.below(4));
     Node node{workers};
@@ -800,9 +803,8 @@ TEST_CASE("whatever happens: no two lives of a worker at once, nothing left runn
       check();
       obey();
     }
-    for (int i = 0; i < 20 && !finished;
-         ++i) {  // left alone, with all workers hung and the coordinator gone, it ends by its deadlines
-      node.on(LinkUp{}), check();  // and back, but mute
+    for (int i = 0; i < 20 && !finished; ++i) {  // left alone, with all workers hung and the coordinator gone, it ends by its deadlines
+      node.on(LinkUp{}), check();                // and back, but mute
       node.on(LinkDown{revoked}), check();
       if (const auto at = node.wake_at()) node.now = std::max(node.now, *at);
       node.on(Tick{}), check(), obey();

@@ -25,13 +25,20 @@ TEST_CASE("the environment says how a worker was started", "[link]") {
     CHECK(std::holds_alternative<Alone>(read({{"MASTER_ADDR", "left over in a shell"}}).value()));
   }
   SECTION("a socket: under elrun, whatever else is set") {
-    const auto found = std::get<UnderAgent>(read({{"ELRUN_SOCKET", "/s"}, {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "a"}}).value());
+    const auto found =
+        std::get<UnderAgent>(read({{"ELRUN_SOCKET", "/s"}, {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "a"}}).value());
     CHECK(found.socket == "/s");
     CHECK(found.rank == Rank{2});
     CHECK(found.world == WorldSize{4});
   }
   SECTION("rank and master: an operator's job") {
-    const auto found = std::get<InOperatorsJob>(read({{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "node-a"}, {"MASTER_PORT", "29500"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}).value());
+    const auto found = std::get<InOperatorsJob>(read({{"RANK", "2"},
+                                                      {"WORLD_SIZE", "3"},
+                                                      {"MASTER_ADDR", "node-a"},
+                                                      {"MASTER_PORT", "29500"},
+                                                      {"LOCAL_RANK", "1"},
+                                                      {"LOCAL_WORLD_SIZE", "2"}})
+                                                    .value());
     CHECK(found.rank == Rank{2});
     CHECK(found.world == WorldSize{3});
     CHECK(found.master_address == "node-a");
@@ -49,7 +56,8 @@ TEST_CASE("all problems of the environment are told at once, each with its value
     CHECK_THAT(found.failure().what, Catch::Contains(part));
   }
   CHECK_THAT(read({{"WORLD_SIZE", "2"}}).failure().what, Catch::Contains("RANK is not set") && Catch::Contains("MASTER_PORT is not set"));
-  CHECK_THAT(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}).failure().what, Catch::Contains("RANK=2 is not below WORLD_SIZE=2"));
+  CHECK_THAT(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}).failure().what,
+             Catch::Contains("RANK=2 is not below WORLD_SIZE=2"));
   CHECK_THAT(read({{"ELRUN_SOCKET", "/s"}}).failure().what, Catch::Contains("RANK is not set"));
 }
 

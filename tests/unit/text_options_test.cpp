@@ -8,8 +8,8 @@ using Catch::Matchers::Contains;
 using gpt::parse;
 
 TEST_CASE("options are read as --name value and --name=value", "[gpt]") {
-  const auto parsed = parse({"--data", "a.txt", "--steps=7", "--zero", "0", "--lr=1e-4", "--checkpoint", "c", "--every",
-                             "3", "--seed=18446744073709551615"});
+  const auto parsed = parse(
+      {"--data", "a.txt", "--steps=7", "--zero", "0", "--lr=1e-4", "--checkpoint", "c", "--every", "3", "--seed=18446744073709551615"});
   CHECK(parsed.problems.empty());
   CHECK(parsed.options.data == "a.txt");
   CHECK(parsed.options.steps == 7);
@@ -33,8 +33,8 @@ TEST_CASE("a flag that is there or not takes no value", "[gpt]") {
 }
 
 TEST_CASE("all problems are told at once, each with option, value and remedy", "[gpt]") {
-  const auto parsed = parse({"--data", "a", "--steps", "0", "--bogus", "3", "--heads=x", "extra", "--global-batch",
-                             "10", "--micro-batch", "4", "--lr", "-1", "--every"});
+  const auto parsed = parse({"--data", "a", "--steps", "0", "--bogus", "3", "--heads=x", "extra", "--global-batch", "10", "--micro-batch",
+                             "4", "--lr", "-1", "--every"});
   CHECK(parsed.exit_code == flags::usage);
   REQUIRE(parsed.problems.size() == 7);
   CHECK_THAT(parsed.problems[0], Contains("--steps '0'") && Contains("at least 1"));
@@ -87,8 +87,7 @@ TEST_CASE("numbers are bounded and read whole", "[gpt]") {
     CAPTURE(bad);
     CHECK(parse({"--data", "a", "--layers", bad}).exit_code == flags::usage);
   }
-  for (const char* bad : {"0", "nan", "inf", "-0.1", "1x", "1000"})
-    CHECK(parse({"--data", "a", "--lr", bad}).exit_code == flags::usage);
+  for (const char* bad : {"0", "nan", "inf", "-0.1", "1x", "1000"}) CHECK(parse({"--data", "a", "--lr", bad}).exit_code == flags::usage);
   CHECK(parse({"--data", "a", "--keep", "1"}).exit_code == flags::usage);
   CHECK(parse({}).exit_code == flags::usage);
   CHECK(parse({"--data="}).exit_code == flags::usage);
@@ -98,9 +97,9 @@ TEST_CASE("help names every option with its default, and wins over problems", "[
   const auto parsed = parse({"--help"});
   CHECK(parsed.options.help);
   CHECK(parsed.problems.empty());
-  for (const char* name : {"--data", "--steps", "--global-batch", "--micro-batch", "--layers", "--channels", "--heads",
-                           "--context", "--zero", "--exchange", "--overlap", "--reduce", "--seed", "--lr", "--checkpoint", "--every", "--keep", "--sample", "--plan",
-                           "--recompute", "--audit", "--verify", "--per-node"})
+  for (const char* name : {"--data", "--steps",    "--global-batch", "--micro-batch", "--layers", "--channels", "--heads",      "--context",
+                           "--zero", "--exchange", "--overlap",      "--reduce",      "--seed",   "--lr",       "--checkpoint", "--every",
+                           "--keep", "--sample",   "--plan",         "--recompute",   "--audit",  "--verify",   "--per-node"})
     CHECK_THAT(gpt::help(), Contains(name));
   CHECK_THAT(gpt::help(), Contains("(60)"));
 }

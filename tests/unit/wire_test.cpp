@@ -55,8 +55,22 @@ World a_world() {
 }
 
 WorkerDeath a_death() {
-  return {NodeId{"node-b"}, twelve, 21, 3, "pod-7", 4711, 0, 9, 1'700'000'000'123'456'789, "train.py", "/logs/error.json", "ValueError: \xff",
-          "Traceback", "last words", "oom_kill", true};
+  return {NodeId{"node-b"},
+          twelve,
+          21,
+          3,
+          "pod-7",
+          4711,
+          0,
+          9,
+          1'700'000'000'123'456'789,
+          "train.py",
+          "/logs/error.json",
+          "ValueError: \xff",
+          "Traceback",
+          "last words",
+          "oom_kill",
+          true};
 }
 
 NodeMessage there_and_back(const NodeMessage& message) {
@@ -88,7 +102,10 @@ std::string refusal(Message message) {
 }  // namespace
 
 TEST_CASE("why a connection could not be made is told in the system's words", "[wire]") {
-  CHECK(in_plain_words("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused") == "Connection refused");
+  CHECK(
+      in_plain_words(
+          "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused") ==
+      "Connection refused");
   CHECK(in_plain_words("Failed to connect to remote host: ") == "");
   CHECK(in_plain_words("no answer within 5 s") == "no answer within 5 s");
 }
@@ -114,7 +131,8 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   there_and_back(NodeMessage{NodeAlive{}});
   CHECK(std::holds_alternative<VerdictHeard>(there_and_back(NodeMessage{VerdictHeard{}})));
   CHECK(std::get<Acknowledge>(there_and_back(NodeMessage{Acknowledge{twelve}})).generation == twelve);
-  const auto failed = std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 137, "signal 9 (SIGKILL) \xff\xfe", true, 70ms, a_death()}}));
+  const auto failed = std::get<WorkerFailed>(
+      there_and_back(NodeMessage{WorkerFailed{twelve, 3, 137, "signal 9 (SIGKILL) \xff\xfe", true, 70ms, a_death()}}));
   CHECK(failed.local_rank == 3);
   CHECK(failed.exit_code == 137);
   CHECK(failed.what == "signal 9 (SIGKILL) \xff\xfe");  // what a worker printed need not be UTF-8
@@ -140,12 +158,15 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for you", twelve, true}})).for_this_node);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve, true}})).before_session);
-  CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{.generation = twelve, .what = "exit code 127", .before_session = true}})).before_session);
+  CHECK(std::get<WorkerFailed>(
+            there_and_back(NodeMessage{WorkerFailed{.generation = twelve, .what = "exit code 127", .before_session = true}}))
+            .before_session);
   CHECK(std::get<JobFinished>(there_and_back(NodeMessage{JobFinished{twelve}})).generation == twelve);
   CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
   CHECK(std::get<Leave>(there_and_back(NodeMessage{Leave{"why"}})).why == "why");
   CHECK(std::get<StoreCallerGone>(there_and_back(NodeMessage{StoreCallerGone{5}})).worker == 5);
-  StoreRequest request{.id = 4, .op = StoreOp::all_gather, .generation = twelve, .wait = 3s, .keys = {"k"}, .value = ByteVector(5), .rank = 1, .count = 2};
+  StoreRequest request{
+      .id = 4, .op = StoreOp::all_gather, .generation = twelve, .wait = 3s, .keys = {"k"}, .value = ByteVector(5), .rank = 1, .count = 2};
   const auto call = std::get<StoreCall>(there_and_back(NodeMessage{StoreCall{6, request}}));
   CHECK(call.worker == 6);
   CHECK(call.request.id == 4);
@@ -180,7 +201,8 @@ TEST_CASE("what people read comes in as it may be shown", "[wire]") {
   CHECK(in.what == "a\\x1b[2J\\x0ab");
   CHECK(in.death.error == in.what);
   CHECK(in.death.traceback == "a\\x1b[2J\nb");
-  CHECK(std::get<Leave>(node_message_from_bytes(to_wire_bytes(NodeMessage{Leave{std::string(wire_text_max, '\x1b')}})).value().value()).why.size() <= wire_text_max);
+  CHECK(std::get<Leave>(node_message_from_bytes(to_wire_bytes(NodeMessage{Leave{std::string(wire_text_max, '\x1b')}})).value().value())
+            .why.size() <= wire_text_max);
   World world = a_world();
   world.master_address = nasty;
   CHECK_THAT(refusal(world), Contains("master_address has characters that cannot be shown"));
@@ -322,14 +344,13 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
     CHECK(to_wire_bytes(**understood) == to_wire_bytes(message));
   }
   const Failure why{Code::peer_lost, Remedy::rejoin, "gone", Rank{3}, Rank{0}, twelve, "node-b"};
-  const std::pair<CoordinatorMessage, std::vector<FieldNumber>> to_node[] = {
-      {Refused{why}, {1}},
-      {Waiting{"for you", twelve}, {2}},
-      {a_world(), {1, 3, 7}},
-      {Revoke{twelve, why}, {1, 2}},
-      {Resumed{twelve, true, 2}, {1}},
-      {Verdict{3, "report", {}}, {}},
-      {StoreResult{1, StoreReply{.id = 8}}, {}}};
+  const std::pair<CoordinatorMessage, std::vector<FieldNumber>> to_node[] = {{Refused{why}, {1}},
+                                                                             {Waiting{"for you", twelve}, {2}},
+                                                                             {a_world(), {1, 3, 7}},
+                                                                             {Revoke{twelve, why}, {1, 2}},
+                                                                             {Resumed{twelve, true, 2}, {1}},
+                                                                             {Verdict{3, "report", {}}, {}},
+                                                                             {StoreResult{1, StoreReply{.id = 8}}, {}}};
   for (const auto& [message, within] : to_node) {
     CAPTURE(message.index());
     const auto understood = coordinator_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));
@@ -396,7 +417,8 @@ TEST_CASE("what is known of a dead worker is cut where it matters least", "[wire
 TEST_CASE("bytes that were damaged on the way are a message, nothing, or refused; never more", "[wire][property]") {
   for_all_seeds(2000, [](Rng& rng) {
     ByteVector bytes = rng.chance(0.5) ? to_wire_bytes(NodeMessage{a_join()}) : to_wire_bytes(CoordinatorMessage{a_world()});
-    for (std::uint64_t flips = 1 + rng.below(4); flips > 0; --flips) bytes[rng.below(bytes.size())] ^= std::byte{1} << static_cast<int>(rng.below(8));
+    for (std::uint64_t flips = 1 + rng.below(4); flips > 0; --flips)
+      bytes[rng.below(bytes.size())] ^= std::byte{1} << static_cast<int>(rng.below(8));
     if (rng.chance(0.3)) bytes.resize(rng.below(bytes.size()));
     if (const auto in = node_message_from_bytes(bytes); in.ok() && in.value()) there_and_back(**in);
     if (const auto in = coordinator_message_from_bytes(bytes); in.ok() && in.value()) there_and_back(**in);

@@ -22,7 +22,14 @@ bool begins_again() {
 }
 
 void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::uint64_t at, const std::string& checkpoints) {
-  job.configure({.global_batch = slots, .micro_batch = 1, .samples = 1000, .data_hash = 1, .steps = steps, .placement = elrun::zero(0), .numeric = "ending 1"}, {.directory = checkpoints});
+  job.configure({.global_batch = slots,
+                 .micro_batch = 1,
+                 .samples = 1000,
+                 .data_hash = 1,
+                 .steps = steps,
+                 .placement = elrun::zero(0),
+                 .numeric = "ending 1"},
+                {.directory = checkpoints});
   elrun::Unit unit = job.unit("model");
   const elrun::Tensor<float> tensor = unit.tensor<float>("weights", {weights});
   job.seal();
@@ -44,7 +51,8 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
       }
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
       const auto scope = unit.use_grad();
-      for (std::size_t i = 0; i < weights; ++i) tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(step->number());
+      for (std::size_t i = 0; i < weights; ++i)
+        tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(step->number());
       slot.report(static_cast<float>(slot.index()), 1);
     }
     const elrun::StepResult r = step->apply(elrun::AdamW{}, {.lr = 1e-2f});
@@ -59,5 +67,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
 
 int main(int argc, char** argv) {
   if (argc < 3) return 64;
-  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, std::stoull(argv[1]), argv[2], argc > 3 ? std::stoull(argv[3]) : 0, argc > 4 ? argv[4] : ""); });
+  return elrun::run(argc, argv, [&](elrun::Job& job) {
+    train(job, std::stoull(argv[1]), argv[2], argc > 3 ? std::stoull(argv[3]) : 0, argc > 4 ? argv[4] : "");
+  });
 }

@@ -21,7 +21,14 @@ void wait_for(const std::string& file) {
 }
 
 void train(elrun::Job& job, const std::string& folder) {
-  job.configure({.global_batch = slots, .micro_batch = 1, .samples = 1000, .data_hash = 1, .steps = steps, .placement = elrun::zero(0), .numeric = "holding 1"}, {});
+  job.configure({.global_batch = slots,
+                 .micro_batch = 1,
+                 .samples = 1000,
+                 .data_hash = 1,
+                 .steps = steps,
+                 .placement = elrun::zero(0),
+                 .numeric = "holding 1"},
+                {});
   elrun::Unit unit = job.unit("model");
   const elrun::Tensor<float> tensor = unit.tensor<float>("weights", {weights});
   job.seal();
@@ -43,7 +50,8 @@ void train(elrun::Job& job, const std::string& folder) {
     }
     for (elrun::Slot& slot : step->slots()) {
       const auto scope = unit.use_grad();
-      for (std::size_t i = 0; i < weights; ++i) tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(number);
+      for (std::size_t i = 0; i < weights; ++i)
+        tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(number);
       slot.report(static_cast<float>(slot.index()), 1);
     }
     const elrun::StepResult r = step->apply(elrun::AdamW{}, {.lr = 1e-2f});

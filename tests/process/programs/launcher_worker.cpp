@@ -27,15 +27,13 @@ std::string variable(const char* name) {
   int length = std::vsnprintf(text, sizeof text - 1, format, arguments);
   va_end(arguments);
   text[length++] = '\n';
-  [[maybe_unused]] const ssize_t ignored =
-      ::write(1, text, static_cast<std::size_t>(length));  // at once: lines of workers do not mix
+  [[maybe_unused]] const ssize_t ignored = ::write(1, text, static_cast<std::size_t>(length));  // at once: lines of workers do not mix
 }
 
 void ready() {
-  say("ready rank=%s world=%s pid=%d generation=%s restarts=%s own=%s port=%s", variable("RANK").c_str(),
-      variable("WORLD_SIZE").c_str(), ::getpid(), variable("ELRUN_GENERATION").c_str(),
-      variable("ELRUN_RESTART_COUNT").c_str(), variable("TORCHELASTIC_RESTART_COUNT").c_str(),
-      variable("MASTER_PORT").c_str());
+  say("ready rank=%s world=%s pid=%d generation=%s restarts=%s own=%s port=%s", variable("RANK").c_str(), variable("WORLD_SIZE").c_str(),
+      ::getpid(), variable("ELRUN_GENERATION").c_str(), variable("ELRUN_RESTART_COUNT").c_str(),
+      variable("TORCHELASTIC_RESTART_COUNT").c_str(), variable("MASTER_PORT").c_str());
 }
 
 int wait_for_signal() {

@@ -28,13 +28,16 @@ int main(int argc, char**) {
     buffer.emplace(SharedBuffer::make(Bytes{(1 + world) * count * sizeof(std::uint32_t)}).value());
     group->share(*buffer).value();
   }
-  const std::span<std::uint32_t> memory = lends ? buffer->as<std::uint32_t>() : std::span{own}, data = memory.first(count), all = memory.subspan(count, world * count);
+  const std::span<std::uint32_t> memory = lends ? buffer->as<std::uint32_t>() : std::span{own}, data = memory.first(count),
+                                 all = memory.subspan(count, world * count);
   const auto gone = [&](const Failure& why) {
     std::ranges::fill(memory, 0xffff'ffffu);
     std::printf("%s\n", message(why).c_str());
     return 1;
   };
-  const auto element = [](std::uint32_t of, std::uint32_t call, std::size_t i) { return (of + 1) * (call * 7 + static_cast<std::uint32_t>(i)); };
+  const auto element = [](std::uint32_t of, std::uint32_t call, std::size_t i) {
+    return (of + 1) * (call * 7 + static_cast<std::uint32_t>(i));
+  };
   for (std::uint32_t call = 0;; ++call) {
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = element(rank, call, i);
     const auto gathered = group->all_gather(std::as_bytes(data), std::as_writable_bytes(all));

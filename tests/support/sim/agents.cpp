@@ -157,9 +157,12 @@ void Simulation::on(ProcessId id, const Downlink& e) {
 
 void Simulation::heard(ProcessId id, const CoordinatorMessage& message) {
   const Incarnation& who = agents_.at(id).who;
-  if (const auto* revoke = std::get_if<Revoke>(&message)) see(AgentHeard{id, who, AgentHeard::What::revoke, revoke->generation, 0, revoke->why.what});
-  if (const auto* verdict = std::get_if<Verdict>(&message)) see(AgentHeard{id, who, AgentHeard::What::verdict, {}, verdict->exit_code, verdict->report});
-  if (const auto* refused = std::get_if<Refused>(&message)) see(AgentHeard{id, who, AgentHeard::What::refused, {}, 0, refused->failure.what});
+  if (const auto* revoke = std::get_if<Revoke>(&message))
+    see(AgentHeard{id, who, AgentHeard::What::revoke, revoke->generation, 0, revoke->why.what});
+  if (const auto* verdict = std::get_if<Verdict>(&message))
+    see(AgentHeard{id, who, AgentHeard::What::verdict, {}, verdict->exit_code, verdict->report});
+  if (const auto* refused = std::get_if<Refused>(&message))
+    see(AgentHeard{id, who, AgentHeard::What::refused, {}, 0, refused->failure.what});
 }
 
 // --- events in, actions out ---------------------------------------------------------------------------------------
@@ -184,7 +187,8 @@ void Simulation::work(ProcessId id) {
       agent.inbox.pop_front();
       const Generation before = agent.supervisor.last_generation();
       std::vector<launcher::Action> actions = agent.supervisor.on(event, local(id));
-      if (const auto* said = std::get_if<launcher::CoordinatorSaid>(&event); said != nullptr && agent.supervisor.last_generation() != before) {
+      if (const auto* said = std::get_if<launcher::CoordinatorSaid>(&event);
+          said != nullptr && agent.supervisor.last_generation() != before) {
         agent.member_ever = true;
         see(WorldTaken{id, agent.who, agent.supervisor.places(), told(std::get<World>(said->message))});
       }
@@ -224,7 +228,9 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     whole.run = RunId{"run"};
     whole.version = "1.2.0";
     whole.address = fmt::format("10.0.0.{}", process(id).host);
-    if (!join->resuming && (agent.port == 0 || agent.port_is_for != join->last)) agent.port = static_cast<std::uint16_t>(exact_ ? 20000 + 100 * id.value() + join->last.number : 20000 + ++ports_ % 40000), agent.port_is_for = join->last;
+    if (!join->resuming && (agent.port == 0 || agent.port_is_for != join->last))
+      agent.port = static_cast<std::uint16_t>(exact_ ? 20000 + 100 * id.value() + join->last.number : 20000 + ++ports_ % 40000),
+      agent.port_is_for = join->last;
     whole.master_port = agent.port;
     whole.hint = static_cast<std::int32_t>(agent.slot);
     whole.place = agent.who.node.value();
@@ -271,7 +277,8 @@ void Simulation::perform(ProcessId id, const launcher::SignalGroup& a) {
   if (child == agents_.at(id).children.end() || !process(child->second).alive) return;
   tell("{} sends signal {} to {}", name(id), a.number, name(child->second));
   // Who is not back in time is killed, whatever happened elsewhere; and who is coming is in no generation.
-  if (const Staying& stay = workers_.at(child->second).stay; !stay.away && !stay.coming) see(WorkerSignalled{child->second, id, workers_.at(child->second).generation, a.number});
+  if (const Staying& stay = workers_.at(child->second).stay; !stay.away && !stay.coming)
+    see(WorkerSignalled{child->second, id, workers_.at(child->second).generation, a.number});
   happen_after(random(1ms), child->second, SignalArrives{a.number});
 }
 
@@ -309,7 +316,8 @@ void Simulation::end_agent(ProcessId id) {
 // The host of the rendezvous stays until the others have the verdict.
 void Simulation::end_agent_if_allowed(ProcessId id) {
   const Agent& agent = agents_.at(id);
-  if (agent.finished && process(id).alive && (!agent.hosts || coordinators_.at(*agent.hosts).round.may_end(local(*agent.hosts)))) end_agent(id);
+  if (agent.finished && process(id).alive && (!agent.hosts || coordinators_.at(*agent.hosts).round.may_end(local(*agent.hosts))))
+    end_agent(id);
 }
 
 void Simulation::on(ProcessId id, const FromWorker& e) {
@@ -326,7 +334,8 @@ void Simulation::on(ProcessId id, const ChildEnded& e) {
 
 void Simulation::on(ProcessId id, const SignalArrives& e) {
   if (workers_.contains(id)) {
-    if (e.number == SIGKILL && workers_.at(id).wedged) return happen_after(random(Profile::wedged_at_most), id, WorkerExits{{.exit_code = 0, .signal = SIGKILL}});
+    if (e.number == SIGKILL && workers_.at(id).wedged)
+      return happen_after(random(Profile::wedged_at_most), id, WorkerExits{{.exit_code = 0, .signal = SIGKILL}});
     if (e.number == SIGKILL) return exit_worker(id, {.exit_code = 0, .signal = SIGKILL});
     workers_.at(id).hangs = workers_.at(id).deaf;
     if (!workers_.at(id).deaf) happen_after(random(300ms), id, WorkerExits{{.exit_code = 0, .signal = e.number}});

@@ -90,7 +90,8 @@ void Simulation::feed(ProcessId id, const RoundEvent& event) {
     GenerationBegan began{id, c.lineage, begin->generation, {}, {}, begin->adopted, named_ == id};
     for (const Member& m : begin->members) began.nodes.push_back(m.node);
     for (std::size_t j = i; j < actions.size(); ++j)
-      if (const auto* send = std::get_if<SendTo>(&actions[j]); send != nullptr && (std::holds_alternative<World>(send->message) || std::holds_alternative<Resumed>(send->message)))
+      if (const auto* send = std::get_if<SendTo>(&actions[j]);
+          send != nullptr && (std::holds_alternative<World>(send->message) || std::holds_alternative<Resumed>(send->message)))
         began.members.push_back(agents_.at(streams_.at(send->stream.value()).agent).who);
     ++generations_;
     sizes_[key_of(began.generation)] = static_cast<std::uint32_t>(began.nodes.size());
@@ -102,7 +103,9 @@ void Simulation::feed(ProcessId id, const RoundEvent& event) {
     tell("{} decides: {}", name(id), words(CoordinatorMessage{*c.round.verdict()}));
     VerdictGiven given{id, c.round.verdict()->exit_code, c.round.verdict()->report, {}};
     for (const auto& [number, stream] : streams_)
-      if ((healed_ || profile_.coordinator_stays) && stream.coordinator == id && stream.agent_end && stream.coordinator_end && !stream.cut && c.round.joined(StreamNumber{number})) given.connected.push_back(stream.agent);
+      if ((healed_ || profile_.coordinator_stays) && stream.coordinator == id && stream.agent_end && stream.coordinator_end &&
+          !stream.cut && c.round.joined(StreamNumber{number}))
+        given.connected.push_back(stream.agent);
     see(given);
     if (profile_.coordinator_stays && !exact_) inject(FaultKind::stream_reset);
   }
@@ -126,7 +129,8 @@ void Simulation::work_coordinator(ProcessId id) {
 void Simulation::perform(ProcessId id, const SendTo& a) {
   const StreamId stream = a.stream.value();
   Coordinator& c = coordinators_.at(id);
-  if (c.began && (std::holds_alternative<World>(a.message) || std::holds_alternative<Resumed>(a.message))) see(*std::exchange(c.began, std::nullopt));
+  if (c.began && (std::holds_alternative<World>(a.message) || std::holds_alternative<Resumed>(a.message)))
+    see(*std::exchange(c.began, std::nullopt));
   if (streams_.at(stream).coordinator_end) send_down(stream, Downlink{stream, a.message});
 }
 
@@ -145,7 +149,8 @@ void Simulation::perform(ProcessId id, const BeginGeneration& a) {
   ledger_ = std::max(ledger_, a.generation.number);
   c.serving = a.generation;
   if (id == named_) began_ = now_;
-  deliver_answers(id, a.adopted ? c.store.adopt_generation(a.generation, static_cast<std::uint32_t>(a.members.size())) : c.store.begin_generation(a.generation));
+  deliver_answers(id, a.adopted ? c.store.adopt_generation(a.generation, static_cast<std::uint32_t>(a.members.size()))
+                                : c.store.begin_generation(a.generation));
 }
 
 void Simulation::perform(ProcessId id, const EndGeneration& a) {

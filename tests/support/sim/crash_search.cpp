@@ -43,7 +43,8 @@ Profile profile_of(const SmallWorld& world, bool parcels_die, std::vector<std::u
 }  // namespace
 
 std::string CrashFound::where() const {
-  return fmt::format("with crashes at actions {}{}", fmt::join(profile.job.crashes_at, " and "), profile.job.parcels_die ? ", and what was under way lost" : "");
+  return fmt::format("with crashes at actions {}{}", fmt::join(profile.job.crashes_at, " and "),
+                     profile.job.parcels_die ? ", and what was under way lost" : "");
 }
 
 CrashSearch crash_at_every_action(const SmallWorld& world, std::uint32_t crashes, unsigned threads, Bug bug) {

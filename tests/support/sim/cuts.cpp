@@ -19,7 +19,8 @@ void Simulation::on(const CutBegins& e) {
   const PairCut& cut = profile_.cuts[e.which];
   const HostId a = nodes_[cut.a].host, b = nodes_[cut.b].host;
   const Instant until = std::min(now_ + cut.length, Instant{} + profile_.calm_after);
-  tell("--- the workers of hosts {} and {} are cut from each other{} for {} ms", a, b, cut.one_way ? ", one way," : "", (until - now_) / 1ms);
+  tell("--- the workers of hosts {} and {} are cut from each other{} for {} ms", a, b, cut.one_way ? ", one way," : "",
+       (until - now_) / 1ms);
   cut_[{a, b}] = std::max(cut_[{a, b}], until);
   if (!cut.one_way) cut_[{b, a}] = std::max(cut_[{b, a}], until);
   see(PairIsCut{nodes_[cut.a].name, nodes_[cut.b].name, until});
@@ -36,8 +37,10 @@ Instant Simulation::cut_until(HostId a, HostId b) const {
 Instant Simulation::peer_arrival(ProcessId from, ProcessId to) {
   Instant at = arrival(process(from).host, process(to).host);
   if (cut_.empty()) return at;
-  if (const auto cut = cut_.find({process(from).host, process(to).host}); cut != cut_.end() && cut->second > now_) at = std::max(at, cut->second + random(200ms));
-  if (const auto wire = wires_.find({from, to}); wire != wires_.end() && wire->second.generation == workers_.at(from).generation) at = std::max(at, wire->second.dead_until);
+  if (const auto cut = cut_.find({process(from).host, process(to).host}); cut != cut_.end() && cut->second > now_)
+    at = std::max(at, cut->second + random(200ms));
+  if (const auto wire = wires_.find({from, to}); wire != wires_.end() && wire->second.generation == workers_.at(from).generation)
+    at = std::max(at, wire->second.dead_until);
   return at;
 }
 
@@ -69,7 +72,8 @@ void Simulation::on(const CutLooks&) {
       if (process(from).host != process(to).host && !process(from).paused) look_at_wire(from, to);
   CutsLookedAt looked;
   for (const ProcessId id : alive(Process::Kind::agent)) looked.alive.push_back(agents_.at(id).who.node);
-  looked.over = std::any_of(agents_.begin(), agents_.end(), [](const auto& agent) { return agent.second.job_over || agent.second.finished; });
+  looked.over =
+      std::any_of(agents_.begin(), agents_.end(), [](const auto& agent) { return agent.second.job_over || agent.second.finished; });
   see(looked);
 }
 
@@ -89,7 +93,13 @@ void Simulation::cannot_reach(ProcessId id, ProcessId peer) {
 void Simulation::on(ProcessId id, const SaysUnreachable& e) {
   const Worker& w = workers_.at(id);
   if (w.generation != e.generation || w.stay.acknowledged) return;
-  say(id, GenerationOver{e.generation, {.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = fmt::format("rank {} cannot be reached", e.peer.value()), .peer = e.peer}, {}, true});
+  say(id, GenerationOver{e.generation,
+                         {.code = Code::peer_lost,
+                          .remedy = Remedy::rejoin,
+                          .what = fmt::format("rank {} cannot be reached", e.peer.value()),
+                          .peer = e.peer},
+                         {},
+                         true});
   if (!profile_.stays && rng_.chance(0.5)) happen_after(random(1s), id, WorkerExits{{.exit_code = 1}});
 }
 

@@ -64,7 +64,8 @@ void Explorer::drop_what_nobody_waits_for(Simulation& at) {
     if (const auto* e = std::get_if<StoreTimer>(&queued.what)) return coordinator->second.store_timer != e->epoch;
     if (const auto* e = std::get_if<DownlinkEnds>(&queued.what)) return !at.streams_.at(e->stream).agent_end;
     if (const auto* e = std::get_if<UplinkEnds>(&queued.what)) return !at.streams_.at(e->stream).coordinator_end;
-    if (std::holds_alternative<PeerGone>(queued.what)) return at.profile_.jobs || at.workers_.at(*queued.to).generation != std::get<PeerGone>(queued.what).generation;
+    if (std::holds_alternative<PeerGone>(queued.what))
+      return at.profile_.jobs || at.workers_.at(*queued.to).generation != std::get<PeerGone>(queued.what).generation;
     return false;
   });
 }
@@ -162,7 +163,8 @@ double Explorer::explore(const Simulation& before, bool spent) {
   }
   const std::vector<Move> next = events(at);
   if (next.empty() || at.queue_.begin()->first.first - Instant{} > ends_by) {
-    at.checkers_.report.violate("liveness", fmt::format("nothing will happen any more, and {} has not ended", at.name(at.alive(Process::Kind::agent).front())));
+    at.checkers_.report.violate(
+        "liveness", fmt::format("nothing will happen any more, and {} has not ended", at.name(at.alive(Process::Kind::agent).front())));
     result_.violation = at.violation();
     result_.trace = trace_of_path();
     return 0;
@@ -172,8 +174,11 @@ double Explorer::explore(const Simulation& before, bool spent) {
   bool done = false;
   for (const Move& move : next) {
     paths += go(at, move, spent, done);
-    const std::optional<ProcessId> to = std::find_if(at.queue_.begin(), at.queue_.end(), [&](const auto& e) { return e.first.second == move.which; })->second.to;
-    const bool may_crash = !spent && to && ((search_.fault == OneFault::agent_crash && at.agents_.contains(*to)) || (search_.fault == OneFault::coordinator_crash && at.coordinators_.contains(*to)));
+    const std::optional<ProcessId> to =
+        std::find_if(at.queue_.begin(), at.queue_.end(), [&](const auto& e) { return e.first.second == move.which; })->second.to;
+    const bool may_crash = !spent && to &&
+                           ((search_.fault == OneFault::agent_crash && at.agents_.contains(*to)) ||
+                            (search_.fault == OneFault::coordinator_crash && at.coordinators_.contains(*to)));
     bool in_the_middle = may_crash;
     for (std::uint32_t actions = 0; in_the_middle && !result_.violation; ++actions) {
       done = false;

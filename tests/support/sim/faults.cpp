@@ -81,7 +81,9 @@ void Simulation::inject(FaultKind kind) {
       if (worker) note("paused", worker), pause(*worker, some_time());
       return;
     case FaultKind::coordinator_pause:
-      if (coordinator) note("paused", coordinator), pause(*coordinator, profile_.harmless ? random(profile_.timeouts.heartbeat_limit * 19 / 20) : some_time());
+      if (coordinator)
+        note("paused", coordinator),
+            pause(*coordinator, profile_.harmless ? random(profile_.timeouts.heartbeat_limit * 19 / 20) : some_time());
       return;
     case FaultKind::coordinator_crash:
       if (!coordinator) return;
@@ -106,8 +108,10 @@ void Simulation::inject(FaultKind kind) {
       Stream& stream = streams_.at(id);
       note(kind == FaultKind::stream_reset ? "its stream is reset" : "its stream is half open", stream.agent);
       stream.cut = now_ + random(delay() * 2);
-      const bool silent = kind == FaultKind::stream_half_open, agent_knows = !silent || rng_.chance(0.5), coordinator_knows = !silent || !agent_knows;
-      happen_after(agent_knows ? delay() * 3 : profile_.timeouts.heartbeat_limit + random(profile_.timeouts.heartbeat_limit), stream.agent, DownlinkEnds{id, "reset by peer"});
+      const bool silent = kind == FaultKind::stream_half_open, agent_knows = !silent || rng_.chance(0.5),
+                 coordinator_knows = !silent || !agent_knows;
+      happen_after(agent_knows ? delay() * 3 : profile_.timeouts.heartbeat_limit + random(profile_.timeouts.heartbeat_limit), stream.agent,
+                   DownlinkEnds{id, "reset by peer"});
       happen_after(coordinator_knows ? delay() * 3 : 10s + random(10s), stream.coordinator, UplinkEnds{id});
       return;
     }
@@ -119,7 +123,8 @@ void Simulation::inject(FaultKind kind) {
       if (a == b) return;
       const Duration length = some_time();
       const bool forth = rng_.chance(0.5);
-      note(fmt::format("hosts {} and {} are parted{} for {} ms", a, b, kind == FaultKind::partition ? "" : ", one way,", length / 1ms), agent);
+      note(fmt::format("hosts {} and {} are parted{} for {} ms", a, b, kind == FaultKind::partition ? "" : ", one way,", length / 1ms),
+           agent);
       if (kind == FaultKind::partition || forth) blocked_[{a, b}] = now_ + length;
       if (kind == FaultKind::partition || !forth) blocked_[{b, a}] = now_ + length;
       return lose_touch(a, b, length);
@@ -177,7 +182,8 @@ void Simulation::heal() {
   // Some of the lost never return, where the job can go on without them.
   const bool enough = nodes_alive() >= profile_.round.nodes_min;
   for (Slot slot = 0; slot < nodes_.size(); ++slot)
-    if (!nodes_[slot].left && ((profile_.hosted && slot == 0) || !enough || rng_.chance(0.5))) happen_after(random(2s), {}, AgentArrives{slot});
+    if (!nodes_[slot].left && ((profile_.hosted && slot == 0) || !enough || rng_.chance(0.5)))
+      happen_after(random(2s), {}, AgentArrives{slot});
 }
 
 // Agents of one node, the frozen one that thawed and its replacement, count once.
@@ -207,7 +213,9 @@ void Simulation::watch_liveness() {
   if (!settled_ && settled()) settled_ = now_;
   const Duration since = now_ - *healed_;
   if (!settled_ && since > profile_.forms_within())
-    checkers_.report.violate("liveness", fmt::format("{} s after the last fault no generation runs with all of its members, and there is no verdict", since / 1s));
+    checkers_.report.violate(
+        "liveness",
+        fmt::format("{} s after the last fault no generation runs with all of its members, and there is no verdict", since / 1s));
   watch_the_ready();
   if (since > profile_.ends_within()) {
     std::string who;
@@ -223,9 +231,12 @@ void Simulation::watch_the_ready() {
   for (const ProcessId id : alive(Process::Kind::worker)) {
     const Worker& w = workers_.at(id);
     const Agent& agent = agents_.at(w.agent);
-    if (!w.stay.coming || !w.stay.ready || agent.job_over || agent.asked || !agent.up || agent.supervisor.last_generation() != running) continue;
+    if (!w.stay.coming || !w.stay.ready || agent.job_over || agent.asked || !agent.up || agent.supervisor.last_generation() != running)
+      continue;
     const Duration waited = now_ - std::max({*w.stay.ready, *settled_, began_});
-    if (waited > Profile::ready_at_most) checkers_.report.violate("liveness", fmt::format("{} was ready for its place for {} s while a generation ran without it", name(id), waited / 1s));
+    if (waited > Profile::ready_at_most)
+      checkers_.report.violate("liveness",
+                               fmt::format("{} was ready for its place for {} s while a generation ran without it", name(id), waited / 1s));
   }
 }
 

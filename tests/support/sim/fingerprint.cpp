@@ -6,13 +6,18 @@ namespace elrun::sim {
 
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
-  const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced,
-               former, claimants, generation, floor, members, roster, own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, holders, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began,
-               return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until, refused, same_hints_told, growths, progress_told, cause, verdict, verdict_at, told, linger_told, explain_at,
-               explained, explanation, beat_at, wake, actions] = round;
-  all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members, own_place, recovery, ended, ended_nodes, hold_until,
-      deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step,
-      alike, alike_code, pause_until, refused, growths, cause, verdict, verdict_at, told, linger_told, explain_at, explained, explanation, beat_at, wake);
+  const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced, former,
+               claimants, generation, floor, members, roster, own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done,
+               growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, holders, blamed,
+               unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by, enough_since, lift_told,
+               forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until, refused, same_hints_told, growths,
+               progress_told, cause, verdict, verdict_at, told, linger_told, explain_at, explained, explanation, beat_at, wake, actions] =
+      round;
+  all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members,
+      own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths, apart, exclusions,
+      suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost,
+      revoked, began, return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until,
+      refused, growths, cause, verdict, verdict_at, told, linger_told, explain_at, explained, explanation, beat_at, wake);
 }
 
 void Fingerprint::add(const Exclusions& exclusions) {
@@ -21,8 +26,8 @@ void Fingerprint::add(const Exclusions& exclusions) {
 }
 
 void Fingerprint::add(const StoreCore& store) {
-  const auto& [generation, over, keys, waiters, expiries, parked, rooms, kept, bytes, kept_bytes, kept_made, version,
-               nodes_to_hear, heard, replayed, put_off] = store;
+  const auto& [generation, over, keys, waiters, expiries, parked, rooms, kept, bytes, kept_bytes, kept_made, version, nodes_to_hear, heard,
+               replayed, put_off] = store;
   all(generation, over, keys, waiters, rooms, kept, version, nodes_to_hear, heard, replayed, put_off);
 }
 
@@ -32,11 +37,16 @@ void Fingerprint::add(const StoreMemory& memory) {
 }
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
-  const auto& [options, now, actions, phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, job_known, told_job, coordinator_silent, own_failure,
-               peer_lost, peer_lost_why, unreachable, node_restarts, step, remembered, signals, leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at, acknowledge_by, hang, hang_at_start, hang_unopened, world_at, tell_starting_at, told_starting,
-               end_hung_at, hung_were_asked, stopped_at, waiting_for] = supervisor;  // hangs are not looked for in this world, and only jobs ask for what is remembered
-  all(phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, job_known, told_job, tell_starting_at, told_starting.has_value(), coordinator_silent, own_failure, peer_lost, unreachable, node_restarts, step, signals,
-      leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at, acknowledge_by, stopped_at, waiting_for);
+  const auto& [options, now, actions, phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over,
+               job_known, told_job, coordinator_silent, own_failure, peer_lost, peer_lost_why, unreachable, node_restarts, step, remembered,
+               signals, leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at,
+               excused_at, broken_line_at, acknowledge_by, hang, hang_at_start, hang_unopened, world_at, tell_starting_at, told_starting,
+               end_hung_at, hung_were_asked, stopped_at, waiting_for] =
+      supervisor;  // hangs are not looked for in this world, and only jobs ask for what is remembered
+  all(phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, job_known, told_job,
+      tell_starting_at, told_starting.has_value(), coordinator_silent, own_failure, peer_lost, unreachable, node_restarts, step, signals,
+      leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at,
+      acknowledge_by, stopped_at, waiting_for);
 }
 
 // What happens is a set: in each channel with its place there, all else with its time alone. Timers that were replaced
@@ -46,7 +56,8 @@ void Fingerprint::add(const Simulation& s) {
   std::map<Channel, std::uint64_t> places;
   for (const auto& [at, queued] : s.queue_) {
     const auto& what = queued.what;
-    const bool timer = std::holds_alternative<SupervisorTimer>(what) || std::holds_alternative<RoundTimer>(what) || std::holds_alternative<StoreTimer>(what);
+    const bool timer = std::holds_alternative<SupervisorTimer>(what) || std::holds_alternative<RoundTimer>(what) ||
+                       std::holds_alternative<StoreTimer>(what);
     const std::uint64_t place = queued.channel.kind == Channel::Kind::none ? 0 : ++places[queued.channel];
     due += timer ? of(at.first, queued.to, what.index()) : of(at.first, queued.to, queued.channel, place, what);
   }
@@ -59,8 +70,8 @@ void Fingerprint::add(const Simulation& s) {
     if (s.process(id).alive) all(id, worker);
   for (const auto& [id, a] : s.agents_)
     if (s.process(id).alive)
-      all(id, a.supervisor, a.inbox, a.undone, a.children, a.hosts, a.port, a.port_is_for, a.finished, a.member_ever, a.asked, a.job_over, a.wake,
-          a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact);
+      all(id, a.supervisor, a.inbox, a.undone, a.children, a.hosts, a.port, a.port_is_for, a.finished, a.member_ever, a.asked, a.job_over,
+          a.wake, a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact);
   for (const auto& [id, c] : s.coordinators_)
     if (s.process(id).alive)
       all(id, c.round, c.store, c.serving, c.undone, c.store_wake, c.callers, c.callers_made, c.calls, c.verdict_seen);

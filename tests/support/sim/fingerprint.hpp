@@ -36,7 +36,7 @@ class Fingerprint {
   }
 
   template <class T>
-    requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
   void add(T number) {
     std::uint64_t x = value_ ^ (static_cast<std::uint64_t>(number) + 0x9e3779b97f4a7c15u);  // splitmix64
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -47,11 +47,17 @@ class Fingerprint {
   void add(Duration d) { add(d.count()); }
   void add(Instant t) { add(t.time_since_epoch().count()); }
   template <class Tag, class Rep>
-  void add(const Strong<Tag, Rep>& strong) { add(strong.value()); }
+  void add(const Strong<Tag, Rep>& strong) {
+    add(strong.value());
+  }
   template <class A, class B>
-  void add(const std::pair<A, B>& pair) { add(pair.first), add(pair.second); }
+  void add(const std::pair<A, B>& pair) {
+    add(pair.first), add(pair.second);
+  }
   template <class... T>
-  void add(const std::tuple<T...>& tuple) { std::apply([this](const auto&... part) { (add(part), ...); }, tuple); }
+  void add(const std::tuple<T...>& tuple) {
+    std::apply([this](const auto&... part) { (add(part), ...); }, tuple);
+  }
   template <class T>
   void add(const std::optional<T>& maybe) {
     add(maybe.has_value());
@@ -68,14 +74,15 @@ class Fingerprint {
     if (shared) add(*shared);
   }
   template <class Range>
-    requires requires(const Range& range) { range.begin(), range.end(), range.size(); }
+  requires requires(const Range& range) { range.begin(), range.end(), range.size(); }
   void add(const Range& range) {
     add(range.size());
     for (const auto& each : range) add(each);
   }
   template <class T>
-    requires std::is_aggregate_v<T> && (!requires(const T& range) { range.begin(), range.size(); })
-  void add(const T& plain) { add_fields(plain); }
+  requires std::is_aggregate_v<T> &&(!requires(const T& range) { range.begin(), range.size(); }) void add(const T& plain) {
+    add_fields(plain);
+  }
 
   void add(const Round& round);
   void add(const Exclusions& exclusions);
@@ -86,7 +93,9 @@ class Fingerprint {
 
  private:
   template <class... Values>
-  void all(const Values&... values) { (add(values), ...); }
+  void all(const Values&... values) {
+    (add(values), ...);
+  }
   template <class T>
   void add_fields(const T& s);
 

@@ -13,8 +13,8 @@ Channel between(ProcessId from, ProcessId to) { return {Channel::Kind::peers, st
 
 /// What no loss of a peer, an agent or a coordinator leads to.
 bool is_wrong(const Failure& why) {
-  return why.code == Code::invalid_argument || why.code == Code::mismatch || why.code == Code::protocol || why.code == Code::corrupt || why.code == Code::internal ||
-         why.code == Code::not_found;
+  return why.code == Code::invalid_argument || why.code == Code::mismatch || why.code == Code::protocol || why.code == Code::corrupt ||
+         why.code == Code::internal || why.code == Code::not_found;
 }
 
 }  // namespace
@@ -29,7 +29,8 @@ void Simulation::prepare_jobs() {
   std::get<SameState>(checkers_.all).follows_the_world = profile_.job.plan.reduce == Reduce::fast;
   std::get<DecidedOnce>(checkers_.all).plan = profile_.job.plan;
   std::get<NothingLost>(checkers_.all).plan = profile_.job.plan;
-  for (const JobFault kind : profile_.job.faults) happen(now_ + random(std::min<Duration>(profile_.calm_after, 15s)), {}, JobInjected{kind});
+  for (const JobFault kind : profile_.job.faults)
+    happen(now_ + random(std::min<Duration>(profile_.calm_after, 15s)), {}, JobInjected{kind});
 }
 
 void Simulation::look(ProcessId id) {
@@ -49,8 +50,11 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
       if (w.stay.coming) programs_.at(id)->told_over({.code = Code::generation_over, .what = "it was over before"});
       return look(id);
     }
-    if (!w.stay.acknowledged) return checkers_.report.violate("fenced", fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
-    if (std::exchange(w.stay.coming, false) && w.stay.says_ready && !w.stay.ready) return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
+    if (!w.stay.acknowledged)
+      return checkers_.report.violate("fenced",
+                                      fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
+    if (std::exchange(w.stay.coming, false) && w.stay.says_ready && !w.stay.ready)
+      return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
     const Membership& place = welcome->place.membership;
     w.generation = place.generation;
     w.rank = place.rank.value();
@@ -80,7 +84,9 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
   } else if (const auto* reply = std::get_if<StoreReply>(&e.message)) {
     if (reply->id <= w.counts.forgotten) return;
     const auto call = w.calls.find(reply->id);
-    if (call == w.calls.end()) return checkers_.report.violate("store-is-linear", fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));
+    if (call == w.calls.end())
+      return checkers_.report.violate("store-is-linear",
+                                      fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));
     see(StoreAnswered{id, e.answered_by.value_or(id), w.generation, call->second, *reply});
     w.calls.erase(call);
     programs_.at(id)->answered(*reply);
@@ -125,7 +131,8 @@ void Simulation::send_parcel(ProcessId from, ProcessId to, Parcel parcel) {
 void Simulation::connect_peers(ProcessId id, const Generation& generation, const std::vector<ProcessId>& members) {
   for (std::uint32_t rank = 0; rank < members.size(); ++rank) {
     const ProcessId peer = members[rank];
-    if (peer.value() >= processes_.size() || !programs_.contains(peer)) return differ(fmt::format("{} was told that process {} is rank {}", name(id), peer.value(), rank));
+    if (peer.value() >= processes_.size() || !programs_.contains(peer))
+      return differ(fmt::format("{} was told that process {} is rank {}", name(id), peer.value(), rank));
     if (peer == id || !hosts_[process(peer).host]) continue;
     if (!process(peer).alive || programs_.at(peer)->place().membership.generation != generation)
       happen(peer_arrival(peer, id), id, PeerLost{generation, 0, rank}, between(peer, id));
@@ -135,14 +142,14 @@ void Simulation::connect_peers(ProcessId id, const Generation& generation, const
 void Simulation::hang_up(ProcessId id, const PeerLost& what, const std::vector<ProcessId>& members) {
   if (!hosts_[process(id).host]) return;
   for (const ProcessId peer : members)
-    if (peer != id && process(peer).alive && hosts_[process(peer).host])
-      happen(peer_arrival(id, peer), peer, what, between(id, peer));
+    if (peer != id && process(peer).alive && hosts_[process(peer).host]) happen(peer_arrival(id, peer), peer, what, between(id, peer));
 }
 
 void Simulation::drop_parcels(ProcessId from, std::optional<ProcessId> to) {
   std::erase_if(queue_, [&](const auto& entry) {
     const Queued& queued = entry.second;
-    return queued.channel.kind == Channel::Kind::peers && queued.channel.number >> 32 == from.value() && (!to || queued.to == to) && std::holds_alternative<ParcelArrives>(queued.what);
+    return queued.channel.kind == Channel::Kind::peers && queued.channel.number >> 32 == from.value() && (!to || queued.to == to) &&
+           std::holds_alternative<ParcelArrives>(queued.what);
   });
 }
 
@@ -201,7 +208,8 @@ void Simulation::job_failed(ProcessId id, const Failure& why) {
   tell("{} fails: {}", name(id), why.what);
   if (is_wrong(why)) differ(fmt::format("{} failed: {}", name(id), why.what));
   // With the verdict, agents leave workers the time of their last work, and one that was cut off hears of nothing any more.
-  if (!job_over_ && healed_ && now_ - *healed_ > profile_.forms_within()) differ(fmt::format("{} failed long after the last fault: {}", name(id), why.what));
+  if (!job_over_ && healed_ && now_ - *healed_ > profile_.forms_within())
+    differ(fmt::format("{} failed long after the last fault: {}", name(id), why.what));
 }
 
 void Simulation::program_is_over(ProcessId id, int code) { happen_after(random(100ms), id, WorkerExits{{.exit_code = code}}); }

@@ -53,7 +53,7 @@ struct AgentHeard {
   ProcessId agent;
   Incarnation who;
   What what;
-  Generation generation{};  ///< Of revoke
+  Generation generation{};     ///< Of revoke
   std::int32_t exit_code = 0;  ///< Of verdict
   std::string why;
 };
@@ -174,7 +174,7 @@ struct StepHandedOut {
   ProcessId worker;
   Generation generation;
   std::uint64_t step = 0;
-  std::uint64_t begun = 0;  ///< Host state: the steps that this state has begun.
+  std::uint64_t begun = 0;             ///< Host state: the steps that this state has begun.
   std::vector<std::uint64_t> weights;  ///< By unit, their hash; none where they are sharded.
 };
 struct WeightsRead {

@@ -5,10 +5,10 @@
 namespace elrun::sim {
 
 const char* to_string(FaultKind kind) {
-  static constexpr const char* names[] = {"agent crash", "host crash", "replaced while frozen", "agent pause", "worker pause",
-                                          "coordinator pause", "coordinator crash", "coordinator replaced", "stream reset",
-                                          "stream half open", "partition", "partition one way", "worker crash", "clock jump",
-                                          "crash between actions", "pause between actions", "asked to leave", "new node"};
+  static constexpr const char* names[] = {
+      "agent crash",       "host crash",           "replaced while frozen", "agent pause",           "worker pause",   "coordinator pause",
+      "coordinator crash", "coordinator replaced", "stream reset",          "stream half open",      "partition",      "partition one way",
+      "worker crash",      "clock jump",           "crash between actions", "pause between actions", "asked to leave", "new node"};
   static_assert(std::size(names) == fault_kinds);
   return names[static_cast<std::size_t>(kind)];
 }
@@ -36,7 +36,9 @@ Duration Profile::ends_within() const {
 
 Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   Rng rng{seed ^ 0x9e3779b97f4a7c15u};
-  const auto ms_of = [](Rng& chance, std::uint64_t from, std::uint64_t to) { return Duration{1ms} * static_cast<std::int64_t>(from + chance.below(to - from + 1)); };
+  const auto ms_of = [](Rng& chance, std::uint64_t from, std::uint64_t to) {
+    return Duration{1ms} * static_cast<std::int64_t>(from + chance.below(to - from + 1));
+  };
   const auto ms = [&](std::uint64_t from, std::uint64_t to) { return ms_of(rng, from, to); };
   Profile p;
   p.seed = seed;
@@ -86,15 +88,19 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   if (mood < 0.06) {  // nothing goes wrong
     p.harmless = p.coordinator_stays = p.slow_messages == 0;
     p.bad_node = p.jobs && p.nodes > 1 && p.nodes > p.round.nodes_min && Rng{seed ^ 0x2545f4914f6cdd1du}.chance(0.7);
-    p.stuck_node = p.jobs && !p.bad_node && p.nodes > 1 && p.nodes > p.round.nodes_min && p.round.nodes_max > p.round.nodes_min && Rng{seed ^ 0x9fb21c651e98df25u}.chance(0.7);
+    p.stuck_node = p.jobs && !p.bad_node && p.nodes > 1 && p.nodes > p.round.nodes_min && p.round.nodes_max > p.round.nodes_min &&
+                   Rng{seed ^ 0x9fb21c651e98df25u}.chance(0.7);
     if (p.bad_node || p.stuck_node) p.wedged_workers = 0;  // a node that cannot end its workers leaves the others below the minimum
-    if (p.stuck_node) p.harmless = false, p.timeouts.session = 20s, p.last_arrives = p.arrive_within + p.round.last_call + 2 * p.spawn + 5 * p.step;  // they have trained by then
-    if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;  // the others are a world by then
+    if (p.stuck_node)
+      p.harmless = false, p.timeouts.session = 20s,
+      p.last_arrives = p.arrive_within + p.round.last_call + 2 * p.spawn + 5 * p.step;  // they have trained by then
+    if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;       // the others are a world by then
     return p;
   }
   p.worker_faults = rng.chance(0.3);
   std::array<std::uint32_t, fault_kinds> weight{};
-  for (std::uint32_t& w : weight) w = rng.chance(0.4) ? static_cast<std::uint32_t>(1 + rng.below(4)) : 0;  // a swarm: each seed has other faults
+  for (std::uint32_t& w : weight)
+    w = rng.chance(0.4) ? static_cast<std::uint32_t>(1 + rng.below(4)) : 0;  // a swarm: each seed has other faults
   p.harmless = mood < 0.22;
   if (p.harmless) {
     for (std::size_t i = 0; i < fault_kinds; ++i) weight[i] = does_no_harm(static_cast<FaultKind>(i)) ? 1 : 0;
@@ -128,7 +134,8 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
     p.round.max_restarts = 12;
     for (std::uint64_t lost = 1 + losses.below(6); lost > 0; --lost) p.faults.push_back(FaultKind::worker_crash);
   }
-  p.coordinator_stays = p.harmless && std::all_of(p.faults.begin(), p.faults.end(), [](FaultKind fault) { return fault == FaultKind::stream_reset; });
+  p.coordinator_stays =
+      p.harmless && std::all_of(p.faults.begin(), p.faults.end(), [](FaultKind fault) { return fault == FaultKind::stream_reset; });
   return p;
 }
 
@@ -161,7 +168,8 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   if (rng.chance(0.8)) p.round.max_restarts = 100;
   const std::uint64_t actions = 100 + rng.below(1500);
   for (std::uint64_t i = 1 + rng.below(4); i > 0; --i) p.job.crashes_at.push_back(1 + rng.below(actions));
-  for (std::uint64_t i = rng.below(4); i > 0; --i) p.job.faults.push_back(rng.chance(0.5) ? JobFault::pause_at_action : JobFault::peer_reset);
+  for (std::uint64_t i = rng.below(4); i > 0; --i)
+    p.job.faults.push_back(rng.chance(0.5) ? JobFault::pause_at_action : JobFault::peer_reset);
   return p;
 }
 
@@ -169,7 +177,9 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
 Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job) {
   Profile p = job ? job_profile_of(seed, nodes_max) : profile_of(seed, nodes_max);
   Rng rng{seed ^ 0x8cb92ba72f3d8dd7u};
-  const auto s = [&](std::uint64_t from, std::uint64_t to) { return Duration{1s} * static_cast<std::int64_t>(from + rng.below(to - from + 1)); };
+  const auto s = [&](std::uint64_t from, std::uint64_t to) {
+    return Duration{1s} * static_cast<std::int64_t>(from + rng.below(to - from + 1));
+  };
   p.nodes = std::max<std::uint32_t>(p.nodes, 2 + static_cast<std::uint32_t>(rng.below(4)));
   p.jobs = true;
   p.bad_node = p.stuck_node = p.harmless = p.coordinator_stays = p.only_hosts_end = false;
@@ -192,7 +202,8 @@ Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job) {
   // In a job as long as these, nodes that run stay with a coordinator that thaws, for ever so long, and newcomers wait where its name leads.
   std::erase(p.faults, FaultKind::coordinator_replaced);
   // A node that is kept out takes along what of the state it alone holds, as one that is lost does: here each node has all of it.
-  if (Placement& placement = p.job.plan.placement; job && p.nodes > 1 && placement.optimizer == Spread::sharded) placement = rng.chance(0.5) && p.job.plan.reduce == Reduce::exact ? hybrid(zero(3)) : zero(0);
+  if (Placement& placement = p.job.plan.placement; job && p.nodes > 1 && placement.optimizer == Spread::sharded)
+    placement = rng.chance(0.5) && p.job.plan.reduce == Reduce::exact ? hybrid(zero(3)) : zero(0);
   // Longer than the last cut, and than whoever was kept out stays out.
   if (job) p.job.plan.steps = 40 + rng.below(40), p.step = Duration{1s} * 6 / static_cast<std::int64_t>(p.job.plan.slots());
   else p.step = 1s, p.steps = 300;

@@ -14,24 +14,24 @@
 namespace elrun::sim {
 
 enum class FaultKind : std::uint8_t {
-  agent_crash,         ///< SIGKILL of an agent: its guard ends the workers, its streams end
-  host_crash,          ///< Power off: everything there is gone, and nobody is told
+  agent_crash,            ///< SIGKILL of an agent: its guard ends the workers, its streams end
+  host_crash,             ///< Power off: everything there is gone, and nobody is told
   replaced_while_frozen,  ///< A pod is frozen, another takes its name, the first is thawed
   agent_pause,
   worker_pause,
-  coordinator_pause,   ///< Stopped and continued; nobody takes its place
-  coordinator_crash,   ///< Gone; a fresh one appears under the name later
+  coordinator_pause,     ///< Stopped and continued; nobody takes its place
+  coordinator_crash,     ///< Gone; a fresh one appears under the name later
   coordinator_replaced,  ///< Paused; a fresh one appears under the name; the old one goes on later
-  stream_reset,        ///< In mid-message, told to both ends
-  stream_half_open,    ///< As before, but an end learns of it by its own keep-alive only
-  partition,           ///< Between two hosts, both ways
+  stream_reset,          ///< In mid-message, told to both ends
+  stream_half_open,      ///< As before, but an end learns of it by its own keep-alive only
+  partition,             ///< Between two hosts, both ways
   partition_one_way,
   worker_crash,
   clock_jump,
   crash_between_actions,  ///< An agent or coordinator ends between two actions of one list
   pause_between_actions,
-  asked_to_leave,      ///< SIGTERM
-  new_node,            ///< One more than there were
+  asked_to_leave,  ///< SIGTERM
+  new_node,        ///< One more than there were
   count,
 };
 constexpr std::size_t fault_kinds = static_cast<std::size_t>(FaultKind::count);
@@ -57,49 +57,49 @@ struct JobProfile {
   CheckpointOptions checkpoint;
   std::vector<JobFault> faults;
   std::vector<std::uint64_t> crashes_at;  ///< Actions of all workers together, in their order: whose it is ends there
-  bool parcels_die = false;  ///< With a worker that crashes goes what it has sent and is under way; else that is up to chance
-  bool parcels_live = false; ///< Nothing of that goes
-  double slow_threads = 0;   ///< So often a program's thread waits while its session's thread does not
+  bool parcels_die = false;               ///< With a worker that crashes goes what it has sent and is under way; else that is up to chance
+  bool parcels_live = false;              ///< Nothing of that goes
+  double slow_threads = 0;                ///< So often a program's thread waits while its session's thread does not
 };
 
 struct Profile {
   std::uint64_t seed = 0;
-  std::uint32_t nodes = 3;    ///< Agents at the start
+  std::uint32_t nodes = 3;             ///< Agents at the start
   std::vector<std::uint32_t> workers;  ///< Of each node, in turn
   RoundOptions round;
   Timeouts timeouts;
-  bool jobs = true;           ///< Workers are Jobs (sessions, steps, the store); else programs that run and end
-  bool stays = false;         ///< Processes of Jobs go on from one generation to the next
-  Duration starts_within = 2s;  ///< A program that was started beside a generation, until it is ready for its place
-  double older_workers = 0.2;   ///< This part of those has a libelrun that does not tell
+  bool jobs = true;                               ///< Workers are Jobs (sessions, steps, the store); else programs that run and end
+  bool stays = false;                             ///< Processes of Jobs go on from one generation to the next
+  Duration starts_within = 2s;                    ///< A program that was started beside a generation, until it is ready for its place
+  double older_workers = 0.2;                     ///< This part of those has a libelrun that does not tell
   static constexpr Duration ready_at_most = 15s;  ///< So long may one wait that is ready, where a generation runs undisturbed
-  bool hosted = false;        ///< The first node's agent hosts the coordinator; else it has a process and host of its own
-  bool taken_over = false;    ///< Hosted: when the coordinator's process is gone, another agent hosts; else the first node's successor
-  bool elected = false;       ///< Taken over: a coordinator may step down, and its agent lives on
-  bool ledger = false;        ///< What began is on record (etcd, a fence): a fresh coordinator starts above it
+  bool hosted = false;      ///< The first node's agent hosts the coordinator; else it has a process and host of its own
+  bool taken_over = false;  ///< Hosted: when the coordinator's process is gone, another agent hosts; else the first node's successor
+  bool elected = false;     ///< Taken over: a coordinator may step down, and its agent lives on
+  bool ledger = false;      ///< What began is on record (etcd, a fence): a fresh coordinator starts above it
   Duration delay_min = 100us, delay_spread = 1ms;
-  double slow_messages = 0;   ///< This part of all takes a hundred times as long
-  Duration spawn = 50ms;      ///< From Spawn to the first word of a worker, up to twice
+  double slow_messages = 0;  ///< This part of all takes a hundred times as long
+  Duration spawn = 50ms;     ///< From Spawn to the first word of a worker, up to twice
   std::uint64_t steps = 30;
-  Duration step = 500ms;      ///< Up to one and a half times
-  double deaf_workers = 0;    ///< This part of the workers does not end on SIGTERM
+  Duration step = 500ms;    ///< Up to one and a half times
+  double deaf_workers = 0;  ///< This part of the workers does not end on SIGTERM
   static constexpr Duration wedged_at_most = 240s;
-  double wedged_workers = 0;  ///< This part takes long to end even on SIGKILL, as with a driver that hangs
+  double wedged_workers = 0;   ///< This part takes long to end even on SIGKILL, as with a driver that hangs
   bool worker_faults = false;  ///< Workers die by themselves, too
   bool bad_node = false;       ///< The program cannot start on the last node; the others satisfy the minimum, and nothing else goes wrong
   bool stuck_node = false;     ///< The same, but the program there hangs at its start: no worker of that node ever opens a session
   Duration arrive_within = 2s;
-  Duration last_arrives{};            ///< The last node, if not within that
+  Duration last_arrives{};  ///< The last node, if not within that
   std::vector<FaultKind> faults;
   Duration calm_after = 40s;  ///< No fault begins later, and all that lasts is over by then
   JobProfile job;
   std::vector<PairCut> cuts;
-  bool only_cuts = false;             ///< Nothing else goes wrong.
-  bool exact = false;                 ///< No chance and no delay: the explorer decides what comes first
-  bool harmless = false;              ///< Nothing goes wrong that a complete generation may end of
-  bool coordinator_stays = false;     ///< Nothing happens to it, but a stream breaks just when it gives its verdict
-  bool only_hosts_end = false;        ///< But for the ends of agents that host the coordinator, and others are back at once
-  Duration coordinator_away = 3s;     ///< At most, when it crashes
+  bool only_cuts = false;          ///< Nothing else goes wrong.
+  bool exact = false;              ///< No chance and no delay: the explorer decides what comes first
+  bool harmless = false;           ///< Nothing goes wrong that a complete generation may end of
+  bool coordinator_stays = false;  ///< Nothing happens to it, but a stream breaks just when it gives its verdict
+  bool only_hosts_end = false;     ///< But for the ends of agents that host the coordinator, and others are back at once
+  Duration coordinator_away = 3s;  ///< At most, when it crashes
   /// Once faults have stopped: a generation runs, or a verdict is there, within this.
   [[nodiscard]] Duration forms_within() const;
   /// Once faults have stopped: every agent has ended within this.

@@ -75,7 +75,9 @@ namespace {
 /// A world of one.
 class Alone final : public Session {
  public:
-  explicit Alone(const Clock& clock) : shared_{clock, Generation{1}}, store_{shared_.of(Rank{0})} { place_.membership.generation.number = 1; }
+  explicit Alone(const Clock& clock) : shared_{clock, Generation{1}}, store_{shared_.of(Rank{0})} {
+    place_.membership.generation.number = 1;
+  }
   [[nodiscard]] const Place& place() const override { return place_; }
   [[nodiscard]] Store& store() override { return *store_; }
   void on_generation_over(OnOver) override {}
@@ -93,7 +95,9 @@ class Recorder final : public Trainer {
   Expected expected;
 
  private:
-  void handed_out(std::uint64_t, std::uint64_t, const std::vector<std::uint64_t>& weights) override { expected.parameters.push_back(weights); }
+  void handed_out(std::uint64_t, std::uint64_t, const std::vector<std::uint64_t>& weights) override {
+    expected.parameters.push_back(weights);
+  }
   void ended(const elrun::Outcome& outcome) override { expected.final_hash = outcome.state_hash; }
 };
 
@@ -189,7 +193,8 @@ class Program::SimulatedSession final : public Session {
     program_.action();
     Failure told = why;
     told.code = Code::peer_lost;
-    program_.simulation_.say(program_.id_, GenerationOver{program_.place_.membership.generation, told, {}, why.code == Code::unreachable && why.peer});
+    program_.simulation_.say(program_.id_,
+                             GenerationOver{program_.place_.membership.generation, told, {}, why.code == Code::unreachable && why.peer});
   }
   Result<void> next_generation(Deadline agreed_by) override {
     program_.action();
@@ -227,8 +232,14 @@ class Program::SimulatedSession final : public Session {
 class Program::SimulatedPeers final : public elrun::Peers {
  public:
   SimulatedPeers(Program& program, std::vector<ProcessId> members)
-      : program_{program}, members_{std::move(members)}, generation_{program.place_.membership.generation}, group_{program.groups_}, me_{program.place_.membership.rank.value()},
-        inbox_(members_.size()), lost_(members_.size(), false), unreachable_(members_.size(), false) {
+      : program_{program},
+        members_{std::move(members)},
+        generation_{program.place_.membership.generation},
+        group_{program.groups_},
+        me_{program.place_.membership.rank.value()},
+        inbox_(members_.size()),
+        lost_(members_.size(), false),
+        unreachable_(members_.size(), false) {
     program_.peers_ = this;
     for (Parcel& parcel : std::exchange(program_.early_, {})) receive(std::move(parcel));
     for (const PeerLost& what : std::exchange(program_.lost_early_, {})) lose(what);
@@ -267,18 +278,22 @@ class Program::SimulatedPeers final : public elrun::Peers {
     if (over_) return *over_;
     for (std::uint32_t from = 0; from < size; ++from) {
       if (from == me_ || receives[from].empty()) continue;
-      if (inbox_[from].empty()) return end(in_time ? peer_lost(from) : Failure{Code::deadline_passed, Remedy::rejoin, fmt::format("rank {} sent nothing in time", from)});
+      if (inbox_[from].empty())
+        return end(in_time ? peer_lost(from)
+                           : Failure{Code::deadline_passed, Remedy::rejoin, fmt::format("rank {} sent nothing in time", from)});
       const Parcel parcel = std::move(inbox_[from].front());
       inbox_[from].erase(inbox_[from].begin());
       std::size_t wanted = 0;
       for (const auto& piece : receives[from]) wanted += piece.size();
       if (parcel.exchange != number || parcel.bytes.size() != wanted) {
-        program_.simulation_.differ(fmt::format("{} expects {} bytes of rank {} in exchange {}, and got {} bytes of exchange {}", program_.simulation_.name(program_.id_), wanted,
-                                                from, number, parcel.bytes.size(), parcel.exchange));
+        program_.simulation_.differ(fmt::format("{} expects {} bytes of rank {} in exchange {}, and got {} bytes of exchange {}",
+                                                program_.simulation_.name(program_.id_), wanted, from, number, parcel.bytes.size(),
+                                                parcel.exchange));
         return end({Code::protocol, Remedy::abort_group, "lengths differ"});
       }
       std::size_t at = 0;
-      for (const auto& piece : receives[from]) std::copy_n(parcel.bytes.begin() + static_cast<std::ptrdiff_t>(std::exchange(at, at + piece.size())), piece.size(), piece.begin());
+      for (const auto& piece : receives[from])
+        std::copy_n(parcel.bytes.begin() + static_cast<std::ptrdiff_t>(std::exchange(at, at + piece.size())), piece.size(), piece.begin());
     }
     program_.action();
     return {};
@@ -305,7 +320,11 @@ class Program::SimulatedPeers final : public elrun::Peers {
   [[nodiscard]] Failure peer_lost(std::uint32_t rank) const {
     // Who gave up may have done so because of a peer that this one cannot reach either: that one is named.
     const auto silent = static_cast<std::uint32_t>(std::find(unreachable_.begin(), unreachable_.end(), true) - unreachable_.begin());
-    if (silent < unreachable_.size()) return {.code = Code::unreachable, .remedy = Remedy::rejoin, .what = fmt::format("rank {} cannot be reached", silent), .peer = Rank{silent}};
+    if (silent < unreachable_.size())
+      return {.code = Code::unreachable,
+              .remedy = Remedy::rejoin,
+              .what = fmt::format("rank {} cannot be reached", silent),
+              .peer = Rank{silent}};
     return {Code::peer_lost, Remedy::rejoin, fmt::format("rank {} is gone", rank)};
   }
   Failure end(Failure why) {
@@ -350,7 +369,12 @@ void Program::run() {
   int code = 0;
   last_assertion.clear();
   try {
-    JobAccess::drive({.clock = clock, .files = *simulation_.storage_, .session = session, .log = log, .out = out, .join = [this](Session& s) { return join(s); }},
+    JobAccess::drive({.clock = clock,
+                      .files = *simulation_.storage_,
+                      .session = session,
+                      .log = log,
+                      .out = out,
+                      .join = [this](Session& s) { return join(s); }},
                      [this](Job& job) { train(job, simulation_.profile_.job.plan, simulation_.profile_.job.checkpoint); });
   } catch (const Error& error) {
     if (gone()) return;
@@ -368,7 +392,8 @@ Result<std::unique_ptr<elrun::Peers>> Program::join(Session& session) {
   const Membership& membership = place_.membership;
   ++groups_;
   const std::string mine = fmt::format("{}", id_.value());
-  const auto parts = session.store().all_gather("peers", membership.rank, membership.world, as_bytes(mine), Deadline::after(now(), simulation_.profile_.timeouts.store_wait));
+  const auto parts = session.store().all_gather("peers", membership.rank, membership.world, as_bytes(mine),
+                                                Deadline::after(now(), simulation_.profile_.timeouts.store_wait));
   if (!parts.ok()) return parts.failure();
   std::vector<ProcessId> members;
   for (const auto& part : *parts) {
@@ -448,9 +473,7 @@ void Program::action(bool may_wait) {
   switch (simulation_.action_of(id_, may_wait)) {
     case Simulation::AtAction::goes_on: return;
     case Simulation::AtAction::ends: throw Ended{};
-    case Simulation::AtAction::is_paused:
-      wait([&] { return !simulation_.process(id_).paused; }, Duration::max());
-      return;
+    case Simulation::AtAction::is_paused: wait([&] { return !simulation_.process(id_).paused; }, Duration::max()); return;
     case Simulation::AtAction::is_slow: return sleep(simulation_.random(slow_thread_max));
   }
 }
@@ -463,7 +486,9 @@ void Program::handed_out(std::uint64_t step, std::uint64_t begun, const std::vec
   action();
 }
 
-void Program::read_weights(std::uint64_t step, std::uint32_t unit, std::uint64_t hash) { simulation_.see(WeightsRead{id_, step, unit, hash}); }
+void Program::read_weights(std::uint64_t step, std::uint32_t unit, std::uint64_t hash) {
+  simulation_.see(WeightsRead{id_, step, unit, hash});
+}
 
 void Program::ran_slot(std::uint64_t step, const elrun::Slot& slot) {
   sleep(simulation_.random(simulation_.profile_.step / 2));

@@ -20,7 +20,7 @@
 namespace elrun::sim {
 namespace {
 
-constexpr Duration patience = 1h;  // of simulated time, for any one phase
+constexpr Duration patience = 1h;   // of simulated time, for any one phase
 constexpr Duration backoff = 50ms;  // as rendezvous/client.cpp has it for the first attempt
 
 double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
@@ -44,8 +44,10 @@ std::uint64_t heap_bytes(const T& value) {
 }
 
 constexpr std::array<std::string_view, std::variant_size_v<NodeMessage>> from_nodes_names = {
-    "Join", "NodeAlive", "Acknowledge", "WorkerFailed", "WorkersDone", "JobFinished", "Progress", "Leave", "StoreCall", "StoreCallerGone", "VerdictHeard", "MoreWorkers", "WorkersAreJob", "PeerUnreachable", "WorkersStarting"};
-constexpr std::array<std::string_view, std::variant_size_v<CoordinatorMessage>> to_nodes_names = {"Refused", "Waiting", "World", "Revoke", "Resumed", "Verdict", "StoreResult"};
+    "Join",      "NodeAlive",       "Acknowledge",  "WorkerFailed", "WorkersDone",   "JobFinished",     "Progress",       "Leave",
+    "StoreCall", "StoreCallerGone", "VerdictHeard", "MoreWorkers",  "WorkersAreJob", "PeerUnreachable", "WorkersStarting"};
+constexpr std::array<std::string_view, std::variant_size_v<CoordinatorMessage>> to_nodes_names = {
+    "Refused", "Waiting", "World", "Revoke", "Resumed", "Verdict", "StoreResult"};
 
 template <class Variant, class Message, std::size_t at = 0>
 constexpr std::size_t index_of() {
@@ -108,22 +110,50 @@ class Fleet {
   };
   struct Stream {
     NodeNumber node = 0;
-    std::uint64_t coordinator = 0;  // which one, counted
-    bool open = false, joined = false;  // at the coordinator's end
+    std::uint64_t coordinator = 0;       // which one, counted
+    bool open = false, joined = false;   // at the coordinator's end
     Instant up_newest{}, down_newest{};  // a stream keeps its order
   };
-  struct AgentConnects { NodeNumber node; };
-  struct StreamArrives { std::uint64_t stream; };
-  struct StreamAccepted { std::uint64_t stream; };
-  struct FromNodeOn { std::uint64_t stream; NodeMessage message; };
-  struct ToNodeOn { std::uint64_t stream; CoordinatorMessage message; };
-  struct BreaksAtCoordinator { std::uint64_t stream; };
-  struct BreaksAtNode { std::uint64_t stream; };
-  struct Beat { std::uint64_t stream; };
-  struct WorkerIsGone { NodeNumber node; LocalRank worker; int signal; };
-  struct NodeTimer { NodeNumber node; std::uint64_t epoch; };
-  struct CoordinatorTimer { std::uint64_t epoch; };
-  using Happening = std::variant<AgentConnects, StreamArrives, StreamAccepted, FromNodeOn, ToNodeOn, BreaksAtCoordinator, BreaksAtNode, Beat, WorkerIsGone, NodeTimer, CoordinatorTimer>;
+  struct AgentConnects {
+    NodeNumber node;
+  };
+  struct StreamArrives {
+    std::uint64_t stream;
+  };
+  struct StreamAccepted {
+    std::uint64_t stream;
+  };
+  struct FromNodeOn {
+    std::uint64_t stream;
+    NodeMessage message;
+  };
+  struct ToNodeOn {
+    std::uint64_t stream;
+    CoordinatorMessage message;
+  };
+  struct BreaksAtCoordinator {
+    std::uint64_t stream;
+  };
+  struct BreaksAtNode {
+    std::uint64_t stream;
+  };
+  struct Beat {
+    std::uint64_t stream;
+  };
+  struct WorkerIsGone {
+    NodeNumber node;
+    LocalRank worker;
+    int signal;
+  };
+  struct NodeTimer {
+    NodeNumber node;
+    std::uint64_t epoch;
+  };
+  struct CoordinatorTimer {
+    std::uint64_t epoch;
+  };
+  using Happening = std::variant<AgentConnects, StreamArrives, StreamAccepted, FromNodeOn, ToNodeOn, BreaksAtCoordinator, BreaksAtNode,
+                                 Beat, WorkerIsGone, NodeTimer, CoordinatorTimer>;
 
   // --- phases
   void begin(std::string name) {
@@ -158,7 +188,9 @@ class Fleet {
   Duration delay() { return model_.delay_min + random(model_.delay_spread); }
 
   // --- nodes
-  [[nodiscard]] RoundOptions round_options() const { return {.nodes_min = members_, .nodes_max = members_, .last_call = 30s, .max_restarts = -1}; }
+  [[nodiscard]] RoundOptions round_options() const {
+    return {.nodes_min = members_, .nodes_max = members_, .last_call = 30s, .max_restarts = -1};
+  }
   [[nodiscard]] static NodeId name_of(NodeNumber node) { return NodeId{fmt::format("node-{}.scale.example.internal", node)}; }
   [[nodiscard]] launcher::SupervisorOptions options_of(NodeNumber node) const {
     launcher::SupervisorOptions options;
@@ -207,7 +239,9 @@ class Fleet {
     send_up(node, NodeAlive{});
     happen(now_ + timeouts_.heartbeat, Beat{e.stream});
   }
-  [[nodiscard]] bool speaks(NodeNumber node, std::uint64_t stream) const { return agents_[node].alive && agents_[node].up && agents_[node].stream == stream; }
+  [[nodiscard]] bool speaks(NodeNumber node, std::uint64_t stream) const {
+    return agents_[node].alive && agents_[node].up && agents_[node].stream == stream;
+  }
   void on(ToNodeOn& e) {
     const NodeNumber node = streams_[e.stream].node;
     if (!speaks(node, e.stream)) return;
@@ -403,28 +437,33 @@ std::string describe(const ScaleOutcome& outcome) {
   std::string text = fmt::format(
       "{} nodes of one worker, and a spare. The model: one processor; a stream costs {} us, a message {} us, a sign of life {} us; the network\n"
       "{} to {} us; {} connect at one time; signs of life every {:.3g} s, {:.0f} % of the processor\n",
-      count(outcome.nodes), m.stream / 1us, m.message / 1us, m.sign_of_life / 1us, m.delay_min / 1us, (m.delay_min + m.delay_spread) / 1us, m.connecting_max,
-      seconds(timeouts.heartbeat), 100 * outcome.nodes / seconds(timeouts.heartbeat) * seconds(m.sign_of_life));
+      count(outcome.nodes), m.stream / 1us, m.message / 1us, m.sign_of_life / 1us, m.delay_min / 1us, (m.delay_min + m.delay_spread) / 1us,
+      m.connecting_max, seconds(timeouts.heartbeat), 100 * outcome.nodes / seconds(timeouts.heartbeat) * seconds(m.sign_of_life));
   for (const ScalePhase& phase : outcome.phases) {
     const auto traffic = [&](const char* direction, const auto& kinds, const auto& names) {
       Traffic all;
       for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
         const Traffic& t = kinds[kind];
         if (t.messages == 0) continue;
-        text += fmt::format("  {} {:<12} {:>11} messages, {:>5.2f} per node, {:>13} bytes, {:>6.1f} each, {} at most\n", direction, names[kind], count(t.messages),
-                            static_cast<double>(t.messages) / outcome.nodes, count(t.bytes), static_cast<double>(t.bytes) / static_cast<double>(t.messages), t.bytes_max);
+        text += fmt::format("  {} {:<12} {:>11} messages, {:>5.2f} per node, {:>13} bytes, {:>6.1f} each, {} at most\n", direction,
+                            names[kind], count(t.messages), static_cast<double>(t.messages) / outcome.nodes, count(t.bytes),
+                            static_cast<double>(t.bytes) / static_cast<double>(t.messages), t.bytes_max);
         all.messages += t.messages, all.bytes += t.bytes;
       }
-      text += fmt::format("  {} all          {:>11} messages, {:>5.2f} per node, {:>13} bytes, {:>6.1f} per node\n", direction, count(all.messages),
-                          static_cast<double>(all.messages) / outcome.nodes, count(all.bytes), static_cast<double>(all.bytes) / outcome.nodes);
+      text += fmt::format("  {} all          {:>11} messages, {:>5.2f} per node, {:>13} bytes, {:>6.1f} per node\n", direction,
+                          count(all.messages), static_cast<double>(all.messages) / outcome.nodes, count(all.bytes),
+                          static_cast<double>(all.bytes) / outcome.nodes);
     };
     text += fmt::format("\n{}{}\n", phase.name, phase.reached ? "" : ": NOT every node went on as it should" + phase.ended);
     traffic("from nodes", phase.from_nodes, from_nodes_names);
     traffic("to nodes  ", phase.to_nodes, to_nodes_names);
-    text += fmt::format("  simulated time {:.2f} s; coordinator, by the model {:.2f} s; Round, measured {:.3f} s of processor time in {} steps ({:.2f} us per node, the longest step {:.1f} ms)\n",
-                        seconds(phase.simulated), seconds(phase.modelled), phase.round_seconds, count(phase.steps), phase.round_seconds * 1e6 / outcome.nodes, phase.longest_step_seconds * 1e3);
-    text += fmt::format("  Round keeps {:.0f} bytes per node; its longest answer, {} actions, takes {:.0f} bytes per node\n", static_cast<double>(phase.round_bytes) / outcome.nodes,
-                        count(phase.actions_max), static_cast<double>(phase.actions_bytes) / outcome.nodes);
+    text += fmt::format(
+        "  simulated time {:.2f} s; coordinator, by the model {:.2f} s; Round, measured {:.3f} s of processor time in {} steps ({:.2f} us per node, the longest step {:.1f} ms)\n",
+        seconds(phase.simulated), seconds(phase.modelled), phase.round_seconds, count(phase.steps),
+        phase.round_seconds * 1e6 / outcome.nodes, phase.longest_step_seconds * 1e3);
+    text += fmt::format("  Round keeps {:.0f} bytes per node; its longest answer, {} actions, takes {:.0f} bytes per node\n",
+                        static_cast<double>(phase.round_bytes) / outcome.nodes, count(phase.actions_max),
+                        static_cast<double>(phase.actions_bytes) / outcome.nodes);
   }
   return text;
 }
@@ -432,14 +471,16 @@ std::string describe(const ScaleOutcome& outcome) {
 std::vector<std::string> broken_bounds(const ScaleOutcome& outcome, const ScaleOutcome& tenth) {
   std::vector<std::string> broken;
   const auto at_most = [&](const ScalePhase& phase, std::string_view what, std::uint64_t value, std::uint64_t most) {
-    if (value > most) broken.push_back(fmt::format("{} nodes, {}: {} {}, at most {}", count(outcome.nodes), phase.name, count(value), what, count(most)));
+    if (value > most)
+      broken.push_back(fmt::format("{} nodes, {}: {} {}, at most {}", count(outcome.nodes), phase.name, count(value), what, count(most)));
   };
   // Numbers and names that are a digit longer; no list of others.
   constexpr std::uint64_t a_few_digits = 16;
   const std::uint64_t each = outcome.nodes;
   for (std::size_t i = 0; i < outcome.phases.size(); ++i) {
     const ScalePhase& phase = outcome.phases[i];
-    if (!phase.reached) broken.push_back(fmt::format("{} nodes, {}: not every node went on as it should{}", count(each), phase.name, phase.ended));
+    if (!phase.reached)
+      broken.push_back(fmt::format("{} nodes, {}: not every node went on as it should{}", count(each), phase.name, phase.ended));
     at_most(phase, "Joins", phase.of<Join>().messages, i == 2 ? 0 : each);
     at_most(phase, "Worlds", phase.of<World>().messages, i < 2 ? each : 0);
     at_most(phase, "Revokes", phase.of<Revoke>().messages, i == 1 ? each : 0);
@@ -447,7 +488,8 @@ std::vector<std::string> broken_bounds(const ScaleOutcome& outcome, const ScaleO
     at_most(phase, "Waitings", phase.of<Waiting>().messages, i == 2 ? 0 : 2 * each);
     const auto same = [&](const auto& kinds, const auto& smaller, const auto& names) {
       for (std::size_t kind = 0; kind < kinds.size(); ++kind)
-        if (smaller[kind].messages > 0) at_most(phase, fmt::format("bytes of a {}", names[kind]), kinds[kind].bytes_max, smaller[kind].bytes_max + a_few_digits);
+        if (smaller[kind].messages > 0)
+          at_most(phase, fmt::format("bytes of a {}", names[kind]), kinds[kind].bytes_max, smaller[kind].bytes_max + a_few_digits);
     };
     if (i >= tenth.phases.size()) continue;
     same(phase.from_nodes, tenth.phases[i].from_nodes, from_nodes_names);

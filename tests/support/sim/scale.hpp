@@ -21,12 +21,12 @@ namespace elrun::sim {
 /// What real streams cost the coordinator's process, all of its threads together: `scale_bench` at 10,000 agents (the time
 /// to a world, one replaced), and the same load with nothing but signs of life.
 struct ScaleModel {
-  Duration stream = 270us;       ///< Accepted, its HTTP/2 settings exchanged
-  Duration message = 37us;       ///< Read or written
-  Duration sign_of_life = 30us;  ///< Read, some thousands a second
+  Duration stream = 270us;                         ///< Accepted, its HTTP/2 settings exchanged
+  Duration message = 37us;                         ///< Read or written
+  Duration sign_of_life = 30us;                    ///< Read, some thousands a second
   Duration delay_min = 100us, delay_spread = 1ms;  ///< Of the network, one way
   Duration stop_min = 5ms, stop_spread = 20ms;     ///< Of a worker that was asked to end
-  std::uint32_t connecting_max = 512;  ///< At one time: a system's queue of connections is bounded, who finds it full waits.
+  std::uint32_t connecting_max = 512;              ///< At one time: a system's queue of connections is bounded, who finds it full waits.
 };
 
 /// Signs of life take a bounded part of the coordinator's time: every second up to here, in proportion more seldom beyond.
@@ -40,16 +40,16 @@ struct Traffic {
 
 struct ScalePhase {
   std::string name;
-  std::array<Traffic, std::variant_size_v<NodeMessage>> from_nodes{};       ///< By kind of message, as the variant has them
+  std::array<Traffic, std::variant_size_v<NodeMessage>> from_nodes{};  ///< By kind of message, as the variant has them
   std::array<Traffic, std::variant_size_v<CoordinatorMessage>> to_nodes{};
-  Duration simulated{};     ///< Until the last node had what it waited for
-  Duration modelled{};      ///< Processor time of the coordinator, by the model
+  Duration simulated{};                                ///< Until the last node had what it waited for
+  Duration modelled{};                                 ///< Processor time of the coordinator, by the model
   double round_seconds = 0, longest_step_seconds = 0;  ///< Processor time in Round, measured
   std::uint64_t steps = 0;
   std::uint64_t actions_max = 0, actions_bytes = 0;  ///< Of the longest answer of one step
-  std::uint64_t round_bytes = 0;  ///< What Round keeps, at the end
-  bool reached = false;           ///< Each node had it
-  std::string ended;              ///< A node that ended, and why: none should
+  std::uint64_t round_bytes = 0;                     ///< What Round keeps, at the end
+  bool reached = false;                              ///< Each node had it
+  std::string ended;                                 ///< A node that ended, and why: none should
   template <class Message>
   [[nodiscard]] const Traffic& of() const;
 };

@@ -38,49 +38,120 @@ using Slot = std::uint32_t;      ///< A node of the job, whoever runs it at the 
 
 // --- what happens -------------------------------------------------------------------------------------------------
 
-struct StreamArrives { StreamId stream; };
-struct StreamAccepted { StreamId stream; };
-struct Uplink { StreamId stream; NodeMessage message; };
-struct Downlink { StreamId stream; CoordinatorMessage message; };
-struct UplinkEnds { StreamId stream; };
-struct DownlinkEnds { StreamId stream; std::string why; };
-struct ConnectLimit { StreamId stream; };
-struct ConnectAgain { std::uint64_t epoch; };
-struct HeartbeatDue { StreamId stream; };
-struct SupervisorTimer { std::uint64_t epoch; };
-struct RoundTimer { std::uint64_t epoch; };
-struct StoreTimer { std::uint64_t epoch; };
+struct StreamArrives {
+  StreamId stream;
+};
+struct StreamAccepted {
+  StreamId stream;
+};
+struct Uplink {
+  StreamId stream;
+  NodeMessage message;
+};
+struct Downlink {
+  StreamId stream;
+  CoordinatorMessage message;
+};
+struct UplinkEnds {
+  StreamId stream;
+};
+struct DownlinkEnds {
+  StreamId stream;
+  std::string why;
+};
+struct ConnectLimit {
+  StreamId stream;
+};
+struct ConnectAgain {
+  std::uint64_t epoch;
+};
+struct HeartbeatDue {
+  StreamId stream;
+};
+struct SupervisorTimer {
+  std::uint64_t epoch;
+};
+struct RoundTimer {
+  std::uint64_t epoch;
+};
+struct StoreTimer {
+  std::uint64_t epoch;
+};
 struct LingerOver {};
 struct WorkerBegins {};
-struct FromWorker { ProcessId worker; Message message; };
-struct SocketClosed { ProcessId worker; };
-struct ChildEnded { ProcessId worker; launcher::Ending ending; };
-struct ToWorker { Message message; std::optional<ProcessId> answered_by; };
-struct SignalArrives { int number; };
-struct WorkerExits { launcher::Ending ending; };
-struct StepComputed { Generation generation; std::uint64_t step; };
-struct StepTooLong { Generation generation; std::uint64_t step; };
-struct ComesBack { Generation generation; };  ///< A program, from its own code to its next generation
-struct IsReady {};                            ///< A program that was started beside a generation, for its place in the next one
-struct Vote { Generation generation; std::uint32_t rank; std::uint64_t step; };
-struct PeerGone { Generation generation; };
-struct Injected { FaultKind kind; };
-struct Thaws { ProcessId process; };
-struct AgentArrives { Slot slot; };
+struct FromWorker {
+  ProcessId worker;
+  Message message;
+};
+struct SocketClosed {
+  ProcessId worker;
+};
+struct ChildEnded {
+  ProcessId worker;
+  launcher::Ending ending;
+};
+struct ToWorker {
+  Message message;
+  std::optional<ProcessId> answered_by;
+};
+struct SignalArrives {
+  int number;
+};
+struct WorkerExits {
+  launcher::Ending ending;
+};
+struct StepComputed {
+  Generation generation;
+  std::uint64_t step;
+};
+struct StepTooLong {
+  Generation generation;
+  std::uint64_t step;
+};
+struct ComesBack {
+  Generation generation;
+};                  ///< A program, from its own code to its next generation
+struct IsReady {};  ///< A program that was started beside a generation, for its place in the next one
+struct Vote {
+  Generation generation;
+  std::uint32_t rank;
+  std::uint64_t step;
+};
+struct PeerGone {
+  Generation generation;
+};
+struct Injected {
+  FaultKind kind;
+};
+struct Thaws {
+  ProcessId process;
+};
+struct AgentArrives {
+  Slot slot;
+};
 struct TakesOver {};
 struct FreshCoordinator {};
 struct Heal {};
-struct ParcelArrives { Parcel parcel; };
+struct ParcelArrives {
+  Parcel parcel;
+};
 struct LooksAgain {};  ///< A program at what it waits for
-struct JobInjected { JobFault kind; };
-struct CutBegins { std::size_t which; };
-struct SaysUnreachable { Generation generation; Rank peer; };
-struct CutLooks {};    ///< Workers at their connections, where nodes are or were cut from each other
+struct JobInjected {
+  JobFault kind;
+};
+struct CutBegins {
+  std::size_t which;
+};
+struct SaysUnreachable {
+  Generation generation;
+  Rank peer;
+};
+struct CutLooks {};  ///< Workers at their connections, where nodes are or were cut from each other
 using Happening =
     std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
                  SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
-                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal,
-                 ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins, CutLooks, SaysUnreachable>;
+                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected, Thaws, AgentArrives,
+                 TakesOver, FreshCoordinator, Heal, ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins, CutLooks, SaysUnreachable>;
 
 /// Events of one channel keep their order.
 struct Channel {
@@ -96,17 +167,17 @@ struct Process {
   HostId host = 0;
   bool alive = false;
   bool paused = false;
-  Duration clock_offset{};             ///< Its monotonic clock against the world's
+  Duration clock_offset{};                    ///< Its monotonic clock against the world's
   std::optional<std::uint32_t> actions_left;  ///< Until something happens to it between two actions
-  bool crashes_then = false;           ///< That something: it crashes, or it is paused
-  std::vector<Happening> kept;         ///< While paused
+  bool crashes_then = false;                  ///< That something: it crashes, or it is paused
+  std::vector<Happening> kept;                ///< While paused
 };
 
 struct Stream {
   ProcessId agent, coordinator;
   bool in_process = false;
   bool agent_end = true, coordinator_end = false;  ///< Open
-  std::optional<Instant> cut;  ///< What arrives later is lost, both ways.
+  std::optional<Instant> cut;                      ///< What arrives later is lost, both ways.
 };
 
 struct Agent {
@@ -157,11 +228,11 @@ struct Coordinator {
 
 /// Of a worker that stays, in its generation.
 struct Staying {
-  bool welcomed = false;      ///< Its place was told
-  bool acknowledged = false;  ///< It said that it knows of the end, and does nothing for it any more
-  bool away = false;          ///< Its program is still in its own code
-  bool coming = false;        ///< It was started beside a generation that is over, and has no place in another one yet
-  bool says_ready = true;     ///< Of one that is coming: its libelrun tells when its program waits for a place
+  bool welcomed = false;           ///< Its place was told
+  bool acknowledged = false;       ///< It said that it knows of the end, and does nothing for it any more
+  bool away = false;               ///< Its program is still in its own code
+  bool coming = false;             ///< It was started beside a generation that is over, and has no place in another one yet
+  bool says_ready = true;          ///< Of one that is coming: its libelrun tells when its program waits for a place
   std::optional<Instant> ready{};  ///< Since when it does
 };
 
@@ -220,7 +291,9 @@ class Simulation {
 
   // world.cpp: time, processes, network
   void happen(Instant at, std::optional<ProcessId> to, Happening what, Channel channel = {});
-  void happen_after(Duration wait, std::optional<ProcessId> to, Happening what, Channel channel = {}) { happen(now_ + wait, to, std::move(what), channel); }
+  void happen_after(Duration wait, std::optional<ProcessId> to, Happening what, Channel channel = {}) {
+    happen(now_ + wait, to, std::move(what), channel);
+  }
   void next();
   void deliver(std::optional<ProcessId> to, Happening what);
   ProcessId start_process(Process::Kind kind, HostId host);
@@ -234,7 +307,10 @@ class Simulation {
   void jump(ProcessId id, Duration by);
   [[nodiscard]] bool interrupted(ProcessId id);
   Duration delay();
-  Duration random(Duration up_to) { return up_to <= Duration{0} || exact_ ? Duration{0} : Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>(up_to.count())))}; }
+  Duration random(Duration up_to) {
+    return up_to <= Duration{0} || exact_ ? Duration{0}
+                                          : Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>(up_to.count())))};
+  }
   Instant arrival(HostId from, HostId to);
   void send_up(StreamId stream, Happening what);
   void send_down(StreamId stream, Happening what);
@@ -407,19 +483,19 @@ class Simulation {
   std::map<ProcessId, Worker> workers_;
   std::map<StreamId, Stream> streams_;
   std::vector<Node> nodes_;
-  std::vector<bool> hosts_;  // up
+  std::vector<bool> hosts_;                               // up
   std::map<std::pair<HostId, HostId>, Instant> blocked_;  // until
-  std::optional<ProcessId> named_;  // the coordinator that the endpoint's name leads to
+  std::optional<ProcessId> named_;                        // the coordinator that the endpoint's name leads to
   HostId coordinator_host_ = 0;
-  std::uint64_t ledger_ = 0;        // the newest generation on record
-  std::uint64_t decided_ = 0;       // what a checkpoint holds
-  std::optional<std::int32_t> job_over_;  // the verdict of a coordinator that had the name
+  std::uint64_t ledger_ = 0;                      // the newest generation on record
+  std::uint64_t decided_ = 0;                     // what a checkpoint holds
+  std::optional<std::int32_t> job_over_;          // the verdict of a coordinator that had the name
   std::map<GenerationKey, std::uint32_t> sizes_;  // nodes of each generation
   std::optional<Instant> healed_, settled_;
   Instant began_{};  // the newest generation
   Instant look_again_{};
   Checkers checkers_;
-  std::uint64_t seen_ = 0;  // all that the checkers were told, in whatever order: with it goes what they know
+  std::uint64_t seen_ = 0;                   // all that the checkers were told, in whatever order: with it goes what they know
   std::map<HostId, std::uint32_t> started_;  // processes, by host, where the order must not matter
   std::deque<std::string> trace_;
   // Of pairs that are cut from each other.

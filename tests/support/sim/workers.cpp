@@ -48,8 +48,11 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
   Worker& w = workers_.at(id);
   if (const auto* welcome = std::get_if<Welcome>(&e.message)) {
     if (!std::exchange(w.stay.welcomed, true)) return w.stay.coming ? void() : gather_peers(id);
-    if (!w.stay.acknowledged) return checkers_.report.violate("fenced", fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
-    if (std::exchange(w.stay.coming, false) && w.stay.says_ready && !w.stay.ready) return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
+    if (!w.stay.acknowledged)
+      return checkers_.report.violate("fenced",
+                                      fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
+    if (std::exchange(w.stay.coming, false) && w.stay.says_ready && !w.stay.ready)
+      return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
     const Membership& place = welcome->place.membership;
     w.generation = place.generation;
     w.rank = place.rank.value();
@@ -77,7 +80,9 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
   } else if (const auto* reply = std::get_if<StoreReply>(&e.message)) {
     if (reply->id <= w.counts.forgotten) return;
     const auto call = w.calls.find(reply->id);
-    if (call == w.calls.end()) return checkers_.report.violate("store-is-linear", fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));
+    if (call == w.calls.end())
+      return checkers_.report.violate("store-is-linear",
+                                      fmt::format("{} got an answer to a call that it had an answer to, or never made", name(id)));
     const StoreRequest request = std::move(call->second);
     w.calls.erase(call);
     see(StoreAnswered{id, e.answered_by.value_or(id), w.generation, request, *reply});
@@ -142,8 +147,10 @@ void Simulation::store_answered(ProcessId id, const StoreRequest& request, const
       w.step = std::max(w.step, step);
     }
     for (std::size_t rank = 0; rank < w.peers.size(); ++rank)
-      if (w.peers[rank].value() >= processes_.size() || !workers_.contains(w.peers[rank]) || !is_or_was(workers_.at(w.peers[rank]), w.generation, rank))
-        return checkers_.report.violate("one-membership", fmt::format("{} was told that worker#{} is rank {} of generation {}", name(id), w.peers[rank].value(), rank, to_string(w.generation)));
+      if (w.peers[rank].value() >= processes_.size() || !workers_.contains(w.peers[rank]) ||
+          !is_or_was(workers_.at(w.peers[rank]), w.generation, rank))
+        return checkers_.report.violate("one-membership", fmt::format("{} was told that worker#{} is rank {} of generation {}", name(id),
+                                                                      w.peers[rank].value(), rank, to_string(w.generation)));
   }
   begin_step(id);
 }
@@ -257,7 +264,8 @@ void Simulation::exit_worker(ProcessId id, launcher::Ending ending) {
   happen_after(random(2ms), w.agent, ChildEnded{id, ending});
   if (ending.ok()) return;
   for (const auto& [other, worker] : workers_)
-    if (worker.generation == w.generation && process(other).alive && hosts_[process(other).host]) happen(peer_arrival(id, other), other, PeerGone{w.generation});
+    if (worker.generation == w.generation && process(other).alive && hosts_[process(other).host])
+      happen(peer_arrival(id, other), other, PeerGone{w.generation});
 }
 
 void Simulation::worker_is_gone(ProcessId id) {

@@ -14,8 +14,9 @@ constexpr std::size_t trace_lines_max = 200'000;
 constexpr std::uint64_t events_max = 2'000'000;  // far beyond any run that gets somewhere
 
 bool is_timer(const Happening& what) {
-  return std::holds_alternative<SupervisorTimer>(what) || std::holds_alternative<RoundTimer>(what) || std::holds_alternative<StoreTimer>(what) ||
-         std::holds_alternative<HeartbeatDue>(what) || std::holds_alternative<ConnectLimit>(what) || std::holds_alternative<ConnectAgain>(what);
+  return std::holds_alternative<SupervisorTimer>(what) || std::holds_alternative<RoundTimer>(what) ||
+         std::holds_alternative<StoreTimer>(what) || std::holds_alternative<HeartbeatDue>(what) ||
+         std::holds_alternative<ConnectLimit>(what) || std::holds_alternative<ConnectAgain>(what);
 }
 
 }  // namespace
@@ -25,7 +26,8 @@ void assertion_failed(const char* expression, const char* file, int line) {
   throw AssertionFailed{last_assertion};
 }
 
-Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profile)}, traced_{traced}, exact_{profile_.exact}, rng_{profile_.seed} {
+Simulation::Simulation(Profile profile, bool traced)
+    : profile_{std::move(profile)}, traced_{traced}, exact_{profile_.exact}, rng_{profile_.seed} {
   std::get<FaultsStayLocal>(checkers_.all).harmless = profile_.harmless;
   std::get<BadNodeHarmsItself>(checkers_.all).only_that = profile_.bad_node || profile_.stuck_node;
   std::get<SurvivorsStayTogether>(checkers_.all).others_are_back_at_once = profile_.only_hosts_end;
@@ -45,7 +47,8 @@ Simulation::Simulation(Profile profile, bool traced) : profile_{std::move(profil
   if (!profile_.hosted) happen(now_ + random(profile_.arrive_within / 2), {}, FreshCoordinator{});
   // Who comes first to a fresh coordinator and was never told of any generation cannot say that one runs; a ledger can.
   const Duration all_know = profile_.harmless && !profile_.ledger ? profile_.arrive_within + 2s : Duration{0};
-  for (const FaultKind kind : profile_.faults) happen(now_ + std::min(all_know + random(profile_.calm_after), profile_.calm_after), {}, Injected{kind});
+  for (const FaultKind kind : profile_.faults)
+    happen(now_ + std::min(all_know + random(profile_.calm_after), profile_.calm_after), {}, Injected{kind});
   if (!exact_) happen(now_ + profile_.calm_after, {}, Heal{});
   if (profile_.job.real) prepare_jobs();
   for (std::size_t i = 0; i < profile_.cuts.size(); ++i) happen(now_ + profile_.cuts[i].at, {}, CutBegins{i});
@@ -60,7 +63,8 @@ void Simulation::run() {
       if (events_ > events_max) checkers_.report.violate("liveness", fmt::format("{} events, and no end", events_));
     }
     if (!violation() && !alive(Process::Kind::agent).empty())
-      checkers_.report.violate("liveness", fmt::format("nothing will ever happen again, and {} has not ended", name(alive(Process::Kind::agent).front())));
+      checkers_.report.violate(
+          "liveness", fmt::format("nothing will ever happen again, and {} has not ended", name(alive(Process::Kind::agent).front())));
   } catch (const std::exception& error) {
     checkers_.report.violate("cores-hold", fmt::format("a core gave up: {}", error.what()));
   }
@@ -223,7 +227,8 @@ Duration Simulation::delay() {
 // When what is sent now gets there: the system sends it again until it does.
 Instant Simulation::arrival(HostId from, HostId to) {
   Instant at = now_ + (from == to ? random(100us) : delay());
-  if (const auto blocked = blocked_.find({from, to}); blocked != blocked_.end() && blocked->second > now_) at = std::max(at, blocked->second + random(200ms));
+  if (const auto blocked = blocked_.find({from, to}); blocked != blocked_.end() && blocked->second > now_)
+    at = std::max(at, blocked->second + random(200ms));
   return at;
 }
 
@@ -273,9 +278,11 @@ void Simulation::lose_touch(HostId a, HostId b, std::optional<Duration> length) 
   for (const auto& [id, stream] : streams_) {
     const HostId agent = process(stream.agent).host, coordinator = process(stream.coordinator).host;
     if (stream.in_process || !((agent == a && coordinator == b) || (agent == b && coordinator == a))) continue;
-    if (const Duration t = profile_.timeouts.heartbeat_limit + random(profile_.timeouts.heartbeat_limit); stream.agent_end && (!length || t < *length))
+    if (const Duration t = profile_.timeouts.heartbeat_limit + random(profile_.timeouts.heartbeat_limit);
+        stream.agent_end && (!length || t < *length))
       happen_after(t, stream.agent, DownlinkEnds{id, "keep-alive"});
-    if (const Duration t = 10s + random(10s); stream.coordinator_end && (!length || t < *length)) happen_after(t, stream.coordinator, UplinkEnds{id});
+    if (const Duration t = 10s + random(10s); stream.coordinator_end && (!length || t < *length))
+      happen_after(t, stream.coordinator, UplinkEnds{id});
   }
 }
 
@@ -284,7 +291,8 @@ void Simulation::lose_touch(HostId a, HostId b, std::optional<Duration> length) 
 std::string Simulation::name(ProcessId id) const {
   if (const auto agent = agents_.find(id); agent != agents_.end()) return fmt::format("{}#{}", agent->second.who.node.value(), id.value());
   if (const auto worker = workers_.find(id); worker != workers_.end())
-    return fmt::format("worker#{} ({}, rank {}, generation {})", id.value(), worker->second.who.node.value(), worker->second.rank, worker->second.generation.number);
+    return fmt::format("worker#{} ({}, rank {}, generation {})", id.value(), worker->second.who.node.value(), worker->second.rank,
+                       worker->second.generation.number);
   return fmt::format("coordinator#{}", id.value());
 }
 

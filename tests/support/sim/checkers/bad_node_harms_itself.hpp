@@ -14,7 +14,8 @@ struct BadNodeHarmsItself {
   bool only_that = false;
 
   void on(const AgentFinished& finished, Report& report) {
-    if (only_that && finished.exit_code != 0) report.violate(name, fmt::format("agent {} ended with {}: {}", finished.agent.value(), finished.exit_code, finished.why));
+    if (only_that && finished.exit_code != 0)
+      report.violate(name, fmt::format("agent {} ended with {}: {}", finished.agent.value(), finished.exit_code, finished.why));
   }
 };
 

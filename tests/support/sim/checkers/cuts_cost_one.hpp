@@ -34,11 +34,14 @@ struct CutsCostOne {
       if (running_.contains(node)) continue;
       if (std::none_of(cuts_.begin(), cuts_.end(), [&](const PairIsCut& cut) { return cut.a == node || cut.b == node; }))
         report.violate(name, fmt::format("{} is not in generation {}, and was cut from nobody", node.value(), to_string(began.generation)));
-      if (!can_be_spared) report.violate(name, fmt::format("{} is not in generation {}, though the minimum needs it", node.value(), to_string(began.generation)));
+      if (!can_be_spared)
+        report.violate(name,
+                       fmt::format("{} is not in generation {}, though the minimum needs it", node.value(), to_string(began.generation)));
     }
     for (const PairIsCut& cut : cuts_)
       if (members_ever_.contains(cut.a) && members_ever_.contains(cut.b) && !running_.contains(cut.a) && !running_.contains(cut.b))
-        report.violate(name, fmt::format("{} and {} were cut from each other, and neither is in generation {}", cut.a.value(), cut.b.value(), to_string(began.generation)));
+        report.violate(name, fmt::format("{} and {} were cut from each other, and neither is in generation {}", cut.a.value(),
+                                         cut.b.value(), to_string(began.generation)));
     members_ever_.insert(running_.begin(), running_.end());
   }
   void on(const GenerationRevoked& revoked, Report& report) {
@@ -50,16 +53,20 @@ struct CutsCostOne {
   void on(const StepWasDecided&, Report& report) { stepped_ = report.now; }
   void on(const VerdictGiven&, Report&) { over_ = true; }
   void on(const AgentFinished& finished, Report& report) {
-    if (only_that && can_be_spared && finished.exit_code != 0) report.violate(name, fmt::format("agent {} ended with {}: {}", finished.agent.value(), finished.exit_code, finished.why));
+    if (only_that && can_be_spared && finished.exit_code != 0)
+      report.violate(name, fmt::format("agent {} ended with {}: {}", finished.agent.value(), finished.exit_code, finished.why));
   }
   void on(const CutsLookedAt& looked, Report& report) {
     over_ = over_ || looked.over;
     if (!only_that || over_ || cuts_.empty() || members_ever_.empty()) return;
     for (const PairIsCut& cut : cuts_)
-      if (cut.until > report.now && running_.contains(cut.a) && running_.contains(cut.b) && report.now - std::max(began_, cut_at_) > goes_on_within)
-        report.violate(name, fmt::format("{} and {} are cut from each other, and a generation has had both for more than {} s", cut.a.value(), cut.b.value(), goes_on_within / 1s));
+      if (cut.until > report.now && running_.contains(cut.a) && running_.contains(cut.b) &&
+          report.now - std::max(began_, cut_at_) > goes_on_within)
+        report.violate(name, fmt::format("{} and {} are cut from each other, and a generation has had both for more than {} s",
+                                         cut.a.value(), cut.b.value(), goes_on_within / 1s));
     if (!can_be_spared) return;
-    if (report.now - std::max({stepped_, cut_at_, first()}) > goes_on_within) report.violate(name, fmt::format("no step was decided for {} s", goes_on_within / 1s));
+    if (report.now - std::max({stepped_, cut_at_, first()}) > goes_on_within)
+      report.violate(name, fmt::format("no step was decided for {} s", goes_on_within / 1s));
     if (report.now - mended_ <= back_within) return;
     for (const NodeId& node : looked.alive)
       if (!running_.empty() && !running_.contains(node))

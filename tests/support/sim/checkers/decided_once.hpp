@@ -25,25 +25,34 @@ struct DecidedOnce {
   void on(const SlotRun& run, Report& report) {
     const auto [at, fresh] = runs_[{run.step, key_of(run.generation)}].try_emplace(run.slot, Run{run.worker, run.samples});
     if (!fresh && at->second.worker != run.worker)
-      report.violate(samples_name, fmt::format("worker#{} and worker#{} both ran slot {} of step {} in generation {}", at->second.worker.value(), run.worker.value(), run.slot, run.step,
-                                       to_string(run.generation)));
+      report.violate(samples_name,
+                     fmt::format("worker#{} and worker#{} both ran slot {} of step {} in generation {}", at->second.worker.value(),
+                                 run.worker.value(), run.slot, run.step, to_string(run.generation)));
   }
   void on(const StepReported& step, Report& report) {
     const auto [first, fresh] = content_.try_emplace(step.step, Content{step.loss, step.norm, step.tokens, {}});
     const bool same_sums = plan.reduce == Reduce::fast || (first->second.loss == step.loss && first->second.norm == step.norm);
     if (!same_sums || first->second.tokens != step.tokens)
-      report.violate(name, fmt::format("worker#{} has decided step {} with loss {}, norm {} and {} tokens, another one with {}, {} and {}", step.worker.value(), step.step, step.loss, step.norm,
-                                       step.tokens, first->second.loss, first->second.norm, first->second.tokens));
-    if (!got_.contains({step.worker, step.step})) return report.violate(name, fmt::format("worker#{} has decided step {}, which it never got", step.worker.value(), step.step));
+      report.violate(name, fmt::format("worker#{} has decided step {} with loss {}, norm {} and {} tokens, another one with {}, {} and {}",
+                                       step.worker.value(), step.step, step.loss, step.norm, step.tokens, first->second.loss,
+                                       first->second.norm, first->second.tokens));
+    if (!got_.contains({step.worker, step.step}))
+      return report.violate(name, fmt::format("worker#{} has decided step {}, which it never got", step.worker.value(), step.step));
     // Whoever has voted applies a step that is decided, also when that was in an earlier generation, and it did it again since:
     // the bits are the same.
-    const auto whole = std::find_if(runs_.begin(), runs_.end(), [&](const auto& runs) { return runs.first.first == step.step && runs.second.size() == plan.slots(); });
-    if (whole == runs_.end()) return report.violate(samples_name, fmt::format("step {} was decided, and in no generation all of its {} slots were run", step.step, plan.slots()));
+    const auto whole = std::find_if(runs_.begin(), runs_.end(),
+                                    [&](const auto& runs) { return runs.first.first == step.step && runs.second.size() == plan.slots(); });
+    if (whole == runs_.end())
+      return report.violate(samples_name,
+                            fmt::format("step {} was decided, and in no generation all of its {} slots were run", step.step, plan.slots()));
     std::vector<std::uint64_t> samples;
     for (const auto& [slot, run] : whole->second) samples.insert(samples.end(), run.samples.begin(), run.samples.end());
-    if (samples.size() != plan.global_batch) report.violate(samples_name, fmt::format("step {} was decided with {} of its {} samples", step.step, samples.size(), plan.global_batch));
+    if (samples.size() != plan.global_batch)
+      report.violate(samples_name,
+                     fmt::format("step {} was decided with {} of its {} samples", step.step, samples.size(), plan.global_batch));
     if (!fresh) {
-      if (first->second.samples != samples) report.violate(samples_name, fmt::format("step {} was decided twice, with other samples", step.step));
+      if (first->second.samples != samples)
+        report.violate(samples_name, fmt::format("step {} was decided twice, with other samples", step.step));
       return;
     }
     first->second.samples = samples;

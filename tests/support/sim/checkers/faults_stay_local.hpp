@@ -24,7 +24,8 @@ struct FaultsStayLocal {
     revoked_[heard.agent].insert(key_of(heard.generation));
     if (heard.why.starts_with("the world grows")) grows_.insert(key_of(heard.generation));
     if (harmless && !members_end_ && complete_.contains(key_of(heard.generation)) && !grows_.contains(key_of(heard.generation)))
-      report.violate(name, fmt::format("generation {} was ended although nothing happened to its members: {}", to_string(heard.generation), heard.why));
+      report.violate(name, fmt::format("generation {} was ended although nothing happened to its members: {}", to_string(heard.generation),
+                                       heard.why));
   }
   void on(const WorldTaken& taken, Report&) {
     auto& there = there_[key_of(taken.told.generation)];
@@ -37,7 +38,9 @@ struct FaultsStayLocal {
     if (excused_.contains(signalled.agent)) return;
     const auto at = revoked_.find(signalled.agent);
     if (at == revoked_.end() || !at->second.contains(key_of(signalled.generation)))
-      report.violate(name, fmt::format("agent {} sent signal {} to worker {} of generation {}, which nobody revoked", signalled.agent.value(), signalled.number, signalled.worker.value(), to_string(signalled.generation)));
+      report.violate(name,
+                     fmt::format("agent {} sent signal {} to worker {} of generation {}, which nobody revoked", signalled.agent.value(),
+                                 signalled.number, signalled.worker.value(), to_string(signalled.generation)));
   }
   void on(const GenerationRevoked& revoked, Report&) {
     if (revoked.why.starts_with("the world grows")) grows_.insert(key_of(revoked.generation));

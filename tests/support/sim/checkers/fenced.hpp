@@ -20,12 +20,14 @@ struct Fenced {
     acknowledged = std::max(acknowledged, said.generation.number);
     for (const auto& [worker, of] : live_)
       if (of.who == said.who && of.generation.number <= said.generation.number)
-        report.violate(name, fmt::format("{} acknowledged the end of generation {} while its worker {} of generation {} lives", said.who.node.value(), to_string(said.generation), worker.value(), to_string(of.generation)));
+        report.violate(name, fmt::format("{} acknowledged the end of generation {} while its worker {} of generation {} lives",
+                                         said.who.node.value(), to_string(said.generation), worker.value(), to_string(of.generation)));
   }
   void on(const WorkerStarted& started, Report& report) {
     live_.emplace(started.worker, Of{started.who, started.generation});
     if (const auto at = acknowledged_.find(started.who); at != acknowledged_.end() && started.generation.number <= at->second)
-      report.violate(name, fmt::format("{} starts worker {} of generation {} after acknowledging number {}", started.who.node.value(), started.worker.value(), to_string(started.generation), at->second));
+      report.violate(name, fmt::format("{} starts worker {} of generation {} after acknowledging number {}", started.who.node.value(),
+                                       started.worker.value(), to_string(started.generation), at->second));
   }
   void on(const WorkerGone& gone, Report&) { live_.erase(gone.worker); }
   void on(const GenerationBegan& began, Report& report) {
@@ -35,12 +37,14 @@ struct Fenced {
       if (began.adopted) continue;
       for (const auto& [worker, of] : live_)
         if (of.who == who && of.generation != began.generation && (began.named || of.generation.lineage == began.lineage))
-          report.violate(name, fmt::format("generation {} began while worker {} of its member {} still lives for generation {}", to_string(began.generation), worker.value(), who.node.value(), to_string(of.generation)));
+          report.violate(name, fmt::format("generation {} began while worker {} of its member {} still lives for generation {}",
+                                           to_string(began.generation), worker.value(), who.node.value(), to_string(of.generation)));
     }
   }
   void on(const StepWasDecided& decided, Report& report) {
     if (const auto at = newest_.find(decided.who); at != newest_.end() && decided.generation.number < at->second)
-      report.violate(name, fmt::format("step {} of generation {} was decided on {} after generation number {} began with it", decided.step, to_string(decided.generation), decided.who.node.value(), at->second));
+      report.violate(name, fmt::format("step {} of generation {} was decided on {} after generation number {} began with it", decided.step,
+                                       to_string(decided.generation), decided.who.node.value(), at->second));
   }
 
  private:

@@ -32,7 +32,8 @@ struct NothingLost {
   void on(const StepApplied& applied, Report& report) {
     Member& member = members_[applied.worker];
     if (member.steps && applied.steps != *member.steps + 1)
-      report.violate(name, fmt::format("worker#{} applied step {} to the state of {} steps", applied.worker.value(), applied.steps - 1, *member.steps));
+      report.violate(name, fmt::format("worker#{} applied step {} to the state of {} steps", applied.worker.value(), applied.steps - 1,
+                                       *member.steps));
     member.steps = applied.steps;
     most_ = std::max(most_, applied.steps);
     if (member.ready.generation == applied.generation) voted_in_[applied.steps].insert(key_of(applied.generation));
@@ -42,7 +43,8 @@ struct NothingLost {
     std::uint64_t newest = 0;
     for (const PlaceTaken& place : there) newest = std::max(newest, members_[place.worker].steps.value_or(0));
     if (step.step < newest && all_is_there(there, newest))
-      report.violate(name, fmt::format("worker#{} gets step {} in generation {}, whose members hold the state of {} decided steps", step.worker.value(), step.step, to_string(step.generation), newest));
+      report.violate(name, fmt::format("worker#{} gets step {} in generation {}, whose members hold the state of {} decided steps",
+                                       step.worker.value(), step.step, to_string(step.generation), newest));
     Member& member = members_[step.worker];
     member.steps = step.step;
     member.places_since = 0;
@@ -57,7 +59,9 @@ struct NothingLost {
     }
   }
   void on(const JobSaidOver& over, Report& report) {
-    if (most_ != plan.steps) report.violate(name, fmt::format("worker#{} said that the job is over, and nobody ever had applied more than {} of {} steps", over.worker.value(), most_, plan.steps));
+    if (most_ != plan.steps)
+      report.violate(name, fmt::format("worker#{} said that the job is over, and nobody ever had applied more than {} of {} steps",
+                                       over.worker.value(), most_, plan.steps));
   }
 
  private:
@@ -74,13 +78,15 @@ struct NothingLost {
     for (const PlaceTaken& place : there) {
       const Member& member = members_[place.worker];
       // Who decided a step had the votes of all members: each of them holds what it takes to apply it.
-      const bool voted = member.steps && *member.steps + 1 == newest && voted_in_[newest].contains(key_of(member.ready.generation)) && member.places_since == 1;
+      const bool voted = member.steps && *member.steps + 1 == newest && voted_in_[newest].contains(key_of(member.ready.generation)) &&
+                         member.places_since == 1;
       if (member.steps != newest && !voted) continue;
       if (plan.placement.optimizer == Spread::replicated) return true;
       if (member.places_since > 1 || plan.reduce == Reduce::fast) continue;
       for (std::size_t unit = 0; unit < granules.size(); ++unit) {
         const std::uint64_t each = (granules[unit] + member.parts - 1) / member.parts;
-        for (std::uint64_t g = member.part * each; g < std::min<std::uint64_t>(granules[unit], (member.part + 1) * each); ++g) held[unit].insert(g);
+        for (std::uint64_t g = member.part * each; g < std::min<std::uint64_t>(granules[unit], (member.part + 1) * each); ++g)
+          held[unit].insert(g);
       }
     }
     for (std::size_t unit = 0; unit < granules.size(); ++unit)

@@ -27,7 +27,8 @@ struct OneVerdict {
   void on(const AgentFinished& finished, Report& report) {
     const auto at = heard_.find(finished.agent);
     if (at == heard_.end() && finished.exit_code == coordinator_lost && expected_.contains(finished.agent))
-      report.violate(name, fmt::format("{} had a stream to the coordinator that gave the verdict, and gave up without ever hearing it", finished.who.node.value()));
+      report.violate(name, fmt::format("{} had a stream to the coordinator that gave the verdict, and gave up without ever hearing it",
+                                       finished.who.node.value()));
     if (!finished.by_verdict) return;
     if (at == heard_.end() || (finished.exit_code != at->second && finished.exit_code != 0))
       report.violate(name, fmt::format("{} ended by a verdict with {}, but {}", finished.who.node.value(), finished.exit_code,

@@ -16,7 +16,8 @@ struct RanksDiffer {
     const auto place = std::pair{key_of(started.generation), started.rank};
     const auto [at, fresh] = live_.try_emplace(place, started.worker);
     if (!fresh)
-      report.violate(name, fmt::format("workers {} and {} both live as rank {} of generation {}", at->second.value(), started.worker.value(), started.rank, to_string(started.generation)));
+      report.violate(name, fmt::format("workers {} and {} both live as rank {} of generation {}", at->second.value(),
+                                       started.worker.value(), started.rank, to_string(started.generation)));
     if (started.rank >= started.world)
       report.violate(name, fmt::format("worker {} is rank {} of {}", started.worker.value(), started.rank, started.world));
     places_.emplace(started.worker, place);

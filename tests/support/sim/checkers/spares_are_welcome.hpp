@@ -24,7 +24,8 @@ struct SparesAreWelcome {
   void on(const AgentFinished& finished, Report& report) {
     const auto verdict = verdict_.find(finished.agent);
     if (verdict != verdict_.end() && verdict->second == 0 && finished.exit_code != 0 && !asked_.contains(finished.agent))
-      report.violate(name, fmt::format("{} ended with {} although it heard that the job is done{}", finished.who.node.value(), finished.exit_code, finished.member_ever ? "" : "; it was a spare"));
+      report.violate(name, fmt::format("{} ended with {} although it heard that the job is done{}", finished.who.node.value(),
+                                       finished.exit_code, finished.member_ever ? "" : "; it was a spare"));
   }
 
  private:

@@ -13,8 +13,9 @@ struct StaleIsRefused {
   void on(const StoreServed& served, Report& report) {
     if (!served.reply.ok) return;
     if (!served.serving || served.request.generation != *served.serving)
-      report.violate(name, fmt::format("the store of coordinator {} did a call of generation {} while it serves {}", served.coordinator.value(), to_string(served.request.generation),
-                                       served.serving ? to_string(*served.serving) : "none"));
+      report.violate(name,
+                     fmt::format("the store of coordinator {} did a call of generation {} while it serves {}", served.coordinator.value(),
+                                 to_string(served.request.generation), served.serving ? to_string(*served.serving) : "none"));
   }
 };
 

@@ -42,9 +42,11 @@ struct StoreIsLinear {
       case StoreOp::barrier:
       case StoreOp::all_gather:
         if (callers_[place].size() < request.count)
-          report.violate(name, fmt::format("\"{}\" opened for rank {} when {} of {} had called", request.keys[0], request.rank, callers_[place].size(), request.count));
+          report.violate(name, fmt::format("\"{}\" opened for rank {} when {} of {} had called", request.keys[0], request.rank,
+                                           callers_[place].size(), request.count));
         if (request.op == StoreOp::all_gather && answered.reply.values.size() != request.count)
-          report.violate(name, fmt::format("\"{}\" gathered {} values of {} ranks", request.keys[0], answered.reply.values.size(), request.count));
+          report.violate(
+              name, fmt::format("\"{}\" gathered {} values of {} ranks", request.keys[0], answered.reply.values.size(), request.count));
         break;
       default: break;
     }
@@ -56,15 +58,18 @@ struct StoreIsLinear {
     const Place place = place_of(served.request.generation, served.request);
     const std::pair key{served.coordinator, place};
     if (served.reply.ok && (served.request.op == StoreOp::set || served.request.op == StoreOp::add)) present_.insert(key);
-    if (!served.reply.ok && served.reply.code == Code::deadline_passed && served.request.op == StoreOp::get && (present_.contains(key) || known(served, place)))
-      report.violate(name, fmt::format("a caller waited {} ms for \"{}\" in vain, although it is there", served.request.wait / 1ms, place.second));
+    if (!served.reply.ok && served.reply.code == Code::deadline_passed && served.request.op == StoreOp::get &&
+        (present_.contains(key) || known(served, place)))
+      report.violate(
+          name, fmt::format("a caller waited {} ms for \"{}\" in vain, although it is there", served.request.wait / 1ms, place.second));
     if (!served.reply.ok && served.reply.code == Code::deadline_passed && gathers(served.request.op) && known(served, place))
-      report.violate(name, fmt::format("rank {} waited for others at \"{}\", where all of them had met: {}", served.request.rank, place.second, served.reply.what));
+      report.violate(name, fmt::format("rank {} waited for others at \"{}\", where all of them had met: {}", served.request.rank,
+                                       place.second, served.reply.what));
   }
 
  private:
-  using Place = std::pair<GenerationKey, std::string>;   // what a key means to those who use it
-  using History = std::pair<ProcessId, Place>;           // and in whose store, where that matters
+  using Place = std::pair<GenerationKey, std::string>;  // what a key means to those who use it
+  using History = std::pair<ProcessId, Place>;          // and in whose store, where that matters
   struct Interval {
     Instant begun, done;
   };
@@ -99,19 +104,21 @@ struct StoreIsLinear {
   void read(const History& key, Instant begin, const std::string& value, Report& report) {
     const std::string& shown = key.second.second;
     if (!written_[key.second].contains(value))
-      return report.violate(name, fmt::format("\"{}\" was read as \"{}\", which nobody wrote there in generation number {}", shown, value, key.second.first.first));
+      return report.violate(name, fmt::format("\"{}\" was read as \"{}\", which nobody wrote there in generation number {}", shown, value,
+                                              key.second.first.first));
     const auto& writes = writes_[key];
     const auto mine = writes.find(value);
     if (mine == writes.end()) return;
     for (const auto& [other, write] : writes)
       if (other != value && write.begun > mine->second.done && write.done < begin)
-        report.violate(name, fmt::format("\"{}\" was read as \"{}\" although \"{}\" was written after it and before the read", shown, value, other));
+        report.violate(
+            name, fmt::format("\"{}\" was read as \"{}\" although \"{}\" was written after it and before the read", shown, value, other));
   }
 
   std::map<std::pair<ProcessId, std::uint64_t>, Instant> begun_;
   std::map<Place, std::set<std::string>> written_;
   std::set<std::pair<ProcessId, Place>> present_;
-  std::set<History> done_;  // a worker has the answer: the key is set, the gathering was over
+  std::set<History> done_;                     // a worker has the answer: the key is set, the gathering was over
   std::map<GenerationKey, ProcessId> keeper_;  // who serves it now
   std::map<Place, std::int64_t> adds_;
   std::map<Place, std::set<std::uint32_t>> callers_;

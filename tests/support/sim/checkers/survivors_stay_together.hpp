@@ -32,7 +32,9 @@ struct SurvivorsStayTogether {
     if (std::exchange(crashed_, 0) > 1 || !others_are_back_at_once || began.adopted) return;
     const std::set<Incarnation> members{began.members.begin(), began.members.end()};
     for (const auto& [agent, who] : living_)
-      if (!members.contains(who)) report.violate(name, fmt::format("{} lives and was in the generation before, but is not in {}", who.node.value(), to_string(began.generation)));
+      if (!members.contains(who))
+        report.violate(name, fmt::format("{} lives and was in the generation before, but is not in {}", who.node.value(),
+                                         to_string(began.generation)));
   }
 
  private:

@@ -17,10 +17,12 @@ struct WorldFits {
 
   void on(const GenerationBegan& began, Report& report) const {
     if (began.nodes.size() < nodes_min || began.nodes.size() > nodes_max)
-      report.violate(name, fmt::format("generation {} began with {} nodes; {} to {} are allowed", to_string(began.generation), began.nodes.size(), nodes_min, nodes_max));
+      report.violate(name, fmt::format("generation {} began with {} nodes; {} to {} are allowed", to_string(began.generation),
+                                       began.nodes.size(), nodes_min, nodes_max));
     std::set<NodeId> nodes;
     for (const NodeId& node : began.nodes)
-      if (!nodes.insert(node).second) report.violate(name, fmt::format("{} is twice in generation {}", node.value(), to_string(began.generation)));
+      if (!nodes.insert(node).second)
+        report.violate(name, fmt::format("{} is twice in generation {}", node.value(), to_string(began.generation)));
   }
 };
 

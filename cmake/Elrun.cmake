@@ -26,10 +26,13 @@ if(ELRUN_LIBFUZZER)  # without this the fuzzers would not see which ways through
   target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# elrun_library(name SOURCES a.cpp ... PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias elrun::<name>.
+# elrun_library(name SOURCES a.cpp ... [SIMULATED b.cpp ...] PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias
+# elrun::<name>. SIMULATED names further sources. The simulator compiles them again, with planted bugs (tests/sim.cmake).
 function(elrun_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(elrun_${name} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "" "SOURCES;SIMULATED;PUBLIC;PRIVATE" ${ARGN})
+  add_library(elrun_${name} STATIC ${ARG_SOURCES} ${ARG_SIMULATED})
+  list(TRANSFORM ARG_SIMULATED PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_target_properties(elrun_${name} PROPERTIES ELRUN_SIMULATED "${ARG_SIMULATED}")
   add_library(elrun::${name} ALIAS elrun_${name})
   target_include_directories(elrun_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
   target_link_libraries(elrun_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> ${ARG_PRIVATE})

@@ -1,17 +1,19 @@
-# The pure cores once more, as the simulator sees them: each known bug can be switched on. No product links these.
-elrun_library(sim_cores
-  SOURCES ${PROJECT_SOURCE_DIR}/rendezvous/assign.cpp ${PROJECT_SOURCE_DIR}/rendezvous/exclusion.cpp
-          ${PROJECT_SOURCE_DIR}/rendezvous/messages.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_apart.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_exclude.cpp
-          ${PROJECT_SOURCE_DIR}/rendezvous/round_join.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_settle.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_start.cpp ${PROJECT_SOURCE_DIR}/rendezvous/round_tell.cpp
-          ${PROJECT_SOURCE_DIR}/launcher/supervisor.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_coming.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_start.cpp ${PROJECT_SOURCE_DIR}/launcher/supervisor_stop.cpp
-          ${PROJECT_SOURCE_DIR}/launcher/supervisor_workers.cpp ${PROJECT_SOURCE_DIR}/launcher/report.cpp
-          ${PROJECT_SOURCE_DIR}/lib/link/store_core.cpp ${PROJECT_SOURCE_DIR}/lib/link/store_memory.cpp
-  PUBLIC elrun::base Boost::headers)
+# What the product's libraries list as SIMULATED, compiled again: each known bug can be switched on. No product links these.
+function(elrun_simulated out)
+  set(sources "")
+  foreach(library ${ARGN})
+    get_target_property(simulated elrun_${library} ELRUN_SIMULATED)
+    list(APPEND sources ${simulated})
+  endforeach()
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
+elrun_simulated(sim_cores rendezvous_core launcher_core link_core)
+elrun_library(sim_cores SOURCES ${sim_cores} PUBLIC elrun::base Boost::headers)
 target_compile_definitions(elrun_sim_cores PUBLIC ELRUN_PLANTED_BUGS="tests/support/sim/planted_bugs.hpp")
 
 # What of lib/job decides, and what asserts: before the product's own archive, which gives the rest.
-set(sim_job commit.cpp holders.cpp job.cpp recovery.cpp sampler.cpp standing.cpp step.cpp)
-list(TRANSFORM sim_job PREPEND ${PROJECT_SOURCE_DIR}/lib/job/)
+elrun_simulated(sim_job job_core job)
 elrun_library(sim_job SOURCES ${sim_job} PUBLIC elrun::sim_cores elrun::job)
 
 elrun_library(sim_world

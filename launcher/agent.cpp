@@ -34,10 +34,10 @@
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/link/server.hpp"
-#include "rendezvous/elected_link.hpp"
-#include "rendezvous/lookup.hpp"
-#include "rendezvous/node_link.hpp"
-#include "rendezvous/round.hpp"
+#include "rendezvous/election/elected_link.hpp"
+#include "rendezvous/net/lookup.hpp"
+#include "rendezvous/net/node_link.hpp"
+#include "rendezvous/round/round.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;

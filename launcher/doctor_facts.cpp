@@ -25,8 +25,8 @@
 #include "launcher/host.hpp"
 #include "launcher/machine.hpp"
 #include "lib/base/failure.hpp"
-#include "rendezvous/access.hpp"
-#include "rendezvous/lookup.hpp"
+#include "rendezvous/net/access.hpp"
+#include "rendezvous/net/lookup.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "launcher/side_options.hpp"
 #include "lib/base/timeouts.hpp"
-#include "rendezvous/access.hpp"
-#include "rendezvous/node_link.hpp"
+#include "rendezvous/net/access.hpp"
+#include "rendezvous/net/node_link.hpp"
 
 namespace elrun::inline v0::launcher {
 

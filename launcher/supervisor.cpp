@@ -19,7 +19,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/planted.hpp"
 #include "lib/base/words.hpp"
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {

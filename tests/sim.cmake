@@ -28,7 +28,7 @@ set_target_properties(elrun_sim_world PROPERTIES UNITY_BUILD ON)
 
 # A world of many nodes: the same cores, and the product's encoder to count bytes.
 elrun_library(sim_scale
-  SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/wire.cpp ${PROJECT_SOURCE_DIR}/lib/link/message.cpp
+  SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/net/wire.cpp ${PROJECT_SOURCE_DIR}/lib/link/message.cpp
   PUBLIC elrun::sim_cores
   PRIVATE elrun_rendezvous_proto fmt::fmt)
 

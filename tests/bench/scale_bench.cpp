@@ -31,7 +31,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous.grpc.pb.h"
-#include "rendezvous/grpc.hpp"
+#include "rendezvous/net/grpc.hpp"
 #include "tests/support/spawn.hpp"
 
 using namespace elrun;

@@ -28,7 +28,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 
 #include "lib/base/bytes.hpp"
-#include "rendezvous/node_link.hpp"
+#include "rendezvous/net/node_link.hpp"
 
 using namespace elrun;
 

@@ -8,7 +8,7 @@
 
 #include "launcher/supervisor.hpp"
 #include "lib/base/fd.hpp"
-#include "rendezvous/assign.hpp"
+#include "rendezvous/round/assign.hpp"
 #include "tests/compat/support.hpp"
 #include "tests/support/pods.hpp"
 

@@ -8,8 +8,8 @@
 #include "lib/base/assert.hpp"
 #include "lib/link/message.hpp"
 #include "rendezvous.pb.h"
-#include "rendezvous/door.hpp"
-#include "rendezvous/election.hpp"
+#include "rendezvous/election/election.hpp"
+#include "rendezvous/net/acceptor.hpp"
 
 using namespace elrun;
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view http2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// However the bytes come in, the door decides the same, and once it has decided more bytes change nothing.
+// However the bytes come in, the acceptor decides the same, and once it has decided more bytes change nothing.
 void knock(ByteSpan bytes) {
   FirstWords decided = FirstWords::unfinished;
   for (std::size_t size = 1; size <= bytes.size(); ++size) {

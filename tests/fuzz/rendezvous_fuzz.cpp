@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lib/base/assert.hpp"
-#include "rendezvous/round.hpp"
-#include "rendezvous/wire.hpp"
+#include "rendezvous/net/wire.hpp"
+#include "rendezvous/round/round.hpp"
 
 using namespace elrun;
 

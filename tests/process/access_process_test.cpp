@@ -6,7 +6,7 @@
 
 #include <boost/asio/ip/tcp.hpp>
 
-#include "rendezvous/node_link.hpp"
+#include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/certificates.hpp"
 #include "tests/support/spawn.hpp"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lib/base/fd.hpp"
-#include "rendezvous/node_link.hpp"
+#include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/certificates.hpp"
 #include "tests/support/spawn.hpp"

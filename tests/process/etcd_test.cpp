@@ -6,8 +6,8 @@
 #include <functional>
 #include <list>
 
-#include "rendezvous/elected_link.hpp"
-#include "rendezvous/etcd_client.hpp"
+#include "rendezvous/election/elected_link.hpp"
+#include "rendezvous/election/etcd_client.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/etcd.hpp"
 #include "tests/support/spawn.hpp"

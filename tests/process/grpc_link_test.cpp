@@ -12,7 +12,7 @@
 
 #include "lib/base/fd.hpp"
 #include "lib/link/store_memory.hpp"
-#include "rendezvous/node_link.hpp"
+#include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "lib/base/fd.hpp"
-#include "rendezvous/door.hpp"
-#include "rendezvous/door_watch.hpp"
-#include "rendezvous/node_link.hpp"
+#include "rendezvous/net/acceptor.hpp"
+#include "rendezvous/net/admission_watch.hpp"
+#include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/certificates.hpp"
 #include "tests/support/property.hpp"
@@ -253,7 +253,7 @@ TEST_CASE("a flood of strangers takes neither the port nor the job away, and lea
   CHECK(store.job.says("turned away: connections with TLS"));
 }
 
-TEST_CASE("behind the door every step has its time, and a length is judged before its message", "[hardening][grpc]") {
+TEST_CASE("behind the acceptor every step has its time, and a length is judged before its message", "[hardening][grpc]") {
   Stage stage;
   stage.timeouts.newcomer = 300ms;
   std::string said;
@@ -357,7 +357,7 @@ TEST_CASE("what connections send before somebody is let in is counted, and so ar
   // More than there are places for, which say how they would begin and nothing more.
   std::vector<std::unique_ptr<Stranger>> held;
   auto crowd = std::async(std::launch::async, [&] {
-    for (std::size_t i = 0; i < door_waiting_max + 300; ++i) {
+    for (std::size_t i = 0; i < unadmitted_max + 300; ++i) {
       held.push_back(std::make_unique<Stranger>(store.port));
       held.back()->say(tls ? begin.substr(0, 300) : preface + settings);
     }
@@ -367,7 +367,7 @@ TEST_CASE("what connections send before somebody is let in is counted, and so ar
   Node c{stage, "c"};
   c.connect(store.port, access);
   CHECK(stage.until([&] { return c.count<Waiting>() == 1; }));
-  CHECK(descriptors(store.job.pid()) < 2 * door_waiting_max + 100);
+  CHECK(descriptors(store.job.pid()) < 2 * unadmitted_max + 100);
   peak = std::max(peak, resident_kib(store.job.pid()));
   INFO("resident: " << resident_before << " KiB before, at most " << peak << "; sent: " << sent);
   if (resident_tells) CHECK(peak < resident_before + 96 * 1024);

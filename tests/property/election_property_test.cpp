@@ -7,7 +7,7 @@
 #include <queue>
 #include <set>
 
-#include "rendezvous/election.hpp"
+#include "rendezvous/election/election.hpp"
 #include "tests/support/property.hpp"
 
 using namespace elrun;

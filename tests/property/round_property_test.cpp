@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 #include "tests/support/property.hpp"
 
 namespace elrun::test {

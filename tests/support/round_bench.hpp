@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {

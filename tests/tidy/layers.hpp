@@ -26,6 +26,7 @@ inline const std::vector<Layer>& layers() {
       {"lib/job/", {"lib/base/", "lib/link/", "lib/comm/", "kernels/", "checkpoint/"}, {"boost/", "cuda"}},
       {"kernels/", {"lib/base/"}, {"cuda"}},
       {"checkpoint/", {"lib/base/", "kernels/"}, {"nlohmann/", "cuda"}},
+      {"rendezvous/round/", {"lib/base/", "rendezvous/messages.hpp"}, {}},
       {"rendezvous/", {"lib/base/", "lib/link/"}, {"absl/", "boost/", "grpc", "google/protobuf/", "openssl/"}},
       {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/"}},
       {"samples/", {"samples/"}, {}},

@@ -15,7 +15,10 @@ TEST_CASE("an include against the arrows is named, with its line", "[tidy]") {
   CHECK(against_the_arrows("lib/base/files.cpp", "\n#include \"lib/comm/frame.hpp\"\n") ==
         std::vector<std::string>{"lib/base/files.cpp:2: lib/comm/frame.hpp runs against the arrows"});
   CHECK(against_the_arrows("lib/job/job.cpp", " # include <grpcpp/grpcpp.h>\n").size() == 1);
-  CHECK(against_the_arrows("lib/job/job.cpp", "#include \"rendezvous/round.hpp\"").size() == 1);
+  CHECK(against_the_arrows("lib/job/job.cpp", "#include \"rendezvous/round/round.hpp\"").size() == 1);
+  CHECK(against_the_arrows("rendezvous/round/round.cpp", "#include <grpcpp/grpcpp.h>\n#include \"rendezvous/net/stream.hpp\"\n").size() ==
+        2);
+  CHECK(against_the_arrows("rendezvous/round/round.cpp", "#include \"rendezvous/messages.hpp\"\n").empty());
   CHECK(against_the_arrows("launcher/main.cpp", "#include <cuda_runtime_api.h>\n#include \"kernels/fold.hpp\"\n").size() == 2);
   CHECK(against_the_arrows("include/elrun/job.hpp", "#include <fmt/format.h>\n#include \"lib/base/fd.hpp\"\n").size() == 2);
   CHECK(against_the_arrows("include/elrun/job.hpp", "#include <vector>\n#include <elrun/ids.hpp>\n").empty());
@@ -24,7 +27,7 @@ TEST_CASE("an include against the arrows is named, with its line", "[tidy]") {
     CAPTURE(header);
     CHECK(against_the_arrows("include/elrun/job.hpp", std::string{"#include "} + header + "\n").size() == 1);
   }
-  CHECK(against_the_arrows("rendezvous/wire.cpp", "#include \"rendezvous.pb.h\"\n").empty());
+  CHECK(against_the_arrows("rendezvous/net/wire.cpp", "#include \"rendezvous.pb.h\"\n").empty());
   CHECK(against_the_arrows("lib/job/job.cpp", "#include \"job.hpp\"\n").size() == 1);
   CHECK(against_the_arrows("elsewhere/x.cpp", "").size() == 1);
 }

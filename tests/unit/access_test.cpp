@@ -1,4 +1,4 @@
-#include "rendezvous/access.hpp"
+#include "rendezvous/net/access.hpp"
 
 #include <ctime>
 #include <fstream>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/admission.hpp"
+#include "rendezvous/net/admission.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 

@@ -1,6 +1,6 @@
 // One agent's part in an election: what it asks etcd for, and what it makes of the answers.
 
-#include "rendezvous/election.hpp"
+#include "rendezvous/election/election.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;

@@ -1,5 +1,5 @@
 // Two members that cannot reach each other, though both reach the coordinator; and who is kept out because of it.
-#include "rendezvous/exclusion.hpp"
+#include "rendezvous/round/exclusion.hpp"
 #include "tests/support/round_bench.hpp"
 
 namespace elrun::test {

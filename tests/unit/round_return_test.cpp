@@ -1,5 +1,5 @@
 // A coordinator is lost after it ended a generation and before it began the next: who comes to the next one has no workers.
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 #include "tests/support/round_bench.hpp"
 
 namespace elrun::test {

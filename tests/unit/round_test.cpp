@@ -1,8 +1,8 @@
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 
 #include <fmt/format.h>
 
-#include "rendezvous/assign.hpp"
+#include "rendezvous/round/assign.hpp"
 #include "tests/support/round_bench.hpp"
 
 namespace elrun::test {

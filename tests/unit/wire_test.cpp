@@ -1,6 +1,6 @@
-#include "rendezvous/wire.hpp"
+#include "rendezvous/net/wire.hpp"
 
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 

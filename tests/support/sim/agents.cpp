@@ -1,4 +1,4 @@
-// The shell of an agent, as launcher/agent.cpp and rendezvous/client.cpp are: it feeds the supervisor, performs what the
+// The shell of an agent, as launcher/agent.cpp and rendezvous/net/client.cpp are: it feeds the supervisor, performs what the
 // supervisor answers, and keeps the line to whoever the endpoint's name leads to.
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace elrun::sim {
 namespace {
 
 constexpr std::uint64_t attempts_per_agent = 1000;
-constexpr Duration backoff_min = 50ms, backoff_max = 2s;  // as rendezvous/client.cpp has them
+constexpr Duration backoff_min = 50ms, backoff_max = 2s;  // as rendezvous/net/client.cpp has them
 
 }  // namespace
 

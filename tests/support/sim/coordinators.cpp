@@ -1,4 +1,4 @@
-// The shell of a coordinator, as rendezvous/coordinator.cpp is: streams and timers in, a core's step, what it answers is
+// The shell of a coordinator, as rendezvous/net/coordinator.cpp is: streams and timers in, a core's step, what it answers is
 // performed.
 
 #include <algorithm>

@@ -7,17 +7,18 @@ namespace elrun::sim {
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
   const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced, former,
-               claimants, generation, floor, members, roster, own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done,
-               growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job, stepped, histories, holders, blamed,
-               unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by, enough_since, lift_told,
-               forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until, refused, same_hints_told, growths,
-               progress_told, cause, verdict, verdict_at, told, linger_told, explain_at, explained, explanation, beat_at, wake, actions] =
-      round;
+               claimants, generation, floor, members, roster, own_place, own_node_left, handed_over, recovery, ended, ended_nodes,
+               hold_until, deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job,
+               stepped, histories, holders, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began,
+               return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until,
+               refused, same_hints_told, growths, progress_told, cause, verdict, verdict_at, told, linger_told, explain_at, explained,
+               explanation, beat_at, wake, actions] = round;
   all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members,
-      own_place, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths, apart, exclusions,
-      suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost,
-      revoked, began, return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until,
-      refused, growths, cause, verdict, verdict_at, told, linger_told, explain_at, explained, explanation, beat_at, wake);
+      own_place, own_node_left, handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths,
+      apart, exclusions, suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at,
+      starting_told, lost, revoked, began, return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step, alike,
+      alike_code, pause_until, refused, growths, cause, verdict, verdict_at, told, linger_told, explain_at, explained, explanation, beat_at,
+      wake);
 }
 
 void Fingerprint::add(const Exclusions& exclusions) {

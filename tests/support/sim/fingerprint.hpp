@@ -19,7 +19,7 @@
 
 #include "launcher/supervisor.hpp"
 #include "lib/link/store_core.hpp"
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 
 namespace elrun::sim {
 

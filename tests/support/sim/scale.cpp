@@ -14,14 +14,14 @@
 #include <elrun/philox.hpp>
 
 #include "launcher/supervisor.hpp"
-#include "rendezvous/round.hpp"
-#include "rendezvous/wire.hpp"
+#include "rendezvous/net/wire.hpp"
+#include "rendezvous/round/round.hpp"
 
 namespace elrun::sim {
 namespace {
 
 constexpr Duration patience = 1h;   // of simulated time, for any one phase
-constexpr Duration backoff = 50ms;  // as rendezvous/client.cpp has it for the first attempt
+constexpr Duration backoff = 50ms;  // as rendezvous/net/client.cpp has it for the first attempt
 
 double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 

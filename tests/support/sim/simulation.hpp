@@ -22,7 +22,7 @@
 
 #include "launcher/supervisor.hpp"
 #include "lib/link/store_core.hpp"
-#include "rendezvous/round.hpp"
+#include "rendezvous/round/round.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/support/sim/checkers/checkers.hpp"
 #include "tests/support/sim/fingerprint.hpp"

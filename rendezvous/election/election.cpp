@@ -1,0 +1,291 @@
+// The idea: whoever makes the leader key coordinates, and keeps it by keeping its lease. All that a coordinator writes
+// down names the revision at which its key was made, and etcd refuses the write when the key is another one by then. So
+// safety needs no clock: a coordinator that was paused or cut off can begin no generation any more. Clocks only decide
+// how soon one gives way.
+//
+// When etcd itself is away, nobody can be elected, and the coordinator that is there goes on with what runs: only a new
+// generation has to wait. It cannot tell this from being cut off alone, so once it has something to write and could not
+// for a whole lease more, it steps down, that others may find one who can.
+//
+//   looking --key absent, twice--> standing --key made--> leading --refused, lease gone, too long in doubt--> looking
+//      ^ `--key present: Follow--> following --line down--> looking
+
+#include "rendezvous/election/election.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0 {
+
+using namespace election;
+
+std::string state_text(const Generation& generation) {
+  return fmt::format("{} {:016x}{:016x}", generation.number, generation.lineage.bits[0], generation.lineage.bits[1]);
+}
+
+Result<Generation> generation_from_state(std::string_view text) {
+  const Failure wrong{
+      Code::corrupt, Remedy::fix_config,
+      fmt::format("the state in etcd is none that elrun wrote (`{}`): delete the key, or use another run id", text.substr(0, 80))};
+  Generation generation;
+  const char* const end = text.data() + text.size();
+  const auto [number_end, number_error] = std::from_chars(text.data(), end, generation.number);
+  if (number_error != std::errc{} || generation.number > state_number_max || end - number_end != 33 || *number_end != ' ') return wrong;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const char* const first = number_end + 1 + 16 * i;
+    const auto [last, error] = std::from_chars(first, first + 16, generation.lineage.bits[i], 16);
+    if (error != std::errc{} || last != first + 16) return wrong;
+  }
+  return generation;
+}
+
+std::vector<Action> Election::on(const Event& event, Instant now) {
+  now_ = now;
+  actions_.clear();
+  if (phase_ == Phase::resigned) return {};
+  std::visit([this](const auto& e) { on(e); }, event);
+  return std::move(actions_);
+}
+
+std::optional<Instant> Election::wake_at() const {
+  std::optional<Instant> least;
+  const auto at = [&](std::optional<Instant> when) {
+    if (when && (!least || *when < *least)) least = when;
+  };
+  if (phase_ == Phase::resigned) return least;
+  if (!calling_) at(next_at_);
+  if (leads() && !doubtful_) at(lease_until_);
+  at(give_up_at());
+  return least;
+}
+
+// Leading, with something to write that nobody takes.
+std::optional<Instant> Election::give_up_at() const {
+  if (!leads() || !doubtful_ || !writing_since_) return {};
+  return std::max(lease_until_, *writing_since_) + lease_.length;
+}
+
+Duration Election::half_by_chance(Duration most) {
+  return most / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((most / 2).count()) + 1))};
+}
+
+Duration Election::after_failure() {
+  const Duration wait = half_by_chance(backoff_);
+  backoff_ = std::min(backoff_ * 2, etcd_backoff_max);
+  return wait;
+}
+
+void Election::explain(std::string why) {
+  if (why == explained_) return;
+  explained_ = why;
+  act(Explain{std::move(why)});
+}
+
+// --- no coordinator is at hand --------------------------------------------------------------------------------------
+
+void Election::look() {
+  if (!calling_) call(Look{});
+}
+
+void Election::on(const LineUp&) {
+  if (phase_ != Phase::looking) return;
+  phase_ = Phase::following;
+  next_at_.reset();
+  explained_.clear();
+  // One that was frozen may answer again before it knows that its office is another's.
+  confirms_ = !std::exchange(is_first_line_, false);
+  if (confirms_) look();
+}
+
+void Election::on(const LineDown&) {
+  if (phase_ != Phase::following) return;
+  phase_ = Phase::looking;
+  was_absent_ = confirms_ = false;
+  look();
+}
+
+void Election::on(const Found& found) {
+  calling_ = false;
+  backoff_ = etcd_backoff_min;
+  if (phase_ == Phase::looking) consider(found.leader);
+  else if (phase_ == Phase::following && confirms_) confirm(found.leader);
+}
+
+// Whoever answers on this line holds the office, or it is not known yet who does; else the line is left for the other's.
+void Election::confirm(const std::optional<Leader>& leader) {
+  if (leader && leader->is_office_of(followed_)) return void(confirms_ = false);
+  if (!leader || leader->address.empty() || leader->lease == lease_.id) return look_after(half_by_chance(look_interval));
+  confirms_ = false;
+  phase_ = Phase::looking;
+  was_absent_ = false;
+  look_after(half_by_chance(look_interval));
+  follow(*leader);
+}
+
+void Election::follow(const Leader& leader) {
+  followed_ = leader;
+  is_first_line_ = true;
+  explained_.clear();
+  act(Follow{leader.address});
+}
+
+void Election::consider(const std::optional<Leader>& leader) {
+  // The one that is dialled holds the office no longer. It may be frozen, and answer when it thaws.
+  if (!leader || !leader->is_office_of(followed_)) is_first_line_ = false;
+  if (!leader) {
+    if (!options_.campaigns) {
+      explain("no agent coordinates, and this one may not (is_host=0)");
+      return look_after(half_by_chance(look_interval));
+    }
+    if (now_ < campaign_not_before_) return look_after(half_by_chance(look_interval));
+    if (!std::exchange(was_absent_, true)) return look_after(half_by_chance(campaign_jitter));
+    was_absent_ = false;
+    phase_ = Phase::standing;
+    return call(Grant{options_.lease});
+  }
+  was_absent_ = false;
+  look_after(half_by_chance(look_interval));
+  // Won in a campaign whose outcome was not heard, or given up while etcd was away: nobody is to wait for it.
+  if (leader->lease == lease_.id) return give_the_lease_back();
+  if (leader->address.empty()) return explain("an agent was elected, and has not opened its service yet");
+  if (!leader->is_office_of(followed_)) follow(*leader);
+}
+
+void Election::give_the_lease_back() { act(Revoke{lease_.id}); }
+
+// --- the campaign ---------------------------------------------------------------------------------------------------
+
+void Election::on(const Granted& granted) {
+  calling_ = false;
+  lease_ = granted.lease;
+  lease_until_ = called_at_ + lease_.length;
+  call(Stand{lease_.id});
+}
+
+void Election::on(const Counted& counted) {
+  calling_ = false;
+  backoff_ = etcd_backoff_min;
+  phase_ = Phase::looking;
+  // Whose lease the key has tells who won, even if this is the answer to the second sending of the same campaign.
+  if (!counted.leader || counted.leader->lease != lease_.id) {
+    give_the_lease_back();
+    return consider(counted.leader);
+  }
+  std::uint64_t floor = 0;
+  if (counted.state) {
+    const Result<Generation> state = generation_from_state(*counted.state);
+    if (!state.ok()) {
+      give_the_lease_back();
+      campaign_not_before_ = now_ + campaign_pause;
+      explain(state.failure().what);
+      return look_after(half_by_chance(look_interval));
+    }
+    floor = state.value().number;
+  }
+  phase_ = Phase::leading;
+  created_ = counted.leader->created;
+  published_ = doubtful_ = false;
+  writing_since_.reset();
+  explained_.clear();
+  followed_ = {};
+  act(Lead{created_, lease_.id, floor});
+}
+
+void Election::on(const Serving& serving) {
+  if (!leads()) return;
+  address_ = serving.address;
+  keep_or_publish();
+}
+
+void Election::on(const CannotServe& cannot) {
+  if (!leads()) return;
+  campaign_not_before_ = now_ + campaign_pause;
+  give_the_lease_back();
+  step_down(cannot.why);
+}
+
+// --- in office ------------------------------------------------------------------------------------------------------
+
+void Election::keep_or_publish() {
+  if (calling_) return;
+  if (published_) call(KeepAlive{lease_.id});
+  else call(Publish{created_, lease_.id, address_});
+}
+
+void Election::on(const Published& published) {
+  calling_ = false;
+  if (!leads()) return look();
+  if (!published.still_leader) return step_down("another agent was elected");
+  published_ = true;
+  backoff_ = etcd_backoff_min;
+  next_at_ = now_ + lease_.length / 3;
+}
+
+void Election::on(const Kept& kept) {
+  calling_ = false;
+  if (!leads()) return look();
+  if (kept.left <= Duration{0}) return step_down("etcd has ended its lease");
+  lease_.length = kept.left;
+  lease_until_ = called_at_ + kept.left;
+  backoff_ = etcd_backoff_min;
+  next_at_ = now_ + lease_.length / 3;
+  if (doubtful_ && now_ < lease_until_) {
+    doubtful_ = false;
+    act(Say{Level::info, "etcd answers again, and this agent still coordinates"});
+  }
+  if (!published_) keep_or_publish();
+}
+
+void Election::on(const WriteRefused&) {
+  if (leads()) step_down("another agent was elected");
+}
+
+void Election::step_down(std::string why) {
+  phase_ = Phase::looking;
+  created_ = {};
+  next_at_.reset();
+  was_absent_ = false;
+  writing_since_.reset();
+  act(StepDown{std::move(why)});
+  look();
+}
+
+void Election::on(const Unanswered& unanswered) {
+  calling_ = false;
+  const Duration wait = after_failure();
+  if (phase_ == Phase::leading) {  // there is time: it is tried again well before the lease ends
+    next_at_ = now_ + std::min(wait, lease_.length / 6);
+    return;
+  }
+  if (phase_ == Phase::standing) {
+    phase_ = Phase::looking;
+    if (lease_until_ > now_) give_the_lease_back();
+  }
+  if (phase_ == Phase::following && confirms_) return look_after(wait);
+  if (phase_ != Phase::looking) return;
+  was_absent_ = is_first_line_ = false;
+  explain(unanswered.why);
+  look_after(wait);
+}
+
+void Election::on(const Tick&) {
+  if (const auto end = give_up_at(); end && now_ >= *end)
+    return step_down("etcd could not be asked to write for too long; another agent may reach it");
+  if (leads() && !doubtful_ && now_ >= lease_until_) {
+    doubtful_ = true;
+    act(Say{Level::warning, fmt::format("etcd has not answered for {:.3g} s: what runs goes on, but no generation can begin until it does",
+                                        std::chrono::duration<double>(now_ - (lease_until_ - lease_.length)).count())});
+  }
+  if (calling_ || !next_at_ || now_ < *next_at_) return;
+  if (phase_ == Phase::looking || confirms_) look();
+  else if (leads()) keep_or_publish();
+}
+
+void Election::on(const Resign&) {
+  if (leads() || phase_ == Phase::standing) give_the_lease_back();
+  phase_ = Phase::resigned;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,353 @@
+// One attempt after the other until the link is destroyed: resolve the name, open a channel of its own to one address,
+// start the stream, wait until the coordinator says that it is there. An attempt owns all that gRPC knows of it and ends
+// as a whole; ending it waits for gRPC's own threads alone, after the call was cancelled, never for the coordinator.
+
+#include <grpcpp/grpcpp.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <deque>
+#include <future>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <elrun/philox.hpp>
+
+#include "lib/base/words.hpp"
+#include "rendezvous.grpc.pb.h"
+#include "rendezvous/net/grpc.hpp"
+#include "rendezvous/net/grpc_access.hpp"
+#include "rendezvous/net/lookup.hpp"
+#include "rendezvous/net/node_link.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+using Loop = boost::asio::io_context;
+
+constexpr Duration backoff_min = 50ms, backoff_max = 2s;
+constexpr Duration leave_taking_max = 1s;
+
+// What one attempt tells its link; loop thread only.
+class AttemptOwner {
+ public:
+  virtual void up() = 0;
+  virtual void received(const CoordinatorMessage& message) = 0;
+  virtual void down(std::string why) = 0;
+  virtual void refused(std::string why) = 0;  // for good
+
+ protected:
+  ~AttemptOwner() = default;
+};
+
+// One channel with one stream.
+class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode> {
+ public:
+  Attempt(Loop& loop, AttemptOwner& owner, const Address& address, const std::string& host, const Credentials& credentials,
+          const Timeouts& timeouts)
+      : loop_{loop}, owner_{std::make_shared<AttemptOwner*>(&owner)}, address_{address.text} {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection, and no back-off, of an attempt before
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+    arguments.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
+    arguments.SetMaxSendMessageSize(static_cast<int>(wire_message_max.value()));
+    // A coordinator whose host vanished without a word is noticed by pings.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as the server has it
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
+    expect_certificate_for(host, credentials, arguments);
+    channel_ = grpc::CreateCustomChannel(address.target, channel_credentials(credentials), arguments);
+    if (!credentials.token.empty()) context_.AddMetadata(token_metadata, token_proof(credentials.token));
+    stub_ = wire::Rendezvous::NewStub(channel_);
+    stub_->async()->Node(&context_, this);
+    AddHold();  // reads and writes are started from outside gRPC's callbacks
+    StartCall();
+  }
+  ~Attempt() {
+    owner_.reset();
+    context_.TryCancel();
+    release();
+    ended_->get_future().wait();  // a cancelled call ends by itself, in this process
+  }
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  void send(const NodeMessage& message) {
+    if (over_) return;
+    wire::ToCoordinator out;
+    to_wire(message, out);
+    queued_ += out.ByteSizeLong();
+    if (queued_ > stream_queue_max.value()) return cancel("the coordinator does not read what it is sent");
+    queue_.push_back(std::move(out));
+    write();
+  }
+  /// The last that is sent. The coordinator ends the stream when it has read that, or that nothing more comes.
+  void send_last(const NodeMessage& message) {
+    last_ = true;
+    send(message);
+  }
+  /// The owner is told that it is down, for this reason.
+  void cancel(std::string why) {
+    if (over_) return;
+    if (why_.empty()) why_ = std::move(why);
+    context_.TryCancel();
+  }
+
+ private:
+  void write() {
+    if (writing_ || queue_.empty() || over_ || !up_) return;
+    writing_ = true;
+    StartWrite(&queue_.front());
+  }
+  void release() {
+    if (!std::exchange(over_, true)) RemoveHold();
+  }
+  void metadata(bool ok) {
+    if (over_) return;
+    if (!ok) return release();  // the status, which says why, comes with OnDone
+    up_ = true;
+    StartRead(&in_);
+    (*owner_)->up();
+  }
+  void read(bool ok) {
+    if (over_) return;
+    if (!ok) return release();
+    const Result<std::optional<CoordinatorMessage>> message = from_wire(in_);
+    if (!message.ok()) {
+      cancel(message.failure().what);
+      return release();
+    }
+    StartRead(&in_);
+    if (*message) (*owner_)->received(**message);  // may destroy this
+  }
+  void written(bool ok) {
+    writing_ = false;
+    queued_ -= queue_.front().ByteSizeLong();
+    queue_.pop_front();
+    if (!ok) return;  // the read fails as well, and says so
+    if (!queue_.empty()) write();
+    else if (last_ && !over_) StartWritesDone();
+  }
+
+  // gRPC's threads. A letter whose attempt is gone finds `owner_` expired: it is destroyed on the loop, which reads them.
+  void OnReadInitialMetadataDone(bool ok) override {
+    letter([this, ok] { metadata(ok); });
+  }
+  void OnReadDone(bool ok) override {
+    letter([this, ok] { read(ok); });
+  }
+  void OnWriteDone(bool ok) override {
+    letter([this, ok] { written(ok); });
+  }
+  void OnDone(const grpc::Status& status) override {
+    std::string why = status.ok() ? "it ended the stream" : status.error_message();
+    const auto ended = ended_;  // the destructor, which may be waiting, takes the rest away
+    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED && context_.GetServerTrailingMetadata().contains(refusal_metadata))
+      letter([this, why = std::move(why)] { (*owner_)->refused(why); });
+    else letter([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
+    ended->set_value();
+  }
+  template <class Call>
+  void letter(Call call) {
+    boost::asio::post(loop_, [alive = alive_, call = std::move(call)] {
+      if (!alive.expired()) call();
+    });
+  }
+
+  Loop& loop_;
+  std::shared_ptr<AttemptOwner*> owner_;
+  std::weak_ptr<AttemptOwner*> alive_ = owner_;
+  std::string address_, why_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<wire::Rendezvous::Stub> stub_;
+  grpc::ClientContext context_;
+  wire::ToNode in_;
+  std::deque<wire::ToCoordinator> queue_;
+  std::uint64_t queued_ = 0;
+  bool up_ = false, writing_ = false, over_ = false, last_ = false;
+  std::shared_ptr<std::promise<void>> ended_ = std::make_shared<std::promise<void>>();
+};
+
+class GrpcLink final : public NodeLink, public AttemptOwner {
+ public:
+  GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler, Access access)
+      : loop_{loop},
+        endpoint_{std::move(endpoint)},
+        access_{std::move(access)},
+        timeouts_{timeouts},
+        rng_{jitter_seed},
+        handler_{std::make_shared<const Handler>(std::move(handler))},
+        timer_{loop},
+        heartbeat_{loop} {
+    quiet_grpc();
+    post([this] { start(); });
+  }
+  void send(const NodeMessage& message) override {
+    if (up_) attempt_->send(message);
+  }
+  void look_again() override {
+    if (!up_) return;
+    lookup_.start(endpoint_, [this](const Resolved& now) {
+      const std::string& here = addresses_[next_address_].target;
+      if (!up_ || now.addresses.empty() ||
+          std::any_of(now.addresses.begin(), now.addresses.end(), [&](const Address& a) { return a.target == here; }))
+        return;
+      attempt_->cancel(fmt::format("the name {} leads to {} now", endpoint_.host, now.addresses.front().text));
+    });
+  }
+  [[nodiscard]] bool is_taking_leave() const override { return over_ && attempt_ != nullptr; }
+  [[nodiscard]] std::string local_address() const override { return local_address_; }
+
+ private:
+  template <class Call>
+  void post(Call call) {
+    boost::asio::post(loop_, [alive = std::weak_ptr{alive_}, call = std::move(call)]() mutable {
+      if (!alive.expired()) call();
+    });
+  }
+  template <class Call>
+  void tell(Call call) {
+    const std::shared_ptr<const Handler> handler = handler_;  // it may destroy this link
+    call(*handler);
+  }
+
+  void start() {
+    lookup_.start(endpoint_, [this](Resolved result) { resolved(std::move(result)); });
+  }
+  void resolved(Resolved result) {
+    if (result.addresses.empty()) return failed({Code::unreachable, Remedy::retry, std::move(result.problem)});
+    addresses_ = std::move(result.addresses);
+    next_address_ = 0;
+    open();
+  }
+  void open() {
+    const auto credentials = read_credentials(access_);  // anew: they may have been replaced
+    if (!credentials.ok()) return failed(credentials.failure());
+    heard_ = false;
+    attempt_ = std::make_unique<Attempt>(loop_, *this, addresses_[next_address_], endpoint_.host, *credentials, timeouts_);
+    arm(timer_, timeouts_.heartbeat_limit, [this] {
+      if (!up_) attempt_->cancel(fmt::format("no answer within {:.3g} s", seconds(timeouts_.heartbeat_limit)));
+    });
+  }
+
+  void up() override {
+    up_ = true;
+    backoff_ = backoff_min;
+    last_reason_.clear();
+    timer_.cancel();
+    local_address_ = source_address(addresses_[next_address_]);
+    beat();
+    tell([](const Handler& h) { h.connected(); });
+  }
+  void received(const CoordinatorMessage& message) override {
+    if (over_) return;
+    heard_ = true;
+    const bool is_verdict = std::holds_alternative<Verdict>(message);
+    if (is_verdict || std::holds_alternative<Refused>(message)) {  // nothing comes after it
+      over_ = true;
+      up_ = false;
+      heartbeat_.cancel();
+      if (is_verdict) attempt_->send_last(VerdictHeard{});
+      if (is_verdict) arm(timer_, leave_taking_max, [this] { take_leave(); });
+      else post([this] { take_leave(); });
+    }
+    tell([&](const Handler& h) { h.message(message); });
+  }
+  void down(std::string why) override {
+    const bool was_up = std::exchange(up_, false);
+    timer_.cancel();
+    heartbeat_.cancel();
+    if (over_) return take_leave();
+    attempt_.reset();
+    const Address& address = addresses_[next_address_];
+    const bool silent = was_up && why.find("keepalive") != why.npos;                // gRPC's own words for a ping without an answer
+    if (!was_up || (!heard_ && why.find("reset") != why.npos)) why += advice(why);  // its Join was not taken
+    // Another address of the same name may answer; only the whole list counts as an attempt.
+    if (!was_up && ++next_address_ < addresses_.size()) return open();
+    failed({silent ? Code::deadline_passed : Code::unreachable, Remedy::retry, fmt::format("{}: {}", address.text, in_plain_words(why))});
+  }
+  void take_leave() {
+    attempt_.reset();
+    tell([](const Handler& h) {
+      if (h.took_leave) h.took_leave();
+    });
+  }
+  void refused(std::string why) override {
+    received(Refused{{.code = Code::refused,
+                      .remedy = Remedy::fix_config,
+                      .what = fmt::format("the coordinator at {} ({}): {}", endpoint_.host, addresses_[next_address_].text, why)}});
+  }
+  // What a person can do about a connection that ended before the coordinator answered. It is judged by how the connection ended,
+  // which is all that is known of the cause:
+  //  * A coordinator whose port is full resets connections, or does not get to them.
+  //  * One that expects TLS answers a node without it with a GOAWAY, and closes the connection where a handshake fails.
+  [[nodiscard]] std::string advice(std::string_view why) const {
+    const auto says = [&](std::string_view text) { return why.find(text) != why.npos; };
+    if (says("parsing HTTP/2")) return "; who listens there is no rendezvous of elrun: is the port another program's?";
+    if (says("reset") || says("no answer within"))
+      return "; its port may be full of connections that never authenticate: then the coordinator's log names the addresses that hold the most places";
+    if (access_.has_tls() && (says("closed") || says("andshake")))
+      return fmt::format("; does it speak TLS too, with a certificate for {}, and does each side's cacert vouch for the other's cert?",
+                         endpoint_.host);
+    if (says("GOAWAY")) return "; does it demand TLS (--rdzv_conf cacert=...,cert=...,key=...)?";
+    return says("closed") ? "; it ended the connection before this node was admitted: the coordinator's log may say why" : "";
+  }
+  void failed(Failure why) {
+    if (why.what != last_reason_) {
+      last_reason_ = why.what;
+      post([this, why] { tell([&](const Handler& h) { h.disconnected(why); }); });
+    }
+    // Half of the wait is chance, so that the nodes of a job do not come back all at once.
+    const Duration wait =
+        backoff_ / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((backoff_ / 2).count())))};
+    backoff_ = std::min(backoff_ * 2, backoff_max);
+    arm(timer_, wait, [this] { start(); });
+  }
+  void beat() {
+    arm(heartbeat_, timeouts_.heartbeat, [this] {
+      if (!up_) return;
+      attempt_->send(NodeAlive{});
+      beat();
+    });
+  }
+  template <class Call>
+  void arm(boost::asio::steady_timer& timer, Duration wait, Call call) {
+    timer.expires_after(wait);
+    timer.async_wait([alive = std::weak_ptr{alive_}, call = std::move(call)](const boost::system::error_code& error) mutable {
+      if (!alive.expired() && !error) call();
+    });
+  }
+
+  Loop& loop_;
+  Endpoint endpoint_;
+  Access access_;
+  Timeouts timeouts_;
+  Rng rng_;
+  std::shared_ptr<const Handler> handler_;
+  boost::asio::steady_timer timer_, heartbeat_;
+  NameLookup lookup_{loop_};
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
+  std::vector<Address> addresses_;
+  std::size_t next_address_ = 0;
+  Duration backoff_ = backoff_min;
+  std::string last_reason_, local_address_;
+  bool up_ = false;
+  bool heard_ = false;                // the coordinator has said something on this attempt
+  bool over_ = false;                 // the last word was heard
+  std::unique_ptr<Attempt> attempt_;  // last: it ends before what it speaks to
+};
+
+}  // namespace
+
+std::unique_ptr<NodeLink> connect_to_coordinator(Loop& loop, const Endpoint& endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed,
+                                                 NodeLink::Handler handler, const Access& access) {
+  return std::make_unique<GrpcLink>(loop, endpoint, timeouts, jitter_seed, std::move(handler), access);
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,299 @@
+// The shell around the round and the store: letters come in from streams and timers, one after the other on the loop;
+// each goes through a pure core, and what the core answers is performed. Nothing is decided here.
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "lib/base/digest.hpp"
+#include "lib/base/log_limited.hpp"
+#include "rendezvous/net/node_link.hpp"
+#include "rendezvous/net/stream.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+using Loop = boost::asio::io_context;
+
+constexpr std::uint32_t lines_by_one_max = 200;  // in 10 s, of nodes that come and go
+
+RoundSetup setup_of(const Coordinator::Options& options) {
+  RoundSetup setup;
+  setup.run = options.run;
+  setup.nodes_min = options.nodes_min;
+  setup.nodes_max = options.nodes_max;
+  setup.version = ELRUN_RELEASE;
+  setup.timeouts = options.timeouts;
+  setup.generation_floor = options.generation_floor;
+  setup.floor_may_run = options.ledger != nullptr && options.generation_floor > 0;
+  setup.elected = options.ledger != nullptr;
+  random_bytes(std::as_writable_bytes(std::span{setup.lineage.bits}));
+  random_bytes(setup.secret);
+  return setup;
+}
+
+// An agent's line in the coordinator's own process: two mailboxes on one loop.
+class InProcessLink final : public NodeLink {
+ public:
+  /// The agent's end; shared, because letters hold it weakly.
+  struct Agent {
+    Handler handler;
+  };
+  class End final : public StreamEnd {
+   public:
+    End(Loop& loop, std::weak_ptr<Agent> agent) : loop_{loop}, agent_{std::move(agent)} {}
+    void send(const CoordinatorMessage& message) override {
+      boost::asio::post(loop_, [agent = agent_, message] {
+        if (const auto there = agent.lock()) there->handler.message(message);  // held: it may destroy the link
+      });
+    }
+    void close() override {
+      boost::asio::post(loop_, [agent = agent_] {
+        if (const auto there = agent.lock())
+          there->handler.disconnected({Code::refused, Remedy::exit_process, "the coordinator in this process ended the line"});
+      });
+    }
+
+   private:
+    Loop& loop_;
+    std::weak_ptr<Agent> agent_;
+  };
+
+  InProcessLink(Loop& loop, std::weak_ptr<StreamOwner*> owner, Handler handler)
+      : loop_{loop}, owner_{std::move(owner)}, agent_{std::make_shared<Agent>(Agent{std::move(handler)})} {
+    if (const auto owner_now = owner_.lock()) {
+      number_ = (*owner_now)->number_stream();
+      (*owner_now)->opened(number_, std::make_shared<End>(loop_, agent_), true);
+    }
+    boost::asio::post(loop_, [agent = std::weak_ptr{agent_}] {
+      if (const auto there = agent.lock()) there->handler.connected();
+    });
+  }
+  ~InProcessLink() override {
+    boost::asio::post(loop_, [owner = owner_, number = number_] {
+      if (const auto there = owner.lock()) (*there)->broken(number);
+    });
+  }
+  void send(const NodeMessage& message) override {
+    boost::asio::post(loop_, [owner = owner_, number = number_, message] {
+      if (const auto there = owner.lock()) (*there)->received(number, message);
+    });
+  }
+  [[nodiscard]] std::string local_address() const override { return "127.0.0.1"; }
+
+ private:
+  Loop& loop_;
+  std::weak_ptr<StreamOwner*> owner_;
+  StreamNumber number_{};
+  std::shared_ptr<Agent> agent_;
+};
+
+class CoordinatorShell final : public Coordinator, public StreamOwner {
+ public:
+  CoordinatorShell(Loop& loop, const Clock& clock, const Log& log, const Options& options)
+      : loop_{loop},
+        clock_{clock},
+        log_{log},
+        access_{options.access},
+        newcomer_{options.timeouts.newcomer},
+        ledger_{options.ledger},
+        round_{setup_of(options)},
+        round_timer_{loop},
+        store_timer_{loop} {}
+
+  Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
+    ELRUN_TRY_ASSIGN(server_, start_stream_server(loop_, clock_, log_, *this, address, port, {.access = access_, .patience = newcomer_}));
+    return server_->port();
+  }
+  [[nodiscard]] std::unique_ptr<NodeLink> connect_in_process(NodeLink::Handler handler) override {
+    return std::make_unique<InProcessLink>(loop_, self_, std::move(handler));
+  }
+  [[nodiscard]] const std::optional<Verdict>& verdict() const override { return round_.verdict(); }
+  [[nodiscard]] bool may_exit() const override { return held_.empty() && round_.may_end(clock_.now()); }
+  void on_may_exit(std::function<void()> call) override { on_may_exit_ = std::move(call); }
+
+ private:
+  using Caller = std::pair<StreamNumber, std::uint64_t>;  // a stream and the worker on it
+
+  StreamNumber number_stream() override { return StreamNumber{++streams_made_}; }
+  void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process) override {
+    streams_.emplace(number, std::move(end));
+    feed(StreamOpened{number, in_process});
+  }
+  StreamNumber opened_outside(std::shared_ptr<StreamEnd> end) override {
+    const StreamNumber number{++streams_made_};
+    streams_.emplace(number, std::move(end));
+    outside_.insert(number);
+    return number;
+  }
+  void received(StreamNumber stream, const NodeMessage& message) override {
+    if (const auto* call = std::get_if<StoreCall>(&message)) {
+      const bool outside = outside_.contains(stream);
+      if (!outside && !round_.joined(stream)) return;
+      const auto [caller, fresh] = callers_.try_emplace({stream, call->worker}, StoreCaller{callers_made_ + 1});
+      if (fresh) caller_of_.emplace(StoreCaller{++callers_made_}, caller->first);
+      return deliver(store_.call(caller->second, call->request, clock_.now(), outside ? StoreScope::job : StoreScope::generation));
+    }
+    if (const auto* gone = std::get_if<StoreCallerGone>(&message)) return forget({stream, gone->worker});
+    feed(FromNode{stream, message});
+  }
+  void broken(StreamNumber stream) override {
+    drop(stream);
+    if (outside_.erase(stream) == 0) feed(StreamBroken{stream});
+  }
+
+  void feed(const RoundEvent& event) {
+    for (RoundAction& action : round_.step(event, clock_.now())) {
+      if (const auto* wake = std::get_if<WakeAt>(&action)) perform(*wake);  // tells nobody anything
+      else if (held_.empty() && !must_last(action)) announce(action);
+      else held_.push_back(std::move(action));
+    }
+    announce_held();
+  }
+  void announce(const RoundAction& action) {
+    if (says_verdict(action)) verdict_said_ = true;
+    std::visit([&](const auto& a) { perform(a); }, action);
+  }
+  // In the order of the round's decisions. What lasts, and all that follows it, waits until the ledger has it.
+  void announce_held() {
+    while (!held_.empty() && !clearing_) {
+      if (!cleared_ && must_last(held_.front())) {
+        const auto* begin = std::get_if<BeginGeneration>(&held_.front());
+        clearing_ = true;
+        ledger_->clear(
+            begin != nullptr ? std::optional{begin->generation} : std::nullopt,
+            [this, self = std::weak_ptr{self_}] {
+              if (self.expired()) return;
+              clearing_ = false;
+              cleared_ = true;
+              announce_held();
+            },
+            [this, self = std::weak_ptr{self_}](const std::string& why) {
+              if (!self.expired()) delayed(why);
+            });
+        return;
+      }
+      const RoundAction action = std::move(held_.front());
+      held_.pop_front();
+      cleared_ = false;
+      announce(action);
+    }
+    tell_if_may_exit();
+  }
+  static bool says_verdict(const RoundAction& action) {
+    const auto* send = std::get_if<SendTo>(&action);
+    return send != nullptr && std::holds_alternative<Verdict>(send->message);
+  }
+  [[nodiscard]] bool must_last(const RoundAction& action) const {
+    return ledger_ != nullptr && (std::holds_alternative<BeginGeneration>(action) || (!verdict_said_ && says_verdict(action)));
+  }
+  void delayed(const std::string& why) {
+    const std::string text = "the next step of the job cannot be written down yet, and waits: " + why;
+    log_.warning(text);
+    for (const auto& [number, stream] : streams_) stream->send(Waiting{text});
+  }
+  void tell_if_may_exit() {
+    if (!told_may_exit_ && on_may_exit_ && round_.verdict() && may_exit()) {
+      told_may_exit_ = true;
+      boost::asio::post(loop_, [this, self = std::weak_ptr{self_}] {
+        if (!self.expired()) on_may_exit_();
+      });
+    }
+  }
+  void perform(const SendTo& send) {
+    if (const auto stream = streams_.find(send.stream); stream != streams_.end()) stream->second->send(send.message);
+  }
+  void perform(const CloseStream& close) {
+    const auto stream = streams_.find(close.stream);
+    if (stream == streams_.end()) return;
+    stream->second->close();
+    drop(close.stream);
+  }
+  void perform(const WakeAt& wake) {
+    round_timer_.expires_after(wake.at - clock_.now());
+    round_timer_.async_wait([this, self = std::weak_ptr{self_}](const boost::system::error_code& error) {
+      if (!error && !self.expired()) feed(RoundTick{});
+    });
+  }
+  void perform(const BeginGeneration& begin) {
+    if (begin.adopted) deliver(store_.adopt_generation(begin.generation, static_cast<std::uint32_t>(begin.members.size())));
+    else deliver(store_.begin_generation(begin.generation));
+  }
+  void perform(const EndGeneration& end) { deliver(store_.end_generation(end.why)); }
+  void perform(const HandOver&) { ledger_->hand_over(); }
+  void perform(const Say& say) { say.by_one ? by_one_(log_, clock_.now(), say.level, say.text) : log_(say.level, say.text); }
+
+  void deliver(std::vector<StoreAnswer> answers) {
+    for (StoreAnswer& answer : answers) {
+      const Caller& caller = caller_of_.at(answer.to);  // who is forgotten gets no answers
+      if (const auto stream = streams_.find(caller.first); stream != streams_.end())
+        stream->second->send(StoreResult{caller.second, std::move(answer.reply)});
+    }
+    const std::optional<Instant> next = store_.next_expiry();
+    if (next == store_wake_) return;
+    store_wake_ = next;
+    store_timer_.cancel();
+    if (!next) return;
+    store_timer_.expires_after(*next - clock_.now());
+    store_timer_.async_wait([this, self = std::weak_ptr{self_}](const boost::system::error_code& error) {
+      if (error || self.expired()) return;
+      store_wake_.reset();
+      deliver(store_.expire(clock_.now()));
+    });
+  }
+  void forget(const Caller& who) {
+    const auto caller = callers_.find(who);
+    if (caller == callers_.end()) return;
+    store_.forget(caller->second);
+    caller_of_.erase(caller->second);
+    callers_.erase(caller);
+  }
+  void drop(StreamNumber stream) {
+    streams_.erase(stream);
+    while (true) {
+      const auto caller = callers_.lower_bound({stream, 0});
+      if (caller == callers_.end() || caller->first.first != stream) return;
+      forget(Caller{caller->first});
+    }
+  }
+
+  Loop& loop_;
+  const Clock& clock_;
+  const Log& log_;
+  LogLimited by_one_{lines_by_one_max};
+  const Access access_;
+  const Duration newcomer_;
+  Ledger* const ledger_;
+  std::deque<RoundAction> held_;  // decided, not yet announced
+  bool clearing_ = false;         // the ledger is asked about the first of them
+  bool cleared_ = false;          // and has agreed
+  bool verdict_said_ = false;
+  Round round_;
+  StoreCore store_;
+  boost::asio::steady_timer round_timer_, store_timer_;
+  std::optional<Instant> store_wake_;
+  std::map<StreamNumber, std::shared_ptr<StreamEnd>> streams_;
+  std::set<StreamNumber> outside_;  // of those, streams of clients that are no nodes
+  std::map<Caller, StoreCaller> callers_;
+  std::map<StoreCaller, Caller> caller_of_;
+  std::uint64_t streams_made_ = 0;
+  std::uint64_t callers_made_ = 0;
+  std::function<void()> on_may_exit_;
+  bool told_may_exit_ = false;
+  std::shared_ptr<StreamOwner*> self_ = std::make_shared<StreamOwner*>(this);  // letters hold it weakly
+  std::unique_ptr<StreamServer> server_;                                       // last: its streams speak to all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<Coordinator> Coordinator::create(Loop& loop, const Clock& clock, const Log& log, Options options) {
+  return std::make_unique<CoordinatorShell>(loop, clock, log, options);
+}
+
+}  // namespace elrun::inline v0

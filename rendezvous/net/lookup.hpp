@@ -1,0 +1,46 @@
+#pragma once
+/// \file Names to addresses, anew at every attempt: gRPC is only ever given literal addresses.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+
+#include "lib/link/socket.hpp"
+#include "rendezvous/net/node_link.hpp"
+
+namespace elrun::inline v0 {
+
+struct Address {
+  std::string host;    ///< The literal without its port.
+  std::string text;    ///< As a person writes it.
+  std::string target;  ///< As gRPC reads it: a literal, which needs no resolver of its own.
+  SocketAddress socket;
+};
+struct Resolved {
+  std::vector<Address> addresses;
+  std::string problem;  ///< When there are none.
+};
+
+/// The address that packets to `peer` leave from; empty when there is no way there.
+[[nodiscard]] std::string source_address(const Address& peer);
+
+/// Loop thread only. A literal address is answered at once. A name gets a thread that nobody waits for, since
+/// a resolver can neither be cancelled nor bounded; its answer is dropped when the lookup is gone or was started anew.
+class NameLookup {
+ public:
+  explicit NameLookup(boost::asio::io_context& loop);
+  ~NameLookup();
+  NameLookup(const NameLookup&) = delete;
+  NameLookup& operator=(const NameLookup&) = delete;
+  void start(const Endpoint& endpoint, std::function<void(Resolved)> answer);
+
+ private:
+  struct Mailbox;
+  boost::asio::io_context& loop_;
+  std::shared_ptr<Mailbox> mailbox_;  // of the lookup under way
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,316 @@
+// The idea: an event only changes what is known of its node; `settle` then looks at everything that is known, and draws
+// the conclusions in one fixed order: who is lost, does a newcomer end the generation, can the next one form, is it time
+// to give up, what are the waiting told, when to look again. So no event has to know the others, and a tick is an event
+// that changes nothing.
+//
+//            form                          revoke
+//   forming -------> running generation ------------> revoked: every living member acknowledges
+//      ^                     |                               and joins again, or is lost
+//      |                     | verdict                        |
+//      +---------------------+--------------------------------+
+
+#include "rendezvous/round/round.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0 {
+
+std::vector<std::string> RoundOptions::problems() const {
+  std::vector<std::string> problems;
+  if (nodes_min < 1 || nodes_min > nodes_max || nodes_max > nodes_limit)
+    problems.push_back(fmt::format("--nnodes {}:{}: needs 1 <= MIN <= MAX <= {}", nodes_min, nodes_max, nodes_limit));
+  if (last_call < Duration{0} || last_call > 24h) problems.push_back(fmt::format("last_call {} s: needs 0 to 86400", seconds(last_call)));
+  if (max_restarts < -1) problems.push_back(fmt::format("--max_restarts {}: needs 0 or more", max_restarts));
+  return problems;
+}
+
+Round::Round(RoundSetup setup) : setup_{std::move(setup)}, run_{setup_.run}, floor_{setup_.generation_floor} {}
+
+std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
+  // A coordinator that was itself stopped (paused, swapped out) heard nobody: that is nobody's silence but its own.
+  // Who had a short time to come back may have done so: its words are behind this event.
+  const Duration late = wake_ ? now - *wake_ : Duration{0};
+  if (late > setup_.timeouts.reconnect_grace / 4 && !ELRUN_PLANTED(coordinator_blames_nodes_for_its_nap)) {
+    if (late > setup_.timeouts.heartbeat)
+      for (auto& [number, stream] : streams_) stream.heard = now;
+    std::set<std::pair<Instant, NodeId>> broken;
+    for (const auto& [at, id] : broken_) {
+      Node& node = nodes_.at(id);
+      // A coordinator that is always a little late has to give up who is gone all the same.
+      if (late > setup_.timeouts.heartbeat || now < node.broken_since + setup_.timeouts.heartbeat_limit) node.broken = now;
+      broken.emplace(node.broken, id);
+    }
+    broken_ = std::move(broken);
+    wake_ = now;  // once for all that came meanwhile, or each of many thousand words would cost a walk over many thousand nodes
+  }
+  std::visit([&](const auto& e) { on(e, now); }, event);
+  return std::exchange(actions_, {});
+}
+
+bool Round::may_end(Instant now) const {
+  if (!verdict_ || (now < verdict_at_ + late_linger && others_may_come())) return false;
+  return now >= verdict_at_ + setup_.timeouts.verdict_linger || only_own_node_is_here();
+}
+
+bool Round::only_own_node_is_here() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+    const std::optional<StreamNumber>& stream = entry.second.stream;
+    return stream && streams_.at(*stream).in_process;
+  });
+}
+
+// Others that would begin the job again, if they found nobody: it is done, and more nodes may be in it than have heard so.
+bool Round::others_may_come() const { return verdict_->exit_code == 0 && options_ && told_.size() + nodes_.size() < options().nodes_max; }
+
+// Whoever watches this process is to know why it does not end yet.
+void Round::tell_of_linger(Instant now) {
+  if (linger_told_ || !others_may_come() || now >= verdict_at_ + late_linger || !only_own_node_is_here()) return;
+  linger_told_ = true;
+  const std::size_t more = options().nodes_max - told_.size() - nodes_.size();
+  say(Level::info,
+      fmt::format(
+          "the job is done; the coordinator stays for another {:.0f} s: {} more may come (--nnodes), and would begin the job again if nobody told them",
+          std::ceil(seconds(verdict_at_ + late_linger - now)), count_of(more, "node")));
+}
+
+bool Round::joined(StreamNumber stream) const {
+  const auto at = streams_.find(stream);
+  return at != streams_.end() && at->second.node.has_value();
+}
+
+std::optional<Generation> Round::running() const {
+  if (!runs()) return {};
+  return generation_;
+}
+
+// --- events -------------------------------------------------------------------------------------------------------
+
+void Round::on(const StreamOpened& event, Instant now) {
+  Stream& stream = streams_[event.stream];
+  stream = {.node = {}, .in_process = event.in_process, .heard = now};
+  if (!event.in_process) listen(event.stream, stream, now + setup_.timeouts.heartbeat_limit);
+  settle(now);
+}
+
+void Round::on(const StreamBroken& event, Instant now) {
+  const auto stream = streams_.find(event.stream);
+  if (stream == streams_.end()) return;
+  if (stream->second.node) {
+    const auto node = nodes_.find(*stream->second.node);
+    // Whoever confirms a verdict may not have read it: it comes back, or the linger ends.
+    if (verdict_ && (!node->second.join.confirms_verdict || stream->second.in_process || ELRUN_PLANTED(verdict_is_not_confirmed))) {
+      told_.insert(node->first);
+      remove(node, false, now);
+    } else {
+      change(node->second, [&](Node& n) {
+        n.stream.reset();
+        n.broken = n.broken_since = now;
+      });
+      // Nobody is left: that was this coordinator's own line. Its members have as long as with a fresh one.
+      if (runs() && connected_ == 0) deserted_until_ = now + setup_.timeouts.recovery;
+    }
+  }
+  forget(event.stream);
+  settle(now);
+}
+
+void Round::on(const FromNode& event, Instant now) {
+  const auto stream = streams_.find(event.stream);
+  if (stream == streams_.end()) return;  // closed by us; what was on its way no longer counts
+  stream->second.heard = now;
+  if (std::holds_alternative<NodeAlive>(event.message)) return;
+  if (const Join* message = std::get_if<Join>(&event.message)) {
+    join(event.stream, *message, now);
+  } else if (stream->second.node) {
+    said(nodes_.at(*stream->second.node), event.message, now);
+  }  // else: after Leave, or before Join; nothing that it says concerns a world
+  settle(now);
+}
+
+void Round::on(const RoundTick&, Instant now) {
+  wake_.reset();  // the timer has fired: the next one is announced, even for the same instant
+  settle(now);
+}
+
+void Round::count(const Node& node, bool in) {
+  const NodeId& id = node.join.who.node;
+  const std::size_t one = in ? 1 : static_cast<std::size_t>(-1);
+  if (is_waiting(node)) waiting_ += one;
+  if (is_late(node)) late_ += one;
+  if (node.stream) (node.join.workers > 0 ? connected_ : observers_) += one;
+  const auto put = [&](auto& index, Instant at) { in ? void(index.emplace(at, id)) : void(index.erase({at, id})); };
+  if (is_newcomer(node)) put(newcomers_, node.arrived);
+  if (!node.stream) put(broken_, node.broken);
+}
+
+void Round::said(Node& node, const NodeMessage& message, Instant now) {
+  const NodeId id = node.join.who.node;
+  const auto current = [&](const Generation& g) { return node.member && g == generation_ && !verdict_; };
+  if (const auto* m = std::get_if<Acknowledge>(&message)) {
+    if (current(m->generation) && revoked_) change(node, [](Node& n) { n.owes = false; });
+  } else if (const auto* failed = std::get_if<WorkerFailed>(&message)) {
+    // After the end of the generation only what may have failed before the worker that ended it.
+    if (current(failed->generation) && (runs() || !deaths_.empty())) worker_failed(node, *failed, now);
+  } else if (const auto* done = std::get_if<WorkersDone>(&message)) {
+    if (!current(done->generation) || !runs()) return;
+    done_.insert(id);
+    if (done->before_session) unseen_.insert(id);
+    workers_done_unseen(now);
+    if (runs() && all_done()) decide(0, {}, now);
+  } else if (const auto* job = std::get_if<WorkersAreJob>(&message)) {
+    if (current(job->generation)) workers_are_job(now);
+  } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {
+    if (!current(more->generation) || !runs()) return;
+    if (growing_.empty()) growing_since_ = now;
+    growing_.insert(id);
+  } else if (const auto* unreachable = std::get_if<PeerUnreachable>(&message)) {
+    if (current(unreachable->generation) && runs()) note_apart(node, *unreachable, now);
+  } else if (const auto* starting = std::get_if<WorkersStarting>(&message)) {
+    if (current(starting->generation) && runs()) note_starting(id, *starting, now);
+  } else if (const auto* finished = std::get_if<JobFinished>(&message)) {
+    // Also after the revocation, and for a generation of another coordinator: all members decided it before any of them
+    // acknowledged the end, and no later one was begun here.
+    const Generation& last = finished->generation;
+    if (!verdict_ && knows_the_end_of(node, last)) decide(0, {}, now);
+  } else if (const auto* progress = std::get_if<Progress>(&message)) {
+    if (!current(progress->generation)) return;
+    stepped_ = true;
+    if (!progress_told_ || now - *progress_told_ >= progress_told_every) {
+      say(Level::info, fmt::format("generation {}: step {} is decided", to_string(generation_), progress->step));
+      progress_told_ = now;
+    }
+    if (progress->step <= newest_step_) return;  // done before, and again since: no further than at the last failure
+    newest_step_ = progress->step;
+    forget_failures_of_members();
+    progressed_ = true;
+    growths_ = 0;
+    alike_ = 0;
+  } else if (const auto* leaves = std::get_if<Leave>(&message)) {
+    leave(id, leaves->why, now);
+  } else if (std::holds_alternative<VerdictHeard>(message)) {
+    if (verdict_) told_.insert(id), remove(nodes_.find(id), true, now);
+  }
+}
+
+// Only a node that was in a generation knows that the job ended in it. While the members of this one are all here, a later one
+// with which it could have ended elsewhere would have needed them.
+bool Round::knows_the_end_of(const Node& node, const Generation& last) const {
+  if (last == generation_) return node.member || node.join.last == last;
+  const bool members_are_here = runs() && broken_.empty();
+  return last.number > generation_.number && node.join.last == last && !members_are_here;
+}
+
+void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
+  const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == node.join.who.node; });
+  ELRUN_ASSERT(me != members_.end());
+  const Rank rank{failed.rank.value_or(me->base_rank + std::min(failed.local_rank, me->workers == 0 ? 0 : me->workers - 1))};
+  Failure why{Code::peer_lost,
+              Remedy::rejoin,
+              fmt::format("worker {} (node {}, local rank {}) ended by {}", rank.value(), me->node.value(), failed.local_rank, failed.what),
+              rank,
+              {},
+              generation_,
+              me->node.value()};
+  Death death{std::max(now - failed.ago, began_), failed.exit_code == 0 ? 1 : failed.exit_code, why.what, failed.death};
+  death.worker.node = me->node;
+  death.worker.generation = generation_;
+  death.worker.rank = rank.value();
+  death.worker.local_rank = failed.local_rank;
+  note_death(std::move(death));
+  if (!runs()) return;
+  is_job_ |= failed.is_job;
+  if (apart_) return part(now);  // a program that only ends when it cannot reach a peer
+  if (!put_off(*me, failed, now)) judge(*me, failed, std::move(why), now);
+}
+
+// What the failure costs, and whether the job goes on: by the rules of the job, whatever the dead process had said of itself.
+void Round::judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now) {
+  const NodeId id = member.node;
+  const bool wrong_configuration = is_job_ && failed.exit_code == exit_code_configuration;
+  History& history = note_failure_of(id, failed.what, failed.before_session);
+  const bool dispensable = is_job_ && others_can_go_on({id}) && !ELRUN_PLANTED(bad_node_ends_the_job);
+  // Where others have trained with the same configuration, it is this node that is wrong.
+  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget() == 0) ||
+                                        (wrong_configuration && newest_step_ > 0 && !stepped_));
+  const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
+  if (!harms_itself) note_failure_at_start(failed, now);
+  for (const auto& [at, broken] : broken_)
+    if (broken != id && nodes_.at(broken).member && !done_.contains(broken)) suspects_.insert(broken);
+  if (harms_itself) {
+    why.what +=
+        excluded
+            ? fmt::format("; node {} is excluded, and the others go on", id.value())
+            : fmt::format("; failure {} of {} in a row, then node {} is excluded: it costs no restart, for the others can do without it",
+                          history.failures, exclude_after, id.value());
+    revoke(std::move(why), true, now);
+  } else {
+    charge(std::move(why), failed.exit_code, now);
+  }
+  blamed_ = record_of(id);
+  if (excluded) exclude(id, now);
+}
+
+std::int32_t Round::budget() const { return options().max_restarts >= 0 ? options().max_restarts : is_job_ ? job_restarts : 0; }
+
+// The generation ends by a failure: what that costs.
+void Round::charge(Failure why, std::int32_t exit_code, Instant now) {
+  const bool wrong_configuration = is_job_ && exit_code == exit_code_configuration;
+  const bool free_of_charge = is_job_ && progressed_ && budget() > 0;
+  progressed_ = false;
+  if (wrong_configuration) failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
+  else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget())
+    failing_ = {now + deaths_heard, budget() == 0 ? "no restart is allowed (--max_restarts)"
+                                                  : fmt::format("all {} restarts (--max_restarts) are used", budget())};
+  why.what += failing_ ? fmt::format("; {}", failing_->why)
+              : free_of_charge
+                  ? "; this restart is free: there was progress since the last one"
+                  : fmt::format("; restart {} of {}{}", restarts_.used, budget(),
+                                alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start",
+                                                         seconds(pause_until_ - now), alike_)
+                                           : "");
+  revoke(std::move(why), true, now);
+}
+
+// A program that fails the same way whenever it starts would use up its restarts before what it needs (a file server, a
+// device that is being reset) is back: each such attempt waits longer. Who was killed from outside did not fail by itself.
+void Round::note_failure_at_start(const WorkerFailed& failed, Instant now) {
+  const bool killed = failed.exit_code == 128 + SIGKILL || failed.exit_code == 128 + SIGTERM;
+  const bool at_start = now - began_ < start_over_within && !killed;
+  alike_ = !at_start ? 0 : failed.exit_code == alike_code_ ? alike_ + 1 : 1;
+  alike_code_ = failed.exit_code;
+  if (alike_ > 1) pause_until_ = now + start_pause * (1 << std::min(alike_ - 2, start_pause_doublings_max));
+}
+
+void Round::note_death(Death death) {
+  const auto same = [&](const Death& d) { return d.worker.node == death.worker.node && d.worker.local_rank == death.worker.local_rank; };
+  if (std::any_of(deaths_.begin(), deaths_.end(), same)) return;  // said again after a broken stream
+  const auto later = [](const Death& a, const Death& b) { return a.at < b.at; };
+  deaths_.insert(std::upper_bound(deaths_.begin(), deaths_.end(), death, later), std::move(death));
+  for (std::size_t i = 1; i < deaths_.size(); ++i)
+    deaths_[i].worker = bounded(std::move(deaths_[i].worker), death_beside_max, death_beside_max);
+  if (deaths_.size() > deaths_max) deaths_.pop_back();
+}
+
+void Round::leave(const NodeId& id, const std::string& why, Instant now) {
+  const auto node = nodes_.find(id);
+  say(Level::info, fmt::format("node {} leaves: {}", id.value(), why), true);
+  const bool ends_generation = node->second.member && runs() && !done_.contains(id) && !verdict_;
+  if (ends_generation) lost_[id] = "it left: " + why;
+  const StreamNumber stream = *node->second.stream;
+  remove(node, false, now);
+  streams_.at(stream).node.reset();  // it stays open while its workers end
+  own_node_left_ = own_node_left_ || streams_.at(stream).in_process;
+  if (ends_generation)
+    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, false,
+           now);
+}
+
+}  // namespace elrun::inline v0

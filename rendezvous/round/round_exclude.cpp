@@ -1,0 +1,216 @@
+// Round: a bad node harms itself. A node whose workers keep failing is excluded for a while, and the others go on without it,
+// as long as they satisfy the minimum; where they do not, the rules of restarts hold for it as for any other.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
+#include "rendezvous/round/round.hpp"
+
+namespace elrun::inline v0 {
+
+// Members, and newcomers that wait for a place.
+bool Round::others_can_go_on(const std::set<NodeId>& without) const {
+  const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+    const Node& node = entry.second;
+    return !without.contains(entry.first) && !node.excluded && node.join.workers > 0 && (node.member || is_waiting(node));
+  });
+  return static_cast<std::size_t>(others) >= needed();
+}
+
+// Where no restart is left, a failure ends a job that is no Job. Before that is concluded of a worker that died before it could
+// say what it is, the others have a moment to say it.
+bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant now) {
+  if (unjudged_ && failed.before_session && unjudged_->node == member.node) return true;  // another worker of that node
+  const bool would_end = static_cast<std::int64_t>(restarts_.used) >= std::max(options().max_restarts, 0);
+  if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on({member.node}))
+    return false;
+  unjudged_ = {now + kind_known_within, member.node, failed};
+  const std::string what = fmt::format(
+      "worker {} of node {} ended by {}, and no restart is left for a plain program; for up to {:.0f} s a worker of another node may say that the job is a Job's, which goes on without that node",
+      failed.rank.value_or(member.base_rank), member.node.value(), failed.what, seconds(kind_known_within));
+  say(Level::warning, what);
+  for (const Member& m : members_)
+    if (const auto node = nodes_.find(m.node); node != nodes_.end()) send(node->second, Waiting{.why = what, .running = generation_});
+  return true;
+}
+
+void Round::judge_what_was_put_off(Instant now) {
+  if (!unjudged_ || !runs() || (!is_job_ && now < unjudged_->until)) return;
+  const Unjudged unjudged = *std::exchange(unjudged_, {});
+  const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == unjudged.node; });
+  const auto death = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) {
+    return d.worker.node == unjudged.node && d.worker.local_rank == unjudged.failed.local_rank;
+  });
+  if (me == members_.end() || death == deaths_.end()) return;
+  judge(*me, unjudged.failed, {Code::peer_lost, Remedy::rejoin, death->what, Rank{death->worker.rank}, {}, generation_, me->node.value()},
+        now);
+}
+
+void Round::workers_are_job(Instant now) {
+  is_job_ = true;
+  judge_what_was_put_off(now);
+  workers_done_unseen(now);
+}
+
+// Of a Job nobody is done before it has opened a session: that node runs another program, or its program does not work there.
+void Round::workers_done_unseen(Instant now) {
+  if (!is_job_ || !runs() || unseen_.empty()) return;
+  const NodeId id = *unseen_.begin();
+  unseen_.erase(id);
+  done_.erase(id);
+  const auto node = nodes_.find(id);
+  if (node == nodes_.end()) return;
+  WorkerFailed failed{generation_, 0,           1, "exit code 0 before it opened its session, in a job whose other workers did",
+                      true,        Duration{0}, {}};
+  failed.before_session = true;
+  worker_failed(node->second, failed, now);
+}
+
+// An agent that is started again draws a new name, so a record is kept by the place. A place is what agents say, and several may run at
+// one: whoever is there keeps it, and the others have a record by name. The place of one whose stream is broken is taken over.
+void Round::open_record(Node& node, Instant now) {
+  const NodeId& id = node.join.who.node;
+  node.record = "node " + id.value();
+  if (node.join.place.empty()) return;
+  const Record place = "place " + node.join.place;
+  if (const std::optional<NodeId> holder = holder_of(place); holder && *holder != id) {
+    Node& there = nodes_.at(*holder);
+    if (there.stream) return;
+    there.record = "node " + holder->value();
+    note_kept_out(*holder, now);
+  }
+  holders_.insert_or_assign(place, id);
+  node.record = place;
+}
+
+Round::Record Round::record_of(const NodeId& id) const {
+  const auto node = nodes_.find(id);
+  return node == nodes_.end() ? "node " + id.value() : node->second.record;
+}
+
+std::optional<NodeId> Round::holder_of(const Record& record) const {
+  NodeId id;
+  if (const auto place = holders_.find(record); place != holders_.end()) id = place->second;
+  else if (record.starts_with("node ")) id = NodeId{record.substr(5)};
+  const auto node = nodes_.find(id);
+  return node != nodes_.end() && node->second.record == record ? std::optional{id} : std::nullopt;
+}
+
+Round::History& Round::note_failure_of(const NodeId& id, const std::string& what, bool at_start) {
+  const Record record = record_of(id);
+  if (histories_.size() >= histories_max && !histories_.contains(record))
+    std::erase_if(histories_, [](const auto& entry) { return !entry.second.until; });
+  History& history = histories_[record];
+  ++history.failures;
+  history.at_start &= at_start;
+  history.last = what.substr(0, refused_text_max);
+  return history;
+}
+
+// It failed because another member was lost.
+void Round::take_back_failure() {
+  if (!blamed_) return;
+  const Record record = *std::exchange(blamed_, {});
+  const auto history = histories_.find(record);
+  if (history == histories_.end()) return;
+  if (history->second.until) --history->second.exclusions;
+  history->second.until.reset();
+  if (history->second.failures > 0) --history->second.failures;
+  const std::optional<NodeId> id = holder_of(record);
+  if (id) change(nodes_.at(*id), [&](Node& n) { n.excluded = is_kept_out(*id, n.join.who.number); });
+}
+
+void Round::exclude(const NodeId& id, Instant now) {
+  History& history = histories_.at(record_of(id));
+  const int doubled = 1 << std::min(history.exclusions, exclusion_doublings_max);
+  const Duration held_up = stepped_ ? Duration{0} : std::min<Duration>(now - began_, exclusion_most);
+  history.until = now + std::max<Duration>(exclusion_first * doubled, std::min<Duration>(held_up * doubled, exclusion_most));
+  ++history.exclusions;
+  note_kept_out(id, now);
+  say(Level::warning, fmt::format("node {} is {}", id.value(), why_excluded(id, now)));
+}
+
+std::string Round::why_excluded(const NodeId& id, Instant now) const {
+  const History& history = histories_.at(record_of(id));
+  return fmt::format("excluded: its workers failed{}{} (the last one by {}), and the others go on without it; it tries again in {:.0f} s",
+                     history.failures == 1 ? "" : fmt::format(" {} times in a row", history.failures),
+                     history.at_start ? " at their start" : " with no step decided between", history.last,
+                     std::ceil(seconds(std::max(history.until.value_or(now) - now, Duration{0}))));
+}
+
+// There are two reasons, and each has its own end.
+bool Round::is_kept_out(const NodeId& id, std::uint64_t incarnation) const {
+  const auto history = histories_.find(record_of(id));
+  return (history != histories_.end() && history->second.until) || exclusions_.of(id, incarnation) != nullptr;
+}
+
+void Round::note_kept_out(const NodeId& id, Instant now) {
+  const auto node = nodes_.find(id);
+  if (node == nodes_.end()) return;
+  change(node->second, [&](Node& n) {
+    const bool before = std::exchange(n.excluded, is_kept_out(id, n.join.who.number));
+    if (before && !n.excluded) n.arrived = now;
+    n.told = 0;
+  });
+}
+
+void Round::end_exclusion(const Record& record, Instant now) {
+  histories_.at(record).until.reset();
+  if (const std::optional<NodeId> id = holder_of(record)) note_kept_out(*id, now);
+}
+
+void Round::end_exclusions(Instant now) {
+  for (auto& [record, history] : histories_) {
+    if (!history.until || now < *history.until) continue;
+    if (const std::optional<NodeId> id = holder_of(record))
+      say(Level::info, fmt::format("node {} was excluded, and tries again", id->value()));
+    end_exclusion(record, now);
+  }
+}
+
+// The others do not satisfy the minimum any more: a bad node is better than none. But one that was lost may be on its way back, and
+// the bad node would use the restarts up meanwhile.
+std::optional<Instant> Round::lift_at() const {
+  if (!forming_since_ || runs() || waiting_ >= needed()) return {};
+  return *forming_since_ + std::min(exclusion_stays, setup_.timeouts.join / 2);
+}
+
+// Nodes that are taken before others are tried again that cannot reach each other.
+std::size_t Round::excluded_here() const {
+  return static_cast<std::size_t>(std::count_if(histories_.begin(), histories_.end(), [&](const auto& entry) {
+    const std::optional<NodeId> id = holder_of(entry.first);
+    return entry.second.until && id && exclusions_.of(*id, nodes_.at(*id).join.who.number) == nullptr;
+  }));
+}
+
+void Round::lift_exclusions(Instant now) {
+  const std::optional<Instant> at = lift_at();
+  if (!at || !living_members_all_ready()) return;
+  for (auto& [record, history] : histories_) {
+    const std::optional<NodeId> id = holder_of(record);
+    if (!history.until || !id) continue;
+    if (now >= *at) {
+      say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id->value(),
+                                      count_of(needed(), "node")));
+      end_exclusion(record, now);
+    } else if (!std::exchange(lift_told_, true)) {
+      say(Level::info,
+          fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before", waiting_,
+                      count_of(needed(), "node"), id->value(), std::ceil(seconds(std::min(*at, *history.until) - now))));
+    }
+  }
+}
+
+// A step that none had decided before was decided now. All members had a part in it: they work.
+void Round::forget_failures_of_members() {
+  if (histories_.empty()) return;
+  std::erase_if(histories_, [&](const auto& entry) {
+    const std::optional<NodeId> id = holder_of(entry.first);
+    return !entry.second.until && id && nodes_.at(*id).member;
+  });
+}
+
+}  // namespace elrun::inline v0

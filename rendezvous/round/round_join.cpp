@@ -1,0 +1,398 @@
+// Round: who comes, comes back, or is turned away; and a generation that another coordinator began.
+#include "rendezvous/round/round.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/planted.hpp"
+#include "lib/base/printable.hpp"
+#include "lib/base/words.hpp"
+#include "rendezvous/round/assign.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+std::optional<std::uint32_t> major_of(std::string_view version) {
+  std::uint32_t major = 0;
+  const auto [end, error] = std::from_chars(version.data(), version.data() + version.size(), major);
+  if (error != std::errc{} || end == version.data() + version.size() || *end != '.') return {};
+  return major;
+}
+
+}  // namespace
+
+std::vector<std::string> Round::contradictions(const Join& join) const {
+  std::vector<std::string> all = join.options.problems();
+  const auto differ = [&](std::string_view what, const auto& here, const auto& there) {
+    if (here != there) all.push_back(fmt::format("{}: this node has {}, the job has {}", what, there, here));
+  };
+  if (!run_.value().empty()) differ("run id (--rdzv_id)", run_.value(), join.run.value());
+  if (const auto here = major_of(setup_.version), there = major_of(join.version); !here || here != there)
+    all.push_back(
+        fmt::format("version: this node runs elrun {}, the coordinator {}; the major versions must agree", join.version, setup_.version));
+  if (join.workers > workers_per_node_limit)
+    all.push_back(fmt::format("--nproc_per_node {}: needs 0 to {}", join.workers, workers_per_node_limit));
+  if (join.who.node.value().empty()) all.push_back("the node has no name");
+  // Names are shown in logs and told to others.
+  for (const auto& [what, name] : {std::pair{"the node's name", &join.who.node.value()}, std::pair{"its address", &join.address},
+                                   std::pair{"--rdzv_id", &join.run.value()}, std::pair{"--topology", &join.topology},
+                                   std::pair{"--role", &join.role}, std::pair{"version", &join.version}})
+    if (printable(*name) != *name) all.push_back(fmt::format("{} has characters that cannot be shown: {}", what, printable(*name)));
+  // What nobody can have been told: a number that is believed stands for all generations below it.
+  if (const std::uint64_t known = std::max(floor_, generation_.number), said = std::max(join.last.number, join.heard);
+      said > generation_number_max || said > known + generation_jump_max)
+    all.push_back(fmt::format("generation {} is out of bounds: the newest that this coordinator knows of is {}", said, known));
+  if (setup_.nodes_max > 0) {
+    differ("--nnodes MIN", setup_.nodes_min, join.options.nodes_min);
+    differ("--nnodes MAX", setup_.nodes_max, join.options.nodes_max);
+  } else if (options_) {
+    differ("--nnodes MIN", options().nodes_min, join.options.nodes_min);
+    differ("--nnodes MAX", options().nodes_max, join.options.nodes_max);
+  }
+  if (options_) {
+    differ("last_call (seconds)", seconds(options().last_call), seconds(join.options.last_call));
+    differ("--max_restarts (-1: not given)", options().max_restarts, join.options.max_restarts);
+  }
+  return all;
+}
+
+void Round::join(StreamNumber stream, const Join& join, Instant now) {
+  const NodeId& id = join.who.node;
+  if (const std::vector<std::string> all = contradictions(join); !all.empty())
+    return refuse_misfit(stream, NodeId{printable(id.value())}, printable(fmt::format("{}", fmt::join(all, "; "))));
+  if (const auto replaced = replaced_.find(id);
+      replaced != replaced_.end() && replaced->second.contains(join.who.number) && !ELRUN_PLANTED(replaced_incarnation_returns))
+    return refuse_replaced(stream, id);
+  if (!verdict_ && outdated(stream, id)) return turn_away_outdated(stream, join);
+  if (const auto former = former_.find(id); former != former_.end() && former->second.incarnation != join.who.number) {
+    replace(id, former->second.incarnation);  // it was lost before its successor came, and may be back one day
+    former_.erase(former);
+  }
+  if (const auto& old = streams_.at(stream).node; old && *old != id)
+    return refuse(
+        stream, {Code::protocol, Remedy::exit_process, fmt::format("one stream spoke for two nodes, {} and {}", old->value(), id.value())});
+  if (verdict_ && !nodes_.contains(id)) return send(stream, *verdict_);
+  if (!verdict_) {
+    if (const auto known = nodes_.find(id); known != nodes_.end() && known->second.join.who.number != join.who.number) {
+      if (known->second.stream && known->second.stream != stream) return let_claim(stream, join, now);
+      replace(id, known->second.join.who.number);
+      if (known->second.stream == stream) {
+        streams_.at(stream).node.reset();
+        change(known->second, [](Node& n) { n.stream.reset(); });
+      }
+      lose(id, "another process has joined under its name", now);
+    }
+    if (!nodes_.contains(id) && nodes_.size() >= nodes_limit)
+      return refuse(stream, {Code::exhausted, Remedy::retry, fmt::format("{} nodes are here already", nodes_.size())});
+  }
+  if (ELRUN_PLANTED(oversubscription_is_an_error) && runs() && !nodes_.contains(id) && members_.size() >= room())
+    return refuse(stream, {Code::exhausted, Remedy::exit_process, "the round is complete"});
+  if (verdict_) return nodes_.contains(id) ? admit(stream, nodes_.at(id), join, now) : send(stream, *verdict_);
+  if (!options_) options_ = join.options;
+  if (run_.value().empty()) run_ = join.run;
+  if (!ELRUN_PLANTED(floor_not_raised)) floor_ = std::max({floor_, join.last.number, join.heard});
+  if (generation_.number == 0) {
+    const bool may_run = join.heard > join.last.number || (setup_.floor_may_run && join.last.number < setup_.generation_floor);
+    if (may_run && hold_until_ == Instant{}) hold_until_ = now + setup_.timeouts.recovery;
+    // A member of the one on record that has ended it: nobody has to be waited for.
+    if (setup_.floor_may_run && !join.resuming && join.last.number > 0 && join.last.number == floor_) hold_until_ = now;
+    if (!join.resuming && join.seat && join.last.number > (ended_ ? ended_->number : 0))
+      ended_ = join.last, ended_nodes_ = join.seat->nodes;
+    restarts_.generations =
+        std::max(restarts_.generations, std::min(join.restarts.generations, static_cast<std::uint32_t>(generation_jump_max)));
+    // A job that has used more is over: nobody was told so many.
+    const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : job_restarts;
+    restarts_.used = std::max(restarts_.used, std::min(join.restarts.used, static_cast<std::uint32_t>(budget)));
+  }
+  const auto [node, fresh] = nodes_.try_emplace(id);
+  refused_.erase(id);
+  if (fresh) {
+    node->second.join = join;
+    node->second.arrived = now;
+    open_record(node->second, now);
+    node->second.excluded = is_kept_out(id, join.who.number);
+    count(node->second, true);
+    say(Level::info,
+        fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),
+                    lost_.contains(id) ? " again" : ""),
+        true);
+  }
+  if (!forming_since_ && !runs()) forming_since_ = now;
+  admit(stream, node->second, join, now);
+}
+
+// A name is no proof: whoever has it and lives keeps it. Who comes back after a crash finds that stream broken, or silent.
+void Round::let_claim(StreamNumber stream, const Join& join, Instant now) {
+  const NodeId& id = join.who.node;
+  std::vector<Claimant>& claimants = claimants_[id];
+  if (const auto mine = std::find_if(claimants.begin(), claimants.end(), [&](const Claimant& c) { return c.stream == stream; });
+      mine != claimants.end())
+    return void(mine->join = join);
+  if (claimants.size() >= claimants_max)
+    return refuse(stream, {Code::already_exists, Remedy::fix_config,
+                           fmt::format("{} other processes want to be node {} already; each agent needs a name of its own",
+                                       claimants.size(), id.value())});
+  claimants.push_back({stream, join, now});
+  say(Level::warning,
+      fmt::format("another process ({}) has joined as node {}, which is here: it waits until that is silent or gone, for {:.3g} s at most",
+                  join.address, id.value(), seconds(setup_.timeouts.heartbeat_limit)),
+      true);
+  send(stream,
+       Waiting{.why = fmt::format("a process that was heard of joined as node {} before; this one is let in once that is silent or gone",
+                                  id.value()),
+               .running = runs() ? generation_ : Generation{}});
+}
+
+void Round::settle_claims(Instant now) {
+  for (auto at = claimants_.begin(); at != claimants_.end();) {
+    const NodeId id = at->first;
+    std::vector<Claimant>& claimants = at->second;
+    std::erase_if(claimants, [&](const Claimant& c) { return !streams_.contains(c.stream); });
+    const auto node = nodes_.find(id);
+    std::optional<Claimant> heir;
+    if (verdict_) {
+      for (const Claimant& c : claimants) send(c.stream, *verdict_);
+      claimants.clear();
+    } else if (node == nodes_.end()) {
+      if (!claimants.empty()) heir = claimants.front(), claimants.erase(claimants.begin());
+    } else if (node->second.stream) {
+      const Stream& stream = streams_.at(*node->second.stream);
+      while (!claimants.empty()) {
+        const Claimant& first = claimants.front();
+        // What was heard at once may have been said before this one was started.
+        const bool lives = stream.in_process || stream.heard > first.since + setup_.timeouts.heartbeat;
+        if (now < first.since + setup_.timeouts.heartbeat_limit || !lives) break;
+        const StreamNumber number = first.stream;
+        claimants.erase(claimants.begin());
+        refuse(number, {Code::already_exists, Remedy::fix_config,
+                        fmt::format("another process is node {}, and lives; each agent needs a name of its own", id.value())});
+      }
+    }
+    for (Claimant& c : claimants)
+      if (heir) c.since = now;
+    at = claimants.empty() ? claimants_.erase(at) : std::next(at);
+    if (heir) join(heir->stream, heir->join, now);
+  }
+}
+
+void Round::refuse_misfit(StreamNumber stream, const NodeId& id, const std::string& why) {
+  note_refused(id, why);
+  refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), why)});
+}
+
+// Those who wait are told why somebody who is here is not with them.
+void Round::note_refused(const NodeId& id, const std::string& why) {
+  if (refused_.size() < refused_max || refused_.contains(id)) refused_[id] = why.substr(0, refused_text_max);
+}
+
+// No process opens a stream before the one that had its name has ended, and no node another one before it gave up the last:
+// what comes on an earlier stream than the newest was said before, and read later.
+bool Round::outdated(StreamNumber stream, const NodeId& id) const {
+  const auto node = nodes_.find(id);
+  const auto former = former_.find(id);
+  return (node != nodes_.end() && stream < node->second.newest) || (former != former_.end() && stream < former->second.newest);
+}
+
+void Round::turn_away_outdated(StreamNumber stream, const Join& join) {
+  const NodeId& id = join.who.node;
+  const auto node = nodes_.find(id);
+  const std::uint64_t newest = node != nodes_.end() ? node->second.join.who.number : former_.at(id).incarnation;
+  if (join.who.number != newest) {
+    replace(id, join.who.number);
+    return refuse_replaced(stream, id);
+  }
+  actions_.emplace_back(CloseStream{stream});  // not refused: the same process has another stream by now
+  forget(stream);
+}
+
+void Round::replace(const NodeId& id, std::uint64_t incarnation) {
+  std::set<std::uint64_t>& replaced = replaced_[id];
+  if (replaced.size() >= replaced_max) replaced.erase(replaced.begin());
+  replaced.insert(incarnation);
+}
+
+void Round::refuse_replaced(StreamNumber stream, const NodeId& id) {
+  refuse(stream, {Code::already_exists, Remedy::fix_config,
+                  fmt::format("another agent has joined as node {} since; each agent needs a name of its own", id.value())});
+}
+
+// The node speaks on this stream from now on; what it is told depends on what became of the generation that it knows.
+void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now) {
+  if (node.stream && *node.stream != stream) {
+    actions_.emplace_back(CloseStream{*node.stream});
+    forget(*node.stream);
+  }
+  change(node, [&](Node& n) {
+    n.stream = stream;
+    n.newest = std::max(n.newest, stream);
+  });
+  streams_.at(stream).node = join.who.node;
+  if (verdict_) return send(node, *verdict_);
+
+  const bool knows_it = join.last == generation_;
+  if (node.member && runs()) {
+    if (knows_it && join.resuming && join.seat) {
+      change(node, [&](Node& n) { n.join = join; });
+      return send(node, Resumed{generation_, generation_.lineage != setup_.lineage, own_place_});  // its replay may have been cut short
+    }
+    const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == join.who.node; });
+    // The world and this Join crossed, or the stream broke before the world arrived: here it is again, if the node still
+    // is what the others were told, and the key is this coordinator's.
+    if (!knows_it && !join.resuming && generation_.lineage == setup_.lineage && me->address == join.address &&
+        me->master_port == join.master_port && me->workers == join.workers)
+      return send(node, world_of(static_cast<std::uint32_t>(me - members_.begin()), key()));
+    change(node, [&](Node& n) { n.join = join; });
+    lost_[join.who.node] = "it gave the generation up";
+    revoke({Code::peer_lost,
+            Remedy::rejoin,
+            fmt::format("node {} gave generation {} up", join.who.node.value(), to_string(generation_)),
+            {},
+            {},
+            generation_,
+            join.who.node.value()},
+           true, now);
+  }
+  change(node, [&](Node& n) {
+    n.join = join;
+    n.ready = !join.resuming;
+    if (!join.resuming) n.owes = false;  // it joins only when the workers of the old generation are gone
+    n.told = 0;
+  });
+  if (explain_at_ && forming_since_) explain_at_ = std::max(*explain_at_, std::min(now + explain_after, *forming_since_ + explain_put_off));
+  if (join.resuming) return claim(node, now);
+  if (recovery_ && join.last == recovery_->generation) end_recovery(fmt::format("node {} has ended it", join.who.node.value()), now);
+}
+
+// The node's workers still run for a generation that is over, or that another coordinator began.
+void Round::claim(Node& node, Instant now) {
+  const Join& join = node.join;
+  // What is on record, or what another node has heard of, may be a later one: then this one is over.
+  const bool nothing_begun = generation_.number == 0 && join.last.number >= floor_ && !ELRUN_PLANTED(fresh_coordinator_ends_what_runs);
+  if (nothing_begun && join.seat && (!recovery_ || recovery_->generation.number < join.last.number)) {
+    const std::optional<Recovery> older = std::exchange(recovery_, {});
+    if (older)
+      for (const auto& [rank, id] : older->seats) is_over(nodes_.at(id), join.last);
+    recovery_ = Recovery{join.last,
+                         *join.seat,
+                         {},
+                         now + setup_.timeouts.recovery,
+                         fmt::format("for {:.3g} s none of the others came", seconds(setup_.timeouts.recovery))};
+    say(Level::info, fmt::format("generation {} was begun by another coordinator; waiting for its {}", to_string(join.last),
+                                 count_of(join.seat->nodes, "node")));
+  }
+  if (recovery_ && recovery_->generation == join.last) {
+    if (!join.seat) {
+      end_recovery(fmt::format("node {} is ending it", join.who.node.value()), now);
+    } else {
+      Seat expected = recovery_->shape;
+      expected.group_rank = join.seat->group_rank;
+      expected.base_rank = join.seat->base_rank;
+      const auto [seat, is_new] = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node)
+                                                         : std::pair{recovery_->seats.end(), false};
+      if (seat != recovery_->seats.end() && seat->second == join.who.node) {
+        if (recovery_->seats.size() < recovery_->shape.nodes) {
+          if (const Instant soon = now + returns_within; join.broken && soon < recovery_->until) {
+            recovery_->until = soon;  // whoever is on its way back may still be in the next one
+            recovery_->why = fmt::format("a worker of node {} has failed or lost a peer", join.who.node.value());
+            recovery_->is_hopeless = true;
+          }
+          // As long as members arrive, the others may only be waiting for their turn: there may be 100,000 of them.
+          if (is_new && !recovery_->is_hopeless) recovery_->until = now + setup_.timeouts.recovery;
+          if (only_its_coordinator_is_missing()) end_recovery("the one that is missing coordinated it", now);
+          return;
+        }
+        if (recovery_->generation.number < floor_) return end_recovery("a later one was begun", now);
+        return adopt(now);
+      }
+    }
+  }
+  is_over(node, generation_);
+}
+
+// All others are here, and each of them says that it was coordinated in the process of the one that is not. That process
+// has ended with its coordinator; or it keeps its own line to it, and will never come. Only where coordinators are elected it
+// may have stepped down, and come like the others: there it is waited for, unless the generation cannot go on anyway, or that
+// process fell silent to all others: so would any node be lost.
+bool Round::only_its_coordinator_is_missing() const {
+  const Recovery& recovery = *recovery_;
+  if (recovery.seats.size() + 1 != recovery.shape.nodes && !ELRUN_PLANTED(others_are_not_waited_for)) return false;
+  const bool fell_silent = std::all_of(recovery.seats.begin(), recovery.seats.end(),
+                                       [&](const auto& seat) { return nodes_.at(seat.second).join.coordinator_fell_silent; });
+  if (setup_.elected && !recovery.is_hopeless && !fell_silent && !ELRUN_PLANTED(stepped_down_is_not_waited_for)) return false;
+  return std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) {
+    const std::optional<std::uint32_t>& place = nodes_.at(seat.second).join.coordinated_by;
+    return place && *place < recovery.shape.nodes && !recovery.seats.contains(*place);
+  });
+}
+
+void Round::is_over(const Node& node, const Generation& newest) {
+  const Generation& held = node.join.last;
+  send(node, Revoke{held,
+                    {Code::generation_over,
+                     Remedy::rejoin,
+                     fmt::format("generation {} is over; this coordinator's newest is {}", to_string(held), to_string(newest)),
+                     {},
+                     {},
+                     held}});
+}
+
+// Every member of the generation is there: it goes on, as if nothing had happened.
+void Round::adopt(Instant now) {
+  const Recovery recovery = *std::exchange(recovery_, {});
+  hold_until_ = {};
+  std::vector<Member> members;
+  std::uint32_t base_rank = 0;
+  bool fits = true;
+  for (const auto& [rank, id] : recovery.seats) {
+    const Join& join = nodes_.at(id).join;
+    fits = fits && join.seat->base_rank == base_rank;
+    members.push_back({id, join.address, join.workers, base_rank, join.master_port});
+    base_rank += join.workers;
+  }
+  if (!fits || base_rank != recovery.shape.world_size || roster_hash(members) != recovery.shape.roster) {
+    recovery_ = recovery;
+    return end_recovery("its members do not agree on who they are", now);
+  }
+  generation_ = recovery.generation;
+  members_ = std::move(members);
+  roster_ = recovery.shape.roster;
+  note_own_place();
+  revoked_ = false;
+  growing_.clear();
+  began_ = now;
+  enough_since_.reset();
+  forming_since_.reset();
+  actions_.emplace_back(BeginGeneration{generation_, members_, true});
+  say(Level::info, fmt::format("generation {} goes on: all of its {} are here", to_string(generation_), count_of(members_.size(), "node")));
+  for (const Member& m : members_) {
+    Node& node = nodes_.at(m.node);
+    change(node, [](Node& n) { n.member = true; });
+    send(node, Resumed{generation_, true, own_place_});
+  }
+}
+
+// The generation will not be whole again: those of its members that are here end it, and come first in the next one.
+void Round::end_recovery(const std::string& why, Instant now) {
+  const Recovery recovery = *std::exchange(recovery_, {});
+  hold_until_ = {};
+  generation_ = recovery.generation;
+  for (const auto& [rank, id] : recovery.seats) {
+    Node& node = nodes_.at(id);
+    members_.push_back({id, node.join.address, node.join.workers, 0, node.join.master_port});
+    change(node, [](Node& n) { n.member = true; });
+  }
+  if (members_.empty()) return;
+  revoke({Code::peer_lost,
+          Remedy::rejoin,
+          fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}",
+                      recovery.shape.nodes - recovery.seats.size(), count_of(recovery.shape.nodes, "node"), why),
+          {},
+          {},
+          generation_},
+         true, now);
+}
+
+}  // namespace elrun::inline v0

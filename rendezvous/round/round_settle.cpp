@@ -1,0 +1,380 @@
+// Round: the conclusions from all that is known, in their fixed order.
+#include "rendezvous/round/round.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/bytes.hpp"
+#include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
+#include "rendezvous/round/assign.hpp"
+
+namespace elrun::inline v0 {
+
+void Round::settle(Instant now) {
+  lose_the_silent(now);
+  settle_claims(now);
+  if (failing_ && (living_members_all_ready() || now >= failing_->until)) fail(now);
+  if (!verdict_ && !failing_ && options_) {
+    if (recovery_ && now >= recovery_->until) end_recovery(std::string{recovery_->why}, now);
+    judge_what_was_put_off(now);
+    end_exclusions(now);
+    judge_starting(now);
+    judge_apart(now);
+    let_in_due(now);
+    grow(now);
+    form(now);
+    give_up(now);
+  }
+  if (!verdict_ && options_) explain(now);
+  if (verdict_) tell_of_linger(now);
+  wake(now);
+}
+
+// Collectives fail within milliseconds when a peer's node dies, before the node is known to be lost. What a member's loss
+// did is free of charge.
+void Round::excuse(const NodeId& lost) {
+  if (!suspects_.contains(lost) || deaths_.empty()) return;
+  suspects_.clear();
+  take_back_failure();
+  const bool would_fail = failing_.has_value() && charged_;
+  if (!std::exchange(charged_, false)) return;
+  --restarts_.used;
+  alike_ = 0;
+  pause_until_ = {};
+  failing_.reset();
+  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", deaths_.front().what, lost.value(),
+                               would_fail ? "; the job goes on" : ""));
+}
+
+void Round::lose_the_silent(Instant now) {
+  if (ELRUN_PLANTED(torchrun_d6_lost_node_unnoticed)) return;
+  std::vector<std::pair<NodeId, std::string>> gone;
+  while (!silences_.empty() && silences_.begin()->first <= now) {
+    const StreamNumber number = silences_.begin()->second;
+    Stream& stream = streams_.at(number);
+    if (const Instant limit = stream.heard + setup_.timeouts.heartbeat_limit; limit > now) {
+      listen(number, stream, limit);  // it was heard since
+    } else if (stream.node) {
+      silences_.erase(silences_.begin());
+      gone.emplace_back(*stream.node, fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit)));
+    } else {  // nobody speaks on it
+      actions_.emplace_back(CloseStream{number});
+      forget(number);
+    }
+  }
+  if (!deserted(now) && !verdict_)
+    for (const auto& [at, id] : broken_) {
+      if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
+      const Duration waited = now >= deserted_until_ && deserted_until_ > at ? deserted_until_ - at : setup_.timeouts.reconnect_grace;
+      gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(waited)));
+    }
+  if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_)
+    for (const auto& [id, node] : nodes_)
+      if (is_late(node)) gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
+  for (const auto& [id, why] : gone)
+    if (nodes_.contains(id)) lose(id, why, now);
+}
+
+void Round::listen(StreamNumber number, Stream& stream, Instant until) {
+  silences_.erase({stream.look_again, number});
+  stream.look_again = until;
+  silences_.emplace(until, number);
+}
+
+void Round::forget(StreamNumber number) {
+  const auto stream = streams_.find(number);
+  silences_.erase({stream->second.look_again, number});
+  streams_.erase(stream);
+}
+
+void Round::lose(const NodeId& id, const std::string& why, Instant now) {
+  const auto node = nodes_.find(id);
+  const bool member = node->second.member, done = done_.contains(id);
+  const Former former{node->second.join.who.number, node->second.newest};
+  remove(node, true, now);
+  if (verdict_) return;
+  say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
+  if (!member) return;
+  lost_[id] = why;
+  starting_.erase(id);
+  excuse(id);
+  if (former_.size() >= former_max) former_.erase(former_.begin());
+  former_.insert_or_assign(id, former);
+  if (runs() && !done)  // whoever has done its part may go
+    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, true,
+           now);
+}
+
+void Round::remove(Nodes::iterator node, bool close, Instant now) {
+  if (const auto stream = node->second.stream; stream && close) {
+    actions_.emplace_back(CloseStream{*stream});
+    forget(*stream);
+  }
+  if (recovery_) std::erase_if(recovery_->seats, [&](const auto& seat) { return seat.second == node->first; });
+  count(node->second, false);
+  exclusions_.gone(node->first, now);
+  if (const auto place = holders_.find(node->second.record); place != holders_.end() && place->second == node->first) holders_.erase(place);
+  nodes_.erase(node);
+  if (!nodes_.empty()) return;
+  forming_since_.reset();
+  recovery_.reset();
+  if (generation_.number == 0) {  // nothing was begun: the next node sets the options
+    options_.reset();
+    run_ = setup_.run;
+  }
+}
+
+void Round::revoke(Failure why, bool failed, Instant now) {
+  ELRUN_ASSERT(runs());
+  revoked_ = true;
+  unjudged_.reset();
+  starting_.clear();
+  apart_.reset();
+  cause_ = why.what;
+  restarts_.generations += failed ? 1 : 0;
+  forming_since_ = now;
+  if (nodes_.empty()) forming_since_.reset();
+  enough_since_.reset();
+  // Workers are asked, then killed; a node that is still silent about it after all that is not coming back.
+  return_by_ = now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
+  say(failed ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation_), why.what));
+  actions_.emplace_back(EndGeneration{why.what});
+  actions_.reserve(actions_.size() + members_.size() + 1);  // and when to wake
+  for (auto& [id, node] : nodes_) {
+    if (!node.member) continue;
+    change(node, [](Node& n) { n.owes = !ELRUN_PLANTED(forms_before_acknowledged), n.ready = n.ready || !n.owes; });
+    send(node, Revoke{generation_, why});
+  }
+}
+
+// A newcomer and room for it, or more workers of a member: the generation ends, free of charge, to begin again with them.
+// Not while a member is done, for its work would be done twice.
+std::optional<Instant> Round::growth_at() const {
+  if (!runs() || !done_.empty()) return {};
+  std::optional<Instant> since;
+  if (members_.size() < room() && !newcomers_.empty()) since = newcomers_.begin()->first;
+  if (!growing_.empty()) since = since ? std::min(*since, growing_since_) : growing_since_;
+  if (!since) return {};
+  return std::max(*since + growth_gather, began_ + growth_settle * (1 << std::min(growths_, growth_doublings_max)));
+}
+
+void Round::grow(Instant now) {
+  const auto at = growth_at();
+  if (!at || now < *at) return;
+  std::vector<std::string> names;
+  if (members_.size() < room())
+    for (const auto& [arrived, id] : newcomers_) names.push_back(id.value());
+  for (const NodeId& id : growing_) names.push_back(fmt::format("workers of {}", id.value()));
+  ++growths_;
+  revoke({Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, false, now);
+}
+
+// When those who wait are a world. Last call is for the first one of a job: where a generation was over before this coordinator
+// came, it is waited for whoever is left of that, who is on the way, and no longer than until their workers are gone.
+Instant Round::closes_at() const {
+  const bool first_formation = newcomers_.size() == waiting_;
+  if (!first_formation || waiting_ >= room()) return *enough_since_;
+  if (!ended_ || generation_.number != 0 || waiting_ < connected_) return *enough_since_ + options().last_call;
+  if (whoever_is_left_waits()) return *enough_since_;
+  return *enough_since_ + std::min(options().last_call, returns_within);
+}
+
+// All nodes of the generation that was over, or all but the one in whose process it was coordinated.
+bool Round::whoever_is_left_waits() const {
+  if (waiting_ + 1 < ended_nodes_) return false;
+  std::set<std::uint32_t> here;
+  std::set<std::optional<std::uint32_t>> coordinators;
+  for (const auto& [id, node] : nodes_) {
+    if (!is_waiting(node) || node.join.last != *ended_ || !node.join.seat) continue;
+    here.insert(node.join.seat->group_rank);
+    coordinators.insert(node.join.coordinated_by);
+  }
+  if (here.size() >= ended_nodes_) return true;
+  if (here.size() + 1 < ended_nodes_ || coordinators.size() != 1) return false;
+  const std::optional<std::uint32_t>& missing = *coordinators.begin();
+  return missing && *missing < ended_nodes_ && !here.contains(*missing);
+}
+
+void Round::form(Instant now) {
+  if (runs() || recovery_ || now < hold_until_ || now < pause_until_) return;
+  if (waiting_ < needed()) lift_exclusions(now);
+  if (waiting_ < needed() && waiting_ + excluded_here() < needed()) let_in_needed(now);
+  if (waiting_ < needed()) return enough_since_.reset();
+  if (!enough_since_) enough_since_ = now;
+  // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
+  // for the last one.
+  if (!living_members_all_ready()) return;
+  if (setup_.elected && own_node_left_) {
+    if (!std::exchange(handed_over_, true)) actions_.emplace_back(HandOver{});
+    return;
+  }
+  if (now < closes_at()) return;
+  const bool first_formation = newcomers_.size() == waiting_;
+  std::vector<NodeId> chosen;
+  std::set<std::int32_t> hints;
+  for (const auto& [id, node] : nodes_)
+    if (node.member && is_waiting(node)) chosen.push_back(id), hints.insert(node.join.hint);
+  // Of two incarnations of one place the later comes first: the earlier one is probably on its way out.
+  std::vector<NodeId> others, twins;
+  std::map<std::int32_t, NodeId> latest;
+  for (const auto& [arrived, id] : newcomers_) latest.insert_or_assign(nodes_.at(id).join.hint, id);
+  for (const auto& [arrived, id] : newcomers_) {
+    const std::int32_t hint = nodes_.at(id).join.hint;
+    const bool twin = hint >= 0 && (hints.contains(hint) || latest.at(hint) != id);
+    (twin ? twins : others).push_back(id);
+  }
+  for (const auto* more : {&others, &twins})
+    for (const NodeId& id : *more)
+      if (chosen.size() < room() && !(ELRUN_PLANTED(spare_never_used) && !first_formation)) chosen.push_back(id);
+  begin(std::move(chosen), now);
+}
+
+void Round::begin(std::vector<NodeId> chosen, Instant now) {
+  progress_told_.reset();
+  std::vector<Candidate> candidates;
+  candidates.reserve(chosen.size());
+  for (const NodeId& id : chosen) {
+    const Join& join = nodes_.at(id).join;
+    candidates.push_back({id, join.address, join.workers, join.master_port, join.hint, join.topology, join.role});
+  }
+  tell_of_same_hints(candidates);
+  // Only survivors keep their place: a node that was lost and has returned is a newcomer.
+  std::erase_if(members_, [&](const Member& m) { return !nodes_.contains(m.node) || !nodes_.at(m.node).member; });
+  for (auto& [id, node] : nodes_)
+    if (node.member) change(node, [](Node& n) { n.member = false; });
+  members_ = assign(std::move(candidates), members_, options().nodes_min == options().nodes_max);
+  roster_ = roster_hash(members_);
+  note_own_place();
+  generation_ = {ELRUN_PLANTED(generation_number_reused) ? std::max<std::uint64_t>(floor_, 1) : ++floor_, setup_.lineage};
+  revoked_ = false;
+  began_ = now;
+  deserted_until_ = {};
+  done_.clear();
+  growing_.clear();
+  if (!deaths_.empty()) cause_ = deaths_.front().what;
+  deaths_.clear();
+  suspects_.clear();
+  charged_ = stepped_ = false;
+  blamed_.reset();
+  unjudged_.reset();
+  unseen_.clear();
+  starting_.clear();
+  tell_starting_at_.reset();
+  starting_told_ = false;
+  lost_.clear();
+  refused_.clear();
+  enough_since_.reset();
+  lift_told_ = false;
+  forming_since_.reset();
+  actions_.emplace_back(BeginGeneration{generation_, members_});
+  actions_.reserve(actions_.size() + members_.size() + 2);  // and what is said, and when to wake
+  const Key256 key = this->key();
+  for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
+    Node& node = nodes_.at(members_[rank].node);
+    change(node, [](Node& n) {
+      n.member = true;
+      n.ready = n.owes = false;
+      n.told = 0;
+    });
+    send(node, world_of(rank, key));
+  }
+  say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"),
+                               count_of(seat_of(0).world_size, "worker")));
+}
+
+// Where the number of nodes is fixed, a node's rank is meant to be its place.
+void Round::tell_of_same_hints(const std::vector<Candidate>& candidates) {
+  if (same_hints_told_ || options().nodes_min != options().nodes_max) return;
+  std::map<std::int32_t, const NodeId*> nodes;
+  for (const Candidate& c : candidates) {
+    if (c.hint < 0) continue;
+    const auto [other, fresh] = nodes.try_emplace(c.hint, &c.node);
+    if (fresh) continue;
+    say(Level::warning,
+        fmt::format(
+            "nodes {} and {} both have the node rank {} (--node_rank, or the number in the host's name): they are ranked by name; give each its own",
+            other->second->value(), c.node.value(), c.hint));
+    same_hints_told_ = true;
+    return;
+  }
+}
+
+Key256 Round::key() const {
+  ByteWriter text;
+  text.put_text("elrun generation");
+  text.put(generation_.number);
+  text.put(generation_.lineage.bits[0]);
+  text.put(generation_.lineage.bits[1]);
+  return hmac_sha256(setup_.secret, text.bytes());
+}
+
+Seat Round::seat_of(std::uint32_t group_rank) const {
+  return {group_rank, members_[group_rank].base_rank, static_cast<std::uint32_t>(members_.size()),
+          members_.back().base_rank + members_.back().workers, roster_};
+}
+
+void Round::note_own_place() {
+  own_place_.reset();
+  for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
+    const std::optional<StreamNumber>& stream = nodes_.at(members_[rank].node).stream;
+    if (stream && streams_.at(*stream).in_process) own_place_ = rank;
+  }
+}
+
+World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
+  World world{generation_,
+              key,
+              seat_of(group_rank),
+              members_[group_rank].address,
+              members_[0].address,
+              members_[0].master_port,
+              restarts_,
+              cause_,
+              members_[group_rank].role,
+              own_place_,
+              true};
+  if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
+  if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;
+  return world;
+}
+
+void Round::give_up(Instant now) {
+  if (runs() || recovery_ || !forming_since_ || waiting_ >= needed()) return;
+  if (now < *forming_since_ + setup_.timeouts.join) return;
+  const bool never = generation_.number == 0 && floor_ == setup_.generation_floor;
+  decide(
+      never ? exit_never_formed : exit_too_few,
+      fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", waiting_, needed(), seconds(setup_.timeouts.join), missing()),
+      now);
+}
+
+void Round::fail(Instant now) {
+  const Failing failing = *std::exchange(failing_, {});
+  const Death& first = deaths_.front();
+  std::string report = fmt::format("generation {}: {}; {}", generation_.number, first.what, failing.why);
+  std::vector<std::string> gone;
+  for (const auto& [id, why] : lost_) gone.push_back(fmt::format("{} ({})", id.value(), why));
+  if (!gone.empty()) report += fmt::format("; gone as well: {}", some_of(gone));
+  std::vector<WorkerDeath> workers;
+  for (const Death& death : deaths_) workers.push_back(death.worker);
+  decide(first.exit_code, std::move(report), now, std::move(workers));
+}
+
+void Round::decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths) {
+  // Why, who coordinates says in its report.
+  say(exit_code == 0 ? Level::info : Level::error,
+      exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed, exit code {}", exit_code));
+  verdict_ = Verdict{exit_code, std::move(report), std::move(deaths), generation_};
+  failing_.reset();
+  verdict_at_ = now;
+  for (const auto& [id, node] : nodes_) {
+    send(node, *verdict_);
+    if (ELRUN_PLANTED(torchrun_d18_others_go_on) && exit_code != 0) break;
+  }
+}
+
+}  // namespace elrun::inline v0

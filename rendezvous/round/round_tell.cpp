@@ -1,0 +1,164 @@
+// Round: what nodes are told, and when to look again.
+#include "rendezvous/round/round.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0 {
+
+std::string Round::missing() const {
+  std::string text =
+      waiting_ < needed() ? fmt::format("missing: at least {}", needed() - waiting_) : fmt::format("room for {} more", room() - waiting_);
+  // Where every node says which one it is, the absent have names.
+  std::set<std::int32_t> hints;
+  for (const auto& [id, node] : nodes_)
+    if (node.ready && node.stream) hints.insert(node.join.hint);
+  const auto places = static_cast<std::int32_t>(options().nodes_max);
+  if (!hints.empty() && *hints.begin() >= 0 && *hints.rbegin() < places && hints.size() == waiting_ + observers_) {
+    std::vector<std::string> absent;
+    for (std::int32_t rank = 0; rank < places && absent.size() <= names_max; ++rank)
+      if (!hints.contains(rank)) absent.push_back(std::to_string(rank));
+    if (!absent.empty()) text += fmt::format(" (node rank {})", some_of(absent));
+  }
+  std::vector<std::string> lost;
+  for (const auto& [id, why] : lost_)
+    if (!nodes_.contains(id)) lost.push_back(fmt::format("{} ({})", id.value(), why));
+  if (!lost.empty()) text += fmt::format("; gone: {}", some_of(lost));
+  std::vector<std::string> refused;
+  for (const auto& [id, why] : refused_) refused.push_back(fmt::format("{} ({})", id.value(), why));
+  if (!refused.empty()) text += fmt::format("; refused: {}", some_of(refused));
+  std::vector<std::string> kept_out;
+  for (const auto& [id, node] : nodes_)
+    if (const Exclusion* out = exclusions_.of(id, node.join.who.number)) kept_out.push_back(fmt::format("{} ({})", id.value(), out->why));
+  if (!kept_out.empty()) text += fmt::format("; kept out: {}", some_of(kept_out));
+  return text;
+}
+
+Round::Reason Round::reason(Instant now) const {
+  if (recovery_)
+    return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation),
+                        recovery_->seats.size(), recovery_->shape.nodes),
+            recovery_->until, "it ends unless all come"};
+  if (runs()) {
+    if (const auto at = growth_at(); at && members_.size() < room())
+      return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
+    if (deserted(now) && std::none_of(members_.begin(), members_.end(),
+                                      [&](const Member& m) { return nodes_.contains(m.node) && nodes_.at(m.node).stream; }))
+      return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation_),
+                          count_of(members_.size(), "node")),
+              deserted_until_, "they count as lost"};
+    return {
+        fmt::format("generation {} runs with {}; this node is a spare", to_string(generation_), count_of(members_.size(), "node")), {}, {}};
+  }
+  if (revoked_ && !living_members_all_ready()) {
+    std::vector<std::string> late;
+    for (const auto& [id, node] : nodes_)
+      if (is_late(node)) late.push_back(id.value());
+    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation_)), return_by_,
+            "they count as lost"};
+  }
+  if (waiting_ < needed())
+    return {fmt::format("{} of {} nodes; {}", waiting_, needed(), missing()),
+            forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the job is given up"};
+  if (now < pause_until_)
+    return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", alike_, alike_code_,
+                        seconds(start_over_within)),
+            pause_until_, "they are started again"};
+  if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
+  if (ended_ && generation_.number == 0)
+    return {fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), waiting_),
+            closes_at(), "the others begin the next one"};
+  return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), closes_at(), "last call ends"};
+}
+
+void Round::explain(Instant now) {
+  if (!explain_at_) explain_at_ = now + explain_after;
+  if (now < *explain_at_) return;
+  explain_at_.reset();
+  const Reason why = reason(now);
+  const std::string key = fmt::format("{} {} {}", why.why, why.until ? why.until->time_since_epoch().count() : 0, why.then);
+  if (explained_ != key) explained_ = key, ++explanation_;
+  std::string text = why.why;
+  if (why.until) text += fmt::format("; {} in {:.0f} s", why.then, std::ceil(seconds(*why.until - now)));
+  std::size_t told = 0;
+  for (auto& [id, node] : nodes_) {
+    const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
+    if (!waits || node.told == explanation_) continue;
+    node.told = explanation_;
+    const Exclusion* const out = exclusions_.of(id, node.join.who.number);
+    send(node, Waiting{.why = out != nullptr  ? fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why,
+                                                            std::ceil(seconds(out->until - now)))
+                              : node.excluded ? why_excluded(id, now)
+                              : node.join.workers == 0 && runs()
+                                  ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates",
+                                                to_string(generation_), count_of(members_.size(), "node"))
+                                  : text,
+                       .running = runs() ? generation_ : Generation{}});
+    ++told;
+  }
+  if (told > 0) explain_at_ = now + explain_after + explain_per_node * static_cast<Duration::rep>(told);
+}
+
+void Round::wake(Instant now) {
+  std::optional<Instant> next;
+  const auto at = [&](std::optional<Instant> when) {
+    if (when && *when > now && (!next || *when < *next)) next = when;  // what was due before, settle has seen to
+  };
+  if (!silences_.empty()) at(silences_.begin()->first);
+  for (const auto& [id, claimants] : claimants_) at(claimants.front().since + setup_.timeouts.heartbeat_limit);
+  if (!broken_.empty() && !verdict_) at(deserted(now) ? deserted_until_ : broken_.begin()->first + setup_.timeouts.reconnect_grace);
+  if (verdict_) {
+    if (const Instant end = verdict_at_ + setup_.timeouts.verdict_linger; now < end) at(end);
+    if (others_may_come()) at(verdict_at_ + late_linger);
+  } else if (options_) {
+    at(explain_at_);
+    at(growth_at());
+    if (recovery_) at(recovery_->until);
+    if (failing_) at(failing_->until);
+    at(hold_until_);
+    at(pause_until_);
+    if (unjudged_) at(unjudged_->until);
+    if (others_wait_for_starting()) at(tell_starting_at_);
+    for (const auto& [id, starting] : starting_) at(starting.since + setup_.timeouts.session);
+    for (const auto& [id, history] : histories_) at(history.until);
+    if (!histories_.empty()) at(lift_at());
+    at(exclusions_.next());
+    if (apart_) at(apart_->look_at);
+    if (revoked_ && !living_members_all_ready()) at(return_by_);
+    if (!runs() && enough_since_ && living_members_all_ready()) at(closes_at());
+    if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);
+  }
+  // It looks at the clock as often as it expects to be heard of, or it would not notice that it was itself asleep.
+  if (!streams_.empty()) {
+    if (beat_at_ <= now) beat_at_ = now + setup_.timeouts.heartbeat;
+    at(beat_at_);
+  }
+  if (next == wake_) return;
+  wake_ = next;
+  if (next) actions_.emplace_back(WakeAt{*next});
+}
+
+void Round::refuse(StreamNumber stream, Failure why) {
+  say(Level::warning, "refused: " + why.what, true);
+  send(stream, Refused{std::move(why)});
+  actions_.emplace_back(CloseStream{stream});
+  const std::optional<NodeId> node = streams_.at(stream).node;
+  forget(stream);
+  if (!node) return;
+  change(nodes_.at(*node), [](Node& n) {
+    n.stream.reset();
+    n.broken = Instant{};  // no grace: it is not welcome back as it is
+  });
+}
+
+void Round::send(const Node& node, CoordinatorMessage message) {
+  if (node.stream) send(*node.stream, std::move(message));
+}
+
+}  // namespace elrun::inline v0

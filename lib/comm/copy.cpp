@@ -9,7 +9,7 @@
 #endif
 
 #include "lib/base/assert.hpp"
-#include "lib/comm/frame.hpp"
+#include "lib/comm/tcp/frame.hpp"
 
 namespace elrun::inline v0 {
 

@@ -40,11 +40,12 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
+#include "lib/comm/choose.hpp"
+#include "lib/comm/connect/handshake.hpp"
 #include "lib/comm/copy.hpp"
-#include "lib/comm/frame.hpp"
-#include "lib/comm/handshake.hpp"
-#include "lib/comm/lanes.hpp"
-#include "lib/comm/shared_memory.hpp"
+#include "lib/comm/shm/descriptors.hpp"
+#include "lib/comm/shm/lanes.hpp"
+#include "lib/comm/tcp/frame.hpp"
 #include "lib/link/roll_call.hpp"
 #include "lib/link/socket.hpp"
 
@@ -170,13 +171,15 @@ class Mesh::State : public std::enable_shared_from_this<State> {
                        .what = fmt::format("rank {} told no address: \"{}\"", rank, text),
                        .peer = Rank{rank}};
       }
-      peers_[rank].same_boot = told >= 3 && !boot.empty() && its_boot == boot;
-      const bool shares_memory = peers_[rank].same_boot && told == 4;
-      if (shares_memory) local.push_back(Rank{rank});
+      PairFacts& facts = peers_[rank].facts;
+      facts.wanted = transport_;
+      facts.same_boot = told >= 3 && !boot.empty() && its_boot == boot;
+      facts.both_listen = told == 4 && local_listener;
+      if (connects_by_unix_socket(facts)) local.push_back(Rank{rank});
       if (Rank{rank} < me_.rank) {
         ELRUN_TRY_ASSIGN(const auto found, resolve(host, static_cast<std::uint16_t>(port)));
         peers_[rank].address = found.front();
-        if (shares_memory && local_listener) peers_[rank].local_address = abstract_address(name);
+        if (connects_by_unix_socket(facts)) peers_[rank].local_address = abstract_address(name);
       }
     }
     if (local_listener && local.size() > 1) {
@@ -277,9 +280,9 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   struct Peer {
     Rank rank{};
     SocketAddress address;                       // of lower ranks
-    std::optional<SocketAddress> local_address;  // of those of this host, until it turns out to lead nowhere
-    bool same_boot = false;                      // it runs on this host
-    bool shares = false;                         // its bytes go through memory
+    std::optional<SocketAddress> local_address;  // the Unix socket of those of this host
+    PairFacts facts;                             // by which the transport is chosen
+    bool shares = false;                         // its bytes go through memory: the choice once it is connected
     bool checked = true;                         // frames for it have checksums
     std::optional<StreamSocket> socket;          // once both have proved the key
     std::string last_problem;                    // why it is not connected yet
@@ -445,7 +448,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   }
 
   void dial(Peer& peer) {
-    const SocketAddress& to = peer.local_address ? *peer.local_address : peer.address;
+    const SocketAddress& to = connects_by_unix_socket(peer.facts) ? *peer.local_address : peer.address;
     auto fd = connect_begin(to);
     if (!fd.ok()) return not_reached(peer, fd.failure());
     if (to.family() != AF_UNIX) set_no_delay(fd->get());
@@ -466,7 +469,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   /// The peer listens before it tells where. So if nobody listens at its Unix socket, that is in another network
   /// namespace of this host, as between containers. (A full queue there is another failure: it empties again.)
   void not_reached(Peer& peer, const Failure& why) {
-    if (peer.local_address && (why.code == Code::unreachable || why.code == Code::not_permitted)) peer.local_address.reset();
+    if (connects_by_unix_socket(peer.facts) && (why.code == Code::unreachable || why.code == Code::not_permitted))
+      peer.facts.same_network = Known::no;
     dial_later(peer, why.what);
   }
 
@@ -521,7 +525,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   void offer_memory(const StrangerHandle& proved, Peer& peer) {
     const auto offer = lanes_ ? lanes_->offer(peer.rank) : Lanes::Offer{};
     const MemoryOffer words{.size = offer.size.value()};
-    const std::array<int, 3> files{offer.region, offer.bell, offer.post};
+    const std::array<int, 3> files{offer.region, offer.doorbell, offer.post};
     if (!send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}), std::span{files}.first(lanes_ ? files.size() : 0))
              .ok()) {
       return part(proved, peer, "it closed the connection");
@@ -556,7 +560,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
         if (over_) return dismiss(proved);
         if (cut) return part(proved, peer, "it closed the connection");
         if (peer.socket) return dismiss(proved);
-        peer.shares = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
+        peer.facts.same_network = Known::yes;
+        peer.facts.memory = proved->mine == Verdict::usable && proved->theirs == Verdict::usable ? Known::yes : Known::no;
         admit(peer, proved);
       });
     });
@@ -570,7 +575,9 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   }
 
   void admit(Peer& peer, const StrangerHandle& proved) {
-    if (transport_ == Transport::shm && !peer.shares) {
+    if (!proved->local) peer.facts.same_network = Known::no;  // also when the peer dialled and found no Unix socket
+    const std::optional<Transport> chosen = choose(peer.facts);
+    if (!chosen) {
       return fail(
           {.code = Code::not_permitted,
            .remedy = Remedy::fix_config,
@@ -581,7 +588,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     }
     strangers_.erase(proved);
     proved->timer.cancel();
-    peer.checked = !(peer.same_boot && is_to_own_address(proved->socket->native_handle()));
+    peer.shares = chosen == Transport::shm;
+    peer.checked = !(peer.facts.same_boot && is_to_own_address(proved->socket->native_handle()));
     peer.socket = std::move(proved->socket);
     proved->socket.reset();
     keep_alive(peer.socket->native_handle(), Timeouts{}.peer_silence);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -13,12 +12,12 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/comm/call_queue.hpp"
+#include "lib/comm/cursor.hpp"
+#include "lib/comm/environment.hpp"
 #include "lib/comm/fold.hpp"
-#include "lib/comm/frame.hpp"
 #include "lib/comm/mesh.hpp"
 #include "lib/comm/schedule.hpp"
 #include "lib/comm/split.hpp"
-#include "lib/comm/transport.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -296,9 +295,7 @@ class ProcessGroup::Impl {
 };
 
 Result<ProcessGroup> ProcessGroup::join(Session& session, const GroupOptions& options) {
-  const char* const variable = std::getenv("ELRUN_TRANSPORT");
-  ELRUN_TRY_ASSIGN(const Transport transport,
-                   choose_transport(options.transport, variable == nullptr ? std::nullopt : std::optional<std::string>{variable}));
+  ELRUN_TRY_ASSIGN(const Transport transport, transport_of_process(options.transport));
   auto mesh = Mesh::join(session, transport, options.name, options.connect);
   if (!mesh.ok()) return tell_unreachable(session, mesh.failure(), {}), std::move(mesh).failure();
   GroupOptions chosen = options;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lib/base/assert.hpp"
-#include "lib/comm/frame.hpp"
-#include "lib/comm/handshake.hpp"
+#include "lib/comm/connect/handshake.hpp"
+#include "lib/comm/tcp/frame.hpp"
 
 using namespace elrun;
 

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "kernels/convert.hpp"
-#include "lib/comm/handshake.hpp"
+#include "lib/comm/connect/handshake.hpp"
 #include "lib/link/socket.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/local_world.hpp"

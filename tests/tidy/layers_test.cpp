@@ -12,8 +12,8 @@ namespace fs = std::filesystem;
 
 TEST_CASE("an include against the arrows is named, with its line", "[tidy]") {
   CHECK(against_the_arrows("lib/base/files.cpp", "#include \"lib/base/files.hpp\"\n#include <vector>\n#include <elrun/ids.hpp>\n").empty());
-  CHECK(against_the_arrows("lib/base/files.cpp", "\n#include \"lib/comm/frame.hpp\"\n") ==
-        std::vector<std::string>{"lib/base/files.cpp:2: lib/comm/frame.hpp runs against the arrows"});
+  CHECK(against_the_arrows("lib/base/files.cpp", "\n#include \"lib/comm/tcp/frame.hpp\"\n") ==
+        std::vector<std::string>{"lib/base/files.cpp:2: lib/comm/tcp/frame.hpp runs against the arrows"});
   CHECK(against_the_arrows("lib/job/job.cpp", " # include <grpcpp/grpcpp.h>\n").size() == 1);
   CHECK(against_the_arrows("lib/job/job.cpp", "#include \"rendezvous/round/round.hpp\"").size() == 1);
   CHECK(against_the_arrows("rendezvous/round/round.cpp", "#include <grpcpp/grpcpp.h>\n#include \"rendezvous/net/stream.hpp\"\n").size() ==

@@ -1,9 +1,9 @@
-#include "lib/comm/frame.hpp"
+#include "lib/comm/tcp/frame.hpp"
 
 #include <set>
 #include <vector>
 
-#include "lib/comm/handshake.hpp"
+#include "lib/comm/connect/handshake.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 

@@ -1,4 +1,4 @@
-#include "lib/comm/shared_memory.hpp"
+#include "lib/comm/shm/shared_memory.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,8 +14,9 @@
 
 #include "lib/base/clock.hpp"
 #include "lib/comm/copy.hpp"
-#include "lib/comm/lanes.hpp"
-#include "lib/comm/transport.hpp"
+#include "lib/comm/shm/descriptors.hpp"
+#include "lib/comm/shm/doorbell.hpp"
+#include "lib/comm/shm/lanes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 
@@ -87,9 +88,9 @@ TEST_CASE("pages that are given back are gone for those who map them, and nobody
   CHECK(theirs.data()[8191] == std::byte{0});
 }
 
-TEST_CASE("a bell that was rung before the wait ends it", "[shared_memory]") {
-  const Bell mine = Bell::make().value();
-  const Bell theirs{copy_of(mine.file())};
+TEST_CASE("a doorbell that was rung before the wait ends it", "[shared_memory]") {
+  const Doorbell mine = Doorbell::make().value();
+  const Doorbell theirs{copy_of(mine.file())};
   theirs.ring();
   theirs.ring();
   mine.wait(60s);
@@ -150,7 +151,7 @@ TEST_CASE("a region is attached only by a rank of its generation and world, once
   const auto mine = lanes_of(now, 0, 2);
   const auto attach = [&](const Lanes& theirs, std::uint32_t as = 1) {
     const auto offer = theirs.offer(Rank{0});
-    return mine->attach(Rank{as}, copy_of(offer.region), offer.size, copy_of(offer.bell), copy_of(offer.bell));
+    return mine->attach(Rank{as}, copy_of(offer.region), offer.size, copy_of(offer.doorbell), copy_of(offer.doorbell));
   };
   CHECK(attach(*lanes_of(earlier, 1, 2)).failure().code == Code::refused);
   CHECK(attach(*lanes_of(foreign, 1, 2)).failure().code == Code::refused);
@@ -174,7 +175,7 @@ TEST_CASE("what a peer posted before it went counts; what it owes is missed at o
   for (std::uint32_t r = 0; r < 2; ++r) lanes[r] = Lanes::make({generation, Rank{r}, WorldSize{2}}, both).value();
   for (std::uint32_t r = 0; r < 2; ++r) {
     const auto offer = lanes[1 - r]->offer(Rank{r});
-    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), copy_of(offer.post)).ok());
+    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.doorbell), copy_of(offer.post)).ok());
   }
   const std::vector<std::byte> data(1000, std::byte{4});
   std::vector<std::byte> got(1000);
@@ -231,7 +232,7 @@ struct Pair {
   }
   void attach(std::uint32_t r, Fd post) {
     const auto offer = lanes[1 - r]->offer(Rank{r});
-    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), std::move(post)).ok());
+    REQUIRE(lanes[r]->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.doorbell), std::move(post)).ok());
   }
   Result<void> send(std::uint32_t from, std::span<const std::byte> data, Duration limit = 60s) {
     std::vector<SendList> sends(2);
@@ -311,10 +312,10 @@ TEST_CASE("a buffer that was not shown, or is none, is no memory to read", "[sha
   auto [here, there] = connected();  // in place of the socket by which rank 0 shows its buffers
   for (std::uint32_t r = 0; r < 2; ++r) {
     const auto offer = lanes[1 - r]->offer(Rank{r});
-    REQUIRE(
-        lanes[r]
-            ->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.bell), r == 0 ? copy_of(offer.post) : std::move(there))
-            .ok());
+    REQUIRE(lanes[r]
+                ->attach(Rank{1 - r}, copy_of(offer.region), offer.size, copy_of(offer.doorbell),
+                         r == 0 ? copy_of(offer.post) : std::move(there))
+                .ok());
   }
   const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
   REQUIRE(lanes[0]->share(buffer).ok());
@@ -404,17 +405,6 @@ TEST_CASE("lists are copied over each other piece by piece", "[shared_memory]") 
   copy_lists({all.first(30), all.subspan(30, 20)}, {all.subspan(10, 25), all.subspan(60, 25)});
   CHECK(std::ranges::equal(all.subspan(10, 25), std::span{before}.first(25)));
   CHECK(std::ranges::equal(all.subspan(35, 25), std::span{before}.subspan(35, 25)));
-}
-
-TEST_CASE("a program's transport wins over the environment's, and other words are refused", "[shared_memory]") {
-  CHECK(choose_transport(Transport::automatic, {}).value() == Transport::automatic);
-  CHECK(choose_transport(Transport::automatic, "auto").value() == Transport::automatic);
-  CHECK(choose_transport(Transport::automatic, "tcp").value() == Transport::tcp);
-  CHECK(choose_transport(Transport::automatic, "shm").value() == Transport::shm);
-  CHECK(choose_transport(Transport::tcp, "shm").value() == Transport::tcp);
-  for (const char* word : {"", "TCP", "nccl", "shm "})
-    CHECK(choose_transport(Transport::automatic, word).failure().code == Code::invalid_argument);
-  CHECK(choose_transport(Transport::automatic, std::string(100'000, 'x')).failure().what.size() < 200);
 }
 
 TEST_CASE("shared memory is made although signals come, and not tried for ever", "[shared_memory]") {

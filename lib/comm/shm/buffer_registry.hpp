@@ -15,7 +15,7 @@
 #include <elrun/result.hpp>
 
 #include "lib/base/fd.hpp"
-#include "lib/comm/shared_memory.hpp"
+#include "lib/comm/shm/shared_memory.hpp"
 
 namespace elrun::inline v0 {
 

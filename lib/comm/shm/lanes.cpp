@@ -13,8 +13,8 @@
 /// its call fails before that, its owner may write there again while a peer still reads: so it first withdraws, by a word
 /// in its region, and who reads looks at that word after it has read, before it makes any use of it (as with a seqlock).
 ///
-/// Who finds nothing to do says so in its region (`asleep`) and waits for its bell; who has moved a counter rings the
-/// bell of a peer that is asleep. Both first write, then read the other's word, in one total order: one of them sees the
+/// Who finds nothing to do says so in its region (`asleep`) and waits for its doorbell; who has moved a counter rings the
+/// doorbell of a peer that is asleep. Both first write, then read the other's word, in one total order: one of them sees the
 /// other. The communication thread rings too, when a peer's connection ends or the generation is over.
 ///
 /// A reduction goes by the rounds of ReduceSchedule. In a round each rank posts the others' blocks of the next round, folds
@@ -22,7 +22,7 @@
 /// steps that stand earlier in this order, so waiting for one peer after the other cannot close a circle, as long as the
 /// slots suffice for what may be under way: the blocks of two rounds and the results of two.
 
-#include "lib/comm/lanes.hpp"
+#include "lib/comm/shm/lanes.hpp"
 
 #include <sched.h>
 #include <sys/socket.h>
@@ -40,13 +40,15 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/comm/copy.hpp"
+#include "lib/comm/cursor.hpp"
 #include "lib/comm/fold.hpp"
-#include "lib/comm/frame.hpp"
-#include "lib/comm/lent.hpp"
-#include "lib/comm/region.hpp"
 #include "lib/comm/schedule.hpp"
-#include "lib/comm/shared_buffer.hpp"
-#include "lib/comm/shared_memory.hpp"
+#include "lib/comm/shm/buffer_registry.hpp"
+#include "lib/comm/shm/descriptors.hpp"
+#include "lib/comm/shm/doorbell.hpp"
+#include "lib/comm/shm/region.hpp"
+#include "lib/comm/shm/shared_buffer.hpp"
+#include "lib/comm/shm/shared_memory.hpp"
 #include "lib/link/roll_call.hpp"
 
 namespace elrun::inline v0 {
@@ -80,11 +82,11 @@ void pause() {
 
 class Lanes::State {
  public:
-  State(const Membership& me, std::vector<Rank> local, SharedMemory region, Bell bell, std::size_t slot_size, std::size_t slots)
+  State(const Membership& me, std::vector<Rank> local, SharedMemory region, Doorbell doorbell, std::size_t slot_size, std::size_t slots)
       : me_{me},
         local_{std::move(local)},
         region_{std::move(region)},
-        bell_{std::move(bell)},
+        doorbell_{std::move(doorbell)},
         slot_size_{slot_size},
         peers_(local_.size() - 1),
         inputs_(me_.world.value()) {
@@ -130,7 +132,7 @@ class Lanes::State {
 
   Offer offer(Rank whom) const {
     const auto peer = std::ranges::find(peers_, whom, &Peer::rank);
-    return {region_.file(), bell_.file(), peer == peers_.end() ? -1 : peer->its_end.get(), Bytes{region_.size()}};
+    return {region_.file(), doorbell_.file(), peer == peers_.end() ? -1 : peer->its_end.get(), Bytes{region_.size()}};
   }
 
   Result<void> share(const SharedBuffer& buffer) {
@@ -147,9 +149,9 @@ class Lanes::State {
     });
   }
 
-  Result<void> attach(Rank whom, Fd file, Bytes size, Fd bell, Fd post) {
+  Result<void> attach(Rank whom, Fd file, Bytes size, Fd doorbell, Fd post) {
     Peer* const peer = find(whom);
-    if (peer == nullptr || peer->view || !bell || !post)
+    if (peer == nullptr || peer->view || !doorbell || !post)
       return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
     if (size.value() < slots_offset(local_.size()))
       return Failure{Code::protocol, Remedy::abort_group, "shared memory without room for its lanes"};
@@ -165,7 +167,7 @@ class Lanes::State {
     }
     peer->header = header;
     peer->in = reinterpret_cast<const Lane*>(lane_at(view.data(), index_of(me_.rank).value()));
-    peer->bell.emplace(std::move(bell));
+    peer->doorbell.emplace(std::move(doorbell));
     peer->shown = ShownBuffers{whom, std::move(post)};
     peer->view = std::move(view);
     everybody_.clear();  // in the order of peers_, whatever the order of attaching
@@ -180,12 +182,12 @@ class Lanes::State {
 
   void lose(Rank whom) noexcept {
     if (Peer* const peer = find(whom)) peer->lost.store(true);
-    bell_.ring();
+    doorbell_.ring();
   }
 
   void end() noexcept {
     over_.store(true);
-    bell_.ring();
+    doorbell_.ring();
   }
 
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
@@ -336,7 +338,7 @@ class Lanes::State {
     SharedMemory view;
     const RegionHeader* header = nullptr;  // in the peer's region, as all that follows
     const Lane* in = nullptr;
-    std::optional<Bell> bell;
+    std::optional<Doorbell> doorbell;
     std::atomic<bool> lost{false};
     Fd to_it, its_end;   // through which it is shown buffers
     ShownBuffers shown;  // which it has shown
@@ -595,7 +597,7 @@ class Lanes::State {
   }
 
   static void wake(const Peer& peer) {
-    if (peer.header->asleep.load() != 0) peer.bell->ring();
+    if (peer.header->asleep.load() != 0) peer.doorbell->ring();
   }
 
   // --- receiving ---
@@ -701,7 +703,7 @@ class Lanes::State {
       const bool over_now = over_.load();
       const bool is_ready = ready();
       const Duration left = limit.at.left(clock_.now());
-      if (!is_ready && !over_now && gone == everybody_.end() && left > Duration{0}) bell_.wait(left);
+      if (!is_ready && !over_now && gone == everybody_.end() && left > Duration{0}) doorbell_.wait(left);
       header_->asleep.store(0, std::memory_order_relaxed);
       if (is_ready) return {};
       if (over_now) return over();
@@ -764,7 +766,7 @@ class Lanes::State {
   const Membership me_;
   const std::vector<Rank> local_;
   SharedMemory region_;
-  const Bell bell_;
+  const Doorbell doorbell_;
   const std::size_t slot_size_;
   RegionHeader* header_ = nullptr;
   std::vector<Peer> peers_;
@@ -794,15 +796,15 @@ Result<std::unique_ptr<Lanes>> Lanes::make(const Membership& me, std::vector<Ran
   const std::size_t most = std::min<std::size_t>(slot_most.value(), slots_max.value() / slots) / page * page;
   const std::size_t slot_size = std::max<std::size_t>(slot_least.value(), most);
   ELRUN_TRY_ASSIGN(SharedMemory region, SharedMemory::make(Bytes{slots_offset(local.size()) + slots * slot_size}));
-  ELRUN_TRY_ASSIGN(Bell bell, Bell::make());
-  auto state = std::make_unique<State>(me, std::move(local), std::move(region), std::move(bell), slot_size, slots);
+  ELRUN_TRY_ASSIGN(Doorbell doorbell, Doorbell::make());
+  auto state = std::make_unique<State>(me, std::move(local), std::move(region), std::move(doorbell), slot_size, slots);
   ELRUN_TRY(state->open_posts());
   return std::unique_ptr<Lanes>{new Lanes{std::move(state)}};
 }
 
 Lanes::Offer Lanes::offer(Rank peer) const { return state_->offer(peer); }
-Result<void> Lanes::attach(Rank peer, Fd region, Bytes size, Fd bell, Fd post) {
-  return state_->attach(peer, std::move(region), size, std::move(bell), std::move(post));
+Result<void> Lanes::attach(Rank peer, Fd region, Bytes size, Fd doorbell, Fd post) {
+  return state_->attach(peer, std::move(region), size, std::move(doorbell), std::move(post));
 }
 void Lanes::set_label(const CallLabel& label) { state_->set_label(label); }
 Result<void> Lanes::share(const SharedBuffer& buffer) { return state_->share(buffer); }

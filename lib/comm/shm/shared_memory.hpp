@@ -1,9 +1,8 @@
 #pragma once
-/// \file Memory of one process that others of its host may read, the bell by which they wake it, and how both are handed over.
+/// \file Memory of one process that others of its host may read.
 
 #include <sys/mman.h>
 
-#include <array>
 #include <cstddef>
 #include <span>
 
@@ -50,26 +49,5 @@ class SharedMemory {
   Fd file_;
   std::span<std::byte> bytes_;
 };
-
-/// What one thread waits for and anybody rings. A ring is never lost: one that comes before the wait ends it at once.
-/// It is a file (eventfd) and no word in memory, so that one wait serves all peers, and peers need to write nowhere.
-class Bell {
- public:
-  static Result<Bell> make();
-  /// Somebody else's, for ringing.
-  explicit Bell(Fd file) : file_{std::move(file)} {}
-  void ring() const noexcept;
-  /// Until it was rung since the last wait, at most this long.
-  void wait(Duration most) const noexcept;
-  [[nodiscard]] int file() const { return file_.get(); }
-
- private:
-  Fd file_;
-};
-
-/// Sends `bytes` with the descriptors over a Unix socket whose buffer has room for them.
-[[nodiscard]] Result<void> send_with(int socket, std::span<const std::byte> bytes, std::span<const int> files);
-/// Receives exactly as many bytes, with `files.size()` descriptors or none at all.
-[[nodiscard]] Result<void> receive_with(int socket, std::span<std::byte> bytes, std::span<Fd> files);
 
 }  // namespace elrun::inline v0

@@ -1,4 +1,4 @@
-#include "lib/comm/handshake.hpp"
+#include "lib/comm/connect/handshake.hpp"
 
 #include <algorithm>
 

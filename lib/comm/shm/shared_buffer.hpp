@@ -5,7 +5,7 @@
 
 #include <elrun/process_group.hpp>
 
-#include "lib/comm/shared_memory.hpp"
+#include "lib/comm/shm/shared_memory.hpp"
 
 namespace elrun::inline v0 {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/frame.hpp"
+#include "lib/comm/tcp/frame.hpp"
 
 #include <bit>
 

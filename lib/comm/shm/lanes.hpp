@@ -27,11 +27,11 @@ class Lanes {
 
   /// What that peer needs to attach. The descriptors stay here. Through `post` come the buffers that are shared with it later.
   struct Offer {
-    int region = -1, bell = -1, post = -1;
+    int region = -1, doorbell = -1, post = -1;
     Bytes size;
   };
   [[nodiscard]] Offer offer(Rank peer) const;
-  Result<void> attach(Rank peer, Fd region, Bytes size, Fd bell, Fd post);
+  Result<void> attach(Rank peer, Fd region, Bytes size, Fd doorbell, Fd post);
   [[nodiscard]] bool attached(Rank peer) const;
 
   /// Of calls that begin from now on.

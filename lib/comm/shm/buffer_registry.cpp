@@ -1,9 +1,11 @@
-#include "lib/comm/lent.hpp"
+#include "lib/comm/shm/buffer_registry.hpp"
 
 #include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
+
+#include "lib/comm/shm/descriptors.hpp"
 
 namespace elrun::inline v0 {
 namespace {

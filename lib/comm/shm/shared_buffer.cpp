@@ -1,4 +1,4 @@
-#include "lib/comm/shared_buffer.hpp"
+#include "lib/comm/shm/shared_buffer.hpp"
 
 #include "lib/base/failure.hpp"
 

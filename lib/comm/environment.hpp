@@ -1,0 +1,17 @@
+#pragma once
+/// \file What a worker's environment says about transports. The one place in lib/comm that reads the environment.
+
+#include <string_view>
+
+#include <elrun/process_group.hpp>
+#include <elrun/result.hpp>
+
+namespace elrun::inline v0 {
+
+/// A value of ELRUN_TRANSPORT: `auto`, `tcp` or `shm`. Other words are `invalid_argument`.
+[[nodiscard]] Result<Transport> parse_transport(std::string_view word);
+
+/// What the program asks for. Where it leaves the choice open, ELRUN_TRANSPORT of this process decides.
+[[nodiscard]] Result<Transport> transport_of_process(Transport by_program);
+
+}  // namespace elrun::inline v0

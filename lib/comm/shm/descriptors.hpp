@@ -1,0 +1,18 @@
+#pragma once
+/// \file Passing descriptors between processes over a Unix socket (SCM_RIGHTS).
+
+#include <cstddef>
+#include <span>
+
+#include <elrun/result.hpp>
+
+#include "lib/base/fd.hpp"
+
+namespace elrun::inline v0 {
+
+/// Sends `bytes` with the descriptors over a Unix socket whose buffer has room for them.
+[[nodiscard]] Result<void> send_with(int socket, std::span<const std::byte> bytes, std::span<const int> files);
+/// Receives exactly as many bytes, with `files.size()` descriptors or none at all.
+[[nodiscard]] Result<void> receive_with(int socket, std::span<std::byte> bytes, std::span<Fd> files);
+
+}  // namespace elrun::inline v0

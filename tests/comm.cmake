@@ -9,6 +9,7 @@ add_dependencies(process_group_test reducing_worker)
 # Once as it comes, which is through memory on one host, and once over TCP.
 add_test(NAME process_group_tcp_test COMMAND process_group_test)
 set_tests_properties(process_group_tcp_test PROPERTIES LABELS process TIMEOUT 300 ENVIRONMENT "ELRUN_TRANSPORT=tcp")
+elrun_test(collectives_test SOURCES process/collectives_test.cpp LINK elrun::comm LABELS process)
 elrun_test(shared_memory_test SOURCES unit/shared_memory_test.cpp LINK elrun::comm LABELS unit)
 
 elrun_fuzzer(frame_fuzz LINK elrun::comm_core)

@@ -205,8 +205,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     thread_.join();
   }
 
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
-                        const std::function<void()>& meanwhile) {
+  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
+                        const CallLabel& label, const std::function<void()>& meanwhile) {
     const auto part = [&](bool local) {
       return std::ranges::any_of(
           peers_, [&](const Peer& peer) { return peer.rank != me_.rank && peer.shares == local && (!whom || peer.rank == *whom); });
@@ -220,25 +220,25 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       call_done_ = !by_frames;
       call_succeeded_ = true;
     }
-    if (by_frames)
-      asio::post(loop_, [this, sends, receives, whom, limit, label = callers_label_] { begin_call(sends, receives, whom, limit, label); });
+    if (by_frames) asio::post(loop_, [this, sends, receives, whom, limit, label] { begin_call(sends, receives, whom, limit, label); });
     if (meanwhile) meanwhile();
     if (!thread_.joinable()) return {};  // a world of one moves nothing
     Result<void> through_memory;
     if (by_memory) {
-      through_memory = lanes_->exchange(sends, receives, whom, limit);
+      through_memory = lanes_->transfer(sends, receives, whom, limit, label);
       if (!through_memory.ok()) give_up(through_memory.failure());
     }
     return end_of_call(through_memory.ok());
   }
 
-  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
+                      const CallLabel& label) {
     {
       const std::lock_guard lock{mutex_};
       if (failure_) return *failure_;
       call_done_ = call_succeeded_ = true;
     }
-    const auto reduced = lanes_->reduce(in, out, count, type, op, gather, limit);
+    const auto reduced = lanes_->reduce(in, out, count, type, op, gather, limit, label);
     if (!reduced.ok()) give_up(reduced.failure());
     return end_of_call(reduced.ok());
   }
@@ -266,15 +266,10 @@ class Mesh::State : public std::enable_shared_from_this<State> {
       if (!failure_) failure_ = located(std::move(failure));
       if (lanes_) lanes_->end();
     }
-    asio::post(loop_, [this] { close_all(); });  // the loop lives in this object: a letter that owns it would keep both for ever
+    asio::post(loop_, [this] { close_all(); });  // the loop lives in this object: a posted task that owns it would keep both for ever
   }
 
   [[nodiscard]] const Membership& membership() const { return me_; }
-
-  void set_label(const CallLabel& label) {
-    callers_label_ = label;
-    if (lanes_) lanes_->set_label(label);
-  }
 
  private:
   struct Peer {
@@ -913,8 +908,6 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   std::unique_ptr<Lanes> lanes_;  // made before the communication thread begins; the caller's then, but for what any thread may do
 
-  CallLabel callers_label_;  // the caller's
-
   std::mutex mutex_;
   std::condition_variable changed_;
   bool connected_ = false, call_done_ = false, call_succeeded_ = false;
@@ -948,10 +941,10 @@ Result<void> Mesh::check_owner() const {
                  .what = fmt::format("this process was forked from worker {} and has no process group", owner_)};
 }
 
-Result<void> Mesh::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
-                            Duration limit, const std::function<void()>& meanwhile) {
+Result<void> Mesh::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                            Duration limit, const CallLabel& label, const std::function<void()>& meanwhile) {
   ELRUN_TRY(check_owner());
-  return state_->exchange(sends, receives, whom, limit, meanwhile);
+  return state_->transfer(sends, receives, whom, limit, label, meanwhile);
 }
 
 Result<void> Mesh::share(const SharedBuffer& buffer) {
@@ -959,13 +952,12 @@ Result<void> Mesh::share(const SharedBuffer& buffer) {
   return state_->share(buffer);
 }
 
-void Mesh::set_label(const CallLabel& label) { state_->set_label(label); }
-
 bool Mesh::all_local() const { return state_->all_local(); }
 
-Result<void> Mesh::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+Result<void> Mesh::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
+                          const CallLabel& label) {
   ELRUN_TRY(check_owner());
-  return state_->reduce(in, out, count, type, op, gather, limit);
+  return state_->reduce(in, out, count, type, op, gather, limit, label);
 }
 
 void Mesh::revoke(const Failure& why) { state_->revoke(why); }

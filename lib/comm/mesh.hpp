@@ -26,14 +26,13 @@ class Mesh {
   /// Moves list r of `sends` to rank r and fills list r of `receives` from rank r, all at the same time. `whom` is one
   /// peer for a call between two, nothing for a call of all ranks; the two kinds are counted alike on both sides.
   /// `meanwhile` runs on the caller's thread while frames travel, once at most; it touches nothing of what is received.
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
-                        const std::function<void()>& meanwhile = {});
+  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
+                        const CallLabel& label, const std::function<void()>& meanwhile = {});
   /// Whether all peers are reached through memory: then `reduce` is there too.
   [[nodiscard]] bool all_local() const;
   /// As Lanes::reduce.
-  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit);
-  /// Of calls that begin from now on. By the thread that calls.
-  void set_label(const CallLabel& label);
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
+                      const CallLabel& label);
   /// As Lanes::share; nothing where no peer is reached through memory.
   Result<void> share(const SharedBuffer& buffer);
   void revoke(const Failure& why);

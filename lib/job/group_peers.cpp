@@ -1,23 +1,28 @@
 #include "lib/job/group_peers.hpp"
 
-#include <elrun/process_group.hpp>
+#include <atomic>
+
+#include "lib/comm/environment.hpp"
+#include "lib/comm/host_collectives.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
 class GroupPeers final : public Peers {
  public:
-  explicit GroupPeers(ProcessGroup group) : group_{std::move(group)} {}
+  GroupPeers(std::unique_ptr<Collectives> group, Duration limit) : group_{std::move(group)}, limit_{limit} {}
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
-    return group_.exchange(sends, receives);
+    return group_->exchange(sends, receives, {.limit = limit_.load(std::memory_order_relaxed), .label = label_});
   }
-  Result<void> share(const SharedBuffer& memory) override { return group_.share(memory); }
-  void revoke(const Failure& why) override { group_.revoke(why); }
-  void set_label(Call call) override { group_.set_label(static_cast<std::uint16_t>(call), name_of_call); }
-  void wait_at_most(Duration limit) override { group_.set_deadline(limit); }
+  Result<void> share(const SharedBuffer& memory) override { return group_->share(memory); }
+  void revoke(const Failure& why) override { group_->revoke(why); }
+  void set_label(Call call) override { label_ = {static_cast<std::uint16_t>(call), name_of_call}; }
+  void wait_at_most(Duration limit) override { limit_.store(limit, std::memory_order_relaxed); }
 
  private:
-  ProcessGroup group_;
+  const std::unique_ptr<Collectives> group_;
+  std::atomic<Duration> limit_;
+  CallLabel label_;
 };
 
 }  // namespace
@@ -27,8 +32,9 @@ Result<std::unique_ptr<Peers>> join_process_group(Session& session) {
   // when it takes longer.
   GroupOptions options;
   if (session.place().elastic && session.place().membership.generation.number > 1) options.connect = options.collective;
-  ELRUN_TRY_ASSIGN(ProcessGroup group, ProcessGroup::join(session, options));
-  return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group))};
+  ELRUN_TRY_ASSIGN(const Transport transport, transport_of_process(options.transport));
+  ELRUN_TRY_ASSIGN(auto group, join_host_collectives(session, {.transport = transport, .connect = options.connect}));
+  return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group), options.collective)};
 }
 
 }  // namespace elrun::inline v0

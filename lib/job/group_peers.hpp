@@ -1,5 +1,5 @@
 #pragma once
-/// \file The product's Peers: a ProcessGroup.
+/// \file The product's Peers: collectives over the workers of the generation.
 
 #include "lib/job/world.hpp"
 

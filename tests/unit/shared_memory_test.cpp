@@ -184,37 +184,37 @@ TEST_CASE("what a peer posted before it went counts; what it owes is missed at o
   sends[0].push_back(data);
   std::vector<ReceiveList> none(2), receives(2);
   receives[1].push_back(got);
-  REQUIRE(lanes[1]->exchange(sends, none, {}, 60s).ok());
+  REQUIRE(lanes[1]->transfer(sends, none, {}, 60s).ok());
   lanes[0]->lose(Rank{1});
-  CHECK(lanes[0]->exchange(nothing, receives, {}, 60s).ok());
+  CHECK(lanes[0]->transfer(nothing, receives, {}, 60s).ok());
   CHECK(got == data);
 
   SECTION("a lost one") {
-    const auto missed = lanes[0]->exchange(nothing, receives, {}, 600s);
+    const auto missed = lanes[0]->transfer(nothing, receives, {}, 600s);
     CHECK(missed.failure().code == Code::peer_lost);
     CHECK(missed.failure().peer == Rank{1});
   }
   SECTION("the end of the generation comes first") {
     lanes[0]->end();
-    CHECK(lanes[0]->exchange(nothing, receives, {}, 600s).failure().code == Code::generation_over);
+    CHECK(lanes[0]->transfer(nothing, receives, {}, 600s).failure().code == Code::generation_over);
   }
   SECTION("a deadline names who is late") {
     std::vector<ReceiveList> more(2);
     more[0].push_back(got);
-    const auto late = lanes[1]->exchange(nothing, more, {}, 30ms);
+    const auto late = lanes[1]->transfer(nothing, more, {}, 30ms);
     CHECK(late.failure().code == Code::deadline_passed);
     CHECK_THAT(late.failure().what, Catch::Contains("missing: rank 0"));
   }
   SECTION("another length is another call") {
-    REQUIRE(lanes[0]->exchange(nothing, none, {}, 60s).ok());  // the counts of both are equal again
+    REQUIRE(lanes[0]->transfer(nothing, none, {}, 60s).ok());  // the counts of both are equal again
     std::vector<SendList> other(2);
     other[1].push_back(std::span{data}.first(999));
-    REQUIRE(lanes[0]->exchange(other, none, {}, 60s).ok());
+    REQUIRE(lanes[0]->transfer(other, none, {}, 60s).ok());
     std::vector<ReceiveList> more(2);
     more[0].push_back(got);
-    REQUIRE(lanes[1]->exchange(nothing, none, {}, 60s).ok());
-    REQUIRE(lanes[1]->exchange(nothing, none, {}, 60s).ok());
-    const auto differs = lanes[1]->exchange(nothing, more, {}, 60s);
+    REQUIRE(lanes[1]->transfer(nothing, none, {}, 60s).ok());
+    REQUIRE(lanes[1]->transfer(nothing, none, {}, 60s).ok());
+    const auto differs = lanes[1]->transfer(nothing, more, {}, 60s);
     CHECK(differs.failure().code == Code::protocol);
     CHECK_THAT(differs.failure().what, Catch::Contains("999 bytes") && Catch::Contains("different calls"));
   }
@@ -237,12 +237,12 @@ struct Pair {
   Result<void> send(std::uint32_t from, std::span<const std::byte> data, Duration limit = 60s) {
     std::vector<SendList> sends(2);
     sends[1 - from].push_back(data);
-    return lanes[from]->exchange(sends, none, {}, limit);
+    return lanes[from]->transfer(sends, none, {}, limit);
   }
   Result<void> receive(std::uint32_t by, std::span<std::byte> data) {
     std::vector<ReceiveList> receives(2);
     receives[1 - by].push_back(data);
-    return lanes[by]->exchange(nothing, receives, {}, 60s);
+    return lanes[by]->transfer(nothing, receives, {}, 60s);
   }
   std::array<std::unique_ptr<Lanes>, 2> lanes;
   std::vector<SendList> nothing{2};
@@ -336,8 +336,8 @@ TEST_CASE("a buffer that was not shown, or is none, is no memory to read", "[sha
   std::vector<std::byte> got(1 << 20);
   sends[1].push_back(buffer.bytes());
   receives[0].push_back(got);
-  CHECK(lanes[0]->exchange(sends, none, {}, 30ms).failure().code == Code::deadline_passed);
-  const auto refused = lanes[1]->exchange(nothing, receives, {}, 60s);
+  CHECK(lanes[0]->transfer(sends, none, {}, 30ms).failure().code == Code::deadline_passed);
+  const auto refused = lanes[1]->transfer(nothing, receives, {}, 60s);
   CHECK(refused.failure().code == Code::protocol);
   CHECK(refused.failure().peer == Rank{0});
 }

@@ -190,19 +190,21 @@ class Lanes::State {
     doorbell_.ring();
   }
 
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit) {
-    return or_withdraw(try_exchange(sends, receives, whom, limit));
+  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
+                        const CallLabel& label) {
+    label_ = label;
+    return or_withdraw(try_transfer(sends, receives, whom, limit));
   }
-  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
+                      const CallLabel& label) {
+    label_ = label;
     return or_withdraw(try_reduce(in, out, count, type, op, gather, limit));
   }
 
-  void set_label(const CallLabel& label) { label_ = label; }
-
  private:
-  // --- exchange ---
+  // --- transfer ---
 
-  Result<void> try_exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+  Result<void> try_transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
                             Duration limit) {
     const Limit until{Deadline::after(clock_.now(), limit), limit};
     streams_used_ = 0;
@@ -806,17 +808,17 @@ Lanes::Offer Lanes::offer(Rank peer) const { return state_->offer(peer); }
 Result<void> Lanes::attach(Rank peer, Fd region, Bytes size, Fd doorbell, Fd post) {
   return state_->attach(peer, std::move(region), size, std::move(doorbell), std::move(post));
 }
-void Lanes::set_label(const CallLabel& label) { state_->set_label(label); }
 Result<void> Lanes::share(const SharedBuffer& buffer) { return state_->share(buffer); }
 bool Lanes::attached(Rank peer) const { return state_->attached(peer); }
 void Lanes::lose(Rank peer) noexcept { state_->lose(peer); }
 void Lanes::end() noexcept { state_->end(); }
-Result<void> Lanes::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
-                             Duration limit) {
-  return state_->exchange(sends, receives, whom, limit);
+Result<void> Lanes::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                             Duration limit, const CallLabel& label) {
+  return state_->transfer(sends, receives, whom, limit, label);
 }
-Result<void> Lanes::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit) {
-  return state_->reduce(in, out, count, type, op, gather, limit);
+Result<void> Lanes::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
+                           const CallLabel& label) {
+  return state_->reduce(in, out, count, type, op, gather, limit, label);
 }
 
 }  // namespace elrun::inline v0

@@ -34,8 +34,6 @@ class Lanes {
   Result<void> attach(Rank peer, Fd region, Bytes size, Fd doorbell, Fd post);
   [[nodiscard]] bool attached(Rank peer) const;
 
-  /// Of calls that begin from now on.
-  void set_label(const CallLabel& label);
   /// From now on what is sent out of `buffer` to attached peers is read in place by them.
   Result<void> share(const SharedBuffer& buffer);
 
@@ -44,11 +42,13 @@ class Lanes {
   /// Every call ends now, and whoever reads what this rank lent is told that it is not valid any more.
   void end() noexcept;
 
-  /// As ProcessGroup::exchange, with the attached peers and this rank itself only: the lists of others are left alone.
-  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit);
+  /// As Mesh::transfer, with the attached peers and this rank itself only: the lists of other ranks are left alone.
+  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
+                        const CallLabel& label = {});
   /// All ranks of the world are attached. Element by element, in rank order, straight from the peers' memory. `gather`:
   /// `out` has `count` elements (it may be `in`) and gets all of them; otherwise it gets this rank's part alone.
-  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit);
+  Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
+                      const CallLabel& label = {});
 
  private:
   class State;

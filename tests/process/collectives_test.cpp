@@ -1,0 +1,90 @@
+#include "lib/comm/collectives.hpp"
+
+#include <vector>
+
+#include "lib/comm/host_collectives.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/local_world.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+const CallOptions patient{.limit = 60s};
+
+/// Every rank joins and runs its part on a thread of its own. Catch2 counts from one thread: failures come back as text.
+template <class Body>
+std::vector<std::string> run_collectives(std::uint32_t world, Transport transport, Body body) {
+  LocalWorld local{world};
+  std::vector<std::string> problems(world);
+  local.run([&](std::uint32_t rank, Session& session) {
+    auto group = join_host_collectives(session, {.transport = transport, .connect = 30s});
+    if (!group.ok()) problems[rank] = message(group.failure());
+    else problems[rank] = body(rank, **group);
+  });
+  return problems;
+}
+
+std::string text(const Result<void>& result) { return result.ok() ? "" : message(result.failure()); }
+
+}  // namespace
+
+TEST_CASE("the interface's calls do on each transport what their names say", "[collectives]") {
+  const Transport transport = GENERATE(Transport::shm, Transport::tcp);
+  const std::uint32_t world = GENERATE(1u, 3u);
+  const auto problems = run_collectives(world, transport, [&](std::uint32_t rank, Collectives& group) -> std::string {
+    if (group.membership().world.value() != world || group.membership().rank.value() != rank) return "another membership";
+    const auto bytes = [](auto& values) { return std::as_writable_bytes(std::span{values}); };
+    std::vector<std::uint32_t> sum{rank + 1, 10};
+    if (const auto done = group.all_reduce(bytes(sum).data(), 2, DType::u32, ReduceOp::sum, patient); !done.ok()) return text(done);
+    if (sum != std::vector<std::uint32_t>{world * (world + 1) / 2, 10 * world}) return "all_reduce is wrong";
+    std::vector<std::uint32_t> parts(world, rank), mine(1), all(world);
+    if (const auto done = group.reduce_scatter(bytes(parts).data(), world, bytes(mine).data(), 1, DType::u32, ReduceOp::max, patient);
+        !done.ok())
+      return text(done);
+    if (mine[0] != world - 1) return "reduce_scatter is wrong";
+    if (const auto done = group.all_gather(std::as_bytes(std::span{&rank, 1}), bytes(all), patient); !done.ok()) return text(done);
+    for (std::uint32_t r = 0; r < world; ++r)
+      if (all[r] != r) return "all_gather is wrong";
+    std::vector<std::uint32_t> root{rank};
+    if (const auto done = group.broadcast(bytes(root), Rank{world - 1}, patient); !done.ok()) return text(done);
+    if (root[0] != world - 1) return "broadcast is wrong";
+    std::vector<std::uint32_t> swapped(world);
+    for (std::uint32_t r = 0; r < world; ++r) parts[r] = 10 * rank + r;
+    if (const auto done = group.all_to_all(bytes(parts), bytes(swapped), patient); !done.ok()) return text(done);
+    for (std::uint32_t r = 0; r < world; ++r)
+      if (swapped[r] != 10 * r + rank) return "all_to_all is wrong";
+    return "";
+  });
+  CHECK(problems == std::vector<std::string>(world));
+}
+
+TEST_CASE("a call on device memory is refused before anything moves, and the group lives on", "[collectives]") {
+  const auto problems = run_collectives(2, Transport::automatic, [](std::uint32_t, Collectives& group) -> std::string {
+    const CallOptions device{.limit = 60s, .memory = MemoryKind::device};
+    std::vector<std::byte> one(4), two(8);
+    const std::vector<SendList> sends(2);
+    const std::vector<ReceiveList> receives(2);
+    const Rank peer{1 - group.membership().rank.value()};
+    for (const auto& refused :
+         {group.all_reduce(one.data(), 1, DType::f32, ReduceOp::sum, device),
+          group.reduce_scatter(two.data(), 2, one.data(), 1, DType::f32, ReduceOp::sum, device), group.all_gather(one, two, device),
+          group.broadcast(one, Rank{0}, device), group.all_to_all(two, two, device), group.exchange(sends, receives, device),
+          group.send_receive(one, one, peer, device)})
+      if (refused.ok() || refused.failure().code != Code::invalid_argument) return "not refused: " + text(refused);
+    return text(group.all_gather(one, two, patient));
+  });
+  CHECK(problems == std::vector<std::string>(2));
+}
+
+TEST_CASE("a call that misses a peer names it", "[collectives]") {
+  const auto problems = run_collectives(2, Transport::automatic, [](std::uint32_t rank, Collectives& group) -> std::string {
+    std::vector<std::byte> in(1), out(2);
+    if (const auto first = group.all_gather(in, out, patient); !first.ok()) return text(first);
+    if (rank == 1) return "";  // leaves: rank 0 misses it
+    const auto missed = group.all_gather(in, out, {.limit = 20s});
+    return missed.ok() ? "it succeeded alone" : missed.failure().peer == Rank{1} ? "" : text(missed);
+  });
+  CHECK(problems == std::vector<std::string>(2));
+}

@@ -18,19 +18,19 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "launcher/child.hpp"
-#include "launcher/descriptors.hpp"
-#include "launcher/failure_report.hpp"
-#include "launcher/host.hpp"
-#include "launcher/log_json.hpp"
-#include "launcher/machine.hpp"
-#include "launcher/orphans.hpp"
-#include "launcher/output.hpp"
-#include "launcher/report.hpp"
-#include "launcher/reporter.hpp"
-#include "launcher/side_doors.hpp"
-#include "launcher/stack_tools.hpp"
-#include "launcher/supervisor.hpp"
+#include "launcher/http/admin_endpoints.hpp"
+#include "launcher/options/host.hpp"
+#include "launcher/output/log_json.hpp"
+#include "launcher/output/output.hpp"
+#include "launcher/process/child.hpp"
+#include "launcher/process/descriptors.hpp"
+#include "launcher/process/machine.hpp"
+#include "launcher/process/orphans.hpp"
+#include "launcher/process/stack_tools.hpp"
+#include "launcher/report/endings.hpp"
+#include "launcher/report/failure_report.hpp"
+#include "launcher/report/reporter.hpp"
+#include "launcher/supervise/supervisor.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/link/server.hpp"
@@ -99,11 +99,11 @@ class Agent {
         supervisor_{{options_.round, options_.workers, options_.timeouts, run_, incarnation_.node, options_.hang_timeout,
                      options_.hang_sign, endpoint_text()}},
         reporter_{options_, run_, incarnation_.node, host_name(), report_files(setting_.environment), clock_, lines_, log_},
-        side_doors_{loop_,
-                    clock_,
-                    log_,
-                    {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), options_.program.name, endpoint_text(), options_.round},
-                    [this] { return hosted() != nullptr; }} {}
+        admin_endpoints_{loop_,
+                         clock_,
+                         log_,
+                         {ELRUN_VERSION, run_, incarnation_.node, ::getpid(), options_.program.name, endpoint_text(), options_.round},
+                         [this] { return hosted() != nullptr; }} {}
 
   int run() {
     log_context_->run = run_.value();
@@ -123,9 +123,9 @@ class Agent {
     handle_ending_signals(signals_, options_.signals_to_handle);
     wait_for_signal();
     watch_guard();
-    side_doors_.open_timers(options_.side, setting_.directory, setting_.environment,
-                            [this](pid_t group) { return is_worker_group(group); });
-    if (const auto opened = side_doors_.open(options_.side, setting_.directory); !opened.ok())
+    admin_endpoints_.open_timers(options_.side, setting_.directory, setting_.environment,
+                                 [this](pid_t group) { return is_worker_group(group); });
+    if (const auto opened = admin_endpoints_.open(options_.side, setting_.directory); !opened.ok())
       return log_.error(message(opened.failure())), exit_code::contradiction;
     feed(Started{});
     connect();
@@ -266,7 +266,7 @@ class Agent {
       const std::vector<Action> actions = supervisor_.on(event, clock_.now());
       log_context_->generation = supervisor_.last_generation().number;
       if (supervisor_.last_generation() != before) reporter_.began(std::get<World>(std::get<CoordinatorSaid>(event).message), supervisor_);
-      side_doors_.saw(event, actions, supervisor_);
+      admin_endpoints_.saw(event, actions, supervisor_);
       for (const Action& action : actions) std::visit([this](const auto& a) { perform(a); }, action);
     }
     busy_ = false;
@@ -488,7 +488,7 @@ class Agent {
   asio::steady_timer timer_;
   Supervisor supervisor_;
   Reporter reporter_;
-  SideDoors side_doors_;
+  AdminEndpoints admin_endpoints_;
   std::deque<Event> events_;
   bool busy_ = false, link_is_up_ = false;
   bool finished_ = false, reported_ = false, lingered_ = false;  // the end: no worker is left, all is said, others had their time

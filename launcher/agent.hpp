@@ -3,10 +3,10 @@
 
 #include <elrun/result.hpp>
 
-#include "launcher/environment.hpp"
-#include "launcher/guard.hpp"
-#include "launcher/numa.hpp"
-#include "launcher/options.hpp"
+#include "launcher/options/environment.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/process/guard.hpp"
+#include "launcher/process/numa.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
 

@@ -10,14 +10,14 @@
 
 #include "checkpoint/checkpointer.hpp"
 #include "launcher/agent.hpp"
-#include "launcher/doctor_facts.hpp"
-#include "launcher/failure_report.hpp"
-#include "launcher/install.hpp"
-#include "launcher/log_json.hpp"
-#include "launcher/machine.hpp"
-#include "launcher/plan.hpp"
-#include "launcher/reporter.hpp"
-#include "launcher/status_command.hpp"
+#include "launcher/commands/doctor_facts.hpp"
+#include "launcher/commands/install.hpp"
+#include "launcher/commands/plan.hpp"
+#include "launcher/http/status_command.hpp"
+#include "launcher/output/log_json.hpp"
+#include "launcher/process/machine.hpp"
+#include "launcher/report/failure_report.hpp"
+#include "launcher/report/reporter.hpp"
 #include "lib/base/failure.hpp"
 
 using namespace elrun;

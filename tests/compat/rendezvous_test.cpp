@@ -6,7 +6,7 @@
 #include <csignal>
 #include <memory>
 
-#include "launcher/supervisor.hpp"
+#include "launcher/supervise/supervisor.hpp"
 #include "lib/base/fd.hpp"
 #include "rendezvous/round/assign.hpp"
 #include "tests/compat/support.hpp"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/options.hpp"
+#include "launcher/options/options.hpp"
 #include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/error_record.hpp"
-#include "launcher/failure_report.hpp"
+#include "launcher/report/error_record.hpp"
+#include "launcher/report/failure_report.hpp"
 #include "lib/base/assert.hpp"
 
 using namespace elrun;

@@ -7,9 +7,9 @@
 
 #include <elrun/philox.hpp>
 
-#include "launcher/devices.hpp"
-#include "launcher/options.hpp"
-#include "launcher/plan.hpp"
+#include "launcher/commands/plan.hpp"
+#include "launcher/options/devices.hpp"
+#include "launcher/options/options.hpp"
 #include "lib/base/assert.hpp"
 
 using namespace elrun;

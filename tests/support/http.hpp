@@ -1,5 +1,5 @@
 #pragma once
-/// \file A client of the side doors: connections that say something, or nothing.
+/// \file A client of the admin endpoints: connections that say something, or nothing.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

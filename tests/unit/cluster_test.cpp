@@ -1,10 +1,10 @@
-#include "launcher/cluster.hpp"
+#include "launcher/options/cluster.hpp"
 
 #include <map>
 
 #include <fmt/format.h>
 
-#include "launcher/devices.hpp"
+#include "launcher/options/devices.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;

@@ -1,5 +1,5 @@
 // Facts to findings, a fault at a time.
-#include "launcher/doctor.hpp"
+#include "launcher/commands/doctor.hpp"
 
 #include <functional>
 

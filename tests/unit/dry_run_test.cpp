@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "launcher/options.hpp"
-#include "launcher/plan.hpp"
+#include "launcher/commands/plan.hpp"
+#include "launcher/options/options.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;

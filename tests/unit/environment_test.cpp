@@ -1,4 +1,4 @@
-#include "launcher/environment.hpp"
+#include "launcher/options/environment.hpp"
 
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"

@@ -1,4 +1,4 @@
-#include "launcher/error_record.hpp"
+#include "launcher/report/error_record.hpp"
 
 #include <nlohmann/json.hpp>
 

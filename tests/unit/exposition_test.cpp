@@ -1,5 +1,5 @@
 // What scrapers read, by the rules of both formats.
-#include "launcher/exposition.hpp"
+#include "launcher/http/exposition.hpp"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "launcher/failure_report.hpp"
+#include "launcher/report/failure_report.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launcher/events.hpp"
-#include "launcher/evidence.hpp"
+#include "launcher/report/events.hpp"
+#include "launcher/report/evidence.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 

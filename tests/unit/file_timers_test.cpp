@@ -1,5 +1,5 @@
 // torch's watchdog protocol: lines in, kills out.
-#include "launcher/file_timers.hpp"
+#include "launcher/process/file_timers.hpp"
 
 #include <csignal>
 

@@ -1,4 +1,4 @@
-#include "launcher/host.hpp"
+#include "launcher/options/host.hpp"
 
 #include "tests/support/catch.hpp"
 

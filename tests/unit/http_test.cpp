@@ -1,5 +1,5 @@
 // One request, one reply, and nothing that is sent does harm.
-#include "launcher/http.hpp"
+#include "launcher/http/http.hpp"
 
 #include "tests/support/catch.hpp"
 

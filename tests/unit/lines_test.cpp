@@ -1,4 +1,4 @@
-#include "launcher/lines.hpp"
+#include "launcher/output/lines.hpp"
 
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"

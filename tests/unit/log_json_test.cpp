@@ -1,4 +1,4 @@
-#include "launcher/log_json.hpp"
+#include "launcher/output/log_json.hpp"
 
 #include <nlohmann/json.hpp>
 

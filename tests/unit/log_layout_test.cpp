@@ -1,4 +1,4 @@
-#include "launcher/log_layout.hpp"
+#include "launcher/output/log_layout.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "launcher/numa.hpp"
+#include "launcher/process/numa.hpp"
 
 #include <map>
 

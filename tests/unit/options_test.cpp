@@ -1,4 +1,4 @@
-#include "launcher/options.hpp"
+#include "launcher/options/options.hpp"
 
 #include <csignal>
 
@@ -577,7 +577,7 @@ TEST_CASE("elrun store takes a host and a port", "[options]") {
   CHECK(refused({"store", "x"}).exit_code == exit_code::usage);
 }
 
-TEST_CASE("the side doors are closed, unless they are asked for", "[options]") {
+TEST_CASE("no admin port is open unless it is asked for", "[options]") {
   CHECK_FALSE(launch({"s"}).side.health);
   CHECK_FALSE(launch({"s"}).side.has_timer_file);
   CHECK(launch({"--health-port", "9500", "s"}).side.health == HealthPort{"", 9500, true});

@@ -1,4 +1,4 @@
-#include "launcher/routes.hpp"
+#include "launcher/output/routes.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -7,7 +7,7 @@
 
 #include <fmt/ranges.h>
 
-#include "launcher/supervisor.hpp"
+#include "launcher/supervise/supervisor.hpp"
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {

@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/supervisor.hpp"
+#include "launcher/supervise/supervisor.hpp"
 #include "lib/link/store_core.hpp"
 #include "rendezvous/round/round.hpp"
 

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 #include <elrun/philox.hpp>
 
-#include "launcher/supervisor.hpp"
+#include "launcher/supervise/supervisor.hpp"
 #include "rendezvous/net/wire.hpp"
 #include "rendezvous/round/round.hpp"
 

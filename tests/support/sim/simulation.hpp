@@ -20,7 +20,7 @@
 #include <fmt/format.h>
 #include <elrun/philox.hpp>
 
-#include "launcher/supervisor.hpp"
+#include "launcher/supervise/supervisor.hpp"
 #include "lib/link/store_core.hpp"
 #include "rendezvous/round/round.hpp"
 #include "tests/support/faulty_files.hpp"

@@ -1,0 +1,366 @@
+#include "launcher/commands/doctor.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launcher/options/host.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+using Findings = std::vector<Finding>;
+
+constexpr Duration name_slow = 1s;
+constexpr std::int64_t wall_seconds_least = 1'704'067'200;  // 2024; an earlier day is a clock that was never set
+constexpr std::uint64_t mebi = 1 << 20, gibi = 1 << 30;
+constexpr std::uint64_t shared_memory_advised = gibi, shared_memory_least = mebi;
+constexpr std::uint64_t descriptors_of_agent = 128, descriptors_per_worker = 8, descriptors_per_node = 2, descriptors_advised = 4096;
+constexpr std::uint64_t processes_per_worker = 64, locked_memory_advised = gibi, memory_per_worker = 512 * mebi;
+
+Finding well(std::string subject, std::string what) { return {Finding::Grade::ok, std::move(subject), std::move(what), {}}; }
+Finding warn(std::string subject, std::string what, std::string remedy) {
+  return {Finding::Grade::warn, std::move(subject), std::move(what), std::move(remedy)};
+}
+Finding fail(std::string subject, std::string what, std::string remedy) {
+  return {Finding::Grade::fail, std::move(subject), std::move(what), std::move(remedy)};
+}
+
+std::string size_text(std::uint64_t bytes) {
+  return bytes < gibi ? fmt::format("{} MiB", bytes / mebi)
+                      : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / static_cast<double>(gibi));
+}
+
+std::string limit_text(const Limit& limit) { return limit ? std::to_string(*limit) : "unlimited"; }
+
+std::string text_of(const Endpoint& e) { return fmt::format("{}:{}", e.host, e.port); }
+
+// --- names and meeting --------------------------------------------------------------------------------------------
+
+Finding own_name(const NameFact& name) {
+  if (name.addresses.empty())
+    return warn("name",
+                fmt::format("this machine's own: {} (after {}); elrun does without, gloo and other libraries in the workers may not",
+                            name.problem, for_people(name.took)),
+                "add it to /etc/hosts, or name the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) and give --local_addr");
+  const std::string leads = fmt::format("{} leads to {} ({})", name.name, fmt::join(name.addresses, ", "), for_people(name.took));
+  if (name.took >= name_slow)
+    return warn("name", leads + ": each look-up by a worker takes as long",
+                "look at /etc/resolv.conf: a server that does not answer, or search domains that are tried first");
+  return well("name", leads);
+}
+
+Behind best_of(const std::vector<DialFact>& dials) {
+  const auto best = std::min_element(dials.begin(), dials.end(), [](const DialFact& a, const DialFact& b) { return a.behind < b.behind; });
+  return best == dials.end() ? Behind::silence : best->behind;
+}
+
+Finding stranger_at(const std::string& where) {
+  return fail(
+      "endpoint",
+      fmt::format("somebody listens at {} who does not speak as elrun's rendezvous does (torchrun's own store, or another program)", where),
+      "give --rdzv_endpoint another port, or end what listens there");
+}
+
+Finding endpoint_elsewhere(const LaunchOptions& options, const ServiceFact& service) {
+  const std::string where = fmt::format("{} ({})", text_of(service.endpoint), fmt::join(service.name.addresses, ", "));
+  switch (best_of(service.dials)) {
+    case Behind::rendezvous: return well("endpoint", fmt::format("{} is served", where));
+    case Behind::somebody: return well("endpoint", fmt::format("somebody listens at {}; behind TLS nothing more is asked", where));
+    case Behind::stranger: return stranger_at(where);
+    case Behind::nobody:
+      return warn("endpoint",
+                  fmt::format("nobody serves {} now; this node would wait for it, {} at most", where, for_people(options.timeouts.join)),
+                  "fine if the node that it leads to starts later; otherwise start it there, or `elrun store`");
+    case Behind::silence: break;
+  }
+  return fail("endpoint", fmt::format("{} does not answer at all: packets are lost on the way, or the machine is down", where),
+              "look for a firewall or a NetworkPolicy that closes the port, and whether the address is still the right one");
+}
+
+Finding endpoint_here(const ServiceFact& service, const HostPlace& place, const std::string& port_problem) {
+  const std::string where = text_of(service.endpoint);
+  if (port_problem.empty())
+    return well("endpoint", fmt::format("{} leads to this machine; this node would serve the rendezvous at {}:{}", where, place.listen,
+                                        service.endpoint.port));
+  switch (best_of(service.dials)) {
+    case Behind::rendezvous:
+    case Behind::somebody:
+      return well("endpoint", fmt::format("{} leads to this machine, and is served already; this node would join there", where));
+    case Behind::stranger: return stranger_at(where);
+    case Behind::nobody:
+    case Behind::silence: break;
+  }
+  return fail("endpoint", fmt::format("{} leads to this machine, but the port cannot be opened: {}", where, port_problem),
+              "give --rdzv_endpoint another port");
+}
+
+Findings endpoint(const LaunchOptions& options, const DoctorFacts& facts) {
+  if (!facts.endpoint) return options.etcd.empty() ? Findings{well("endpoint", "a single node: there is nobody to meet")} : Findings{};
+  const ServiceFact& service = *facts.endpoint;
+  Findings all;
+  if (service.name.took >= name_slow)
+    all.push_back(warn("endpoint", fmt::format("looking {} up took {}", service.endpoint.host, for_people(service.name.took)),
+                       "look at /etc/resolv.conf, and whether the name needs a dot at its end"));
+  if (service.name.addresses.size() > 1)
+    all.push_back(warn(
+        "endpoint",
+        fmt::format("{} leads to {} addresses; nodes may meet at different ones", service.endpoint.host, service.name.addresses.size()),
+        "give the name of one pod or machine, not of a whole service"));
+  const auto place = host_place(service.endpoint, options.host_rule, {facts.own_name.name, facts.own_addresses, service.name.addresses});
+  if (place) all.push_back(endpoint_here(service, *place, facts.endpoint_port_problem));
+  else if (service.name.addresses.empty())
+    all.push_back(fail(
+        "endpoint", service.name.problem,
+        fmt::format(
+            "check the spelling, and whether the name is published (a headless service with publishNotReadyAddresses); a node would wait {} for it",
+            for_people(options.timeouts.join))));
+  else all.push_back(endpoint_elsewhere(options, service));
+  return all;
+}
+
+Findings etcd(const std::vector<ServiceFact>& servers) {
+  if (servers.empty()) return {};
+  std::vector<std::string> there, away;
+  for (const ServiceFact& server : servers) {
+    const Behind behind = best_of(server.dials);
+    (behind == Behind::rendezvous || behind == Behind::somebody ? there : away).push_back(text_of(server.endpoint));
+  }
+  if (there.empty())
+    return {fail("etcd", fmt::format("none of its servers answers: {}", fmt::join(away, ", ")),
+                 "check --rdzv_endpoint, firewalls, and that etcd's client port is meant (2379)")};
+  if (!away.empty())
+    return {warn("etcd", fmt::format("{} answers, but not {}", fmt::join(there, ", "), fmt::join(away, ", ")),
+                 "the job runs, and loses a server that it may need")};
+  return {well("etcd", fmt::format("{} answers", fmt::join(there, ", ")))};
+}
+
+Findings access(const DoctorFacts& facts) {
+  Findings all;
+  for (const std::string& problem : facts.access_problems)
+    all.push_back(fail("access", problem, "the start would end with 78; see rendezvous/README.md, Access"));
+  for (const std::string& warning : facts.access_warnings) all.push_back(warn("access", warning, "not needed to start, but wise"));
+  return all;
+}
+
+Findings health_port(const LaunchOptions& options, const DoctorFacts& facts) {
+  if (!options.side.health) return {};
+  const std::string port = std::to_string(options.side.health->port);
+  if (facts.health_port_problem.empty()) return {well("health", fmt::format("port {} can be opened", port))};
+  Finding finding = fail("health", fmt::format("port {} cannot be opened: {}", port, facts.health_port_problem),
+                         "give --health_port another port, or 0 for any");
+  if (!options.side.health->is_needed) finding.grade = Finding::Grade::warn;
+  return {finding};
+}
+
+Findings master_port(const LaunchOptions& options, const DoctorFacts& facts) {
+  if (!options.master_port || options.node_rank > 0) return {};  // rank 0 is elsewhere
+  if (facts.master_port_problem.empty())
+    return {well("master", fmt::format("the worker of rank 0 can listen at port {}", *options.master_port))};
+  return {fail("master", fmt::format("the worker of rank 0 cannot listen at port {}: {}", *options.master_port, facts.master_port_problem),
+               "give --master_port another port, or 0 for any")};
+}
+
+// --- the machine --------------------------------------------------------------------------------------------------
+
+Findings clocks(const LaunchOptions& options, const DoctorFacts& facts) {
+  Findings all;
+  if (!facts.monotonic_clock_rises)
+    all.push_back(fail("clock", "the monotonic clock fell: every deadline depends on it",
+                       "this is a fault of the machine or its hypervisor; use another one"));
+  if (facts.wall_seconds < wall_seconds_least) {
+    const bool needs_day = options.access.has_tls();
+    all.push_back({needs_day ? Finding::Grade::fail : Finding::Grade::warn, "clock",
+                   fmt::format("the time of day is {} seconds after 1970: it was never set{}", facts.wall_seconds,
+                               needs_day ? ", and no certificate is valid then" : ""),
+                   "set it, or let NTP do so"});
+  } else if (options.round.nodes_max > 1 && facts.wall_clock_is_synchronised == false) {
+    all.push_back(warn("clock", "the kernel does not know the time of day to be synchronised; only the times in logs depend on it",
+                       "run NTP, so that logs of several nodes can be read side by side"));
+  }
+  if (all.empty()) all.push_back(well("clock", "rises, and has been set"));
+  return all;
+}
+
+std::vector<std::string> entries_of(std::string_view text) {
+  std::vector<std::string> all;
+  for (std::string_view rest = text; !rest.empty();) {
+    std::string_view entry = rest.substr(0, rest.find(','));
+    rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
+    while (entry.starts_with(' ')) entry.remove_prefix(1);
+    while (entry.ends_with(' ')) entry.remove_suffix(1);
+    all.emplace_back(entry);
+  }
+  return all;
+}
+
+Findings devices(const LaunchOptions& options, const DoctorFacts& facts) {
+  Findings all;
+  for (const DeviceFact& device : facts.devices)
+    if (!device.problem.empty())
+      all.push_back(fail("device", fmt::format("/dev/nvidia{} cannot be opened: {}", device.number, device.problem),
+                         "run the container with the device allowed (--gpus, nvidia.com/gpu), or as a user who may use it"));
+  std::size_t usable = facts.devices.size();
+  if (facts.visible_devices) {
+    const auto visible = entries_of(*facts.visible_devices);
+    usable = visible.size();
+    for (const std::string& entry : visible) {
+      const bool is_number = !entry.empty() && entry.size() < 8 && entry.find_first_not_of("0123456789") == std::string::npos;
+      if (is_number && std::stoul(entry) >= facts.devices.size())
+        all.push_back(fail(
+            "device",
+            fmt::format("CUDA_VISIBLE_DEVICES={} names device {}, and there are {} here (/dev/nvidia*): CUDA shows those before it alone",
+                        *facts.visible_devices, entry, facts.devices.size()),
+            "name devices that are there, or take the variable away"));
+    }
+  }
+  if (usable == 0) {
+    if (all.empty()) all.push_back(well("device", "no GPU is seen here: workers compute on the CPU"));
+  } else if (options.workers > usable) {
+    all.push_back(warn("device", fmt::format("{} workers share {} devices", options.workers, usable),
+                       "NCCL refuses two ranks on one device; give --nproc_per_node gpu"));
+  } else if (all.empty()) {
+    all.push_back(well("device", fmt::format("{} seen, for {} workers", usable, options.workers)));
+  }
+  return all;
+}
+
+Finding shared_memory(const LaunchOptions& options, const std::optional<PathFact>& fact) {
+  const std::string remedy = "docker run --shm-size=8g, or in a pod an emptyDir with medium: Memory at /dev/shm";
+  if (!fact) return warn("shm", "there is no /dev/shm: NCCL and data loaders of several processes fail without", remedy);
+  const std::string sizes = fmt::format("/dev/shm has {}, {} of it free", size_text(fact->bytes), size_text(fact->bytes_free));
+  if (!fact->is_fine) return fail("shm", fmt::format("nothing can be written to /dev/shm: {}", fact->problem), remedy);
+  if (fact->bytes_free < shared_memory_least)
+    return fail("shm", sizes + ": workers would be killed by SIGBUS", "remove what is left there, or make it larger: " + remedy);
+  if (fact->bytes_free < shared_memory_advised * std::max(1u, options.workers) / 8)
+    return warn("shm", sizes + ": little for NCCL and data loaders; a worker that finds it full is killed by SIGBUS", remedy);
+  return well("shm", sizes);
+}
+
+Findings limits(const LaunchOptions& options, const DoctorFacts& facts) {
+  const std::uint64_t needed =
+      descriptors_of_agent + descriptors_per_worker * options.workers +
+      (options.round.nodes_max > 1 && options.host_rule != HostRule::never ? descriptors_per_node * options.round.nodes_max : 0);
+  Findings all;
+  const std::string raise = "ulimit -n 65536 before the start, LimitNOFILE= in a unit, --ulimit nofile=65536 for a container";
+  if (facts.descriptors_most && *facts.descriptors_most < needed)
+    all.push_back(fail("limits",
+                       fmt::format("{} descriptors are allowed at most (nofile), about {} are needed for {} workers and up to {} nodes",
+                                   *facts.descriptors_most, needed, options.workers, options.round.nodes_max),
+                       raise));
+  else if (facts.descriptors && *facts.descriptors < descriptors_advised)
+    all.push_back(warn("limits", fmt::format("workers get {} descriptors (nofile): few for data loaders", *facts.descriptors), raise));
+  const std::uint64_t processes = processes_per_worker * options.workers;
+  for (const auto& [limit, name, how] : {std::tuple{facts.processes, "nproc", "ulimit -u unlimited"},
+                                         std::tuple{facts.cgroup_processes, "pids of the cgroup",
+                                                    "a higher podPidsLimit of the kubelet, or --pids-limit of the container"}}) {
+    if (limit && *limit < options.workers + 4)
+      all.push_back(fail("limits", fmt::format("{} processes and threads are allowed ({}), fewer than workers", *limit, name), how));
+    else if (limit && *limit < processes)
+      all.push_back(
+          warn("limits",
+               fmt::format("{} processes and threads are allowed ({}); {} workers with their threads and data loaders need about {}",
+                           *limit, name, options.workers, processes),
+               how));
+  }
+  if (facts.has_rdma && facts.locked_memory && *facts.locked_memory < locked_memory_advised)
+    all.push_back(warn("limits",
+                       fmt::format("{} may be locked (memlock), and there is RDMA hardware: NCCL and UCX fail to register memory",
+                                   size_text(*facts.locked_memory)),
+                       "ulimit -l unlimited, LimitMEMLOCK=infinity, --ulimit memlock=-1, or CAP_IPC_LOCK"));
+  if (all.empty())
+    all.push_back(well("limits", fmt::format("nofile {}, nproc {}, memlock {}", limit_text(facts.descriptors), limit_text(facts.processes),
+                                             limit_text(facts.locked_memory))));
+  return all;
+}
+
+Findings room(const LaunchOptions& options, const DoctorFacts& facts) {
+  Findings all;
+  const std::string cpus = fmt::format("{} for {} workers ({})", facts.cpus.number, options.workers, facts.cpus.from);
+  if (options.workers > facts.cpus.number)
+    all.push_back(warn("cpu", cpus + ": they wait for each other", "fewer workers, a wider mask, or a higher limit of the container"));
+  else all.push_back(well("cpu", cpus));
+  if (!facts.memory) return all.push_back(well("memory", "no limit of the cgroup")), all;
+  const std::uint64_t left = *facts.memory - std::min(*facts.memory, facts.memory_used.value_or(0));
+  const std::string text =
+      fmt::format("{} of {} are left in the cgroup, for {} workers", size_text(left), size_text(*facts.memory), options.workers);
+  if (left < memory_per_worker * options.workers)
+    all.push_back(warn(
+        "memory", text + ": a worker with PyTorch takes about half a GiB before it does anything; the kernel kills whoever asks for more",
+        "a higher limit; /dev/shm counts towards it"));
+  else all.push_back(well("memory", text));
+  return all;
+}
+
+// --- files --------------------------------------------------------------------------------------------------------
+
+Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
+  if (!options.has_program || !facts.command) return {};
+  if (const auto* none = std::get_if<NoCommand>(&*facts.command))
+    return {fail("program", fmt::format("{}; the start would end with {}", none->why, none->exit_code),
+                 "check its path, PATH and PYTHON_EXEC on this node")};
+  Findings all{well("program", fmt::format("starts {}", std::get<Command>(*facts.command).path))};
+  if (const std::string& warning = std::get<Command>(*facts.command).warning; !warning.empty())
+    all.push_back(warn("program", warning, "if it is Python, take that line out"));
+  if (facts.script && !facts.script->is_fine)
+    all.push_back(fail("program", fmt::format("{} cannot be read: {}", options.launch.program.name, facts.script->problem),
+                       "check its mode and owner, and the directories above it"));
+  return all;
+}
+
+Findings directory(std::string subject, const std::string& path, const std::optional<PathFact>& fact, std::string remedy) {
+  if (!fact) return {};
+  if (fact->is_fine) return {well(std::move(subject), fmt::format("{} can be written, {} are free", path, size_text(fact->bytes_free)))};
+  return {fail(std::move(subject), fmt::format("nothing can be written to {}: {}", path, fact->problem), std::move(remedy))};
+}
+
+}  // namespace
+
+std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& facts) {
+  const LaunchOptions& launch = options.launch;
+  Findings all;
+  const auto add = [&](Findings more) {
+    all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  };
+  add(program(options, facts));
+  add(directory("directory", "the place for the agent's socket", facts.agent_directory,
+                "set XDG_RUNTIME_DIR to a directory that can be written, or mount an emptyDir at /tmp"));
+  all.push_back(own_name(facts.own_name));
+  add(endpoint(launch, facts));
+  add(etcd(facts.etcd));
+  add(access(facts));
+  add(master_port(launch, facts));
+  add(health_port(launch, facts));
+  add(clocks(launch, facts));
+  add(devices(launch, facts));
+  all.push_back(shared_memory(launch, facts.shared_memory));
+  add(limits(launch, facts));
+  add(room(launch, facts));
+  add(directory("checkpoint", launch.checkpoint_root, facts.checkpoint_root,
+                "make the directory, for the user that elrun runs as; on NFS look at root_squash"));
+  add(directory("logs", launch.log_dir, facts.log_directory, "give --log_dir a directory that can be written"));
+  return all;
+}
+
+std::string findings_for_people(std::span<const Finding> findings) {
+  std::string text;
+  for (const Finding& f : findings) {
+    const char* grade = f.grade == Finding::Grade::ok ? "ok" : f.grade == Finding::Grade::warn ? "warn" : "FAIL";
+    text += fmt::format("{:<5} {:<10} {}\n", grade, f.subject, f.what);
+    if (!f.remedy.empty()) text += fmt::format("{:<16} remedy: {}\n", "", f.remedy);
+  }
+  const auto count = [&](Finding::Grade grade) {
+    return std::count_if(findings.begin(), findings.end(), [&](const Finding& f) { return f.grade == grade; });
+  };
+  return text + fmt::format("{} would fail, {} might\n", count(Finding::Grade::fail), count(Finding::Grade::warn));
+}
+
+int exit_code_of(std::span<const Finding> findings) {
+  return std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.grade == Finding::Grade::fail; })
+             ? exit_code::contradiction
+             : 0;
+}
+
+}  // namespace elrun::inline v0::launcher

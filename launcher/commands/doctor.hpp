@@ -1,0 +1,105 @@
+#pragma once
+/// \file Doctor: what would fail here with these options, and why. Facts in, findings out; who gathers the facts is
+/// launcher/doctor_facts.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "launcher/options/environment.hpp"
+#include "launcher/options/options.hpp"
+
+namespace elrun::inline v0::launcher {
+
+struct Finding {
+  enum class Grade { ok, warn, fail };
+  Grade grade = Grade::ok;
+  std::string subject;  ///< One word: "endpoint"
+  std::string what;
+  std::string remedy{};  ///< Empty for what is well.
+  friend bool operator==(const Finding&, const Finding&) = default;
+};
+
+/// A name that was looked up.
+struct NameFact {
+  std::string name;
+  std::vector<std::string> addresses;  ///< Empty: it does not resolve.
+  std::string problem;
+  Duration took{};
+};
+
+/// What was found behind an address.
+enum class Behind {
+  rendezvous,  ///< Somebody who speaks HTTP/2, as elrun's rendezvous and etcd do.
+  somebody,    ///< Somebody who was not asked what they speak: they want TLS.
+  stranger,    ///< Somebody who does not speak HTTP/2.
+  nobody,      ///< The machine is there, and refuses.
+  silence,     ///< No answer at all in time.
+};
+struct DialFact {
+  std::string address;
+  Behind behind = Behind::silence;
+};
+/// One service: its name, and what is behind each address.
+struct ServiceFact {
+  Endpoint endpoint;
+  NameFact name;
+  std::vector<DialFact> dials;
+};
+
+/// A directory or file that is needed.
+struct PathFact {
+  bool is_fine = false;  ///< Readable, or of a directory that a file could be made in it.
+  std::string problem;
+  std::uint64_t bytes = 0, bytes_free = 0;  ///< Of its file system.
+};
+
+struct DeviceFact {
+  std::uint32_t number = 0;
+  std::string problem;  ///< Why it cannot be opened; empty: it can
+};
+
+/// None: no limit.
+using Limit = std::optional<std::uint64_t>;
+
+struct DoctorFacts {
+  NameFact own_name;
+  std::vector<std::string> own_addresses;
+  std::optional<ServiceFact> endpoint;
+  std::vector<ServiceFact> etcd;
+  std::string endpoint_port_problem;  ///< Why the endpoint's port cannot be opened here; empty: it can, or need not be
+  std::string master_port_problem;    ///< Why the worker of rank 0 could not listen at --master_port here; empty likewise
+  std::string health_port_problem;
+  std::vector<std::string> access_problems, access_warnings;
+
+  bool monotonic_clock_rises = true;
+  std::int64_t wall_seconds = 0;  ///< Since 1970.
+  std::optional<bool> wall_clock_is_synchronised;
+
+  std::vector<DeviceFact> devices;
+  std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES
+  bool has_rdma = false;
+  Count cpus;  ///< That the workers may use, by mask and quota.
+  std::optional<PathFact> shared_memory;
+
+  Limit descriptors;       ///< As the workers get it.
+  Limit descriptors_most;  ///< To which the agent raises its own.
+  Limit processes, locked_memory;
+  Limit memory, memory_used, cgroup_processes;
+
+  std::optional<std::variant<Command, NoCommand>> command;  ///< None: no program was named.
+  std::optional<PathFact> script;
+  std::optional<PathFact> checkpoint_root, log_directory;
+  PathFact agent_directory;
+};
+
+/// One finding at least for each subject that the options touch, in the order in which a start would meet them.
+[[nodiscard]] std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& facts);
+[[nodiscard]] std::string findings_for_people(std::span<const Finding> findings);
+/// 78 when something would fail, else 0.
+[[nodiscard]] int exit_code_of(std::span<const Finding> findings);
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,168 @@
+#include "launcher/http/job_history.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr std::size_t text_max = 4096;  // of a failure's words
+
+double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+EndCause cause_of(const Failure& why) {
+  if (why.code == Code::generation_over) return EndCause::growth;  // that code: the world only grows
+  if (why.rank) return EndCause::worker;
+  return why.code == Code::peer_lost ? EndCause::node : EndCause::other;
+}
+
+}  // namespace
+
+std::string_view word_of(EndCause cause) {
+  switch (cause) {
+    case EndCause::worker: return "worker";
+    case EndCause::node: return "node";
+    case EndCause::growth: return "growth";
+    case EndCause::other: break;
+  }
+  return "other";
+}
+
+std::string_view word_of(Meeting meeting) {
+  switch (meeting) {
+    case Meeting::world: return "world";
+    case Meeting::refused: return "refused";
+    case Meeting::deadline: return "deadline";
+    case Meeting::ended: break;
+  }
+  return "ended";
+}
+
+std::string_view word_of(WorkerRecord::State state) {
+  switch (state) {
+    case WorkerRecord::State::starting: return "starting";
+    case WorkerRecord::State::running: return "running";
+    case WorkerRecord::State::done: return "done";
+    case WorkerRecord::State::failed: break;
+  }
+  return "failed";
+}
+
+std::string_view word_of(Supervisor::Phase phase) {
+  switch (phase) {
+    case Supervisor::Phase::joining: return "joining";
+    case Supervisor::Phase::running: return "running";
+    case Supervisor::Phase::stopping: return "stopping";
+    case Supervisor::Phase::finished: break;
+  }
+  return "finished";
+}
+
+void JobHistory::saw(const Turn& turn) {
+  note_event(turn);
+  for (const Action& action : turn.actions) note_action(turn, action);
+  record_.phase = turn.supervisor.phase();
+  if (record_.phase == Supervisor::Phase::finished) record_.workers.clear();
+  for (auto& [local, worker] : record_.workers)
+    if (const auto rank = turn.supervisor.rank(LocalRank{local})) worker.rank = rank->value();
+}
+
+void JobHistory::note_event(const Turn& turn) {
+  if (std::holds_alternative<LinkUp>(turn.event)) {
+    record_.connected = true;
+    record_.waiting_for.clear();
+  } else if (const auto* down = std::get_if<LinkDown>(&turn.event)) {
+    record_.connected = false;
+    record_.waiting_for = "the coordinator: " + down->why.what.substr(0, text_max);
+  } else if (const auto* started = std::get_if<WorkerStarted>(&turn.event)) {
+    if (const auto worker = record_.workers.find(started->worker.value()); worker != record_.workers.end())
+      worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;
+  } else if (const auto* ended = std::get_if<WorkerEnded>(&turn.event)) {
+    note_end(*ended, turn.now);
+  } else if (const auto* said = std::get_if<CoordinatorSaid>(&turn.event)) {
+    if (const auto* world = std::get_if<World>(&said->message);
+        world != nullptr && world->generation == turn.supervisor.last_generation() && world->generation != record_.world.generation)
+      began_generation(turn, *world);
+    else if (const auto* waiting = std::get_if<Waiting>(&said->message)) record_.waiting_for = waiting->why.substr(0, text_max);
+    else if (const auto* revoke = std::get_if<Revoke>(&said->message); revoke != nullptr && revoke->generation == record_.world.generation)
+      note_revoke(*revoke, turn.now);
+    else if (const auto* resumed = std::get_if<Resumed>(&said->message); resumed != nullptr && resumed->fresh)
+      ++record_.coordinator_changes;
+  } else if (const auto* worker = std::get_if<WorkerSaid>(&turn.event)) {
+    if (std::holds_alternative<Hello>(worker->message))
+      for (auto& [local, known] : record_.workers) known.is_job = turn.supervisor.is_job(LocalRank{local});
+  }
+}
+
+void JobHistory::began_generation(const Turn& turn, const World& world) {
+  if (record_.world.generation.number != 0 && world.generation.lineage != record_.world.generation.lineage) ++record_.coordinator_changes;
+  const bool again = record_.world.generation.number != 0;
+  const EndCause cause = end_cause_.value_or(EndCause::other);
+  record_.world = world;
+  record_.waiting_for.clear();
+  record_.last_step_at.reset();  // a step of another generation is not one step away
+  ++record_.meetings[Meeting::world];
+  if (waits_since_) record_.meeting_seconds.observe(seconds(turn.now - *waits_since_));
+  if (lost_at_) record_.recovery_seconds.try_emplace(cause, recovery_bounds).first->second.observe(seconds(turn.now - *lost_at_));
+  start_cause_ = again ? std::optional{cause} : std::nullopt;
+  waits_since_.reset();
+  lost_at_.reset();
+  end_cause_.reset();
+  own_failure_ = false;
+}
+
+void JobHistory::note_end(const WorkerEnded& ended, Instant now) {
+  ++record_.worker_exits[{ended.ending.exit_code, ended.ending.signal}];
+  const auto found = record_.workers.find(ended.worker.value());
+  if (found == record_.workers.end()) return;
+  WorkerRecord& worker = found->second;
+  worker.state = ended.ending.ok() ? WorkerRecord::State::done : WorkerRecord::State::failed;
+  // What ends while workers are being stopped was asked to.
+  if (ended.ending.ok() || record_.phase != Supervisor::Phase::running) return;
+  own_failure_ = true;
+  if (!lost_at_) lost_at_ = now;
+  if (!end_cause_) end_cause_ = EndCause::worker;
+  record_.last_failure = fmt::format("rank {} (local rank {}, pid {}) ended by {} in generation {}", worker.rank, found->first, worker.pid,
+                                     describe(ended.ending), record_.world.generation.number);
+}
+
+void JobHistory::note_revoke(const Revoke& revoke, Instant now) {
+  const EndCause cause = cause_of(revoke.why);
+  end_cause_ = start_cause_ = cause;
+  if (own_failure_) ++record_.node_restarts;
+  own_failure_ = false;
+  if (cause == EndCause::growth) return;
+  record_.last_failure = revoke.why.what.substr(0, text_max);
+  if (!lost_at_) lost_at_ = now;
+}
+
+void JobHistory::note_action(const Turn& turn, const Action& action) {
+  if (const auto* finish = std::get_if<Finish>(&action)) return note_finish(*finish, turn.event);
+  if (const auto* spawn = std::get_if<Spawn>(&action)) {
+    record_.workers.insert_or_assign(spawn->worker.value(), WorkerRecord{.rank = spawn->world.seat.base_rank + spawn->place});
+    record_.worker_restarts[start_cause_.value_or(EndCause::other)] += start_cause_ ? 1 : 0;
+  }
+  if (const auto* release = std::get_if<Release>(&action)) record_.workers.erase(release->worker.value());
+  const auto* send = std::get_if<Send>(&action);
+  if (send == nullptr) return;
+  if (const auto* join = std::get_if<Join>(&send->message); join != nullptr && !join->resuming && !waits_since_) waits_since_ = turn.now;
+  const auto* progress = std::get_if<Progress>(&send->message);
+  if (progress == nullptr) return;
+  ++record_.steps;
+  if (record_.last_step_at) record_.step_seconds.observe(seconds(turn.now - *record_.last_step_at));
+  record_.last_step = progress->step;
+  record_.last_step_at = record_.last_decided_at = turn.now;
+  record_.last_step_wall_ns = turn.wall_ns;
+}
+
+void JobHistory::note_finish(const Finish& finish, const Event& event) {
+  if (!finish.first_failure.empty()) record_.last_failure = finish.first_failure.substr(0, text_max);
+  if (!waits_since_) return;
+  const auto* said = std::get_if<CoordinatorSaid>(&event);
+  const bool refused = said != nullptr && std::holds_alternative<Refused>(said->message);
+  ++record_.meetings[refused ? Meeting::refused : finish.exit_code == exit_code::join_deadline ? Meeting::deadline : Meeting::ended];
+  waits_since_.reset();
+}
+
+}  // namespace elrun::inline v0::launcher

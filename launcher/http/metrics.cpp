@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+
+#include "launcher/http/pages.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+template <class Number>
+MetricFamily single(std::string name, MetricType type, std::string_view unit, std::string_view help, Number value) {
+  return {.name = std::move(name), .type = type, .unit = unit, .help = help, .samples = {{.value = static_cast<double>(value)}}};
+}
+
+// A number for each word that a label may have, 0 among them: what has not happened yet is known as well.
+template <class Words, class Counts>
+std::vector<Sample> by_word(std::string_view label, const Words& words, const Counts& counts) {
+  std::vector<Sample> samples;
+  for (const auto word : words) {
+    const auto found = counts.find(word);
+    samples.push_back({{{label, std::string{word_of(word)}}}, found == counts.end() ? 0 : static_cast<double>(found->second)});
+  }
+  return samples;
+}
+
+std::vector<Sample> workers_by_state(const NodeRecord& node) {
+  std::map<WorkerRecord::State, std::uint64_t> counts;
+  for (const auto& [local, worker] : node.workers) ++counts[worker.state];
+  return by_word("state", worker_states, counts);
+}
+
+std::vector<Sample> exits(const NodeRecord& node) {
+  std::vector<Sample> samples;
+  for (const auto& [how, count] : node.worker_exits)
+    samples.push_back({{{"code", std::to_string(how.first)}, {"signal", how.second == 0 ? std::string{} : signal_name(how.second)}},
+                       static_cast<double>(count)});
+  return samples;
+}
+
+std::vector<Distribution> recoveries(const NodeRecord& node) {
+  std::vector<Distribution> all;
+  for (const auto& [cause, histogram] : node.recovery_seconds) all.push_back({{{"cause", std::string{word_of(cause)}}}, histogram});
+  return all;
+}
+
+void add_process(std::vector<MetricFamily>& all, const ProcessFacts& p) {
+  using enum MetricType;
+  all.push_back(single("process_cpu_seconds", counter, "seconds", "Processor time of the agent, its workers not among it", p.cpu_seconds));
+  all.push_back(single("process_resident_memory_bytes", gauge, "bytes", "Memory of the agent that is in use", p.resident_bytes));
+  all.push_back(single("process_virtual_memory_bytes", gauge, "bytes", "Address space of the agent", p.virtual_bytes));
+  all.push_back(single("process_start_time_seconds", gauge, "seconds", "When the agent started, since 1970", p.start_time_seconds));
+  all.push_back(single("process_open_fds", gauge, "", "Descriptors that the agent holds", p.descriptors));
+  all.push_back(single("process_max_fds", gauge, "", "Descriptors that the agent may hold", p.descriptors_max));
+  all.push_back(single("process_threads", gauge, "", "Threads of the agent", p.threads));
+}
+
+}  // namespace
+
+std::vector<MetricFamily> metrics(const Glance& glance) {
+  using enum MetricType;
+  const NodeRecord& node = glance.node;
+  const bool runs = node.phase == Supervisor::Phase::running;
+  std::vector<MetricFamily> all;
+  all.push_back({.name = "elrun_build", .type = info, .help = "Version of elrun", .samples = {{{{"version", glance.agent.version}}, 1}}});
+  all.push_back(single("elrun_up_seconds", gauge, "seconds", "How long this agent has run", seconds(glance.now - node.began)));
+  all.push_back(
+      single("elrun_generation", gauge, "", "Number of the newest generation that this node took part in", node.world.generation.number));
+  all.push_back({.name = "elrun_nodes",
+                 .help = "Nodes of the running generation, as this node was told",
+                 .samples = {{{{"state", "active"}}, runs ? static_cast<double>(node.world.seat.nodes) : 0}}});
+  all.push_back(single("elrun_nodes_min", gauge, "", "Fewest nodes of a generation", glance.agent.round.nodes_min));
+  all.push_back(single("elrun_nodes_max", gauge, "", "Most nodes of a generation", glance.agent.round.nodes_max));
+  all.push_back(
+      single("elrun_world_size", gauge, "", "Workers of the running generation on all nodes", runs ? node.world.seat.world_size : 0));
+  all.push_back({.name = "elrun_workers", .help = "Workers of this node", .samples = workers_by_state(node)});
+  all.push_back({.name = "elrun_worker_restarts",
+                 .type = counter,
+                 .help = "Workers of this node that were started again, by what ended the generation before",
+                 .samples = by_word("cause", end_causes, node.worker_restarts)});
+  all.push_back({.name = "elrun_worker_exits",
+                 .type = counter,
+                 .help = "Workers of this node that ended, by exit code and signal",
+                 .samples = exits(node)});
+  all.push_back(single("elrun_restarts", counter, "", "Generations of the job that ended by a failure, as this node was told",
+                       node.world.restarts.generations));
+  all.push_back({.name = "elrun_rendezvous",
+                 .type = counter,
+                 .help = "How this node's waits for a world ended",
+                 .samples = by_word("result", meetings, node.meetings)});
+  all.push_back({.name = "elrun_rendezvous_duration_seconds",
+                 .type = histogram,
+                 .unit = "seconds",
+                 .help = "From joining to a world",
+                 .distributions = {{{}, node.meeting_seconds}}});
+  all.push_back({.name = "elrun_recovery_duration_seconds",
+                 .type = histogram,
+                 .unit = "seconds",
+                 .help = "From the first sign of a loss to the start of the next generation's workers",
+                 .distributions = recoveries(node)});
+  all.push_back(single("elrun_is_coordinator", gauge, "", "Whether the coordinator is in this process", glance.coordinates ? 1 : 0));
+  all.push_back(
+      single("elrun_coordinator_connected", gauge, "", "Whether this node is connected to its coordinator", node.connected ? 1 : 0));
+  all.push_back(
+      single("elrun_coordinator_changes", counter, "", "Coordinators that took the place of an earlier one", node.coordinator_changes));
+  all.push_back(single("elrun_steps", counter, "", "Steps that were decided, those done again after a restart among them", node.steps));
+  all.push_back({.name = "elrun_step_duration_seconds",
+                 .type = histogram,
+                 .unit = "seconds",
+                 .help = "Between two decided steps of one generation",
+                 .distributions = {{{}, node.step_seconds}}});
+  if (node.steps > 0)
+    all.push_back(single("elrun_last_step_timestamp_seconds", gauge, "seconds", "When the newest step was decided, since 1970",
+                         static_cast<double>(node.last_step_wall_ns) / 1e9));
+  add_process(all, glance.process);
+  return all;
+}
+
+}  // namespace elrun::inline v0::launcher

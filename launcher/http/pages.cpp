@@ -1,0 +1,180 @@
+#include "launcher/http/pages.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t shown_text_max = 2048;
+
+double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+// What a terminal would obey is shown as `?`.
+std::string shown(std::string text) {
+  if (text.size() > shown_text_max) text.resize(shown_text_max), text += "...";
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = c == '\n' || c == '\t' ? ' ' : '?';
+  return text;
+}
+
+// Fields of an object that anybody may have sent: what is missing or of another kind reads as nothing.
+class Reading {
+ public:
+  explicit Reading(const Json& json) : json_{json} {}
+  [[nodiscard]] std::string text(const char* key) const {
+    const Json* value = find(key);
+    return value != nullptr && value->is_string() ? shown(value->get<std::string>()) : std::string{};
+  }
+  [[nodiscard]] std::int64_t number(const char* key) const {
+    const Json* value = find(key);
+    return value != nullptr && value->is_number_integer() ? value->get<std::int64_t>() : 0;
+  }
+  [[nodiscard]] double fraction(const char* key) const {
+    const Json* value = find(key);
+    return value != nullptr && value->is_number() ? value->get<double>() : 0;
+  }
+  [[nodiscard]] bool flag(const char* key) const {
+    const Json* value = find(key);
+    return value != nullptr && value->is_boolean() && value->get<bool>();
+  }
+  [[nodiscard]] Reading object(const char* key) const {
+    static const Json none;
+    const Json* value = find(key);
+    return Reading{value != nullptr ? *value : none};
+  }
+  [[nodiscard]] const Json& json() const { return json_; }
+
+ private:
+  [[nodiscard]] const Json* find(const char* key) const {
+    const auto found = json_.is_object() ? json_.find(key) : json_.end();
+    return found == json_.end() ? nullptr : &*found;
+  }
+  const Json& json_;
+};
+
+// Depth is bounded before anything is built: a deep text would use up the stack.
+std::optional<Json> parsed(std::string_view text) {
+  constexpr int depth_max = 8;
+  bool too_deep = false;
+  Json json = Json::parse(
+      text, [&](int depth, Json::parse_event_t, Json&) { return depth <= depth_max || (too_deep = true, false); }, false);
+  if (json.is_discarded() || too_deep || !json.is_object()) return std::nullopt;
+  return json;
+}
+
+std::string ago(double time) {
+  return time < 120    ? fmt::format("{:.1f} s", time)
+         : time < 7200 ? fmt::format("{:.0f} min", time / 60)
+                       : fmt::format("{:.1f} h", time / 3600);
+}
+
+}  // namespace
+
+std::string status_page(const Glance& glance) {
+  const NodeRecord& node = glance.node;
+  const AgentIdentity& agent = glance.agent;
+  const Seat& seat = node.world.seat;
+  Json workers = Json::array();
+  for (const auto& [local, worker] : node.workers) {
+    workers.push_back(
+        {{"local_rank", local}, {"rank", worker.rank}, {"pid", worker.pid}, {"state", word_of(worker.state)}, {"is_job", worker.is_job}});
+  }
+  Json page{{"version", agent.version},
+            {"run", agent.run.value()},
+            {"node", agent.node.value()},
+            {"pid", agent.pid},
+            {"program", agent.program},
+            {"phase", word_of(node.phase)},
+            {"up_seconds", seconds(glance.now - node.began)},
+            {"nodes_min", agent.round.nodes_min},
+            {"nodes_max", agent.round.nodes_max},
+            {"coordinator", {{"at", agent.coordinator}, {"is_here", glance.coordinates}, {"is_connected", node.connected}}},
+            {"restarts", {{"job", node.world.restarts.generations}, {"of_budget", node.world.restarts.used}, {"node", node.node_restarts}}},
+            {"workers", std::move(workers)}};
+  if (node.world.generation.number != 0)
+    page["generation"] = {{"number", node.world.generation.number},
+                          {"id", to_string(node.world.generation)},
+                          {"nodes", seat.nodes},
+                          {"world_size", seat.world_size},
+                          {"group_rank", seat.group_rank}};
+  if (!node.waiting_for.empty()) page["waiting_for"] = node.waiting_for;
+  if (!node.last_failure.empty()) page["last_failure"] = node.last_failure;
+  if (node.steps > 0)
+    page["steps"] = {{"decided", node.steps},
+                     {"last", node.last_step},
+                     {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9},
+                     {"last_age_seconds", seconds(glance.now - node.last_decided_at)}};
+  return page.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<std::string> status_for_people(std::string_view json) {
+  const auto whole = parsed(json);
+  if (!whole) return Failure{Code::protocol, Remedy::fix_config, "what came is no status of elrun"};
+  const Reading page{*whole};
+  std::string text = fmt::format("run {} on node {} (agent {}, elrun {}): {}, up for {}\n", page.text("run"), page.text("node"),
+                                 page.number("pid"), page.text("version"), page.text("phase"), ago(page.fraction("up_seconds")));
+  if (const std::string program = page.text("program"); !program.empty()) text += fmt::format("  program: {}\n", program);
+  if (const Reading generation = page.object("generation"); generation.json().is_object())
+    text += fmt::format("  generation {}: {} of {} to {} nodes, {} workers; this is node {}\n", generation.number("number"),
+                        generation.number("nodes"), page.number("nodes_min"), page.number("nodes_max"), generation.number("world_size"),
+                        generation.number("group_rank"));
+  else text += "  no generation yet\n";
+  const Reading coordinator = page.object("coordinator");
+  text += fmt::format("  coordinator: {}{}, {}\n", coordinator.text("at"), coordinator.flag("is_here") ? " (here)" : "",
+                      coordinator.flag("is_connected") ? "connected" : "NOT connected");
+  if (const std::string waits = page.text("waiting_for"); !waits.empty()) text += fmt::format("  waiting for: {}\n", waits);
+  const Reading restarts = page.object("restarts");
+  text += fmt::format("  restarts: {} in the job ({} of the budget), {} by this node's workers\n", restarts.number("job"),
+                      restarts.number("of_budget"), restarts.number("node"));
+  if (const Reading steps = page.object("steps"); steps.json().is_object())
+    text += fmt::format("  steps: {} decided, the last is {}, {} ago\n", steps.number("decided"), steps.number("last"),
+                        ago(steps.fraction("last_age_seconds")));
+  if (const std::string failure = page.text("last_failure"); !failure.empty()) text += fmt::format("  last failure: {}\n", failure);
+  const Reading workers = page.object("workers");
+  if (!workers.json().is_array() || workers.json().empty()) return text + "  no workers here\n";
+  text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", "RANK", "LOCAL", "PID", "STATE");
+  for (const Json& entry : workers.json()) {
+    const Reading worker{entry};
+    text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", worker.number("rank"), worker.number("local_rank"), worker.number("pid"),
+                        worker.text("state"));
+  }
+  return text;
+}
+
+std::string status_document(std::span<const std::string> agents, std::span<const std::string> problems) {
+  Json document{{"agents", Json::array()}};
+  for (const std::string& agent : agents)
+    if (auto whole = parsed(agent)) document["agents"].push_back(*std::move(whole));
+  if (!problems.empty()) document["problems"] = problems;
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::vector<std::int64_t> processes_in(std::string_view json) {
+  const auto whole = parsed(json);
+  if (!whole) return {};
+  const Reading page{*whole};
+  std::vector<std::int64_t> all{page.number("pid")};
+  if (const Reading workers = page.object("workers"); workers.json().is_array())
+    for (const Json& entry : workers.json()) all.push_back(Reading{entry}.number("pid"));
+  return all;
+}
+
+HttpReply page_for(const HttpRequest& request, const Glance& glance) {
+  if (request.path == "/livez" || request.path == "/healthz") return {.body = "ok\n"};
+  if (request.path == "/readyz") return {.body = fmt::format("ok: node {} listens\n", glance.agent.node.value())};
+  if (request.path == "/statusz") return {.type = "application/json", .body = status_page(glance)};
+  if (request.path == "/metrics") {
+    const Exposition format = exposition_for(request.accept);
+    return {.type = std::string{content_type(format)}, .body = expose(metrics(glance), format)};
+  }
+  return {.status = 404, .body = "here are /livez, /readyz, /healthz, /statusz and /metrics\n"};
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,35 @@
+#include "launcher/process/descriptors.hpp"
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr std::uint64_t descriptors_besides = 160;  // of the coordinator's process itself, and those that its door leaves free
+
+}  // namespace
+
+const rlimit& descriptors_at_start() {
+  static const rlimit at_start = [] {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return limit;
+  }();
+  return at_start;
+}
+
+std::uint64_t raise_descriptors() {
+  rlimit limit = descriptors_at_start();
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : descriptors_at_start().rlim_cur;
+}
+
+std::string descriptors_warning(std::uint64_t limit, std::uint32_t nodes) {
+  if (nodes + descriptors_besides <= limit) return {};
+  return fmt::format(
+      "this process may have {} files open (ulimit -Hn), too few for {} nodes: nodes beyond that are turned away. Raise the limit, "
+      "or let another machine serve the rendezvous",
+      limit, nodes);
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,104 @@
+// A group's number goes over the line as a positive pid when it is born and as a negative one when it was killed and
+// collected. The line is a pair of packet sockets: letters of several processes do not mix, and none is answered by
+// SIGPIPE when the guard itself was killed (a blocked one would stay pending, however ignored, and end the worker). The
+// agent keeps dead workers as zombies until it has killed their groups: a number that the guard knows is never
+// another's.
+#include "launcher/process/guard.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+// The first letter goes the other way: 'd' and the directory, or 'e' and why there is none.
+constexpr std::size_t first_letter_max = 4096;
+
+[[noreturn]] void be_the_guard(int line, const Variables& environment) {
+  ::setsid();  // signals to the agent's group or from its terminal are not for the guard
+  ::prctl(PR_SET_NAME, "elrun-guard");
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP}) std::signal(number, SIG_IGN);
+  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0)  // whoever reads the agent's output does not wait for the guard
+    for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
+  const auto directory = make_agent_directory(environment);  // only now: what ends the agent's group ends no guard that has one
+  const std::string letter_of_directory = directory ? "d" + directory->native() : "e" + directory.failure().what;
+  [[maybe_unused]] const ssize_t told =
+      ::send(line, letter_of_directory.data(), std::min(letter_of_directory.size(), first_letter_max), MSG_NOSIGNAL);
+  if (!directory) ::_exit(0);
+  [[maybe_unused]] const int ignored = ::chdir("/");
+  std::vector<std::int32_t> groups;
+  std::int32_t letter = 0;
+  while (true) {
+    const ssize_t got = ::read(line, &letter, sizeof letter);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != sizeof letter) break;
+    if (letter > 1) groups.push_back(letter);
+    else groups.erase(std::remove(groups.begin(), groups.end(), -letter), groups.end());
+  }
+  for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
+  std::error_code error;
+  std::filesystem::remove_all(*directory, error);
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<Guard> Guard::start(const Variables& environment) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return from_errno(errno, "make the line to the guard");
+  Fd reading{ends[0]}, writing{ends[1]};
+  const pid_t pid = ::fork();
+  if (pid < 0) return from_errno(errno, "start the guard");
+  if (pid == 0) {
+    writing = Fd{};
+    be_the_guard(reading.get(), environment);
+  }
+  reading = Fd{};  // the guard's alone: its death is the end of the line
+  std::string letter(first_letter_max, '\0');
+  ssize_t got = 0;
+  do got = ::read(writing.get(), letter.data(), letter.size());
+  while (got < 0 && errno == EINTR);
+  if (got > 1 && letter[0] == 'd') return Guard{std::move(writing), pid, letter.substr(1, static_cast<std::size_t>(got) - 1)};
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  return Failure{.code = Code::io,
+                 .remedy = Remedy::fix_config,
+                 .what = got > 1 ? letter.substr(1, static_cast<std::size_t>(got) - 1)
+                                 : "the guard of this agent's workers ended before it had begun"};
+}
+
+Guard::~Guard() {
+  if (!line_) return;  // moved from
+  line_ = Fd{};
+  if (const Fd watch{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))}) {
+    pollfd p{watch.get(), POLLIN, 0};
+    ::poll(&p, 1, 1000);
+  }
+  ::waitpid(pid_, nullptr, WNOHANG);
+}
+
+void Guard::forget(pid_t group) const {
+  const std::int32_t letter = -group;
+  [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), &letter, sizeof letter, MSG_NOSIGNAL);
+}
+
+void register_with_guard(int line) noexcept {
+  const std::int32_t letter = ::getpid();
+  [[maybe_unused]] const ssize_t ignored = ::send(line, &letter, sizeof letter, MSG_NOSIGNAL);
+}
+
+}  // namespace elrun::inline v0::launcher

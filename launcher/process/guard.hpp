@@ -1,0 +1,46 @@
+#pragma once
+/// \file Guard: a small process that ends the workers when the agent dies without doing so itself.
+
+#include <sys/types.h>
+
+#include <elrun/result.hpp>
+
+#include "launcher/process/agent_directory.hpp"
+#include "lib/base/fd.hpp"
+#include "lib/base/files.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// A forked child at the other end of a line. It learns which process groups live; when the line ends,
+/// however the agent died, it kills those that are left with SIGKILL, removes the agent's directory, and is gone
+/// itself.
+class Guard {
+ public:
+  /// Forks. Call before any thread exists and before gRPC is touched. The guard makes the agent's directory itself: there is
+  /// no moment in which a killed agent leaves one behind.
+  static Result<Guard> start(const Variables& environment);
+  Guard(Guard&&) = default;
+  Guard& operator=(Guard&&) = default;
+  /// The orderly end: closes the line and collects the guard, which removes the directory; waits a second at most.
+  ~Guard();
+
+  /// Where a worker registers itself, between its birth and its exec, so that no moment is left in which it is unknown.
+  [[nodiscard]] int line() const { return line_.get(); }
+  /// The agent's directory, which holds its socket; of mode 0700.
+  [[nodiscard]] const Path& directory() const { return directory_; }
+  /// The guard's process: when it ends before the agent, workers would outlive a killed agent.
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  /// The group has been killed: its number may soon be another's.
+  void forget(pid_t group) const;
+
+ private:
+  Guard(Fd line, pid_t pid, Path directory) : line_{std::move(line)}, pid_{pid}, directory_{std::move(directory)} {}
+  Fd line_;
+  pid_t pid_ = -1;
+  Path directory_;
+};
+
+/// In the child of a vfork: tells the guard that this process leads a group. Async-signal-safe.
+void register_with_guard(int line) noexcept;
+
+}  // namespace elrun::inline v0::launcher

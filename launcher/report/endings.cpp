@@ -1,0 +1,49 @@
+#include "launcher/report/endings.hpp"
+
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "launcher/options/options.hpp"
+
+namespace elrun::inline v0::launcher {
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+std::string describe(const Ending& ending) {
+  if (ending.signal != 0) return fmt::format("signal {} ({})", ending.signal, signal_name(ending.signal));
+  return fmt::format("exit code {}", ending.exit_code);
+}
+
+std::string meaning_of(int code) {
+  switch (code) {
+    case 2: return "often arguments that the program does not know; or Python did not find the file that it was to run";
+    case exit_code::cannot_execute:
+      return "the program cannot be executed: is it a binary of this machine, or a script with #! and the x bit?";
+    case exit_code::not_found: return "the program was not found: check its path, and PATH on this node";
+    case exit_code::hang:
+      return "workers gave no sign of progress for --hang_timeout; what their threads were doing stands in the log of their node";
+    case 128 + SIGILL: return "an instruction that this CPU does not have: was the program built for another machine?";
+    case 128 + SIGABRT: return "the program gave itself up (abort, a failed assertion, an uncaught exception); see its last lines";
+    case 128 + SIGBUS: return "often a full /dev/shm, or a mapped file that was cut short";
+    case 128 + SIGFPE: return "an integer division by zero or overflow";
+    case 128 + SIGKILL: return "killed from outside: by a person, a scheduler, or the kernel for want of memory (see dmesg)";
+    case 128 + SIGSEGV: return "the program used memory that is not its own; a core dump or a sanitizer build shows where";
+    case 128 + SIGTERM: return "asked to end from outside";
+    default: return {};
+  }
+}
+
+std::string final_report(int code, const std::string& first_failure, const std::string& evidence) {
+  std::string text = fmt::format("the job failed, exit code {}", code);
+  if (!first_failure.empty()) text += fmt::format("\n  cause: {}", first_failure);
+  if (const std::string meaning = evidence.empty() ? meaning_of(code) : evidence; !meaning.empty())
+    text += fmt::format("\n  meaning: {}", meaning);
+  return text;
+}
+
+}  // namespace elrun::inline v0::launcher

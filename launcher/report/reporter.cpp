@@ -1,0 +1,210 @@
+#include "launcher/report/reporter.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "launcher/report/error_record.hpp"
+#include "launcher/report/failure_report.hpp"
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+// How many bytes were written before the error that is in errno.
+std::size_t write_some(int fd, std::string_view text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = ::write(fd, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) break;
+    done += static_cast<std::size_t>(written);
+  }
+  return done;
+}
+
+bool write_all(int fd, std::string_view text) { return write_some(fd, text) == text.size(); }
+
+void write_termination_log(const Path& path, const FailedJob& job) {
+  const Fd file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // where it is not, nobody looks
+  if (file) write_all(file.get(), failure_json(job, termination_message_max - 1) + "\n");
+}
+
+std::int64_t modified_ns(const Path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return 0;
+  return info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
+ReportFiles report_files(const Variables& environment) {
+  const auto variable = [&](const char* name, const char* otherwise) {
+    const auto found = environment.find(name);
+    return Path{found == environment.end() || found->second.empty() ? otherwise : found->second};
+  };
+  return {variable("TORCHELASTIC_ERROR_FILE", ""), variable("ELRUN_TERMINATION_LOG", "/dev/termination-log")};
+}
+
+void write_refusal(const Path& termination_log, int exit_code, int returned, const std::string& why, const Clock& clock) {
+  FailedJob job;
+  job.exit_code = exit_code;
+  job.returned = returned;
+  job.cause = why;
+  job.wall_ns = clock.wall_ns();
+  write_termination_log(termination_log, job);
+}
+
+Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock,
+                   LogStream& lines, const Log& log)
+    : options_{options},
+      node_{std::move(node)},
+      source_{std::move(run), std::move(host), options.role, options.program.name, options.etcd.empty() ? "c10d" : "etcd"},
+      files_{std::move(files)},
+      clock_{clock},
+      lines_{lines},
+      log_{log},
+      born_{clock.now()},
+      joining_since_{born_} {
+  if (options_.event_log.empty()) return;
+  event_log_ = Fd{::open(options_.event_log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644)};
+  if (!event_log_)
+    log_.warning(message(from_errno(errno, fmt::format("open --event-log {}", options_.event_log))) + "; events are not written there");
+}
+
+void Reporter::write_event(const std::string& line) {
+  if (options_.event_log_handler == EventLogHandler::console) lines_.pass(line + "\n");
+  if (!event_log_) return;
+  // After one that the disk took in part, it begins a line of its own.
+  const std::string text = (event_log_is_torn_ ? "\n" : "") + line + "\n";
+  const std::size_t written = write_some(event_log_.get(), text);
+  if (written > 0) event_log_is_torn_ = text[written - 1] != '\n';
+  if (written < text.size() && !std::exchange(event_log_failed_, true))
+    log_.warning(message(from_errno(errno, fmt::format("write --event-log {}", options_.event_log))) +
+                 "; the job goes on, and events are missing there");
+}
+
+void Reporter::event(WorkerEvent event) {
+  if (options_.event_log_handler != EventLogHandler::console && !event_log_) return;
+  event.group_rank = place_.group_rank;
+  event.nodes = place_.nodes;
+  event.world_size = place_.world_size;
+  event.restarts = place_.restarts;
+  event.wall_ns = clock_.wall_ns();
+  event.run_time = clock_.now() - born_;
+  write_event(event_line(source_, event));
+}
+
+void Reporter::joining() { joining_since_ = clock_.now(); }
+
+void Reporter::began(const World& world, const Supervisor& supervisor) {
+  place_.group_rank = world.seat.group_rank;
+  place_.nodes = world.seat.nodes;
+  place_.world_size = world.seat.world_size;
+  place_.restarts = supervisor.node_restarts();
+  for (auto& [local, worker] : workers_)
+    if (const auto rank = supervisor.rank(local)) worker.rank = rank->value();
+  event({.state = "RENDEZVOUS", .took = clock_.now() - joining_since_});
+  event({.state = "ASSIGN_WORKER_RANKS"});
+}
+
+void Reporter::started(LocalRank local, Rank rank, std::int64_t pid, Path error_file, bool keeps) {
+  const Worker worker{rank.value(), pid, clock_.wall_ns(), memory_.oom_kills(), std::move(error_file), keeps, {}, false};
+  workers_.insert_or_assign(local, worker);
+  event({.state = "START", .worker = WorkerEvent::Worker{worker.rank, local.value(), pid, {}}});
+}
+
+WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
+                            const std::vector<std::string>& last_lines) {
+  WorkerEnded seen{local, ending};
+  Worker& worker = workers_[local];
+  worker.ending = ending;
+  WorkerDeath& death = seen.death;
+  death.host = source_.host;
+  death.pid = worker.pid;
+  death.wall_ns = ended_ns;
+  death.program = options_.program.name;
+  death.last_lines = fmt::format("{}", fmt::join(last_lines, "\n"));
+  if (ending.ok()) return seen;  // the supervisor may hold that it ended too early
+  worker.has_spoken = !last_lines.empty();
+  death.exit_code = ending.exit_code;
+  death.signal = ending.signal;
+  death.never_ran = !never_ran.empty();
+  const bool writes_log_files = worker.keeps && options_.redirects.of(local) != Streams{};
+  death.evidence = death.never_ran
+                       ? never_ran
+                       : evidence_of(ending, memory_.since(worker.oom_kills, writes_log_files ? worker.error_file.parent_path() : Path{}));
+  if (!worker.error_file.empty() && ::access(worker.error_file.c_str(), F_OK) == 0) {
+    const auto text = read_regular_file(worker.error_file, error_record_max);
+    const auto record = text ? read_error_record(*text) : std::nullopt;
+    if (record) {
+      death.error = record->error;
+      death.traceback = record->traceback;
+      death.wall_ns = failed_at(*record, {worker.started_ns, modified_ns(worker.error_file), ended_ns});
+    } else {
+      death.evidence += fmt::format("{}its error file is no error record that elrun understands", death.evidence.empty() ? "" : "; ");
+    }
+    if (worker.keeps) death.error_file = worker.error_file.string();
+  }
+  seen.ago = Duration{std::max<std::int64_t>(clock_.wall_ns() - death.wall_ns, 0)};
+  return seen;
+}
+
+// A few lines that this node's console has just shown, and no other worker's behind them.
+bool Reporter::words_are_above(const WorkerDeath& root) const {
+  constexpr auto lines_max = 3;
+  if (root.node != node_ || std::count(root.last_lines.begin(), root.last_lines.end(), '\n') >= lines_max) return false;
+  return std::all_of(workers_.begin(), workers_.end(), [&](const auto& each) {
+    const auto& [local, worker] = each;
+    if (worker.pid != root.pid) return !worker.has_spoken;
+    const bool is_filtered = options_.local_ranks_filter && !options_.local_ranks_filter->contains(local.value());
+    return !is_filtered && (options_.tee.of(local).err || !options_.redirects.of(local).err);
+  });
+}
+
+int Reporter::finished(const Finish& finish, bool tells_all) {
+  FailedJob job{source_.run,          node_,         finish.exit_code, returned_exit_code(options_.exit_codes, finish.exit_code),
+                finish.first_failure, finish.deaths, clock_.wall_ns()};
+  job.words_are_above = !job.deaths.empty() && words_are_above(job.deaths.front());
+  for (const auto& [local, worker] : workers_) {
+    const bool failed = worker.ending && !worker.ending->ok();
+    const bool ended_by_elrun = worker.ending && (worker.ending->signal == SIGTERM || worker.ending->signal == SIGKILL);
+    const bool died =
+        failed && (!ended_by_elrun || (!job.deaths.empty() && job.deaths.front().pid == worker.pid && job.deaths.front().node == node_));
+    WorkerEvent::Worker who{worker.rank, local.value(), worker.pid, {}};
+    if (died) who.exit_code = worker.ending->signal != 0 ? -worker.ending->signal : worker.ending->exit_code;
+    event({.state = finish.exit_code == 0 ? "SUCCEEDED" : died ? "FAILED" : "TERMINATED", .worker = who});
+  }
+  event({.state = finish.exit_code == 0 ? "SUCCEEDED" : "FAILED", .error = finish.first_failure});
+  if (!finish.after_signal.empty()) log_.info(fmt::format("{}; exit code {}", finish.after_signal, job.returned));
+  if (finish.exit_code == 0) return 0;
+
+  const bool failed_here = !job.deaths.empty() && job.deaths.front().node == node_;
+  if (!finish.first_failure.empty()) log_.error(tells_all || failed_here ? box_report(job) : short_report(job));
+  write_event(failure_json(job, 16 * termination_message_max));
+  write_termination_log(files_.termination_log, job);
+  if (!files_.error_file.empty()) {
+    WorkerDeath root;
+    if (job.deaths.empty()) {
+      root.exit_code = finish.exit_code;
+      root.wall_ns = job.wall_ns;
+      root.error = finish.first_failure.empty() ? fmt::format("elrun ended with {}: {}", finish.exit_code, meaning_of(finish.exit_code))
+                                                : finish.first_failure;
+    } else {
+      root = job.deaths.front();
+    }
+    const Fd file{::open(files_.error_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644)};
+    if (!file || !write_all(file.get(), error_record_of(root) + "\n"))
+      log_.warning(message(from_errno(errno, fmt::format("write TORCHELASTIC_ERROR_FILE ({})", files_.error_file.native()))));
+  }
+  return job.returned;
+}
+
+}  // namespace elrun::inline v0::launcher

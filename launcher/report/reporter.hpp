@@ -1,0 +1,78 @@
+#pragma once
+/// \file Reporter: what an agent tells about its workers besides its log. It gathers what is known of a death, and writes
+/// the report, the events, and the files that the agent's own parents look for.
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "launcher/options/options.hpp"
+#include "launcher/report/events.hpp"
+#include "launcher/report/evidence.hpp"
+#include "launcher/supervise/supervisor.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/fd.hpp"
+#include "lib/base/log.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Files of others, which elrun writes into and never makes.
+struct ReportFiles {
+  Path error_file;       ///< TORCHELASTIC_ERROR_FILE of the agent itself: whoever started it reads there why it failed.
+  Path termination_log;  ///< Kubernetes shows its text for a container that ended.
+};
+[[nodiscard]] ReportFiles report_files(const Variables& environment);
+
+/// Says in one line of JSON, where Kubernetes looks, why nothing was started.
+void write_refusal(const Path& termination_log, int exit_code, int returned, const std::string& why, const Clock& clock);
+
+/// On the agent's loop.
+class Reporter {
+ public:
+  Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock, LogStream& lines,
+           const Log& log);
+
+  void joining();  ///< The node waits for a generation.
+  void began(const World& world, const Supervisor& supervisor);
+  /// `keeps`: its error file is there when elrun is gone.
+  void started(LocalRank worker, Rank rank, std::int64_t pid, Path error_file, bool keeps);
+  /// A worker that could not be executed has the reason, whose exit code is elrun's.
+  [[nodiscard]] WorkerEnded ended(LocalRank worker, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
+                                  const std::vector<std::string>& last_lines);
+  /// The job is over here. `tells_all`: this node's log is where people look, for it coordinates.
+  /// Returns what this process returns.
+  int finished(const Finish& finish, bool tells_all);
+
+ private:
+  struct Worker {
+    std::uint32_t rank = 0;
+    std::int64_t pid = 0;
+    std::int64_t started_ns = 0;
+    std::uint64_t oom_kills = 0;
+    Path error_file;
+    bool keeps = false;
+    std::optional<Ending> ending;
+    bool has_spoken = false;  ///< On standard error, and then it failed.
+  };
+  [[nodiscard]] bool words_are_above(const WorkerDeath& root) const;
+  void event(WorkerEvent event);
+  void write_event(const std::string& line);
+
+  const LaunchOptions& options_;
+  const NodeId node_;
+  const EventSource source_;
+  const ReportFiles files_;
+  const Clock& clock_;
+  LogStream& lines_;
+  const Log& log_;
+  const MemoryWatch memory_;
+  Fd event_log_;
+  bool event_log_is_torn_ = false;  // its last line
+  bool event_log_failed_ = false;   // which was said
+  const Instant born_;
+  Instant joining_since_;
+  WorkerEvent place_;  // of the newest generation, for its events
+  std::map<LocalRank, Worker> workers_;
+};
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,23 @@
+#include "launcher/report/endings.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace elrun::launcher;
+
+TEST_CASE("an ending is told as a shell tells it", "[report]") {
+  CHECK(Ending{.exit_code = 3}.code() == 3);
+  CHECK(Ending{.signal = 9}.code() == 137);
+  CHECK(Ending{}.ok());
+  CHECK_FALSE(Ending{.signal = 15}.ok());
+  CHECK(describe({.exit_code = 3}) == "exit code 3");
+  CHECK(describe({.signal = 9}) == "signal 9 (SIGKILL)");
+  CHECK(signal_name(11) == "SIGSEGV");
+  CHECK(signal_name(40) == "signal 40");
+}
+
+TEST_CASE("a report gives the cause before what its code means", "[report]") {
+  const std::string report = final_report(137, "rank 2 of generation 1 on node a: signal 9 (SIGKILL)");
+  CHECK(report.find("exit code 137") < report.find("rank 2"));
+  CHECK(report.find("rank 2") < report.find("memory"));
+  CHECK(final_report(3, "") == "the job failed, exit code 3");
+}

@@ -1,0 +1,264 @@
+// The record that a real supervisor's turns leave, and the pages that are made from it.
+#include "launcher/http/job_history.hpp"
+
+#include <csignal>
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/http/pages.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+using namespace elrun::launcher;
+
+namespace {
+
+Generation generation(std::uint64_t number, std::uint64_t lineage = 1) { return {number, {{lineage, lineage}}}; }
+
+World world(std::uint64_t number, std::uint64_t lineage = 1) {
+  World w;
+  w.generation = generation(number, lineage);
+  w.seat = {.group_rank = 1, .base_rank = 2, .nodes = 2, .world_size = 4};
+  w.restarts.generations = static_cast<std::uint32_t>(number - 1);
+  return w;
+}
+
+// A node of two workers whose supervisor and job history see the same.
+class Node {
+ public:
+  Node() { on(Started{}); }
+  void on(const Event& event) {
+    const auto actions = supervisor_.on(event, now);
+    history_.saw({event, actions, supervisor_, now, now.time_since_epoch().count()});
+  }
+  void hear(CoordinatorMessage m) { on(CoordinatorSaid{std::move(m)}); }
+  void begin(std::uint64_t number, std::uint64_t lineage = 1) {
+    hear(world(number, lineage));
+    for (const std::uint32_t i : {0u, 1u}) on(WorkerStarted{LocalRank{i}, 100 * static_cast<std::int64_t>(number) + i});
+  }
+  void end(std::uint32_t worker, Ending ending) { on(WorkerEnded{LocalRank{worker}, ending}); }
+  void pass(Duration time) { now += time; }
+  [[nodiscard]] const NodeRecord& record() const { return history_.record(); }
+  [[nodiscard]] Glance glance() const {
+    return {identity, record(), true, {.cpu_seconds = 0.5, .descriptors = 7}, now, now.time_since_epoch().count()};
+  }
+  [[nodiscard]] std::string metrics_text() const { return expose(metrics(glance()), Exposition::prometheus); }
+
+  Instant now{1000s};
+  AgentIdentity identity{.version = "1.2.3",
+                         .run = RunId{"job"},
+                         .node = NodeId{"n"},
+                         .pid = 77,
+                         .program = "train.py",
+                         .coordinator = "host:1",
+                         .round = {.nodes_min = 1, .nodes_max = 3}};
+
+ private:
+  Supervisor supervisor_{{.workers = 2, .run = RunId{"job"}, .node = NodeId{"n"}, .coordinator = "host:1"}};
+  JobHistory history_{now};
+};
+
+const Failure worker_failed{Code::peer_lost, Remedy::rejoin, "worker 2 ended by signal 9", Rank{2}};
+const Failure node_lost{Code::peer_lost, Remedy::rejoin, "node m is lost"};
+const Failure grown{Code::generation_over, Remedy::rejoin, "the world grows by n"};
+
+bool has(const std::string& text, const std::string& line) { return text.find(line) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a node's life is counted as it happened", "[history]") {
+  Node node;
+  node.on(LinkUp{});
+  node.hear(Waiting{"1 of 2 nodes"});
+  CHECK(node.record().connected);
+  CHECK(node.record().waiting_for == "1 of 2 nodes");
+  node.pass(2s);
+  node.begin(1);
+  CHECK(node.record().phase == Supervisor::Phase::running);
+  CHECK(node.record().waiting_for.empty());
+  CHECK(node.record().meeting_seconds.sum() == 2);
+  CHECK(node.record().workers.at(1).pid == 101);
+  CHECK(node.record().worker_restarts.at(EndCause::other) == 0);  // the first start is no restart
+
+  SECTION("a worker that fails is a loss until the next generation's workers start") {
+    node.end(0, {.signal = SIGKILL});
+    CHECK(has(node.record().last_failure, "rank 2 (local rank 0, pid 100) ended by signal 9"));
+    CHECK(node.record().workers.at(0).state == WorkerRecord::State::failed);
+    node.pass(1s);
+    node.hear(Revoke{generation(1), worker_failed});
+    CHECK(node.record().phase == Supervisor::Phase::stopping);
+    CHECK(node.record().node_restarts == 1);
+    node.end(1, {.signal = SIGTERM});
+    CHECK(node.record().phase == Supervisor::Phase::joining);
+    CHECK(node.record().workers.empty());
+    node.pass(1s);
+    node.begin(2);
+    CHECK(node.record().recovery_seconds.at(EndCause::worker).sum() == 2);
+    CHECK(node.record().worker_restarts.at(EndCause::worker) == 2);
+    CHECK(node.record().worker_exits.at({0, SIGKILL}) == 1);
+    CHECK(node.record().worker_exits.at({0, SIGTERM}) == 1);
+    CHECK(node.record().last_failure == worker_failed.what);
+    CHECK(node.record().coordinator_changes == 0);
+  }
+  SECTION("the loss of another node is not this one's failure") {
+    node.hear(Revoke{generation(1), node_lost});
+    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+    node.begin(2);
+    CHECK(node.record().worker_restarts.at(EndCause::node) == 2);
+    CHECK(node.record().node_restarts == 0);
+    CHECK(node.record().recovery_seconds.contains(EndCause::node));
+  }
+  SECTION("growth is no loss") {
+    node.hear(Revoke{generation(1), grown});
+    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+    node.begin(2);
+    CHECK(node.record().worker_restarts.at(EndCause::growth) == 2);
+    CHECK(node.record().recovery_seconds.empty());
+    CHECK(node.record().last_failure.empty());
+  }
+  SECTION("another coordinator is noticed, whether it goes on with what runs or begins anew") {
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "gone"}});
+    CHECK_FALSE(node.record().connected);
+    node.on(LinkUp{});
+    node.hear(Resumed{generation(1), true});
+    CHECK(node.record().coordinator_changes == 1);
+    node.hear(Revoke{generation(1), node_lost});
+    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+    node.begin(5, 2);
+    CHECK(node.record().coordinator_changes == 2);
+  }
+  SECTION("a world that the supervisor does not take leaves no trace") {
+    node.hear(world(1, 9));
+    CHECK(node.record().world.generation == generation(1));
+    CHECK(node.record().meetings.at(Meeting::world) == 1);
+  }
+  SECTION("steps are counted, with the time between two of one generation") {
+    node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+    CHECK(node.record().workers.at(0).is_job);
+    node.on(WorkerSaid{5, StepDecided{generation(1), 10}});
+    node.pass(1s);
+    node.on(WorkerSaid{5, StepDecided{generation(1), 11}});
+    node.on(WorkerSaid{5, StepDecided{generation(1), 11}});  // another worker's word for the same step
+    CHECK(node.record().steps == 2);
+    CHECK(node.record().last_step == 11);
+    CHECK(node.record().step_seconds.count() == 1);
+    CHECK(node.record().step_seconds.sum() == 1);
+  }
+  SECTION("a failure that ends the job stays in words") {
+    node.hear(Verdict{.exit_code = 3, .report = "rank 0 ended by exit code 3"});
+    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+    CHECK(node.record().phase == Supervisor::Phase::finished);
+    CHECK(has(node.record().last_failure, "rank 0 ended by exit code 3"));
+  }
+}
+
+TEST_CASE("a node that meets nobody is counted as such", "[history]") {
+  Node node;
+  node.on(LinkUp{});
+  SECTION("refused") {
+    node.hear(Refused{{Code::mismatch, Remedy::fix_config, "other options"}});
+    CHECK(node.record().meetings.at(Meeting::refused) == 1);
+    CHECK(has(node.record().last_failure, "other options"));
+  }
+  SECTION("too late") {
+    node.pass(Timeouts{}.join);
+    node.on(Tick{});
+    CHECK(node.record().meetings.at(Meeting::deadline) == 1);
+  }
+}
+
+TEST_CASE("the metrics have their names, and tell what is known", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.end(1, {});
+  node.pass(3s);
+  const std::string text = node.metrics_text();
+  for (const char* line :
+       {"elrun_build_info{version=\"1.2.3\"} 1\n", "elrun_up_seconds 3\n", "elrun_generation 1\n", "elrun_nodes{state=\"active\"} 2\n",
+        "elrun_nodes_min 1\n", "elrun_nodes_max 3\n", "elrun_world_size 4\n", "elrun_workers{state=\"running\"} 1\n",
+        "elrun_workers{state=\"done\"} 1\n", "elrun_worker_restarts_total{cause=\"worker\"} 0\n",
+        "elrun_worker_exits_total{code=\"0\",signal=\"\"} 1\n", "elrun_rendezvous_total{result=\"world\"} 1\n",
+        "elrun_rendezvous_duration_seconds_count 1\n", "elrun_is_coordinator 1\n", "elrun_coordinator_changes_total 0\n",
+        "elrun_steps_total 0\n", "process_cpu_seconds_total 0.5\n", "process_open_fds 7\n", "# TYPE process_cpu_seconds_total counter\n"}) {
+    INFO(line);
+    CHECK(has(text, line));
+  }
+  CHECK_FALSE(has(text, "elrun_last_step_timestamp_seconds"));  // no step was decided: there is no such time
+}
+
+TEST_CASE("the status can be read by programs and by people", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.end(0, {.exit_code = 3});
+  const auto page = page_for({.path = "/statusz"}, node.glance());
+  CHECK(page.type == "application/json");
+  const auto text = status_for_people(page.body);
+  REQUIRE(text.ok());
+  INFO(*text);
+  CHECK(has(*text, "run job on node n (agent 77, elrun 1.2.3): running"));
+  CHECK(has(*text, "generation 1: 2 of 1 to 3 nodes, 4 workers"));
+  CHECK(has(*text, "coordinator: host:1 (here), connected"));
+  CHECK(has(*text, "last failure: rank 2 (local rank 0, pid 100) ended by exit code 3"));
+  CHECK(has(*text, "     2      0      100  failed\n"));
+  CHECK(has(*text, "     3      1      101  running\n"));
+  CHECK(processes_in(page.body) == std::vector<std::int64_t>{77, 100, 101});
+  CHECK(has(*text, "  program: train.py\n"));
+}
+
+TEST_CASE("the status says how long ago the last step was decided, also in the generation after it", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(WorkerSaid{5, StepDecided{generation(1), 10}});
+  const auto steps = [&] {
+    const auto text = status_for_people(status_page(node.glance()));
+    return text.ok() ? *text : std::string{};
+  };
+  node.pass(3s);
+  CHECK(has(steps(), "steps: 1 decided, the last is 10, 3.0 s ago\n"));
+  node.hear(Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "a node was lost"}});
+  node.pass(600s);
+  CHECK(has(steps(), "the last is 10, 10 min ago\n"));
+}
+
+TEST_CASE("the status of several agents is one JSON document", "[pages]") {
+  Node node;
+  const std::string agent = status_page(node.glance());
+  const auto document = nlohmann::json::parse(
+      status_document(std::vector<std::string>{agent, "no JSON", agent}, std::vector<std::string>{"x did not answer"}));
+  REQUIRE(document["agents"].size() == 2);
+  CHECK(document["agents"][1] == nlohmann::json::parse(agent));
+  CHECK(document["problems"] == nlohmann::json{"x did not answer"});
+  CHECK(nlohmann::json::parse(status_document({}, {})) == nlohmann::json{{"agents", nlohmann::json::array()}});
+}
+
+TEST_CASE("a status that anybody may have sent does no harm", "[pages]") {
+  CHECK_FALSE(status_for_people("").ok());
+  CHECK_FALSE(status_for_people("[]").ok());
+  CHECK_FALSE(status_for_people(std::string(1'000'000, '[')).ok());
+  const auto text = status_for_people(R"({"run":"a\u001b[2Jb","node":7,"workers":[3,{"rank":"x"}],"restarts":[]})");
+  REQUIRE(text.ok());
+  CHECK(has(*text, "run a?[2Jb on node "));
+  CHECK(text->find('\x1b') == std::string::npos);
+  CHECK(processes_in("{").empty());
+}
+
+TEST_CASE("what the record holds in odd bytes is still JSON", "[pages]") {
+  Node node;
+  node.identity.run = RunId{"\xff\"\n"};
+  CHECK(status_for_people(status_page(node.glance())).ok());
+}
+
+TEST_CASE("each page has its place", "[pages]") {
+  const Node node;
+  const auto page = [&](std::string path, std::string accept = {}) {
+    return page_for({.path = std::move(path), .accept = std::move(accept)}, node.glance());
+  };
+  for (const char* path : {"/livez", "/healthz", "/readyz", "/statusz", "/metrics"}) CHECK(page(path).status == 200);
+  CHECK(page("/").status == 404);
+  CHECK(page("/metrics").type.starts_with("text/plain; version=0.0.4"));
+  CHECK(page("/metrics", "application/openmetrics-text").body.ends_with("# EOF\n"));
+}

@@ -1,0 +1,43 @@
+#include "lib/comm/connect/acceptor.hpp"
+
+#include <elrun/units.hpp>
+
+#include "lib/link/socket.hpp"
+
+namespace elrun::inline v0 {
+namespace asio = boost::asio;
+using ErrorCode = boost::system::error_code;
+
+namespace {
+
+constexpr Duration accept_pause = 50ms;
+
+}  // namespace
+
+void Acceptor::open(Fd listener, Accepted accepted) {
+  accepted_ = std::move(accepted);
+  family_ = local_address(listener.get()).family();
+  listener_.emplace(loop_, listener.give_up());
+  accept();
+}
+
+void Acceptor::close() { listener_.reset(); }
+
+void Acceptor::accept() {
+  listener_->async_wait(asio::posix::stream_descriptor::wait_read, [this](const ErrorCode& error) {
+    if (error || !listener_) return;
+    for (;;) {
+      auto accepted = accept_one(listener_->native_handle());
+      if (!accepted.ok()) {  // no descriptor is free: the listener stays readable, so wait instead of spinning on it
+        pause_.expires_after(accept_pause);
+        return pause_.async_wait([this](const ErrorCode& stopped) {
+          if (!stopped && listener_) accept();
+        });
+      }
+      if (!*accepted) return accept();
+      accepted_(std::move(**accepted), family_);
+    }
+  });
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,400 @@
+#include "lib/comm/connect/connector.hpp"
+
+#include <sys/un.h>
+
+#include <array>
+#include <cstring>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/timeouts.hpp"
+#include "lib/comm/connect/address.hpp"
+#include "lib/comm/connect/handshake.hpp"
+#include "lib/comm/connect/loss_policy.hpp"
+#include "lib/comm/shm/descriptors.hpp"
+#include "lib/link/roll_call.hpp"
+
+namespace elrun::inline v0 {
+namespace asio = boost::asio;
+using ErrorCode = boost::system::error_code;
+
+namespace {
+
+constexpr Duration handshake_max = 10s;    // for a whole handshake, so that a half-open connection costs little
+constexpr std::size_t pending_max = 4096;  // accepted connections that have not proved the key
+constexpr Duration redial_most = 500ms;
+
+/// What two ranks of one host send each other after they have proved the key. Then each says whether it can use the other's memory.
+struct MemoryOffer {
+  std::uint64_t magic = 0x3230'524d'454d'4c45;  // "ELMEMR02": the last two digits are the version
+  std::uint64_t size = 0;                       // of the region that comes with it; 0: there is none
+};
+enum class Verdict : std::uint8_t { unusable = 'n', usable = 'y' };
+
+/// Identifies the running kernel; empty when the system does not tell. Two processes that read the same id and reach each other's abstract
+/// sockets can share memory.
+std::string boot_of_host() {
+  std::string id;
+  std::ifstream{"/proc/sys/kernel/random/boot_id"} >> id;
+  return id.size() <= 40 ? id : std::string{};
+}
+
+/// A name in the kernel's memory and in no folder, so nothing stays behind. Nobody can guess it, and who learns it still has no key.
+SocketAddress abstract_address(std::string_view name) {
+  SocketAddress address;
+  auto& un = reinterpret_cast<sockaddr_un&>(address.storage);
+  ELRUN_ASSERT(name.size() + 1 < sizeof un.sun_path);
+  un.sun_family = AF_UNIX;
+  std::memcpy(un.sun_path + 1, name.data(), name.size());
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+/// Both ends have the same address. Between two processes of one host this means that there is no wire between them. Between two hosts a
+/// tunnel or a proxy can look like this.
+bool is_to_own_address(int socket) {
+  const SocketAddress here = local_address(socket);
+  SocketAddress there;
+  there.size = sizeof there.storage;
+  if (here.family() == AF_UNIX) return true;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&there.storage), &there.size) == 0 && here.host() == there.host();
+}
+
+}  // namespace
+
+struct Connector::Pending {
+  std::optional<StreamSocket> socket;
+  asio::steady_timer timer;
+  std::array<std::byte, introduction_size> introduction{};
+  std::array<std::byte, proof_size> proof{};
+  std::array<std::byte, answer_size> answer{};
+  Introduction said{};
+  Nonce nonce{};
+  bool is_unix = false;
+  Verdict mine = Verdict::unusable, theirs = Verdict::unusable;
+};
+
+Connector::Connector(asio::io_context& loop, Group group, PeerStates& states, Events events)
+    : loop_{loop},
+      group_{std::move(group)},
+      states_{states},
+      events_{std::move(events)},
+      peers_(group_.me.world.value()),
+      acceptor_{loop},
+      unix_acceptor_{loop},
+      deadline_timer_{loop},
+      silence_timer_{loop} {
+  std::uint64_t seed = 0;
+  random_bytes(std::as_writable_bytes(std::span{&seed, 1}));
+  jitter_ = Rng{seed};
+  for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) peers_[rank].rank = Rank{rank};
+}
+
+Result<std::unique_ptr<Lanes>> Connector::publish(Session& session) {
+  const Membership& me = group_.me;
+  ELRUN_TRY_ASSIGN(const auto addresses, resolve(session.place().address, 0));
+  ELRUN_TRY_ASSIGN(listener_, listen_on(addresses.front()));
+  // As peers reach this rank: a listener on all addresses does not know it.
+  RankAddress mine{.port = local_address(listener_.get()).port(), .host = addresses.front().host(), .boot = boot_of_host(), .socket = {}};
+  if (!mine.boot.empty() && group_.transport != Transport::tcp) {
+    std::array<std::byte, 16> bits{};
+    random_bytes(bits);
+    const std::string name = "elrun-" + to_hex(bits);
+    if (auto opened = listen_on(abstract_address(name)); opened.ok()) {
+      unix_listener_ = std::move(*opened);
+      mine.socket = name;
+    }
+  }
+  const std::string key = "elrun/comm/addresses" + (group_.name.empty() ? group_.name : "/" + group_.name);
+  ELRUN_TRY_ASSIGN(const auto published, session.store().all_gather(key, me.rank, me.world, as_bytes(encode(mine)), group_.deadline));
+  std::vector<Rank> local;
+  for (Peer& peer : peers_) {
+    ELRUN_TRY_ASSIGN(const RankAddress its, decode_rank_address(peer.rank, as_text(published[peer.rank.value()])));
+    peer.facts = {.wanted = group_.transport,
+                  .same_boot = !mine.boot.empty() && its.boot == mine.boot,
+                  .both_listen = !mine.socket.empty() && !its.socket.empty()};
+    if (connects_by_unix_socket(peer.facts)) local.push_back(peer.rank);
+    if (peer.rank < me.rank) {
+      ELRUN_TRY_ASSIGN(const auto found, resolve(its.host, its.port));
+      peer.address = found.front();
+      if (connects_by_unix_socket(peer.facts)) peer.unix_address = abstract_address(its.socket);
+    }
+  }
+  if (local.size() < 2) return std::unique_ptr<Lanes>{};
+  auto made = Lanes::make(me, std::move(local));
+  if (!made.ok()) no_lanes_ = made.failure().what;
+  return made.ok() ? std::move(*made) : std::unique_ptr<Lanes>{};
+}
+
+void Connector::begin(Lanes* lanes) {
+  lanes_ = lanes;
+  deadline_timer_.expires_after(group_.deadline.left(clock_.now()));
+  deadline_timer_.async_wait([this](const ErrorCode& error) {
+    if (!error && !stopped_ && !states_.missing().empty()) events_.failed(not_connected());
+  });
+  silence_timer_.expires_after(Timeouts{}.peer_silence);
+  silence_timer_.async_wait([this](const ErrorCode& error) {
+    if (!error && !stopped_) fail_for_the_unreachable();
+  });
+  const auto accepted = [this](Fd connection, int family) {
+    if (pending_.size() < pending_max) hear(std::move(connection), family);
+  };
+  acceptor_.open(std::move(listener_), accepted);
+  if (unix_listener_) unix_acceptor_.open(std::move(unix_listener_), accepted);
+  for (std::uint32_t rank = 0; rank < group_.me.rank.value(); ++rank) dial(peers_[rank]);
+}
+
+void Connector::stop() {
+  stopped_ = true;
+  deadline_timer_.cancel();
+  silence_timer_.cancel();
+  acceptor_.close();
+  unix_acceptor_.close();
+  for (const PendingHandle& pending : std::exchange(pending_, {})) dismiss(pending);
+}
+
+Failure Connector::not_connected() const {
+  const std::vector<Rank> missing = states_.missing();
+  std::string why;
+  for (const Rank rank : missing)
+    if (why.empty()) why = peers_[rank.value()].last_problem;
+  return {.code = Code::deadline_passed,
+          .remedy = Remedy::rejoin,
+          .what = fmt::format("not connected in time with {} of {} ranks: {}{}{}", missing.size(), peers_.size() - 1, list_ranks(missing),
+                              why.empty() ? "" : "; ", why),
+          .peer = missing.empty() ? std::nullopt : std::optional{missing.front()}};
+}
+
+/// A peer listens before it publishes its address. If not even a connection could be made after all this time, a cable, a switch or a
+/// firewall lets nothing through. Such a peer is not waited for any longer: a slot's time can be long.
+void Connector::fail_for_the_unreachable() {
+  std::vector<Rank> silent;
+  for (std::uint32_t rank = 0; rank < group_.me.rank.value(); ++rank)
+    if (states_.of(Rank{rank}) == PeerState::absent) silent.push_back(Rank{rank});
+  if (silent.empty()) return;
+  const Peer& first = peers_[silent.front().value()];
+  events_.failed(
+      unreachable_peer(first.rank, fmt::format("no connection to {} in {} s{}{}", to_string(first.address), Timeouts{}.peer_silence / 1s,
+                                               first.last_problem.empty() ? "" : ": ", first.last_problem) +
+                                       (silent.size() > 1 ? "; nor to others: " + list_ranks(silent) : "")));
+}
+
+void Connector::complete_if_all_are_here() {
+  if (stopped_ || !states_.missing().empty()) return;
+  deadline_timer_.cancel();
+  silence_timer_.cancel();
+  acceptor_.close();
+  unix_acceptor_.close();
+  events_.complete();
+}
+
+// --- connections that have not proved the key ---
+
+Connector::PendingHandle Connector::pend(Fd fd, int family) {
+  auto handle = std::make_shared<Pending>(
+      Pending{.socket = adopt(loop_, std::move(fd), family), .timer = asio::steady_timer{loop_}, .is_unix = family == AF_UNIX});
+  handle->timer.expires_after(handshake_max);
+  handle->timer.async_wait([handle](const ErrorCode& error) {
+    ErrorCode ignored;
+    if (!error && handle->socket) handle->socket->close(ignored);
+  });
+  pending_.insert(handle);
+  return handle;
+}
+
+void Connector::dismiss(const PendingHandle& pending) {
+  pending_.erase(pending);
+  pending->timer.cancel();
+  pending->socket.reset();
+}
+
+void Connector::hear(Fd fd, int family) {
+  if (family != AF_UNIX) set_no_delay(fd.get());
+  const PendingHandle guest = pend(std::move(fd), family);
+  asio::async_read(*guest->socket, asio::buffer(guest->introduction), [this, guest](const ErrorCode& error, std::size_t) {
+    auto said = decode_introduction(guest->introduction);
+    if (error || stopped_ || !said.ok()) return dismiss(guest);
+    guest->said = *said;
+    const Membership& me = group_.me;
+    const bool expected = said->generation == me.generation && said->world == me.world && said->to == me.rank && said->from > me.rank &&
+                          said->from.value() < me.world.value() && !states_.has_connected(said->from);
+    if (!expected) return dismiss(guest);  // another generation, or a rank that would not dial this one
+    random_bytes(guest->nonce);
+    const Sha256 proof = proof_of(Role::listener, group_.key, guest->said, guest->nonce);
+    std::ranges::copy(guest->nonce, guest->answer.begin());
+    std::ranges::copy(proof, guest->answer.begin() + guest->nonce.size());
+    asio::async_write(*guest->socket, asio::buffer(guest->answer), [this, guest](const ErrorCode& failed, std::size_t) {
+      if (failed || stopped_) return dismiss(guest);
+      asio::async_read(*guest->socket, asio::buffer(guest->proof), [this, guest](const ErrorCode& cut, std::size_t) {
+        if (cut || stopped_) return dismiss(guest);
+        Peer& peer = peers_[guest->said.from.value()];
+        if (!equal_constant_time(guest->proof, proof_of(Role::dialer, group_.key, guest->said, guest->nonce))) {
+          peer.last_problem = "somebody dialled in its name without the generation's key";
+          return dismiss(guest);
+        }
+        proved(guest, peer);
+      });
+    });
+  });
+}
+
+// --- dialling lower ranks ---
+
+void Connector::dial(Peer& peer) {
+  const SocketAddress& to = connects_by_unix_socket(peer.facts) ? peer.unix_address : peer.address;
+  auto fd = connect_begin(to);
+  if (!fd.ok()) return not_reached(peer, fd.failure());
+  if (to.family() != AF_UNIX) set_no_delay(fd->get());
+  const PendingHandle host = pend(std::move(*fd), to.family());
+  host->socket->async_wait(StreamSocket::wait_write, [this, host, &peer, to](const ErrorCode& error) {
+    if (stopped_) return dismiss(host);
+    if (error) return give_up(host, peer, fmt::format("{} did not answer", to_string(to)));
+    if (const auto connected = connect_result(host->socket->native_handle(), to); !connected.ok()) {
+      dismiss(host);
+      return not_reached(peer, connected.failure());
+    }
+    states_.enter(peer.rank, PeerState::reached);
+    introduce(host, peer);
+  });
+}
+
+/// The peer listens before it publishes its address. If nobody listens at its Unix socket, the socket is in another network namespace of
+/// this host, as between containers. (A full queue there is another failure: it empties again.)
+void Connector::not_reached(Peer& peer, const Failure& why) {
+  if (connects_by_unix_socket(peer.facts) && (why.code == Code::unreachable || why.code == Code::not_permitted))
+    peer.facts.same_network = Known::no;
+  dial_later(peer, why.what);
+}
+
+void Connector::introduce(const PendingHandle& host, Peer& peer) {
+  host->said = {group_.me.generation, group_.me.world, group_.me.rank, peer.rank, {}};
+  random_bytes(host->said.nonce);
+  host->introduction = encode(host->said);
+  asio::async_write(*host->socket, asio::buffer(host->introduction), [this, host, &peer](const ErrorCode& error, std::size_t) {
+    if (stopped_) return dismiss(host);
+    if (error) return give_up(host, peer, "it closed the connection at once");
+    asio::async_read(*host->socket, asio::buffer(host->answer), [this, host, &peer](const ErrorCode& cut, std::size_t) {
+      if (stopped_) return dismiss(host);
+      if (cut) return give_up(host, peer, "it closed the connection without an answer: it knows another generation, or has another key");
+      std::ranges::copy(ByteSpan{host->answer}.first(host->nonce.size()), host->nonce.begin());
+      if (!equal_constant_time(ByteSpan{host->answer}.subspan(host->nonce.size()),
+                               proof_of(Role::listener, group_.key, host->said, host->nonce))) {
+        dismiss(host);
+        return events_.failed({.code = Code::refused,
+                               .remedy = Remedy::abort_group,
+                               .what = fmt::format("who answers as rank {} at {} does not have this generation's key", peer.rank.value(),
+                                                   to_string(peer.address)),
+                               .peer = peer.rank});
+      }
+      const Sha256 proof = proof_of(Role::dialer, group_.key, host->said, host->nonce);
+      std::ranges::copy(proof, host->proof.begin());
+      asio::async_write(*host->socket, asio::buffer(host->proof), [this, host, &peer](const ErrorCode& failed, std::size_t) {
+        if (stopped_) return dismiss(host);
+        if (failed) return give_up(host, peer, "it closed the connection");
+        proved(host, peer);
+      });
+    });
+  });
+}
+
+void Connector::dial_later(Peer& peer, std::string why) {
+  peer.last_problem = std::move(why);
+  const auto timer =
+      std::make_shared<asio::steady_timer>(loop_, Duration{static_cast<Duration::rep>(jitter_.below(redial_most / 1ns)) + 1});
+  timer->async_wait([this, timer, &peer](const ErrorCode& error) {
+    if (!error && !stopped_) dial(peer);
+  });
+}
+
+/// This connection is of no use. The rank that dialled it dials again.
+void Connector::give_up(const PendingHandle& pending, Peer& peer, std::string why) {
+  dismiss(pending);
+  if (peer.rank < group_.me.rank) return dial_later(peer, std::move(why));
+  peer.last_problem = std::move(why);
+}
+
+// --- the transport, between two that have proved the key; both sides do the same ---
+
+void Connector::proved(const PendingHandle& pending, Peer& peer) {
+  if (states_.has_connected(peer.rank)) return dismiss(pending);
+  if (pending->is_unix) offer_memory(pending, peer);
+  else admit(peer, pending);
+}
+
+void Connector::offer_memory(const PendingHandle& proved, Peer& peer) {
+  const auto offer = lanes_ != nullptr ? lanes_->offer(peer.rank) : Lanes::Offer{};
+  const MemoryOffer words{.size = offer.size.value()};
+  const std::array<int, 3> files{offer.region, offer.doorbell, offer.post};
+  if (!send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}),
+                 std::span{files}.first(lanes_ != nullptr ? files.size() : 0))
+           .ok()) {
+    return give_up(proved, peer, "it closed the connection");
+  }
+  proved->socket->async_wait(StreamSocket::wait_read, [this, proved, &peer](const ErrorCode& error) {
+    if (stopped_) return dismiss(proved);
+    if (error) return give_up(proved, peer, "it closed the connection");
+    look_at_memory(proved, peer);
+  });
+}
+
+void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
+  MemoryOffer words;
+  std::array<Fd, 3> files;
+  if (!receive_with(proved->socket->native_handle(), std::as_writable_bytes(std::span{&words, 1}), files).ok() ||
+      words.magic != MemoryOffer{}.magic) {
+    return give_up(proved, peer, "it offered no memory, as a rank of this host would");
+  }
+  if (lanes_ == nullptr) {
+    peer.last_problem = no_lanes_;
+  } else if (lanes_->attached(peer.rank)) {  // an earlier connection came as far and broke: what was attached stays the same
+    proved->mine = Verdict::usable;
+  } else if (words.size > 0 && files[0]) {
+    const auto attached = lanes_->attach(peer.rank, std::move(files[0]), Bytes{words.size}, std::move(files[1]), std::move(files[2]));
+    if (attached.ok()) proved->mine = Verdict::usable;
+    else peer.last_problem = attached.failure().what;
+  }
+  asio::async_write(*proved->socket, asio::buffer(&proved->mine, 1), [this, proved, &peer](const ErrorCode& failed, std::size_t) {
+    if (stopped_) return dismiss(proved);
+    if (failed) return give_up(proved, peer, "it closed the connection");
+    asio::async_read(*proved->socket, asio::buffer(&proved->theirs, 1), [this, proved, &peer](const ErrorCode& cut, std::size_t) {
+      if (stopped_) return dismiss(proved);
+      if (cut) return give_up(proved, peer, "it closed the connection");
+      if (states_.has_connected(peer.rank)) return dismiss(proved);
+      const bool both = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
+      peer.facts.same_network = Known::yes;
+      peer.facts.memory = both ? Known::yes : Known::no;
+      admit(peer, proved);
+    });
+  });
+}
+
+void Connector::admit(Peer& peer, const PendingHandle& proved) {
+  if (!proved->is_unix) peer.facts.same_network = Known::no;  // also where the peer dialled, and found no Unix socket
+  const std::optional<Transport> transport = choose(peer.facts);
+  if (!transport) {
+    return events_.failed(
+        {.code = Code::not_permitted,
+         .remedy = Remedy::fix_config,
+         .what = fmt::format("rank {} is not to be reached through shared memory{}{}; ELRUN_TRANSPORT=auto takes TCP where it is not",
+                             peer.rank.value(), peer.last_problem.empty() ? ": it is of another host, or was told to use TCP" : ": ",
+                             peer.last_problem),
+         .peer = peer.rank});
+  }
+  pending_.erase(proved);
+  proved->timer.cancel();
+  StreamSocket socket = std::move(*proved->socket);
+  proved->socket.reset();
+  keep_alive(socket.native_handle(), Timeouts{}.peer_silence);
+  const bool checked = !(peer.facts.same_boot && is_to_own_address(socket.native_handle()));
+  states_.enter(peer.rank, PeerState::connected);
+  events_.connected({peer.rank, std::move(socket), *transport, checked});
+  complete_if_all_are_here();
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,176 @@
+#include "lib/comm/tcp/frame_connection.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+namespace elrun::inline v0 {
+namespace asio = boost::asio;
+using ErrorCode = boost::system::error_code;
+
+namespace {
+
+/// What a connection within this host holds that was not read yet; the system takes twice of it. Then one frame fits with the system's own
+/// data about it, and what is under way stays in a cache. Left to itself the system takes many MiB: 256 MiB took half as long again.
+constexpr Bytes unread_max = 272_KiB;
+static_assert(2 * unread_max.value() > frame_payload_max.value() + frame_header_size && unread_max < frame_payload_max);
+
+/// Asio's own `transfer_all` goes to the system in steps of 64 KiB.
+constexpr auto everything = [](const ErrorCode& error, std::size_t) -> std::size_t {
+  return error ? 0 : frame_payload_max.value() + frame_header_size;
+};
+
+using SendPiece = std::span<const std::byte>;
+using ReceivePiece = std::span<std::byte>;
+
+/// Asio copies buffer sequences by value; this one needs no allocation for that.
+template <class Buffer>
+class Buffers {
+ public:
+  using value_type = Buffer;
+  using const_iterator = const Buffer*;
+  Buffers(const std::array<Buffer, pieces_max>& all, std::size_t used) : all_{all}, used_{used} {}
+  [[nodiscard]] const_iterator begin() const { return all_.data(); }
+  [[nodiscard]] const_iterator end() const { return all_.data() + used_; }
+
+ private:
+  std::array<Buffer, pieces_max> all_;
+  std::size_t used_;
+};
+
+Failure sent_by(Rank peer, Failure failure) {
+  failure.what = fmt::format("rank {} sent {}", peer.value(), failure.what);
+  failure.peer = peer;
+  return failure;
+}
+
+}  // namespace
+
+FrameConnection::FrameConnection(Rank peer, const Membership& me, StreamSocket socket, bool carries, bool checked, CallSides& sides,
+                                 const FrameEvents& events)
+    : peer_{peer}, me_{me}, socket_{std::move(socket)}, carries_{carries}, checked_{checked}, sides_{sides}, events_{events} {
+  if (!checked_) limit_unread(socket_.native_handle(), unread_max);
+}
+
+void FrameConnection::begin(const SendList& out, const ReceiveList& in, const CallLabel& label) {
+  ++call_;
+  label_ = label;
+  in_ = Cursor<ReceivePiece>{in};
+  out_ = Cursor<SendPiece>{out};
+  in_total_ = in_.left();
+  out_total_ = out_.left();
+  if (in_total_ > 0) ++sides_.open;
+  if (out_total_ > 0) ++sides_.open;
+  if (ended_) {
+    if (in_total_ > 0 || out_total_ > 0) events_.missed(peer_);
+    return;
+  }
+  if (reading_ == Reading::call) match();
+  if (out_total_ > 0 && !closed_) write_frame();
+}
+
+void FrameConnection::end(const ErrorCode& error) {
+  ended_ = true;
+  events_.ended(peer_, error);
+}
+
+void FrameConnection::close() {
+  closed_ = true;
+  ErrorCode ignored;
+  socket_.close(ignored);
+}
+
+// --- the reading side ---
+
+void FrameConnection::read_header() {
+  reading_ = Reading::header;
+  asio::async_read(socket_, asio::buffer(header_in_), [this](const ErrorCode& error, std::size_t) {
+    if (closed_) return;
+    if (error) return end(error);
+    auto frame = decode_frame_header(header_in_, me_.generation);
+    if (!frame.ok()) return events_.failed(sent_by(peer_, frame.failure()));
+    if (!carries_)
+      return events_.failed(
+          sent_by(peer_, {.code = Code::protocol, .remedy = Remedy::abort_group, .what = "a frame, though its bytes go through memory"}));
+    frame_ = *frame;
+    frame_left_ = frame->length;
+    checksum_ = 0;
+    reading_ = Reading::call;
+    match();
+  });
+}
+
+/// A frame whose header is here meets its call, or waits for it, or belongs to none.
+void FrameConnection::match() {
+  const bool wanted = !in_.done();
+  const std::uint64_t call = call_of(frame_.call);
+  if (call > call_ && !wanted) return;  // the peer is ahead: its bytes wait in the socket
+  if (const std::uint16_t theirs = label_of(frame_.call); theirs != label_.number)
+    return events_.failed(differing_labels(peer_, theirs, label_));
+  if (!wanted || call != call_ || frame_.total != in_total_ || frame_.length > in_.left()) {
+    return events_.failed(
+        {.code = Code::protocol,
+         .remedy = Remedy::abort_group,
+         .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls",
+                             peer_.value(), frame_.total, call, wanted ? in_total_ : 0, call_),
+         .peer = peer_});
+  }
+  reading_ = Reading::payload;
+  read_payload();
+}
+
+void FrameConnection::read_payload() {
+  const std::span<ReceivePiece> pieces = in_.take(frame_left_, in_pieces_);
+  std::array<asio::mutable_buffer, pieces_max> buffers;
+  std::ranges::transform(pieces, buffers.begin(), [](ReceivePiece piece) { return asio::buffer(piece.data(), piece.size()); });
+  asio::async_read(socket_, Buffers<asio::mutable_buffer>{buffers, pieces.size()}, everything,
+                   [this, pieces](const ErrorCode& error, std::size_t count) {
+                     if (closed_) return;
+                     if (error) return end(error);
+                     if (frame_.checked) checksum_ = checksum_of(pieces, checksum_);
+                     frame_left_ -= static_cast<std::uint32_t>(count);
+                     if (frame_left_ > 0) return read_payload();
+                     if (checksum_ != frame_.checksum) {
+                       return events_.failed({.code = Code::protocol,
+                                              .remedy = Remedy::abort_group,
+                                              .what = fmt::format("bytes from rank {} do not match their checksum", peer_.value()),
+                                              .peer = peer_});
+                     }
+                     const bool done = in_.done();
+                     read_header();
+                     if (done) sides_.close();
+                   });
+}
+
+// --- the writing side ---
+
+void FrameConnection::write_frame() {
+  sending_ = true;
+  const std::span<SendPiece> pieces = out_.take(frame_payload_max.value(), std::span{out_pieces_}.first(pieces_max - 1));
+  std::uint32_t length = 0;
+  for (const SendPiece piece : pieces) length += static_cast<std::uint32_t>(piece.size());
+  header_out_ = encode(FrameHeader{.generation = me_.generation.number,
+                                   .lineage = lineage_word(me_.generation.lineage),
+                                   .call = call_word(call_, label_.number),
+                                   .total = out_total_,
+                                   .length = length,
+                                   .checksum = checked_ ? checksum_of(pieces) : 0,
+                                   .checked = checked_});
+  std::array<asio::const_buffer, pieces_max> buffers;
+  buffers[0] = asio::buffer(header_out_);
+  std::ranges::transform(pieces, buffers.begin() + 1, [](SendPiece piece) { return asio::buffer(piece.data(), piece.size()); });
+  asio::async_write(socket_, Buffers<asio::const_buffer>{buffers, pieces.size() + 1}, everything,
+                    [this](const ErrorCode& error, std::size_t) {
+                      if (closed_) return;
+                      if (error) return end(error);
+                      sending_ = false;
+                      if (out_.done()) sides_.close();
+                      else write_frame();
+                    });
+}
+
+}  // namespace elrun::inline v0

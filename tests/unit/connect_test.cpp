@@ -1,0 +1,157 @@
+// What is decided while ranks connect and when they are lost, without a socket.
+
+#include <future>
+
+#include "lib/comm/call_monitor.hpp"
+#include "lib/comm/connect/address.hpp"
+#include "lib/comm/connect/loss_policy.hpp"
+#include "lib/comm/connect/peer_states.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+
+TEST_CASE("a rank's address comes out as it went in", "[connect]") {
+  for (const RankAddress& address : {RankAddress{29500, "10.0.0.1", "", ""}, RankAddress{1, "::1", "4f9d", ""},
+                                     RankAddress{65535, "fe80::1%eth0", "4f9d-11", "elrun-00ff"}}) {
+    const RankAddress got = decode_rank_address(Rank{3}, encode(address)).value();
+    CHECK(got.port == address.port);
+    CHECK(got.host == address.host);
+    CHECK(got.boot == address.boot);
+    CHECK(got.socket == address.socket);
+  }
+  CHECK(encode({29500, "10.0.0.1", "4f9d", "elrun-00ff"}) == "29500 10.0.0.1 4f9d elrun-00ff");  // other versions read it
+  CHECK(encode({29500, "10.0.0.1", "", "elrun-00ff"}) == "29500 10.0.0.1");  // without a boot id nobody may use the socket
+}
+
+TEST_CASE("what is no address names the rank that published it, and is bounded", "[connect]") {
+  for (const std::string text : {"", "29500", "0 host", "65536 host", "-1 host", "x host"}) {
+    CAPTURE(text);
+    const auto got = decode_rank_address(Rank{3}, text);
+    REQUIRE(!got.ok());
+    CHECK(got.failure().code == Code::protocol);
+    CHECK(got.failure().peer == Rank{3});
+  }
+  CHECK(decode_rank_address(Rank{3}, std::string(1 << 20, 'x')).failure().what.size() < 1000);
+  const RankAddress cut = decode_rank_address(Rank{3}, "1 " + std::string(2000, 'h')).value();
+  CHECK(cut.host.size() == 256);
+}
+
+TEST_CASE("a peer's states follow their table and no other way", "[connect]") {
+  using enum PeerState;
+  const std::vector<std::pair<PeerState, PeerState>> allowed{
+      {absent, reached}, {reached, reached}, {absent, connected}, {reached, connected}, {connected, lost}};
+  for (const PeerState from : {absent, reached, connected, lost})
+    for (const PeerState to : {absent, reached, connected, lost})
+      CHECK(may_follow(from, to) == (std::ranges::find(allowed, std::pair{from, to}) != allowed.end()));
+}
+
+TEST_CASE("a group is complete when every other rank has connected, also if one is lost again", "[connect]") {
+  PeerStates states{Rank{1}, WorldSize{3}};
+  CHECK(states.missing() == std::vector{Rank{0}, Rank{2}});
+  states.enter(Rank{0}, PeerState::reached);
+  CHECK(states.missing() == std::vector{Rank{0}, Rank{2}});
+  states.enter(Rank{0}, PeerState::connected);
+  states.enter(Rank{0}, PeerState::lost);
+  CHECK(states.missing() == std::vector{Rank{2}});
+  states.enter(Rank{2}, PeerState::connected);
+  CHECK(states.missing().empty());
+}
+
+TEST_CASE("the peer that a call misses is blamed, with how its connection ended", "[connect]") {
+  LossPolicy policy{WorldSize{4}};
+  policy.ended(Rank{2}, ConnectionEnd::closed);
+  CHECK(policy.is_lost(Rank{2}));
+  CHECK_FALSE(policy.is_lost(Rank{1}));
+  CHECK(policy.missed(Rank{2}));
+  CHECK(policy.blame().code == Code::peer_lost);
+  CHECK(policy.blame().peer == Rank{2});
+  CHECK_THAT(policy.blame().what, Catch::Contains("rank 2 is gone: it closed the connection"));
+}
+
+TEST_CASE("the system's words are told where a connection broke", "[connect]") {
+  LossPolicy policy{WorldSize{2}};
+  policy.ended(Rank{1}, ConnectionEnd::broken, "Connection reset by peer");
+  policy.ended(Rank{1}, ConnectionEnd::closed);  // the first report counts
+  CHECK(policy.missed(Rank{1}));
+  CHECK_THAT(policy.blame().what, Catch::Contains("rank 1 is gone: Connection reset by peer"));
+}
+
+TEST_CASE("only the first peer that a call misses begins the grace", "[connect]") {
+  LossPolicy policy{WorldSize{4}};
+  policy.ended(Rank{3}, ConnectionEnd::closed);
+  CHECK(policy.missed(Rank{3}));
+  policy.ended(Rank{2}, ConnectionEnd::closed);
+  CHECK_FALSE(policy.missed(Rank{2}));
+  CHECK(policy.blame().peer == Rank{3});
+}
+
+TEST_CASE("a peer that gave up a call is not blamed where another was lost first", "[connect]") {
+  LossPolicy policy{WorldSize{4}};
+  const Failure gave_up{.code = Code::peer_lost, .what = "rank 1 has given up the call", .peer = Rank{1}};
+  CHECK(policy.missed(Rank{1}, gave_up));
+  CHECK(policy.blame().what == gave_up.what);  // nobody else is known to be lost
+  policy.ended(Rank{3}, ConnectionEnd::closed);
+  CHECK(policy.blame().peer == Rank{3});  // it came within the grace
+}
+
+TEST_CASE("a peer that does not answer is given up after its last look, and answers count", "[connect]") {
+  LossPolicy policy{WorldSize{3}};
+  for (std::uint32_t i = 1; i < looks_max; ++i) CHECK_FALSE(policy.looked(Rank{1}, true));
+  CHECK_FALSE(policy.looked(Rank{1}, false));  // it answered: counting begins anew
+  for (std::uint32_t i = 1; i < looks_max; ++i) CHECK_FALSE(policy.looked(Rank{1}, true));
+  CHECK(policy.looked(Rank{1}, true));
+  policy.ended(Rank{1}, ConnectionEnd::silent);
+  CHECK(policy.missed(Rank{1}));
+  CHECK(policy.blame().code == Code::unreachable);
+  CHECK(policy.blame().peer == Rank{1});
+}
+
+TEST_CASE("a rank that others cannot reach either is blamed, not the one that gave up because of it", "[connect]") {
+  const bool suspected = GENERATE(false, true);
+  LossPolicy policy{WorldSize{4}};
+  for (std::uint32_t i = 0; i < looks_of_suspicion - (suspected ? 0 : 1); ++i) CHECK_FALSE(policy.looked(Rank{3}, true));
+  policy.ended(Rank{1}, ConnectionEnd::closed);
+  CHECK(policy.missed(Rank{1}));
+  CHECK(policy.blame().peer == (suspected ? Rank{3} : Rank{1}));
+  CHECK(policy.blame().code == (suspected ? Code::unreachable : Code::peer_lost));
+}
+
+TEST_CASE("a call ends when its part in frames is over", "[connect]") {
+  CallMonitor monitor;
+  monitor.set_connected();
+  REQUIRE(monitor.wait_until_connected().ok());
+  REQUIRE(monitor.begin(false).ok());
+  CHECK(monitor.wait_for_end(true).ok());  // nothing goes through frames
+  REQUIRE(monitor.begin(true).ok());
+  auto ends = std::async(std::launch::async, [&] { monitor.end(true); });
+  CHECK(monitor.wait_for_end(true).ok());
+}
+
+TEST_CASE("a call through memory that failed waits for the group's failure, which the communication thread finds", "[connect]") {
+  CallMonitor monitor;
+  REQUIRE(monitor.begin(false).ok());
+  auto judges = std::async(std::launch::async, [&] {
+    (void)monitor.fail({.code = Code::peer_lost, .what = "rank 1 is gone"});
+    monitor.wake();
+  });
+  CHECK(monitor.wait_for_end(false).failure().what == "rank 1 is gone");
+}
+
+TEST_CASE("the first failure of a group stays, and ends all calls after it", "[connect]") {
+  CallMonitor monitor;
+  REQUIRE(monitor.begin(true).ok());
+  CHECK(monitor.fail({.code = Code::generation_over, .what = "first"}));
+  CHECK_FALSE(monitor.fail({.code = Code::peer_lost, .what = "second"}));
+  monitor.end(false);
+  CHECK(monitor.wait_for_end(true).failure().what == "first");
+  CHECK(monitor.begin(false).failure().what == "first");
+  CHECK(monitor.wait_until_connected().failure().what == "first");
+}
+
+TEST_CASE("a call that was over before the group failed has succeeded", "[connect]") {
+  CallMonitor monitor;
+  REQUIRE(monitor.begin(true).ok());
+  monitor.end(true);
+  (void)monitor.fail({.code = Code::generation_over, .what = "later"});
+  CHECK(monitor.wait_for_end(true).ok());
+}

@@ -21,9 +21,11 @@
 #include <elrun/ids.hpp>
 #include <elrun/result.hpp>
 
+#include "checkpoint/messages.hpp"
 #include "checkpoint/model.hpp"
 #include "checkpoint/names.hpp"
-#include "checkpoint/save_round.hpp"
+#include "checkpoint/own_fence.hpp"
+#include "checkpoint/root.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
@@ -31,42 +33,8 @@
 
 namespace elrun::inline v0 {
 
-struct Author;
-struct FenceRecord;
 struct Found;
-struct GivenUp;
-struct RootView;
-struct RunRecord;
 struct Witness;
-
-/// Who saves: fixed for one generation.
-struct Saver {
-  std::string run_id;  ///< `--rdzv_id`, for people.
-  Generation generation;
-  Rank rank;
-  WorldSize world{1};
-  PlanIdentity plan;
-  ModelTable model;
-  std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
-};
-
-/// What the leader decided at the start of a generation; the job publishes its bytes to all ranks.
-struct Start {
-  FenceNumber fence = 0;
-  std::optional<CheckpointId> choice{};  ///< Nothing: the root has no checkpoint, begin at step 0.
-  std::uint32_t manifest_crc = 0;        ///< Of the choice, so that every rank reads the very same.
-  std::vector<std::string> notes{};      ///< What was passed over and why, a line each; already logged by the leader.
-};
-[[nodiscard]] ByteVector encode(const Start& start);
-[[nodiscard]] Result<Start> decode_start(ByteSpan bytes);
-
-/// One attempt to save, as the leader announces it.
-struct SaveTicket {
-  CheckpointId id;
-  std::string root;  ///< Identity of the checkpoint root (RUN.json).
-};
-[[nodiscard]] ByteVector encode(const SaveTicket& ticket);
-[[nodiscard]] Result<SaveTicket> decode_save_ticket(ByteSpan bytes);
 
 /// Not thread-safe. `files`, `clock` and `log` outlive it. Every call may block for as long as the storage does.
 class Checkpointer {
@@ -109,7 +77,7 @@ class Checkpointer {
   Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner);
 
   /// Leader, after a commit: its acknowledgement as text, for others to remember.
-  [[nodiscard]] const std::string& acknowledged() const { return acknowledged_; }
+  [[nodiscard]] const std::string& acknowledged() const { return fence_.acknowledged(); }
 
   /// Leader. Removes what an uncommitted save left; best effort, and never a committed one.
   void abandon(const SaveTicket& ticket);
@@ -120,48 +88,19 @@ class Checkpointer {
 
  private:
   Result<Start> start(std::span<const Witness> outside, bool has_state);
-  Result<void> claim(FenceNumber above);
-  Result<std::optional<FenceRecord>> highest_published(FenceNumber below, std::vector<std::string>& notes);
-  Result<RootView> look(FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes);
-  Result<void> look_for_fences(FenceNumber below, RootView& view);
   Result<void> choose(std::vector<Found>& line, const std::string& root_identity, Start& start);
-  Result<std::optional<RunRecord>> read_run();
-  Result<std::optional<RunRecord>> read_or_rebuild_run(const std::vector<CheckpointId>& line);
-  Result<void> same_job(const RunRecord& record) const;
-  Result<void> acknowledge(const SaveTicket& ticket);
-  Result<RunRecord> read_or_make_run();
-  Result<void> no_newer_fence();
   Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
                                bool& published);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
   Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
   Result<void> remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised);
-  bool quarantine(const CheckpointId& id, const Failure& why);
   void note(std::vector<std::string>& notes, std::string line);
-  [[nodiscard]] Failure explained(Failure failure) const;
-  [[nodiscard]] Author author() const;
-  [[nodiscard]] std::string unique() const;
-  [[nodiscard]] Path path_of(const CheckpointId& id) const;
 
-  Files& files_;
-  const Clock& clock_;
-  const Log& log_;
-  Path root_;
-  Saver saver_;
-  FenceNumber fence_ = 0;                 // ours, once start() has claimed it
-  bool has_claimed_ = false;              // any fence, ever
+  CheckpointRoot root_;
+  OwnFence fence_{};                      // claimed by start()
   std::optional<CheckpointId> tried_{};   // the newest name that a save began with
   std::vector<CheckpointId> timeline_{};  // inherited by our fence, then committed by it, oldest first
   std::vector<CheckpointId> rejected_{};  // passed over even where a quarantine could not be written
-  std::vector<GivenUp> given_up_;         // in our fence
-  std::string acknowledged_{};            // the newest, encoded
 };
-
-/// The highest fence found under `root`; 0 when there is none.
-[[nodiscard]] Result<FenceNumber> highest_fence(Files& files, const Path& root);
-
-/// The largest number of a generation in the newest claims under `root`; 0 when there is none. The floor of a coordinator
-/// that no earlier process of the job can tell how far it was.
-[[nodiscard]] Result<std::uint64_t> newest_generation(Files& files, const Path& root);
 
 }  // namespace elrun::inline v0

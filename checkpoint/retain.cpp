@@ -16,24 +16,24 @@ constexpr std::size_t fences_removed_max = 64;  // by one retain
 }  // namespace
 
 Result<void> Checkpointer::remove_committed(const CheckpointId& id, const std::string& root_identity) {
-  const auto commit = read_commit(files_, path_of(id));
+  const auto commit = read_commit(root_.files(), root_.path_of(id));
   if (!commit.ok()) return {};                   // damaged: kept for the person who looks into it
   if (commit->root != root_identity) return {};  // not ours, however it came here
   // The mirror of a commit: first it is promised to nobody, then it stops to exist, each durably; then its bytes go.
-  const auto unpromised = files_.remove_file(root_ / fences_directory / acknowledgement_name(id));
+  const auto unpromised = root_.files().remove_file(root_.path() / fences_directory / acknowledgement_name(id));
   if (!unpromised.ok() && unpromised.failure().code != Code::not_found) return unpromised;
-  if (unpromised.ok()) ELRUN_TRY(files_.sync_directory(root_ / fences_directory));
-  ELRUN_TRY(files_.remove_file(path_of(id) / commit_file));
-  ELRUN_TRY(files_.sync_directory(path_of(id)));
-  const Path trash = root_ / trash_directory;
-  ELRUN_TRY(files_.make_directories(trash));
-  ELRUN_TRY(files_.rename(path_of(id), trash / to_string(id)));
-  return remove_tree(files_, trash / to_string(id));
+  if (unpromised.ok()) ELRUN_TRY(root_.files().sync_directory(root_.path() / fences_directory));
+  ELRUN_TRY(root_.files().remove_file(root_.path_of(id) / commit_file));
+  ELRUN_TRY(root_.files().sync_directory(root_.path_of(id)));
+  const Path trash = root_.path() / trash_directory;
+  ELRUN_TRY(root_.files().make_directories(trash));
+  ELRUN_TRY(root_.files().rename(root_.path_of(id), trash / to_string(id)));
+  return remove_tree(root_.files(), trash / to_string(id));
 }
 
 /// A start reads the highest fence, and those below it only where that one is damaged. What a checkpoint or an acknowledgement names stays, too.
 Result<void> Checkpointer::remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised) {
-  ELRUN_TRY_ASSIGN(std::vector<FenceNumber> numbers, find_fences(files_, root_));
+  ELRUN_TRY_ASSIGN(std::vector<FenceNumber> numbers, find_fences(root_.files(), root_.path()));
   if (numbers.size() <= fences_kept) return {};
   numbers.resize(numbers.size() - fences_kept);
   std::set<FenceNumber> needed;
@@ -41,9 +41,10 @@ Result<void> Checkpointer::remove_old_fences(const std::vector<Found>& found, co
   for (const CheckpointId& id : promised) needed.insert(id.fence);
   std::size_t removed = 0;
   for (const FenceNumber number : numbers) {
-    if (number >= fence_ || needed.contains(number)) continue;
+    if (number >= fence_.number() || needed.contains(number)) continue;
     for (const std::string& name : {fence_name(number), claim_name(number)})
-      if (auto gone = files_.remove_file(root_ / fences_directory / name); !gone.ok() && gone.failure().code != Code::not_found)
+      if (auto gone = root_.files().remove_file(root_.path() / fences_directory / name);
+          !gone.ok() && gone.failure().code != Code::not_found)
         return gone;
     if (++removed == fences_removed_max) break;
   }
@@ -53,26 +54,26 @@ Result<void> Checkpointer::remove_old_fences(const std::vector<Found>& found, co
 Result<void> Checkpointer::retain(std::uint32_t keep) {
   Result<void> first;
   const auto keep_first = [&](Result<void> result) {
-    if (!result.ok() && first.ok()) first = explained(std::move(result).failure());
+    if (!result.ok() && first.ok()) first = root_.explained(std::move(result).failure());
   };
   auto cleaned = [&]() -> Result<void> {
-    ELRUN_TRY(no_newer_fence());
-    ELRUN_TRY_ASSIGN(const auto run, read_run());
+    ELRUN_TRY(fence_.check_newest(root_));
+    ELRUN_TRY_ASSIGN(const auto run, root_.read_run());
     if (!run) return {};
-    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files_, root_));
-    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(files_, root_));
-    for (const GivenUp& g : given_up_) promised.push_back(g.id);
+    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(root_.files(), root_.path()));
+    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.files(), root_.path()));
+    for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
     keep_first(remove_old_fences(found, promised));
-    const Retention gone = retention(found, timeline_, promised, fence_, keep);
+    const Retention gone = retention(found, timeline_, promised, fence_.number(), keep);
     for (const CheckpointId& id : gone.uncommit) keep_first(remove_committed(id, run->root));
     for (const CheckpointId& id : gone.sweep) {
-      const auto left = read_manifest(files_, path_of(id));
-      if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(files_, path_of(id)));
+      const auto left = read_manifest(root_.files(), root_.path_of(id));
+      if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id)));
     }
-    const auto trash = files_.list(root_ / trash_directory);
+    const auto trash = root_.files().list(root_.path() / trash_directory);
     if (trash.ok())
       for (const std::string& name : *trash)
-        if (parse_checkpoint_id(name)) keep_first(remove_tree(files_, root_ / trash_directory / name));
+        if (parse_checkpoint_id(name)) keep_first(remove_tree(root_.files(), root_.path() / trash_directory / name));
     return {};
   }();
   keep_first(std::move(cleaned));

@@ -2,9 +2,9 @@
 /// The first byte says which record; checksums are put right, so that the fuzzer gets behind them.
 
 #include "checkpoint/json.hpp"
+#include "checkpoint/messages.hpp"
 #include "checkpoint/plan.hpp"
 #include "checkpoint/records.hpp"
-#include "checkpoint/save_round.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/crc32c.hpp"
 

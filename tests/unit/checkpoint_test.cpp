@@ -3,9 +3,9 @@
 #include "checkpoint/checkpointer.hpp"
 #include "checkpoint/fence.hpp"
 #include "checkpoint/json.hpp"
+#include "checkpoint/messages.hpp"
 #include "checkpoint/plan.hpp"
 #include "checkpoint/records.hpp"
-#include "checkpoint/save_round.hpp"
 #include "checkpoint/shard.hpp"
 #include "lib/base/crc32c.hpp"
 #include "tests/support/checkpoint_job.hpp"
@@ -64,44 +64,39 @@ TEST_CASE("a format from the future is refused as such, not called damage", "[ch
   CHECK_THAT(said(decode_claim(as_bytes(seal({{"format", 1}, {"requires", {"zstd"}}})), "claim")), Contains("zstd"));
 }
 
-TEST_CASE("a save is committed when every rank said yes, and given up for one no or at the deadline", "[checkpoint]") {
+TEST_CASE("a save is committed only with one vote of every rank, and one refusal is enough against it", "[checkpoint]") {
   const CheckpointId id{10, 3, 1};
   const auto yes = [&](std::uint32_t rank) { return PartVote{id, rank, 100, 7, {}}; };
-  const Deadline deadline{Instant{10s}};
-  SaveRound round = begin_round(id, 3, deadline);
-  round = with_vote(with_vote(round, yes(0)), yes(2));
-  SECTION("it waits for the missing, by name") {
-    const SaveVerdict v = verdict(round, Instant{9s});
-    REQUIRE(std::holds_alternative<WaitForVotes>(v));
-    CHECK(std::get<WaitForVotes>(v).until == Instant{10s});
-    CHECK_THAT(std::get<WaitForVotes>(v).why, Contains("2 of 3 ranks") && Contains("missing: 1"));
+  std::vector<PartVote> votes{yes(2), yes(0), yes(1)};
+  const auto failure = [&] {
+    const auto checked = check_votes(id, 3, votes);
+    REQUIRE_FALSE(checked.ok());
+    return checked.failure();
+  };
+  SECTION("in any order") { CHECK(check_votes(id, 3, votes).ok()); }
+  SECTION("a refusal gives its own failure, with its rank") {
+    votes[2].refusal = Failure{Code::no_space, Remedy::fix_config, "disk full"};
+    CHECK(failure().code == Code::no_space);
+    CHECK(failure().rank == Rank{1});
   }
-  SECTION("at the deadline it is over") { CHECK(std::get<AbandonSave>(verdict(round, Instant{10s})).why.code == Code::deadline_passed); }
-  SECTION("the last yes commits, even at the deadline") {
-    CHECK(std::get<CommitSave>(verdict(with_vote(round, yes(1)), Instant{10s})).votes.size() == 3);
+  SECTION("a missing rank has a name") {
+    votes.pop_back();
+    CHECK(failure().code == Code::protocol);
+    CHECK(failure().rank == Rank{1});
+    CHECK_THAT(failure().what, Contains("did not vote"));
   }
-  SECTION("one no is enough, and names its rank") {
-    PartVote no = yes(1);
-    no.refusal = Failure{Code::no_space, Remedy::fix_config, "disk full"};
-    const Failure why = std::get<AbandonSave>(verdict(with_vote(round, no), Instant{1s})).why;
-    CHECK(why.code == Code::no_space);
-    CHECK(why.rank == Rank{1});
+  SECTION("a vote of another save counts for nothing") {
+    votes[2].id.attempt = 2;
+    CHECK_THAT(failure().what, Contains("a02"));
   }
-  SECTION("a lost owner ends it") {
-    CHECK(std::get<AbandonSave>(
-              verdict(with_vote(with_owner_lost(round, {Code::generation_over, Remedy::rejoin, "over"}), yes(1)), Instant{1s}))
-              .why.code == Code::generation_over);
+  SECTION("nor one of a rank that the world has not") {
+    votes[2].rank = 3;
+    CHECK(failure().rank == Rank{3});
   }
-  SECTION("a vote of another save or world counts for nothing") {
-    PartVote other = yes(1);
-    other.id.attempt = 2;
-    CHECK(std::holds_alternative<WaitForVotes>(verdict(with_vote(with_vote(round, other), yes(3)), Instant{1s})));
-  }
-  SECTION("the same vote twice is one; two different ones are a protocol error") {
-    CHECK(std::holds_alternative<WaitForVotes>(verdict(with_vote(round, yes(0)), Instant{1s})));
-    PartVote other = yes(0);
-    other.part_crc = 8;
-    CHECK(std::get<AbandonSave>(verdict(with_vote(round, other), Instant{1s})).why.code == Code::protocol);
+  SECTION("a rank votes once") {
+    votes.push_back(yes(0));
+    CHECK(failure().rank == Rank{0});
+    CHECK_THAT(failure().what, Contains("voted twice"));
   }
 }
 

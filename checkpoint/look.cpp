@@ -1,0 +1,105 @@
+#include "checkpoint/look.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/storage.hpp"
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+Result<std::optional<FenceRecord>> highest_published(const CheckpointRoot& root, FenceNumber below, std::vector<std::string>& notes) {
+  Files& files = root.files();
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files, root.path()));
+  for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
+    if (*number >= below) continue;
+    const Path path = root.path() / fences_directory / fence_name(*number);
+    const auto text = files.read_all(path, record_bytes_max);
+    if (!text.ok() && text.failure().code == Code::not_found) continue;  // claimed by one who died before it could save
+    if (!text.ok() && text.failure().code != Code::corrupt) return text.failure();
+    auto record = text.ok() ? decode_fence(*text, path.string()) : Result<FenceRecord>{text.failure()};
+    if (record.ok() && record->number == *number) return std::optional{std::move(*record)};
+    if (!record.ok() && record.failure().code != Code::corrupt) return std::move(record).failure();
+    // What was committed under this number and above stays on the timeline; only what it inherited is judged by the
+    // record below.
+    notes.push_back(fmt::format("fence {} is passed over: {}", *number, record.ok() ? "it holds another number" : record.failure().what));
+  }
+  return std::optional<FenceRecord>{};
+}
+
+/// A fence is published before the first save under it. So a COMMIT whose fence is not there, nor a later one, says that gens/ lost some
+/// of its files, and with them what was acknowledged.
+Result<void> look_for_fences(const CheckpointRoot& root, FenceNumber below, RootView& view) {
+  ELRUN_TRY_ASSIGN(const auto published, find_published_fences(root.files(), root.path()));  // after the checkpoints: another job may save meanwhile
+  for (const FenceNumber number : published)
+    if (number < below) view.newest_fence = std::max(view.newest_fence, number);
+  const Found* newest = nullptr;
+  for (const Found& f : view.found) {
+    view.newest_fence = std::max(view.newest_fence, f.id.fence);
+    if (f.committed && (newest == nullptr || std::tie(newest->id.fence, newest->id) < std::tie(f.id.fence, f.id))) newest = &f;
+  }
+  if (newest != nullptr && (published.empty() || published.back() < newest->id.fence))
+    view.hollow = fmt::format("holds {}, but {}/{}, which was written before it, is gone (was {} removed, or not copied with the rest?)",
+                              to_string(newest->id), fences_directory, fence_name(newest->id.fence), fences_directory);
+  return {};
+}
+
+}  // namespace
+
+Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes) {
+  Files& files = root.files();
+  RootView view{.where = root.path().string(), .witnesses = {outside.begin(), outside.end()}};
+  // First what was promised, then what is there: another job may save meanwhile.
+  ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(files, root.path()));
+  ELRUN_TRY_ASSIGN(view.highest, highest_published(root, below, notes));
+  ELRUN_TRY_ASSIGN(view.found, find_checkpoints(files, root.path()));
+  const std::vector<Found> line = timeline(view.found, view.highest);
+  const auto run = root.read_run();
+  if (!run.ok() && run.failure().code != Code::corrupt) return run.failure();
+  if (run.ok() && *run) view.root = (*run)->root;
+  for (auto f = line.rbegin(); f != line.rend() && view.root.empty(); ++f)  // until RUN.json is written again
+    if (const auto commit = read_commit(files, root.path_of(f->id)); commit.ok()) view.root = commit->root;
+
+  for (const CheckpointId& id : acknowledged) {
+    const Path path = root.path() / fences_directory / acknowledgement_name(id);
+    Witness w{.id = id, .says = fmt::format("{} says so", path.string())};  // by its name; the content is for people
+    if (id == acknowledged.back())
+      if (const auto text = files.read_all(path, acknowledgement_bytes_max); text.ok())
+        if (const auto record = decode_acknowledgement(*text, path.string()); record.ok() && record->id == id)
+          w = witness(*record, path.string(), false);
+    view.witnesses.push_back(std::move(w));
+  }
+  if (view.highest && !view.highest->inherits.empty()) {
+    const CheckpointId id = view.highest->inherits.back();
+    view.witnesses.push_back({.id = id,
+                              .says = fmt::format("fence {} of {} says that {} was there", view.highest->number,
+                                                  to_string(view.highest->author), to_string(id))});
+  }
+  ELRUN_TRY(look_for_fences(root, below, view));
+  if (!line.empty()) return view;
+  for (const Found& f : view.found) {  // roots of elrun 0.1.0 have no acknowledgements, but a manifest names the checkpoint before it
+    const auto left = read_manifest(files, root.path_of(f.id));
+    if (left.ok() && left->manifest.parent)
+      view.witnesses.push_back({.id = *left->manifest.parent,
+                                .says = fmt::format("{} says that {} was committed before it", (root.path_of(f.id) / manifest_file).string(),
+                                                    to_string(*left->manifest.parent))});
+  }
+  if (run.ok() && !*run) {
+    if (const std::string mount = view.found.empty() && !view.highest ? files.missing_mount(root.path()) : std::string{}; !mount.empty())
+      view.hollow = fmt::format("is empty, and {}, which /etc/fstab has, is not mounted", mount);
+    return view;
+  }
+  ELRUN_TRY_ASSIGN(const auto names, files.list(root.path()));
+  ELRUN_TRY_ASSIGN(const auto fences, find_fences(files, root.path()));
+  const bool has_directory = std::find(names.begin(), names.end(), checkpoints_directory) != names.end();
+  if (fences.empty() || fences.front() >= below || !has_directory)
+    view.hollow = fmt::format("has a {}, which its first save made, but {} is gone", run_file,
+                              has_directory ? fences_directory : checkpoints_directory);
+  return view;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,107 @@
+#include "checkpoint/own_fence.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/storage.hpp"
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr int claim_tries_max = 64;
+
+/// What a job may do about another job's newer fence: nothing, unless it is its own later generation.
+Failure superseded(const Path& root, const Author& mine, FenceNumber my_fence, const ClaimRecord& newer) {
+  const bool own = newer.author.generation.lineage == mine.generation.lineage && newer.author.run_id == mine.run_id;
+  return {.code = own ? Code::generation_over : Code::refused,
+          .remedy = own ? Remedy::rejoin : Remedy::fix_config,
+          .what = fmt::format("checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}",
+                              root.string(), newer.number, to_string(newer.author), my_fence, to_string(mine),
+                              own ? "A later generation of this job saves from here on"
+                                  : "Only one job may save to a root: stop one of them, or give them different directories"),
+          .generation = mine.generation};
+}
+
+}  // namespace
+
+Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
+  number_ = 0;
+  for (int tries = 0; tries < claim_tries_max; ++tries) {
+    ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.files(), root.path()));
+    const FenceNumber highest = std::max(found, above);
+    if (highest >= fence_max)
+      return Failure{Code::exhausted, Remedy::fix_config,
+                     fmt::format("{} has used up its fence numbers; use another directory", root.path().string())};
+    const ClaimRecord record{highest + 1, root.author()};
+    auto claimed = publish_once(root.files(), root.path() / fences_directory, claim_name(record.number), root.unique(), encode(record));
+    if (claimed.ok()) return was_claimed_ = true, number_ = record.number, Result<void>{};
+    if (claimed.failure().code != Code::already_exists) return claimed;
+  }
+  return Failure{Code::exhausted, Remedy::retry,
+                 fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root.path().string())};
+}
+
+Result<void> OwnFence::publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits, std::optional<CheckpointId> resumed_from,
+                               std::vector<GivenUp> gives_up) {
+  given_up_ = std::move(gives_up);
+  const FenceRecord record{.number = number_,
+                           .author = root.author(),
+                           .world = root.saver().world.value(),
+                           .inherits = inherits,
+                           .resumed_from = resumed_from,
+                           .gives_up = given_up_};
+  return publish_once(root.files(), root.path() / fences_directory, fence_name(number_), root.unique(), encode(record));
+}
+
+Result<void> OwnFence::check_newest(const CheckpointRoot& root) const {
+  if (number_ == 0) return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
+  ELRUN_TRY_ASSIGN(const auto numbers, root.of_reading(find_fences(root.files(), root.path())));
+  if (numbers.empty() || numbers.back() < number_)
+    return Failure{Code::not_found, Remedy::fix_config,
+                   fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", number_, root.path().string())};
+  if (numbers.back() == number_) return {};
+  const Path path = root.path() / fences_directory / claim_name(numbers.back());
+  const auto text = root.files().read_all(path, record_bytes_max);
+  auto newer = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
+  if (!newer.ok()) newer = ClaimRecord{numbers.back(), {.run_id = "unknown", .generation = {}}};  // refused all the same
+  return superseded(root.path(), root.author(), number_, *newer);
+}
+
+Result<void> OwnFence::acknowledge(const CheckpointRoot& root, const SaveTicket& ticket) {
+  const Path directory = root.path() / fences_directory, path = directory / acknowledgement_name(ticket.id);
+  std::string text = encode(Acknowledgement{ticket.id, ticket.root, root.author(), root.path().string(), root.saver().plan.hash});
+  auto written = root.files().write_durably(path, as_bytes(text));
+  if (written.ok()) written = root.files().sync_directory(directory);
+  if (!written.ok()) {
+    (void)root.files().remove_file(path);
+    return written;
+  }
+  acknowledged_ = std::move(text);
+  return {};
+}
+
+Result<FenceNumber> highest_fence(Files& files, const Path& root) {
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files, root));
+  ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files, root));
+  FenceNumber highest = numbers.empty() ? 0 : numbers.back();
+  for (const Found& f : found) highest = std::max(highest, f.id.fence);
+  return highest;
+}
+
+Result<std::uint64_t> newest_generation(Files& files, const Path& root) {
+  constexpr std::size_t claims_read_max = 16;  // numbers grow along with the fences; more than one job may have claimed
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files, root));
+  std::uint64_t newest = 0;
+  for (std::size_t i = 0; i < std::min(numbers.size(), claims_read_max); ++i) {
+    const Path path = root / fences_directory / claim_name(numbers[numbers.size() - 1 - i]);
+    const auto text = files.read_all(path, record_bytes_max);
+    const auto claim = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
+    if (claim.ok()) newest = std::max(newest, claim->author.generation.number);  // an unreadable one says nothing
+  }
+  return newest;
+}
+
+}  // namespace elrun::inline v0

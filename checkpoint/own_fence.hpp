@@ -1,0 +1,53 @@
+#pragma once
+/// \file Shell: the fence that this start has claimed. A save is promised to the job only while it is the highest one.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <elrun/result.hpp>
+
+#include "checkpoint/messages.hpp"
+#include "checkpoint/records.hpp"
+#include "checkpoint/root.hpp"
+
+namespace elrun::inline v0 {
+
+class OwnFence {
+ public:
+  /// Claims the next number. `above`: a fence that is known and cannot be found. Its number is not used again, so a checkpoint's name
+  /// never means two of them.
+  Result<void> claim(const CheckpointRoot& root, FenceNumber above);
+  /// Writes down, once, what the claimed fence goes on from.
+  Result<void> publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits, std::optional<CheckpointId> resumed_from,
+                       std::vector<GivenUp> gives_up);
+  /// Fails when a newer fence is on the storage, naming both jobs, and with `not_found` when this one is gone.
+  [[nodiscard]] Result<void> check_newest(const CheckpointRoot& root) const;
+  /// Writes down that a committed save was promised. The name alone says it, and COMMIT is durable: so a torn file is as good as a whole
+  /// one, and a lost one was never promised.
+  Result<void> acknowledge(const CheckpointRoot& root, const SaveTicket& ticket);
+  /// No save under it any more.
+  void release() { number_ = 0; }
+
+  [[nodiscard]] FenceNumber number() const { return number_; }
+  /// Any fence was, ever.
+  [[nodiscard]] bool was_claimed() const { return was_claimed_; }
+  [[nodiscard]] const std::vector<GivenUp>& given_up() const { return given_up_; }
+  [[nodiscard]] const std::string& acknowledged() const { return acknowledged_; }
+
+ private:
+  FenceNumber number_ = 0;  // 0: none is claimed
+  bool was_claimed_ = false;
+  std::vector<GivenUp> given_up_{};
+  std::string acknowledged_{};  // the newest acknowledgement, encoded
+};
+
+/// The highest fence found under `root`; 0 when there is none.
+[[nodiscard]] Result<FenceNumber> highest_fence(Files& files, const Path& root);
+
+/// The largest number of a generation in the newest claims under `root`; 0 when there is none. The floor of a coordinator
+/// that no earlier process of the job can tell how far it was.
+[[nodiscard]] Result<std::uint64_t> newest_generation(Files& files, const Path& root);
+
+}  // namespace elrun::inline v0

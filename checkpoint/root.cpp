@@ -1,0 +1,133 @@
+#include "checkpoint/root.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/storage.hpp"
+#include "lib/base/digest.hpp"
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::string_view read_remedy = "let this user read the checkpoint root";
+
+}  // namespace
+
+std::string indented_lines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += "\n  " + line;
+  return text;
+}
+
+Author CheckpointRoot::author() const { return {saver_.run_id, saver_.generation, clock_.wall_ns()}; }
+Path CheckpointRoot::path_of(const CheckpointId& id) const { return path_ / checkpoints_directory / to_string(id); }
+
+std::string CheckpointRoot::unique() const {
+  return fmt::format("{:016x}-{}-{}", saver_.generation.lineage.bits[0], saver_.generation.number, saver_.rank.value());
+}
+
+Failure CheckpointRoot::explained(Failure failure) const {
+  failure.rank = saver_.rank;
+  failure.generation = saver_.generation;
+  if (failure.code == Code::not_permitted && failure.what.find(read_remedy) == std::string::npos)
+    failure.what = fmt::format(
+        "checkpoints cannot be kept under {} ({}): let this user write there, or choose another directory; "
+        "the file system must support hard links",
+        path_.string(), failure.what);
+  if (failure.code == Code::no_space && failure.what.find(" are free") == std::string::npos) {
+    const auto left = files_.space_left(path_);
+    failure.what = fmt::format(
+        "a checkpoint needs {} bytes of state, {} bytes are free under {} ({}): free some space, keep fewer "
+        "checkpoints, or choose another directory",
+        state_bytes(saver_.model), left.ok() ? fmt::to_string(left->value()) : "an unknown number of", path_.string(), failure.what);
+  }
+  return failure;
+}
+
+Failure CheckpointRoot::not_readable(Failure failure) const {
+  if (failure.what.find(read_remedy) == std::string::npos)
+    failure.what = fmt::format("checkpoints under {} cannot be read ({}): {}, its directories and its files, on every node", path_.string(),
+                               failure.what, read_remedy);
+  return failure;
+}
+
+Result<std::optional<RunRecord>> CheckpointRoot::read_run() const {
+  const Path path = path_ / run_file;
+  const auto text = files_.read_all(path, record_bytes_max);
+  if (!text.ok() && text.failure().code == Code::not_found) return std::optional<RunRecord>{};
+  if (!text.ok()) return text.failure();
+  ELRUN_TRY_ASSIGN(RunRecord record, decode_run(*text, path.string()));
+  ELRUN_TRY(same_job(record));
+  return std::optional{std::move(record)};
+}
+
+Result<void> CheckpointRoot::same_job(const RunRecord& record) const {
+  std::vector<std::string> differ = differences(record.plan, saver_.plan);
+  for (std::string& line : differences(record.model, saver_.model)) differ.push_back(std::move(line));
+  if (differ.empty()) return {};
+  return Failure{.code = Code::mismatch,
+                 .remedy = Remedy::fix_config,
+                 .what = fmt::format("checkpoint root {} was made by {} with another plan or model; go on with that "
+                                     "one, or use another directory:{}",
+                                     path_.string(), to_string(record.author), indented_lines(differ))};
+}
+
+Result<std::optional<RunRecord>> CheckpointRoot::read_or_rebuild_run(const std::vector<CheckpointId>& line) const {
+  auto run = read_run();
+  const bool damaged = !run.ok() && run.failure().code == Code::corrupt;
+  if ((!run.ok() && !damaged) || (run.ok() && (*run || line.empty()))) return run;
+  std::optional<RunRecord> rebuilt;
+  std::string why = damaged ? run.failure().what : fmt::format("{} is gone", (path_ / run_file).string());
+  for (auto id = line.rbegin(); id != line.rend(); ++id) {
+    const auto commit = read_commit(files_, path_of(*id));
+    if (!commit.ok()) continue;
+    if (rebuilt && commit->root != rebuilt->root)
+      return Failure{
+          Code::corrupt, Remedy::fix_config,
+          fmt::format(
+              "{}, and cannot be written again: {} holds checkpoints of two roots; put the file back from a copy, or use another directory",
+              why, (path_ / checkpoints_directory).string())};
+    if (rebuilt) continue;
+    auto whole = verify_checkpoint(files_, path_of(*id), *id, commit->root);
+    if (whole.ok())
+      rebuilt = RunRecord{commit->root, whole->manifest.author, std::move(whole->manifest.plan), std::move(whole->manifest.model)};
+  }
+  if (!rebuilt && !line.empty())
+    return Failure{
+        Code::corrupt, Remedy::fix_config,
+        fmt::format(
+            "{}, and no checkpoint under {} is whole enough to write it again; put the file back from a copy, or use another directory",
+            why, path_.string())};
+  if (rebuilt) ELRUN_TRY(same_job(*rebuilt));
+  if (damaged) ELRUN_TRY(files_.rename(path_ / run_file, path_ / damaged_run_file));
+  if (rebuilt) ELRUN_TRY(publish_once(files_, path_, run_file, unique(), encode(*rebuilt)));
+  log_.warning(fmt::format(
+      "{}; {}", why,
+      rebuilt ? "it is written again from the newest checkpoint" : "there is no checkpoint either, so the next save makes another"));
+  return rebuilt;
+}
+
+Result<RunRecord> CheckpointRoot::read_or_make_run(const std::vector<CheckpointId>& line, FenceNumber fence) const {
+  for (int tries = 0; tries < 2; ++tries) {
+    ELRUN_TRY_ASSIGN(auto run, read_or_rebuild_run(line));
+    if (run) return std::move(*run);
+    // The lineage is random, so the digest is an identity that no other root has.
+    RunRecord mine{.root = {}, .author = author(), .plan = saver_.plan, .model = saver_.model};
+    mine.root = to_hex(sha256(as_bytes(fmt::format("{} {} {}", to_string(mine.author), fence, mine.author.wall_ns)))).substr(0, 32);
+    auto made = publish_once(files_, path_, run_file, unique(), encode(mine));
+    if (made.ok()) return mine;
+    if (made.failure().code != Code::already_exists) return std::move(made).failure();
+  }
+  return Failure{Code::io, Remedy::retry, fmt::format("{} exists and does not", (path_ / run_file).string())};
+}
+
+bool CheckpointRoot::quarantine(const CheckpointId& id, const Failure& why) const {
+  const auto marked = publish_once(files_, path_of(id), quarantine_file, unique(), fmt::format("{}\n", message(why)));
+  if (marked.ok() || marked.failure().code == Code::already_exists) return true;
+  log_.warning(fmt::format("checkpoint {} could not be marked as damaged: {}", to_string(id), message(marked.failure())));
+  return false;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,82 @@
+#pragma once
+/// \file Shell: a checkpoint root as one member of one generation sees it: its RUN.json, the paths in it, and what a failure on it says.
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+
+#include "checkpoint/model.hpp"
+#include "checkpoint/names.hpp"
+#include "checkpoint/records.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/log.hpp"
+
+namespace elrun::inline v0 {
+
+/// Who saves: fixed for one generation.
+struct Saver {
+  std::string run_id;  ///< `--rdzv_id`, for people.
+  Generation generation;
+  Rank rank;
+  WorldSize world{1};
+  PlanIdentity plan;
+  ModelTable model;
+  std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
+};
+
+/// Not thread-safe. `files`, `clock` and `log` outlive it. It holds nothing of what is on the storage: every call asks anew.
+class CheckpointRoot {
+ public:
+  CheckpointRoot(Files& files, const Clock& clock, const Log& log, Path path, Saver saver)
+      : files_{files}, clock_{clock}, log_{log}, path_{std::move(path)}, saver_{std::move(saver)} {}
+
+  [[nodiscard]] Files& files() const { return files_; }
+  [[nodiscard]] const Log& log() const { return log_; }
+  [[nodiscard]] const Path& path() const { return path_; }
+  [[nodiscard]] const Saver& saver() const { return saver_; }
+  [[nodiscard]] Path path_of(const CheckpointId& id) const;
+  /// Who writes, and when: now.
+  [[nodiscard]] Author author() const;
+  /// Tells this member's preparations of a file apart from those of others.
+  [[nodiscard]] std::string unique() const;
+
+  /// RUN.json; nothing when there is none. Fails with `mismatch` when another plan or model made the root.
+  [[nodiscard]] Result<std::optional<RunRecord>> read_run() const;
+  /// All that RUN.json says is in every manifest of its root. So one that is damaged or gone is written again from the newest checkpoint
+  /// of `line` that is whole; where there is none, nothing is lost with it, and the next save makes another.
+  [[nodiscard]] Result<std::optional<RunRecord>> read_or_rebuild_run(const std::vector<CheckpointId>& line) const;
+  /// The same, and makes one with a new identity where there is none.
+  [[nodiscard]] Result<RunRecord> read_or_make_run(const std::vector<CheckpointId>& line, FenceNumber fence) const;
+
+  /// Marks a checkpoint as damaged; false, with a line in the log, where that cannot be written.
+  bool quarantine(const CheckpointId& id, const Failure& why) const;
+
+  /// Adds who and what to do about it; the storage's own message stays.
+  [[nodiscard]] Failure explained(Failure failure) const;
+  /// The result of a call that only reads: where that is not permitted, permission to write is no remedy.
+  template <class T>
+  [[nodiscard]] Result<T> of_reading(Result<T> result) const {
+    if (result.ok() || result.failure().code != Code::not_permitted) return result;
+    return not_readable(std::move(result).failure());
+  }
+
+ private:
+  [[nodiscard]] Result<void> same_job(const RunRecord& record) const;
+  [[nodiscard]] Failure not_readable(Failure failure) const;
+
+  Files& files_;
+  const Clock& clock_;
+  const Log& log_;
+  Path path_;
+  Saver saver_;
+};
+
+/// A line each, below a sentence.
+[[nodiscard]] std::string indented_lines(const std::vector<std::string>& lines);
+
+}  // namespace elrun::inline v0

@@ -10,8 +10,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t lent_least = 64 << 10;  // below, a slot is as quick, and nobody has to wait for its readers
-constexpr std::size_t shared_max = 1024;      // buffers, in one group
+constexpr std::size_t shared_least = 64 << 10;  // below, a slot is as quick, and nobody has to wait for its readers
+constexpr std::size_t shared_max = 1024;        // buffers, in one group
 
 /// What goes with the descriptor of a buffer that is shared.
 struct Shown {
@@ -20,8 +20,8 @@ struct Shown {
 
 }  // namespace
 
-Result<void> LentBuffers::share(const std::shared_ptr<const void>& owner, const SharedMemory& memory,
-                                const std::function<Result<void>(std::span<const std::byte> words, int file)>& show) {
+Result<void> OwnBuffers::share(const std::shared_ptr<const void>& owner, const SharedMemory& memory,
+                               const std::function<Result<void>(std::span<const std::byte> words, int file)>& show) {
   std::erase_if(buffers_, [](const Buffer& each) { return each.owner.expired(); });
   if (std::ranges::any_of(buffers_, [&](const Buffer& each) { return each.owner.lock() == owner; })) return {};
   if (shown_ == shared_max)
@@ -35,16 +35,16 @@ Result<void> LentBuffers::share(const std::shared_ptr<const void>& owner, const 
   return {};
 }
 
-std::optional<LentPlace> LentBuffers::place_of(std::span<const std::byte> piece) const {
-  if (piece.size() < lent_least) return std::nullopt;
+std::optional<BufferPlace> OwnBuffers::place_of(std::span<const std::byte> piece) const {
+  if (piece.size() < shared_least) return std::nullopt;
   for (const Buffer& each : buffers_) {
     const bool inside = each.begin <= piece.data() && piece.data() + piece.size() <= each.begin + each.size;
-    if (inside && !each.owner.expired()) return LentPlace{each.number, static_cast<std::uint64_t>(piece.data() - each.begin)};
+    if (inside && !each.owner.expired()) return BufferPlace{each.number, static_cast<std::uint64_t>(piece.data() - each.begin)};
   }
   return std::nullopt;
 }
 
-Result<const SharedMemory*> ShownBuffers::find(std::uint64_t number) {
+Result<const SharedMemory*> PeerBuffers::find(std::uint64_t number) {
   for (;;) {
     const auto known = std::ranges::find(views_, number, &View::number);
     if (known != views_.end()) return &known->memory;

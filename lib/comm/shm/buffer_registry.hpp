@@ -1,8 +1,8 @@
 #pragma once
-/// \file Buffers that are lent instead of copied: those that this rank has shown its peers, and those that a peer has shown it.
+/// \file Shared buffers that peers read in place: those that this rank has shown its peers, and those that a peer has shown it.
 ///
-/// A buffer is shown once, by its descriptor; from then on a chunk names it by its number. It may be gone when it is looked for,
-/// and its addresses somebody else's: so the owner's end is asked for every time, and a peer keeps what it has mapped.
+/// A buffer is shown once, by its descriptor; from then on a chunk names it by its number. When it is looked for, it may be gone, and its addresses
+/// may belong to other memory. So its owner is asked each time whether it still lives. A peer keeps what it has mapped.
 
 #include <cstdint>
 #include <functional>
@@ -19,21 +19,21 @@
 
 namespace elrun::inline v0 {
 
-/// Where peers find bytes: in the buffer that they were shown under this number.
-struct LentPlace {
+/// Where peers find bytes: in the shared buffer of this number.
+struct BufferPlace {
   std::uint64_t buffer = 0, offset = 0;
-  [[nodiscard]] LentPlace after(std::uint64_t bytes) const { return {buffer, offset + bytes}; }
+  [[nodiscard]] BufferPlace after(std::uint64_t bytes) const { return {buffer, offset + bytes}; }
 };
 
-/// Of this rank.
-class LentBuffers {
+/// The shared buffers of this rank.
+class OwnBuffers {
  public:
   /// `show` hands these words and this descriptor to every peer. Does nothing for a buffer that was shared before.
   Result<void> share(const std::shared_ptr<const void>& owner, const SharedMemory& memory,
                      const std::function<Result<void>(std::span<const std::byte> words, int file)>& show);
   [[nodiscard]] bool empty() const { return buffers_.empty(); }
-  /// Nothing where it does not lie in a buffer that is still there, or is too small to be worth it.
-  [[nodiscard]] std::optional<LentPlace> place_of(std::span<const std::byte> piece) const;
+  /// Nothing where the piece does not lie in a buffer that is still there, or is too small to be worth it.
+  [[nodiscard]] std::optional<BufferPlace> place_of(std::span<const std::byte> piece) const;
 
  private:
   struct Buffer {
@@ -46,12 +46,12 @@ class LentBuffers {
   std::uint64_t shown_ = 0;  // the number of the last of them
 };
 
-/// Of one peer.
-class ShownBuffers {
+/// The shared buffers of one peer.
+class PeerBuffers {
  public:
-  ShownBuffers() = default;
+  PeerBuffers() = default;
   /// `post`: through which they come.
-  ShownBuffers(Rank whose, Fd post) : whose_{whose}, post_{std::move(post)} {}
+  PeerBuffers(Rank whose, Fd post) : whose_{whose}, post_{std::move(post)} {}
   /// The buffer of this number, mapped when it is first used. A number that the peer has not shown is its mistake.
   Result<const SharedMemory*> find(std::uint64_t number);
 

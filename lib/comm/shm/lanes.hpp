@@ -39,7 +39,7 @@ class Lanes {
 
   /// Its connection ended: nothing will be posted any more.
   void lose(Rank peer) noexcept;
-  /// Every call ends now, and whoever reads what this rank lent is told that it is not valid any more.
+  /// Every call ends now. Peers that read this rank's shared buffers are told that these are not valid any more.
   void end() noexcept;
 
   /// As Mesh::transfer, with the attached peers and this rank itself only: the lists of other ranks are left alone.

@@ -10,7 +10,7 @@
 namespace elrun::inline v0 {
 
 constexpr std::uint64_t region_magic = 0x3230'454e'414c'4c45;  // "ELLANE02": the last two digits are the version
-constexpr std::size_t line = 64;                               // words of two writers, or of two readers, share none
+constexpr std::size_t cache_line = 64;                         // words of two writers, or of two readers, share none
 constexpr std::size_t page = 4096;
 constexpr std::size_t chunks_max = 16;  // under way in one lane
 
@@ -19,17 +19,17 @@ struct Chunk {
   std::uint64_t offset = 0, length = 0;  // in the writer's region,
   std::uint64_t buffer = 0;              // or in the buffer that it shared under this number
 };
-struct alignas(line) Lane {
-  alignas(line) std::atomic<std::uint64_t> posted{0};  // chunks for that peer
-  alignas(line) std::atomic<std::uint64_t> taken{0};   // of that peer's chunks for this rank
-  alignas(line) std::array<Chunk, chunks_max> chunks{};
+struct alignas(cache_line) Lane {
+  alignas(cache_line) std::atomic<std::uint64_t> posted{0};  // chunks for that peer
+  alignas(cache_line) std::atomic<std::uint64_t> taken{0};   // of that peer's chunks for this rank
+  alignas(cache_line) std::array<Chunk, chunks_max> chunks{};
 };
 struct alignas(page) RegionHeader {
   std::uint64_t magic = 0, size = 0, generation = 0;
   std::array<std::uint64_t, 2> lineage{};
   std::uint32_t rank = 0, world = 0, local = 0;
-  alignas(line) std::atomic<std::uint32_t> asleep{0};     // ring
-  alignas(line) std::atomic<std::uint32_t> withdrawn{0};  // what was lent is written again
+  alignas(cache_line) std::atomic<std::uint32_t> asleep{0};     // it waits for its doorbell
+  alignas(cache_line) std::atomic<std::uint32_t> withdrawn{0};  // its shared buffers are written again
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 

@@ -1,0 +1,102 @@
+#include "lib/comm/shm/peer_lane.hpp"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+#include "lib/comm/shm/descriptors.hpp"
+
+namespace elrun::inline v0 {
+
+Result<void> PeerLane::open_post() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    return from_errno(errno, "make a socket for shared memory");
+  to_it_ = Fd{ends[0]};
+  its_end_ = Fd{ends[1]};
+  return {};
+}
+
+Result<void> PeerLane::show(std::span<const std::byte> words, int file) const {
+  auto sent = send_with(to_it_.get(), words, std::array{file});
+  if (sent.ok() || is_lost()) return {};
+  return Failure{.code = Code::exhausted,
+                 .remedy = Remedy::fix_config,
+                 .what = fmt::format("rank {} cannot be shown another shared buffer: {}", rank_.value(), sent.failure().what),
+                 .peer = rank_};
+}
+
+Result<void> PeerLane::attach(const Membership& me, std::size_t index, std::size_t local, Fd file, Bytes size, Fd doorbell, Fd post) {
+  const auto refused = [](Code code, std::string what) { return Failure{code, Remedy::abort_group, std::move(what)}; };
+  if (view_ || !doorbell || !post) return refused(Code::protocol, "shared memory that nobody expected");
+  if (size.value() < slots_offset(local)) return refused(Code::protocol, "shared memory without room for its lanes");
+  ELRUN_TRY_ASSIGN(SharedMemory view, SharedMemory::view(std::move(file), size));
+  const auto* const header = reinterpret_cast<const RegionHeader*>(view.data());
+  if (header->magic != region_magic || header->size != size.value() || header->rank != rank_.value() || header->world != me.world.value() ||
+      header->local != local) {
+    return refused(Code::protocol, fmt::format("shared memory that is not rank {}'s", rank_.value()));
+  }
+  if (header->generation != me.generation.number || header->lineage != me.generation.lineage.bits) {
+    return refused(Code::refused,
+                   fmt::format("shared memory of generation {}, which is not {}", header->generation, to_string(me.generation)));
+  }
+  header_ = header;
+  in_ = reinterpret_cast<const Lane*>(lane_at(view.data(), index));
+  doorbell_.emplace(std::move(doorbell));
+  buffers_ = PeerBuffers{rank_, std::move(post)};
+  view_ = std::move(view);
+  return {};
+}
+
+Result<std::span<const std::byte>> PeerLane::head(const CallLabel& label) {
+  const std::uint64_t ahead = in_->posted.load() - taken_;
+  const Chunk chunk = in_->chunks[taken_ % chunks_max];
+  const SharedMemory* memory = &view_;
+  reads_in_place_ = chunk.buffer != 0;
+  if (reads_in_place_) {
+    ELRUN_TRY_ASSIGN(memory, buffers_.find(chunk.buffer));
+  }
+  if (ahead > chunks_max || chunk.length == 0 || chunk.offset > memory->size() || chunk.length > memory->size() - chunk.offset) {
+    return Failure{.code = Code::protocol,
+                   .remedy = Remedy::abort_group,
+                   .what = fmt::format("rank {} posted a chunk that is none", rank_.value()),
+                   .peer = rank_};
+  }
+  if (const std::uint16_t theirs = label_of(chunk.call); theirs != label.number) return differing_labels(rank_, theirs, label);
+  if (call_of(chunk.call) != call_ || chunk.total != total_) return differing(chunk.total, call_of(chunk.call));
+  return std::span<const std::byte>{memory->data() + chunk.offset, chunk.length};
+}
+
+Result<const std::byte*> PeerLane::head_of(std::size_t size, const CallLabel& label) {
+  ELRUN_TRY_ASSIGN(const std::span<const std::byte> first, head(label));
+  const Chunk chunk = in_->chunks[taken_ % chunks_max];
+  ELRUN_TRY_ASSIGN(const SharedMemory* const memory, buffers_.find(chunk.buffer));
+  const auto offset = static_cast<std::size_t>(first.data() - memory->data());
+  if (first.data() < memory->data() || offset > memory->size() || memory->size() - offset < size)
+    return differing(chunk.total, call_of(chunk.call));
+  return first.data();
+}
+
+Result<void> PeerLane::still_valid() const {
+  if (!reads_in_place_) return {};
+  fence();
+  if (header_->withdrawn.load() == 0) return {};
+  return Failure{.code = Code::peer_lost,
+                 .remedy = Remedy::rejoin,
+                 .what = fmt::format("rank {} has given up the call", rank_.value()),
+                 .peer = rank_};
+}
+
+Failure PeerLane::differing(std::uint64_t sent, std::uint64_t in_call) const {
+  return {.code = Code::protocol,
+          .remedy = Remedy::abort_group,
+          .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls",
+                              rank_.value(), sent, in_call, total_, call_),
+          .peer = rank_};
+}
+
+}  // namespace elrun::inline v0

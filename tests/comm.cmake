@@ -5,7 +5,10 @@ elrun_test(schedule_test SOURCES unit/schedule_test.cpp LINK elrun::comm_core LA
 
 elrun_executable(reducing_worker SOURCES process/programs/reducing_worker.cpp LINK elrun::comm)
 set_target_properties(reducing_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-elrun_test(process_group_test SOURCES process/process_group_test.cpp LINK elrun::comm LABELS process TIMEOUT 300)
+elrun_test(process_group_test
+  SOURCES process/process_group_test.cpp process/process_group_async_test.cpp process/process_group_connect_test.cpp
+          process/process_group_failure_test.cpp
+  LINK elrun::comm LABELS process TIMEOUT 300)
 add_dependencies(process_group_test reducing_worker)
 # Once as it comes, which is through memory on one host, and once over TCP.
 add_test(NAME process_group_tcp_test COMMAND process_group_test)

@@ -25,10 +25,10 @@ double seconds(Instant from, Instant to) { return std::chrono::duration<double>(
 
 /// Bytes per second in each direction that two blocking TCP sockets carry.
 double plain(std::size_t size) {
-  const Fd door = listen_on(resolve("127.0.0.1", 0).value().front()).value();
-  const Fd a = connect_begin(local_address(door.get())).value();
+  const Fd listener = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+  const Fd a = connect_begin(local_address(listener.get())).value();
   std::optional<Fd> b;
-  while (!b) b = std::move(accept_one(door.get())).value();
+  while (!b) b = std::move(accept_one(listener.get())).value();
   for (const int fd : {a.get(), b->get()}) (void)::fcntl(fd, F_SETFL, 0);
   const SteadyClock clock;
   const Instant begin = clock.now();

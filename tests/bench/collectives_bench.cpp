@@ -2,7 +2,7 @@
 ///
 ///   collectives_bench [largest size in MiB]
 ///
-/// starts 2 and 4 processes of itself, which measure elrun through memory, elrun in a SharedBuffer ("lent"; its all-gather is
+/// starts 2 and 4 processes of itself, which measure elrun through memory, elrun in a SharedBuffer ("shared"; its all-gather is
 /// in place: each rank's part lies in the buffer that it gathers into), elrun over TCP and Gloo in turns, size by size, so that all meet the same machine; then MPI's, under mpiexec, where it was built with it. A size is that of the
 /// reduced, or the gathered, memory of one rank; a time is the median over calls; GB/s are size over time. To reach:
 /// through memory 4 times Gloo's from 1 MiB, over TCP 1 time. The floor is measured beside them: as many processes that copy
@@ -121,15 +121,15 @@ int work(std::size_t most, [[maybe_unused]] const std::string& folder) {
   }
   const SharedBuffer buffer = SharedBuffer::make(Bytes{most}).value();
   memory.share(buffer).value();
-  const std::span<float> lent = buffer.as<float>();
-  contenders.insert(contenders.begin() + 1, {"lent",
+  const std::span<float> shared = buffer.as<float>();
+  contenders.insert(contenders.begin() + 1, {"shared",
                                              [&](std::span<const float> in, std::span<float> out) {
                                                memory
-                                                   .all_gather(std::as_bytes(lent.subspan(rank.value() * in.size(), in.size())),
-                                                               std::as_writable_bytes(lent.first(out.size())))
+                                                   .all_gather(std::as_bytes(shared.subspan(rank.value() * in.size(), in.size())),
+                                                               std::as_writable_bytes(shared.first(out.size())))
                                                    .value();
                                              },
-                                             [&](std::span<float> data) { memory.all_reduce(lent.first(data.size())).value(); }});
+                                             [&](std::span<float> data) { memory.all_reduce(shared.first(data.size())).value(); }});
 #ifdef ELRUN_BENCH_GLOO
   gloo::rendezvous::FileStore store{folder};
   const auto context = std::make_shared<gloo::rendezvous::Context>(static_cast<int>(rank.value()), static_cast<int>(world.value()));

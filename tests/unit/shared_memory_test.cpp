@@ -88,7 +88,7 @@ TEST_CASE("pages that are given back are gone for those who map them, and nobody
   CHECK(theirs.data()[8191] == std::byte{0});
 }
 
-TEST_CASE("a doorbell that was rung before the wait ends it", "[shared_memory]") {
+TEST_CASE("a doorbell that was rung before the wait ends the wait", "[shared_memory]") {
   const Doorbell mine = Doorbell::make().value();
   const Doorbell theirs{copy_of(mine.file())};
   theirs.ring();
@@ -251,7 +251,7 @@ struct Pair {
 
 }  // namespace
 
-TEST_CASE("who lends waits for its readers; what it withdrew is nobody's result", "[shared_memory]") {
+TEST_CASE("a rank waits for the readers of its shared buffer; what it withdrew is nobody's result", "[shared_memory]") {
   Pair pair;
   const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
   REQUIRE(pair.lanes[0]->share(buffer).ok());
@@ -270,7 +270,7 @@ TEST_CASE("who lends waits for its readers; what it withdrew is nobody's result"
         pair.lanes[0]->reduce(buffer.bytes().data(), buffer.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 30ms).failure().code ==
         Code::deadline_passed);
     const SharedBuffer other = SharedBuffer::make(1_MiB).value();
-    if (GENERATE(false, true)) REQUIRE(pair.lanes[1]->share(other).ok());  // whether all lend, or one
+    if (GENERATE(false, true)) REQUIRE(pair.lanes[1]->share(other).ok());  // whether all have shared buffers, or one
     CHECK(pair.lanes[1]->reduce(other.bytes().data(), other.bytes().data(), 1 << 20, DType::u8, ReduceOp::sum, true, 60s).failure().code ==
           Code::peer_lost);
   }
@@ -328,7 +328,7 @@ TEST_CASE("a buffer that was not shown, or is none, is no memory to read", "[sha
   };
   SECTION("nothing came") {}
   SECTION("another number") { show(2, small.size(), small.file()); }
-  SECTION("a smaller one than what is lent of it") { show(1, small.size(), small.file()); }
+  SECTION("a smaller one than what is read of it") { show(1, small.size(), small.file()); }
   SECTION("another size than was said") { show(1, 1 << 20, small.file()); }
   SECTION("one that can be cut under its reader") { show(1, 1 << 20, loose.get()); }
   std::vector<SendList> sends(2), nothing(2);

@@ -1,5 +1,5 @@
 /// A worker that reduces and gathers for ever, until somebody is lost, and says so when a result is wrong. With the argument
-/// `lend` its memory is read in place by its peers, and it writes there as soon as a call has failed.
+/// `shared` its memory is a shared buffer, which its peers read in place, and it writes there as soon as a call has failed.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -21,14 +21,14 @@ int main(int argc, char**) {
   if (!group.ok()) return std::printf("%s\n", message(group.failure()).c_str()), 2;
   const std::uint32_t rank = group->membership().rank.value(), world = group->membership().world.value();
   constexpr std::size_t count = 300'000;
-  const bool lends = argc > 1;
-  std::vector<std::uint32_t> own(lends ? 0 : (1 + world) * count);
+  const bool shares = argc > 1;
+  std::vector<std::uint32_t> own(shares ? 0 : (1 + world) * count);
   std::optional<SharedBuffer> buffer;
-  if (lends) {
+  if (shares) {
     buffer.emplace(SharedBuffer::make(Bytes{(1 + world) * count * sizeof(std::uint32_t)}).value());
     group->share(*buffer).value();
   }
-  const std::span<std::uint32_t> memory = lends ? buffer->as<std::uint32_t>() : std::span{own}, data = memory.first(count),
+  const std::span<std::uint32_t> memory = shares ? buffer->as<std::uint32_t>() : std::span{own}, data = memory.first(count),
                                  all = memory.subspan(count, world * count);
   const auto gone = [&](const Failure& why) {
     std::ranges::fill(memory, 0xffff'ffffu);

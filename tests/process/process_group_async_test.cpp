@@ -1,0 +1,83 @@
+// Calls that are begun and go on beside the program.
+
+#include <elrun/process_group.hpp>
+
+#include <latch>
+#include <span>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/process_groups.hpp"
+#include "tests/support/property.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+TEST_CASE("calls that are begun run in their order, beside the program, and with its own calls behind them", "[process_group]") {
+  for_all_seeds(6, [](Rng& rng) {
+    const std::uint32_t world = 1 + static_cast<std::uint32_t>(rng.below(4));
+    const Transports transports = any_transports(rng, world);
+    CHECK(run_group(
+              world,
+              [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+                const Deadline deadline = deadline_in(60s);
+                // Each call works on what the one before it left.
+                std::vector<std::uint64_t> data(100'000, rank + 1), part(data.size()), all(world * data.size());
+                const auto bytes = [](std::vector<std::uint64_t>& values) { return std::as_writable_bytes(std::span{values}); };
+                std::vector<Work> works;
+                works.push_back(group.all_reduce_async(std::span{data}));          // data: the sum
+                works.push_back(group.all_gather_async(bytes(data), bytes(all)));  // all: the sum everywhere
+                works.push_back(
+                    group.reduce_scatter_async(std::span<const std::uint64_t>{all}, std::span{part}));  // part: world times the sum
+                works.push_back(group.broadcast_async(bytes(part), Rank{0}));
+                works.push_back(group.barrier_async());
+                complaints.must(group.all_reduce(std::span{part}, ReduceOp::max), "the call behind those that were begun");
+                for (const Work& work : works) {
+                  complaints(work.done(), "a call that was begun before is still under way");
+                  complaints.must(work.wait(deadline), "work");
+                }
+                const std::uint64_t one = std::uint64_t{world} * (world + 1) / 2;
+                complaints(std::ranges::all_of(data, [&](std::uint64_t x) { return x == one; }), "the sum is wrong");
+                complaints(std::ranges::all_of(part, [&](std::uint64_t x) { return x == one * world; }), "the scattered sum is wrong");
+              },
+              transports) == "");
+  });
+}
+
+TEST_CASE("a wait for a call that is not over says so, and may be made again", "[process_group]") {
+  std::latch late{2};
+  CHECK(run_group(2, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          if (rank == 1) {
+            late.arrive_and_wait();
+            return complaints.must(group.barrier(), "barrier");
+          }
+          const Work work = group.barrier_async();
+          const auto waited = work.wait(deadline_in(1ms));
+          complaints(
+              !work.done() && !waited.ok() && waited.failure().code == Code::deadline_passed && waited.failure().remedy == Remedy::retry,
+              "it was over");
+          late.arrive_and_wait();
+          complaints.must(work.wait(deadline_in(60s)), "the second wait");
+          complaints.must(work.wait(deadline_in(0s)), "a wait for what is over");
+        }) == "");
+}
+
+TEST_CASE("what is under way ends with its group, and by revocation", "[process_group]") {
+  const bool revoked = GENERATE(false, true);
+  std::latch ended{2};
+  CHECK(run_group(2, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          if (rank == 1) return ended.arrive_and_wait();
+          std::vector<std::byte> one(1'000'000), two(1'000'000);
+          const Work first = group.receive_async(one, Rank{1}), second = group.receive_async(two, Rank{1});
+          if (revoked) group.revoke({.code = Code::peer_lost, .what = "revoked by the test"});
+          else {
+            const ProcessGroup gone = std::move(group);
+          }
+          for (const Work& work : {first, second}) {
+            const auto result = work.wait(deadline_in(60s));
+            complaints(!result.ok() && result.failure().code == Code::generation_over,
+                       result.ok() ? "it succeeded" : message(result.failure()));
+          }
+          ended.arrive_and_wait();
+        }) == "");
+}

@@ -23,9 +23,9 @@ enum class ReduceOp : std::uint8_t { sum, min, max, avg };
 
 /// How bytes travel between two ranks.
 enum class Transport : std::uint8_t {
-  automatic,  ///< Through memory between processes of one host, over TCP between others. ELRUN_TRANSPORT may decide otherwise.
+  automatic,  ///< Shared memory between processes of one host, TCP between others. ELRUN_TRANSPORT may decide otherwise.
   tcp,        ///< Over TCP, also within a host.
-  shm,        ///< Through memory; a rank that cannot be reached so is a failure.
+  shm,        ///< Shared memory; a rank that cannot be reached through it is a failure.
 };
 
 struct GroupOptions {
@@ -39,15 +39,15 @@ struct GroupOptions {
 using SendList = std::vector<std::span<const std::byte>>;
 using ReceiveList = std::vector<std::span<std::byte>>;
 
-/// Memory of this process that the other workers of its host can read where it lies. All of its pages are there from the
+/// Memory of this process that the other workers of its host can read in place. All of its pages are there from the
 /// beginning, zeroed; only this process writes to it (a forked child too: it is not copied by fork). It goes back to the
 /// system with the last copy of this value, or with the process, and no generation's end touches it.
-/// A value: copies speak of the same memory. Thread-safe as a shared_ptr is.
+/// Copies share ownership of the same memory. Thread-safe as a shared_ptr is.
 class ELRUN_API SharedBuffer {
  public:
   /// `invalid_argument` for no bytes; the system's failure where it has no memory or no descriptor left.
   static Result<SharedBuffer> make(Bytes size);
-  /// On a page's border.
+  /// Page-aligned.
   [[nodiscard]] std::span<std::byte> bytes() const;
   template <class T>
   [[nodiscard]] std::span<T> as() const {
@@ -63,7 +63,7 @@ class ELRUN_API SharedBuffer {
   std::shared_ptr<State> state_;
 };
 
-/// A call that was begun and goes on on the group's own thread. A value: copies speak of the same call. Thread-safe.
+/// An asynchronous call, which runs on the group's own thread. Copies refer to the same call. Thread-safe.
 class ELRUN_API Work {
  public:
   /// Waits until the call is over, and returns what it returned. When `deadline` passes first, that is `deadline_passed`
@@ -158,8 +158,8 @@ class ELRUN_API ProcessGroup {
   /// The deadline of calls that begin from now on, instead of GroupOptions::collective. Thread-safe.
   void set_deadline(Duration collective);
 
-  /// What calls that begin from now on are for, as a number of the program's own: a rank that hears another number than its own fails with `mismatch`, which
-  /// names both by `name` (any number has to have one; null: the numbers themselves). 0 to begin with. By the thread that makes the calls, and while none
+  /// Labels the calls that begin from now on with a number of the program's own. A rank whose peer has another label fails with `mismatch`, which names
+  /// both labels by `name` (it has a text for any number; null: the numbers themselves). 0 to begin with. By the thread that makes the calls, and while none
   /// that was begun is under way.
   void set_label(std::uint16_t label, const char* (*name)(std::uint16_t label) = nullptr);
 

@@ -1,5 +1,5 @@
 #pragma once
-/// \file CallQueue: the calls of one group, one after the other, on a thread of its own once there is one to be done beside.
+/// \file CallQueue: the calls of one group, one after the other. Asynchronous calls run on a thread of its own, which starts with the first of them.
 
 #include <condition_variable>
 #include <deque>

@@ -10,11 +10,11 @@
 
 namespace elrun::inline v0 {
 
-/// What a call fills from here on is too much to stay in a cache of one core until it is used.
+/// A call that fills this many bytes fills more than stays in the cache of one core until it is used.
 constexpr std::uint64_t streamed_least = 8 << 20;
 
 /// As memcpy, but `to` does not pass through the caches: its old contents are not read, and what is useful in the caches
-/// stays there. For much memory at once, where that is most of the time that it takes.
+/// stays there. For large copies, where reading the old contents would cost most of the time.
 void copy_streaming(std::byte* to, const std::byte* from, std::size_t size);
 
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t size, bool streaming) {

@@ -1,5 +1,5 @@
 #pragma once
-/// \file What a rank says that its calls are for: a number beside the count of calls, in the same word of a frame or a chunk, so it costs no byte.
+/// \file The label of a call: a number that says what the call is for. It travels in the same word as the count of calls, so it costs no byte.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ using LabelName = const char* (*)(std::uint16_t label);
 
 struct CallLabel {
   std::uint16_t number = 0;
-  LabelName name = nullptr;  ///< Text for any number, also one that this program does not know; null: there is none.
+  LabelName name = nullptr;  ///< Text for any number, also for unknown ones; null: numbers are printed.
 };
 
 constexpr int label_shift = 48;  ///< A group makes fewer calls than 2^48.
@@ -24,7 +24,7 @@ constexpr int label_shift = 48;  ///< A group makes fewer calls than 2^48.
 [[nodiscard]] constexpr std::uint16_t label_of(std::uint64_t word) { return static_cast<std::uint16_t>(word >> label_shift); }
 [[nodiscard]] constexpr std::uint64_t call_of(std::uint64_t word) { return word & ((std::uint64_t{1} << label_shift) - 1); }
 
-/// A peer's call is for something else than this rank's: the program is wrong, and no other generation makes it right.
+/// A peer's call has another label than this rank's. The program is wrong, and another generation would not help.
 [[nodiscard]] inline Failure differing_labels(Rank peer, std::uint16_t theirs, const CallLabel& mine) {
   const auto text = [&](std::uint16_t label) {
     return mine.name != nullptr ? std::string{mine.name(label)} : fmt::format("a call of kind {}", label);

@@ -1,6 +1,5 @@
 #pragma once
-/// \file Mesh: one connection to every peer of a generation, shared memory with those of this host, and the exchange that
-/// everything else is made of.
+/// \file Mesh: all connections of one group, and the transfer of lists that every collective is made of.
 
 #include <functional>
 #include <memory>
@@ -12,29 +11,28 @@
 
 namespace elrun::inline v0 {
 
-/// Made and used by one thread; `revoke` from any. One communication thread, which user code never runs on.
+/// Made and used by one thread; `revoke` from any. It has one communication thread, on which no user code runs.
 class Mesh {
  public:
-  /// Listens at the session's address, tells everybody where through its store, dials all lower ranks, is dialled by
-  /// all higher ones, and returns when every pair has proved its key.
-  /// `transport` says which peers may be reached through memory; it is chosen, the environment was asked. Groups of
-  /// different names do not hear each other.
+  /// Returns when every pair of ranks has proved the generation's key and chosen a transport (see connect/connector.hpp). `transport`: what
+  /// the program or the environment wants. Groups of different names do not hear each other.
   static Result<std::unique_ptr<Mesh>> join(Session& session, Transport transport, const std::string& name, Duration connect);
   /// Aborts: closes all connections, waits for nobody.
   ~Mesh();
 
-  /// Moves list r of `sends` to rank r and fills list r of `receives` from rank r, all at the same time. `whom` is one
-  /// peer for a call between two, nothing for a call of all ranks; the two kinds are counted alike on both sides.
-  /// `meanwhile` runs on the caller's thread while frames travel, once at most; it touches nothing of what is received.
+  /// Moves list r of `sends` to rank r and fills list r of `receives` from rank r, all at the same time. `whom`: the peer, in a call of two
+  /// ranks; nothing in a call of all ranks. Both kinds count as calls of the pair. `meanwhile` runs once on the caller's thread while
+  /// frames travel; it touches nothing that is received.
   Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
                         const CallLabel& label, const std::function<void()>& meanwhile = {});
-  /// Whether all peers are reached through memory: then `reduce` is there too.
+  /// All peers are reached through shared memory. Only then `reduce` may be called.
   [[nodiscard]] bool all_local() const;
   /// As Lanes::reduce.
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
                       const CallLabel& label);
-  /// As Lanes::share; nothing where no peer is reached through memory.
+  /// As Lanes::share. Does nothing where no peer is reached through shared memory.
   Result<void> share(const SharedBuffer& buffer);
+  /// Ends every call now, with this reason. Thread-safe; never waits.
   void revoke(const Failure& why);
 
  private:

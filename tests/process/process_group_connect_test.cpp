@@ -167,7 +167,7 @@ TEST_CASE("connections of strangers cost the acceptor nothing", "[process_group]
 TEST_CASE("a rank that must use shared memory and cannot names the peer that it does not reach", "[process_group]") {
   const std::string complaints = run_group(
       2, [](std::uint32_t rank, ProcessGroup&, Complaints& complain) { complain(rank != 0, "joined"); }, {Transport::shm, Transport::tcp});
-  CHECK_THAT(complaints, Catch::Contains("rank 1 is not to be reached through shared memory") && Catch::Contains("ELRUN_TRANSPORT") &&
+  CHECK_THAT(complaints, Catch::Contains("rank 1 cannot be reached through shared memory") && Catch::Contains("ELRUN_TRANSPORT") &&
                              !Catch::Contains("joined"));
 }
 

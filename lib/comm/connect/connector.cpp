@@ -235,7 +235,7 @@ void Connector::hear(Fd fd, int family) {
         if (cut || stopped_) return dismiss(guest);
         Peer& peer = peers_[guest->said.from.value()];
         if (!equal_constant_time(guest->proof, proof_of(Role::dialer, group_.key, guest->said, guest->nonce))) {
-          peer.last_problem = "somebody dialled in its name without the generation's key";
+          peer.last_problem = "a process connected in its name without the generation's key";
           return dismiss(guest);
         }
         proved(guest, peer);
@@ -288,8 +288,8 @@ void Connector::introduce(const PendingHandle& host, Peer& peer) {
         dismiss(host);
         return events_.failed({.code = Code::refused,
                                .remedy = Remedy::abort_group,
-                               .what = fmt::format("who answers as rank {} at {} does not have this generation's key", peer.rank.value(),
-                                                   to_string(peer.address)),
+                               .what = fmt::format("the process that answers as rank {} at {} does not have this generation's key",
+                                                   peer.rank.value(), to_string(peer.address)),
                                .peer = peer.rank});
       }
       const Sha256 proof = proof_of(Role::dialer, group_.key, host->said, host->nonce);
@@ -381,8 +381,8 @@ void Connector::admit(Peer& peer, const PendingHandle& proved) {
     return events_.failed(
         {.code = Code::not_permitted,
          .remedy = Remedy::fix_config,
-         .what = fmt::format("rank {} is not to be reached through shared memory{}{}; ELRUN_TRANSPORT=auto takes TCP where it is not",
-                             peer.rank.value(), peer.last_problem.empty() ? ": it is of another host, or was told to use TCP" : ": ",
+         .what = fmt::format("rank {} cannot be reached through shared memory{}{}; ELRUN_TRANSPORT=auto uses TCP for such ranks",
+                             peer.rank.value(), peer.last_problem.empty() ? ": it runs on another host, or was told to use TCP" : ": ",
                              peer.last_problem),
          .peer = peer.rank});
   }

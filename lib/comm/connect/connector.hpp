@@ -36,6 +36,7 @@ struct ConnectedPeer {
   bool checked;         ///< Frames on this connection need a checksum: they may cross a wire.
 };
 
+/// One class although it has 17 fields: both ends of the handshake, and both kinds of sockets, meet the same peer.
 /// `publish` runs on the caller's thread, before the loop does. Everything else is on the loop's thread, the events, too.
 class Connector {
  public:

@@ -27,7 +27,7 @@ Result<void> OwnBuffers::share(const std::shared_ptr<const void>& owner, const S
   if (shown_ == shared_max)
     return Failure{.code = Code::exhausted,
                    .remedy = Remedy::fix_config,
-                   .what = fmt::format("this group was shown {} shared buffers already", shared_max)};
+                   .what = fmt::format("{} buffers were shared with this group already, which is the limit", shared_max)};
   ELRUN_TRY_ASSIGN(const Fd file, memory.for_reading());
   const Shown words{.number = ++shown_, .size = memory.size()};
   ELRUN_TRY(show(std::as_bytes(std::span{&words, 1}), file.get()));

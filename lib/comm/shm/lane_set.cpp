@@ -86,7 +86,7 @@ PeerLane* LaneSet::find(Rank rank) {
 
 Result<void> LaneSet::attach(Rank whom, Fd region, Bytes size, Fd doorbell, Fd post) {
   PeerLane* const peer = find(whom);
-  if (peer == nullptr) return Failure{Code::protocol, Remedy::abort_group, "shared memory that nobody expected"};
+  if (peer == nullptr) return Failure{Code::protocol, Remedy::abort_group, "shared memory that was not expected"};
   ELRUN_TRY(peer->attach(me_, index_of(me_.rank), local_.size(), std::move(region), size, std::move(doorbell), std::move(post)));
   attached_.clear();  // in the order of peers_, whatever the order of attaching
   for (PeerLane& each : peers_)

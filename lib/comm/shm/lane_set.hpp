@@ -43,6 +43,7 @@ struct Slot {
   std::vector<Reader> readers;
 };
 
+/// One class although it has many methods: they are the short words of which ListTransfer and Reduction are written.
 /// `end` from any thread, all else from the thread that makes the calls.
 class LaneSet {
  public:

@@ -32,7 +32,7 @@ Result<void> PeerLane::show(std::span<const std::byte> words, int file) const {
 
 Result<void> PeerLane::attach(const Membership& me, std::size_t index, std::size_t local, Fd file, Bytes size, Fd doorbell, Fd post) {
   const auto refused = [](Code code, std::string what) { return Failure{code, Remedy::abort_group, std::move(what)}; };
-  if (view_ || !doorbell || !post) return refused(Code::protocol, "shared memory that nobody expected");
+  if (view_ || !doorbell || !post) return refused(Code::protocol, "shared memory that was not expected");
   if (size.value() < slots_offset(local)) return refused(Code::protocol, "shared memory without room for its lanes");
   ELRUN_TRY_ASSIGN(SharedMemory view, SharedMemory::view(std::move(file), size));
   const auto* const header = reinterpret_cast<const RegionHeader*>(view.data());
@@ -63,7 +63,7 @@ Result<std::span<const std::byte>> PeerLane::head(const CallLabel& label) {
   if (ahead > chunks_max || chunk.length == 0 || chunk.offset > memory->size() || chunk.length > memory->size() - chunk.offset) {
     return Failure{.code = Code::protocol,
                    .remedy = Remedy::abort_group,
-                   .what = fmt::format("rank {} posted a chunk that is none", rank_.value()),
+                   .what = fmt::format("rank {} posted an invalid chunk", rank_.value()),
                    .peer = rank_};
   }
   if (const std::uint16_t theirs = label_of(chunk.call); theirs != label.number) return differing_labels(rank_, theirs, label);

@@ -19,6 +19,7 @@
 
 namespace elrun::inline v0 {
 
+/// One class although it has many fields: what is posted to the peer and what is taken from it count the same calls.
 /// `lose` and `is_lost` from any thread, all else from the thread that makes the calls. Until `attach` succeeded, only these two, `rank`,
 /// `open_post` and `its_post`.
 class PeerLane {

@@ -85,7 +85,7 @@ void SharedMemory::give_back() noexcept {
 Result<SharedMemory> SharedMemory::view(Fd file, Bytes size, Pages pages) {
   const auto refused = [](std::string what) { return Failure{Code::protocol, Remedy::abort_group, std::move(what)}; };
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return refused("a file that is no memory, or may shrink while it is read");
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return refused("a file that is not a memory file, or may shrink while it is read");
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return from_errno(errno, "look at shared memory");
   if (size == 0_B || static_cast<std::uint64_t>(status.st_size) != size.value()) {

@@ -17,18 +17,18 @@ namespace elrun::inline v0 {
 class SharedMemory {
  public:
   SharedMemory() = default;
-  /// Zeroed memory of its own. All of it is there from the beginning, so that no later access can meet a full machine; the
-  /// file can neither shrink nor grow, and only this mapping can write to it (the last on kernels from 5.1).
+  /// Zeroed memory. All of its pages are allocated now, so that no later access fails for want of memory. The file can neither shrink nor
+  /// grow, and only this mapping can write to it (the last on kernels from 5.1).
   static Result<SharedMemory> make(Bytes size);
-  /// The same, but its pages can be given back while others still map them. That takes a file which whoever has this descriptor
-  /// can write to: others get `for_reading`.
+  /// The same, but its pages can be given back while others still map them. For this the file has to be writable by everybody who has its
+  /// descriptor, so others get `for_reading`.
   static Result<SharedMemory> make_returnable(Bytes size);
   /// A descriptor by which nobody can write.
   [[nodiscard]] Result<Fd> for_reading() const;
-  /// Takes the pages away from everybody; who reads there afterwards reads zeros. Of a returnable one.
+  /// Only of returnable memory: its pages go back to the system, also those that others map. A process that reads there afterwards reads zeros.
   void give_back() noexcept;
-  /// Somebody else's, for reading. Refused when the file is not sealed against shrinking, or has another size. Of what may never
-  /// be read only the addresses are taken: to touch a page that was given back is to get it again, for as long as it is mapped.
+  /// A peer's memory, for reading. Refused if the file is not sealed against shrinking, or has another size. `when_read` reserves addresses
+  /// only: touching a page that was given back would allocate it again, for as long as it is mapped.
   enum class Pages : bool { when_read, now };
   static Result<SharedMemory> view(Fd file, Bytes size, Pages pages = Pages::now);
 
@@ -36,7 +36,7 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory() { unmap(); }
 
-  /// Of a view it is read-only: a write ends the process.
+  /// Read-only for a view: a write ends the process.
   [[nodiscard]] std::byte* data() const { return bytes_.data(); }
   [[nodiscard]] std::size_t size() const { return bytes_.size(); }
   [[nodiscard]] int file() const { return file_.get(); }

@@ -50,7 +50,7 @@ Result<FrameHeader> decode_frame_header(ByteSpan bytes, const Generation& genera
   header.length = length & ~unchecked;
   header.checked = (length & unchecked) == 0;
   header.checksum = in.get<std::uint32_t>();
-  if (!in.finish("frame").ok() || !known) return broken("bytes that are no frame");
+  if (!in.finish("frame").ok() || !known) return broken("bytes that are not a frame");
   if (!intact) return broken("a frame whose header does not match its checksum");
   if (header.length == 0 || header.length > frame_payload_max.value() || header.length > header.total || header.total > call_payload_max) {
     return broken(fmt::format("a frame of {} bytes in a payload of {}; 1 to {} are possible", header.length, header.total,

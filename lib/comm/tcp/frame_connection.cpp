@@ -59,18 +59,18 @@ FrameConnection::FrameConnection(Rank peer, const Membership& me, StreamSocket s
 void FrameConnection::begin(const SendList& out, const ReceiveList& in, const CallLabel& label) {
   ++call_;
   label_ = label;
-  in_ = Cursor<ReceivePiece>{in};
-  out_ = Cursor<SendPiece>{out};
-  in_total_ = in_.left();
-  out_total_ = out_.left();
-  if (in_total_ > 0) ++sides_.open;
-  if (out_total_ > 0) ++sides_.open;
+  in_.list = Cursor<ReceivePiece>{in};
+  out_.list = Cursor<SendPiece>{out};
+  in_.total = in_.list.left();
+  out_.total = out_.list.left();
+  if (in_.total > 0) ++sides_.open;
+  if (out_.total > 0) ++sides_.open;
   if (ended_) {
-    if (in_total_ > 0 || out_total_ > 0) events_.missed(peer_);
+    if (in_.total > 0 || out_.total > 0) events_.missed(peer_);
     return;
   }
-  if (reading_ == Reading::call) match();
-  if (out_total_ > 0 && !closed_) write_frame();
+  if (in_.reading == Reading::call) match();
+  if (out_.total > 0 && !closed_) write_frame();
 }
 
 void FrameConnection::end(const ErrorCode& error) {
@@ -87,60 +87,60 @@ void FrameConnection::close() {
 // --- the reading side ---
 
 void FrameConnection::read_header() {
-  reading_ = Reading::header;
-  asio::async_read(socket_, asio::buffer(header_in_), [this](const ErrorCode& error, std::size_t) {
+  in_.reading = Reading::header;
+  asio::async_read(socket_, asio::buffer(in_.bytes), [this](const ErrorCode& error, std::size_t) {
     if (closed_) return;
     if (error) return end(error);
-    auto frame = decode_frame_header(header_in_, me_.generation);
+    auto frame = decode_frame_header(in_.bytes, me_.generation);
     if (!frame.ok()) return events_.failed(sent_by(peer_, frame.failure()));
     if (!carries_)
       return events_.failed(
           sent_by(peer_, {.code = Code::protocol, .remedy = Remedy::abort_group, .what = "a frame, though its bytes go through memory"}));
-    frame_ = *frame;
-    frame_left_ = frame->length;
-    checksum_ = 0;
-    reading_ = Reading::call;
+    in_.frame = *frame;
+    in_.left = frame->length;
+    in_.checksum = 0;
+    in_.reading = Reading::call;
     match();
   });
 }
 
 /// A frame whose header is here meets its call, or waits for it, or belongs to none.
 void FrameConnection::match() {
-  const bool wanted = !in_.done();
-  const std::uint64_t call = call_of(frame_.call);
+  const bool wanted = !in_.list.done();
+  const std::uint64_t call = call_of(in_.frame.call);
   if (call > call_ && !wanted) return;  // the peer is ahead: its bytes wait in the socket
-  if (const std::uint16_t theirs = label_of(frame_.call); theirs != label_.number)
+  if (const std::uint16_t theirs = label_of(in_.frame.call); theirs != label_.number)
     return events_.failed(differing_labels(peer_, theirs, label_));
-  if (!wanted || call != call_ || frame_.total != in_total_ || frame_.length > in_.left()) {
+  if (!wanted || call != call_ || in_.frame.total != in_.total || in_.frame.length > in_.list.left()) {
     return events_.failed(
         {.code = Code::protocol,
          .remedy = Remedy::abort_group,
          .what = fmt::format("rank {} sent {} bytes in its call {} where {} bytes belong in call {}: the ranks make different calls",
-                             peer_.value(), frame_.total, call, wanted ? in_total_ : 0, call_),
+                             peer_.value(), in_.frame.total, call, wanted ? in_.total : 0, call_),
          .peer = peer_});
   }
-  reading_ = Reading::payload;
+  in_.reading = Reading::payload;
   read_payload();
 }
 
 void FrameConnection::read_payload() {
-  const std::span<ReceivePiece> pieces = in_.take(frame_left_, in_pieces_);
+  const std::span<ReceivePiece> pieces = in_.list.take(in_.left, in_.pieces);
   std::array<asio::mutable_buffer, pieces_max> buffers;
   std::ranges::transform(pieces, buffers.begin(), [](ReceivePiece piece) { return asio::buffer(piece.data(), piece.size()); });
   asio::async_read(socket_, Buffers<asio::mutable_buffer>{buffers, pieces.size()}, everything,
                    [this, pieces](const ErrorCode& error, std::size_t count) {
                      if (closed_) return;
                      if (error) return end(error);
-                     if (frame_.checked) checksum_ = checksum_of(pieces, checksum_);
-                     frame_left_ -= static_cast<std::uint32_t>(count);
-                     if (frame_left_ > 0) return read_payload();
-                     if (checksum_ != frame_.checksum) {
+                     if (in_.frame.checked) in_.checksum = checksum_of(pieces, in_.checksum);
+                     in_.left -= static_cast<std::uint32_t>(count);
+                     if (in_.left > 0) return read_payload();
+                     if (in_.checksum != in_.frame.checksum) {
                        return events_.failed({.code = Code::protocol,
                                               .remedy = Remedy::abort_group,
                                               .what = fmt::format("bytes from rank {} do not match their checksum", peer_.value()),
                                               .peer = peer_});
                      }
-                     const bool done = in_.done();
+                     const bool done = in_.list.done();
                      read_header();
                      if (done) sides_.close();
                    });
@@ -149,26 +149,26 @@ void FrameConnection::read_payload() {
 // --- the writing side ---
 
 void FrameConnection::write_frame() {
-  sending_ = true;
-  const std::span<SendPiece> pieces = out_.take(frame_payload_max.value(), std::span{out_pieces_}.first(pieces_max - 1));
+  out_.sending = true;
+  const std::span<SendPiece> pieces = out_.list.take(frame_payload_max.value(), std::span{out_.pieces}.first(pieces_max - 1));
   std::uint32_t length = 0;
   for (const SendPiece piece : pieces) length += static_cast<std::uint32_t>(piece.size());
-  header_out_ = encode(FrameHeader{.generation = me_.generation.number,
-                                   .lineage = lineage_word(me_.generation.lineage),
-                                   .call = call_word(call_, label_.number),
-                                   .total = out_total_,
-                                   .length = length,
-                                   .checksum = checked_ ? checksum_of(pieces) : 0,
-                                   .checked = checked_});
+  out_.bytes = encode(FrameHeader{.generation = me_.generation.number,
+                                  .lineage = lineage_word(me_.generation.lineage),
+                                  .call = call_word(call_, label_.number),
+                                  .total = out_.total,
+                                  .length = length,
+                                  .checksum = checked_ ? checksum_of(pieces) : 0,
+                                  .checked = checked_});
   std::array<asio::const_buffer, pieces_max> buffers;
-  buffers[0] = asio::buffer(header_out_);
+  buffers[0] = asio::buffer(out_.bytes);
   std::ranges::transform(pieces, buffers.begin() + 1, [](SendPiece piece) { return asio::buffer(piece.data(), piece.size()); });
   asio::async_write(socket_, Buffers<asio::const_buffer>{buffers, pieces.size() + 1}, everything,
                     [this](const ErrorCode& error, std::size_t) {
                       if (closed_) return;
                       if (error) return end(error);
-                      sending_ = false;
-                      if (out_.done()) sides_.close();
+                      out_.sending = false;
+                      if (out_.list.done()) sides_.close();
                       else write_frame();
                     });
 }

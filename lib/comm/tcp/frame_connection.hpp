@@ -56,7 +56,7 @@ class FrameConnection {
   /// Opens a side for each direction that has bytes. Both lists are borrowed until their side is closed, or `close` was called.
   void begin(const SendList& out, const ReceiveList& in, const CallLabel& label);
   /// A call is not over with this peer.
-  [[nodiscard]] bool is_busy() const { return !in_.done() || !out_.done() || reading_ == Reading::payload || sending_; }
+  [[nodiscard]] bool is_busy() const { return !in_.list.done() || !out_.list.done() || in_.reading == Reading::payload || out_.sending; }
   [[nodiscard]] bool carries() const { return carries_; }
   [[nodiscard]] bool has_ended() const { return ended_; }
   [[nodiscard]] Rank peer() const { return peer_; }
@@ -83,19 +83,22 @@ class FrameConnection {
   std::uint64_t call_ = 0;  // number of the latest call with this peer
   CallLabel label_;         // of that call
 
-  Reading reading_ = Reading::header;
-  FrameHeaderBytes header_in_{};
-  FrameHeader frame_{};  // the latest
-  std::uint32_t frame_left_ = 0, checksum_ = 0;
-  Cursor<std::span<std::byte>> in_;
-  std::uint64_t in_total_ = 0;
-  std::array<std::span<std::byte>, pieces_max> in_pieces_{};
-
-  bool sending_ = false;
-  FrameHeaderBytes header_out_{};
-  Cursor<std::span<const std::byte>> out_;
-  std::uint64_t out_total_ = 0;
-  std::array<std::span<const std::byte>, pieces_max> out_pieces_{};
+  struct In {
+    Reading reading = Reading::header;
+    FrameHeaderBytes bytes{};
+    FrameHeader frame{};  // the latest
+    std::uint32_t left = 0, checksum = 0;
+    Cursor<std::span<std::byte>> list;
+    std::uint64_t total = 0;  // of the list
+    std::array<std::span<std::byte>, pieces_max> pieces{};
+  } in_;
+  struct Out {
+    bool sending = false;
+    FrameHeaderBytes bytes{};
+    Cursor<std::span<const std::byte>> list;
+    std::uint64_t total = 0;  // of the list
+    std::array<std::span<const std::byte>, pieces_max> pieces{};
+  } out_;
 };
 
 }  // namespace elrun::inline v0

@@ -4,13 +4,13 @@ elrun_test(job_core_test
   LINK elrun::job_core LABELS unit)
 elrun_test(job_property_test
   SOURCES property/job_tree_property.cpp property/job_assign_property.cpp property/job_sampler_property.cpp
-          property/job_commit_property.cpp property/job_errands_property.cpp property/job_holders_property.cpp
+          property/job_commit_property.cpp property/job_pending_requests_property.cpp property/job_shard_map_property.cpp
   LINK elrun::job_core LABELS property)
 elrun_test(job_hybrid_test
   SOURCES unit/job_hybrid_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 600)
 elrun_test(job_test
-  SOURCES unit/job_audit_test.cpp unit/job_contract_test.cpp unit/job_elastic_test.cpp unit/job_first_values_test.cpp unit/job_golden_test.cpp unit/job_leaves_test.cpp unit/job_lending_test.cpp unit/job_memory_test.cpp unit/job_overlap_test.cpp unit/job_recut_test.cpp
+  SOURCES unit/job_audit_test.cpp unit/job_contract_test.cpp unit/job_elastic_test.cpp unit/job_first_values_test.cpp unit/job_golden_test.cpp unit/job_leaves_test.cpp unit/job_shared_buffers_test.cpp unit/job_memory_table_test.cpp unit/job_overlap_test.cpp unit/job_recut_test.cpp
           unit/job_sharing_test.cpp unit/job_slots_test.cpp unit/job_test.cpp unit/job_updates_test.cpp unit/job_verify_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 1200)
 

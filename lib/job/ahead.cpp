@@ -1,5 +1,5 @@
+#include "lib/job/declare/sampler.hpp"
 #include "lib/job/job_impl.hpp"
-#include "lib/job/sampler.hpp"
 
 namespace elrun::inline v0 {
 

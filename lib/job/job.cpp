@@ -9,13 +9,13 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
-#include "lib/job/agreement.hpp"
-#include "lib/job/assign.hpp"
+#include "lib/job/declare/agreement.hpp"
+#include "lib/job/declare/assign.hpp"
+#include "lib/job/declare/memory_table.hpp"
+#include "lib/job/declare/plan.hpp"
+#include "lib/job/declare/sampler.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
-#include "lib/job/memory.hpp"
-#include "lib/job/plan.hpp"
-#include "lib/job/sampler.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -45,15 +45,15 @@ std::vector<std::byte> bytes_of(const T& value) {
 Job::Impl::Impl(JobHost job_host)
     : host{std::move(job_host)},
       world{host.session, host.join},
-      lending_{host.share, host.log},
-      courier_{{.round = [this](const Need& said) { return round(said); },
-                .over = [this] { return world.over(); },
-                .give_up =
-                    [this](std::string_view why) {
-                      world.end({Code::generation_over, Remedy::abort_group, std::string{why}});
-                    },
-                .limit = [this] { return 2 * world.patience(); },  // of two exchanges
-                .stuck = [] { ELRUN_ASSERT(!"a round goes on although its world is over"); }}} {}
+      shared_buffers_{host.share, host.log},
+      comm_thread_{{.round = [this](const Need& said) { return round(said); },
+                    .over = [this] { return world.over(); },
+                    .give_up =
+                        [this](std::string_view why) {
+                          world.end({Code::generation_over, Remedy::abort_group, std::string{why}});
+                        },
+                    .limit = [this] { return 2 * world.patience(); },  // of two exchanges
+                    .stuck = [] { ELRUN_ASSERT(!"a round goes on although its world is over"); }}} {}
 
 void Job::Impl::require(bool holds, std::string_view what) const {
   if (!holds) throw Error{invalid(std::string{what})};
@@ -134,10 +134,10 @@ void Job::Impl::seal() {
 void Job::Impl::fits_into_this_machine() const {
   if (host.memory == 0) return;
   const Place& place = host.session.place();
-  const Holders holding =
-      holders(plan->placement.optimizer, guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
-  const Placement chosen = choose_exchange(*plan, layout_, holding).placement;
-  const RankBytes mine = bytes_by_rank(layout_, chosen, holding, plan->optimizer, static_cast<std::uint32_t>(plan->slots()), plan->reduce,
+  const ShardMap shards =
+      shard_map(plan->placement.optimizer, guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
+  const Placement chosen = choose_exchange(*plan, layout_, shards).placement;
+  const RankBytes mine = bytes_by_rank(layout_, chosen, shards, plan->optimizer, static_cast<std::uint32_t>(plan->slots()), plan->reduce,
                                        plan->leaves, plan->overlap)[world.rank()];
   if (mine.all() <= host.memory) return;
   const UnitSpec* largest_unit = nullptr;
@@ -162,7 +162,7 @@ void Job::Impl::allocate(Impl* before) {
     parameters_ = std::move(before->parameters_);
   } else {
     parameters_ = gathers() ? PagedArena{layout_.parameters}
-                            : PagedArena::whole(layout_.parameters, lending_.memory(layout_.parameters * sizeof(float)));
+                            : PagedArena::whole(layout_.parameters, shared_buffers_.make(layout_.parameters * sizeof(float)));
   }
   const Place& place = host.session.place();
   plan_world(guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
@@ -175,14 +175,14 @@ void Job::Impl::allocate(Impl* before) {
     point_at_weights(unit);
     frozen = std::max(frozen, layout.used - std::min(layout.used, layout.trainable));
   }
-  courier_.begin_anew(units_.size());
+  comm_thread_.begin_anew(units_.size());
   written_.resize(units_.size());
   frozen_zeros_.assign(frozen, 0.0f);
   SlotAccess::samples(slot_).reserve(plan->micro_batch);
 }
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
-  before->courier_.begin_anew(before->units_.size());  // nothing of the old world is under way any more
+  before->comm_thread_.begin_anew(before->units_.size());  // nothing of the old world is under way any more
   updates_done_ = std::move(before->updates_done_);
   longest_away_ = before->longest_away_;
   before_ = std::move(before);
@@ -230,9 +230,9 @@ void Job::Impl::allocate_moments() {
 /// by rank, the number of its node.
 void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   const std::uint32_t rank = world.rank(), size = world.size();
-  Holders wanted = holders(plan->placement.optimizer, nodes);
-  if (rank == planned_for_ && wanted == holders_) return;
-  holders_ = std::move(wanted);
+  ShardMap wanted = shard_map(plan->placement.optimizer, nodes);
+  if (rank == planned_for_ && wanted == shard_map_) return;
+  shard_map_ = std::move(wanted);
   planned_for_ = rank;
   choose_evaluation();
   const auto count = static_cast<std::uint32_t>(plan->slots());
@@ -240,10 +240,10 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   phases_ = std::ranges::max(slots_, {}, [](const auto& slots) { return slots.size(); }).size();
   const auto states = pieces(layout_, my_cut());
   gradients_ = {}, stream_ = {};  // before the new ones: memory for both is not there
-  if (streams()) stream_ = LeafStream{layout_, count, holders_, rank, plan->leaves, &lending_};
-  else gradients_ = Gradients{layout_, slots_, holders_, rank, plan->reduce, plan->leaves, &lending_};
+  if (streams()) stream_ = LeafStream{layout_, count, shard_map_, rank, plan->leaves, &shared_buffers_};
+  else gradients_ = Gradients{layout_, slots_, shard_map_, rank, plan->reduce, plan->leaves, &shared_buffers_};
   const Space space = streams() ? Space::shard : Space::gradients;
-  norm_ = NormTree{layout_, holders_, rank, space};
+  norm_ = NormTree{layout_, shard_map_, rank, space};
   plan_gathering();
   updates_.clear();
   for (const Piece& p : states)
@@ -259,22 +259,23 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
 
 /// Each generation's group has to be shown anew what its members read of each other.
 void Job::Impl::show_to_peers() {
-  for (const auto* memory : {&parameters_.shared(), &gradients_.shared(), &stream_.shared()}) lending_.show(world, *memory);
+  for (const auto* memory : {&parameters_.shared(), &gradients_.shared(), &stream_.shared()}) shared_buffers_.show(world, *memory);
 }
 
 /// Parameters are whole on every rank, and updated by those who hold the rest of the state: once a step, each copy is put together.
 void Job::Impl::plan_gathering() {
   gather_parameters_ = {};
   if (whole_optimizer() || gathers()) return;
-  std::vector<std::vector<Piece>> has(holders_.world()), wants(holders_.world());
-  for (std::uint32_t r = 0; r < holders_.world(); ++r)
-    if (holders_.copies[r] == holders_.copies[world.rank()]) has[r] = pieces(layout_, holders_.cuts[r]), wants[r] = pieces(layout_, Cut{});
+  std::vector<std::vector<Piece>> has(shard_map_.world()), wants(shard_map_.world());
+  for (std::uint32_t r = 0; r < shard_map_.world(); ++r)
+    if (shard_map_.copies[r] == shard_map_.copies[world.rank()])
+      has[r] = pieces(layout_, shard_map_.cuts[r]), wants[r] = pieces(layout_, Cut{});
   const PiecesIn parameters{parameters_.span(), Space::parameters};
   gather_parameters_ = deliver(world.rank(), has, parameters, wants, parameters);
 }
 
 void Job::Impl::choose_evaluation() {
-  const ChosenExchange chosen = choose_exchange(*plan, layout_, holders_);
+  const ChosenExchange chosen = choose_exchange(*plan, layout_, shard_map_);
   const bool was = std::exchange(streams_, exchanges_per_slot(chosen.placement));
   if (!world.leads()) return;
   const std::uint64_t most = plan->memory_per_rank;
@@ -344,7 +345,7 @@ bool Job::Impl::restore() {
   restored_ = true;
   has_state_ = true;  // or the program makes it now, from nothing
   may_initialise_ = !begun_before_;
-  joined_running_ = std::ranges::any_of(standings_, &Standing::has_begun);
+  joined_running_ = std::ranges::any_of(statuses_, &MemberStatus::has_begun);
   if (commit_.knowledge().applied > plan->steps && world.leads())
     host.log.warning(
         fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do", commit_.knowledge().applied, plan->steps));
@@ -468,7 +469,7 @@ std::vector<Fragment> Job::Impl::fragments(bool to_save) {
       if (to_save) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
   }
   // Where the state is in several copies, each writes its part of it, and reads all that it holds.
-  for (const Piece& p : to_save && !whole_optimizer() ? primary_pieces(layout_, holders_, world.rank()) : pieces(layout_, my_cut())) {
+  for (const Piece& p : to_save && !whole_optimizer() ? primary_pieces(layout_, shard_map_, world.rank()) : pieces(layout_, my_cut())) {
     const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
     if (gathers()) add("param", p.unit, p.begin, end, parameters_.data() + p.parameter, false);
     for (std::size_t m = 0; m < moments_.size(); ++m)
@@ -595,7 +596,7 @@ std::uint64_t Job::Impl::state_sum() const {
     const LeafRange mine = shard(unit.size - unit.trainable, {world.size(), world.rank()});
     out += sum("param", parameters_.data() + frozen + mine.begin, mine.end - mine.begin, frozen + mine.begin);
   }
-  for (const Piece& p : primary_pieces(layout_, holders_, world.rank())) {
+  for (const Piece& p : primary_pieces(layout_, shard_map_, world.rank())) {
     out += sum("param", parameters_.data() + p.parameter, p.size(), p.parameter);
     for (std::size_t m = 0; m < moments_.size(); ++m)
       out += sum(moments_of(plan->optimizer)[m], moments_[m].data() + p.place, p.size(), p.parameter);
@@ -635,6 +636,15 @@ void Job::print(std::string_view line) {
 bool Job::prints() const { return impl_->prints(); }
 std::uint32_t Job::compute_threads() const { return impl_->host.threads; }
 Device Job::device() const { return {}; }
+
+const JobHost& JobAccess::host(const Job& job) { return job.impl_->host; }
+std::uint32_t JobAccess::rank(const Job& job) { return job.impl_->world.rank(); }
+std::uint32_t JobAccess::world_size(const Job& job) { return job.impl_->world.size(); }
+const PagedArena& JobAccess::parameters(const Job& job) { return job.impl_->parameters_; }
+const LeafStream& JobAccess::leaf_stream(const Job& job) { return job.impl_->stream_; }
+std::span<float> JobAccess::moment(Job& job, std::size_t index) { return job.impl_->moments_[index].span(); }
+UpdateValues JobAccess::remembered(const Job& job, std::uint64_t step) { return job.impl_->updates_done_.of(step); }
+RankBytes JobAccess::held(const Job& job) { return job.impl_->held(); }
 
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
   UpdateMemory updates_done;  // a program that runs again does the same steps again

@@ -13,48 +13,29 @@
 #include <elrun/job.hpp>
 #include <elrun/session.hpp>
 
-#include "lib/base/clock.hpp"
-#include "lib/base/files.hpp"
-#include "lib/base/log.hpp"
-#include "lib/job/arena.hpp"
-#include "lib/job/audit.hpp"
-#include "lib/job/commit.hpp"
-#include "lib/job/courier.hpp"
-#include "lib/job/evaluation.hpp"
-#include "lib/job/foresight.hpp"
-#include "lib/job/gradients.hpp"
-#include "lib/job/holders.hpp"
-#include "lib/job/layout.hpp"
-#include "lib/job/leaf_stream.hpp"
-#include "lib/job/lending.hpp"
-#include "lib/job/memory.hpp"
-#include "lib/job/paged_arena.hpp"
-#include "lib/job/plan.hpp"
-#include "lib/job/rounds.hpp"
-#include "lib/job/saves.hpp"
-#include "lib/job/standing.hpp"
-#include "lib/job/update.hpp"
-#include "lib/job/update_values.hpp"
+#include "lib/job/commit/audit.hpp"
+#include "lib/job/commit/commit.hpp"
+#include "lib/job/commit/update_values.hpp"
+#include "lib/job/declare/layout.hpp"
+#include "lib/job/declare/memory_table.hpp"
+#include "lib/job/declare/plan.hpp"
+#include "lib/job/evaluate/evaluation.hpp"
+#include "lib/job/gather/comm_thread.hpp"
+#include "lib/job/gather/prefetch.hpp"
+#include "lib/job/gather/rounds.hpp"
+#include "lib/job/gradients/gradients.hpp"
+#include "lib/job/gradients/leaf_stream.hpp"
+#include "lib/job/job_host.hpp"
+#include "lib/job/recover/state_transfer.hpp"
+#include "lib/job/save/saves.hpp"
+#include "lib/job/state/arena.hpp"
+#include "lib/job/state/paged_arena.hpp"
+#include "lib/job/state/shard_map.hpp"
+#include "lib/job/state/shared_buffers.hpp"
+#include "lib/job/state/update.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
-
-/// What a job gets from its process; a test brings its own. All outlive the job.
-struct JobHost {
-  const Clock& clock;
-  Files& files;
-  Session& session;
-  const Log& log;                             ///< Standard error.
-  std::function<void(std::string_view)> out;  ///< One line to standard output.
-  JoinPeers join;
-  Lending::Make share{};                  ///< Memory that peers of this host can read; none: all of it is private.
-  std::uint32_t threads = 1;              ///< See Job::compute_threads.
-  std::uint64_t memory = 0;               ///< Bytes of this machine, with swap; 0: not known.
-  std::optional<LossName> begin_anew{};   ///< `--begin_anew`: the lost checkpoint that a person gives up.
-  bool must_end = false;                  ///< A program that returns between its first step and the job's end has failed.
-  std::function<void(Duration)> sleep{};  ///< Between tries of the final save; none: the thread sleeps.
-  Duration agree_wait = 30s;              ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
-};
 
 struct UnitState {
   Job::Impl* job = nullptr;
@@ -112,8 +93,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void stop();
   void program_returned();
   void serve_to_the_end();
-  [[nodiscard]] const PagedArena& parameters() const { return parameters_; }
-  [[nodiscard]] const LeafStream& stream() const { return stream_; }
 
   /// The program was left by an exception in a slot that is revoked: nothing of it counts.
   [[nodiscard]] bool left_revoked_slot() const { return in_.open && world.over() && host.session.place().elastic; }
@@ -207,15 +186,15 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void share();
   void go_on_together();
   void keep_host_state();
-  [[nodiscard]] Standing standing() const;
+  [[nodiscard]] MemberStatus status() const;
   void same_update_everywhere() const;
   void drop_step();
   void load_or_begin();
   void zero_padding();
   void open_saves();
-  void inherit(const Heritage& from);
-  void move_state(const Heritage& from, const std::vector<Arena<float>>& old_moments);
-  void move_host_state(const Heritage& from);
+  void receive_state(const StateTransfer& from);
+  void move_state(const StateTransfer& from, const std::vector<Arena<float>>& old_moments);
+  void move_host_state(const StateTransfer& from);
   // Evaluations, evaluations.cpp.
   const Evaluation& remember(const Evaluation& evaluation);
   std::optional<Evaluation> evaluation_decided_elsewhere();
@@ -285,7 +264,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool overwritten_ = false;     // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
-  Lending lending_;
+  SharedBuffers shared_buffers_;
   PagedArena parameters_;
   std::vector<Arena<float>> moments_;  // as moments_of(plan->optimizer)
   std::vector<float> frozen_zeros_;    // what a checkpoint's moments of frozen tensors are
@@ -299,7 +278,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<Need> needs_;
   std::vector<SendList> need_sends_, round_sends_;
   std::vector<ReceiveList> need_receives_, round_receives_;
-  Foresight slot_order_, evaluation_order_;
+  PrefetchPredictor slot_order_, evaluation_order_;
   std::optional<std::uint32_t> next_unit_;  // whose weights were asked for ahead, or stay for their next use
   std::size_t phases_ = 0;                  // most slots that any rank has
   bool may_initialise_ = false;             // nothing was restored, and no step handed out
@@ -316,15 +295,15 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<std::vector<float>> norm_nodes_;  // by rank
   std::vector<std::span<const float>> norm_views_;
 
-  [[nodiscard]] const Cut& my_cut() const { return holders_.cuts[planned_for_]; }
-  Holders holders_;                  // of the world that plan_world planned for ...
-  std::uint32_t planned_for_ = 0;    // ... as this rank
-  Cut held_{};                       // how the moments in the arenas are cut
-  bool whole_parameters_ = true;     // those outside of this rank's shard are of the same step
-  std::vector<Standing> standings_;  // of this generation, once it is settled
-  Heritage heritage_;                // likewise, once it is shared
-  std::uint64_t newest_step_ = 0;    // decided, of all members
-  std::uint32_t printer_ = 0;        // its rank
+  [[nodiscard]] const Cut& my_cut() const { return shard_map_.cuts[planned_for_]; }
+  ShardMap shard_map_;                  // of the world that plan_world planned for ...
+  std::uint32_t planned_for_ = 0;       // ... as this rank
+  Cut held_{};                          // how the moments in the arenas are cut
+  bool whole_parameters_ = true;        // those outside of this rank's shard are of the same step
+  std::vector<MemberStatus> statuses_;  // of this generation, once it is settled
+  StateTransfer transfer_;              // likewise, once it is shared
+  std::uint64_t newest_step_ = 0;       // decided, of all members
+  std::uint32_t printer_ = 0;           // its rank
 
   StepCommit commit_;
   InStep in_;
@@ -359,7 +338,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::unique_ptr<Impl> before_;                     // of the program's run before this one, until seal()
   std::optional<std::vector<Aux>> kept_host_state_;  // of that run, until restore()
 
-  Courier courier_;  // the last member: its thread ends before what its rounds use
+  CommThread comm_thread_;  // the last member: its thread ends before what its rounds use
 };
 
 template <class T>
@@ -367,22 +346,5 @@ T Job::Impl::expect(Result<T> result) {
   if (!result.ok()) expect(Result<void>{std::move(result).failure()});
   return std::move(result).value();
 }
-
-/// The door that tests and `run` use.
-struct JobAccess {
-  /// Runs `program` with a job of its own, and again when it begins again. Failures come out as Error; an exception during a revoked step as the reason
-  /// of the revocation.
-  static void drive(const JobHost& job_host, const std::function<void(Job&)>& program);
-  /// This rank's memory of one of the optimizer's states: where a test flips a bit.
-  [[nodiscard]] static std::span<float> moment(Job& job, std::size_t index) { return job.impl_->moments_[index].span(); }
-  [[nodiscard]] static const Job::Impl& impl(const Job& job) { return *job.impl_; }
-  /// With what a decided step was updated, as far as this process knows.
-  [[nodiscard]] static UpdateValues remembered(const Job& job, std::uint64_t step) { return job.impl_->updates_done_.of(step); }
-  /// What this rank holds; in use: at most so far.
-  [[nodiscard]] static RankBytes held(const Job& job) { return job.impl_->held(); }
-};
-
-/// Of `run`: 78 for what a person must change, 1 for everything else.
-[[nodiscard]] int exit_code(const Failure& failure);
 
 }  // namespace elrun::inline v0

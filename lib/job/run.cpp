@@ -74,7 +74,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
                       .log = log,
                       .out = print_line,
                       .join = join_process_group,
-                      .share = place.local_world > 1 ? Lending::Make{SharedBuffer::make} : Lending::Make{},
+                      .share = place.local_world > 1 ? SharedBuffers::Make{SharedBuffer::make} : SharedBuffers::Make{},
                       .threads = compute_threads(place.local_world),
                       .memory = machine_memory(),
                       .begin_anew = *anew,

@@ -11,11 +11,11 @@
 #include "kernels/fold.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
-#include "lib/job/evaluation.hpp"
+#include "lib/job/declare/plan.hpp"
+#include "lib/job/declare/sampler.hpp"
+#include "lib/job/evaluate/evaluation.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
-#include "lib/job/plan.hpp"
-#include "lib/job/sampler.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -75,8 +75,8 @@ Slot* Job::Impl::next_slot() {
   in_.open = true, in_.reported = false;
   if (longest_away_ == Duration{}) world.be_patient(first_slot_within);
   if (overlaps()) {
-    courier_.work_alone();
-    courier_.tell([&](Errands& errands) { errands.begin(phase()); });
+    comm_thread_.work_alone();
+    comm_thread_.tell([&](PendingRequests& requests) { requests.begin(phase()); });
     slot_order_.begin();
   }
   slot_begun_ = host.clock.now();

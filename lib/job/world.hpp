@@ -51,7 +51,7 @@ using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
 /// How long an exchange may last at least, whatever is known of programs.
 inline constexpr Duration patience_min = 600s;
 
-/// The generation of a job that runs. Used from the job's thread, and in rounds from the courier's, one at a time; the end of the
+/// The generation of a job that runs. Used from the job's thread, and in rounds from the communication thread, one at a time; the end of the
 /// generation comes in from the session's.
 class JobWorld {
  public:

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "lib/job/assign.hpp"
-#include "lib/job/tree.hpp"
+#include "lib/job/declare/assign.hpp"
+#include "lib/job/gradients/tree.hpp"
 #include "tests/support/property.hpp"
 
 namespace elrun::test {

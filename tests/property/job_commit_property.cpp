@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "lib/job/commit.hpp"
+#include "lib/job/commit/commit.hpp"
 #include "tests/support/property.hpp"
 
 namespace elrun::test {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <set>
 
-#include "lib/job/sampler.hpp"
+#include "lib/job/declare/sampler.hpp"
 #include "tests/support/property.hpp"
 
 namespace elrun::test {

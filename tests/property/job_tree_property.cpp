@@ -2,8 +2,8 @@
 #include <numeric>
 #include <optional>
 
-#include "lib/job/assign.hpp"
-#include "lib/job/tree.hpp"
+#include "lib/job/declare/assign.hpp"
+#include "lib/job/gradients/tree.hpp"
 #include "tests/support/property.hpp"
 
 namespace elrun::test {

@@ -29,7 +29,7 @@ struct Fate {
 /// What members sent each other in one generation, of pieces that have whole granules (votes and words are smaller): out of memory
 /// that its group was shown, and out of other memory.
 struct Sent {
-  std::uint64_t lent = 0, copied = 0;
+  std::uint64_t in_place = 0, copied = 0;
 };
 
 /// Thrown out of an exchange: what SIGKILL is to a process.
@@ -131,15 +131,15 @@ class ElasticWorld {
       for (const SendList& list : sends)
         for (const auto& piece : list) {
           if (piece.empty() || piece.size() % (granule * sizeof(float)) != 0) continue;
-          const bool lent = std::ranges::any_of(shown_, [&](const SharedBuffer& memory) {
+          const bool in_place = std::ranges::any_of(shown_, [&](const SharedBuffer& memory) {
             const std::span<const std::byte> all = memory.bytes();
             return all.data() <= piece.data() && piece.data() + piece.size() <= all.data() + all.size();
           });
-          (lent ? sent.lent : sent.copied) += piece.size();
+          (in_place ? sent.in_place : sent.copied) += piece.size();
         }
       const std::lock_guard lock{world_.mutex_};
       Sent& all = world_.sent_[membership_.generation.number];
-      all.lent += sent.lent, all.copied += sent.copied;
+      all.in_place += sent.in_place, all.copied += sent.copied;
     }
 
     /// What an exchange that fails leaves where it was to receive: anything.

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "lib/job/commit/audit.hpp"
 #include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {

@@ -1,4 +1,4 @@
-#include "lib/job/commit.hpp"
+#include "lib/job/commit/commit.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -4,7 +4,7 @@
 #include <cfenv>
 #include <limits>
 
-#include "lib/job/agreement.hpp"
+#include "lib/job/declare/agreement.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {

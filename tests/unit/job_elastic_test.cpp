@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/job/declare/plan.hpp"
 #include "tests/support/property.hpp"
 #include "tests/unit/elastic_world.hpp"
 

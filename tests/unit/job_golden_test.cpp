@@ -6,8 +6,8 @@
 #include <set>
 
 #include "kernels/state_hash.hpp"
+#include "lib/job/declare/sampler.hpp"
 #include "lib/job/group_peers.hpp"
-#include "lib/job/sampler.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {

@@ -1,4 +1,4 @@
-#include "lib/job/layout.hpp"
+#include "lib/job/declare/layout.hpp"
 
 #include "tests/support/catch.hpp"
 

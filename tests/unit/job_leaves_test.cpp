@@ -1,6 +1,6 @@
 // Leaves in bf16: how they are rounded, what travels, and that it makes another job.
 
-#include "lib/job/leaves.hpp"
+#include "lib/job/gradients/leaves.hpp"
 
 #include <bit>
 #include <cmath>

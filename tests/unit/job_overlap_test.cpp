@@ -6,7 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lib/job/courier.hpp"
+#include "lib/job/gather/comm_thread.hpp"
+#include "lib/job/gradients/leaf_stream.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {
@@ -123,8 +124,8 @@ struct Alone {
 };
 Duration long_enough() { return 600s; }
 constexpr Phase slot_phase{Phase::What::slot, 0, 0};
-void ask(Courier& courier) {
-  courier.tell([](Errands& errands) { errands.begin(slot_phase), errands.foresee(0); });
+void ask(CommThread& comm_thread) {
+  comm_thread.tell([](PendingRequests& requests) { requests.begin(slot_phase), requests.prefetch(0); });
 }
 
 }  // namespace
@@ -155,8 +156,8 @@ TEST_CASE("while a program computes its leaves are handed off, and the weights o
     std::vector<std::uint64_t> seen(3);
     const auto computes = [&](Job& job, std::uint64_t step, std::size_t unit) {
       if (step == 0 || unit != 1) return;  // the program's order is known by then
-      const std::uint32_t rank = JobAccess::impl(job).world.rank();
-      // Since this was here last other leaves were finished, and other weights foreseen: they may go and come while it waits.
+      const std::uint32_t rank = JobAccess::rank(job);
+      // Since this was here last other leaves were finished, and other weights prefetched: they may go and come while it waits.
       must(soon([&] { return watches[rank].elsewhere > seen[rank]; }), "nothing happened while the program computed");
       seen[rank] = watches[rank].elsewhere;
     };
@@ -179,7 +180,7 @@ TEST_CASE("what was guessed wrong is of its own step alone", "[overlap]") {
         units.push_back(job.unit(name)), weights.push_back(units.back().tensor<float>("w", {unit_size}));
       job.seal();
       (void)job.restore();
-      const std::uint32_t rank = JobAccess::impl(job).world.rank();
+      const std::uint32_t rank = JobAccess::rank(job);
       while (auto step = job.next_step()) {
         const auto& order = orders[step->number() % orders.size()];
         for (Slot& slot : step->slots()) {
@@ -219,7 +220,7 @@ TEST_CASE("who is ahead of another rank waits with its leaves, and neither fills
       units.push_back(job.unit(fmt::format("unit {}", u))), weights.push_back(units.back().tensor<float>("w", {unit_size}));
     job.seal();
     (void)job.restore();
-    const bool comes_late = JobAccess::impl(job).world.rank() == 1;
+    const bool comes_late = JobAccess::rank(job) == 1;
     while (auto step = job.next_step()) {
       for (Slot& slot : step->slots()) {
         // More rounds than the other one has leaves, in none of which this one hands off any.
@@ -233,7 +234,7 @@ TEST_CASE("who is ahead of another rank waits with its leaves, and neither fills
       }
       me.steps.push_back(step->apply(AdamW{}, {.lr = 0.01f}));
     }
-    const LeafStream& stream = JobAccess::impl(job).stream();
+    const LeafStream& stream = JobAccess::leaf_stream(job);
     for (std::uint64_t seen = in_use_max, mine = stream.bytes_max() - stream.bytes();
          mine > seen && !in_use_max.compare_exchange_weak(seen, mine);) {
     }
@@ -277,7 +278,7 @@ TEST_CASE("what fails on the other thread ends the world at once", "[overlap]") 
   std::atomic<bool> other_ended = false;
   const auto program = there_and_back(toy_plan(2), [&](Job& job, std::uint64_t step, std::size_t unit) {
     if (step != 1) return;
-    const std::uint32_t rank = JobAccess::impl(job).world.rank();
+    const std::uint32_t rank = JobAccess::rank(job);
     if (rank == 0 && unit == 2) must(soon([&] { return watches[1].fails_elsewhere.load(); }), "the second rank does not come");
     if (rank != 1 || unit != 1) return;
     watches[1].fails_elsewhere = true;
@@ -288,7 +289,7 @@ TEST_CASE("what fails on the other thread ends the world at once", "[overlap]") 
     try {
       program(job, me);
     } catch (const Error&) {
-      if (JobAccess::impl(job).world.rank() == 0) other_ended = true;
+      if (JobAccess::rank(job) == 0) other_ended = true;
       throw;
     } catch (const std::runtime_error& e) {
       throw Error{{Code::internal, Remedy::exit_process, e.what()}};
@@ -303,28 +304,28 @@ TEST_CASE("what fails on the other thread ends the world at once", "[overlap]") 
 TEST_CASE("a round rounds to nearest on either thread, whatever the job's does", "[overlap]") {
   Alone alone;
   std::atomic<int> rounding{-1};
-  Courier courier{{.round =
-                       [&](const Need& said) {
-                         rounding = std::fegetround();
-                         return alone.hear(said);
-                       },
-                   .over = [] { return false; },
-                   .give_up = [](std::string_view) {},
-                   .limit = long_enough,
-                   .stuck = [] {}}};
-  courier.begin_anew(1);
+  CommThread comm_thread{{.round =
+                              [&](const Need& said) {
+                                rounding = std::fegetround();
+                                return alone.hear(said);
+                              },
+                          .over = [] { return false; },
+                          .give_up = [](std::string_view) {},
+                          .limit = long_enough,
+                          .stuck = [] {}}};
+  comm_thread.begin_anew(1);
   REQUIRE(std::fesetround(FE_UPWARD) == 0);
-  courier.work_alone();
+  comm_thread.work_alone();
   REQUIRE(std::fesetround(FE_TONEAREST) == 0);
-  ask(courier);
+  ask(comm_thread);
   CHECK(soon([&] { return rounding != -1; }));
   CHECK(rounding == FE_TONEAREST);
 
-  const auto is_here = [](const Errands& errands) { return errands.here(0); };
-  REQUIRE(courier.until([](Errands&) {}, is_here));
+  const auto is_here = [](const PendingRequests& requests) { return requests.here(0); };
+  REQUIRE(comm_thread.until([](PendingRequests&) {}, is_here));
   rounding = -1;
   REQUIRE(std::fesetround(FE_UPWARD) == 0);
-  const bool here = courier.until([](Errands& errands) { errands.forget(0), errands.want(0); }, is_here);
+  const bool here = comm_thread.until([](PendingRequests& requests) { requests.forget(0), requests.want(0); }, is_here);
   const int after = std::fegetround();
   REQUIRE(std::fesetround(FE_TONEAREST) == 0);
   CHECK(here);
@@ -332,23 +333,23 @@ TEST_CASE("a round rounds to nearest on either thread, whatever the job's does",
   CHECK(after == FE_UPWARD);  // apply() is to find it
 }
 
-TEST_CASE("a courier that goes ends its round, and waits for nobody else", "[overlap]") {
+TEST_CASE("a communication thread that goes ends its round, and waits for nobody else", "[overlap]") {
   std::promise<void> given_up;
   std::atomic<bool> under_way{false}, ended{false};
   {
-    Courier courier{{.round = [&](const Need&) -> std::optional<Heard> {
-                       under_way = true;
-                       given_up.get_future().wait_for(60s);
-                       ended = true;
-                       return std::nullopt;
-                     },
-                     .over = [] { return false; },
-                     .give_up = [&](std::string_view) { given_up.set_value(); },
-                     .limit = long_enough,
-                     .stuck = [] {}}};
-    courier.begin_anew(1);
-    courier.work_alone();
-    ask(courier);
+    CommThread comm_thread{{.round = [&](const Need&) -> std::optional<Heard> {
+                              under_way = true;
+                              given_up.get_future().wait_for(60s);
+                              ended = true;
+                              return std::nullopt;
+                            },
+                            .over = [] { return false; },
+                            .give_up = [&](std::string_view) { given_up.set_value(); },
+                            .limit = long_enough,
+                            .stuck = [] {}}};
+    comm_thread.begin_anew(1);
+    comm_thread.work_alone();
+    ask(comm_thread);
     REQUIRE(soon([&] { return under_way.load(); }));
   }
   CHECK(ended);
@@ -358,21 +359,21 @@ TEST_CASE("a round that outlives its deadline ends the world, and one that outli
   const bool goes_on = GENERATE(false, true);
   INFO("goes on after the world's end: " << goes_on);
   std::atomic<bool> under_way{false}, over{false}, ends{false}, stuck{false};
-  Courier courier{{.round = [&](const Need&) -> std::optional<Heard> {
-                     under_way = true;
-                     must(soon([&] { return goes_on ? ends.load() : over.load(); }), "the round is not ended");
-                     return std::nullopt;
-                   },
-                   .over = [&] { return over.load(); },
-                   .give_up = [&](std::string_view) { over = true; },
-                   .limit = [] { return Duration{100ms}; },
-                   .stuck = [&] { stuck = true, ends = true; },
-                   .ends_within = 200ms}};
-  courier.begin_anew(1);
-  courier.work_alone();
-  ask(courier);
+  CommThread comm_thread{{.round = [&](const Need&) -> std::optional<Heard> {
+                            under_way = true;
+                            must(soon([&] { return goes_on ? ends.load() : over.load(); }), "the round is not ended");
+                            return std::nullopt;
+                          },
+                          .over = [&] { return over.load(); },
+                          .give_up = [&](std::string_view) { over = true; },
+                          .limit = [] { return Duration{100ms}; },
+                          .stuck = [&] { stuck = true, ends = true; },
+                          .ends_within = 200ms}};
+  comm_thread.begin_anew(1);
+  comm_thread.work_alone();
+  ask(comm_thread);
   REQUIRE(soon([&] { return under_way.load(); }));  // on the other thread
-  CHECK_FALSE(courier.until([](Errands&) {}, [](const Errands& errands) { return errands.here(0); }));
+  CHECK_FALSE(comm_thread.until([](PendingRequests&) {}, [](const PendingRequests& requests) { return requests.here(0); }));
   CHECK(over);
   if (goes_on) CHECK(stuck);
 }
@@ -402,7 +403,7 @@ TEST_CASE("ranks wait for each other's programs for eight slots, an hour for the
     Plan plan = toy_plan(3, 4, Exchange::per_slot);
     plan.overlap = true;
     const auto program = there_and_back(plan, [&](Job& job, std::uint64_t step, std::size_t unit) {
-      const std::uint32_t rank = JobAccess::impl(job).world.rank();
+      const std::uint32_t rank = JobAccess::rank(job);
       if (unit != 1) return;
       // The first step's second slot has seen one slot; it may have been longer, for the other one moves this clock as well.
       must(step > 0 ? told[rank].load() >= then : told[rank].load() == 3600s || told[rank].load() >= then, "a rank waits for another time");
@@ -422,60 +423,60 @@ TEST_CASE("ranks wait for each other's programs for eight slots, an hour for the
   }
 }
 
-TEST_CASE("a courier begins anew when its round is over, and not before", "[overlap]") {
+TEST_CASE("a communication thread begins anew when its round is over, and not before", "[overlap]") {
   Alone alone;
   std::promise<void> revoked;
   std::atomic<bool> under_way{false}, over{false}, ended{false};
-  Courier courier{{.round = [&](const Need& said) -> std::optional<Heard> {
-                     if (!over) {
-                       under_way = true;
-                       revoked.get_future().wait_for(60s);
-                       std::this_thread::sleep_for(20ms);  // its last look at the old world's memory
-                       ended = true;
-                       return std::nullopt;
-                     }
-                     return alone.hear(said);
-                   },
-                   .over = [&] { return over && !ended; },
-                   .give_up = [](std::string_view) {},
-                   .limit = long_enough,
-                   .stuck = [] {}}};
-  courier.begin_anew(1);
-  courier.work_alone();
-  ask(courier);
+  CommThread comm_thread{{.round = [&](const Need& said) -> std::optional<Heard> {
+                            if (!over) {
+                              under_way = true;
+                              revoked.get_future().wait_for(60s);
+                              std::this_thread::sleep_for(20ms);  // its last look at the old world's memory
+                              ended = true;
+                              return std::nullopt;
+                            }
+                            return alone.hear(said);
+                          },
+                          .over = [&] { return over && !ended; },
+                          .give_up = [](std::string_view) {},
+                          .limit = long_enough,
+                          .stuck = [] {}}};
+  comm_thread.begin_anew(1);
+  comm_thread.work_alone();
+  ask(comm_thread);
   REQUIRE(soon([&] { return under_way.load(); }));
   over = true;
   revoked.set_value();
-  courier.begin_anew(1);
+  comm_thread.begin_anew(1);
   CHECK(ended);
-  CHECK(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); },
-                      [](const Errands& errands) { return errands.here(0); }));
+  CHECK(comm_thread.until([](PendingRequests& requests) { requests.begin(slot_phase), requests.want(0); },
+                          [](const PendingRequests& requests) { return requests.here(0); }));
 }
 
 TEST_CASE("when the world is over nothing is here any more, and a call returns when no round is under way", "[overlap]") {
   Alone alone;
   std::atomic<bool> under_way{false}, over{false}, ended{false};
-  Courier courier{{.round = [&](const Need& said) -> std::optional<Heard> {
-                     if (said.gather != 1) return alone.hear(said);
-                     under_way = true;
-                     (void)soon([&] { return over.load(); });
-                     std::this_thread::sleep_for(20ms);  // its last bytes come
-                     ended = true;
-                     return std::nullopt;
-                   },
-                   .over = [&] { return over.load(); },
-                   .give_up = [](std::string_view) {},
-                   .limit = long_enough,
-                   .stuck = [] {}}};
-  const auto here = [](const Errands& errands) { return errands.here(0); };
-  courier.begin_anew(2);
-  REQUIRE(courier.until([](Errands& errands) { errands.begin(slot_phase), errands.want(0); }, here));
-  courier.work_alone();
-  courier.tell([](Errands& errands) { errands.foresee(1); });
+  CommThread comm_thread{{.round = [&](const Need& said) -> std::optional<Heard> {
+                            if (said.gather != 1) return alone.hear(said);
+                            under_way = true;
+                            (void)soon([&] { return over.load(); });
+                            std::this_thread::sleep_for(20ms);  // its last bytes come
+                            ended = true;
+                            return std::nullopt;
+                          },
+                          .over = [&] { return over.load(); },
+                          .give_up = [](std::string_view) {},
+                          .limit = long_enough,
+                          .stuck = [] {}}};
+  const auto here = [](const PendingRequests& requests) { return requests.here(0); };
+  comm_thread.begin_anew(2);
+  REQUIRE(comm_thread.until([](PendingRequests& requests) { requests.begin(slot_phase), requests.want(0); }, here));
+  comm_thread.work_alone();
+  comm_thread.tell([](PendingRequests& requests) { requests.prefetch(1); });
   REQUIRE(soon([&] { return under_way.load(); }));
   over = true;
-  courier.tell([](Errands& errands) { errands.forget(0); });  // is not heard
-  CHECK_FALSE(courier.until([](Errands& errands) { errands.want(0); }, here));
+  comm_thread.tell([](PendingRequests& requests) { requests.forget(0); });  // is not heard
+  CHECK_FALSE(comm_thread.until([](PendingRequests& requests) { requests.want(0); }, here));
   CHECK(ended);
 }
 
@@ -557,25 +558,25 @@ TEST_CASE("a program that applies inside its last slot outlives a world that end
 TEST_CASE("a forked child may destroy what has a thread in its parent", "[overlap]") {
   Alone alone;
   std::atomic<bool> heard{false};
-  std::optional<Courier> courier;
-  courier.emplace(CourierTasks{.round =
-                                   [&](const Need& said) {
-                                     heard = true;
-                                     return alone.hear(said);
-                                   },
-                               .over = [] { return false; },
-                               .give_up = [](std::string_view) {},
-                               .limit = long_enough,
-                               .stuck = [] {}});
-  courier->begin_anew(1);
-  courier->work_alone();
-  ask(*courier);
+  std::optional<CommThread> comm_thread;
+  comm_thread.emplace(CommThreadTasks{.round =
+                                          [&](const Need& said) {
+                                            heard = true;
+                                            return alone.hear(said);
+                                          },
+                                      .over = [] { return false; },
+                                      .give_up = [](std::string_view) {},
+                                      .limit = long_enough,
+                                      .stuck = [] {}});
+  comm_thread->begin_anew(1);
+  comm_thread->work_alone();
+  ask(*comm_thread);
   REQUIRE(soon([&] { return heard.load(); }));
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
     ::alarm(60);  // by default it ends the process
-    courier.reset();
+    comm_thread.reset();
     ::_exit(0);
   }
   int status = -1;

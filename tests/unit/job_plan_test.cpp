@@ -1,4 +1,4 @@
-#include "lib/job/plan.hpp"
+#include "lib/job/declare/plan.hpp"
 
 #include <fmt/format.h>
 

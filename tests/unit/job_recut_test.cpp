@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <set>
 
-#include "lib/job/memory.hpp"
+#include "lib/job/declare/memory_table.hpp"
+#include "lib/job/recover/state_transfer.hpp"
+#include "lib/job/state/paged_arena.hpp"
 #include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {
@@ -48,11 +50,10 @@ TEST_CASE("after a change of the world a rank holds its new shard of the paramet
     std::atomic<std::uint64_t> wrong{0};
     std::atomic<std::uint64_t> slots_in[4] = {};
     const auto look = [&](Job& job, std::uint64_t, Slot&) {
-      const Job::Impl& impl = JobAccess::impl(job);
-      const std::uint32_t size = impl.world.size();
+      const std::uint32_t size = JobAccess::world_size(job);
       ++slots_in[size];
-      wrong +=
-          impl.parameters().held_bytes() != bytes_by_rank(layout, zero(3), Optimizer::adamw, 8, size, size)[impl.world.rank()].parameters;
+      wrong += JobAccess::parameters(job).held_bytes() !=
+               bytes_by_rank(layout, zero(3), Optimizer::adamw, 8, size, size)[JobAccess::rank(job)].parameters;
     };
     Plan plan = toy_plan(3);
     plan.overlap = false;                                             // with it weights for the next slot may be there already
@@ -89,9 +90,9 @@ TEST_CASE("shards of several cuts go together, and what two members bring is giv
   const Layout layout = lay_out({{"a", {{"w", DType::f32, {6 * granule}, {}}}}});
   using Shares = std::vector<std::vector<std::pair<std::uint64_t, std::uint64_t>>>;
   const auto shares_of = [&](const std::vector<Cut>& cuts) -> std::optional<Shares> {
-    std::vector<Standing> members;
+    std::vector<MemberStatus> members;
     for (const Cut& cut : cuts) members.push_back({.has_state = true, .knowledge = {5, 5, 5}, .cut = cut});
-    const Heritage from = heritage(layout, members, 5, cuts);
+    const StateTransfer from = plan_state_transfer(layout, members, 5, cuts);
     if (!from.complete) return std::nullopt;
     Shares out;
     const auto shares = share_out(layout, from.held);

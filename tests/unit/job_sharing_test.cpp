@@ -8,6 +8,9 @@
 
 #include <elrun/verify.hpp>
 
+#include "lib/job/gather/rounds.hpp"
+#include "lib/job/gradients/leaf_stream.hpp"
+#include "lib/job/state/paged_arena.hpp"
 #include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {
@@ -159,7 +162,7 @@ TEST_CASE("sharded parameters take the memory of a shard and of the units in use
     const std::uint32_t world = 4;
     std::atomic<std::uint64_t> wrong{0};
     const auto members = run_world({.world = world}, [&](Job& job, Member& me) {
-      const PagedArena& arena = JobAccess::impl(job).parameters();
+      const PagedArena& arena = JobAccess::parameters(job);
       std::uint64_t shard = 0;
       const auto check = [&](std::uint64_t pages) { wrong += arena.held_bytes() != pages * page || resident(arena) > pages; };
       const auto make = [&](Layers& layers, Slot& slot, std::uint64_t) {
@@ -202,7 +205,7 @@ TEST_CASE("sharded gradients take the memory of a shard's partial sums and of th
     Plan plan = toy_plan(2);
     plan.overlap = false;
     layered(plan, in_order)(job, me);
-    const LeafStream& stream = JobAccess::impl(job).stream();
+    const LeafStream& stream = JobAccess::leaf_stream(job);
     // Eight slots by four ranks: a sum of four and, beside it, at most two smaller ones.
     wrong += stream.partials() > 3 || stream.bytes() > 3 * 13 * page;
     wrong += stream.bytes_max() > stream.bytes() + 2 * 8 * page + 3 * 2 * page;  // one unit's leaf, handed off when the next begins
@@ -373,7 +376,7 @@ TEST_CASE("initial values that differ between ranks are told before the first st
 
 TEST_CASE("a leaf that comes twice, or from a rank without a slot, is refused", "[job]") {
   const Layout layout = lay_out({{"a", {{"w", DType::f32, {5000}, {}}}}});
-  LeafStream stream{layout, 2, holders(Spread::sharded, std::vector<std::uint32_t>(3)), 0};
+  LeafStream stream{layout, 2, shard_map(Spread::sharded, std::vector<std::uint32_t>(3)), 0};
   stream.begin();
   CHECK(stream.busy() == 2);
   stream.open(0);
@@ -404,7 +407,7 @@ TEST_CASE("a step that was broken off leaves no memory with its leaves", "[job][
   const TensorSpec tensor{"w", DType::f32, {8 * granule}, {}};
   const Layout layout = lay_out({{"a", {tensor}}, {"b", {tensor}}});
   for (const DType leaves : {DType::f32, DType::bf16}) {
-    LeafStream stream{layout, 4, holders(Spread::sharded, std::vector<std::uint32_t>(2)), 0, leaves};
+    LeafStream stream{layout, 4, shard_map(Spread::sharded, std::vector<std::uint32_t>(2)), 0, leaves};
     const std::uint64_t leaf = 8 * page, arriving = 4 * page * size_of(leaves) / 4;
     stream.begin();
     stream.open(0);

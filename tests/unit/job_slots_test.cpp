@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "lib/job/update.hpp"
+#include "lib/job/state/update.hpp"
 #include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {
@@ -195,7 +195,7 @@ TEST_CASE("a slot that throws once it is revoked is over like any other: same pr
       std::atomic<int> thrown{0};
       ToyOptions options{.plan = toy_plan(stage), .checkpoint = checkpoint};
       options.in_slot = [&thrown](Job& job, std::uint64_t step, Slot& slot) {
-        const JobHost& host = JobAccess::impl(job).host;
+        const JobHost& host = JobAccess::host(job);
         // In steps 2 and 4 of their first attempt the world ends under the slots.
         if ((step == 2 || step == 4) && host.session.place().membership.generation.number == step / 2)
           host.session.cannot_go_on({Code::generation_over, Remedy::rejoin, "the world changes"});
@@ -285,7 +285,7 @@ TEST_CASE("host state is put back when a step is dropped, before the program see
                            ++begun;
                            for (Slot& slot : step->slots()) {
                              ++slots;
-                             const JobHost& host = JobAccess::impl(job).host;
+                             const JobHost& host = JobAccess::host(job);
                              if ((step->number() == 1 || step->number() == 5) &&
                                  host.session.place().membership.generation.number == (step->number() == 1 ? 1u : 2u))
                                host.session.cannot_go_on({Code::generation_over, Remedy::rejoin, "the world changes"});

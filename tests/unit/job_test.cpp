@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "checkpoint/names.hpp"
-#include "lib/job/final_save.hpp"
 #include "lib/job/fp_environment.hpp"
+#include "lib/job/save/final_save.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/unit/job_world.hpp"
 

@@ -1,8 +1,8 @@
-#include "lib/job/tree.hpp"
+#include "lib/job/gradients/tree.hpp"
 
 #include <string>
 
-#include "lib/job/assign.hpp"
+#include "lib/job/declare/assign.hpp"
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {

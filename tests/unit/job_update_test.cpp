@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lib/job/update.hpp"
+#include "lib/job/state/update.hpp"
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {

@@ -1,6 +1,6 @@
 // Proof at hand: spoilt memory is found, and the rank and tensor are named.
 
-#include "lib/job/verdict.hpp"
+#include "lib/job/commit/verdict.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {

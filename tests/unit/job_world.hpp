@@ -17,7 +17,7 @@
 #include <fmt/format.h>
 
 #include "lib/comm/label.hpp"
-#include "lib/job/job_impl.hpp"
+#include "lib/job/job_host.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/catch.hpp"
 
@@ -168,13 +168,13 @@ struct WorldOptions {
   std::optional<Leave> leave{};
   std::uint64_t* bytes_sent = nullptr;
   bool elastic = false;
-  std::vector<std::uint32_t> nodes{};                        ///< By rank, the number of its node; else all are on one.
-  JoinPeers join{};                                          ///< Instead of the exchange of memory.
-  std::function<Lending::Make(std::uint32_t rank)> share{};  ///< Memory that peers can read; else all is private.
-  const Clock* clock = nullptr;                              ///< Instead of the real one.
-  Files* files = nullptr;                                    ///< Likewise.
-  std::uint64_t memory = 0;                                  ///< Bytes that each member's machine has; 0: not known.
-  std::function<void(Duration)> sleep{};                     ///< Of any member, while its final save waits.
+  std::vector<std::uint32_t> nodes{};                              ///< By rank, the number of its node; else all are on one.
+  JoinPeers join{};                                                ///< Instead of the exchange of memory.
+  std::function<SharedBuffers::Make(std::uint32_t rank)> share{};  ///< Memory that peers can read; else all is private.
+  const Clock* clock = nullptr;                                    ///< Instead of the real one.
+  Files* files = nullptr;                                          ///< Likewise.
+  std::uint64_t memory = 0;                                        ///< Bytes that each member's machine has; 0: not known.
+  std::function<void(Duration)> sleep{};                           ///< Of any member, while its final save waits.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -237,7 +237,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .log = log,
                         .out = [&](std::string_view line) { me.lines.emplace_back(line); },
                         .join = options.join ? options.join : memory,
-                        .share = options.share ? options.share(rank) : Lending::Make{},
+                        .share = options.share ? options.share(rank) : SharedBuffers::Make{},
                         .memory = options.memory,
                         .sleep = options.sleep,
                         .agree_wait = 0s},

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/job/job_impl.hpp"
+#include "lib/job/job_host.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/sim/expected.hpp"
 #include "tests/support/sim/observations.hpp"

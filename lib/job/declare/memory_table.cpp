@@ -1,0 +1,185 @@
+#include "lib/job/declare/memory_table.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/job/declare/assign.hpp"
+#include "lib/job/declare/plan.hpp"
+#include "lib/job/gradients/leaves.hpp"
+#include "lib/job/gradients/summands.hpp"
+#include "lib/job/state/update.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr double efficiency_least = 0.9;
+
+/// Partial sums that an owner keeps while the leaves of all slots come in, one slot after the other.
+std::uint64_t partial_sums(std::uint32_t slots) {
+  std::vector<std::uint32_t> all(slots);
+  for (std::uint32_t s = 0; s < slots; ++s) all[s] = s;
+  const FoldSchedule schedule = fold_schedule(all, slots);
+  std::uint64_t depth = 1;
+  for (std::uint32_t s = 0; s < slots; ++s)  // a leaf that is added at once to what is there needs no place of its own
+    depth = std::max<std::uint64_t>(depth, schedule.buffer[s] + (schedule.merges[s] == 0 ? 1 : 0));
+  return depth;
+}
+
+}  // namespace
+
+std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
+                                     std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves, bool overlap) {
+  return bytes_by_rank(layout, placement, shard_map(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0)), optimizer, slots,
+                       reduce, leaves, overlap);
+}
+
+std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards, Optimizer optimizer,
+                                     std::uint32_t slots, Reduce reduce, DType leaves, bool overlap) {
+  const std::uint32_t world = shards.world();
+  const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters != Spread::replicated;
+  const bool delivers = shards.cuts != shards.folds;
+  const Summands tree = summands(assign_slots(slots, world), reduce);
+  const bool overlaps = overlap && (per_slot || gathers) && world > 1;
+  const bool rounds = leaves == DType::bf16;
+  /// Of memory in floats: what elements of a final leaf take.
+  const auto taken = [&](std::uint64_t elements) { return elements * size_of(leaves) / sizeof(float); };
+  const auto packed_leaves = [&](const FoldSchedule& s) -> std::uint64_t {
+    return rounds && world > 1 ? static_cast<std::uint64_t>(std::ranges::count_if(s.nodes, &TreeNode::leaf)) : 0;
+  };
+  std::uint64_t nodes = 0, single = 0, partials = per_slot ? partial_sums(slots) : 0, frozen = 0;
+  if (!per_slot)
+    for (const FoldSchedule& schedule : tree.schedules) nodes += schedule.nodes.size(), single += packed_leaves(schedule);
+  for (const UnitLayout& unit : layout.units) frozen += unit.size - unit.trainable;
+  std::vector<RankBytes> out(world);
+  for (std::uint32_t r = 0; r < world; ++r) {
+    const auto shard = pieces(layout, shards.folds[r]);
+    const std::uint64_t folded = elements(shard), held = elements(pieces(layout, shards.cuts[r]));
+    const auto part_of = [](const UnitLayout& unit, Cut cut) {
+      const LeafRange run = elrun::shard(unit.trainable, cut);
+      return run.end - run.begin;
+    };
+    /// Of a unit that is in use, what this rank does not hold.
+    const auto weights_of = [&](const UnitLayout& unit) { return unit.trainable - part_of(unit, shards.cuts[r]); };
+    const auto two_largest = [&](const auto& elements_of) {
+      std::pair<std::uint64_t, std::uint64_t> largest{};
+      for (const UnitLayout& unit : layout.units) {
+        const std::uint64_t count = elements_of(unit);
+        if (count > largest.first) largest = {count, largest.first};
+        else largest.second = std::max(largest.second, count);
+      }
+      return largest;
+    };
+    RankBytes& b = out[r];
+    b.parameters = gathers ? held + frozen : layout.parameters;
+    b.optimizer = moments_of(optimizer).size() * held;
+    if (per_slot) {
+      b.gradients = partials * folded + (delivers ? held : 0);
+      const std::uint32_t busy = std::min(world, slots), makes = r < busy ? 1 : 0;
+      if (overlaps) {
+        // One leaf is made, one waits for the others to take it, and of a third this rank's part waits for theirs.
+        const auto [first, second] = two_largest([&](const UnitLayout& unit) { return makes * unit.trainable; });
+        const std::uint64_t arriving = two_largest([&](const UnitLayout& unit) { return busy * part_of(unit, shards.folds[r]); }).first;
+        b.in_use = first + taken(second) + taken(arriving);
+      } else {
+        for (const UnitLayout& unit : layout.units) {
+          const std::uint64_t leaf = makes * unit.trainable, arriving = (busy - makes) * part_of(unit, shards.folds[r]);
+          b.in_use = std::max(b.in_use, std::max(leaf, taken(leaf) + taken(arriving)) + (gathers ? weights_of(unit) : 0));
+        }
+      }
+    } else {
+      const FoldSchedule& schedule = tree.schedules[r];
+      b.gradients = std::max(schedule.depth, 1u) * layout.gradients;
+      const std::uint64_t own = packed_leaves(schedule), received = single - own;
+      std::uint64_t chunk = 0;
+      for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk, p.size()));
+      b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * (taken(folded) + chunk) + own * folded;
+      if (gathers && !overlaps) b.in_use = two_largest(weights_of).first;
+    }
+    if (gathers && overlaps) {
+      const auto [first, second] = two_largest(weights_of);
+      b.in_use += first + second;
+    }
+    for (std::uint64_t* count : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *count *= sizeof(float);
+  }
+  return out;
+}
+
+ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const ShardMap& shards) {
+  const auto with = [&](Exchange exchange) {
+    ChosenExchange out{.placement = plan.placement, .bytes = 0, .why = {}};
+    out.placement.exchange = exchange;
+    if (plan.memory_per_rank == 0) return out;
+    for (const RankBytes& b : bytes_by_rank(layout, out.placement, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
+                                            plan.reduce, plan.leaves, plan.overlap))
+      out.bytes = std::max(out.bytes, b.all());
+    return out;
+  };
+  if (exchanges_per_slot(plan.placement)) return with(Exchange::per_slot);
+  const ChosenExchange folds = with(Exchange::per_step);
+  const bool may_choose = plan.placement.exchange == Exchange::automatic && plan.reduce == Reduce::exact;
+  if (!may_choose || plan.memory_per_rank == 0 || folds.bytes <= plan.memory_per_rank) return folds;
+  ChosenExchange streams = with(Exchange::per_slot);
+  if (streams.bytes >= folds.bytes) return folds;
+  streams.why =
+      fmt::format("gradients are exchanged per slot, for with whole ones on every rank a rank would take {} of the {} in memory_per_rank",
+                  human_bytes(folds.bytes), human_bytes(plan.memory_per_rank));
+  return streams;
+}
+
+std::string slots_line(std::uint64_t slots, std::uint32_t world) {
+  const std::uint64_t least = slots / world, most = (slots + world - 1) / world;
+  return fmt::format("{} slots per step on {} rank(s), {} each, {:.0f} % of the compute", slots, world,
+                     least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most),
+                     100 * compute_efficiency(slots, world));
+}
+
+std::string efficiency_warning(std::uint64_t slots, std::uint32_t world) {
+  const double efficiency = compute_efficiency(slots, world);
+  if (efficiency >= efficiency_least) return {};
+  return fmt::format(
+      "{} slots leave {} ranks idle {:.0f} % of the time; a smaller micro_batch makes more slots (4 per rank keep "
+      "above 90 %)",
+      slots, world, 100 * (1 - efficiency));
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world, std::uint32_t ranks_per_node) {
+  const Layout layout = lay_out(units);
+  std::uint64_t parameters = 0;
+  for (const UnitSpec& unit : units)
+    for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
+  const bool one_node = ranks_per_node == 0 || ranks_per_node >= world;
+  std::string out = fmt::format("{} parameters in {} unit(s), {}{}; {}{}\n", parameters, units.size(), name_of(plan.optimizer),
+                                plan.leaves == DType::f32 ? "" : ", leaves in bf16", slots_line(plan.slots(), world),
+                                one_node ? "" : fmt::format(", {} to a node", ranks_per_node));
+  if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
+  out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most\n", "placement", "parameters",
+                     "gradients", "optimizer", "exchange", "in use", "all");
+  std::vector<Placement> placements{zero(0), zero(1), zero(2), zero(3)};
+  if (!one_node)
+    for (const int stage : {2, 3}) placements.push_back(hybrid(zero(stage)));
+  for (const Placement& placement : placements) {
+    Plan placed = plan;
+    placed.placement = placement;
+    const ShardMap shards = shard_map(placement.optimizer, guess_nodes(world, 0, one_node ? world : ranks_per_node, 0));
+    const ChosenExchange chosen = choose_exchange(placed, layout, shards);
+    const auto ranks = bytes_by_rank(layout, chosen.placement, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
+                                     plan.reduce, plan.leaves, plan.overlap);
+    const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
+    out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}\n", *name_of(placement), human_bytes(most.parameters),
+                       human_bytes(most.gradients), human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use),
+                       human_bytes(most.all()), chosen.why.empty() ? "" : "   exchanged per slot, to take less",
+                       plan.memory_per_rank > 0 && most.all() > plan.memory_per_rank ? "   does not fit" : "");
+  }
+  out.pop_back();
+  return out;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,54 @@
+#pragma once
+/// \file What a placement costs, worked out before anything is allocated: bytes per rank by state, slots and idle time.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <elrun/plan.hpp>
+
+#include "lib/job/declare/layout.hpp"
+#include "lib/job/state/shard_map.hpp"
+
+namespace elrun::inline v0 {
+
+/// Of one rank. Activations and the transport's buffers are not the job's and not counted.
+struct RankBytes {
+  std::uint64_t parameters = 0;  ///< There from seal() on.
+  std::uint64_t gradients = 0;   ///< Buffers in which leaves are made and folded, or partial sums of the shard.
+  std::uint64_t optimizer = 0;
+  std::uint64_t exchange = 0;  ///< Where other ranks' sums arrive, once per step.
+  std::uint64_t in_use = 0;    ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives;
+                               ///< with overlap also the weights and the leaf of a second one.
+  [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
+  friend bool operator==(const RankBytes&, const RankBytes&) = default;
+};
+/// Of each rank of a world, with what it holds and folds. `Exchange::automatic` is taken as if there were no limit.
+[[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards,
+                                                   Optimizer optimizer, std::uint32_t slots, Reduce reduce = Reduce::exact,
+                                                   DType leaves = DType::f32, bool overlap = false);
+/// The same for nodes that have `ranks_per_node` each, the last one what is left.
+[[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer,
+                                                   std::uint32_t slots, std::uint32_t world, std::uint32_t ranks_per_node,
+                                                   Reduce reduce = Reduce::exact, DType leaves = DType::f32, bool overlap = false);
+
+/// What `Exchange::automatic` comes to in a world; every rank works it out alike. The bits are the same.
+struct ChosenExchange {
+  Placement placement;      ///< With an exchange that is not automatic.
+  std::uint64_t bytes = 0;  ///< Of the rank that holds most; 0 where there is no limit.
+  std::string why;          ///< Where memory has decided: what the other one would take; else empty.
+};
+[[nodiscard]] ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const ShardMap& shards);
+
+/// "8 slots per step on 3 rank(s), 2 to 3 each, 89 % of the compute"
+[[nodiscard]] std::string slots_line(std::uint64_t slots, std::uint32_t world);
+/// Below 90 %: why, and what helps; else empty.
+[[nodiscard]] std::string efficiency_warning(std::uint64_t slots, std::uint32_t world);
+/// "12.3 MB"
+[[nodiscard]] std::string human_bytes(std::uint64_t bytes);
+
+/// All of it as a table for people: a row per placement, of the rank that holds most. Where there are several nodes, hybrid ones too.
+[[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world,
+                                       std::uint32_t ranks_per_node);
+
+}  // namespace elrun::inline v0

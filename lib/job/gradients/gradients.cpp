@@ -1,0 +1,181 @@
+#include "lib/job/gradients/gradients.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "kernels/convert.hpp"
+#include "kernels/fold.hpp"
+#include "lib/job/gradients/summands.hpp"
+
+namespace elrun::inline v0 {
+
+Delivery deliver(std::uint32_t rank, const std::vector<std::vector<Piece>>& has, PiecesIn from,
+                 const std::vector<std::vector<Piece>>& wants, PiecesIn to) {
+  Delivery out{std::vector<SendList>(has.size()), std::vector<ReceiveList>(has.size())};
+  const auto part = [](PiecesIn in, const Piece& p) { return in.memory.subspan(begin_in(in.space, p), p.size()); };
+  for (std::uint32_t r = 0; r < has.size(); ++r) {
+    if (r == rank) continue;
+    for (const Common& both : common(has[rank], wants[r])) out.sends[r].push_back(std::as_bytes(part(from, both.a)));
+    for (const Common& both : common(has[r], wants[rank])) out.receives[r].push_back(std::as_writable_bytes(part(to, both.b)));
+  }
+  return out;
+}
+
+Delivery deliver_sums(const Layout& layout, const ShardMap& shards, std::uint32_t rank, PiecesIn from, PiecesIn to) {
+  std::vector<std::vector<Piece>> has, wants;
+  for (const Cut& cut : shards.folds) has.push_back(pieces(layout, cut));
+  for (const Cut& cut : shards.cuts) wants.push_back(pieces(layout, cut));
+  return deliver(rank, has, from, wants, to);
+}
+
+Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards,
+                     std::uint32_t rank, Reduce reduce, DType leaves, SharedBuffers* shared_buffers)
+    : space_{layout.gradients}, rounds_{leaves == DType::bf16}, delivers_{shards.cuts != shards.folds} {
+  const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
+  const Summands tree = summands(slots_by_rank, reduce);
+  schedule_ = tree.schedules[rank];
+  buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
+  const std::uint64_t partials = buffers_ * space_;
+  partials_ = Arena<float>{partials, shared_buffers != nullptr ? shared_buffers->make(partials * sizeof(float)) : std::nullopt};
+  shard_ = pieces(layout, shards.folds[rank]);
+  const std::uint64_t shard_elements = elements(shard_);
+
+  struct Held {
+    TreeNode node;
+    std::uint32_t operand;
+  };
+  std::vector<Held> held;
+  sends_.resize(world);
+  receives_.resize(world);
+  const auto travels_packed = [&](TreeNode node) { return rounds_ && world > 1 && node.leaf(); };
+  std::uint64_t received_nodes = 0, received_leaves = 0, own_leaves = 0;
+  for (std::uint32_t r = 0; r < world; ++r)
+    for (const TreeNode& node : tree.schedules[r].nodes) {
+      if (r == rank) own_leaves += travels_packed(node);
+      else ++(travels_packed(node) ? received_leaves : received_nodes);
+    }
+  received_ = Arena<float>{received_nodes * shard_elements};
+  own_leaves_ = Arena<float>{own_leaves * shard_elements};
+  received_leaves_ = Arena<bf16>{received_leaves * shard_elements};
+  for (const Piece& p : shard_) chunk_ = std::max(chunk_, std::min(fold_chunk, p.size()));
+  expanded_ = Arena<float>{received_leaves * chunk_};
+  float *next = received_.data(), *own = own_leaves_.data(), *chunk = expanded_.data();
+  bf16* leaf = received_leaves_.data();
+  for (std::uint32_t r = 0; r < world; ++r) {
+    const auto& nodes = tree.schedules[r].nodes;
+    for (std::uint32_t n = 0; n < nodes.size(); ++n) {
+      held.push_back({nodes[n], static_cast<std::uint32_t>(operands_.size())});
+      const auto receive = [&](auto* at) {
+        for (const Piece& p : shard_) receives_[r].push_back(std::as_writable_bytes(std::span{at + p.place, p.size()}));
+      };
+      if (r == rank && !travels_packed(nodes[n])) {
+        operands_.push_back({buffer(n), In::whole});
+      } else if (r == rank) {
+        packed_.push_back(n);
+        operands_.push_back({std::exchange(own, own + shard_elements), In::shard});
+      } else if (!travels_packed(nodes[n])) {
+        receive(next);
+        operands_.push_back({std::exchange(next, next + shard_elements), In::shard});
+      } else {
+        receive(std::exchange(leaf, leaf + shard_elements));
+        operands_.push_back({std::exchange(chunk, chunk + chunk_), In::chunk});
+      }
+    }
+    if (r == rank) continue;
+    const auto theirs = pieces(layout, shards.folds[r]);
+    for (std::uint32_t n = 0; n < schedule_.nodes.size(); ++n)
+      for (const Piece& p : theirs)
+        sends_[r].push_back(travels_packed(schedule_.nodes[n]) ? std::as_bytes(packed(buffer(n), p.gradient, p.size()))
+                                                               : std::as_bytes(std::span<const float>{buffer(n) + p.gradient, p.size()}));
+  }
+  std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) { return a.node.begin < b.node.begin; });
+  const auto given = [&](TreeNode node) -> std::optional<std::uint32_t> {
+    const auto at = std::lower_bound(held.begin(), held.end(), node.begin, [](const Held& h, std::uint64_t b) { return h.node.begin < b; });
+    if (at != held.end() && at->node == node) return at->operand;
+    return std::nullopt;
+  };
+  root_ = fold(TreeNode{0, tree.count}, given, [&](std::uint32_t left, std::uint32_t right) {
+    additions_.push_back({left, right});
+    return left;
+  });
+  const PiecesIn first_buffer{partials_.span(0, space_), Space::gradients};
+  if (delivers_) sums_ = deliver_sums(layout, shards, rank, first_buffer, first_buffer);
+}
+
+void Gradients::fold_leaf(std::size_t i) {
+  if (rounds_) round_to_bf16({leaf(i), space_});
+  std::uint64_t top = schedule_.buffer[i];
+  for (std::uint32_t m = 0; m < schedule_.merges[i]; ++m, --top)
+    add_into(std::span{buffer(top - 1), space_}, std::span<const float>{buffer(top), space_});
+}
+
+/// Of this rank's leaves that go out as they are: its own part is kept as floats, and the rest is packed.
+void Gradients::pack_leaves() {
+  for (std::size_t i = 0; i < packed_.size(); ++i) {
+    float* const leaf = buffer(packed_[i]);
+    for (const Piece& p : shard_) std::copy_n(leaf + p.gradient, p.size(), own_leaves_.data() + i * elements(shard_) + p.place);
+    pack_to_bf16({leaf, space_});
+  }
+}
+
+Result<void> Gradients::reduce(JobWorld& world) {
+  pack_leaves();
+  ELRUN_TRY(world.exchange(sends_, receives_));
+  const std::uint64_t leaves = chunk_ == 0 ? 0 : expanded_.size() / chunk_, shard_elements = elements(shard_);
+  for (const Piece& p : shard_)
+    for (std::uint64_t begin = 0; begin < p.size(); begin += fold_chunk) {
+      const std::uint64_t count = std::min(fold_chunk, p.size() - begin);
+      const auto chunk = [&](std::uint32_t o) {
+        const Operand& operand = operands_[o];
+        return std::span{operand.base + (operand.in == In::chunk ? 0 : (operand.in == In::whole ? p.gradient : p.place) + begin), count};
+      };
+      for (std::uint64_t i = 0; i < leaves; ++i)
+        to_float(received_leaves_.span(i * shard_elements + p.place + begin, count), expanded_.span(i * chunk_, count));
+      for (const Addition& a : additions_) add_into(chunk(a.left), chunk(a.right));
+      float* const result = buffer(0) + p.gradient + begin;
+      if (const auto root = chunk(root_); root.data() != result) std::memcpy(result, root.data(), root.size_bytes());
+    }
+  if (delivers_) ELRUN_TRY(world.exchange(sums_.sends, sums_.receives));
+  return {};
+}
+
+NormTree::NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space)
+    : rank_{rank},
+      space_{space},
+      granules_{layout.granules()},
+      shard_{pieces(layout, shards.folds[rank])},
+      sums_{elements(shard_) / granule} {
+  for (std::uint32_t r = 0; r < shards.world(); ++r) {
+    std::vector<LeafRange> runs;
+    for (const Piece& p : pieces(layout, shards.folds[r])) runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
+    nodes_.push_back(maximal_nodes(runs, granules_));
+    for (std::uint32_t i = 0; i < nodes_[r].size(); ++i) places_.push_back({nodes_[r][i], r, i});
+  }
+  std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) { return a.node.begin < b.node.begin; });
+}
+
+void NormTree::fold_shard(const float* gradient, std::span<float> out) {
+  for (const Piece& p : shard_)
+    sums_of_squares({gradient + begin_in(space_, p), p.size()}, sums_.span(p.place / granule, p.size() / granule));
+  // A node's granules are consecutive among mine, for all of them are mine; and its tree depends on their number alone.
+  std::uint64_t first = 0;
+  for (std::size_t i = 0; i < nodes_[rank_].size(); ++i) {
+    const std::uint64_t size = nodes_[rank_][i].size;
+    out[i] = fold_leaves(std::span<const float>{sums_.span(first, size)}, FoldFunctor{});
+    first += size;
+  }
+}
+
+float NormTree::root(const std::vector<std::span<const float>>& by_rank) const {
+  if (granules_ == 0) return 0.0f;
+  const auto given = [&](TreeNode node) -> std::optional<float> {
+    const auto at =
+        std::lower_bound(places_.begin(), places_.end(), node.begin, [](const Place& p, std::uint64_t b) { return p.node.begin < b; });
+    if (at != places_.end() && at->node == node) return by_rank[at->rank][at->index];
+    return std::nullopt;
+  };
+  return fold(TreeNode{0, granules_}, given, FoldFunctor{});
+}
+
+}  // namespace elrun::inline v0

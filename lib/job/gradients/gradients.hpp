@@ -1,0 +1,130 @@
+#pragma once
+/// \file One rank's gradients: folded slot by slot, exchanged once per step, finished by the owners of the shards.
+///
+/// Leaves are made in a stack of buffers and folded up to the maximal nodes of this rank's slots. One exchange brings
+/// every node's part to the rank that folds it, which makes the rest of the canonical tree's additions; another one brings the
+/// sums to all who hold that part of the state. The reduced gradient lies in the first buffer: in what this rank holds.
+/// Where the plan's leaves are bf16 each is rounded before it is added to anything.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/granule.hpp"
+#include "lib/job/declare/layout.hpp"
+#include "lib/job/gradients/leaves.hpp"
+#include "lib/job/gradients/tree.hpp"
+#include "lib/job/state/arena.hpp"
+#include "lib/job/state/shard_map.hpp"
+#include "lib/job/state/shared_buffers.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// One exchange.
+struct Delivery {
+  std::vector<SendList> sends;
+  std::vector<ReceiveList> receives;
+};
+enum class Space : std::uint8_t { parameters, gradients, shard };  ///< The last: of a rank's own shard alone.
+[[nodiscard]] constexpr std::uint64_t begin_in(Space space, const Piece& p) {
+  return space == Space::parameters ? p.parameter : space == Space::gradients ? p.gradient : p.place;
+}
+/// Where pieces lie.
+struct PiecesIn {
+  std::span<float> memory;
+  Space space = Space::shard;
+};
+/// Every rank gets of what it wants whatever others have. What it has itself stays where it is.
+[[nodiscard]] Delivery deliver(std::uint32_t rank, const std::vector<std::vector<Piece>>& has, PiecesIn from,
+                               const std::vector<std::vector<Piece>>& wants, PiecesIn to);
+/// The sums that each rank folded, to all who hold them.
+[[nodiscard]] Delivery deliver_sums(const Layout& layout, const ShardMap& shards, std::uint32_t rank, PiecesIn from, PiecesIn to);
+
+class Gradients {
+ public:
+  Gradients() = default;
+  /// `slots_by_rank`: see assign_slots. `shared_buffers`: where what goes to others is made, if peers may read it there.
+  Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards, std::uint32_t rank,
+            Reduce reduce = Reduce::exact, DType leaves = DType::f32, SharedBuffers* shared_buffers = nullptr);
+
+  /// What peers may be shown.
+  [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return partials_.shared(); }
+  /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
+  [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }
+  /// Memory for a leaf that is thrown away, before this rank's first is made.
+  [[nodiscard]] float* first() const { return buffer(0); }
+  /// The leaf is final: it is added to what it completes.
+  void fold_leaf(std::size_t i);
+  /// After all of this rank's leaves. A failure leaves the contents unspecified.
+  Result<void> reduce(JobWorld& world);
+  /// The sum over all slots, not yet divided by their number.
+  [[nodiscard]] const float* reduced() const { return buffer(0); }
+
+  [[nodiscard]] std::uint32_t buffers() const { return buffers_; }
+  [[nodiscard]] std::uint64_t exchange_bytes() const {
+    return received_.span().size_bytes() + received_leaves_.span().size_bytes() + own_leaves_.span().size_bytes() +
+           expanded_.span().size_bytes();
+  }
+
+ private:
+  /// In the gradients' space, in that of the shard alone, or a received leaf that is a float only while it is added.
+  enum class In : std::uint8_t { whole, shard, chunk };
+  struct Operand {  // a node of the tree that is there after the exchange
+    float* base = nullptr;
+    In in = In::whole;
+  };
+  void pack_leaves();
+  [[nodiscard]] float* buffer(std::uint64_t i) const { return partials_.data() + i * space_; }
+  std::uint64_t space_ = 0;
+  FoldSchedule schedule_;
+  std::uint32_t buffers_ = 0;
+  Arena<float> partials_, received_;
+  // Where leaves are bf16, those that are no part of a sum when they travel do so packed.
+  bool rounds_ = false;
+  std::vector<std::uint32_t> packed_;  // buffers of this rank's
+  Arena<float> own_leaves_;            // the shard's part of each of them, for packing is in place
+  Arena<bf16> received_leaves_;
+  Arena<float> expanded_;  // a chunk of each
+  std::uint64_t chunk_ = 0;
+  std::vector<Piece> shard_;  // that this rank folds
+  std::vector<SendList> sends_;
+  std::vector<ReceiveList> receives_;
+  std::vector<Operand> operands_;
+  struct Addition {
+    std::uint32_t left, right;
+  };
+  std::vector<Addition> additions_;  // what is left of the tree, in order
+  std::uint32_t root_ = 0;           // the operand that holds the root then
+  bool delivers_ = false;            // some rank holds what another folds
+  Delivery sums_;
+};
+
+/// The global norm: one sum of squares per granule, folded by the canonical tree over all granules of the model.
+class NormTree {
+ public:
+  NormTree() = default;
+  /// `space`: in which the gradient will be given.
+  NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space);
+  /// Nodes that a rank brings.
+  [[nodiscard]] std::size_t nodes(std::uint32_t rank) const { return nodes_[rank].size(); }
+  /// This rank's nodes, from the gradient that it folded.
+  void fold_shard(const float* gradient, std::span<float> out);
+  /// The sum of squares over the model, from all ranks' nodes.
+  [[nodiscard]] float root(const std::vector<std::span<const float>>& by_rank) const;
+
+ private:
+  std::uint32_t rank_ = 0;
+  Space space_ = Space::gradients;
+  std::uint64_t granules_ = 0;
+  std::vector<Piece> shard_;
+  std::vector<std::vector<TreeNode>> nodes_;
+  Arena<float> sums_;  // one per granule of the shard
+  struct Place {
+    TreeNode node;
+    std::uint32_t rank, index;
+  };
+  std::vector<Place> places_;  // of all ranks' nodes, from left to right
+};
+
+}  // namespace elrun::inline v0

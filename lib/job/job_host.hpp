@@ -1,0 +1,65 @@
+#pragma once
+/// \file JobHost: what a job gets from its process. JobAccess: how `run` and tests start a job, and what tests may look at.
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <elrun/job.hpp>
+#include <elrun/session.hpp>
+
+#include "checkpoint/names.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/log.hpp"
+#include "lib/job/commit/update_values.hpp"
+#include "lib/job/declare/memory_table.hpp"
+#include "lib/job/state/shared_buffers.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+class LeafStream;
+class PagedArena;
+
+/// What a job gets from its process; a test brings its own. All outlive the job.
+struct JobHost {
+  const Clock& clock;
+  Files& files;
+  Session& session;
+  const Log& log;                             ///< Standard error.
+  std::function<void(std::string_view)> out;  ///< One line to standard output.
+  JoinPeers join;
+  SharedBuffers::Make share{};            ///< Memory that peers of this host can read; none: all of it is private.
+  std::uint32_t threads = 1;              ///< See Job::compute_threads.
+  std::uint64_t memory = 0;               ///< Bytes of this machine, with swap; 0: not known.
+  std::optional<LossName> begin_anew{};   ///< `--begin_anew`: the lost checkpoint that a person gives up.
+  bool must_end = false;                  ///< A program that returns between its first step and the job's end has failed.
+  std::function<void(Duration)> sleep{};  ///< Between tries of the final save; none: the thread sleeps.
+  Duration agree_wait = 30s;              ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
+};
+
+struct JobAccess {
+  /// Runs `program` with a job of its own, and again when it begins again. Failures are thrown as Error. An exception that leaves the
+  /// program during a revoked step is replaced by the reason of the revocation.
+  static void drive(const JobHost& job_host, const std::function<void(Job&)>& program);
+
+  // For tests.
+  [[nodiscard]] static const JobHost& host(const Job& job);
+  [[nodiscard]] static std::uint32_t rank(const Job& job);
+  [[nodiscard]] static std::uint32_t world_size(const Job& job);
+  [[nodiscard]] static const PagedArena& parameters(const Job& job);
+  [[nodiscard]] static const LeafStream& leaf_stream(const Job& job);
+  /// This rank's memory of one of the optimizer's states: where a test flips a bit.
+  [[nodiscard]] static std::span<float> moment(Job& job, std::size_t index);
+  /// With what a decided step was updated, as far as this process knows.
+  [[nodiscard]] static UpdateValues remembered(const Job& job, std::uint64_t step);
+  /// What this rank holds. `in_use` is the highest value so far.
+  [[nodiscard]] static RankBytes held(const Job& job);
+};
+
+/// Of `run`: 78 for what a person must change, 1 for everything else.
+[[nodiscard]] int exit_code(const Failure& failure);
+
+}  // namespace elrun::inline v0

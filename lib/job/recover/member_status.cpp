@@ -1,0 +1,93 @@
+#include "lib/job/recover/member_status.hpp"
+
+#include <bit>
+
+#include "lib/job/evaluate/evaluation.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t node_name_max = 4096;
+
+void put(ByteWriter& w, const Generation& g) {
+  for (const std::uint64_t n : {g.number, g.lineage.bits[0], g.lineage.bits[1]}) w.put(n);
+}
+
+Generation generation_from(ByteReader& r) {
+  Generation g;
+  for (std::uint64_t* n : {&g.number, &g.lineage.bits[0], &g.lineage.bits[1]}) *n = r.get<std::uint64_t>();
+  return g;
+}
+
+void put(ByteWriter& w, const UpdateValues& values) {
+  w.put(values.kind);
+  for (const std::uint32_t bits : values.bits) w.put(bits);
+}
+
+UpdateValues values_from(ByteReader& r) {
+  UpdateValues values;
+  values.kind = r.get<std::uint32_t>();
+  for (std::uint32_t& bits : values.bits) bits = r.get<std::uint32_t>();
+  return values;
+}
+
+}  // namespace
+
+ByteVector encode(const MemberStatus& s) {
+  ByteWriter w;
+  w.put(static_cast<std::uint8_t>(s.has_state));
+  w.put(static_cast<std::uint8_t>(s.has_host_state));
+  w.put(static_cast<std::uint8_t>(s.has_begun));
+  for (const std::uint64_t n : {s.knowledge.applied, s.knowledge.decided, s.knowledge.voted}) w.put(n);
+  put(w, s.knowledge.decided_in);
+  put(w, s.knowledge.voted_in);
+  w.put(std::bit_cast<std::uint32_t>(s.decision.squares));
+  w.put(static_cast<std::uint8_t>(s.decision.finite));
+  w.put(std::bit_cast<std::uint32_t>(s.decision.loss));
+  w.put(s.decision.tokens);
+  w.put(s.decision.count);
+  put(w, s.decision.update);
+  put(w, s.voted_update);
+  w.put(static_cast<std::uint8_t>(s.decision.stops));
+  w.put(s.saved_step);
+  w.put(s.cut.parts);
+  w.put(s.cut.part);
+  w.put(static_cast<std::uint8_t>(s.whole_parameters));
+  w.put_text(s.node);
+  w.put(s.evaluations);
+  w.put_bytes(s.evaluation);
+  return w.take();
+}
+
+Result<MemberStatus> decode_member_status(ByteSpan bytes) {
+  ByteReader r{bytes};
+  MemberStatus s;
+  s.has_state = r.get<std::uint8_t>() != 0;
+  s.has_host_state = r.get<std::uint8_t>() != 0;
+  s.has_begun = r.get<std::uint8_t>() != 0;
+  for (std::uint64_t* n : {&s.knowledge.applied, &s.knowledge.decided, &s.knowledge.voted}) *n = r.get<std::uint64_t>();
+  s.knowledge.decided_in = generation_from(r);
+  s.knowledge.voted_in = generation_from(r);
+  s.decision.squares = std::bit_cast<float>(r.get<std::uint32_t>());
+  s.decision.finite = r.get<std::uint8_t>() != 0;
+  s.decision.loss = std::bit_cast<float>(r.get<std::uint32_t>());
+  s.decision.tokens = r.get<std::uint64_t>();
+  s.decision.count = r.get<std::uint64_t>();
+  s.decision.update = values_from(r);
+  s.voted_update = values_from(r);
+  s.decision.stops = r.get<std::uint8_t>() != 0;
+  s.saved_step = r.get<std::uint64_t>();
+  s.cut.parts = r.get<std::uint32_t>();
+  s.cut.part = r.get<std::uint32_t>();
+  s.whole_parameters = r.get<std::uint8_t>() != 0;
+  s.node = r.get_text(node_name_max);
+  s.evaluations = r.get<std::uint64_t>();
+  const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
+  s.evaluation.assign(evaluation.begin(), evaluation.end());
+  const Knowledge& k = s.knowledge;
+  if (s.cut.part >= s.cut.parts || k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1) r.mark_broken();
+  ELRUN_TRY(r.finish("a member's status"));
+  return s;
+}
+
+}  // namespace elrun::inline v0

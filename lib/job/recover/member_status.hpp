@@ -1,0 +1,40 @@
+#pragma once
+/// \file MemberStatus: what a member brings into a new generation. Core: a value and its encoding. In *settle* every member sends its
+/// own to all others.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <elrun/result.hpp>
+
+#include "lib/base/bytes.hpp"
+#include "lib/job/commit/commit.hpp"
+#include "lib/job/commit/decision.hpp"
+#include "lib/job/commit/update_values.hpp"
+#include "lib/job/declare/layout.hpp"
+
+namespace elrun::inline v0 {
+
+/// What one member brings. A newcomer has no state.
+struct MemberStatus {
+  bool has_state = false;      ///< Parameters and moments of `knowledge.applied` steps,
+  bool has_host_state = true;  ///< and host state: who got the first from others has the second once all come to next_step().
+  bool has_begun = false;      ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
+  Knowledge knowledge{};
+  Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
+  UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
+  std::uint64_t saved_step = 0;
+  Cut cut{};                      ///< The shard that it holds of what is sharded. Of replicated state that is all.
+  bool whole_parameters = true;   ///< Parameters outside of its shard are of the same step, too.
+  std::string node;               ///< Where it runs.
+  std::uint64_t evaluations = 0;  ///< Decided since its last step was applied,
+  ByteVector evaluation{};        ///< and what the last of them came to; empty: there is none.
+  friend bool operator==(const MemberStatus&, const MemberStatus&) = default;
+};
+[[nodiscard]] ByteVector encode(const MemberStatus& status);
+[[nodiscard]] Result<MemberStatus> decode_member_status(ByteSpan bytes);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,29 @@
+#pragma once
+/// \file StateTransfer: who sends which state to whom after a change of the world. Core: every member works out the same plan from
+/// the same statuses.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lib/job/declare/layout.hpp"
+#include "lib/job/recover/member_status.hpp"
+
+namespace elrun::inline v0 {
+
+/// The plan. It is made once every member that voted for the last decided step has applied it.
+struct StateTransfer {
+  bool found = false;                    ///< Somebody has the state of `step`, host state too.
+  bool complete = false;                 ///< And together they have all of it; else it comes from a checkpoint.
+  std::vector<std::optional<Cut>> held;  ///< By rank: the shard that it brings; nothing: it gets everything.
+  std::vector<bool> newcomers;           ///< By rank: it lacks host state, for its program has not come as far as the others'.
+  std::uint32_t giver = 0;               ///< The first that brings a shard and host state. It gives what all have alike.
+  bool moves = false;                    ///< Some member lacks something.
+};
+/// `statuses` in rank order, as they are after what `recover` found was done. `cuts`: by rank, what it is to hold. Shards of
+/// one step go together whatever world they were cut for: their bits are the same.
+[[nodiscard]] StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberStatus> statuses, std::uint64_t step,
+                                                std::span<const Cut> cuts);
+
+}  // namespace elrun::inline v0

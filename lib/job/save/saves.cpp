@@ -1,0 +1,172 @@
+#include "lib/job/save/saves.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "checkpoint/records.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr int damaged_max = 8;  // checkpoints that are tried, newest first, before the damage is called general
+constexpr std::string_view newest_key = "job/elrun/checkpoint";  // of the job's store: the newest acknowledgement
+constexpr Duration store_wait = 1s;  // agents and the storage remember, too: a coordinator that is away is not waited for
+
+Result<std::string> decode_text(ByteSpan bytes) { return std::string{as_text(bytes)}; }
+ByteSpan encode(const std::string& text) { return as_bytes(text); }
+
+}  // namespace
+
+Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
+             std::vector<Fragment> saved, std::vector<Fragment> loaded)
+    : clock_{clock},
+      log_{log},
+      session_{session},
+      world_{world},
+      options_{std::move(options)},
+      plan_{saver.plan.hash},
+      checkpointer_{files, clock, log, options_.directory, std::move(saver)},
+      saved_{std::move(saved)},
+      loaded_{std::move(loaded)} {}
+
+/// What the leader's call gave, success or failure, on all ranks.
+template <class T>
+Result<T> Saves::leaders(const std::function<Result<T>()>& call, Result<T> (*decode)(ByteSpan)) {
+  ByteWriter w;
+  if (world_.leads()) {
+    const Result<T> mine = call();
+    w.put_bytes(encode_status(mine.ok() ? Result<void>{} : Result<void>{mine.failure()}));
+    w.put_bytes(mine.ok() ? encode(*mine) : ByteVector{});
+  }
+  ELRUN_TRY_ASSIGN(const ByteVector bytes, world_.from_leader(w.bytes()));
+  ByteReader r{bytes};
+  const ByteSpan status = r.get_bytes(bytes.size()), value = r.get_bytes(bytes.size());
+  ELRUN_TRY(r.finish("the leader's answer"));
+  ELRUN_TRY(decode_status(status));
+  return decode(value);
+}
+
+/// Another directory, or another plan, is another job's.
+void Saves::hear(Heard& heard, std::string_view text, const std::string& who) const {
+  if (text.empty()) return;
+  const auto record = decode_acknowledgement(as_bytes(text), who);
+  if (!record.ok())
+    return log_.warning(fmt::format("what {} remembers of the newest checkpoint cannot be read: {}", who, message(record.failure())));
+  if (record->directory != Path{options_.directory}.string() || record->plan != plan_) return;
+  Witness said = witness(*record, who, true);
+  for (const Witness& w : heard.witnesses)
+    if (w.id == said.id && w.root == said.root) return;  // one is enough for people
+  heard.witnesses.push_back(std::move(said));
+}
+
+std::string Saves::of_store() const {
+  Store& store = session_.store();
+  const Deadline deadline = Deadline::after(clock_.now(), store_wait);
+  const auto keys = store.num_keys(newest_key, deadline);
+  if (!keys.ok() || *keys == 0) return {};
+  const auto value = store.get(newest_key, deadline);
+  return value.ok() ? std::string{as_text(*value)} : std::string{};
+}
+
+void Saves::tell_store(const std::string& acknowledgement) const {
+  (void)session_.store().set(newest_key, as_bytes(acknowledgement), Deadline::after(clock_.now(), store_wait));
+}
+
+Result<Saves::Heard> Saves::ask_around() {
+  const Session::Remembered mine = session_.remembered();
+  ByteWriter w;
+  w.put(mine.decided);
+  w.put_text(mine.checkpoint);
+  w.put_text(session_.place().node.value());
+  ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(w.bytes()));
+  Heard heard;
+  for (const ByteVector& part : parts) {
+    ByteReader r{part};
+    heard.decided = std::max(heard.decided, r.get<std::uint64_t>());
+    const std::string text = r.get_text(acknowledgement_bytes_max.value()), node = r.get_text(4096);
+    ELRUN_TRY(r.finish("what a rank's agent remembers"));
+    if (world_.leads()) hear(heard, text, fmt::format("the agent of node {}", node));
+  }
+  if (world_.leads()) hear(heard, of_store(), "the store of the job");
+  return heard;
+}
+
+Result<std::optional<std::vector<Aux>>> Saves::restore() {
+  ELRUN_TRY(world_.agree(checkpointer_.open_root()));
+  ELRUN_TRY_ASSIGN(const Heard heard, ask_around());
+  Failure last;
+  for (int attempt = 0; attempt < damaged_max; ++attempt) {
+    ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start(heard.witnesses); }, decode_start));
+    claimed_ = true;
+    const std::uint64_t from = start.choice ? start.choice->step : 0;
+    if (world_.leads() && heard.decided > from && attempt == 0)
+      log_.warning(
+          fmt::format("the job was at step {} and goes on from step {}: no checkpoint holds the {} steps between, and they are done again",
+                      heard.decided, from, heard.decided - from));
+    if (!start.choice.has_value()) return std::optional<std::vector<Aux>>{};
+    auto loaded = checkpointer_.load(start, loaded_);
+    const auto everywhere = world_.agree(loaded.ok() ? Result<void>{} : Result<void>{loaded.failure()});
+    if (everywhere.ok()) return std::optional{std::move(loaded).value()};
+    last = everywhere.failure();
+    // `io`: a bad sector is damage too; the leader finds out whether it is the checkpoint or one rank's way to it.
+    const bool damaged = last.code == Code::corrupt || last.code == Code::not_found || last.code == Code::io;
+    if (world_.over() || !damaged) return last;
+    if (world_.leads())
+      log_.warning(fmt::format("checkpoint {} cannot be used, the one before it is tried: {}", to_string(*start.choice), message(last)));
+    ELRUN_TRY(world_.agree(world_.leads() ? checkpointer_.reject(start, last) : Result<void>{}));
+  }
+  return last;
+}
+
+Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner) {
+  if (!claimed_) {
+    ELRUN_TRY(world_.agree(checkpointer_.open_root()));
+    ELRUN_TRY_ASSIGN(const Heard heard, ask_around());
+    ELRUN_TRY(leaders<Start>([&] { return checkpointer_.start_with_state(heard.witnesses); }, decode_start));
+    claimed_ = true;
+  }
+  std::uint64_t aux_bytes = 0;
+  for (const Aux& a : aux) aux_bytes += a.bytes.size();
+  const auto begun = leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes); }, decode_save_ticket);
+  if (!begun.ok()) {
+    // The fence or a directory is gone. The next save claims another fence, where this is still the root that it was.
+    if (begun.failure().code == Code::not_found) claimed_ = false;
+    return begun.failure();
+  }
+  const SaveTicket& ticket = *begun;
+  const PartVote mine = checkpointer_.write_part(ticket, saved_, aux);
+  auto gathered = world_.all_gather(encode(mine));
+  if (!gathered.ok()) {  // the generation is over: whoever comes next sweeps what this save left
+    return std::move(gathered).failure();
+  }
+  Result<void> committed;
+  if (world_.leads()) {
+    std::vector<PartVote> votes;
+    for (std::uint32_t r = 0; r < world_.size() && committed.ok(); ++r) {
+      auto vote = decode_part_vote((*gathered)[r]);
+      if (!vote.ok()) committed = std::move(vote).failure();
+      else if (vote->refusal.has_value()) committed = *vote->refusal;
+      else votes.push_back(std::move(vote).value());
+      if (!committed.ok()) committed = [&, f = committed.failure()]() mutable { return f.rank = Rank{r}, f; }();
+    }
+    if (committed.ok()) committed = checkpointer_.commit(ticket, votes, still_owner);
+    if (committed.ok()) {  // whatever becomes of this generation now: it is acknowledged
+      session_.checkpoint_saved(checkpointer_.acknowledged());
+      tell_store(checkpointer_.acknowledged());
+      if (const auto kept = checkpointer_.retain(options_.keep); !kept.ok())
+        log_.warning("old checkpoints could not be removed: " + message(kept.failure()));
+    } else {
+      checkpointer_.abandon(ticket);
+    }
+  }
+  ELRUN_TRY_ASSIGN(
+      const std::string acknowledgement,
+      leaders<std::string>(
+          [&]() -> Result<std::string> { return committed.ok() ? Result<std::string>{checkpointer_.acknowledged()} : committed.failure(); },
+          decode_text));
+  if (!world_.leads()) session_.checkpoint_saved(acknowledgement);
+  return {};
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,129 @@
+#include "lib/job/state/shard_map.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string_view>
+
+namespace elrun::inline v0 {
+
+ShardMap shard_map(Spread spread, std::span<const std::uint32_t> nodes) {
+  ShardMap out;
+  const auto world = static_cast<std::uint32_t>(nodes.size());
+  for (std::uint32_t r = 0; r < world; ++r) {
+    if (spread == Spread::replicated) out.cuts.push_back({}), out.copies.push_back(r);
+    if (spread == Spread::sharded) out.cuts.push_back({world, r}), out.copies.push_back(0);
+    if (spread != Spread::sharded_in_node) continue;
+    const auto of_node = [&](auto end) { return static_cast<std::uint32_t>(std::count(nodes.begin(), end, nodes[r])); };
+    out.cuts.push_back({of_node(nodes.end()), of_node(nodes.begin() + r)});
+    out.copies.push_back(nodes[r]);
+  }
+  std::vector<std::uint32_t> by_place(world);
+  std::iota(by_place.begin(), by_place.end(), 0);
+  std::stable_sort(by_place.begin(), by_place.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const Cut &left = out.cuts[a], &right = out.cuts[b];
+    return std::uint64_t{left.part} * right.parts < std::uint64_t{right.part} * left.parts;
+  });
+  out.folds.resize(world);
+  for (std::uint32_t i = 0; i < world; ++i) out.folds[by_place[i]] = {world, i};
+  return out;
+}
+
+std::vector<std::uint32_t> number_nodes(std::span<const std::string> names) {
+  std::vector<std::uint32_t> out;
+  std::vector<std::string_view> seen;
+  for (const std::string& name : names) {
+    const auto at = std::find(seen.begin(), seen.end(), name);
+    out.push_back(static_cast<std::uint32_t>(at - seen.begin()));
+    if (at == seen.end()) seen.push_back(name);
+  }
+  return out;
+}
+
+std::vector<std::uint32_t> guess_nodes(std::uint32_t world, std::uint32_t rank, std::uint32_t local_world, std::uint32_t local_rank) {
+  std::vector<std::uint32_t> out(world, 0);
+  if (local_world == 0 || local_rank >= local_world || local_rank > rank) return out;
+  const std::uint32_t before = (rank - local_rank) % local_world;  // of a node that has not as many
+  for (std::uint32_t r = before; r < world; ++r) out[r] = (r - before) / local_world + (before > 0 ? 1 : 0);
+  return out;
+}
+
+namespace {
+
+/// Calls `give(unit, rank, begin, end)` for all that is given, or for what lies in `only` alone. False: some element is nowhere.
+template <class Give>
+bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::optional<std::uint32_t> taker, std::optional<Cut> only,
+           const Give& give) {
+  std::map<std::uint32_t, std::map<std::uint64_t, std::vector<std::uint32_t>>> by_cut;  // by number of parts and part: who holds it
+  for (std::uint32_t r = 0; r < held.size(); ++r)
+    if (held[r]) by_cut[held[r]->parts][held[r]->part].push_back(r);
+  for (std::uint32_t u = 0; u < layout.units.size(); ++u) {
+    const std::uint64_t trainable = layout.units[u].trainable;
+    const LeafRange run = shard(trainable, only.value_or(Cut{}));
+    std::vector<std::uint64_t> borders{run.begin, run.end};
+    if (run.begin == run.end) continue;
+    for (const auto& [parts, ranks] : by_cut) {
+      const std::uint64_t each = shard(trainable, {parts, 0}).end;
+      for (auto at = ranks.lower_bound(run.begin / each); at != ranks.end() && at->first * each < run.end; ++at)
+        for (const std::uint64_t border : {at->first * each, (at->first + 1) * each})
+          borders.push_back(std::clamp(border, run.begin, run.end));
+    }
+    std::sort(borders.begin(), borders.end());
+    borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+    for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
+      const std::uint64_t begin = borders[i], end = borders[i + 1];
+      std::vector<std::uint32_t> givers;
+      for (const auto& [parts, ranks] : by_cut) {
+        const std::uint64_t each = shard(trainable, {parts, 0}).end;
+        if (const auto at = ranks.find(begin / each); at != ranks.end()) givers.insert(givers.end(), at->second.begin(), at->second.end());
+      }
+      if (by_cut.size() > 1) std::sort(givers.begin(), givers.end());
+      if (taker && std::binary_search(givers.begin(), givers.end(), *taker)) givers = {*taker};
+      if (givers.empty()) return false;
+      for (std::uint32_t g = 0; g < givers.size(); ++g) {
+        const LeafRange part = shard(end - begin, {static_cast<std::uint32_t>(givers.size()), g});
+        give(u, givers[g], begin + part.begin, begin + part.end);
+      }
+    }
+  }
+  return true;
+}
+
+/// Whole elements of `unit`; what follows the last piece without a gap is one with it.
+void add_piece(std::vector<Piece>& given, const Layout& layout, std::uint32_t u, std::uint64_t begin, std::uint64_t end) {
+  const UnitLayout& unit = layout.units[u];
+  if (begin == end) return;
+  if (!given.empty() && given.back().unit == u && given.back().end == begin) given.back().end = end;
+  else given.push_back({u, begin, end, unit.gradient_begin + begin, unit.begin + begin, unit.gradient_begin + begin});
+}
+
+}  // namespace
+
+std::optional<std::vector<std::vector<Piece>>> share_out(const Layout& layout, std::span<const std::optional<Cut>> held,
+                                                         std::optional<std::uint32_t> taker) {
+  std::vector<std::vector<Piece>> out(held.size());
+  const bool complete = share(layout, held, taker, {}, [&](std::uint32_t unit, std::uint32_t rank, std::uint64_t begin, std::uint64_t end) {
+    add_piece(out[rank], layout, unit, begin, end);
+  });
+  if (!complete) return std::nullopt;
+  return out;
+}
+
+std::vector<Piece> share_of(const Layout& layout, std::span<const std::optional<Cut>> held, std::uint32_t taker, std::uint32_t giver) {
+  std::vector<Piece> out;
+  if (held[giver])
+    (void)share(layout, held, taker, held[giver], [&](std::uint32_t unit, std::uint32_t rank, std::uint64_t begin, std::uint64_t end) {
+      if (rank == giver) add_piece(out, layout, unit, begin, end);
+    });
+  return out;
+}
+
+std::vector<Piece> primary_pieces(const Layout& layout, const ShardMap& shards, std::uint32_t rank) {
+  const std::vector<std::optional<Cut>> held(shards.cuts.begin(), shards.cuts.end());
+  const auto shares = share_out(layout, held);
+  std::vector<Piece> out;
+  for (const Common& both : common(pieces(layout, shards.cuts[rank]), (*shares)[rank])) out.push_back(both.a);
+  return out;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,34 @@
+#pragma once
+/// \file SharedBuffers: makes memory that peers on the same host read in place (zero-copy), and shows it to them. Where none can be had
+/// the caller takes private memory. No result depends on which it is, so ranks need not agree.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include <elrun/process_group.hpp>
+
+#include "lib/base/log.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+class SharedBuffers {
+ public:
+  using Make = std::function<Result<SharedBuffer>(Bytes)>;
+  /// `make`: none where nobody is there to read.
+  SharedBuffers(Make make, const Log& log) : make_{std::move(make)}, log_{log} {}
+
+  /// Filled with zeros. Nothing: take private memory. The first failure is logged.
+  [[nodiscard]] std::optional<SharedBuffer> make(std::uint64_t bytes);
+  /// Shows it to the peers of this generation. Each generation has a new group, which has to be shown everything anew.
+  void show(JobWorld& world, const std::optional<SharedBuffer>& memory);
+
+ private:
+  void tell_once(const Failure& why);
+  Make make_;
+  const Log& log_;
+  bool told_ = false;
+};
+
+}  // namespace elrun::inline v0

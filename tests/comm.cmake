@@ -1,3 +1,4 @@
+elrun_test(frame_connection_test SOURCES unit/frame_connection_test.cpp LINK elrun::comm LABELS unit)
 elrun_test(frame_test SOURCES unit/frame_test.cpp LINK elrun::comm_core LABELS unit)
 elrun_test(choose_test SOURCES unit/choose_test.cpp LINK elrun::comm LABELS unit)
 elrun_test(connect_test SOURCES unit/connect_test.cpp LINK elrun::comm LABELS unit)

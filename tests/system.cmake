@@ -1,6 +1,26 @@
 # What holds for the tree and for the product as a whole: arrows, public headers, exported names, the installed package.
 
 elrun_test(layers_test SOURCES tidy/layers_test.cpp LABELS tidy)
+# What the targets of cores are made of, for layers_test: a line "target source" for each file.
+function(elrun_list_cores directory list)
+  get_property(targets DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
+  list(FILTER targets INCLUDE REGEX "^elrun_.*_core$")
+  foreach(target ${targets})
+    get_target_property(sources ${target} SOURCES)
+    foreach(source ${sources})
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${directory})
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      file(APPEND ${list} "${target} ${source}\n")
+    endforeach()
+  endforeach()
+  get_property(folders DIRECTORY ${directory} PROPERTY SUBDIRECTORIES)
+  foreach(folder ${folders})
+    elrun_list_cores(${folder} ${list})
+  endforeach()
+endfunction()
+file(WRITE ${PROJECT_BINARY_DIR}/tests/core_sources.txt "")
+elrun_list_cores(${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/tests/core_sources.txt)
+set_property(TEST layers_test APPEND PROPERTY ENVIRONMENT ELRUN_CORE_SOURCES=${PROJECT_BINARY_DIR}/tests/core_sources.txt)
 add_test(NAME packages_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/install/packages.sh)
 add_test(NAME warnings_test COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR} -DWERROR=${ELRUN_WERROR}
   -P ${CMAKE_CURRENT_SOURCE_DIR}/install/warnings.cmake)

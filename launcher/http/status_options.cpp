@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "launcher/http/status_command.hpp"
+#include "launcher/http/status_options.hpp"
 #include "launcher/options/option_table.hpp"
 #include "launcher/options/option_values.hpp"
 

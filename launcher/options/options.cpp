@@ -12,7 +12,7 @@
 
 #include "checkpoint/names.hpp"
 #include "launcher/commands/install.hpp"
-#include "launcher/http/status_command.hpp"
+#include "launcher/http/status_options.hpp"
 #include "launcher/options/arguments.hpp"
 #include "launcher/options/cluster.hpp"
 #include "launcher/options/option_values.hpp"

@@ -16,8 +16,9 @@
 
 #include "launcher/options/admin_options.hpp"
 #include "lib/base/timeouts.hpp"
+#include "rendezvous/endpoint.hpp"
+#include "rendezvous/messages.hpp"
 #include "rendezvous/net/access.hpp"
-#include "rendezvous/net/node_link.hpp"
 
 namespace elrun::inline v0::launcher {
 

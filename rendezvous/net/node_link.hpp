@@ -12,6 +12,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/timeouts.hpp"
+#include "rendezvous/endpoint.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/net/access.hpp"
 
@@ -40,11 +41,6 @@ class NodeLink {
   [[nodiscard]] virtual bool is_taking_leave() const { return false; }
   /// This node's address as the coordinator's host sees it; "127.0.0.1" in process.
   [[nodiscard]] virtual std::string local_address() const = 0;
-};
-
-struct Endpoint {
-  std::string host;
-  std::uint16_t port = 0;
 };
 
 /// Over gRPC. Heartbeats (NodeAlive) are sent by the link itself every `timeouts.heartbeat`. The files of `access` are read

@@ -3,8 +3,10 @@
 /// the launcher never of a driver, and a training program never of gRPC.
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace elrun::test {
@@ -45,11 +47,8 @@ inline bool starts_with_any(std::string_view text, const auto& beginnings) {
   return std::any_of(std::begin(beginnings), std::end(beginnings), [&](std::string_view b) { return text.starts_with(b); });
 }
 
-/// The lines of `text`, the source file `path`, that run against the arrows: "path:line: why".
-inline std::vector<std::string> against_the_arrows(std::string_view path, std::string_view text) {
-  std::vector<std::string> problems;
-  const auto layer = std::find_if(layers().begin(), layers().end(), [&](const Layer& l) { return path.starts_with(l.folder); });
-  if (layer == layers().end()) return {std::string{path} + ": no layer has this folder; add it to tests/tidy/layers.hpp"};
+/// Calls `found(line, header, quoted)` for each #include of `text`.
+inline void for_each_include(std::string_view text, const auto& found) {
   for (std::size_t line = 1, begin = 0; begin < text.size(); ++line) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     std::string_view rest = text.substr(begin, end - begin);
@@ -65,7 +64,16 @@ inline std::vector<std::string> against_the_arrows(std::string_view path, std::s
     if (rest.empty()) continue;
     const bool quoted = rest.front() == '"';
     rest.remove_prefix(1);
-    const std::string_view header = rest.substr(0, rest.find(quoted ? '"' : '>'));
+    found(line, rest.substr(0, rest.find(quoted ? '"' : '>')), quoted);
+  }
+}
+
+/// The lines of `text`, the source file `path`, that run against the arrows: "path:line: why".
+inline std::vector<std::string> against_the_arrows(std::string_view path, std::string_view text) {
+  std::vector<std::string> problems;
+  const auto layer = std::find_if(layers().begin(), layers().end(), [&](const Layer& l) { return path.starts_with(l.folder); });
+  if (layer == layers().end()) return {std::string{path} + ": no layer has this folder; add it to tests/tidy/layers.hpp"};
+  for_each_include(text, [&](std::size_t line, std::string_view header, bool quoted) {
     const auto bad = [&](std::string_view why) {
       problems.push_back(std::string{path} + ':' + std::to_string(line) + ": " + std::string{header} + ' ' + std::string{why});
     };
@@ -80,6 +88,39 @@ inline std::vector<std::string> against_the_arrows(std::string_view path, std::s
     } else if (!header.starts_with("elrun/") && starts_with_any(header, packages) && !starts_with_any(header, layer->packages)) {
       bad("is a package that this layer does not know");
     }
+  });
+  return problems;
+}
+
+/// What no core reaches, by the beginning of the header: event loops, networks, devices, clocks.
+inline constexpr std::string_view not_for_cores[] = {"boost/asio", "boost/beast", "grpc",   "google/protobuf/",  "cuda",
+                                                     "nccl",       "cublas",      "time.h", "lib/base/clock.hpp"};
+/// How a program comes by a clock.
+inline constexpr std::string_view clocks[] = {"_clock::now(", "clock_gettime(", "gettimeofday(", "std::time(", "SteadyClock", "Clock&"};
+/// The one exception: it has the levels that cores give to what they say, and a Log, which knows the time, for shells.
+inline constexpr std::string_view log_header = "lib/base/log.hpp";
+
+/// Why the source file `path` is no core's: what it and all headers of this tree that it reaches include, "how it is reached:line: why".
+/// `read` gives the text of a file by its path, empty where there is none.
+inline std::vector<std::string> not_a_core(const std::string& path, const auto& read) {
+  std::vector<std::string> problems;
+  std::set<std::string> seen{path};
+  std::vector<std::pair<std::string, std::string>> to_read{{path, path}};  // a file, and how it is reached
+  while (!to_read.empty()) {
+    const auto [file, way] = std::move(to_read.back());
+    to_read.pop_back();
+    if (file == log_header) continue;
+    const std::string text = read(file);
+    const auto bad = [&](std::string_view what, std::string_view why) {
+      problems.push_back(way + ": " + std::string{what} + std::string{why});
+    };
+    for (const std::string_view clock : clocks)
+      if (text.find(clock) != std::string::npos) bad(clock, " is a clock, and this is a core: time is an argument");
+    for_each_include(text, [&](std::size_t, std::string_view header, bool) {
+      if (starts_with_any(header, not_for_cores) || header.ends_with(".pb.h")) return bad(header, " is not for a core: it is a shell's");
+      std::string next = (header.starts_with("elrun/") ? "include/" : "") + std::string{header};
+      if (next.find('/') != std::string::npos && seen.insert(next).second) to_read.emplace_back(next, way + " > " + next);
+    });
   }
   return problems;
 }

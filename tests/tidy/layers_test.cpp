@@ -4,10 +4,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <set>
 
 #include "tests/support/catch.hpp"
 
 using elrun::test::against_the_arrows;
+using elrun::test::not_a_core;
 namespace fs = std::filesystem;
 
 TEST_CASE("an include against the arrows is named, with its line", "[tidy]") {
@@ -30,6 +33,48 @@ TEST_CASE("an include against the arrows is named, with its line", "[tidy]") {
   CHECK(against_the_arrows("rendezvous/net/wire.cpp", "#include \"rendezvous.pb.h\"\n").empty());
   CHECK(against_the_arrows("lib/job/job.cpp", "#include \"job.hpp\"\n").size() == 1);
   CHECK(against_the_arrows("elsewhere/x.cpp", "").size() == 1);
+}
+
+TEST_CASE("a core reaches no event loop, network, device or clock, through no header", "[tidy]") {
+  std::map<std::string, std::string> tree{{"a/core.cpp", "#include \"a/core.hpp\"\n#include <vector>\n"},
+                                          {"a/core.hpp", "#include <elrun/ids.hpp>\n#include \"b/value.hpp\"\n"},
+                                          {"b/value.hpp", "#include \"a/core.hpp\"\n"},
+                                          {"include/elrun/ids.hpp", "#include <string>\n"}};
+  const auto read = [&](const std::string& path) { return tree.contains(path) ? tree.at(path) : std::string{}; };
+  CHECK(not_a_core("a/core.cpp", read).empty());
+  for (const char* header : {"<boost/asio/post.hpp>", "<boost/beast/http/parser.hpp>", "<grpcpp/grpcpp.h>", "\"rendezvous.pb.h\"",
+                             "<cuda.h>", "<cuda_runtime_api.h>", "<nccl.h>", "\"lib/base/clock.hpp\""}) {
+    CAPTURE(header);
+    tree["b/value.hpp"] = std::string{"#include "} + header + "\n";
+    const auto problems = not_a_core("a/core.cpp", read);
+    REQUIRE(problems.size() == 1);
+    CHECK(problems[0].starts_with("a/core.cpp > a/core.hpp > b/value.hpp: "));
+  }
+  tree["b/value.hpp"] = "inline auto now() { return std::chrono::steady_clock::now(); }\n";
+  CHECK(not_a_core("a/core.cpp", read).size() == 1);
+}
+
+TEST_CASE("no source of a core's target reaches a shell", "[tidy]") {
+  const char *root = std::getenv("ELRUN_SOURCE"), *list = std::getenv("ELRUN_CORE_SOURCES");
+  if (root == nullptr || list == nullptr) {
+    WARN("ELRUN_SOURCE or ELRUN_CORE_SOURCES is not set: start this test with ctest");
+    return;
+  }
+  const auto read = [&](const std::string& path) {
+    std::ifstream in{fs::path{root} / path};
+    return std::string{std::istreambuf_iterator<char>{in}, {}};
+  };
+  std::ifstream lines{list};
+  std::set<std::string> targets;
+  for (std::string target, source; lines >> target >> source;) {
+    targets.insert(target);
+    CAPTURE(target, source);
+    CHECK_FALSE(read(source).empty());
+    for (const std::string& problem : not_a_core(source, read)) FAIL_CHECK(target << ": " << problem);
+  }
+  for (const char* core :
+       {"elrun_launcher_core", "elrun_rendezvous_core", "elrun_link_core", "elrun_comm_core", "elrun_job_core", "elrun_checkpoint_core"})
+    CHECK(targets.contains(core));
 }
 
 TEST_CASE("no include of this tree runs against the arrows", "[tidy]") {

@@ -8,7 +8,14 @@ elrun_test(endings_test SOURCES unit/endings_test.cpp LINK elrun::launcher_core 
 elrun_test(error_record_test SOURCES unit/error_record_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(failure_report_test SOURCES unit/failure_report_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_fuzzer(error_record_fuzz LINK elrun::launcher_core)
-elrun_test(supervisor_test SOURCES unit/supervisor_pending_test.cpp unit/supervisor_start_test.cpp unit/supervisor_stay_test.cpp unit/supervisor_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(supervisor_test
+  SOURCES unit/supervisor_end_test.cpp unit/supervisor_hang_test.cpp unit/supervisor_pending_test.cpp unit/supervisor_start_test.cpp
+          unit/supervisor_stay_test.cpp unit/supervisor_test.cpp
+  LINK elrun::launcher_core LABELS unit)
+elrun_test(supervise_parts_test
+  SOURCES unit/coordinator_line_test.cpp unit/deadlines_test.cpp unit/departure_test.cpp unit/losses_test.cpp unit/store_calls_test.cpp
+          unit/worker_test.cpp
+  LINK elrun::launcher_core LABELS unit)
 elrun_test(cluster_test SOURCES unit/cluster_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(numa_test SOURCES unit/numa_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(dry_run_test SOURCES unit/dry_run_test.cpp LINK elrun::launcher_core nlohmann_json::nlohmann_json LABELS unit)

@@ -70,8 +70,8 @@ elrun_bench(training_bench SOURCES bench/training_bench.cpp support/spawn.cpp LI
 if(TARGET gpt AND TARGET elrun_launcher)
   elrun_executable(holding_worker SOURCES process/programs/holding_worker.cpp LINK elrun::elrun)
   set_target_properties(holding_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  elrun_test(coming_test SOURCES process/coming_test.cpp LABELS process TIMEOUT 300)
-  add_dependencies(coming_test elrun_launcher holding_worker)
+  elrun_test(pending_worker_test SOURCES process/pending_worker_test.cpp LABELS process TIMEOUT 300)
+  add_dependencies(pending_worker_test elrun_launcher holding_worker)
   # One that ends in every way.
   elrun_executable(ending_worker SOURCES process/programs/ending_worker.cpp LINK elrun::elrun)
   set_target_properties(ending_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

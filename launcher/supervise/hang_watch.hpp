@@ -49,4 +49,21 @@ class HangWatch {
   std::map<LocalRank, Instant> last_sign_;
 };
 
+/// The watches of one node, and how far the end of those that hang has come.
+struct HangWatches {
+  explicit HangWatches(Duration limit) : in_world{limit}, pending{limit}, unopened{limit} {}
+
+  HangWatch in_world;       ///< Workers in the world.
+  HangWatch pending;        ///< Pending workers, until they are ready.
+  HangWatch unopened;       ///< Workers in the world that have opened no session yet.
+  bool were_asked = false;  ///< Those that hang got SIGABRT; SIGKILL is next.
+
+  void forget(LocalRank worker) { in_world.forget(worker), pending.forget(worker), unopened.forget(worker); }
+  /// The generation is over, or its job is: what workers of the world do now is watched by nobody.
+  void end_generation() { in_world.clear(), unopened.clear(); }
+  void excuse(Duration deaf, Instant now, Instant at) {
+    for (HangWatch* watch : {&in_world, &pending, &unopened}) watch->excuse(deaf, now, at);
+  }
+};
+
 }  // namespace elrun::inline v0::launcher

@@ -6,8 +6,8 @@
 //
 // A node acknowledges the end of a generation only when nothing can act for it any more: every process of it has ended, or
 // stays and has acknowledged the end itself. Those that stay keep their memory, and get another place in the next world.
-// What the coordinator must know while it is away (a worker failed, all are done) is not queued: it follows from the
-// workers' states, and is said again when the link is back and the generation goes on.
+// Reports to a coordinator that is away (a worker failed, all are done) are not queued. They follow from the workers'
+// states, and are sent when the line is back and the generation goes on.
 #include "launcher/supervise/supervisor.hpp"
 
 #include <algorithm>
@@ -24,28 +24,18 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr Duration nap_least = 100ms, nap_excuses = 1s, nap_rests = 10s;
 constexpr Duration look_again_every = 10s;
-
-// Doing it twice is the same as doing it once, so a call whose answer was lost may be sent again.
-bool may_repeat(StoreOp op) {
-  return (op != StoreOp::add || ELRUN_PLANTED(add_repeated_after_reconnect)) && op != StoreOp::compare_set && op != StoreOp::remove;
-}
 
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options)
-    : options_{std::move(options)},
-      places_{options_.workers},
-      hang_{options_.hang_timeout},
-      hang_at_start_{options_.hang_timeout},
-      hang_unopened_{options_.hang_timeout} {}
+    : options_{std::move(options)}, places_{options_.workers}, hangs_{options_.hang_timeout} {}
 
 std::vector<Action> Supervisor::on(const Event& event, Instant now) {
   const Instant last_event = std::exchange(now_, now);
   actions_.clear();
   if (phase_ == Phase::finished) return {};
-  excuse_own_nap(last_event);
+  excuse_own_stall(last_event);
   std::visit(
       [this](const auto& e) {
         using E = std::decay_t<decltype(e)>;
@@ -72,44 +62,34 @@ std::vector<Action> Supervisor::on(const Event& event, Instant now) {
 
 void Supervisor::act(Action action) { actions_.push_back(std::move(action)); }
 
-std::optional<Instant> Supervisor::wake_at() const {
-  const std::optional<Instant> deadline = next_deadline();
-  if (phase_ == Phase::finished || !tell_starting_at_) return deadline;
-  return std::min(deadline.value_or(*tell_starting_at_), *tell_starting_at_);
-}
+std::optional<Instant> Supervisor::wake_at() const { return next_deadline(false); }
 
-// Of all that others are waited for.
-std::optional<Instant> Supervisor::next_deadline() const {
-  std::optional<Instant> least;
+// The table of waits, and what only single workers have a deadline for.
+std::optional<Instant> Supervisor::next_deadline(bool awaited_only) const {
+  if (phase_ == Phase::finished) return std::nullopt;
+  std::optional<Instant> least = deadlines_.next(awaited_only);
   const auto consider = [&least](const std::optional<Instant>& at) {
     if (at && (!least || *at < *least)) least = at;
   };
-  for (const auto& at : {join_by_, look_again_at_, coordinator_by_, kill_at_, acknowledge_by_, broken_line_at_, verdict_by_, end_hung_at_,
-                         hang_.due(), hang_at_start_.due(), hangs_unopened_at(), leave_at_})
-    consider(at);
-  for (const Worker& w : workers_) consider(w.return_by), consider(w.coming.kill_at), consider(w.session.judge_by);
-  return phase_ == Phase::finished ? std::nullopt : least;
+  for (const auto& at : {hangs_.in_world.due(), hangs_.pending.due(), hangs_unopened_at()}) consider(at);
+  for (const Worker& w : workers_) consider(w.return_by), consider(w.pending.kill_at), consider(w.session.judge_by);
+  return least;
 }
 
-// An agent that was itself stopped (frozen, swapped out) heard nobody: what was said to it meanwhile is behind this event,
-// and who slept with it needs the time that was left. One that is always a little late blames others all the same.
-void Supervisor::excuse_own_nap(Instant last_event) {
-  const auto wake = next_deadline();
-  if (!wake || now_ - *wake < nap_least) return;
-  if (excused_at_ && now_ - *excused_at_ < nap_rests && now_ - *wake < nap_excuses) return;
-  excused_at_ = now_;
-  const Duration asleep = now_ - last_event;
-  const auto excuse = [&](std::optional<Instant>& at) {
-    if (at) at = std::max(*at + asleep, now_ + nap_excuses);
-  };
-  for (auto* at : {&join_by_, &coordinator_by_, &acknowledge_by_, &broken_line_at_}) excuse(*at);
-  for (Worker& w : workers_) excuse(w.return_by);
-  for (HangWatch* watch : {&hang_, &hang_at_start_, &hang_unopened_}) watch->excuse(asleep, now_, now_ + nap_excuses);
+// What was said to this agent while it was stopped is behind this event, and workers that slept with it need the time that was left.
+void Supervisor::excuse_own_stall(Instant last_event) {
+  const auto stalled = stall_.stalled(next_deadline(true), last_event, now_);
+  if (!stalled) return;
+  const Instant not_before = now_ + StallCompensation::grace;
+  deadlines_.excuse(*stalled, not_before);
+  for (Worker& w : workers_)
+    if (w.return_by) w.return_by = std::max(*w.return_by + *stalled, not_before);
+  hangs_.excuse(*stalled, now_, not_before);
 }
 
 // --- the coordinator ----------------------------------------------------------------------------------------------
 
-void Supervisor::on_started() { join_by_ = now_ + options_.timeouts.join; }
+void Supervisor::on_started() { deadlines_.set(Wait::join, now_ + options_.timeouts.join); }
 
 void Supervisor::join() {
   Join join;
@@ -119,62 +99,48 @@ void Supervisor::join() {
   join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
   if (phase_ == Phase::running || (!join.resuming && last_.number > 0)) {
     join.seat = world_.seat;
-    // The end of the job is told next, and is to be heard before anybody concludes who is missing and has workers stopped.
+    // After the end of the job this is left out: JobFinished follows, and the coordinator must read that before it decides
+    // which nodes are missing.
     if (!job_over_) join.coordinated_by = world_.coordinated_by;
-    join.coordinator_fell_silent = join.coordinated_by && coordinator_silent_;
+    join.coordinator_fell_silent = join.coordinated_by && line_.fell_silent();
   }
   if (phase_ == Phase::running) {
-    const bool failed =
-        std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return in_world(w) && w.ending && !w.ending->ok(); });
-    join.broken = (failed || peer_lost_) && !job_over_;
+    const bool failed = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.in_world() && w.failed(); });
+    join.broken = (failed || lost_peers_.any()) && !job_over_;
   }
   join.restarts = world_.restarts;
-  join.heard = heard_;
+  join.heard = line_.heard();
   act(Send{join});
-  // Whoever answers may know nothing of it, and the other members may be gone: they have done their part.
+  // This coordinator may be a new one that does not know it, and the other members may have ended.
   if (job_over_) act(Send{JobFinished{last_}});
 }
 
-// A coordinator that waits for the other nodes of the generation need not wait long.
+// A new coordinator waits for the other nodes of this generation. It waits less long once it knows that the generation cannot go on.
 void Supervisor::join_as_broken() {
-  if (phase_ == Phase::running && link_up_ && !served_) join();
+  if (phase_ == Phase::running && line_.is_up() && !line_.is_serving()) join();
 }
 
 void Supervisor::on_link_up() {
-  if (coordinator_by_) say(Level::info, fmt::format("the coordinator at {} is back", options_.coordinator));
-  link_up_ = true;
-  coordinator_by_.reset();
-  waiting_for_.clear();
-  served_ = false;
+  if (deadlines_.is_set(Wait::coordinator)) say(Level::info, fmt::format("the coordinator at {} is back", options_.coordinator));
+  line_.up();
+  deadlines_.clear(Wait::coordinator);
   // Also while workers are being stopped: whoever decides about the next generation has to wait for that. A node that goes
   // for good does not join again.
   if (phase_ != Phase::stopping || after_.rejoin) join();
 }
 
 void Supervisor::on_link_down(const Failure& why) {
-  // Where its name is an address already, the failure says so as well.
-  waiting_for_ = "the coordinator at " +
-                 (why.what.starts_with(options_.coordinator) ? why.what : fmt::format("{}: {}", options_.coordinator, why.what));
-  if (last_.number != 0 && !coordinator_by_) coordinator_by_ = now_ + options_.timeouts.coordinator_grace;
-  if (last_.number == 0 && !join_by_) join_by_ = now_ + options_.timeouts.join;
-  const Instant until = coordinator_by_ ? *coordinator_by_ : join_by_.value_or(now_);
-  say(Level::warning, fmt::format("waiting for {}; {}it is tried for another {}", waiting_for_,
+  line_.down(why, options_.coordinator);
+  if (last_.number != 0 && !deadlines_.is_set(Wait::coordinator))
+    deadlines_.set(Wait::coordinator, now_ + options_.timeouts.coordinator_grace);
+  if (last_.number == 0 && !deadlines_.is_set(Wait::join)) deadlines_.set(Wait::join, now_ + options_.timeouts.join);
+  const Instant until = deadlines_.at(Wait::coordinator).value_or(deadlines_.at(Wait::join).value_or(now_));
+  say(Level::warning, fmt::format("waiting for {}; {}elrun retries for another {}", line_.waiting_for(),
                                   phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
-  if (served_) coordinator_silent_ = why.code == Code::deadline_passed;
-  link_up_ = served_ = false;
-  look_again_at_.reset();
+  deadlines_.clear(Wait::look_again);
   hold_the_broken();
   if (ELRUN_PLANTED(torchrun_d5_store_loss_kills_workers) && phase_ == Phase::running) stop({.rejoin = true}, std::nullopt, why);
-  for (auto call = calls_.begin(); call != calls_.end();) {
-    if (may_repeat(call->second.op)) {
-      ++call;
-      continue;
-    }
-    act(Answer{call->first.first,
-               refused_call(call->second, Code::unreachable,
-                            "the coordinator was lost while this call was under way; whether it was done is not known")});
-    call = calls_.erase(call);
-  }
+  for (auto& [caller, reply] : calls_.coordinator_lost()) act(Answer{caller, std::move(reply)});
   end_without_coordinator();
 }
 
@@ -187,14 +153,13 @@ void Supervisor::on_message(const Refused& m) {
 }
 
 void Supervisor::on_message(const Waiting& m) {
-  join_by_.reset();  // somebody answers: from here on it judges how long to wait, without end for a spare
+  deadlines_.clear(Wait::join);  // a coordinator answers: it decides how long to wait from here on, and a spare waits without limit
   // Of the generation that runs here the coordinator's log has it, too.
-  if (m.why != waiting_for_) act(Say{Level::info, m.why, phase_ == Phase::running && m.running == world_.generation});
-  waiting_for_ = m.why;
+  if (line_.waits_for(m.why)) act(Say{Level::info, m.why, phase_ == Phase::running && m.running == world_.generation});
   if (m.for_this_node && phase_ == Phase::running && m.running == world_.generation) job_known_ = true;
-  heard_ = std::max(heard_, m.running.number);
-  if (phase_ != Phase::joining || m.running.number != 0) look_again_at_.reset();
-  else if (!look_again_at_) look_again_at_ = now_ + look_again_every;
+  line_.hear(m.running.number);
+  if (phase_ != Phase::joining || m.running.number != 0) deadlines_.clear(Wait::look_again);
+  else if (!deadlines_.is_set(Wait::look_again)) deadlines_.set(Wait::look_again, now_ + look_again_every);
 }
 
 void Supervisor::on_message(const World& m) {
@@ -208,24 +173,22 @@ void Supervisor::on_message(const World& m) {
     return stop({.rejoin = false, .finish = {exit_code::internal, why.what, false}}, std::nullopt, why);
   }
   phase_ = Phase::running;
-  served_ = true;
+  line_.serves(true);
   before_ = world_.generation;
   const World before = std::exchange(world_, m);
   last_ = m.generation;
-  join_by_.reset();
-  waiting_for_.clear();
-  look_again_at_.reset();
-  own_failure_ = peer_lost_ = told_job_ = false;
-  unreachable_.clear();
-  broken_line_at_.reset();
+  deadlines_.clear(Wait::join);
+  deadlines_.clear(Wait::look_again);
+  own_failure_ = false;
+  lost_peers_.clear();
+  deadlines_.clear(Wait::broken_line);
   step_ = 0;  // steps may be done again
-  calls_.clear();
-  memory_.clear();
+  calls_.begin_generation();
   // A job that is over stays over: no worker starts, only the coordinator has to hear it (again).
   const auto staying = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.stays && !w.ending; });
-  const auto ready = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return is_coming(w) && w.coming.is_ready; });
+  const auto ready = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.is_pending() && w.pending.is_ready; });
   workers_.resize(job_over_ ? 0 : options_.workers);
-  hung_were_asked_ = false;
+  hangs_.were_asked = false;
   std::string text =
       fmt::format("generation {}: {}, {}", m.generation.number, count_of(m.seat.nodes, "node"), count_of(world_.seat.world_size, "worker"));
   if (m.seat.nodes > 1 && options_.workers > 0)
@@ -233,8 +196,8 @@ void Supervisor::on_message(const World& m) {
                          : fmt::format(", ranks {}-{} here", m.seat.base_rank, m.seat.base_rank + places_ - 1);
   if (staying > 0) text += fmt::format(", {} go on here in the same process", staying);
   if (ready > 0)
-    text += fmt::format(", {} that {} started meanwhile {} in", ready, ready == 1 ? "was" : "were", ready == 1 ? "comes" : "come");
-  if (lost_at_) text += fmt::format(", started {} after the loss", for_people(now_ - *lost_at_));
+    text += fmt::format(", {} that {} started meanwhile {}", ready, ready == 1 ? "was" : "were", ready == 1 ? "joins" : "join");
+  if (const auto recovering = recovery_.so_far(now_)) text += fmt::format(", started {} after the loss", for_people(*recovering));
   if (m.restarts.used > 0)
     text += fmt::format(
         "; {} of {} used", m.restarts.used,
@@ -242,13 +205,13 @@ void Supervisor::on_message(const World& m) {
   if (places_ < workers_.size())
     text += fmt::format("; {} being started here, and joins when it is ready",
                         workers_.size() - places_ == 1 ? "1 worker is" : fmt::format("{} workers are", workers_.size() - places_));
-  lost_ = false;
+  recovery_.begin_generation();
   say(Level::info, text);
   tell_that_workers_are_job();  // those that stay
   give_places(before);
   watch_starting();
   for (std::uint32_t i = 0; i < workers_.size() && options_.hang_sign == HangSign::output; ++i)
-    if (in_world(workers_[i])) hang_.watch(LocalRank{i}, now_);
+    if (workers_[i].in_world()) hangs_.in_world.watch(LocalRank{i}, now_);
   if (workers_.empty()) report_to_coordinator();
   offer_more();
 }
@@ -261,46 +224,43 @@ void Supervisor::on_message(const Revoke& m) {
   const auto is_here = [&](Rank rank) { return rank.value() >= world_.seat.base_rank && rank.value() < world_.seat.base_rank + places_; };
   if (!own_failure_ || !m.why.rank || !is_here(*m.why.rank))
     act(Say{Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what), true});
-  if (m.why.code != Code::generation_over) note_loss();  // that code: the world only grows
+  if (m.why.code != Code::generation_over) recovery_.lost(now_);  // else the world only grows
   if (own_failure_) ++node_restarts_;
-  if (leave_at_) return leave(leaving_by_);
+  if (deadlines_.is_set(Wait::leave)) return leave(departure_.signal());
   stop({.rejoin = true}, std::nullopt, m.why);
 }
 
 void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != world_.generation) return;
-  served_ = true;
+  line_.serves(false);
   world_.coordinated_by = m.coordinated_by;
   tell_of_the_unreachable();
-  if (peer_lost_) tell_of_broken_line();  // it means to go on in spite of that
+  if (lost_peers_.any()) tell_of_broken_line();  // it means to go on in spite of that
   if (!ELRUN_PLANTED(done_is_not_reported_again)) report_to_coordinator();
-  if (m.fresh)  // its store waits for what all nodes remember
-    for (StoreRequest& request : memory_.replay(world_.generation, world_.seat.group_rank)) act(Send{StoreCall{0, std::move(request)}});
-  for (const auto& [caller, request] : calls_) act(Send{StoreCall{caller.first, request}});
+  for (StoreCall& call : calls_.to_send_again(m.fresh, world_))
+    act(Send{std::move(call)});  // a fresh store waits for what all nodes remember
 }
 
 void Supervisor::on_message(const Verdict& m) {
-  // What this node's workers decided with all others stands, whatever a coordinator thinks that was not there.
+  // The workers' own decision that the job is over stands. A coordinator that is new may not have heard of it.
   const bool success = m.exit_code == 0 || job_over_;
   if (success) {
     if (last_.number == 0 && options_.workers > 0)
       say(Level::warning,
           "the job is done; this node was a spare, and no worker of it ever ran. Was it to run a job of its own? Then give each job an --rdzv_id and an endpoint of its own");
     else act(Say{Level::info, "the job is done", true});
-    // Workers end by themselves, for they decided it, and have much time for work of their own: a program that exports
-    // its model after the job is not to be cut short and called a success.
-    // Those of an older generation than the job's last had no part in that, and would wait for a next one.
+    // The workers decided the end, and now end by themselves. They get an hour for work of their own, such as exporting
+    // the model. Workers of an older generation had no part in the decision: they wait for a next one, and are stopped.
     const bool left_behind = !job_over_ && m.generation.number > last_.number;
-    if (phase_ == Phase::running && running() > 0 && !left_behind) {
+    if (phase_ == Phase::running && running(workers_) > 0 && !left_behind) {
       phase_ = Phase::stopping;
       job_over_ = true;
-      hang_.clear();
-      hang_unopened_.clear();
-      end_hung_at_.reset();
+      hangs_.end_generation();
+      deadlines_.clear(Wait::end_hung);
       after_ = {.rejoin = false, .finish = {0, {}, true}};
-      dismiss_coming();
-      kill_at_ = now_ + options_.timeouts.last_work;
-      coordinator_by_.reset();
+      dismiss_pending();
+      deadlines_.set(Wait::kill, now_ + options_.timeouts.last_work);
+      deadlines_.clear(Wait::coordinator);
       return;
     }
   }
@@ -312,19 +272,18 @@ void Supervisor::on_message(const Verdict& m) {
 }
 
 void Supervisor::on_message(const StoreResult& m) {
-  auto call = calls_.extract({m.worker, m.reply.id});
-  if (call.empty()) return;
-  if (const auto worker = worker_at(m.worker); worker && call.mapped().op == StoreOp::all_gather && step_ == 0)
-    hang_.sign(LocalRank{static_cast<std::uint32_t>(*worker)}, now_);  // it waited for the others until now
-  memory_.note(std::move(call.mapped()), m.reply);
+  const auto op = calls_.answered(m);
+  if (!op) return;
+  if (const auto worker = worker_with(workers_, m.worker); worker && op == StoreOp::all_gather && step_ == 0)
+    hangs_.in_world.sign(LocalRank{static_cast<std::uint32_t>(*worker)}, now_);  // it waited for the others until now
   act(Answer{m.worker, m.reply});
 }
 
-// A job that is over and whose workers are gone needs no coordinator to say so. But one that comes back should hear it, or
-// it would wait for nodes that have ended, and call the job a failure.
+// When the job is over and the workers have ended, this node can end without a verdict. It stays for a while: a coordinator
+// that comes back and does not hear of the end would wait for nodes that have ended, and then fail the job.
 void Supervisor::end_without_coordinator() {
-  if (!job_over_ || link_up_ || phase_ != Phase::running || running() > 0 || verdict_by_) return;
-  verdict_by_ = now_ + options_.timeouts.recovery;
+  if (!job_over_ || line_.is_up() || phase_ != Phase::running || running(workers_) > 0 || deadlines_.is_set(Wait::verdict)) return;
+  deadlines_.set(Wait::verdict, now_ + options_.timeouts.recovery);
   say(Level::info, fmt::format("the job is done; its coordinator is away, and is told if it comes back within {}",
                                for_people(options_.timeouts.recovery)));
 }
@@ -336,15 +295,14 @@ void Supervisor::report_to_coordinator() {
   bool done = true;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& w = workers_[i];
-    if (!w.ending) done = done && !in_world(w);
-    else if (!w.ending->ok() && !job_over_ && !w.coming.dismissed) {
+    if (!w.ending) done = done && !w.in_world();
+    else if (!w.ending->ok() && !job_over_ && !w.pending.dismissed) {
       done = false;
       tell_of_failure(i);
     }
   }
-  told_job_ = false;
+  line_.forget_reports();
   tell_that_workers_are_job();
-  told_starting_.reset();
   tell_of_starting();
   if (done) tell_that_workers_are_done();
   offer_more();
@@ -352,53 +310,58 @@ void Supervisor::report_to_coordinator() {
 
 // --- time ----------------------------------------------------------------------------------------------------------
 
+// Each wait that is over, in this order: what an earlier one ends, a later one finds ended.
 void Supervisor::on_tick() {
-  if (kill_at_ && now_ >= *kill_at_) {
-    kill_at_.reset();
-    say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(), "worker")));
-    if (!ELRUN_PLANTED(kill_deadline_forgotten)) kill_running();
-  }
-  if (acknowledge_by_ && now_ >= *acknowledge_by_) kill_staying(false);
+  const auto is_over = [this](Wait wait) { return deadlines_.take(wait, now_); };
+  const auto is_due = [this](const std::optional<Instant>& at) { return at && now_ >= *at; };
+  if (is_over(Wait::kill)) on_kill_due();
+  if (is_over(Wait::acknowledge)) kill_staying(false);
   kill_the_late();
   for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (const auto at = workers_[i].session.judge_by; at && now_ >= *at) judge_early_end(i);
-  // It may have been replaced while it was frozen, and thawed with the streams of some nodes: the others are elsewhere.
-  if (look_again_at_ && now_ >= *look_again_at_) {
-    look_again_at_ = now_ + look_again_every;
-    act(LookAgain{});
-  }
-  if (broken_line_at_ && now_ >= *broken_line_at_) tell_of_broken_line();
-  if (leave_at_ && now_ >= *leave_at_) {
-    say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
-    leave(leaving_by_);
-  }
-  if (tell_starting_at_ && now_ >= *tell_starting_at_) tell_starting_at_.reset(), tell_of_starting();
-  const auto is_due = [this](const std::optional<Instant>& at) { return at && now_ >= *at; };
-  if (is_due(hang_.due()) || is_due(hangs_unopened_at())) on_hang();
-  if (end_hung_at_ && now_ >= *end_hung_at_) end_hung();
-  if (const auto due = hang_at_start_.due(); due && now_ >= *due) on_hang_at_start();
+    if (is_due(workers_[i].session.judge_by)) judge_early_end(i);
+  if (is_over(Wait::look_again)) look_again();
+  if (is_over(Wait::broken_line)) tell_of_broken_line();
+  if (is_over(Wait::leave)) leave_unsaved();
+  if (is_over(Wait::tell_starting)) tell_of_starting();
+  if (is_due(hangs_.in_world.due()) || is_due(hangs_unopened_at())) on_hang();
+  if (is_over(Wait::end_hung)) end_hung();
+  if (is_due(hangs_.pending.due())) on_hang_at_start();
   kill_hung_at_start();
-  if (verdict_by_ && now_ >= *verdict_by_) {
-    verdict_by_.reset();
-    say(Level::info, "the job is done; its coordinator did not come back");
-    stop({.rejoin = false, .finish = {0, {}, false}}, std::nullopt, {});
-  }
-  if (coordinator_by_ && now_ >= *coordinator_by_) {
-    coordinator_by_.reset();
-    const Failure why{Code::unreachable, Remedy::exit_process,
-                      fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), waiting_for_)};
-    stop({.rejoin = false, .finish = {job_over_ ? 0 : exit_code::coordinator_lost, job_over_ ? std::string{} : why.what, false}},
-         std::nullopt, why);
-  }
-  if (join_by_ && now_ >= *join_by_) {
-    join_by_.reset();
-    if (phase_ != Phase::joining) return;
-    const Failure why{Code::deadline_passed, Remedy::exit_process,
-                      fmt::format("the nodes did not meet within {}: node {} waited for {}", for_people(options_.timeouts.join),
-                                  options_.node.value(), waiting_for_.empty() ? "the coordinator" : waiting_for_)};
-    act(Send{Leave{"the join deadline passed"}});
-    stop({.rejoin = false, .finish = {exit_code::join_deadline, why.what, false}}, std::nullopt, why);
-  }
+  if (is_over(Wait::verdict)) on_verdict_not_heard();
+  if (is_over(Wait::coordinator)) on_coordinator_lost();
+  if (is_over(Wait::join)) on_join_deadline();
+}
+
+void Supervisor::on_kill_due() {
+  say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(workers_), "worker")));
+  if (!ELRUN_PLANTED(kill_deadline_forgotten)) kill_running();
+}
+
+// The coordinator may have been replaced while it was frozen. It then thaws with the streams of some nodes, and the others are elsewhere.
+void Supervisor::look_again() {
+  deadlines_.set(Wait::look_again, now_ + look_again_every);
+  act(LookAgain{});
+}
+
+void Supervisor::on_verdict_not_heard() {
+  say(Level::info, "the job is done; its coordinator did not come back");
+  stop({.rejoin = false, .finish = {0, {}, false}}, std::nullopt, {});
+}
+
+void Supervisor::on_coordinator_lost() {
+  const Failure why{Code::unreachable, Remedy::exit_process,
+                    fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), line_.waiting_for())};
+  stop({.rejoin = false, .finish = {job_over_ ? 0 : exit_code::coordinator_lost, job_over_ ? std::string{} : why.what, false}},
+       std::nullopt, why);
+}
+
+void Supervisor::on_join_deadline() {
+  if (phase_ != Phase::joining) return;
+  const Failure why{Code::deadline_passed, Remedy::exit_process,
+                    fmt::format("the nodes did not meet within {}: node {} waited for {}", for_people(options_.timeouts.join),
+                                options_.node.value(), line_.waiting_for().empty() ? "the coordinator" : line_.waiting_for())};
+  act(Send{Leave{"the join deadline passed"}});
+  stop({.rejoin = false, .finish = {exit_code::join_deadline, why.what, false}}, std::nullopt, why);
 }
 
 }  // namespace elrun::inline v0::launcher

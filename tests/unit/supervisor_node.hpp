@@ -67,7 +67,7 @@ class Node {
           words.push_back(fmt::format("unreachable {} {}{}", u->rank, u->peer, u->is_job ? " job" : ""));
       } else if (std::holds_alternative<LookAgain>(a)) words.push_back("look again");
       else if (const auto* spawn = std::get_if<Spawn>(&a))
-        words.push_back(fmt::format("spawn {}{}", spawn->worker.value(), spawn->is_coming ? " beside" : ""));
+        words.push_back(fmt::format("spawn {}{}", spawn->worker.value(), spawn->is_pending ? " beside" : ""));
       else if (const auto* s = std::get_if<SignalGroup>(&a)) words.push_back(fmt::format("signal {} {}", s->worker.value(), s->number));
       else if (const auto* r = std::get_if<Release>(&a)) words.push_back(fmt::format("release {}", r->worker.value()));
       else if (const auto* t = std::get_if<TakeStacks>(&a)) words.push_back(fmt::format("stacks {}", t->worker.value()));

@@ -1,4 +1,4 @@
-// Workers that are coming: started again beside the next world, which does not wait for them.
+// Pending workers: started beside the next generation, which does not wait for them.
 
 #include "tests/unit/supervisor_node.hpp"
 
@@ -26,7 +26,7 @@ Words end(Node& node, std::uint64_t number, std::initializer_list<ConnectionId> 
   return last;
 }
 
-/// Worker 1 has died in generation 1, and its successor, with pid 201, is coming beside generation 2.
+/// Worker 1 has died in generation 1, and its successor, with pid 201, is pending beside generation 2.
 Node without_one() {
   Node node = running();
   node.ended(1, {.signal = SIGKILL});
@@ -44,7 +44,7 @@ Failure over_in(const Action& action) { return std::get<GenerationOver>(std::get
 
 }  // namespace
 
-TEST_CASE("the others go on in a smaller world, and keep their devices", "[supervisor][coming]") {
+TEST_CASE("the others go on in a smaller world, and keep their devices", "[supervisor][pending]") {
   Node node = running();
   node.ended(1, {.signal = SIGKILL});
   end(node, 1, {10, 12, 13});
@@ -58,7 +58,7 @@ TEST_CASE("the others go on in a smaller world, and keep their devices", "[super
   CHECK(third.local_world == 4);
 }
 
-TEST_CASE("an earlier coordinator, which would never take it in, begins the next world with all workers", "[supervisor][coming]") {
+TEST_CASE("an earlier coordinator, which would never take it in, begins the next world with all workers", "[supervisor][pending]") {
   Node node{2};
   node.on(LinkUp{});
   World first = world(1, 2), next = world(2, 2);
@@ -74,7 +74,7 @@ TEST_CASE("an earlier coordinator, which would never take it in, begins the next
   CHECK(node.hear(next) == Words{"welcome 10", "spawn 1"});
 }
 
-TEST_CASE("one that is coming has the environment of the place that was lost", "[supervisor][coming]") {
+TEST_CASE("a pending worker has the environment of the place that was lost", "[supervisor][pending]") {
   Node node = running();
   node.ended(2, {.signal = SIGKILL});
   end(node, 1, {10, 11, 13});
@@ -84,14 +84,14 @@ TEST_CASE("one that is coming has the environment of the place that was lost", "
   const auto& spawn = std::get<Spawn>(node.actions.back());
   CHECK(spawn.worker == LocalRank{2});
   CHECK(spawn.place == 2);
-  CHECK(spawn.is_coming);
+  CHECK(spawn.is_pending);
   CHECK(spawn.world.generation == generation(1));
   CHECK(spawn.world.seat.world_size == 4);
   CHECK(spawn.world.cause == "rank 2 died");
   CHECK(spawn.world.restarts.generations == 1);
 }
 
-TEST_CASE("one that is coming is told that its generation is over, and joins when its program is ready", "[supervisor][coming]") {
+TEST_CASE("a pending worker is told that its generation is over, and joins when its program is ready", "[supervisor][pending]") {
   Node node = without_one();
   CHECK(node.tell(20, successor) == Words{"revoke 20", "welcome 20", "revoke 20"});
   CHECK(place_in(node.actions[1]).membership == Membership{generation(1), Rank{1}, WorldSize{4}});
@@ -111,7 +111,7 @@ TEST_CASE("one that is coming is told that its generation is over, and joins whe
   CHECK(node.tell(13, acknowledgement(2)) == Words{"join last 2"});
   CHECK(node.wanted == 4);
   CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "welcome 20", "welcome 12", "welcome 13"});
-  CHECK(node.said == "generation 3: 1 node, 4 workers, 3 go on here in the same process, 1 that was started meanwhile comes in\n");
+  CHECK(node.said == "generation 3: 1 node, 4 workers, 3 go on here in the same process, 1 that was started meanwhile joins\n");
   CHECK(place_in(node.actions[3]).membership == Membership{generation(3), Rank{1}, WorldSize{4}});
   for (const ConnectionId from : {10u, 20u, 12u, 13u}) node.tell(from, Returned{generation(3)});
   CHECK_FALSE(node.wake_at());
@@ -119,7 +119,7 @@ TEST_CASE("one that is coming is told that its generation is over, and joins whe
   CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 137 job"});
 }
 
-TEST_CASE("who is ready while the others have no generation has a place in the next one that is asked for", "[supervisor][coming]") {
+TEST_CASE("a pending worker that becomes ready between generations gets a place in the next one", "[supervisor][pending]") {
   Node node = without_one();
   CHECK(node.tell(20, successor) == Words{"revoke 20", "welcome 20", "revoke 20"});
   node.hear(Revoke{generation(2), revoked});
@@ -139,7 +139,7 @@ TEST_CASE("who is ready while the others have no generation has a place in the n
   }
 }
 
-TEST_CASE("who was ready and is lost before it heard of its place has left nobody to wait for", "[supervisor][coming]") {
+TEST_CASE("nobody waits for a pending worker that dies before it hears of its place", "[supervisor][pending]") {
   Node node = without_one();
   node.tell(20, successor);
   node.tell(20, ReadyForPlace{generation(1)});
@@ -156,7 +156,7 @@ TEST_CASE("who was ready and is lost before it heard of its place has left nobod
   }
 }
 
-TEST_CASE("that more workers are ready is said again to the coordinator that comes", "[supervisor][coming]") {
+TEST_CASE("a new coordinator is told again that more workers are ready", "[supervisor][pending]") {
   Node node = without_one();
   node.tell(20, successor);
   node.on(LinkDown{});
@@ -166,7 +166,7 @@ TEST_CASE("that more workers are ready is said again to the coordinator that com
   CHECK(node.hear(Resumed{generation(2)}) == Words{"more"});
 }
 
-TEST_CASE("a worker with an earlier libelrun has a place as soon as it has acknowledged", "[supervisor][coming]") {
+TEST_CASE("a worker with an earlier libelrun has a place as soon as it has acknowledged", "[supervisor][pending]") {
   Node node = without_one();
   node.tell(20, Hello{.pid = 201, .rank = 1, .world = 4, .is_job = true, .stays = true});
   CHECK(node.tell(20, acknowledgement(1)) == Words{"more"});
@@ -176,7 +176,7 @@ TEST_CASE("a worker with an earlier libelrun has a place as soon as it has ackno
   CHECK_FALSE(node.wake_at());  // its program may still need a minute to its first step
 }
 
-TEST_CASE("one that dies before it was in a world fails, and is started once more with the next one", "[supervisor][coming]") {
+TEST_CASE("a pending worker that dies counts as a failure, and its successor starts with the next generation", "[supervisor][pending]") {
   Node node = without_one();
   if (GENERATE(true, false)) node.tell(20, successor);
   CHECK(node.ended(1, {.exit_code = 3}) == Words{"signal 1 9", "release 1", "failed 1 3 job"});  // as its predecessor was
@@ -186,7 +186,7 @@ TEST_CASE("one that dies before it was in a world fails, and is started once mor
   CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "spawn 1", "welcome 12", "welcome 13"});
 }
 
-TEST_CASE("what ends the others' generation does not touch one that is coming", "[supervisor][coming]") {
+TEST_CASE("the end of the others' generation does not touch a pending worker", "[supervisor][pending]") {
   Node node = without_one();
   node.ended(3, {.signal = SIGKILL});
   CHECK(node.hear(Revoke{generation(2), revoked}) == Words{"revoke 10", "revoke 12", "revoke 13", "signal 3 9"});
@@ -197,25 +197,25 @@ TEST_CASE("what ends the others' generation does not touch one that is coming", 
   CHECK(node.hear(world(3, 2)) == Words{"welcome 10", "welcome 12", "spawn 3 beside"});
 }
 
-TEST_CASE("where nobody goes on, the next world waits for all that are started with it", "[supervisor][coming]") {
+TEST_CASE("where nobody goes on, the next world waits for all that are started with it", "[supervisor][pending]") {
   Node node = without_one();
   for (const std::uint32_t i : {0u, 2u, 3u}) node.on(WorkerHungUp{10 + i}), node.ended(i, {.signal = SIGKILL});
   CHECK(node.hear(Revoke{generation(2), revoked}) ==
         Words{"signal 0 9", "signal 2 9", "signal 3 9", "release 0", "release 2", "release 3", "join last 2"});
   CHECK(node.wanted == 3);
-  SECTION("one that was coming comes in when it is ready") {
+  SECTION("a pending worker joins when it is ready") {
     CHECK(node.hear(world(3, 3)) == Words{"spawn 0", "spawn 2", "spawn 3"});
     node.tell(20, successor);
     CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
   }
-  SECTION("one that is ready by then has a place, and another one is coming") {
+  SECTION("one that is ready by then has a place, and another one is pending") {
     node.tell(20, successor);
     node.tell(20, ReadyForPlace{generation(1)});
     CHECK(node.hear(world(3, 3)) == Words{"spawn 0", "welcome 20", "spawn 2", "spawn 3 beside"});
   }
 }
 
-TEST_CASE("whoever is coming is not waited for when there is no next world", "[supervisor][coming]") {
+TEST_CASE("nobody waits for a pending worker when there is no next generation", "[supervisor][pending]") {
   Node node = without_one();
   node.tell(20, successor);
   SECTION("the job is over") {
@@ -245,7 +245,7 @@ TEST_CASE("whoever is coming is not waited for when there is no next world", "[s
   }
 }
 
-TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][coming]") {
+TEST_CASE("only the pending worker is killed that hangs at its start", "[supervisor][pending]") {
   Node node{2, 10s, HangSign::progress};
   node.on(LinkUp{});
   node.hear(world(1, 2));
@@ -277,7 +277,7 @@ TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][c
   }
   SECTION("its stacks are taken, then it is killed, and the next world waits for another one") {
     CHECK(node.wait(1s) == Words{"stacks 1"});
-    CHECK(node.said.find("no sign of progress for 10.0 s of rank 1 (node n, pid 201), which was started beside the world") == 0);
+    CHECK(node.said.find("no sign of progress for 10.0 s of rank 1 (node n, pid 201), a pending worker") == 0);
     CHECK(others_train_for(4s).empty());
     CHECK(others_train_for(1s) == Words{"signal 1 9"});
     CHECK(others_train_for(5s).empty());                                            // once
@@ -324,7 +324,7 @@ TEST_CASE("who is coming and hangs at its start is ended alone", "[supervisor][c
   }
 }
 
-TEST_CASE("which worker speaks follows from what its environment said, not from its place now", "[supervisor][coming]") {
+TEST_CASE("which worker speaks follows from what its environment said, not from its place now", "[supervisor][pending]") {
   Node node = without_one();
   SECTION("a wrapper's program has another process number") {
     CHECK(node.tell(20, Hello{.pid = 999, .rank = 1, .world = 4, .is_job = true, .stays = true}) ==

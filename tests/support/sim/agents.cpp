@@ -261,13 +261,13 @@ void Simulation::perform(ProcessId id, const launcher::Spawn& a) {
   worker.world = place.world_size;
   worker.wedged = !exact_ && rng_.chance(profile_.wedged_workers);
   worker.deaf = !profile_.jobs && rng_.chance(profile_.deaf_workers);
-  worker.stay.coming = a.is_coming;
-  worker.stay.says_ready = !a.is_coming || !rng_.chance(profile_.older_workers);
+  worker.stay.pending = a.is_pending;
+  worker.stay.says_ready = !a.is_pending || !rng_.chance(profile_.older_workers);
   workers_.emplace(child, std::move(worker));
   agent.children.insert_or_assign(a.worker, child);
   const Worker& made = workers_.at(child);
-  tell("{} starts {}{}", name(id), name(child), a.is_coming ? ", which is coming" : "");
-  if (!a.is_coming) see(sim::WorkerStarted{child, id, made.who, made.generation, made.rank, made.world});
+  tell("{} starts {}{}", name(id), name(child), a.is_pending ? ", a pending worker" : "");
+  if (!a.is_pending) see(sim::WorkerStarted{child, id, made.who, made.generation, made.rank, made.world});
   happen_after(profile_.spawn + random(profile_.spawn), child, WorkerBegins{});
   agent.inbox.push_back(launcher::WorkerStarted{a.worker, static_cast<std::int64_t>(child.value())});
 }
@@ -276,8 +276,8 @@ void Simulation::perform(ProcessId id, const launcher::SignalGroup& a) {
   const auto child = agents_.at(id).children.find(a.worker);
   if (child == agents_.at(id).children.end() || !process(child->second).alive) return;
   tell("{} sends signal {} to {}", name(id), a.number, name(child->second));
-  // Who is not back in time is killed, whatever happened elsewhere; and who is coming is in no generation.
-  if (const Staying& stay = workers_.at(child->second).stay; !stay.away && !stay.coming)
+  // Who is not back in time is killed, whatever happened elsewhere; and a pending worker is in no generation.
+  if (const Staying& stay = workers_.at(child->second).stay; !stay.away && !stay.pending)
     see(WorkerSignalled{child->second, id, workers_.at(child->second).generation, a.number});
   happen_after(random(1ms), child->second, SignalArrives{a.number});
 }

@@ -231,7 +231,7 @@ void Simulation::watch_the_ready() {
   for (const ProcessId id : alive(Process::Kind::worker)) {
     const Worker& w = workers_.at(id);
     const Agent& agent = agents_.at(w.agent);
-    if (!w.stay.coming || !w.stay.ready || agent.job_over || agent.asked || !agent.up || agent.supervisor.last_generation() != running)
+    if (!w.stay.pending || !w.stay.ready || agent.job_over || agent.asked || !agent.up || agent.supervisor.last_generation() != running)
       continue;
     const Duration waited = now_ - std::max({*w.stay.ready, *settled_, began_});
     if (waited > Profile::ready_at_most)

@@ -37,17 +37,47 @@ void Fingerprint::add(const StoreMemory& memory) {
   all(entries, by_version);
 }
 
+void Fingerprint::add(const launcher::Deadlines& deadlines) {
+  const auto& [at] = deadlines;
+  all(at);
+}
+
+void Fingerprint::add(const launcher::StallCompensation& stall) {
+  const auto& [last] = stall;
+  all(last);
+}
+
+void Fingerprint::add(const launcher::StoreCalls& store_calls) {
+  const auto& [calls, memory] = store_calls;
+  all(calls, memory);
+}
+
+void Fingerprint::add(const launcher::Departure& departure) {
+  const auto& [signals, signal, gone_by] = departure;
+  all(signals, signal, gone_by);
+}
+
+void Fingerprint::add(const launcher::CoordinatorLine& line) {
+  const auto& [is_up, serves, fell_silent, told_job, told_starting, heard, waiting_for] = line;
+  all(is_up, serves, fell_silent, told_job, told_starting.has_value(), heard, waiting_for);
+}
+
+void Fingerprint::add(const launcher::LostPeers& lost) {
+  const auto& [first_why, unreachable] = lost;
+  all(first_why.has_value(), unreachable);
+}
+
+void Fingerprint::add(const launcher::RecoveryTime& recovery) {
+  const auto& [lost, since] = recovery;
+  all(lost, since);
+}
+
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
-  const auto& [options, now, actions, phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over,
-               job_known, told_job, coordinator_silent, own_failure, peer_lost, peer_lost_why, unreachable, node_restarts, step, remembered,
-               signals, leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at,
-               excused_at, broken_line_at, acknowledge_by, hang, hang_at_start, hang_unopened, world_at, tell_starting_at, told_starting,
-               end_hung_at, hung_were_asked, stopped_at, waiting_for] =
+  const auto& [options, now, actions, phase, last, world, before, places, world_at, after, stopped_at, workers, line, calls, deadlines,
+               stall, hangs, departure, lost_peers, recovery, job_over, job_known, own_failure, node_restarts, step, remembered] =
       supervisor;  // hangs are not looked for in this world, and only jobs ask for what is remembered
-  all(phase, last, heard, world, before, workers, places, after, calls, memory, link_up, served, job_over, job_known, told_job,
-      tell_starting_at, told_starting.has_value(), coordinator_silent, own_failure, peer_lost, unreachable, node_restarts, step, signals,
-      leaving_by, leave_at, gone_by, lost, lost_at, join_by, look_again_at, coordinator_by, verdict_by, kill_at, excused_at, broken_line_at,
-      acknowledge_by, stopped_at, waiting_for);
+  all(phase, last, world, before, places, after, stopped_at, workers, line, calls, deadlines, stall, departure, lost_peers, recovery,
+      job_over, job_known, own_failure, node_restarts, step);
 }
 
 // What happens is a set: in each channel with its place there, all else with its time alone. Timers that were replaced

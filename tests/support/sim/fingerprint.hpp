@@ -88,6 +88,13 @@ class Fingerprint {
   void add(const Exclusions& exclusions);
   void add(const StoreCore& store);
   void add(const StoreMemory& memory);
+  void add(const launcher::Deadlines& deadlines);
+  void add(const launcher::StallCompensation& stall);
+  void add(const launcher::StoreCalls& store_calls);
+  void add(const launcher::Departure& departure);
+  void add(const launcher::CoordinatorLine& line);
+  void add(const launcher::LostPeers& lost);
+  void add(const launcher::RecoveryTime& recovery);
   void add(const launcher::Supervisor& supervisor);
   void add(const Simulation& simulation);
 

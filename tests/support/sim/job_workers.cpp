@@ -47,13 +47,13 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
     if (!std::exchange(w.stay.welcomed, true)) {
       programs_.emplace(id, std::make_shared<Program>(*this, id, welcome->place));
       programs_.at(id)->remembers(welcome->remembered);
-      if (w.stay.coming) programs_.at(id)->told_over({.code = Code::generation_over, .what = "it was over before"});
+      if (w.stay.pending) programs_.at(id)->told_over({.code = Code::generation_over, .what = "it was over before"});
       return look(id);
     }
     if (!w.stay.acknowledged)
       return checkers_.report.violate("fenced",
                                       fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
-    if (std::exchange(w.stay.coming, false) && w.stay.says_ready && !w.stay.ready)
+    if (std::exchange(w.stay.pending, false) && w.stay.says_ready && !w.stay.ready)
       return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
     const Membership& place = welcome->place.membership;
     w.generation = place.generation;
@@ -191,7 +191,7 @@ void Simulation::place_taken(ProcessId id, const Place& place) {
 
 void Simulation::waits_for_place(ProcessId id) {
   Worker& w = workers_.at(id);
-  if (w.stay.coming) w.stay.ready = now_;
+  if (w.stay.pending) w.stay.ready = now_;
   say(id, ReadyForPlace{w.generation});
 }
 

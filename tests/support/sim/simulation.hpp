@@ -231,8 +231,8 @@ struct Staying {
   bool welcomed = false;           ///< Its place was told
   bool acknowledged = false;       ///< It said that it knows of the end, and does nothing for it any more
   bool away = false;               ///< Its program is still in its own code
-  bool coming = false;             ///< It was started beside a generation that is over, and has no place in another one yet
-  bool says_ready = true;          ///< Of one that is coming: its libelrun tells when its program waits for a place
+  bool pending = false;            ///< It was started beside a generation that is over, and has no place in another one yet
+  bool says_ready = true;          ///< Of a pending worker: its libelrun tells when its program waits for a place
   std::optional<Instant> ready{};  ///< Since when it does
 };
 

@@ -47,11 +47,11 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
   if (profile_.job.real) return to_program(id, e);
   Worker& w = workers_.at(id);
   if (const auto* welcome = std::get_if<Welcome>(&e.message)) {
-    if (!std::exchange(w.stay.welcomed, true)) return w.stay.coming ? void() : gather_peers(id);
+    if (!std::exchange(w.stay.welcomed, true)) return w.stay.pending ? void() : gather_peers(id);
     if (!w.stay.acknowledged)
       return checkers_.report.violate("fenced",
                                       fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
-    if (std::exchange(w.stay.coming, false) && w.stay.says_ready && !w.stay.ready)
+    if (std::exchange(w.stay.pending, false) && w.stay.says_ready && !w.stay.ready)
       return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
     const Membership& place = welcome->place.membership;
     w.generation = place.generation;
@@ -70,7 +70,7 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
     w.counts.forgotten = w.counts.made;
     see(WorkerGone{id});  // as far as that generation goes
     say(id, GenerationOver{w.generation, {.code = Code::generation_over}});
-    if (w.stay.coming) happen_after(random(profile_.starts_within), id, IsReady{});
+    if (w.stay.pending) happen_after(random(profile_.starts_within), id, IsReady{});
   } else if (std::holds_alternative<Refusal>(e.message)) {
     exit_worker(id, {.exit_code = 1});
   } else if (std::holds_alternative<JobOver>(e.message)) {
@@ -112,7 +112,7 @@ void Simulation::on(ProcessId id, const ComesBack& e) {
 
 void Simulation::on(ProcessId id, const IsReady&) {
   Worker& w = workers_.at(id);
-  if (!w.stay.coming) return;
+  if (!w.stay.pending) return;
   w.stay.ready = now_;
   if (w.stay.says_ready) say(id, ReadyForPlace{w.generation});
 }

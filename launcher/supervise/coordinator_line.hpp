@@ -1,0 +1,74 @@
+#pragma once
+/// \file CoordinatorLine: what is known of the line to the coordinator, and what the coordinator knows by it. Pure.
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <elrun/units.hpp>
+
+#include "lib/base/planted.hpp"
+#include "rendezvous/messages.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// `is_up` says that the line is there. A coordinator `serves` once it has confirmed this node's generation on it: only then its
+/// store answers, and only then reports are sent. What could not be sent follows from the workers' states, and is sent later.
+class CoordinatorLine {
+ public:
+  void up() { is_up_ = true, serves_ = false, waiting_for_.clear(); }
+  void down(const Failure& why, const std::string& coordinator) {
+    // Where its name is an address already, the failure names it as well.
+    waiting_for_ = "the coordinator at " + (why.what.starts_with(coordinator) ? why.what : coordinator + ": " + why.what);
+    if (serves_) fell_silent_ = why.code == Code::deadline_passed;
+    is_up_ = serves_ = false;
+  }
+  /// It runs this node's generation: a new one begins (`anew`), or it goes on with the one that is there.
+  void serves(bool anew) {
+    serves_ = true;
+    if (anew) told_job_ = false, waiting_for_.clear();
+  }
+  [[nodiscard]] bool is_up() const { return is_up_; }
+  [[nodiscard]] bool is_serving() const { return serves_; }
+  [[nodiscard]] bool can_report() const { return is_up_ && serves_; }
+  /// The last line ended because nothing came any more.
+  [[nodiscard]] bool fell_silent() const { return fell_silent_; }
+
+  /// The coordinator said what this node waits for. True when that is news.
+  bool waits_for(const std::string& why) { return std::exchange(waiting_for_, why) != why; }
+  [[nodiscard]] const std::string& waiting_for() const { return waiting_for_; }
+  /// It spoke of a generation that runs without this node.
+  void hear(std::uint64_t generation) { heard_ = std::max(heard_, generation); }
+  [[nodiscard]] std::uint64_t heard() const { return heard_; }
+
+  /// It was told in this generation that the workers are a Job's.
+  void told_job() { told_job_ = true; }
+  [[nodiscard]] bool knows_job() const { return told_job_; }
+  /// True when who has not joined the world yet is news to it.
+  bool must_tell_starting(const WorkersStarting& starting) {
+    const Starting told{starting.rank, starting.count, starting.opened};
+    if ((starting.count == 0 && !told_starting_) || told_starting_ == told) return false;
+    told_starting_ = told;
+    if (starting.count == 0) told_starting_.reset();
+    return true;
+  }
+  void forget_starting() { told_starting_.reset(); }
+  /// Another coordinator may have come: all that it must know is sent again.
+  void forget_reports() { told_job_ = false, told_starting_.reset(); }
+
+ private:
+  ELRUN_COMPARED_IN_SIMULATION
+  using Starting = std::tuple<std::uint32_t, std::uint32_t, bool>;  // the first of them, their number, whether its session is open
+  bool is_up_ = false;
+  bool serves_ = false;
+  bool fell_silent_ = false;
+  bool told_job_ = false;
+  std::optional<Starting> told_starting_;
+  std::uint64_t heard_ = 0;
+  std::string waiting_for_;  // the last reason, for people
+};
+
+}  // namespace elrun::inline v0::launcher

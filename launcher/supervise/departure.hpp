@@ -1,0 +1,44 @@
+#pragma once
+/// \file Departure: this node was asked by a signal to end. Prepare, leave, kill: which of them comes next. Pure.
+
+#include <optional>
+
+#include <elrun/units.hpp>
+
+#include "lib/base/planted.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// What a signal that asks this node to end means.
+enum class Departing {
+  prepare,         ///< The Job saves a checkpoint first, and the node leaves after that.
+  leave,           ///< The workers get the signal, and SIGKILL when the grace is over.
+  leave_and_kill,  ///< It came again while the Job was saving: the workers are killed.
+  kill,            ///< It came again while the workers were ending: they are killed.
+};
+
+/// The grace begins with the first signal, and saving a checkpoint is part of it.
+class Departure {
+ public:
+  /// `stopping`: the workers are being ended. `can_prepare`: all of them are a Job's that can save. `preparing`: they are at it.
+  [[nodiscard]] Departing on_signal(bool stopping, bool can_prepare, bool preparing) {
+    ++signals_;
+    if (signals_ > 1 && stopping) return Departing::kill;
+    if (signals_ == 1 && can_prepare) return Departing::prepare;
+    return preparing ? Departing::leave_and_kill : Departing::leave;
+  }
+  /// The Job saves a checkpoint because of `signal`; the grace ends at `gone_by`.
+  void prepare(int signal, Instant gone_by) { signal_ = signal, gone_by_ = gone_by; }
+  /// The signal for which the Job saves.
+  [[nodiscard]] int signal() const { return signal_; }
+  /// When workers that are asked to end at `now` are killed, with `grace` for them.
+  [[nodiscard]] Instant kill_at(Instant now, Duration grace) const { return gone_by_.value_or(now + grace); }
+
+ private:
+  ELRUN_COMPARED_IN_SIMULATION
+  int signals_ = 0;  // that asked to end
+  int signal_ = 0;
+  std::optional<Instant> gone_by_;
+};
+
+}  // namespace elrun::inline v0::launcher

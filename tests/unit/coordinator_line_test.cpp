@@ -1,0 +1,65 @@
+#include "launcher/supervise/coordinator_line.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+using namespace elrun::launcher;
+
+TEST_CASE("a line that is up serves once the coordinator has confirmed the generation", "[line]") {
+  CoordinatorLine line;
+  CHECK_FALSE(line.can_report());
+  line.up();
+  CHECK(line.is_up());
+  CHECK_FALSE(line.can_report());
+  line.serves(true);
+  CHECK(line.can_report());
+  line.down({Code::unreachable, Remedy::retry, "refused"}, "host:1");
+  CHECK_FALSE(line.is_up());
+  CHECK(line.waiting_for() == "the coordinator at host:1: refused");
+  line.up();
+  CHECK_FALSE(line.can_report());
+  CHECK(line.waiting_for().empty());
+}
+
+TEST_CASE("only a coordinator that served can fall silent, and its address is named once", "[line]") {
+  CoordinatorLine line;
+  const Failure silent{Code::deadline_passed, Remedy::retry, "host:1: nothing came for 15 s"};
+  line.up();
+  line.down(silent, "host:1");
+  CHECK_FALSE(line.fell_silent());
+  CHECK(line.waiting_for() == "the coordinator at host:1: nothing came for 15 s");
+  line.up(), line.serves(false), line.down(silent, "host:1");
+  CHECK(line.fell_silent());
+  line.up(), line.serves(false), line.down({Code::unreachable, Remedy::retry, "reset"}, "host:1");
+  CHECK_FALSE(line.fell_silent());
+}
+
+TEST_CASE("a reason to wait is news once", "[line]") {
+  CoordinatorLine line;
+  CHECK(line.waits_for("1 of 2 nodes"));
+  CHECK_FALSE(line.waits_for("1 of 2 nodes"));
+  CHECK(line.waits_for("2 of 3 nodes"));
+  line.hear(7), line.hear(5);
+  CHECK(line.heard() == 7);
+}
+
+TEST_CASE("what the coordinator knows is not told again, until another one may have come", "[line]") {
+  CoordinatorLine line;
+  WorkersStarting starting;
+  CHECK_FALSE(line.must_tell_starting(starting));  // nobody, and it never heard of anybody
+  starting.count = 2;
+  CHECK(line.must_tell_starting(starting));
+  CHECK_FALSE(line.must_tell_starting(starting));
+  line.told_job();
+  line.forget_reports();
+  CHECK_FALSE(line.knows_job());
+  CHECK(line.must_tell_starting(starting));
+  starting.count = 0;
+  CHECK(line.must_tell_starting(starting));
+  CHECK_FALSE(line.must_tell_starting(starting));
+  line.told_job();
+  line.serves(false);
+  CHECK(line.knows_job());
+  line.serves(true);
+  CHECK_FALSE(line.knows_job());
+}

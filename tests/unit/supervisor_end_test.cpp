@@ -1,0 +1,262 @@
+// How a node ends: by a signal, by the end of the job, or left behind by it.
+#include "tests/unit/supervisor_node.hpp"
+
+namespace elrun::test {
+
+TEST_CASE("a node that was asked to end says at last what became of its workers", "[supervisor]") {
+  Node node;
+  SECTION("they ended") {
+    node.start();
+    node.on(SignalCame{SIGTERM});
+    node.ended(0, {.exit_code = 5});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
+    CHECK(node.after_signal == "SIGTERM: this node has left; 2 workers ended");
+  }
+  SECTION("one had to be killed") {
+    node.start();
+    node.on(SignalCame{SIGINT});
+    node.ended(0, {.signal = SIGINT});
+    node.wait(31s);
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 130");
+    CHECK(node.after_signal == "SIGINT: this node has left; 1 worker ended, 1 worker killed");
+  }
+  SECTION("there was none") {
+    CHECK(node.on(SignalCame{SIGHUP}).back() == "finish 129");
+    CHECK(node.after_signal == "SIGHUP: this node has left; no worker of it was running");
+  }
+  SECTION("not after a failure") {
+    node.start();
+    node.ended(0, {.exit_code = 3});
+    node.hear(Verdict{3, "rank 0", {}});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 3");
+    CHECK(node.after_signal.empty());
+  }
+}
+
+TEST_CASE("signals are forwarded, the grace is kept, and the exit code is 128 + n", "[supervisor]") {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    Node node;
+    node.start();
+    CHECK(node.on(SignalCame{number}) == Words{"leave", fmt::format("signal 0 {}", number), fmt::format("signal 1 {}", number)});
+    CHECK(node.ended(0, {.exit_code = 85}) == Words{"signal 0 9"});  // not a failure
+    CHECK(node.ended(1).back() == fmt::format("finish {}", 128 + number));
+  }
+  SECTION("a second one kills") {
+    Node node;
+    node.start();
+    node.on(SignalCame{SIGTERM});
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("without workers the node leaves at once") {
+    Node node;
+    CHECK(node.on(SignalCame{SIGINT}) == Words{"leave", "finish 130"});
+  }
+  SECTION("while workers are being stopped for a restart it ends the job") {
+    Node node;
+    node.start();
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    node.ended(0);
+    CHECK(node.ended(1).back() == "finish 143");
+  }
+}
+
+TEST_CASE("a node that is asked to leave lets its Job save what would be lost", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  REQUIRE(node.on(SignalCame{SIGTERM}) == Words{"prepare 10", "prepare 11"});
+  CHECK(node.tell(10, PrepareToLeave{generation(1)}).empty());
+  SECTION("and leaves when all have") {
+    CHECK(node.tell(11, PrepareToLeave{generation(1)}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    node.ended(0, {.signal = SIGTERM});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
+  }
+  SECTION("a worker that has ended has nothing to save") {
+    node.ended(1);
+    CHECK(node.tell(10, PrepareToLeave{generation(1)}) == Words{"leave", "signal 0 15", "signal 1 9"});
+  }
+  SECTION("but in time: the signal comes 5 s before the end of the grace, which began when it was asked") {
+    CHECK(node.wait(24s).empty());
+    CHECK(node.wait(1s) == Words{"leave", "signal 0 15", "signal 1 15"});
+    CHECK(node.wait(4s).empty());
+    CHECK(node.wait(1s) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("the end of the generation ends the wait") {
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    node.ended(0, {.signal = SIGTERM});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
+  }
+  SECTION("a second signal kills at once") {
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15", "signal 0 9", "signal 1 9"});
+  }
+  SECTION("the end of the job is its end, also while its workers still do work of their own") {
+    node.tell(10, JobOver{generation(1)});
+    node.hear(Verdict{});
+    node.wait(25s);
+    REQUIRE(node.wake_at());
+    CHECK(*node.wake_at() > node.now);
+  }
+  SECTION("the end of the job is its end") {
+    node.tell(10, JobOver{generation(1)});
+    node.ended(0);
+    node.ended(1);
+    CHECK(node.hear(Verdict{}).back() == "finish 0");
+  }
+}
+
+TEST_CASE("once the workers decided that the job is over, nothing that dies changes the verdict", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
+  CHECK(node.tell(11, JobOver{generation(1)}) == Words{"over 11"});
+  SECTION("told while the generation is being stopped it counts as well") {
+    Node late;
+    late.start(1, 2, true);
+    late.hear(Revoke{generation(1), revoked});
+    CHECK(late.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
+  }
+  SECTION("a late death is no failure") {
+    CHECK(node.ended(0, {.signal = SIGKILL}).empty());
+    CHECK(node.ended(1) == Words{"done"});
+    CHECK(node.hear(Verdict{}).back() == "finish 0");
+  }
+  SECTION("workers end by themselves after the verdict") {
+    CHECK(node.hear(Verdict{}).empty());
+    CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"signal 0 9"});
+    CHECK(node.ended(1).back() == "finish 0");
+  }
+  SECTION("and have an hour for their last work") {
+    node.hear(Verdict{});
+    CHECK(node.wait(3599s).empty());
+    CHECK(node.wait(1s) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("or the grace, when a signal comes") {
+    node.hear(Verdict{});
+    CHECK(node.wait(60s).empty());
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    CHECK(node.wait(30s) == Words{"signal 0 9", "signal 1 9"});
+  }
+  SECTION("a coordinator that was not there cannot make it a failure") {
+    node.ended(0), node.ended(1);
+    CHECK(node.hear(Verdict{.exit_code = 170, .report = "nobody came"}).back() == "finish 0");
+  }
+  SECTION("without a coordinator the node ends when its workers have") {
+    node.ended(0);
+    CHECK(node.on(LinkDown{}).empty());
+    node.ended(1);
+    CHECK(node.wait(9s).empty());  // one that comes back in time is told
+    CHECK(node.wait(1s).back() == "finish 0");
+  }
+  SECTION("or when the coordinator goes after them") {
+    node.ended(0), node.ended(1);
+    node.on(LinkDown{});
+    CHECK(node.wait(10s).back() == "finish 0");
+  }
+  SECTION("a coordinator that is back in time hears it") {
+    node.ended(0), node.ended(1);
+    node.on(LinkDown{});
+    node.wait(5s);
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0", "job finished"});
+    CHECK(node.hear(Verdict{}).back() == "finish 0");
+  }
+}
+
+TEST_CASE("a Job's worker that ends well before its job's end was decided has failed", "[supervisor][end]") {
+  Node node;
+  node.start();
+  const auto open = [&](Hello hello) {
+    for (std::uint32_t i = 0; i < 2; ++i) hello.rank = i, hello.pid = 100 + i, node.tell(10 + i, hello);
+  };
+  const auto told = [&]() -> std::optional<WorkerFailed> {
+    for (const Action& a : node.actions)
+      if (const auto* send = std::get_if<Send>(&a))
+        if (const auto* failed = std::get_if<WorkerFailed>(&send->message)) return *failed;
+    return {};
+  };
+  const Hello hello{.world = 2, .is_job = true, .stays = true, .says_end = true};
+  SECTION("once its connection is read to its end") {
+    open(hello);
+    node.tell(10, StepDecided{generation(1), 9});
+    CHECK(node.ended(0).empty());
+    CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone", "failed 0 1 job"});
+    CHECK(told()->what == "exit code 0 after step 9, before the end of the job was decided");
+    CHECK(told()->exit_code == 1);
+    CHECK_FALSE(told()->before_session);
+  }
+  SECTION("or after a second, when a child of its holds that") {
+    open(hello);
+    CHECK(node.ended(0).empty());
+    CHECK(node.wait(999ms).empty());
+    CHECK(node.wait(1ms) == Words{"failed 0 1 job"});
+  }
+  SECTION("what it said last may be that end") {
+    open(hello);
+    CHECK(node.ended(0).empty());
+    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
+    CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone"});
+    node.tell(11, JobOver{generation(1)});
+    node.ended(1);
+    CHECK(node.on(WorkerHungUp{11}).empty() == false);
+  }
+  SECTION("of an earlier libelrun it is known once it has decided a step") {
+    open({.world = 2, .is_job = true, .stays = true});
+    CHECK(node.ended(0).empty());
+    CHECK(node.ended(1) == Words{"done"});
+  }
+  SECTION("an earlier one that has") {
+    open({.world = 2, .is_job = true, .stays = true});
+    node.tell(10, StepDecided{generation(1), 9});
+    node.ended(0);
+    CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone", "failed 0 1 job"});
+  }
+  SECTION("any other program is done when it ends") {
+    open({.world = 2});
+    CHECK(node.ended(0).empty());
+    CHECK(node.ended(1) == Words{"done"});
+  }
+}
+
+TEST_CASE("the coordinator hears what the workers are, and of a death whether it came before that was known", "[supervisor][end]") {
+  Node node;
+  node.start();
+  const auto count = [&] {
+    return std::count_if(node.actions.begin(), node.actions.end(), [](const Action& a) {
+      return std::holds_alternative<Send>(a) && std::holds_alternative<WorkersAreJob>(std::get<Send>(a).message);
+    });
+  };
+  SECTION("once per generation") {
+    node.tell(10, Hello{.pid = 100, .rank = 0, .world = 2, .is_job = true, .stays = true});
+    CHECK(count() == 1);
+    node.tell(11, Hello{.pid = 101, .rank = 1, .world = 2, .is_job = true, .stays = true});
+    CHECK(count() == 0);
+  }
+  SECTION("again to a coordinator that did not see it begin") {
+    node.tell(10, Hello{.pid = 100, .rank = 0, .world = 2, .is_job = true, .stays = true});
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "gone"}});
+    node.on(LinkUp{});
+    node.hear(Resumed{generation(1), true});
+    CHECK(count() == 1);
+  }
+  SECTION("a death before the session") {
+    node.ended(0, {.exit_code = 127});
+    CHECK(std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message).before_session);
+  }
+  SECTION("and an end") {
+    node.ended(0), node.ended(1);
+    CHECK(std::get<WorkersDone>(std::get<Send>(node.actions.back()).message).before_session);
+  }
+}
+
+TEST_CASE("a node that was left behind in an older generation ends its workers when the job is done", "[supervisor][end]") {
+  Node node;
+  node.start(1, 2, true);
+  CHECK(node.hear(Verdict{.generation = generation(1)}).empty());  // of its own: they end by themselves
+  Node behind;
+  behind.start(1, 2, true);
+  const Words words = behind.hear(Verdict{.generation = generation(3)});
+  CHECK(std::count(words.begin(), words.end(), "signal 0 9") == 1);
+  behind.ended(0, {.signal = SIGKILL});
+  CHECK(behind.ended(1, {.signal = SIGKILL}).back() == "finish 0");
+}
+
+}  // namespace elrun::test

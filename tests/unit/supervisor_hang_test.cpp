@@ -1,0 +1,76 @@
+#include "tests/unit/supervisor_node.hpp"
+
+namespace elrun::test {
+
+TEST_CASE("workers that give no sign of progress are looked at, then asked by SIGABRT, then killed, and have failed with 174",
+          "[supervisor]") {
+  SECTION("of a Job the sign is a step, of any of its workers") {
+    Node node{2, 60s, HangSign::progress};
+    node.start(1, 2, true);
+    node.wait(50s);
+    node.tell(11, StepDecided{generation(1), 1});
+    CHECK(node.wait(59s).empty());
+    node.tell(11, Alive{});  // its session lives, but that is no progress
+    CHECK(node.wait(1s) == Words{"stacks 0", "stacks 1"});
+    CHECK(node.said.find("rank 0 (node n, pid 100), rank 1") != std::string::npos);
+    CHECK(node.wait(5s) == Words{"signal 0 6", "signal 1 6"});
+    CHECK(node.ended(0, {.signal = SIGABRT}) == Words{"failed 0 174 job"});
+    const auto& failed = std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message);
+    CHECK(failed.death.evidence.find("it hung (no sign of progress for 60.0 s)") == 0);  // no fault of the program's abort
+    CHECK(node.wait(2s) == Words{"signal 1 9"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 174 job"});
+    CHECK(node.said.find("a hang (no sign of progress for 60.0 s), then signal 9") != std::string::npos);
+  }
+  SECTION("the next generation begins without it") {
+    Node node{1, 60s, HangSign::progress};
+    node.start(1, 1, true);
+    node.wait(60s);
+    node.wait(5s);
+    node.ended(0, {.signal = SIGABRT});
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.wait(100s).empty());
+    node.start(2, 1, true);
+    CHECK(node.ended(0, {.signal = SIGSEGV}) == Words{"failed 0 139 job"});
+  }
+  SECTION("the end of a generation ends it") {
+    Node node{1, 60s, HangSign::progress};
+    node.start(1, 1, true);
+    node.wait(60s);
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.wait(5s).empty());
+  }
+  SECTION("without steps it is the life of the session") {
+    Node node{1, 60s, HangSign::progress};
+    node.start(1, 1);
+    node.tell(10, Hello{.rank = 0, .world = 1});
+    node.wait(59s);
+    node.tell(10, Alive{});
+    CHECK(node.wait(59s).empty());
+    CHECK(node.wait(1s) == Words{"stacks 0"});
+  }
+  SECTION("of others there is no sign, unless their output is one") {
+    Node silent{1, 60s, HangSign::progress};
+    silent.start(1, 1);
+    CHECK(silent.wait(1000s).empty());
+    Node node{2, 60s, HangSign::output};
+    node.start(1, 2);
+    node.wait(59s);
+    node.on(WorkerWrote{LocalRank{0}});
+    CHECK(node.wait(1s) == Words{"stacks 0", "stacks 1"});
+    CHECK(node.said.find("rank 0") == std::string::npos);
+  }
+  SECTION("who has ended, and a job that is over, are not waited for") {
+    Node ended{2, 60s, HangSign::output};
+    ended.start(1, 2);
+    ended.ended(0);
+    ended.wait(59s);
+    ended.on(WorkerWrote{LocalRank{1}});
+    CHECK(ended.wait(59s).empty());
+    Node over{1, 60s, HangSign::progress};
+    over.start(1, 1, true);
+    over.tell(10, JobOver{generation(1)});
+    CHECK(over.wait(100s).empty());
+  }
+}
+
+}  // namespace elrun::test

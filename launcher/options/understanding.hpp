@@ -1,0 +1,93 @@
+#pragma once
+/// \file Understanding: what was given, understood. First as text (launcher/options/arguments.hpp), then one rule after the other, so
+/// that all problems come out together. Only options*.cpp include this.
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "launcher/options/arguments.hpp"
+#include "launcher/options/cluster.hpp"
+#include "launcher/options/options.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Each group of options has a function: of the program, output, failures and the rest in options.cpp, of nodes and workers in
+/// options_nodes.cpp, of times and access in options_times.cpp, of where nodes meet in options_meeting.cpp. So it has more than 25.
+class Understanding {
+ public:
+  Understanding(const Variables& environment, const Machine& machine, std::string_view program_name);
+  [[nodiscard]] Parsed launch(std::span<const std::string> words);
+  [[nodiscard]] Parsed doctor(std::span<const std::string> words);
+  [[nodiscard]] Parsed store(std::span<const std::string> words);
+
+ private:
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most);
+  [[nodiscard]] std::optional<Duration> seconds(std::string_view name, Duration least);
+  void bad_number(std::string_view text, std::string why);
+  // The value that stands beside the word that was given.
+  template <class Value>
+  void choice(std::string_view name, Value& into, std::initializer_list<std::pair<std::string_view, std::type_identity_t<Value>>> choices) {
+    if (!given_.is_given(name)) return;
+    std::string known;
+    for (const auto& [word, value] : choices) {
+      if (given_.get(name).text == word) {
+        into = value;
+        return;
+      }
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", word);
+    }
+    problems_.usage(fmt::format("{}: must be one of {}", given_.shown(name), known));
+  }
+
+  void understand();
+  void check_run_id();
+  void understand_program();
+  void understand_output();
+  void understand_log_format();
+  void understand_begin_anew();
+  void understand_failures();
+  void understand_admin_endpoints();
+
+  void understand_nodes();
+  void find_nodes();
+  void understand_workers();
+
+  void understand_times();
+  void understand_stop_grace();
+  [[nodiscard]] std::string* access_path(std::string_view key);
+  void understand_access();
+
+  void understand_meeting();
+  void understand_rank(bool is_static);
+  // What --rdzv_endpoint leaves to be found elsewhere: a shell writes `:29400` and `host:` when a variable is not set.
+  struct Asked {
+    std::optional<std::string> host;
+    std::optional<std::uint16_t> port;
+  };
+  [[nodiscard]] Asked understand_endpoint();
+  [[nodiscard]] bool find_endpoint(bool is_static, std::optional<std::uint16_t> master_port, const std::string& who);
+  [[nodiscard]] bool in_kubernetes() const;
+  [[nodiscard]] const std::optional<PodName>& pod();
+  [[nodiscard]] std::string source_of(std::string_view option) const;
+  void understand_etcd(std::string_view servers);
+
+  Arguments given_;
+  const Variables& environment_;
+  const Machine& machine_;
+  const std::optional<Scheduler> scheduler_;
+  std::optional<std::optional<PodName>> pod_;  // looked up once
+  Problems problems_;
+  std::optional<bool> is_host_;
+  bool needs_program_ = true;
+  LaunchOptions out_;
+};
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,348 @@
+// A teed stream takes two steps, on two threads. The collector reads the worker's pipe and writes the file; it never
+// touches the terminal. A console writes to the terminal, line by line, what it reads back from the file; it may stand
+// still for hours, and then goes on where it was. So a stream's memory is bounded, and nothing is lost or held up, while
+// its file can be written. When that fails the bytes go through memory, and the pipe is left alone while that is full.
+//
+// The threads share nothing with the loop but what is in Threads. They are never joined: a write to a terminal that
+// nobody reads may not return. They end by themselves, or with the process.
+#include "launcher/output/threads.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <thread>
+
+#include <fmt/format.h>
+#include <boost/asio/post.hpp>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace asio = boost::asio;
+namespace {
+
+constexpr std::size_t chunk_bytes = std::size_t{256} << 10;       // read at once, and shown at once
+constexpr std::size_t write_bytes = std::size_t{64} << 10;        // written to a terminal at once: progress is seen in between
+constexpr std::size_t memory_bytes_max = std::size_t{1} << 20;    // of a stream without a file, before its worker is held up
+constexpr int drain_reads_max = 16;                               // who goes on writing after a worker's end is not waited for
+constexpr std::size_t own_bytes_max = std::size_t{1} << 20;       // of elrun's own lines that wait for the terminal
+constexpr std::size_t own_wait_bytes_max = std::size_t{1} << 20;  // of workers' bytes that they wait for
+
+// Writes all of `bytes`, or returns how many before the error that is in errno.
+std::size_t write_all(int fd, std::string_view bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t wrote = ::write(fd, bytes.data() + done, std::min(bytes.size() - done, write_bytes));
+    if (wrote > 0) {
+      done += static_cast<std::size_t>(wrote);
+    } else if (wrote < 0 && errno == EAGAIN) {  // somebody who shares the terminal has made it non-blocking
+      pollfd room{fd, POLLOUT, 0};
+      ::poll(&room, 1, 1000);
+    } else if (wrote == 0 || errno != EINTR) {
+      break;
+    }
+  }
+  return done;
+}
+
+// No signal is for such a thread: the loop handles them, and a child between vfork and exec must not be disturbed.
+template <class Body>
+void start_thread(Body body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread{std::move(body)}.detach();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+
+void Output::Threads::post(std::function<void()> what) {
+  const std::lock_guard lock{loop_mutex_};
+  if (loop_ != nullptr) asio::post(*loop_, std::move(what));
+}
+
+void Output::Threads::warn(std::string text) {
+  const std::lock_guard lock{loop_mutex_};
+  if (loop_ != nullptr) asio::post(*loop_, [log = log_, text = std::move(text)] { log->warning(text); });
+}
+
+void Output::Threads::leave_loop() {
+  const std::lock_guard lock{loop_mutex_};
+  loop_ = nullptr;
+}
+
+bool Output::Threads::own_is_next(const Console& console) {
+  return !console.own.empty() && (console.gone >= console.own.front().after || console.arrived - console.gone > own_wait_bytes_max);
+}
+
+void Output::Threads::show(Console& console, std::string_view bytes) {
+  while (!bytes.empty() && console.works) {
+    const std::string_view part = bytes.substr(0, write_bytes);
+    if (write_all(console.fd, part) < part.size()) console.works = false;  // the terminal is gone: the files go on
+    console.moved += part.size();
+    bytes.remove_prefix(part.size());
+  }
+}
+
+// What happened longer ago is shown first: an attempt begins on the terminal when the one before it is through.
+Output::Threads::SourcePointer Output::Threads::next_of(const Console& console) {
+  SourcePointer best;
+  for (const SourcePointer& source : console.sources)
+    if (source->has_news() && (!best || source->attempt < best->attempt)) best = source;
+  return best;
+}
+
+void Output::Threads::run_console(Console& console) {
+  std::string bytes, shown, filtered;
+  std::unique_lock lock{console.mutex};
+  while (!console.stopping) {
+    if (own_is_next(console)) {
+      const std::string own = std::move(console.own.front().text);
+      console.own.pop_front();
+      console.own_bytes -= own.size();
+      console.busy = true;
+      lock.unlock();
+      show(console, own);
+      lock.lock();
+      console.busy = false;
+      continue;
+    }
+    const SourcePointer source = next_of(console);
+    if (!source) {
+      if (console.when_idle && idle(console)) std::exchange(console.when_idle, nullptr)();
+      console.news.wait(lock);
+      continue;
+    }
+    const std::uint64_t at = source->taken;
+    const std::size_t in_file = std::min<std::uint64_t>(source->written - at, chunk_bytes);
+    const bool full = source->memory.size() >= memory_bytes_max;
+    const bool last = in_file == 0 && source->memory.empty();
+    if (in_file == 0) bytes = std::exchange(source->memory, {});
+    else source->taken += in_file;
+    console.gone += in_file > 0 ? in_file : bytes.size();
+    // Whoever was shown comes last now.
+    const auto place = std::find(console.sources.begin(), console.sources.end(), source);
+    std::rotate(place, place + 1, console.sources.end());
+    if (last) console.sources.pop_back();
+    console.busy = last;  // not idle before its last line is out
+    lock.unlock();
+    if (in_file > 0) read_back(*source, at, in_file, bytes);
+    shown.clear();
+    filtered.clear();
+    if (source->is_passed_on) shown.swap(bytes);
+    else if (last) source->lines.end(shown, filtered);
+    else source->lines.feed(bytes, shown, filtered);
+    if (source->filtered && !filtered.empty()) write_all(source->filtered->get(), filtered);
+    if (source->seen) show(console, shown);
+    else ++console.moved;
+    if (full) resume(source);
+    lock.lock();
+    console.busy = false;
+  }
+}
+
+// What cannot be read back has been in the file all the same.
+void Output::Threads::read_back(const Source& source, std::uint64_t at, std::size_t size, std::string& bytes) {
+  bytes.resize(size);
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t got = ::pread(source.file.get(), bytes.data() + done, size - done, static_cast<off_t>(at + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;  // somebody has cut the file short
+    done += static_cast<std::size_t>(got);
+  }
+  bytes.resize(done);
+}
+
+void Output::Threads::run_collector() {
+  std::string buffer(chunk_bytes, '\0');
+  std::array<epoll_event, 64> ready{};
+  while (true) {
+    const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), -1);
+    for (int i = 0; i < count; ++i)
+      if (const auto watched = watched_.find(ready[static_cast<std::size_t>(i)].data.fd); watched != watched_.end())
+        read_some(watched->first, buffer);
+    std::vector<std::function<void(std::string&)>> requests;
+    {
+      const std::lock_guard lock{requests_mutex_};
+      requests.swap(requests_);
+      std::uint64_t ignored = 0;
+      [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &ignored, sizeof ignored);
+    }
+    for (auto& request : requests) request(buffer);
+    if (stopping_) return;
+  }
+}
+
+void Output::Threads::ask_collector(std::function<void(std::string&)> request) {
+  const std::lock_guard lock{requests_mutex_};
+  requests_.push_back(std::move(request));
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t ignored = ::write(wake_.get(), &one, sizeof one);
+}
+
+// True if there may be more at once.
+bool Output::Threads::read_some(int pipe, std::string& buffer) {
+  const auto found = watched_.find(pipe);
+  if (found == watched_.end()) return false;
+  Watched& watched = found->second;
+  Source& source = *watched.source;
+  ssize_t got = 0;
+  do got = ::read(pipe, buffer.data(), buffer.size());
+  while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == EAGAIN) return false;
+  if (got <= 0) {
+    forget(pipe);
+    return false;
+  }
+  const std::string_view bytes{buffer.data(), static_cast<std::size_t>(got)};
+  std::size_t in_file = 0;
+  if (source.file_works) {
+    in_file = write_all(source.file.get(), bytes);
+    if (in_file < bytes.size()) {
+      source.file_works = false;
+      const int error = errno;
+      if (std::exchange(write_error_told_, error) != error)  // a full disk is full for all of them
+        warn(fmt::format("{}; further output to files that fail like this is only shown on the console",
+                         message(from_errno(error, "write " + source.path.native()))));
+    }
+  }
+  Console& console = *watched.console;
+  bool full = false;
+  {
+    const std::lock_guard lock{console.mutex};
+    if (source.seen || !source.is_passed_on) {  // else it is only remembered, and no console holds it up
+      console.arrived += bytes.size();
+      source.written += in_file;
+      source.memory += bytes.substr(in_file);
+    }
+    full = source.memory.size() >= memory_bytes_max;
+    remember(source, bytes);
+  }
+  console.news.notify_one();
+  if (full) pause(watched, true);
+  return true;  // a pause is for the next turn: whoever drains takes what the pipe holds
+}
+
+void Output::Threads::remember(Source& source, std::string_view bytes) {
+  if (bytes.size() >= last_bytes_max) {
+    source.is_whole = source.is_whole && source.tail.empty() && bytes.size() == last_bytes_max;
+    source.tail.assign(bytes.substr(bytes.size() - last_bytes_max));
+    return;
+  }
+  source.tail += bytes;
+  if (source.tail.size() <= 2 * last_bytes_max) return;
+  source.tail.erase(0, source.tail.size() - last_bytes_max);
+  source.is_whole = false;
+}
+
+void Output::Threads::forget(int pipe) {
+  const auto found = watched_.find(pipe);
+  Console& console = *found->second.console;
+  const SourcePointer source = found->second.source;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pipe, nullptr);
+  watched_.erase(found);
+  source->pipe = Fd{};
+  {
+    const std::lock_guard lock{console.mutex};
+    source->ended = true;
+  }
+  console.news.notify_one();
+}
+
+void Output::Threads::pause(Watched& watched, bool paused) {
+  watched.paused = paused;
+  epoll_event event{.events = paused ? 0u : static_cast<std::uint32_t>(EPOLLIN), .data = {.fd = watched.source->pipe.get()}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched.source->pipe.get(), &event);
+}
+
+void Output::Threads::resume(const SourcePointer& source) {
+  ask_collector([this, source](std::string&) {
+    if (const auto watched = watched_.find(source->pipe.get()); watched != watched_.end()) pause(watched->second, false);
+  });
+}
+
+// All that is in the pipe now.
+void Output::Threads::drain(int pipe, std::string& buffer) {
+  for (int i = 0; i < drain_reads_max; ++i)
+    if (!read_some(pipe, buffer)) return;
+}
+
+Result<void> Output::Threads::start(bool one_destination) {
+  epoll_ = Fd{::epoll_create1(EPOLL_CLOEXEC)};
+  wake_ = Fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  epoll_event event{.events = EPOLLIN, .data = {.fd = wake_.get()}};
+  if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0)
+    return from_errno(errno, "watch the workers' output");
+  out_.fd = 1;
+  err_.fd = 2;
+  one_console_ = one_destination;
+  start_thread([self = shared_from_this()] { self->run_collector(); });
+  start_thread([self = shared_from_this()] { self->run_console(self->err_); });
+  if (!one_console_) start_thread([self = shared_from_this()] { self->run_console(self->out_); });
+  return {};
+}
+
+void Output::Threads::add(const SourcePointer& source, Stream stream) {
+  Console& console = console_of(stream);
+  {
+    const std::lock_guard lock{console.mutex};
+    console.sources.push_back(source);
+  }
+  ask_collector([this, source, &console](std::string&) {
+    const int pipe = source->pipe.get();
+    watched_.emplace(pipe, Watched{source, &console});
+    epoll_event event{.events = EPOLLIN, .data = {.fd = pipe}};
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pipe, &event);
+  });
+}
+
+bool Output::Threads::say(std::string_view line) {
+  {
+    const std::lock_guard lock{err_.mutex};
+    if (err_.own_bytes + line.size() > own_bytes_max) return false;
+    err_.own.push_back({std::string{line}, err_.arrived});
+    err_.own_bytes += line.size();
+  }
+  err_.news.notify_one();
+  return true;
+}
+
+// Everything that was written until now, and no more.
+void Output::Threads::finish(std::function<void()> then) {
+  ask_collector([this, then = std::move(then)](std::string& buffer) {
+    std::vector<int> pipes;
+    for (const auto& [pipe, watched] : watched_) pipes.push_back(pipe);
+    for (const int pipe : pipes) drain(pipe, buffer);
+    for (const int pipe : pipes)
+      if (watched_.contains(pipe)) forget(pipe);
+    for (Console* console : {&out_, &err_}) {
+      if (console == &out_ && one_console_) continue;
+      {
+        const std::lock_guard lock{console->mutex};
+        console->when_idle = then;
+      }
+      console->news.notify_one();
+    }
+  });
+}
+
+void Output::Threads::stop() {
+  leave_loop();
+  ask_collector([this](std::string&) { stopping_ = true; });
+  for (Console* console : {&out_, &err_}) {
+    {
+      const std::lock_guard lock{console->mutex};
+      console->stopping = true;
+    }
+    console->news.notify_one();
+  }
+}
+
+}  // namespace elrun::inline v0::launcher

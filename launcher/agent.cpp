@@ -71,8 +71,8 @@ void tell_of_service(const Log& log, const std::string& endpoint, const std::str
                        access.has_token() ? ", with a token" : ""));
   if (!is_loopback(listen) && access.is_open())
     log.warning(fmt::format(
-        "there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
-        "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust",
+        "there is neither TLS nor a token: anyone who can reach {} can join this job, read its data, corrupt its results and end it. Give all nodes a token "
+        "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or use a network that you trust",
         endpoint));
 }
 
@@ -197,7 +197,7 @@ class Agent {
       if (served.failure().code == Code::already_exists && options_.host_rule == HostRule::always &&
           !std::exchange(told_of_taken_port_, true))
         log_.warning(fmt::format(
-            "port {} of this machine is taken already: this node does not serve the rendezvous, and joins whoever does so there; if it is another program's, end that, or give another port",
+            "port {} of this machine is taken already: this node does not serve the rendezvous, and joins the agent that does. If another program has the port, end it, or choose another port",
             options_.endpoint->port));
       if (served.failure().code == Code::already_exists) return false;
       return served.failure();
@@ -313,7 +313,7 @@ class Agent {
     const bool is_for_here = options_.node_rank <= 0;
     if (is_first && is_for_here && !port_.is_held())
       log_.warning(fmt::format(
-          "--master_port {} is in use on this machine: the worker of rank 0 will not be able to listen there; end who has it, or give another port",
+          "--master_port {} is in use on this machine: the worker of rank 0 cannot listen there; end the program that has it, or choose another port",
           *options_.master_port));
     if (!is_for_here) port_.release();
   }
@@ -351,7 +351,7 @@ class Agent {
     reporter_.started(rank, placed, (*child)->pid(), error_file, output_->layout().base() != setting_.directory);
     (*child)->on_held([this, rank](pid_t tracer) {
       log_.warning(fmt::format(
-          "worker {} of this node has ended, and process {} (a debugger?) holds it: the job waits until that lets go of it or ends",
+          "worker {} of this node has ended, but process {} (a debugger?) is attached to it: the job waits until that process detaches or ends",
           rank.value(), tracer));
     });
     feed(WorkerStarted{rank, (*child)->pid()});
@@ -392,10 +392,10 @@ class Agent {
       return owner && std::find(a.stay.begin(), a.stay.end(), *owner) != a.stay.end();
     });
     if (ended.killed > 0)
-      log_.info(fmt::format("ended what workers had left behind: {} process{}", ended.killed, ended.killed == 1 ? "" : "es"));
+      log_.info(fmt::format("killed {} process{} that workers had left behind", ended.killed, ended.killed == 1 ? "" : "es"));
     if (!ended.remain.empty())
       log_.warning(fmt::format(
-          "of what workers had left behind, these processes hang in the kernel: {}; what they hold (a device, a port) may be missed",
+          "workers had left behind these processes, which are stuck in the kernel: {}; a device or port that they hold may be missing",
           fmt::join(ended.remain, ", ")));
   }
   void perform(const TakeStacks& a) {
@@ -455,7 +455,7 @@ class Agent {
     if (pidfd < 0) return;
     guard_watch_.assign(pidfd);
     guard_watch_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
-      if (!error) log_.warning("the guard process was killed: the job goes on, but if this elrun is killed too, its workers stay behind");
+      if (!error) log_.warning("the guard process was killed: the job goes on, but if this elrun is killed too, nobody ends its workers");
     });
   }
 

@@ -173,7 +173,7 @@ class Listener final : public HttpListener {
   Answer answer_;
   std::list<std::shared_ptr<Visit>> visits_;  // the oldest first
   const std::size_t most_ = connections_max();
-  std::shared_ptr<char> alive_ = std::make_shared<char>();  // letters in the loop's queue outlive this object
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  // tasks posted to the loop outlive this object
 };
 
 }  // namespace

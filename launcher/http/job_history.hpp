@@ -30,7 +30,7 @@ struct WorkerRecord {
   enum class State { starting, running, done, failed };
   std::int64_t pid = 0;
   State state = State::starting;
-  std::uint32_t rank = 0;  ///< Of one that is still coming: the one that its environment names.
+  std::uint32_t rank = 0;  ///< Of a pending worker: the one that its environment names.
   bool is_job = false;     ///< It uses libelrun's Job.
 };
 inline constexpr std::array worker_states{WorkerRecord::State::starting, WorkerRecord::State::running, WorkerRecord::State::done,

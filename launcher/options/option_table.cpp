@@ -43,12 +43,12 @@ constexpr std::array table{
         .value = "PORT",
         .help =
             "static: MASTER_PORT of the workers, on the node of rank 0 (0: any);\nthe nodes meet at the port 10000 below it, or at 29500 without it"},
-    Option{.name = "local_addr", .group = nodes, .value = "ADDRESS", .help = "how the other nodes reach this one; otherwise found out"},
+    Option{.name = "local_addr", .group = nodes, .value = "ADDRESS", .help = "address of this node for the others; found if not given"},
     Option{.name = "standalone",
            .is_flag = true,
            .group = nodes,
            .initial = "0",
-           .help = "one node, nobody to meet; the default when no endpoint is given"},
+           .help = "a single node without rendezvous; the default without an endpoint"},
     Option{.name = "topology",
            .is_own = true,
            .group = nodes,
@@ -78,8 +78,7 @@ constexpr std::array table{
            .group = program,
            .initial = "0",
            .help = "PROGRAM's first argument is --local-rank=N, as\ntorch.distributed.launch does without --use-env"},
-    Option{
-        .name = "use_env", .is_flag = true, .is_own = true, .group = program, .initial = "0", .help = "takes --local-rank-argument back"},
+    Option{.name = "use_env", .is_flag = true, .is_own = true, .group = program, .initial = "0", .help = "undoes --local-rank-argument"},
 
     Option{.name = "nproc_per_node",
            .group = workers,
@@ -108,7 +107,7 @@ constexpr std::array table{
         .group = failures,
         .value = "N",
         .help =
-            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job); alike ones in a row after a pause"},
+            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job); repeated failures back off"},
     Option{
         .name = "shutdown_timeout", .group = failures, .value = "SECONDS", .help = "between the signal that ends workers and SIGKILL (30)"},
     Option{.name = "signals_to_handle",
@@ -168,7 +167,12 @@ constexpr std::array table{
            .value = "TEXT,...",
            .help = "lines of tee'd output that hold one of them go to\nfiltered_stdout.log too (,, is a comma)"},
     Option{.name = "duplicate_stderr_filters", .group = output, .value = "TEXT,...", .help = "the same for filtered_stderr.log"},
-    Option{.name = "log_format", .is_own = true, .group = output, .initial = "text", .value = "text|json", .help = "of elrun's own lines"},
+    Option{.name = "log_format",
+           .is_own = true,
+           .group = output,
+           .initial = "text",
+           .value = "text|json",
+           .help = "format of elrun's own log lines"},
     Option{
         .name = "event_log", .is_own = true, .group = output, .value = "FILE", .help = "a line of JSON is appended to it for each event"},
     Option{.name = "event_log_handler",

@@ -27,7 +27,7 @@ std::uint64_t raise_descriptors() {
 std::string descriptors_warning(std::uint64_t limit, std::uint32_t nodes) {
   if (nodes + descriptors_besides <= limit) return {};
   return fmt::format(
-      "this process may have {} files open (ulimit -Hn), too few for {} nodes: nodes beyond that are turned away. Raise the limit, "
+      "this process may open {} files (ulimit -Hn), too few for {} nodes: some nodes will be turned away. Raise the limit, "
       "or let another machine serve the rendezvous",
       limit, nodes);
 }

@@ -1,5 +1,5 @@
 // A group's number goes over the line as a positive pid when it is born and as a negative one when it was killed and
-// collected. The line is a pair of packet sockets: letters of several processes do not mix, and none is answered by
+// collected. The line is a pair of packet sockets: messages of several processes do not mix, and none is answered by
 // SIGPIPE when the guard itself was killed (a blocked one would stay pending, however ignored, and end the worker). The
 // agent keeps dead workers as zombies until it has killed their groups: a number that the guard knows is never
 // another's.
@@ -25,8 +25,8 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-// The first letter goes the other way: 'd' and the directory, or 'e' and why there is none.
-constexpr std::size_t first_letter_max = 4096;
+// The first packet goes the other way: 'd' and the directory, or 'e' and why there is none.
+constexpr std::size_t first_packet_max = 4096;
 
 [[noreturn]] void be_the_guard(int line, const Variables& environment) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
@@ -35,19 +35,19 @@ constexpr std::size_t first_letter_max = 4096;
   if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0)  // whoever reads the agent's output does not wait for the guard
     for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   const auto directory = make_agent_directory(environment);  // only now: what ends the agent's group ends no guard that has one
-  const std::string letter_of_directory = directory ? "d" + directory->native() : "e" + directory.failure().what;
+  const std::string message_of_directory = directory ? "d" + directory->native() : "e" + directory.failure().what;
   [[maybe_unused]] const ssize_t told =
-      ::send(line, letter_of_directory.data(), std::min(letter_of_directory.size(), first_letter_max), MSG_NOSIGNAL);
+      ::send(line, message_of_directory.data(), std::min(message_of_directory.size(), first_packet_max), MSG_NOSIGNAL);
   if (!directory) ::_exit(0);
   [[maybe_unused]] const int ignored = ::chdir("/");
   std::vector<std::int32_t> groups;
-  std::int32_t letter = 0;
+  std::int32_t packet = 0;
   while (true) {
-    const ssize_t got = ::read(line, &letter, sizeof letter);
+    const ssize_t got = ::read(line, &packet, sizeof packet);
     if (got < 0 && errno == EINTR) continue;
-    if (got != sizeof letter) break;
-    if (letter > 1) groups.push_back(letter);
-    else groups.erase(std::remove(groups.begin(), groups.end(), -letter), groups.end());
+    if (got != sizeof packet) break;
+    if (packet > 1) groups.push_back(packet);
+    else groups.erase(std::remove(groups.begin(), groups.end(), -packet), groups.end());
   }
   for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
   std::error_code error;
@@ -68,16 +68,16 @@ Result<Guard> Guard::start(const Variables& environment) {
     be_the_guard(reading.get(), environment);
   }
   reading = Fd{};  // the guard's alone: its death is the end of the line
-  std::string letter(first_letter_max, '\0');
+  std::string packet(first_packet_max, '\0');
   ssize_t got = 0;
-  do got = ::read(writing.get(), letter.data(), letter.size());
+  do got = ::read(writing.get(), packet.data(), packet.size());
   while (got < 0 && errno == EINTR);
-  if (got > 1 && letter[0] == 'd') return Guard{std::move(writing), pid, letter.substr(1, static_cast<std::size_t>(got) - 1)};
+  if (got > 1 && packet[0] == 'd') return Guard{std::move(writing), pid, packet.substr(1, static_cast<std::size_t>(got) - 1)};
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
   return Failure{.code = Code::io,
                  .remedy = Remedy::fix_config,
-                 .what = got > 1 ? letter.substr(1, static_cast<std::size_t>(got) - 1)
+                 .what = got > 1 ? packet.substr(1, static_cast<std::size_t>(got) - 1)
                                  : "the guard of this agent's workers ended before it had begun"};
 }
 
@@ -92,13 +92,13 @@ Guard::~Guard() {
 }
 
 void Guard::forget(pid_t group) const {
-  const std::int32_t letter = -group;
-  [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), &letter, sizeof letter, MSG_NOSIGNAL);
+  const std::int32_t packet = -group;
+  [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), &packet, sizeof packet, MSG_NOSIGNAL);
 }
 
 void register_with_guard(int line) noexcept {
-  const std::int32_t letter = ::getpid();
-  [[maybe_unused]] const ssize_t ignored = ::send(line, &letter, sizeof letter, MSG_NOSIGNAL);
+  const std::int32_t packet = ::getpid();
+  [[maybe_unused]] const ssize_t ignored = ::send(line, &packet, sizeof packet, MSG_NOSIGNAL);
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -80,7 +80,7 @@ StackSource stack_source(pid_t process, const Variables& environment) {
   if (program.starts_with("python")) {
     if (std::string tool = found_on_path("py-spy", environment); !tool.empty())
       return {{std::move(tool), "dump", "--nonblocking", "--pid", pid}, {}};
-    return {{}, "Python tells the stacks of its threads when it gets SIGABRT, below; py-spy on PATH would tell them before"};
+    return {{}, "Python prints its threads' stacks when it gets SIGABRT, below; with py-spy on PATH they would be printed before"};
   }
   if (std::string tool = found_on_path("eu-stack", environment); !tool.empty()) return {{std::move(tool), "-p", pid}, {}};
   if (std::string tool = found_on_path("gdb", environment); !tool.empty())

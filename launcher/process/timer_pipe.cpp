@@ -65,17 +65,17 @@ class Pipe final : public TimerPipe {
 
   void on_line(const std::string& line) {
     const auto request = parse_timer(line);
-    if (!request) return is_told_(log_, Level::warning, "a line came through the timer file that is no timer's; it has no effect");
+    if (!request) return is_told_(log_, Level::warning, "a line in the timer file is not a timer request; it has no effect");
     if (timers_.set(*request)) return;
     timers_.keep([this](std::int64_t pid) { return is_worker_group_(::getpgid(static_cast<pid_t>(pid))); });
     if (!timers_.set(*request))
-      is_told_(log_, Level::warning, fmt::format("more than {} timers at one time; others are not kept", timers_max));
+      is_told_(log_, Level::warning, fmt::format("more than {} timers at one time; further ones have no effect", timers_max));
   }
 
   void look() {
     for (const TimerKill& kill : timers_.expired(wall()))
       if (kill_if_ours(static_cast<pid_t>(kill.pid), kill.signal, is_worker_group_))
-        log_.error(fmt::format("the timer `{}` of process {} is over: {} sent", kill.scope, kill.pid, signal_name(kill.signal)));
+        log_.error(fmt::format("the timer `{}` of process {} expired: {} sent", kill.scope, kill.pid, signal_name(kill.signal)));
     const auto next = timers_.next();
     if (!next) return timer_.cancel(), void();
     const double left = std::clamp(*next - wall(), 0.001, std::chrono::duration<double>(look_every).count());
@@ -95,7 +95,7 @@ class Pipe final : public TimerPipe {
   TimerLines lines_;
   FileTimers timers_;
   LogIfChanged is_told_;
-  std::shared_ptr<char> alive_ = std::make_shared<char>();  // letters in the loop's queue outlive this object
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  // tasks posted to the loop outlive this object
 };
 
 }  // namespace

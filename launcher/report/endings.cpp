@@ -26,13 +26,14 @@ std::string meaning_of(int code) {
       return "the program cannot be executed: is it a binary of this machine, or a script with #! and the x bit?";
     case exit_code::not_found: return "the program was not found: check its path, and PATH on this node";
     case exit_code::hang:
-      return "workers gave no sign of progress for --hang_timeout; what their threads were doing stands in the log of their node";
+      return "workers gave no sign of progress for --hang_timeout; the log of their node shows what their threads were doing";
     case 128 + SIGILL: return "an instruction that this CPU does not have: was the program built for another machine?";
-    case 128 + SIGABRT: return "the program gave itself up (abort, a failed assertion, an uncaught exception); see its last lines";
+    case 128 + SIGABRT: return "the program aborted (abort(), a failed assertion, an uncaught exception); see its last lines";
     case 128 + SIGBUS: return "often a full /dev/shm, or a mapped file that was cut short";
     case 128 + SIGFPE: return "an integer division by zero or overflow";
-    case 128 + SIGKILL: return "killed from outside: by a person, a scheduler, or the kernel for want of memory (see dmesg)";
-    case 128 + SIGSEGV: return "the program used memory that is not its own; a core dump or a sanitizer build shows where";
+    case 128 + SIGKILL: return "killed from outside: by a person, a scheduler, or the kernel when memory ran out (OOM-killed; see dmesg)";
+    case 128 + SIGSEGV:
+      return "the program accessed memory that it does not own (a segmentation fault); a core dump or a sanitizer build shows where";
     case 128 + SIGTERM: return "asked to end from outside";
     default: return {};
   }

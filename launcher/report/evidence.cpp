@@ -74,7 +74,7 @@ std::optional<std::uint64_t> oom_kills_of(std::string_view text) {
 std::string evidence_of(const Ending& ending, const Circumstances& s) {
   if (ending.signal == SIGKILL && s.oom_kills > 0)
     return fmt::format(
-        "the kernel killed it for want of memory ({} counts {} more oom_kill{}); give the container more memory, or the program less to hold",
+        "OOM-killed by the kernel ({} counts {} more oom_kill{}); give the container more memory, or let the program use less",
         s.oom_counter, s.oom_kills, s.memory_limit ? fmt::format(", the limit is {}", for_people(*s.memory_limit)) : "");
   if (ending.signal == SIGBUS && s.shm_bytes && *s.shm_bytes < shm_small)
     return fmt::format(

@@ -149,7 +149,7 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
       death.traceback = record->traceback;
       death.wall_ns = failed_at(*record, {worker.started_ns, modified_ns(worker.error_file), ended_ns});
     } else {
-      death.evidence += fmt::format("{}its error file is no error record that elrun understands", death.evidence.empty() ? "" : "; ");
+      death.evidence += fmt::format("{}its error file is no error record that elrun can read", death.evidence.empty() ? "" : "; ");
     }
     if (worker.keeps) death.error_file = worker.error_file.string();
   }

@@ -368,7 +368,7 @@ TEST_CASE("a container's termination log says why, in one bounded line", "[compa
   }
 }
 
-TEST_CASE("a worker that the kernel killed for want of memory is said to be so", "[compat][process]") {
+TEST_CASE("a worker that was OOM-killed is reported as OOM-killed", "[compat][process]") {
   if (!has_python()) return;
   namespace fs = std::filesystem;
   const std::string name = "elrun-test-" + std::to_string(getpid());
@@ -402,5 +402,5 @@ TEST_CASE("a worker that the kernel killed for want of memory is said to be so",
   Job job{std::move(setting)};
   CHECK(job.wait(patience) == 128 + SIGKILL);
   INFO(job.output());
-  CHECK_THAT(root_cause(job.output()), Contains("the kernel killed it for want of memory") && Contains("the limit is 256 MiB"));
+  CHECK_THAT(root_cause(job.output()), Contains("OOM-killed by the kernel") && Contains("the limit is 256 MiB"));
 }

@@ -112,7 +112,7 @@ TEST_CASE("a dead worker that a person's debugger holds is told, with the debugg
     return;
   }
   REQUIRE(::kill(worker, SIGKILL) == 0);
-  CHECK(job.line("has ended, and process " + std::to_string(debugger->pid()) + " (a debugger?) holds it", patience));
+  CHECK(job.line("has ended, but process " + std::to_string(debugger->pid()) + " (a debugger?) is attached to it", patience));
   debugger.reset();
   CHECK(job.wait(patience) == 128 + SIGKILL);
 }

@@ -149,7 +149,7 @@ TEST_CASE("what a failed worker started is gone before the next attempt, whateve
                                   "fi; kill -0 $(cat " +
                                   file + ") && exit 7; exit 0")}};
   CHECK(job.wait(patience) == 0);
-  CHECK(job.says("ended what workers had left behind"));
+  CHECK(job.says("that workers had left behind"));
 }
 
 TEST_CASE("an agent that is killed the moment its directory is there leaves none", "[lifecycle]") {

@@ -87,7 +87,7 @@ TEST_CASE("the box has the parts and labels that torchrun's users know", "[repor
             "  exitcode  : -9 (pid: 4711) (SIGKILL)\n"
             "  error_file: <N/A>\n"
             "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
-            "  meaning   : killed from outside: by a person, a scheduler, or the kernel for want of memory (see dmesg)\n"
+            "  meaning   : killed from outside: by a person, a scheduler, or the kernel when memory ran out (OOM-killed; see dmesg)\n"
             "  node      : b (generation: 2)\n" +
             border + "\n");
 }
@@ -124,8 +124,8 @@ TEST_CASE("what a worker wrote cannot move the terminal", "[report]") {
 
 TEST_CASE("what the system saw is the meaning, before what a code usually means", "[report]") {
   WorkerDeath death = killed();
-  death.evidence = "the kernel killed it for want of memory";
-  CHECK_THAT(box_report(job({death})), Contains("\n  meaning: the kernel killed it for want of memory\n") && !Contains("dmesg"));
+  death.evidence = "OOM-killed by the kernel";
+  CHECK_THAT(box_report(job({death})), Contains("\n  meaning: OOM-killed by the kernel\n") && !Contains("dmesg"));
   CHECK_THAT(short_report(job({killed()})), Contains("dmesg") && !Contains("Root Cause"));
 }
 
@@ -191,13 +191,13 @@ TEST_CASE("out-of-memory kills are counted where the process's own cgroup counts
   CHECK_FALSE(oom_kills_of("oom_kill many\n"));
 }
 
-TEST_CASE("want of memory explains a SIGKILL, a small /dev/shm a SIGBUS, and neither anything else", "[report]") {
+TEST_CASE("an OOM kill explains a SIGKILL, a small /dev/shm a SIGBUS, and neither anything else", "[report]") {
   Circumstances c{.oom_kills = 1,
                   .oom_counter = "/cg/memory.events",
                   .memory_limit = std::uint64_t{64} << 20,
                   .shm_bytes = std::uint64_t{64} << 20,
                   .shm_free = 0};
-  CHECK_THAT(evidence_of({.signal = SIGKILL}, c), Contains("want of memory") && Contains("limit is 64 MiB"));
+  CHECK_THAT(evidence_of({.signal = SIGKILL}, c), Contains("OOM-killed") && Contains("limit is 64 MiB"));
   CHECK_THAT(evidence_of({.signal = SIGBUS}, c), Contains("/dev/shm") && Contains("64 MiB"));
   CHECK(evidence_of({.signal = SIGSEGV}, c).empty());
   CHECK(evidence_of({.exit_code = 1}, c).empty());

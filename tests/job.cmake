@@ -6,6 +6,10 @@ elrun_test(job_property_test
   SOURCES property/job_tree_property.cpp property/job_assign_property.cpp property/job_sampler_property.cpp
           property/job_commit_property.cpp property/job_pending_requests_property.cpp property/job_shard_map_property.cpp
   LINK elrun::job_core LABELS property)
+# One part of a job at a time, without a whole one.
+elrun_test(job_parts_test
+  SOURCES unit/job_host_state_test.cpp unit/job_model_state_test.cpp unit/job_reducer_test.cpp unit/job_votes_test.cpp
+  LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS unit)
 elrun_test(job_hybrid_test
   SOURCES unit/job_hybrid_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 600)

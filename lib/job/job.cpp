@@ -21,19 +21,6 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
-constexpr std::string_view step_state = "elrun.step", loss_state = "elrun.loss", skipped_state = "elrun.skipped",
-                           update_state = "elrun.update", stop_state = "elrun.stop", user_state = "state.";
-
-/// As host state: that a member has asked for the job's end, and that this was decided for a plan of so many steps.
-struct Stop {
-  std::uint64_t asked = 0, of_steps = 0;
-};
-
-/// What a checkpoint, or who gives its state, says of `apply`: of step 0, and of the last decided step.
-struct LastUpdates {
-  UpdateValues first, last;
-};
-
 template <class T>
 std::vector<std::byte> bytes_of(const T& value) {
   const auto bytes = std::as_bytes(std::span{&value, 1});
@@ -59,34 +46,6 @@ void Job::Impl::require(bool holds, std::string_view what) const {
   if (!holds) throw Error{invalid(std::string{what})};
 }
 
-void Job::Impl::expect(Result<void> result) {
-  if (result.ok()) return;
-  if (world.over()) revoked();
-  throw Error{std::move(result).failure()};
-}
-
-void Job::Impl::revoked() {
-  stop_if_ranks_differ();
-  if (!host.session.place().elastic) leave(world.why_over());
-  throw Revoked{};
-}
-
-/// The ranks' programs make different calls, and would in the next generation, too.
-void Job::Impl::stop_if_ranks_differ() const {
-  if (!world.over()) return;
-  if (const Failure why = world.why_over(); why.code == Code::mismatch && why.remedy == Remedy::fix_config) throw Error{why};
-}
-
-void Job::Impl::leave(Failure why) {
-  if (!why.rank.has_value()) why.rank = world.membership().rank;
-  if (!why.generation.has_value()) why.generation = world.membership().generation;
-  if (!host.session.place().elastic) {
-    why.what += "; a job that was not started by elrun is not elastic: start it again, it goes on from its newest checkpoint";
-    why.remedy = Remedy::exit_process;
-  }
-  throw Error{std::move(why)};
-}
-
 // ---- declarations
 
 void Job::Impl::configure(const Plan& wanted, const CheckpointOptions& checkpoint) {
@@ -109,9 +68,7 @@ UnitState& Job::Impl::unit(std::string_view name) {
 void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes) {
   require(plan.has_value(), "state comes after configure()");
   require(!restored_, "state is registered after restore(); register all of it before");
-  for (const HostState& s : host_states_)
-    if (s.name == name) throw Error{invalid(fmt::format("state '{}' is registered twice", name))};
-  host_states_.push_back({std::string{name}, bytes});
+  variables_.add(name, bytes);
 }
 
 // ---- memory
@@ -120,24 +77,24 @@ void Job::Impl::seal() {
   require(plan.has_value(), "seal comes after configure()");
   require(!sealed_, "seal is called twice");
   if (const auto wrong = problems(specs_); !wrong.empty()) throw Error{invalid(wrong)};
-  layout_ = lay_out(specs_);
+  Layout layout = lay_out(specs_);
   const std::unique_ptr<Impl> before = std::move(before_);
   const bool keeps = before != nullptr && may_take_from(*before);
-  if (!keeps) fits_into_this_machine();
-  allocate(keeps ? before.get() : nullptr);
+  if (!keeps) fits_into_this_machine(layout);
+  allocate(keeps ? before.get() : nullptr, std::move(layout));
   if (keeps) take_position(*before);
   sealed_ = true;
   if (world.leads() && host.session.place().restart_count == 0) show_memory();  // it was said before
 }
 
 /// Said before anything is allocated: what is more than the whole machine has ends the process without a word, or with bad_alloc.
-void Job::Impl::fits_into_this_machine() const {
+void Job::Impl::fits_into_this_machine(const Layout& layout) const {
   if (host.memory == 0) return;
   const Place& place = host.session.place();
   const ShardMap shards =
       shard_map(plan->placement.optimizer, guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
-  const Placement chosen = choose_exchange(*plan, layout_, shards).placement;
-  const RankBytes mine = bytes_by_rank(layout_, chosen, shards, plan->optimizer, static_cast<std::uint32_t>(plan->slots()), plan->reduce,
+  const Placement chosen = choose_exchange(*plan, layout, shards).placement;
+  const RankBytes mine = bytes_by_rank(layout, chosen, shards, plan->optimizer, static_cast<std::uint32_t>(plan->slots()), plan->reduce,
                                        plan->leaves, plan->overlap)[world.rank()];
   if (mine.all() <= host.memory) return;
   const UnitSpec* largest_unit = nullptr;
@@ -155,29 +112,20 @@ void Job::Impl::fits_into_this_machine() const {
 
 /// What no change of the world moves, and what follows from this rank's place in it as far as that is known.
 /// `before`: whose parameters and moments are taken over.
-void Job::Impl::allocate(Impl* before) {
+void Job::Impl::allocate(Impl* before, Layout layout) {
   if (before != nullptr) {
     before->let_go_of_next();
-    before->gradients_ = {}, before->stream_ = {};  // before the new ones
-    parameters_ = std::move(before->parameters_);
+    before->reducer_ = {};  // before the new one
+    state_ = std::move(before->state_);
   } else {
-    parameters_ = gathers() ? PagedArena{layout_.parameters}
-                            : PagedArena::whole(layout_.parameters, shared_buffers_.make(layout_.parameters * sizeof(float)));
+    state_ = ModelState{std::move(layout), plan->placement, plan->optimizer, shared_buffers_};
   }
   const Place& place = host.session.place();
   plan_world(guess_nodes(world.size(), world.rank(), place.local_world, place.local_rank.value()));
-  if (before != nullptr) held_ = before->held_, moments_ = std::move(before->moments_);
-  else allocate_moments();
-  std::uint64_t frozen = 0;
-  for (UnitState& unit : units_) {
-    const UnitLayout& layout = layout_.units[unit.index];
-    parameters_.hold(layout.begin + layout.trainable, layout.begin + layout.size);
-    point_at_weights(unit);
-    frozen = std::max(frozen, layout.used - std::min(layout.used, layout.trainable));
-  }
+  if (before == nullptr) state_.allocate(my_cut());
+  for (UnitState& unit : units_) point_at_weights(unit);
   comm_thread_.begin_anew(units_.size());
   written_.resize(units_.size());
-  frozen_zeros_.assign(frozen, 0.0f);
   SlotAccess::samples(slot_).reserve(plan->micro_batch);
 }
 
@@ -190,7 +138,7 @@ void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
 
 /// Whether this run of the program declared the same, and the state of the one before is whole, host state too.
 bool Job::Impl::may_take_from(const Impl& before) const {
-  if (!before.sealed_ || !before.has_state_ || !(before.handed_out_ || before.host_states_.empty())) return false;
+  if (!before.sealed_ || !before.has_state_ || !(before.handed_out_ || before.variables_.empty())) return false;
   return std::ranges::equal(agreements(*plan, checkpoint_, specs_), agreements(*before.plan, before.checkpoint_, before.specs_), {},
                             &Agreement::text, &Agreement::text);
 }
@@ -199,31 +147,15 @@ bool Job::Impl::may_take_from(const Impl& before) const {
 void Job::Impl::take_position(Impl& before) {
   commit_ = before.commit_;
   decision_ = before.decision_, voted_update_ = before.voted_update_;
-  loss_ = before.loss_, skipped_ = before.skipped_, saved_step_ = before.saved_step_, whole_parameters_ = before.whole_parameters_;
+  loss_ = before.loss_, skipped_ = before.skipped_, saved_step_ = before.saved_step_;
   stop_asked_ = before.handed_out_ ? before.stop_asked_at_begin_ : before.stop_asked_, stopped_ = before.stopped_;
   has_state_ = begun_before_ = overwritten_ = true;
-  kept_host_state_.emplace();
-  for (std::size_t i = 0; i < before.host_states_.size(); ++i)
-    kept_host_state_->push_back({before.host_states_[i].name, before.host_states_at_begin_[i]});
+  kept_host_state_ = before.variables_.kept();
 }
 
 /// What the variables of the run before were when its last step was handed out. The variables themselves are gone.
 void Job::Impl::take_kept_host_state() {
-  const std::vector<Aux> kept = *std::exchange(kept_host_state_, std::nullopt);
-  const bool same = std::ranges::equal(
-      kept, host_states_, [](const Aux& a, const HostState& s) { return a.name == s.name && a.bytes.size() == s.bytes.size(); });
-  if (!same) has_state_ = false;  // as of a newcomer
-  for (std::size_t i = 0; same && i < kept.size(); ++i) std::ranges::copy(kept[i].bytes, host_states_[i].bytes.begin());
-}
-
-/// Zeros, for this rank's place in the world; and memory for its shard of the parameters, beside what is there.
-void Job::Impl::allocate_moments() {
-  held_ = my_cut();
-  const auto shard = pieces(layout_, held_);
-  if (gathers()) hold_shard(shard);
-  const std::uint64_t count = elements(shard);
-  moments_.clear();
-  for (std::size_t m = 0; m < moments_of(plan->optimizer).size(); ++m) moments_.emplace_back(count);
+  if (!variables_.take(*std::exchange(kept_host_state_, std::nullopt))) has_state_ = false;  // as of a newcomer
 }
 
 /// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `nodes`:
@@ -234,68 +166,45 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   if (rank == planned_for_ && wanted == shard_map_) return;
   shard_map_ = std::move(wanted);
   planned_for_ = rank;
-  choose_evaluation();
-  const auto count = static_cast<std::uint32_t>(plan->slots());
-  slots_ = streams() ? deal_slots(count, size) : assign_slots(count, size);
-  phases_ = std::ranges::max(slots_, {}, [](const auto& slots) { return slots.size(); }).size();
-  const auto states = pieces(layout_, my_cut());
-  gradients_ = {}, stream_ = {};  // before the new ones: memory for both is not there
-  if (streams()) stream_ = LeafStream{layout_, count, shard_map_, rank, plan->leaves, &shared_buffers_};
-  else gradients_ = Gradients{layout_, slots_, shard_map_, rank, plan->reduce, plan->leaves, &shared_buffers_};
-  const Space space = streams() ? Space::shard : Space::gradients;
-  norm_ = NormTree{layout_, shard_map_, rank, space};
-  plan_gathering();
-  updates_.clear();
-  for (const Piece& p : states)
-    for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
-      const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
-      if (begin >= end) continue;
-      const std::uint64_t skip = begin - p.begin;
-      updates_.push_back({p.parameter + skip, p.place + skip, begin_in(space, p) + skip, end - begin, run.decay});
-    }
-  prepare_votes();
-  prepare_rounds();
+  const auto exchanges = choose_exchanges();
+  reducer_ = {};  // before the new one: memory for both is not there
+  reducer_ = GradientReducer{state_.layout(), shard_map_,   rank,         static_cast<std::uint32_t>(plan->slots()),
+                             exchanges,       plan->reduce, plan->leaves, shared_buffers_};
+  phases_ = reducer_.slots_of_busiest();
+  state_.plan_world(shard_map_, rank, reducer_.space());
+  votes_ = VoteExchange{reducer_.slots_by_rank(), plan->slots(), reducer_.norm_nodes(), rank};
+  round_ = RoundExchange{size, rank};
 }
 
 /// Each generation's group has to be shown anew what its members read of each other.
 void Job::Impl::show_to_peers() {
-  for (const auto* memory : {&parameters_.shared(), &gradients_.shared(), &stream_.shared()}) shared_buffers_.show(world, *memory);
+  for (const auto* memory : {&state_.parameters().shared(), &reducer_.shared()}) shared_buffers_.show(world, *memory);
 }
 
-/// Parameters are whole on every rank, and updated by those who hold the rest of the state: once a step, each copy is put together.
-void Job::Impl::plan_gathering() {
-  gather_parameters_ = {};
-  if (whole_optimizer() || gathers()) return;
-  std::vector<std::vector<Piece>> has(shard_map_.world()), wants(shard_map_.world());
-  for (std::uint32_t r = 0; r < shard_map_.world(); ++r)
-    if (shard_map_.copies[r] == shard_map_.copies[world.rank()])
-      has[r] = pieces(layout_, shard_map_.cuts[r]), wants[r] = pieces(layout_, Cut{});
-  const PiecesIn parameters{parameters_.span(), Space::parameters};
-  gather_parameters_ = deliver(world.rank(), has, parameters, wants, parameters);
-}
-
-void Job::Impl::choose_evaluation() {
-  const ChosenExchange chosen = choose_exchange(*plan, layout_, shard_map_);
-  const bool was = std::exchange(streams_, exchanges_per_slot(chosen.placement));
-  if (!world.leads()) return;
+/// Which evaluation of the tree this world has. A change is logged.
+GradientReducer::Exchanges Job::Impl::choose_exchanges() {
+  const ChosenExchange chosen = choose_exchange(*plan, state_.layout(), shard_map_);
+  const bool was = streams(), is = exchanges_per_slot(chosen.placement);
+  const auto out = is ? GradientReducer::Exchanges::per_slot : GradientReducer::Exchanges::per_step;
+  if (!world.leads()) return out;
   const std::uint64_t most = plan->memory_per_rank;
   if (!chosen.why.empty()) host.log.info(chosen.why);
-  else if (was && !streams_)
+  else if (was && !is)
     host.log.info(fmt::format("gradients are exchanged once per step again: on {} ranks that fits into memory_per_rank", world.size()));
   if (most > 0 && chosen.bytes > most)
     host.log.warning(fmt::format(
         "a rank takes {}, and memory_per_rank is {}: more workers or a higher stage of ZeRO take less, plan_table() says how much",
         human_bytes(chosen.bytes), human_bytes(most)));
+  return out;
 }
 
 RankBytes Job::Impl::held() const {
-  std::uint64_t moments = 0;
-  for (const Arena<float>& m : moments_) moments += m.span().size_bytes();
-  return {.parameters = parameters_.held_bytes(),
-          .gradients = streams() ? stream_.bytes() : gradients_.buffers() * layout_.gradients * sizeof(float),
-          .optimizer = moments,
-          .exchange = gradients_.exchange_bytes(),
-          .in_use = parameters_.held_bytes_max() - parameters_.held_bytes() + (streams() ? stream_.bytes_max() - stream_.bytes() : 0)};
+  const PagedArena& parameters = state_.parameters();
+  return {.parameters = parameters.held_bytes(),
+          .gradients = reducer_.bytes(),
+          .optimizer = state_.moments_bytes(),
+          .exchange = reducer_.exchange_bytes(),
+          .in_use = parameters.held_bytes_max() - parameters.held_bytes() + reducer_.in_use_bytes_max()};
 }
 
 void Job::Impl::show_memory() const {
@@ -303,12 +212,12 @@ void Job::Impl::show_memory() const {
   std::uint64_t parameters = 0, unit = 0;
   for (const UnitSpec& spec : specs_)
     for (const TensorSpec& t : spec.tensors) parameters += element_count(t.shape);
-  for (const UnitLayout& layout : layout_.units) unit = std::max(unit, layout.trainable * sizeof(float));
+  for (const UnitLayout& layout : state_.layout().units) unit = std::max(unit, layout.trainable * sizeof(float));
   const std::string_view in_use = overlaps() ? "two units in use or on their way" : "the units in use";
   const std::string gradients =
       streams() ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and {}", human_bytes(holds.gradients),
-                              stream_.partials(), in_use)
-                : fmt::format("{} ({} buffers: folded here, exchanged once per step)", human_bytes(holds.gradients), gradients_.buffers());
+                              reducer_.buffers(), in_use)
+                : fmt::format("{} ({} buffers: folded here, exchanged once per step)", human_bytes(holds.gradients), reducer_.buffers());
   host.log.info(fmt::format(
       "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}{}, gradients {}, optimizer {}, "
       "exchange {}; {}",
@@ -357,7 +266,7 @@ void Job::Impl::same_job_everywhere() {
   const auto mine = agreements(*plan, checkpoint_, specs_);
   ByteWriter w;
   for (const Agreement& a : mine) w.put_raw(sha256(as_bytes(a.text)));
-  const auto digests = expect(world.all_gather(w.bytes()));
+  const auto digests = expect(world, world.all_gather(w.bytes()));
   for (std::uint32_t r = 1; r < world.size(); ++r) {
     if (digests[r] == digests[0]) continue;
     // All have the same digests, so all come here together: the texts of what differs first, for the message.
@@ -366,7 +275,7 @@ void Job::Impl::same_job_everywhere() {
     };
     std::size_t i = 0;
     while (i + 1 < mine.size() && std::ranges::equal(digest(r, i), digest(0, i))) ++i;
-    const auto texts = expect(world.all_gather(as_bytes(mine[i].text)));
+    const auto texts = expect(world, world.all_gather(as_bytes(mine[i].text)));
     const auto text = [&](std::uint32_t rank) {
       return std::string_view{reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size()};
     };
@@ -378,18 +287,11 @@ void Job::Impl::same_job_everywhere() {
 
 void Job::Impl::same_parameters_everywhere() {
   checked_ = true;
-  std::uint64_t whole = 0;
-  if (gathers()) {
-    for (const UnitLayout& unit : layout_.units)
-      whole += mix_sum(std::as_bytes(parameters_.span(unit.begin + unit.trainable, unit.size - unit.trainable)), 0, unit.begin);
-  } else {
-    whole = mix_sum(std::as_bytes(parameters_.span()), 0, 0);
-  }
   ByteWriter mine;
-  mine.put(whole);
+  mine.put(state_.hash_of_replicated_parameters());
   // Of a unit that is sharded those ranks compare what they saw who had it in a scope: who had not, wrote nothing.
   for (const std::uint64_t hash : written_) mine.put(hash);
-  const auto parts = expect(world.all_gather(mine.bytes()));
+  const auto parts = expect(world, world.all_gather(mine.bytes()));
   std::vector<std::optional<std::pair<std::uint32_t, std::uint64_t>>> seen(1 + written_.size());
   for (std::uint32_t r = 0; r < world.size(); ++r) {
     ByteReader reader{parts[r]};
@@ -405,77 +307,34 @@ void Job::Impl::same_parameters_everywhere() {
     }
     if (const auto read = reader.finish("the hashes of a rank's parameters"); !read.ok()) {
       world.end(read.failure());
-      revoked();
+      revoked(world);
     }
   }
 }
 
 std::vector<Aux> Job::Impl::host_state() const {
-  std::vector<Aux> out{{std::string{step_state}, bytes_of(commit_.knowledge().applied)},
-                       {std::string{loss_state}, bytes_of(loss_)},
-                       {std::string{skipped_state}, bytes_of(skipped_)}};
   const std::uint64_t applied = commit_.knowledge().applied;
-  const LastUpdates updates{applied == 0 ? UpdateValues{} : updates_done_.of(0),
-                            applied == 0 ? UpdateValues{} : updates_done_.of(applied - 1)};
-  out.push_back({std::string{update_state}, bytes_of(updates)});
-  if (stop_asked_ || stopped_)
-    out.push_back({std::string{stop_state}, bytes_of(Stop{.asked = stop_asked_, .of_steps = stopped_ ? plan->steps : 0})});
-  for (const HostState& s : host_states_) out.push_back({std::string{user_state} + s.name, {s.bytes.begin(), s.bytes.end()}});
+  std::vector<Aux> out;
+  append_to(out, Progress{.applied = applied,
+                          .loss = loss_,
+                          .skipped = skipped_,
+                          .first_update = applied == 0 ? UpdateValues{} : updates_done_.of(0),
+                          .last_update = applied == 0 ? UpdateValues{} : updates_done_.of(applied - 1),
+                          .stop_asked = stop_asked_,
+                          .stopped_of_steps = stopped_ ? plan->steps : 0});
+  variables_.append_to(out);
   return out;
 }
 
 void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
-  const auto take = [&aux](std::string_view name, std::span<std::byte> into) {
-    const auto at = std::find_if(aux.begin(), aux.end(), [&](const Aux& a) { return a.name == name; });
-    if (at == aux.end() || at->bytes.size() != into.size())
-      throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                          fmt::format("the checkpoint has {} bytes of host state '{}', this program registers {}; use "
-                                      "the program that wrote it, "
-                                      "or another checkpoint directory",
-                                      at == aux.end() ? 0 : at->bytes.size(), name, into.size())}};
-    std::copy(at->bytes.begin(), at->bytes.end(), into.begin());
-  };
-  std::uint64_t step = 0;
-  take(step_state, std::as_writable_bytes(std::span{&step, 1}));
-  take(loss_state, std::as_writable_bytes(std::span{&loss_, 1}));
-  take(skipped_state, std::as_writable_bytes(std::span{&skipped_, 1}));
-  Stop stop;
-  if (std::ranges::any_of(aux, [](const Aux& a) { return a.name == stop_state; }))
-    take(stop_state, std::as_writable_bytes(std::span{&stop, 1}));
-  stop_asked_ = stop.asked != 0;
-  stopped_ = stop.of_steps != 0 && stop.of_steps == plan->steps;  // more steps were wanted since: they are done
-  for (const HostState& s : host_states_) take(std::string{user_state} + s.name, s.bytes);
-  if (step > 0 && std::ranges::find(aux, update_state, &Aux::name) != aux.end()) {  // not in a checkpoint of an earlier version
-    LastUpdates updates;
-    take(update_state, std::as_writable_bytes(std::span{&updates, 1}));
-    if (updates.first.known()) updates_done_.remember(0, updates.first);
-    if (updates.last.known()) updates_done_.remember(step - 1, updates.last);
-  }
-  commit_ = StepCommit{world.membership(), step, world.membership().generation};
-}
-
-/// What this rank writes or reads. A checkpoint has every kind for every element of a unit, so the moments of frozen
-/// tensors are zeros there; they are not read back.
-std::vector<Fragment> Job::Impl::fragments(bool to_save) {
-  std::vector<Fragment> out;
-  const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at, bool replicated) {
-    if (begin < end) out.push_back({std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
-  };
-  for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
-    const UnitLayout& unit = layout_.units[u];
-    const std::uint64_t whole = gathers() ? unit.trainable : 0;  // is on every rank from here on
-    add("param", u, whole, unit.used, parameters_.data() + unit.begin + whole, true);
-    for (const std::string_view kind : moments_of(plan->optimizer))
-      if (to_save) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
-  }
-  // Where the state is in several copies, each writes its part of it, and reads all that it holds.
-  for (const Piece& p : to_save && !whole_optimizer() ? primary_pieces(layout_, shard_map_, world.rank()) : pieces(layout_, my_cut())) {
-    const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
-    if (gathers()) add("param", p.unit, p.begin, end, parameters_.data() + p.parameter, false);
-    for (std::size_t m = 0; m < moments_.size(); ++m)
-      add(moments_of(plan->optimizer)[m], p.unit, p.begin, end, moments_[m].data() + p.place, whole_optimizer());
-  }
-  return out;
+  const Progress p = progress_of(aux);
+  loss_ = p.loss, skipped_ = p.skipped;
+  stop_asked_ = p.stop_asked;
+  stopped_ = p.stopped_of_steps != 0 && p.stopped_of_steps == plan->steps;  // more steps were wanted since: they are done
+  variables_.load(aux);
+  if (p.first_update.known()) updates_done_.remember(0, p.first_update);
+  if (p.last_update.known()) updates_done_.remember(p.applied - 1, p.last_update);
+  commit_ = StepCommit{world.membership(), p.applied, world.membership().generation};
 }
 
 // ---- the loop's head
@@ -491,7 +350,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
     try {
       enter();
       world.now(Call::next_step);
-      if (gathers() && !end_phase(phase())) revoked();
+      if (gathers() && !end_phase(phase())) revoked(world);
       if (!checked_) same_parameters_everywhere();
       joined_running_ = false;
       const std::uint64_t step = commit_.knowledge().applied;
@@ -504,7 +363,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (std::exchange(member_leaves_, false) && host.session.is_leaving() && !std::exchange(ready_to_leave_, true))
         host.session.ready_to_leave();
       in_ = InStep{.begun = host.clock.now()};
-      if (streams()) stream_.begin();
+      reducer_.begin_step();
       if (std::exchange(may_initialise_, false)) written_.assign(written_.size(), 0);  // compared, and out of date from here on
       step_open_ = true;
       keep_host_state();
@@ -518,8 +377,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
 void Job::Impl::keep_host_state() {
   handed_out_ = true;
   stop_asked_at_begin_ = stop_asked_;
-  host_states_at_begin_.clear();
-  for (const HostState& s : host_states_) host_states_at_begin_.emplace_back(s.bytes.begin(), s.bytes.end());
+  variables_.keep();
 }
 
 void Job::Impl::stop() {
@@ -549,13 +407,13 @@ void Job::Impl::end_without_steps() {
     try {
       if (restored_) {
         enter();
-        if (gathers() && !end_phase(phase())) revoked();
+        if (gathers() && !end_phase(phase())) revoked(world);
       } else {
         if (world.over()) rejoin();
-        expect(world.join());
+        expect(world, world.join());
       }
       world.now(Call::end);
-      for (const ByteVector& said : expect(world.all_gather(as_bytes(word))))
+      for (const ByteVector& said : expect(world, world.all_gather(as_bytes(word))))
         if (as_text(said) != word)
           throw Error{Failure{
               Code::refused, Remedy::exit_process,
@@ -574,34 +432,15 @@ void Job::Impl::finish() {
     host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan->steps));
   if (saves_.has_value() && saved_step_ != step) save_at_the_end();
   std::uint64_t hash = Mix{}(step, salt_of("step"));
-  for (const ByteVector& part : expect(world.all_gather(bytes_of(state_sum())))) {
+  for (const ByteVector& part : expect(world, world.all_gather(bytes_of(state_.hash_part(shard_map_, world.rank()))))) {
     ByteReader reader{part};
     hash += reader.get<std::uint64_t>();
-    expect(reader.finish("a part of the state hash"));
+    expect(world, reader.finish("a part of the state hash"));
   }
   outcome = Outcome{step, loss_, hash};
   // All members have decided that the job is over: whatever dies now, it has succeeded.
   if (const auto told = host.session.finished(Deadline::after(host.clock.now(), finish_wait)); !told.ok())
     host.log.warning("the job is over, but its elrun could not be told: " + message(told.failure()));
-}
-
-/// This rank's part of the state hash. Words count in the parameters' space, for all kinds.
-std::uint64_t Job::Impl::state_sum() const {
-  const auto sum = [](std::string_view kind, const float* at, std::uint64_t count, std::uint64_t element) {
-    return mix_sum(std::as_bytes(std::span{at, count}), element * sizeof(float) / sizeof(std::uint64_t), salt_of(kind));
-  };
-  std::uint64_t out = 0;
-  for (const UnitLayout& unit : layout_.units) {
-    const std::uint64_t frozen = unit.begin + unit.trainable;
-    const LeafRange mine = shard(unit.size - unit.trainable, {world.size(), world.rank()});
-    out += sum("param", parameters_.data() + frozen + mine.begin, mine.end - mine.begin, frozen + mine.begin);
-  }
-  for (const Piece& p : primary_pieces(layout_, shard_map_, world.rank())) {
-    out += sum("param", parameters_.data() + p.parameter, p.size(), p.parameter);
-    for (std::size_t m = 0; m < moments_.size(); ++m)
-      out += sum(moments_of(plan->optimizer)[m], moments_[m].data() + p.place, p.size(), p.parameter);
-  }
-  return out;
 }
 
 // ---- what users hold
@@ -640,9 +479,9 @@ Device Job::device() const { return {}; }
 const JobHost& JobAccess::host(const Job& job) { return job.impl_->host; }
 std::uint32_t JobAccess::rank(const Job& job) { return job.impl_->world.rank(); }
 std::uint32_t JobAccess::world_size(const Job& job) { return job.impl_->world.size(); }
-const PagedArena& JobAccess::parameters(const Job& job) { return job.impl_->parameters_; }
-const LeafStream& JobAccess::leaf_stream(const Job& job) { return job.impl_->stream_; }
-std::span<float> JobAccess::moment(Job& job, std::size_t index) { return job.impl_->moments_[index].span(); }
+const PagedArena& JobAccess::parameters(const Job& job) { return job.impl_->state_.parameters(); }
+const LeafStream& JobAccess::leaf_stream(const Job& job) { return job.impl_->reducer_.stream(); }
+std::span<float> JobAccess::moment(Job& job, std::size_t index) { return job.impl_->state_.moment(index); }
 UpdateValues JobAccess::remembered(const Job& job, std::uint64_t step) { return job.impl_->updates_done_.of(step); }
 RankBytes JobAccess::held(const Job& job) { return job.impl_->held(); }
 
@@ -666,13 +505,13 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
         again = true;
         continue;
       }
-      if (dynamic_cast<const Error*>(&e) == nullptr && impl.world.over()) job.impl_->leave(impl.world.why_over());
+      if (dynamic_cast<const Error*>(&e) == nullptr && impl.world.over()) leave(impl.world, impl.world.why_over());
       throw;
     } catch (const BeginAgain&) {
       updates_done = std::move(job.impl_->updates_done_);
       again = true;
     } catch (...) {
-      if (impl.world.over()) job.impl_->leave(impl.world.why_over());  // whatever it tripped over was a step that does not count
+      if (impl.world.over()) leave(impl.world, impl.world.why_over());  // whatever it tripped over was a step that does not count
       throw;
     }
   }

@@ -13,23 +13,24 @@
 #include <elrun/job.hpp>
 #include <elrun/session.hpp>
 
-#include "lib/job/commit/audit.hpp"
 #include "lib/job/commit/commit.hpp"
+#include "lib/job/commit/step_audit.hpp"
 #include "lib/job/commit/update_values.hpp"
+#include "lib/job/commit/votes.hpp"
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/declare/memory_table.hpp"
 #include "lib/job/declare/plan.hpp"
 #include "lib/job/evaluate/evaluation.hpp"
 #include "lib/job/gather/comm_thread.hpp"
 #include "lib/job/gather/prefetch.hpp"
-#include "lib/job/gather/rounds.hpp"
-#include "lib/job/gradients/gradients.hpp"
-#include "lib/job/gradients/leaf_stream.hpp"
+#include "lib/job/gather/round_exchange.hpp"
+#include "lib/job/gradients/reducer.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/job/recover/state_transfer.hpp"
+#include "lib/job/revoked.hpp"
 #include "lib/job/save/saves.hpp"
-#include "lib/job/state/arena.hpp"
-#include "lib/job/state/paged_arena.hpp"
+#include "lib/job/state/host_state.hpp"
+#include "lib/job/state/model_state.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"
 #include "lib/job/state/update.hpp"
@@ -99,9 +100,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   /// The program runs again in this process, and `before` keeps what it held until seal().
   void go_on_from(std::unique_ptr<Impl> before);
 
-  /// Of a generation that is over, after which there is none for this process.
-  [[noreturn]] void leave(Failure why);
-
   /// The first member that was there before, so that whoever prints knows what was printed last; else the first.
   [[nodiscard]] bool prints() const { return world.rank() == printer_; }
 
@@ -112,17 +110,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
  private:
   friend struct JobAccess;
-  struct HostState {
-    std::string name;
-    std::span<std::byte> bytes;
-  };
-  /// One run of a fused optimizer pass.
-  struct UpdateRun {
-    std::uint64_t parameter, state, gradient, size;
-    bool decay;
-  };
-  /// The generation is over; caught where the job goes on in the next one.
-  struct Revoked {};
   /// Everything of the step under way.
   struct InStep {
     std::size_t slot = 0;   // index into my slots of the one to hand out next
@@ -132,11 +119,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     bool evaluating = false;
     bool slots_taken = false, slots_begun = false;  // slots() was called, and its loop begun
     Instant begun{};
-    double audit_probability = 0;  // with which the program had it audited
-    std::optional<Audit> audit;    // of this step
-    bool has_to_audit = false;     // this rank, and it has not yet
-    bool auditing = false;         // the open slot is another rank's
-    std::uint64_t audit_hash = 0;  // of the audited slot, where this rank computed it
+    StepAudit audit;
   };
   /// How far this member has come in its generation.
   enum class Stage : std::uint8_t {
@@ -147,34 +130,24 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   };
 
   void require(bool holds, std::string_view what) const;
-  [[noreturn]] void revoked();
-  void stop_if_ranks_differ() const;
-  void expect(Result<void> result);
-  template <class T>
-  T expect(Result<T> result);
-  void fits_into_this_machine() const;
-  void allocate(Impl * before);
+  void fits_into_this_machine(const Layout& layout) const;
+  void allocate(Impl * before, Layout layout);
   [[nodiscard]] bool may_take_from(const Impl& before) const;
   void take_position(Impl & before);
   void take_kept_host_state();
   void show_to_peers();
   void plan_world(std::span<const std::uint32_t> nodes);
-  void plan_gathering();
-  void allocate_moments();
-  void prepare_votes();
-  void prepare_rounds();
   [[nodiscard]] RankBytes held() const;
   void show_memory() const;
-  void choose_evaluation();
+  [[nodiscard]] GradientReducer::Exchanges choose_exchanges();
   void same_job_everywhere();
-  [[nodiscard]] bool whole_optimizer() const { return plan->placement.optimizer == Spread::replicated; }
   [[nodiscard]] bool gathers() const { return plan->placement.parameters != Spread::replicated; }
-  [[nodiscard]] bool streams() const { return streams_; }
+  [[nodiscard]] bool streams() const { return reducer_.is_per_slot(); }
   /// Whether ranks go through their slots together.
   [[nodiscard]] bool in_phases() const { return gathers() || streams(); }
   /// Whether what ranks do for each other in their slots happens while they compute.
   [[nodiscard]] bool overlaps() const { return plan->overlap && in_phases() && world.size() > 1; }
-  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return slots_[planned_for_]; }
+  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return reducer_.my_slots(); }
   void same_parameters_everywhere();
   void take_host_state(const std::vector<Aux>& aux);
 
@@ -190,10 +163,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void same_update_everywhere() const;
   void drop_step();
   void load_or_begin();
-  void zero_padding();
   void open_saves();
   void receive_state(const StateTransfer& from);
-  void move_state(const StateTransfer& from, const std::vector<Arena<float>>& old_moments);
   void move_host_state(const StateTransfer& from);
   // Evaluations, evaluations.cpp.
   const Evaluation& remember(const Evaluation& evaluation);
@@ -202,20 +173,17 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Evaluation run_evaluation(std::uint64_t count, const std::function<void(Slot&)>* forward);
   bool run_evaluation_slot(std::uint64_t count, std::uint32_t index, const std::function<void(Slot&)>& forward);
   [[nodiscard]] std::vector<Aux> host_state() const;
-  [[nodiscard]] std::vector<Fragment> fragments(bool to_save);
   void save();
   void save_at_the_end();
   std::optional<Failure> try_to_save();
   void wait_for_storage(Duration time);
   void end_without_steps();
   void finish();
-  [[nodiscard]] std::uint64_t state_sum() const;
-  [[nodiscard]] float* leaf() const;
-  void note_audit();
-  Result<void> audit_agrees(std::span<const double> probabilities, std::span<const std::uint64_t> hashes);
+  /// The slot that is open, among those of this rank; none: it is audited.
+  [[nodiscard]] std::optional<std::size_t> open_slot() const { return in_.audit.is_running() ? std::nullopt : std::optional{in_.slot}; }
+  Result<void> audit_agrees();
   void close_slot();
   void was_away_since(Instant begun);
-  void zero_gradient(const UnitState& unit);
 
   // What ranks do for each other in the middle of user code, sharing.cpp.
   [[nodiscard]] Phase phase() const;
@@ -235,25 +203,19 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void no_scope_open(std::string_view call) const;
   void point_at_weights(UnitState & unit);
   void point_at_gradients(UnitState & unit, float* space);
-  void hold_shard(const std::vector<Piece>& shard);
-  void keep_only(const std::vector<Piece>& shard);
-  void write_vote(const Vote& vote);
-  Result<void> exchange_votes();
+  Result<void> exchange_votes(const Vote& mine);
   bool reduce_and_vote();
-  [[nodiscard]] const float* reduced() const { return streams() ? stream_.reduced() : gradients_.reduced(); }
   /// A constant of the job, never of the world.
   [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan->slots()); }
   [[nodiscard]] static bool is_skipped(const Decision& decision);
   [[nodiscard]] float norm_of(const Decision& decision) const;
   void apply_decided();
-  void update(const AnyOptimizer& optimizer, float lr, float scale);
   void doubt_update();
 
   CheckpointOptions checkpoint_;
   std::deque<UnitState> units_;
   std::vector<UnitSpec> specs_;
-  std::vector<HostState> host_states_;
-  Layout layout_;
+  HostVariables variables_;
   bool sealed_ = false, restored_ = false, checked_ = false;
   Stage stage_ = Stage::joining;
   bool audits_refused_ = false;  // and that was said
@@ -263,21 +225,11 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool has_host_state_ = true;   // likewise; else it comes from the others when they are at next_step()
   bool overwritten_ = false;     // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
-  std::vector<std::vector<std::uint32_t>> slots_;  // by rank
   SharedBuffers shared_buffers_;
-  PagedArena parameters_;
-  std::vector<Arena<float>> moments_;  // as moments_of(plan->optimizer)
-  std::vector<float> frozen_zeros_;    // what a checkpoint's moments of frozen tensors are
-  std::vector<UpdateRun> updates_;
-  Delivery gather_parameters_;
-  bool streams_ = false;  // which of the two evaluations this world has
-  Gradients gradients_;
-  LeafStream stream_;
-  NormTree norm_;
-  // A round: what everybody needs, and the exchanges.
-  std::vector<Need> needs_;
-  std::vector<SendList> need_sends_, round_sends_;
-  std::vector<ReceiveList> need_receives_, round_receives_;
+  ModelState state_;
+  GradientReducer reducer_;
+  VoteExchange votes_;
+  RoundExchange round_;
   PrefetchPredictor slot_order_, evaluation_order_;
   std::optional<std::uint32_t> next_unit_;  // whose weights were asked for ahead, or stay for their next use
   std::size_t phases_ = 0;                  // most slots that any rank has
@@ -285,21 +237,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::vector<std::uint64_t> written_;      // by unit: the hash of what a scope left before the first step
   std::optional<Saves> saves_;
 
-  // The exchange of votes: one blob per rank, whose size follows from the plan.
-  std::vector<ByteVector> votes_;
-  std::vector<SendList> vote_sends_;
-  std::vector<ReceiveList> vote_receives_;
-  std::vector<float> my_losses_;  // of my slots
-  std::vector<std::uint64_t> my_tokens_;
-  std::vector<float> losses_;                   // of all slots, by number
-  std::vector<std::vector<float>> norm_nodes_;  // by rank
-  std::vector<std::span<const float>> norm_views_;
-
   [[nodiscard]] const Cut& my_cut() const { return shard_map_.cuts[planned_for_]; }
   ShardMap shard_map_;                  // of the world that plan_world planned for ...
   std::uint32_t planned_for_ = 0;       // ... as this rank
-  Cut held_{};                          // how the moments in the arenas are cut
-  bool whole_parameters_ = true;        // those outside of this rank's shard are of the same step
   std::vector<MemberStatus> statuses_;  // of this generation, once it is settled
   StateTransfer transfer_;              // likewise, once it is shared
   std::uint64_t newest_step_ = 0;       // decided, of all members
@@ -313,9 +253,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool stop_asked_ = false;           // by stop(); travels with the next vote
   bool stop_asked_at_begin_ = false;  // of that step
   bool stopped_ = false;              // a member asked for it with its vote for the last decided step: that was the last one
-  std::vector<std::vector<std::byte>> host_states_at_begin_;  // of that step
-  Decision decision_;                                         // of the last step decided here
-  AnyOptimizer optimizer_;                                    // of the step voted for
+  Decision decision_;                 // of the last step decided here
+  AnyOptimizer optimizer_;            // of the step voted for
   UpdateOptions update_options_;
   UpdateValues voted_update_;     // the two above, of the step voted for last
   UpdateMemory updates_done_;     // of decided steps
@@ -340,11 +279,5 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   CommThread comm_thread_;  // the last member: its thread ends before what its rounds use
 };
-
-template <class T>
-T Job::Impl::expect(Result<T> result) {
-  if (!result.ok()) expect(Result<void>{std::move(result).failure()});
-  return std::move(result).value();
-}
 
 }  // namespace elrun::inline v0

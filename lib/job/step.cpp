@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 
 #include <fmt/format.h>
 
-#include "kernels/fold.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/job/declare/plan.hpp"
@@ -22,24 +20,6 @@ namespace {
 
 constexpr int times_to_return = 8;          // the longest slot or save: so long may a program take to come back to next_step()
 constexpr Duration first_slot_within = 1h;  // nobody knows yet how long one takes
-
-struct VoteHeader {
-  std::uint64_t number, lineage[2], step, finite, leaves, stops, audit_hash;
-  double audit_probability;
-  UpdateSaid update;
-};
-constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);  // tokens of all slots, then their losses
-
-template <class T>
-std::size_t put(ByteVector& bytes, std::size_t at, std::span<const T> values) {
-  if (!values.empty()) std::memcpy(bytes.data() + at, values.data(), values.size_bytes());
-  return at + values.size_bytes();
-}
-template <class T>
-std::size_t get(const ByteVector& bytes, std::size_t at, std::span<T> values) {
-  if (!values.empty()) std::memcpy(values.data(), bytes.data() + at, values.size_bytes());
-  return at + values.size_bytes();
-}
 
 }  // namespace
 
@@ -60,12 +40,12 @@ Slot* Job::Impl::first_slot() {
 Slot* Job::Impl::next_slot() {
   if (in_.open) close_slot();
   if (!step_open_ || world.over()) return nullptr;
-  in_.auditing = std::exchange(in_.has_to_audit, false);
-  if (!in_.auditing && in_.slot == my_slots().size()) {
+  const auto audited = in_.audit.take_slot();
+  if (!audited && in_.slot == my_slots().size()) {
     if (in_phases()) (void)end_phases_of_step();
     return nullptr;
   }
-  const std::uint32_t index = in_.auditing ? in_.audit->slot : my_slots()[in_.slot];
+  const std::uint32_t index = audited ? *audited : my_slots()[in_.slot];
   const std::uint64_t generation = world.membership().generation.number;
   auto& samples = SlotAccess::samples(slot_);
   samples.resize(plan->micro_batch);
@@ -122,13 +102,13 @@ void Job::Impl::close_slot() {
                               slot_.index(), specs_[unit.index].name))};
   if (!streams())
     for (const UnitState& unit : units_)
-      if (unit.scopes == 0) zero_gradient(unit);  // it had no part in this slot
-  if (in_.audit && in_.audit->slot == slot_.index()) note_audit();
-  if (std::exchange(in_.auditing, false)) return;
-  my_losses_[in_.slot] = reported_loss_;
-  my_tokens_[in_.slot] = reported_tokens_;
+      if (unit.scopes == 0) reducer_.begin_unit(unit.index, open_slot());  // it had no part in this slot
+  if (in_.audit.is_chosen())
+    in_.audit.note(slot_.index(), {reducer_.made_in(open_slot()), state_.layout().gradients}, reported_loss_, reported_tokens_);
+  if (in_.audit.end_slot()) return;
+  votes_.set_slot(in_.slot, reported_loss_, reported_tokens_);
   if (streams()) finish_leaves(ended);
-  else gradients_.fold_leaf(in_.slot);
+  else reducer_.end_slot(in_.slot);
   if (!in_phases() || end_slot(ended)) ++in_.slot;
 }
 
@@ -140,95 +120,40 @@ void Job::Impl::was_away_since(Instant begun) {
 
 // ---- votes
 
-void Job::Impl::prepare_votes() {
-  const std::uint32_t size = world.size();
-  votes_.assign(size, {});
-  norm_views_.clear();
-  vote_sends_.clear();
-  vote_receives_.clear();
-  norm_nodes_.resize(size);
-  vote_sends_.resize(size);
-  vote_receives_.resize(size);
-  for (std::uint32_t r = 0; r < size; ++r) {
-    votes_[r].resize(sizeof(VoteHeader) + slots_[r].size() * slot_bytes + norm_.nodes(r) * sizeof(float));
-    norm_nodes_[r].resize(norm_.nodes(r));
-    norm_views_.emplace_back(norm_nodes_[r]);
-  }
-  for (std::uint32_t r = 0; r < size; ++r) {
-    if (r == world.rank()) continue;
-    vote_sends_[r] = {votes_[world.rank()]};
-    vote_receives_[r] = {votes_[r]};
-  }
-  my_losses_.resize(my_slots().size());
-  my_tokens_.resize(my_slots().size());
-  losses_.resize(plan->slots());
-}
-
-void Job::Impl::write_vote(const Vote& vote) {
-  ByteVector& blob = votes_[world.rank()];
-  const VoteHeader header{vote.generation.number,
-                          {vote.generation.lineage.bits[0], vote.generation.lineage.bits[1]},
-                          vote.step,
-                          vote.finite,
-                          host.session.is_leaving() && !ready_to_leave_,
-                          stop_asked_,
-                          in_.audit_hash,
-                          in_.audit_probability,
-                          {voted_update_, updates_done_.of(vote.step), updates_done_.tried(vote.step)}};
-  std::size_t at = put(blob, 0, std::span{&header, 1});
-  at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
-  at = put(blob, at, std::span<const float>{my_losses_});
-  at = put(blob, at, std::span<const float>{norm_nodes_[world.rank()]});
-  ELRUN_ASSERT(at == blob.size());
-}
-
 /// Success: the step is decided, and losses, tokens and norm nodes of all members are here.
-Result<void> Job::Impl::exchange_votes() {
-  ELRUN_TRY(world.exchange(vote_sends_, vote_receives_));
-  std::vector<double> probabilities;
-  std::vector<std::uint64_t> hashes;
-  std::vector<UpdateSaid> updates;
-  for (const ByteVector& vote : votes_) {
-    VoteHeader header{};
-    get(vote, 0, std::span{&header, 1});
-    probabilities.push_back(header.audit_probability), hashes.push_back(header.audit_hash), updates.push_back(header.update);
-  }
+Result<void> Job::Impl::exchange_votes(const Vote& mine) {
+  const std::uint64_t step = commit_.knowledge().applied;
+  ELRUN_TRY(votes_.exchange(world, {.vote = mine,
+                                    .leaves = host.session.is_leaving() && !ready_to_leave_,
+                                    .stops = stop_asked_,
+                                    .audit_hash = in_.audit.hash(),
+                                    .audit_probability = in_.audit.probability(),
+                                    .update = {voted_update_, updates_done_.of(step), updates_done_.tried(step)}}));
   // Whoever hears all votes comes to the same end, so nobody applies a step that fails here.
-  if (auto same = check_update(commit_.knowledge().applied, updates); !same.ok()) throw Error{std::move(same).failure()};
-  ELRUN_TRY(audit_agrees(probabilities, hashes));
-  std::uint64_t all_tokens = 0;
+  std::vector<UpdateSaid> updates;
+  for (std::uint32_t r = 0; r < world.size(); ++r) updates.push_back(votes_.said(r).update);
+  if (auto same = check_update(step, updates); !same.ok()) throw Error{std::move(same).failure()};
+  ELRUN_TRY(audit_agrees());
   bool member_leaves = false, stops = false;
-  std::vector<std::uint64_t> tokens;
-  std::vector<float> losses;
   for (std::uint32_t r = 0; r < world.size(); ++r) {
-    VoteHeader header{};
-    std::size_t at = get(votes_[r], 0, std::span{&header, 1});
-    const Vote vote{{header.number, {{header.lineage[0], header.lineage[1]}}}, header.step, header.finite != 0};
-    if (!commit_.hear(Rank{r}, vote)) {
+    const VoteSaid said = votes_.said(r);
+    if (!commit_.hear(Rank{r}, said.vote)) {
       Failure f{Code::protocol, Remedy::abort_group,
-                fmt::format("a vote for step {} of generation {} came in step {}", vote.step, to_string(vote.generation),
-                            commit_.knowledge().applied)};
+                fmt::format("a vote for step {} of generation {} came in step {}", said.vote.step, to_string(said.vote.generation), step)};
       f.peer = Rank{r};
       f.generation = world.membership().generation;
       world.end(f);
       return f;
     }
-    member_leaves |= header.leaves != 0;
-    stops |= header.stops != 0;
-    tokens.resize(slots_[r].size());
-    losses.resize(slots_[r].size());
-    at = get(votes_[r], at, std::span{tokens});
-    at = get(votes_[r], at, std::span{losses});
-    get(votes_[r], at, std::span{norm_nodes_[r]});
-    for (std::size_t i = 0; i < slots_[r].size(); ++i) losses_[slots_[r][i]] = losses[i];
-    for (const std::uint64_t t : tokens) all_tokens += t;
+    member_leaves |= said.leaves;
+    stops |= said.stops;
   }
   ELRUN_ASSERT(commit_.decided());
   member_leaves_ = member_leaves;  // all members have the same votes
-  decision_ = {.squares = norm_.root(norm_views_),
+  decision_ = {.squares = reducer_.sum_of_squares(votes_.all_norm_nodes()),
                .finite = commit_.finite(),
-               .loss = fold_leaves(std::span<const float>{losses_}, FoldFunctor{}) * per_slot(),
-               .tokens = all_tokens,
+               .loss = votes_.sum_of_losses() * per_slot(),
+               .tokens = votes_.tokens(),
                .count = commit_.knowledge().decided,
                .update = voted_update_,
                .stops = stops};
@@ -253,15 +178,14 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   updates_done_.try_first(step, values_of(optimizer, options));
   if (!world.over()) {
     world.now(Call::apply);
-    require(in_.slot == my_slots().size() && !in_.has_to_audit, "apply was called before all slots of the step were run");
+    require(in_.slot == my_slots().size() && !in_.audit.is_due(), "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
     // With the last slot still open its leaves go only now, and the world may end over that.
     if ((!in_phases() || end_phases_of_step()) && reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
-      if (!whole_parameters_)
-        whole_parameters_ =
-            world.exchange(gather_parameters_.sends, gather_parameters_.receives).ok() || ELRUN_PLANTED(parameters_half_gathered);
+      if (!state_.is_whole())
+        state_.set_whole(world.exchange(state_.gather().sends, state_.gather().receives).ok() || ELRUN_PLANTED(parameters_half_gathered));
     }
   }
   // The vote was given, and the world changed before all others' came: whether it is decided, the next generation finds out.
@@ -276,7 +200,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   if (result.step == step) return result;
   handed_out_ = false;
   result.decided = true;
-  result.audited = in_.audit.has_value();
+  result.audited = in_.audit.is_chosen();
   result.loss = decision_.loss;
   result.norm = norm_of(decision_);
   result.skipped = is_skipped(decision_);
@@ -301,13 +225,12 @@ void Job::Impl::doubt_update() {
 
 /// True once the step is decided.
 bool Job::Impl::reduce_and_vote() {
-  if (!(streams() ? stream_.finish(world) : gradients_.reduce(world)).ok()) return false;
-  std::vector<float>& nodes = norm_nodes_[world.rank()];
-  norm_.fold_shard(streams() ? stream_.folded() : gradients_.reduced(), nodes);
+  if (!reducer_.reduce(world).ok()) return false;
+  const std::span<float> nodes = votes_.norm_nodes();
+  reducer_.fold_norm(nodes);
   voted_update_ = values_of(optimizer_, update_options_);
   if (std::exchange(from_checkpoint_, false)) doubt_update();
-  write_vote(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); })));
-  return exchange_votes().ok();
+  return exchange_votes(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); }))).ok();
 }
 
 /// What a decided step does to this rank's shard, whatever becomes of the generation.
@@ -315,8 +238,8 @@ void Job::Impl::apply_decided() {
   loss_ = decision_.loss;
   if (!is_skipped(decision_)) {
     const float norm = norm_of(decision_), most = update_options_.clip_norm;
-    update(optimizer_, update_options_.lr, most > 0 && norm > most ? per_slot() * (most / norm) : per_slot());
-    whole_parameters_ = whole_optimizer() || gathers();  // else the other shards are to be gathered
+    const float scale = most > 0 && norm > most ? per_slot() * (most / norm) : per_slot();
+    state_.update(optimizer_, update_options_.lr, scale, commit_.knowledge().applied + 1, reducer_.reduced());
   }
   skipped_ += is_skipped(decision_);
   updates_done_.remember(commit_.knowledge().applied, voted_update_);
@@ -328,15 +251,6 @@ void Job::Impl::apply_decided() {
 
 bool Job::Impl::is_skipped(const Decision& decision) { return !decision.finite || !std::isfinite(decision.squares); }
 float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(decision.squares) * per_slot(); }
-
-void Job::Impl::update(const AnyOptimizer& optimizer, float lr, float scale) {
-  for (const UpdateRun& run : updates_) {
-    UpdateElements elements{
-        .parameter = parameters_.span(run.parameter, run.size), .gradient = {reduced() + run.gradient, run.size}, .decay = run.decay};
-    for (std::size_t m = 0; m < moments_.size(); ++m) elements.moments[m] = moments_[m].span(run.state, run.size);
-    elrun::update(optimizer, lr, scale, commit_.knowledge().applied + 1, elements);
-  }
-}
 
 // ---- what users hold
 

@@ -42,7 +42,7 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
         (void)somebody_evaluates(true);
       }
       if (const Evaluation e = run_evaluation(count, &forward); e.decided) return remember(e);
-      if (!world.over()) revoked();
+      if (!world.over()) revoked(world);
     } catch (const Revoked&) {
     }
   }
@@ -58,7 +58,7 @@ const Evaluation& Job::Impl::remember(const Evaluation& evaluation) {
 std::optional<Evaluation> Job::Impl::evaluation_decided_elsewhere() {
   for (const MemberStatus& s : statuses_)
     if (s.has_state && s.knowledge.applied == commit_.knowledge().applied && s.evaluations == evaluations_ + 1)
-      return expect(decode_evaluation(s.evaluation));
+      return expect(world, decode_evaluation(s.evaluation));
   return std::nullopt;
 }
 
@@ -68,7 +68,7 @@ bool Job::Impl::somebody_evaluates(bool i_do) {
   world.now(Call::meeting);
   std::optional<std::uint32_t> evaluates, steps;
   const std::byte word{i_do};
-  const auto words = expect(world.all_gather(std::span{&word, 1}));
+  const auto words = expect(world, world.all_gather(std::span{&word, 1}));
   for (std::uint32_t r = 0; r < words.size(); ++r) {
     const bool does = words[r].size() == 1 && words[r][0] != std::byte{0};
     if (does && !evaluates) evaluates = r;

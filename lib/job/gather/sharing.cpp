@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "kernels/state_hash.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/job/job_impl.hpp"
 
@@ -17,65 +16,9 @@ Phase Job::Impl::phase() const {
   return {Phase::What::between, step, 0};
 }
 
-void Job::Impl::prepare_rounds() {
-  const std::uint32_t size = world.size();
-  needs_.assign(size, {});
-  for (auto* lists : {&need_sends_, &round_sends_}) lists->assign(size, {});
-  for (auto* lists : {&need_receives_, &round_receives_}) lists->assign(size, {});
-  for (std::uint32_t r = 0; r < size; ++r) {
-    if (r == world.rank()) continue;
-    need_sends_[r] = {std::as_bytes(std::span{&needs_[world.rank()], 1})};
-    need_receives_[r] = {std::as_writable_bytes(std::span{&needs_[r], 1})};
-  }
-}
-
-/// One round, on the job's thread or on the communication thread's. Nothing: the world is over.
+/// One round, on the job's thread or on the communication thread. Nothing: the world is over.
 std::optional<Heard> Job::Impl::round(const Need& said) {
-  const std::uint32_t me = world.rank();
-  needs_[me] = said;
-  if (!world.exchange(need_sends_, need_receives_, Call::round).ok()) return std::nullopt;
-  auto wrong = check(needs_, units_.size());
-  const auto hands_off = [](const Need& need) { return need.hand_off != Need::nothing; };
-  const auto refuse_leaf = [&](std::uint32_t rank) {
-    Failure f{Code::protocol, Remedy::abort_group,
-              fmt::format("rank {} hands off a leaf of unit {}, which nobody expects of it {}", rank, needs_[rank].hand_off,
-                          to_string(said.phase))};
-    f.peer = Rank{rank};
-    wrong = f;
-  };
-  for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
-    if (hands_off(needs_[r]) && !streams()) refuse_leaf(r);
-  if (wrong.ok() && streams()) put_off(needs_, stream_.handed_by());
-  const Need& mine = needs_[me];
-  if (wrong.ok() && std::ranges::any_of(needs_, [&](const Need& need) { return hands_off(need) || need.gather != Need::nothing; })) {
-    const auto part = [&](std::uint64_t unit, std::uint32_t rank) {
-      const LeafRange run = shard(layout_.units[unit].trainable, shard_map_.cuts[rank]);
-      return parameters_.span(layout_.units[unit].begin + run.begin, run.end - run.begin);
-    };
-    for (std::uint32_t r = 0; r < world.size(); ++r) {
-      round_sends_[r].clear(), round_receives_[r].clear();
-      if (r == me) continue;
-      const Need& theirs = needs_[r];
-      const bool same_copy = shard_map_.copies[r] == shard_map_.copies[me];  // weights come from the own node, where it has all of them
-      if (same_copy && theirs.gather != Need::nothing) round_sends_[r].push_back(std::as_bytes(part(theirs.gather, me)));
-      if (same_copy && mine.gather != Need::nothing) round_receives_[r].push_back(std::as_writable_bytes(part(mine.gather, r)));
-      if (hands_off(mine)) round_sends_[r].push_back(stream_.part_for(static_cast<std::uint32_t>(mine.hand_off), r));
-      if (hands_off(theirs)) round_receives_[r].push_back(stream_.arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
-    }
-    if (!world.exchange(round_sends_, round_receives_, Call::round).ok()) return std::nullopt;
-    for (std::uint32_t r = 0; r < world.size() && wrong.ok(); ++r)
-      if (hands_off(needs_[r]) && !stream_.arrived(static_cast<std::uint32_t>(needs_[r].hand_off), r)) refuse_leaf(r);
-  }
-  const bool ends_slot =
-      said.phase.what == Phase::What::slot && std::ranges::all_of(needs_, [](const Need& need) { return need.last != 0; });
-  if (wrong.ok() && ends_slot && streams() && !stream_.next())
-    wrong = Failure{Code::protocol, Remedy::abort_group,
-                    fmt::format("a rank that was {} ended it without handing off all units", to_string(said.phase))};
-  if (!wrong.ok()) {
-    world.end(wrong.failure());
-    return std::nullopt;
-  }
-  return Heard{needs_, me};
+  return round_.run(world, said, {.state = state_, .stream = streams() ? &reducer_.stream() : nullptr, .shards = shard_map_});
 }
 
 /// Until this rank has what it needs here, and, where it does not compute meanwhile, others have what it finished.
@@ -134,23 +77,23 @@ void Job::Impl::no_scope_open(std::string_view call) const {
 }
 
 void Job::Impl::point_at_weights(UnitState& unit) {
-  const UnitLayout& layout = layout_.units[unit.index];
+  const UnitLayout& layout = state_.layout().units[unit.index];
   const bool there = !gathers() || unit.open > 0;
   for (std::size_t t = 0; t < unit.tensors.size(); ++t)
     unit.tensors[t].data =
-        there || specs_[unit.index].tensors[t].options.frozen ? parameters_.data() + layout.begin + layout.offsets[t] : nullptr;
+        there || specs_[unit.index].tensors[t].options.frozen ? state_.parameters().data() + layout.begin + layout.offsets[t] : nullptr;
 }
 
 /// `space`: where gradients are made now; null: nowhere.
 void Job::Impl::point_at_gradients(UnitState& unit, float* space) {
-  const UnitLayout& layout = layout_.units[unit.index];
+  const UnitLayout& layout = state_.layout().units[unit.index];
   for (std::size_t t = 0; t < unit.tensors.size(); ++t)
     if (!specs_[unit.index].tensors[t].options.frozen)
       unit.tensors[t].grad = space == nullptr ? nullptr : space + layout.gradient_begin + layout.offsets[t];
 }
 
 void Job::Impl::begin_use(UnitState& unit) {
-  const UnitLayout& layout = layout_.units[unit.index];
+  const UnitLayout& layout = state_.layout().units[unit.index];
   require(restored_, "use comes after restore()");
   const bool fetches = gathers() && unit.open == 0 && layout.trainable > 0;
   // The others may be in apply() already, where nobody is served.
@@ -159,7 +102,7 @@ void Job::Impl::begin_use(UnitState& unit) {
         invalid(fmt::format("unit '{}' is used after the last slot and before apply(), where sharded weights are not gathered: use it "
                             "before slots() or after apply()",
                             specs_[unit.index].name))};
-  if (fetches) parameters_.hold(layout.begin, layout.begin + layout.trainable);
+  if (fetches) state_.hold_unit(unit.index);
   const bool hands_off = streams() && in_.open && !in_.evaluating;
   // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
   const bool served =
@@ -186,8 +129,7 @@ void Job::Impl::expect_after(std::uint32_t unit) {
   const bool has_another_slot = !in_.evaluating && in_.slot + 1 < my_slots().size();
   if (!next_unit_ && has_another_slot) next_unit_ = order.next_slots_first();
   if (!next_unit_ || units_[*next_unit_].open > 0) return;  // whose weights are in use stays when that scope ends
-  const UnitLayout& layout = layout_.units[*next_unit_];
-  parameters_.hold(layout.begin, layout.begin + layout.trainable);
+  state_.hold_unit(*next_unit_);
   comm_thread_.tell([&](PendingRequests& requests) { requests.prefetch(*next_unit_); });
 }
 
@@ -198,16 +140,13 @@ void Job::Impl::let_go_of_next() {
 
 /// Of all weights of a unit but this rank's.
 void Job::Impl::let_go(std::uint32_t unit) {
-  const UnitLayout& layout = layout_.units[unit];
-  const LeafRange mine = shard(layout.trainable, held_);
   comm_thread_.tell([&](PendingRequests& requests) { requests.forget(unit); });
-  parameters_.release(layout.begin, layout.begin + mine.begin);
-  parameters_.release(layout.begin + mine.end, layout.begin + layout.trainable);
+  state_.let_go_of_unit(unit);
 }
 
 void Job::Impl::begin_gradient(UnitState& unit) {
   require(in_.open && !in_.evaluating, "use_grad is for the slots of a step; an evaluation has no gradients");
-  const UnitLayout& layout = layout_.units[unit.index];
+  const UnitLayout& layout = state_.layout().units[unit.index];
   if (unit.scopes == layout.uses)
     throw Error{invalid(fmt::format("unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",
                                     specs_[unit.index].name, unit.scopes + 1, slot_.index(), layout.uses, unit.scopes + 1))};
@@ -215,25 +154,20 @@ void Job::Impl::begin_gradient(UnitState& unit) {
   ++unit.gradients_open;
   const bool first = unit.scopes++ == 0;
   if (first && streams()) open_leaf(unit.index, phase());
-  if (first && !streams()) zero_gradient(unit);
-  point_at_gradients(unit, streams() ? stream_.leaves() : leaf());
-}
-
-void Job::Impl::zero_gradient(const UnitState& unit) {
-  const UnitLayout& layout = layout_.units[unit.index];
-  std::fill_n(leaf() + layout.gradient_begin, layout.trainable, 0.0f);
+  if (first && !streams()) reducer_.begin_unit(unit.index, open_slot());
+  point_at_gradients(unit, reducer_.made_in(open_slot()));
 }
 
 /// Waits for nobody: what was finished is handed off meanwhile, or in the next call of the job.
 void Job::Impl::end_use(UnitState& unit, bool gradient) {
-  const UnitLayout& layout = layout_.units[unit.index];
+  const UnitLayout& layout = state_.layout().units[unit.index];
   --unit.open;
   if (gradient && --unit.gradients_open == 0) {
     point_at_gradients(unit, nullptr);
     if (streams() && unit.scopes == layout.uses && layout.trainable > 0) finish_leaf(unit.index);
   }
   if (!gathers() || unit.open > 0) return;
-  if (may_initialise_) written_[unit.index] = mix_sum(std::as_bytes(parameters_.span(layout.begin, layout.trainable)), 0, 0);
+  if (may_initialise_) written_[unit.index] = state_.hash_of_unit(unit.index);
   if (next_unit_ != unit.index) let_go(unit.index);
   point_at_weights(unit);
 }
@@ -243,13 +177,13 @@ void Job::Impl::end_use(UnitState& unit, bool gradient) {
 void Job::Impl::open_leaf(std::uint32_t unit, const Phase& slot) {
   (void)comm_thread_.until([&](PendingRequests& requests) { requests.begin(slot); },
                            [&](const PendingRequests& requests) { return requests.at(slot) && requests.leaves() <= (overlaps() ? 1 : 0); });
-  stream_.open(unit);
+  reducer_.begin_unit(unit, open_slot());
 }
 
 /// Leaves that no scope made in this slot are zeros, or half made: they are final all the same.
 void Job::Impl::finish_leaves(const Phase& slot) {
   for (UnitState& unit : units_) {
-    const UnitLayout& layout = layout_.units[unit.index];
+    const UnitLayout& layout = state_.layout().units[unit.index];
     if (unit.scopes == layout.uses || layout.trainable == 0) continue;
     if (unit.scopes == 0) open_leaf(unit.index, slot);
     finish_leaf(unit.index);
@@ -257,24 +191,8 @@ void Job::Impl::finish_leaves(const Phase& slot) {
 }
 
 void Job::Impl::finish_leaf(std::uint32_t unit) {
-  stream_.finish_leaf(unit);
+  reducer_.stream().finish_leaf(unit);
   comm_thread_.tell([&](PendingRequests& requests) { requests.hand_off(unit); });
-}
-
-// ---- this rank's shard of the parameters, where they are sharded; what is frozen is whole
-
-void Job::Impl::hold_shard(const std::vector<Piece>& shard) {
-  for (const Piece& p : shard) parameters_.hold(p.parameter, p.parameter + p.size());
-}
-
-void Job::Impl::keep_only(const std::vector<Piece>& shard) {
-  std::vector<LeafRange> mine(layout_.units.size());
-  for (const Piece& p : shard) mine[p.unit] = {p.begin, p.end};
-  for (std::size_t u = 0; u < mine.size(); ++u) {
-    const UnitLayout& unit = layout_.units[u];
-    parameters_.release(unit.begin, unit.begin + mine[u].begin);
-    parameters_.release(unit.begin + mine[u].end, unit.begin + unit.trainable);
-  }
 }
 
 }  // namespace elrun::inline v0

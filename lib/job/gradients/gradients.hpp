@@ -15,31 +15,12 @@
 #include "lib/job/gradients/leaves.hpp"
 #include "lib/job/gradients/tree.hpp"
 #include "lib/job/state/arena.hpp"
+#include "lib/job/state/delivery.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
-
-/// One exchange.
-struct Delivery {
-  std::vector<SendList> sends;
-  std::vector<ReceiveList> receives;
-};
-enum class Space : std::uint8_t { parameters, gradients, shard };  ///< The last: of a rank's own shard alone.
-[[nodiscard]] constexpr std::uint64_t begin_in(Space space, const Piece& p) {
-  return space == Space::parameters ? p.parameter : space == Space::gradients ? p.gradient : p.place;
-}
-/// Where pieces lie.
-struct PiecesIn {
-  std::span<float> memory;
-  Space space = Space::shard;
-};
-/// Every rank gets of what it wants whatever others have. What it has itself stays where it is.
-[[nodiscard]] Delivery deliver(std::uint32_t rank, const std::vector<std::vector<Piece>>& has, PiecesIn from,
-                               const std::vector<std::vector<Piece>>& wants, PiecesIn to);
-/// The sums that each rank folded, to all who hold them.
-[[nodiscard]] Delivery deliver_sums(const Layout& layout, const ShardMap& shards, std::uint32_t rank, PiecesIn from, PiecesIn to);
 
 class Gradients {
  public:
@@ -98,33 +79,6 @@ class Gradients {
   std::uint32_t root_ = 0;           // the operand that holds the root then
   bool delivers_ = false;            // some rank holds what another folds
   Delivery sums_;
-};
-
-/// The global norm: one sum of squares per granule, folded by the canonical tree over all granules of the model.
-class NormTree {
- public:
-  NormTree() = default;
-  /// `space`: in which the gradient will be given.
-  NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space);
-  /// Nodes that a rank brings.
-  [[nodiscard]] std::size_t nodes(std::uint32_t rank) const { return nodes_[rank].size(); }
-  /// This rank's nodes, from the gradient that it folded.
-  void fold_shard(const float* gradient, std::span<float> out);
-  /// The sum of squares over the model, from all ranks' nodes.
-  [[nodiscard]] float root(const std::vector<std::span<const float>>& by_rank) const;
-
- private:
-  std::uint32_t rank_ = 0;
-  Space space_ = Space::gradients;
-  std::uint64_t granules_ = 0;
-  std::vector<Piece> shard_;
-  std::vector<std::vector<TreeNode>> nodes_;
-  Arena<float> sums_;  // one per granule of the shard
-  struct Place {
-    TreeNode node;
-    std::uint32_t rank, index;
-  };
-  std::vector<Place> places_;  // of all ranks' nodes, from left to right
 };
 
 }  // namespace elrun::inline v0

@@ -18,10 +18,12 @@
 #include <vector>
 
 #include "lib/job/declare/layout.hpp"
-#include "lib/job/gradients/gradients.hpp"
+#include "lib/job/gradients/leaves.hpp"
 #include "lib/job/gradients/tree.hpp"
 #include "lib/job/state/arena.hpp"
+#include "lib/job/state/delivery.hpp"
 #include "lib/job/state/paged_arena.hpp"
+#include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"
 #include "lib/job/world.hpp"
 

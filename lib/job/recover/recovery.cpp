@@ -16,14 +16,14 @@ namespace elrun::inline v0 {
 /// Waits for this process's place in the next generation.
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
-  stop_if_ranks_differ();
+  stop_if_ranks_differ(world);
   comm_thread_.begin_anew(units_.size());  // nothing of the old world is under way any more; what failed there comes out here
-  if (!host.session.place().elastic) leave(why);
+  if (!host.session.place().elastic) leave(world, why);
   host.session.cannot_go_on(why);
   if (const auto next = host.session.next_generation(Deadline::after(host.clock.now(), host.agree_wait)); !next.ok()) {
     Failure f = next.failure();
     f.what = fmt::format("{} (and before that: {})", f.what, why.what);
-    leave(std::move(f));
+    leave(world, std::move(f));
   }
   world.renew();
   stage_ = Stage::joining;
@@ -51,8 +51,7 @@ void Job::Impl::drop_step() {
   let_go_of_next();
   if (handed_out_) stop_asked_ = stop_asked_at_begin_;  // the program asks again
   if (!std::exchange(handed_out_, false) || ELRUN_PLANTED(host_state_stays)) return;
-  for (std::size_t i = 0; i < host_states_.size(); ++i)
-    std::copy(host_states_at_begin_[i].begin(), host_states_at_begin_[i].end(), host_states_[i].bytes.begin());
+  variables_.put_back();
 }
 
 MemberStatus Job::Impl::status() const {
@@ -63,8 +62,8 @@ MemberStatus Job::Impl::status() const {
           .decision = decision_,
           .voted_update = voted_update_,
           .saved_step = saved_step_,
-          .cut = held_,
-          .whole_parameters = whole_parameters_,
+          .cut = state_.cut(),
+          .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
           .evaluations = evaluations_,
           .evaluation = evaluation_};
@@ -73,11 +72,11 @@ MemberStatus Job::Impl::status() const {
 /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
 void Job::Impl::settle() {
   world.now(Call::meeting);
-  expect(world.join());
+  expect(world, world.join());
   same_job_everywhere();
-  const auto parts = expect(world.all_gather(encode(status())));
+  const auto parts = expect(world, world.all_gather(encode(status())));
   statuses_.clear();
-  for (const ByteVector& part : parts) statuses_.push_back(expect(decode_member_status(part)));
+  for (const ByteVector& part : parts) statuses_.push_back(expect(world, decode_member_status(part)));
   const auto there_before = std::find_if(statuses_.begin(), statuses_.end(), [](const MemberStatus& s) { return s.has_begun; });
   printer_ = there_before == statuses_.end() ? 0 : static_cast<std::uint32_t>(there_before - statuses_.begin());
   std::vector<Knowledge> known(statuses_.size());
@@ -101,7 +100,7 @@ void Job::Impl::settle() {
     s.knowledge = {newest_step_, newest_step_, newest_step_, recovered.decided_in};
     s.evaluations = 0;  // those that it says followed the step before
     // Its own shard alone; the others' owners are somewhere else now.
-    s.whole_parameters = whole_optimizer() || gathers() || is_skipped(knower->decision);
+    s.whole_parameters = state_.optimizer_is_whole() || gathers() || is_skipped(knower->decision);
   }
   if (has_state_ && recovered.members[world.rank()] == Recovery::apply && knower != statuses_.end()) {
     commit_.learn(newest_step_, recovered.decided_in);
@@ -132,7 +131,7 @@ void Job::Impl::share() {
   for (const MemberStatus& s : statuses_) names.push_back(s.node);
   plan_world(number_nodes(names));
   show_to_peers();
-  transfer_ = plan_state_transfer(layout_, statuses_, newest_step_, shard_map_.cuts);
+  transfer_ = plan_state_transfer(state_.layout(), statuses_, newest_step_, shard_map_.cuts);
   if (transfer_.complete) {
     receive_state(transfer_);
   } else {
@@ -148,14 +147,14 @@ void Job::Impl::share() {
     has_host_state_ = true;
     if (restored_) keep_host_state();  // the program may still be in what it does after a later step
   }
-  whole_parameters_ = true;
+  state_.set_whole(true);
   stage_ = Stage::shared;
 }
 
 /// From next_step() and restore(): newcomers serve evaluations of the others, then get host state as it is at the head of the loop.
 void Job::Impl::go_on_together() {
   while (somebody_evaluates(false))
-    if (!run_evaluation(0, nullptr).decided && world.over()) revoked();
+    if (!run_evaluation(0, nullptr).decided && world.over()) revoked(world);
   if (transfer_.complete && transfer_.moves) move_host_state(transfer_);
   has_state_ = restored_ || begun_before_;
   has_host_state_ = true;
@@ -169,10 +168,7 @@ void Job::Impl::load_or_begin() {
   decision_ = {};
   overwritten_ |= !checkpoint_.directory.empty();
   commit_ = StepCommit{world.membership(), 0};
-  if (held_ != my_cut()) {
-    allocate_moments();
-    if (gathers()) keep_only(pieces(layout_, held_));
-  }
+  if (state_.cut() != my_cut()) state_.allocate_anew(my_cut());
   if (checkpoint_.directory.empty()) {
     if (generation.number > 1 && world.leads())
       host.log.warning(
@@ -182,8 +178,8 @@ void Job::Impl::load_or_begin() {
     return;
   }
   open_saves();
-  zero_padding();
-  const auto aux = expect(saves_->restore());
+  state_.zero_padding();
+  const auto aux = expect(world, saves_->restore());
   if (!aux.has_value()) return;
   take_host_state(*aux);
   saved_step_ = commit_.knowledge().applied;
@@ -191,27 +187,12 @@ void Job::Impl::load_or_begin() {
   written_.assign(written_.size(), 0);
 }
 
-/// What lies behind the last tensor of each unit, which no checkpoint holds: an exchange that failed may have left anything
-/// there, and it counts in the state hash.
-void Job::Impl::zero_padding() {
-  const std::vector<Piece> shard = pieces(layout_, held_);
-  for (const Piece& p : shard) {
-    const std::uint64_t used = std::clamp(layout_.units[p.unit].used, p.begin, p.end) - p.begin;
-    if (gathers()) std::fill_n(parameters_.data() + p.parameter + used, p.size() - used, 0.0f);
-    for (const Arena<float>& moment : moments_) std::fill_n(moment.data() + p.place + used, p.size() - used, 0.0f);
-  }
-  for (const UnitLayout& unit : layout_.units) {
-    const std::uint64_t used = gathers() ? std::max(unit.used, unit.trainable) : unit.used;
-    std::fill_n(parameters_.data() + unit.begin + used, unit.size - used, 0.0f);
-  }
-}
-
 void Job::Impl::open_saves() {
   if (checkpoint_.directory.empty()) return;
   saves_.emplace(host.files, host.clock, host.log, host.session, world, checkpoint_,
                  Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
-                       identity(*plan), model_table(specs_, layout_, plan->optimizer), host.begin_anew},
-                 fragments(true), fragments(false));
+                       identity(*plan), model_table(specs_, state_.layout(), plan->optimizer), host.begin_anew},
+                 state_.to_save(shard_map_, world.rank()), state_.to_load());
 }
 
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
@@ -219,25 +200,16 @@ void Job::Impl::receive_state(const StateTransfer& from) {
   if (from.moves) {
     // Cut short, it leaves a mixture in the memory of who gets all.
     if (!from.held[world.rank()]) has_state_ = false, overwritten_ = true;
-    const Cut before = held_;
-    const auto old_pieces = pieces(layout_, before);
-    std::vector<Arena<float>> old_moments;
-    const bool recut = before != my_cut();
-    if (recut) {
-      old_moments = std::move(moments_);
-      allocate_moments();
-    }
+    if (state_.cut() != my_cut()) state_.begin_recut(my_cut());
     try {
-      move_state(from, recut ? old_moments : moments_);
-      expect(world.agree({}));
+      const Delivery moved = state_.transfer(from, statuses_, shard_map_, world.rank());
+      expect(world, world.exchange(moved.sends, moved.receives));
+      expect(world, world.agree({}));
     } catch (...) {
-      if (recut) {
-        moments_ = std::move(old_moments), held_ = before;
-        if (gathers()) keep_only(old_pieces);
-      }
+      state_.undo_recut();
       throw;
     }
-    if (recut && gathers()) keep_only(pieces(layout_, held_));
+    state_.finish_recut();
     if (from.newcomers[world.rank()]) has_state_ = true, has_host_state_ = false;
     const auto newcomers = std::ranges::count(from.newcomers, true);
     if (world.leads() && newcomers > 0)
@@ -256,7 +228,7 @@ void Job::Impl::move_host_state(const StateTransfer& from) {
   ByteWriter mine;
   if (from.giver == world.rank())
     for (const Aux& a : host_state()) mine.put_text(a.name), mine.put_bytes(a.bytes);
-  const auto parts = expect(world.all_gather(mine.bytes()));
+  const auto parts = expect(world, world.all_gather(mine.bytes()));
   if (!from.newcomers[world.rank()]) return;
   std::vector<Aux> aux;
   ByteReader reader{parts[from.giver]};
@@ -265,64 +237,10 @@ void Job::Impl::move_host_state(const StateTransfer& from) {
     const ByteSpan bytes = reader.get_bytes(reader.left());
     aux.push_back({std::move(name), {bytes.begin(), bytes.end()}});
   }
-  expect(reader.finish("the host state of another member"));
+  expect(world, reader.finish("the host state of another member"));
   take_host_state(aux);
   commit_ = StepCommit{world.membership(), newest_step_, statuses_[from.giver].knowledge.decided_in};
   begun_before_ = true;
-}
-
-/// One exchange. Whoever lacks elements gets them from who holds them: moments, and parameters (which stay at their
-/// addresses: what a member keeps of them does not move); the first giver gives what is frozen.
-void Job::Impl::move_state(const StateTransfer& from, const std::vector<Arena<float>>& old_moments) {
-  const std::uint32_t size = world.size(), me = world.rank();
-  std::vector<SendList> sends(size);
-  std::vector<ReceiveList> receives(size);
-  const auto held_by = [&](std::uint32_t rank) { return from.held[rank] ? pieces(layout_, *from.held[rank]) : std::vector<Piece>{}; };
-  const auto floats = [](const Arena<float>& arena, const Piece& at) { return arena.span(at.place, at.size()); };
-  /// What `giver` gives `taker`, in the same order on both sides.
-  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& parameter,
-                        const auto& moment, const auto& frozen) {
-    const bool lacks_all = !from.held[taker].has_value();
-    if (!gathers() && (lacks_all || !statuses_[taker].whole_parameters))
-      for (const Piece& p : given) parameter(p);
-    if (lacks_all || *from.held[taker] != shard_map_.cuts[taker])
-      for (const auto& [p, wanted] : common(given, pieces(layout_, shard_map_.cuts[taker]))) {
-        if (gathers()) parameter(p);
-        moment(p, wanted);
-      }
-    if (lacks_all && giver == from.giver)
-      for (const UnitLayout& unit : layout_.units)
-        if (unit.used > unit.trainable) frozen(unit);
-  };
-  const auto parameter_span = [&](const Piece& p) { return parameters_.span(p.parameter, p.size()); };
-  const auto frozen_span = [&](const UnitLayout& unit) {
-    return parameters_.span(unit.begin + unit.trainable, unit.used - unit.trainable);
-  };
-  const auto mine = held_by(me);
-  for (std::uint32_t other = 0; other < size; ++other) {
-    each(
-        me, other, share_of(layout_, from.held, other, me),
-        [&](const Piece& p) {
-          if (other != me) sends[other].push_back(std::as_bytes(parameter_span(p)));
-        },
-        [&](const Piece& p, const Piece& wanted) {
-          const Piece had = common(mine, {p}).front().a;
-          for (std::size_t k = 0; k < moments_.size(); ++k)
-            if (other != me) sends[other].push_back(std::as_bytes(floats(old_moments[k], had)));
-            else std::ranges::copy(floats(old_moments[k], had), floats(moments_[k], wanted).begin());
-        },
-        [&](const UnitLayout& unit) { sends[other].push_back(std::as_bytes(frozen_span(unit))); });
-  }
-  const auto to_me = *share_out(layout_, from.held, me);
-  for (std::uint32_t other = 0; other < size; ++other)
-    if (other != me)
-      each(
-          other, me, to_me[other], [&](const Piece& p) { receives[other].push_back(std::as_writable_bytes(parameter_span(p))); },
-          [&](const Piece&, const Piece& wanted) {
-            for (const Arena<float>& moment : moments_) receives[other].push_back(std::as_writable_bytes(floats(moment, wanted)));
-          },
-          [&](const UnitLayout& unit) { receives[other].push_back(std::as_writable_bytes(frozen_span(unit))); });
-  expect(world.exchange(sends, receives));
 }
 
 }  // namespace elrun::inline v0

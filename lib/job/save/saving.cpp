@@ -36,7 +36,7 @@ std::optional<Failure> Job::Impl::try_to_save() {
     saved_step_ = step;
     return std::nullopt;
   }
-  if (world.over()) revoked();
+  if (world.over()) revoked(world);
   Failure why = std::move(saved).failure();
   if (why.code == Code::refused && why.remedy == Remedy::fix_config)
     throw Error{std::move(why)};  // another job owns the root now, and a restart would only take it back
@@ -64,10 +64,10 @@ void Job::Impl::save_at_the_end() {
     if (trial.tries++ == 0) trial.begun = now;
     ByteWriter leaders;  // clocks differ, and all ranks have to try again, or none
     leaders.put(pause_before_next(trial, *why, now).value_or(Duration{-1}).count());
-    const ByteVector bytes = expect(world.from_leader(leaders.bytes()));
+    const ByteVector bytes = expect(world, world.from_leader(leaders.bytes()));
     ByteReader reader{bytes};
     const Duration pause{reader.get<Duration::rep>()};
-    expect(reader.finish("the pause before the next try of the final save"));
+    expect(world, reader.finish("the pause before the next try of the final save"));
     if (pause < Duration{0}) {
       Failure last = *why;
       last.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved ({} in {}): {}", step,
@@ -82,7 +82,7 @@ void Job::Impl::save_at_the_end() {
 void Job::Impl::wait_for_storage(Duration time) {
   const Instant until = host.clock.now() + time;
   for (Instant now = host.clock.now(); now < until; now = host.clock.now()) {
-    if (world.over()) revoked();
+    if (world.over()) revoked(world);
     if (host.session.is_leaving() && !std::exchange(ready_to_leave_, true)) host.session.ready_to_leave();  // others may still save it
     host.session.progress(StepNumber{commit_.knowledge().applied});                                         // this is no hang
     const Duration slice = std::min(until - now, look_every);

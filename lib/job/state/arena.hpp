@@ -1,15 +1,15 @@
 #pragma once
-/// \file Arena: memory that is allocated once, by seal(), zeroed, on page borders. It may lie where peers of this host read it.
+/// \file Arena: an array in a Memory: page-aligned, filled with zeros when it is made. It may be a shared buffer, which peers on this host
+/// read in place.
 
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include <elrun/process_group.hpp>
+
+#include "lib/job/state/memory.hpp"
 
 namespace elrun::inline v0 {
 
@@ -17,13 +17,8 @@ template <class T>
 class Arena {
  public:
   Arena() = default;
-  explicit Arena(std::uint64_t count) : size_{count} {
-    constexpr std::size_t page = 4096;
-    if (count == 0) return;
-    const std::size_t bytes = (count * sizeof(T) + page - 1) / page * page;
-    data_.reset(static_cast<T*>(std::aligned_alloc(page, bytes)));
-    if (data_ == nullptr) throw std::bad_alloc{};
-    std::memset(static_cast<void*>(data_.get()), 0, bytes);
+  explicit Arena(std::uint64_t count, Memory& memory = host_memory()) : size_{count} {
+    if (count > 0) data_ = {static_cast<T*>(memory.allocate(count * sizeof(T))), Free{&memory}};
   }
   /// In that memory, which is as large, where there is some.
   Arena(std::uint64_t count, std::optional<SharedBuffer> shared) {
@@ -31,7 +26,7 @@ class Arena {
       *this = Arena{count};
       return;
     }
-    data_ = {shared->as<T>().data(), Free{false}};
+    data_ = {shared->as<T>().data(), Free{}};
     size_ = count;
     shared_ = std::move(shared);
   }
@@ -44,9 +39,9 @@ class Arena {
 
  private:
   struct Free {
-    bool is_own = true;  // and not the shared buffer's
+    Memory* memory = nullptr;  // none: it is the shared buffer's
     void operator()(T* p) const {
-      if (is_own) std::free(p);
+      if (memory != nullptr) memory->free(p);
     }
   };
   std::optional<SharedBuffer> shared_;

@@ -1,0 +1,49 @@
+#include "lib/job/gradients/norm.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/fold.hpp"
+#include "kernels/granule.hpp"
+
+namespace elrun::inline v0 {
+
+NormTree::NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space)
+    : rank_{rank},
+      space_{space},
+      granules_{layout.granules()},
+      shard_{pieces(layout, shards.folds[rank])},
+      sums_{elements(shard_) / granule} {
+  for (std::uint32_t r = 0; r < shards.world(); ++r) {
+    std::vector<LeafRange> runs;
+    for (const Piece& p : pieces(layout, shards.folds[r])) runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
+    nodes_.push_back(maximal_nodes(runs, granules_));
+    for (std::uint32_t i = 0; i < nodes_[r].size(); ++i) places_.push_back({nodes_[r][i], r, i});
+  }
+  std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) { return a.node.begin < b.node.begin; });
+}
+
+void NormTree::fold_shard(const float* gradient, std::span<float> out) {
+  for (const Piece& p : shard_)
+    sums_of_squares({gradient + begin_in(space_, p), p.size()}, sums_.span(p.place / granule, p.size() / granule));
+  // A node's granules are consecutive among mine, for all of them are mine; and its tree depends on their number alone.
+  std::uint64_t first = 0;
+  for (std::size_t i = 0; i < nodes_[rank_].size(); ++i) {
+    const std::uint64_t size = nodes_[rank_][i].size;
+    out[i] = fold_leaves(std::span<const float>{sums_.span(first, size)}, FoldFunctor{});
+    first += size;
+  }
+}
+
+float NormTree::root(const std::vector<std::span<const float>>& by_rank) const {
+  if (granules_ == 0) return 0.0f;
+  const auto given = [&](TreeNode node) -> std::optional<float> {
+    const auto at =
+        std::lower_bound(places_.begin(), places_.end(), node.begin, [](const Place& p, std::uint64_t b) { return p.node.begin < b; });
+    if (at != places_.end() && at->node == node) return by_rank[at->rank][at->index];
+    return std::nullopt;
+  };
+  return fold(TreeNode{0, granules_}, given, FoldFunctor{});
+}
+
+}  // namespace elrun::inline v0

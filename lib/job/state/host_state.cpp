@@ -1,0 +1,106 @@
+#include "lib/job/state/host_state.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::string_view step_entry = "elrun.step", loss_entry = "elrun.loss", skipped_entry = "elrun.skipped",
+                           update_entry = "elrun.update", stop_entry = "elrun.stop", variable_prefix = "state.";
+
+/// The bytes of `update_entry` and of `stop_entry`.
+struct LastUpdates {
+  UpdateValues first, last;
+};
+struct Stop {
+  std::uint64_t asked = 0, of_steps = 0;
+};
+
+template <class T>
+std::vector<std::byte> bytes_of(const T& value) {
+  const auto bytes = std::as_bytes(std::span{&value, 1});
+  return {bytes.begin(), bytes.end()};
+}
+
+bool has(const std::vector<Aux>& aux, std::string_view name) { return std::ranges::find(aux, name, &Aux::name) != aux.end(); }
+
+void copy_entry(const std::vector<Aux>& aux, std::string_view name, std::span<std::byte> into) {
+  const auto at = std::ranges::find(aux, name, &Aux::name);
+  if (at == aux.end() || at->bytes.size() != into.size())
+    throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                        fmt::format("the checkpoint has {} bytes of host state '{}', this program registers {}; use "
+                                    "the program that wrote it, "
+                                    "or another checkpoint directory",
+                                    at == aux.end() ? 0 : at->bytes.size(), name, into.size())}};
+  std::ranges::copy(at->bytes, into.begin());
+}
+template <class T>
+void copy_value(const std::vector<Aux>& aux, std::string_view name, T& value) {
+  copy_entry(aux, name, std::as_writable_bytes(std::span{&value, 1}));
+}
+
+}  // namespace
+
+void HostVariables::add(std::string_view name, std::span<std::byte> bytes) {
+  if (std::ranges::find(variables_, name, &Variable::name) != variables_.end())
+    throw Error{invalid(fmt::format("state '{}' is registered twice", name))};
+  variables_.push_back({std::string{name}, bytes, {}});
+}
+
+void HostVariables::keep() {
+  for (Variable& v : variables_) v.kept.assign(v.bytes.begin(), v.bytes.end());
+}
+
+void HostVariables::put_back() {
+  for (const Variable& v : variables_) std::ranges::copy(v.kept, v.bytes.begin());
+}
+
+std::vector<Aux> HostVariables::kept() const {
+  std::vector<Aux> out;
+  for (const Variable& v : variables_) out.push_back({v.name, v.kept});
+  return out;
+}
+
+bool HostVariables::take(const std::vector<Aux>& kept) {
+  const bool same = std::ranges::equal(
+      kept, variables_, [](const Aux& a, const Variable& v) { return a.name == v.name && a.bytes.size() == v.bytes.size(); });
+  for (std::size_t i = 0; same && i < kept.size(); ++i) std::ranges::copy(kept[i].bytes, variables_[i].bytes.begin());
+  return same;
+}
+
+void HostVariables::append_to(std::vector<Aux>& aux) const {
+  for (const Variable& v : variables_) aux.push_back({std::string{variable_prefix} + v.name, {v.bytes.begin(), v.bytes.end()}});
+}
+
+void HostVariables::load(const std::vector<Aux>& aux) {
+  for (const Variable& v : variables_) copy_entry(aux, std::string{variable_prefix} + v.name, v.bytes);
+}
+
+void append_to(std::vector<Aux>& aux, const Progress& p) {
+  aux.push_back({std::string{step_entry}, bytes_of(p.applied)});
+  aux.push_back({std::string{loss_entry}, bytes_of(p.loss)});
+  aux.push_back({std::string{skipped_entry}, bytes_of(p.skipped)});
+  aux.push_back({std::string{update_entry}, bytes_of(LastUpdates{p.first_update, p.last_update})});
+  if (p.stop_asked || p.stopped_of_steps != 0)
+    aux.push_back({std::string{stop_entry}, bytes_of(Stop{.asked = p.stop_asked, .of_steps = p.stopped_of_steps})});
+}
+
+Progress progress_of(const std::vector<Aux>& aux) {
+  Progress p;
+  copy_value(aux, step_entry, p.applied);
+  copy_value(aux, loss_entry, p.loss);
+  copy_value(aux, skipped_entry, p.skipped);
+  Stop stop;
+  if (has(aux, stop_entry)) copy_value(aux, stop_entry, stop);
+  p.stop_asked = stop.asked != 0, p.stopped_of_steps = stop.of_steps;
+  LastUpdates updates;
+  if (p.applied > 0 && has(aux, update_entry)) copy_value(aux, update_entry, updates);  // earlier versions wrote none
+  p.first_update = updates.first, p.last_update = updates.last;
+  return p;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,59 @@
+#pragma once
+/// \file Host state: the program's variables that are rolled back and saved with the step, and how far the job is. Core.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/model.hpp"
+#include "lib/job/commit/update_values.hpp"
+
+namespace elrun::inline v0 {
+
+/// The variables that the program registered. Their memory is the program's, and outlives this object. Called by the job's thread.
+class HostVariables {
+ public:
+  /// Throws Error where the name is taken.
+  void add(std::string_view name, std::span<std::byte> bytes);
+  [[nodiscard]] bool empty() const { return variables_.empty(); }
+
+  /// Remembers what the variables are now.
+  void keep();
+  /// Sets them to what they were at the last `keep`.
+  void put_back();
+  /// What they were at the last `keep`, by name.
+  [[nodiscard]] std::vector<Aux> kept() const;
+  /// Sets them to what `kept` of another run of the program returned. False: that run had other variables, and nothing was changed.
+  [[nodiscard]] bool take(const std::vector<Aux>& kept);
+
+  void append_to(std::vector<Aux>& aux) const;
+  /// Throws Error where one is missing or has another size.
+  void load(const std::vector<Aux>& aux);
+
+ private:
+  struct Variable {
+    std::string name;
+    std::span<std::byte> bytes;
+    std::vector<std::byte> kept;
+  };
+  std::vector<Variable> variables_;
+};
+
+/// How far a job is, as a checkpoint holds it, and as a newcomer gets it from another member.
+struct Progress {
+  std::uint64_t applied = 0;
+  float loss = 0;                      ///< Of the last decided step.
+  std::uint64_t skipped = 0;           ///< Decided steps that updated nothing.
+  UpdateValues first_update{};         ///< With which step 0 was decided,
+  UpdateValues last_update{};          ///< and the last decided step; not known in checkpoints of earlier versions.
+  bool stop_asked = false;             ///< A member asked for the job's end.
+  std::uint64_t stopped_of_steps = 0;  ///< The end was decided, for a plan of so many steps. 0: it was not.
+  friend bool operator==(const Progress&, const Progress&) = default;
+};
+void append_to(std::vector<Aux>& aux, const Progress& progress);
+/// Throws Error where an entry is missing or has another size.
+[[nodiscard]] Progress progress_of(const std::vector<Aux>& aux);
+
+}  // namespace elrun::inline v0

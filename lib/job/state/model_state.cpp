@@ -1,0 +1,249 @@
+#include "lib/job/state/model_state.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/state_hash.hpp"
+
+namespace elrun::inline v0 {
+
+ModelState::ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers)
+    : layout_{std::move(layout)}, placement_{placement}, optimizer_{optimizer} {
+  parameters_ = parameters_are_sharded() ? PagedArena{layout_.parameters}
+                                         : PagedArena::whole(layout_.parameters, shared_buffers.make(layout_.parameters * sizeof(float)));
+  std::uint64_t frozen = 0;
+  for (const UnitLayout& unit : layout_.units) {
+    parameters_.hold(unit.begin + unit.trainable, unit.begin + unit.size);
+    frozen = std::max(frozen, unit.used - std::min(unit.used, unit.trainable));
+  }
+  frozen_zeros_.assign(frozen, 0.0f);
+}
+
+// ---- memory and cut
+
+void ModelState::allocate(Cut cut) {
+  cut_ = cut;
+  const auto shard = pieces(layout_, cut_);
+  if (parameters_are_sharded())
+    for (const Piece& p : shard) parameters_.hold(p.parameter, p.parameter + p.size());
+  moments_.clear();
+  for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.emplace_back(elements(shard), *memory_);
+}
+
+void ModelState::allocate_anew(Cut cut) {
+  allocate(cut);
+  if (parameters_are_sharded()) keep_only(cut_);
+}
+
+void ModelState::begin_recut(Cut to) {
+  old_ = Old{cut_, std::move(moments_)};
+  allocate(to);
+}
+
+void ModelState::finish_recut() {
+  if (!std::exchange(old_, std::nullopt)) return;
+  if (parameters_are_sharded()) keep_only(cut_);
+}
+
+void ModelState::undo_recut() {
+  if (!old_) return;
+  moments_ = std::move(old_->moments), cut_ = old_->cut;
+  old_.reset();
+  if (parameters_are_sharded()) keep_only(cut_);
+}
+
+/// Of what trains. Frozen parameters are whole on every rank.
+void ModelState::keep_only(Cut cut) {
+  std::vector<LeafRange> mine(layout_.units.size());
+  for (const Piece& p : pieces(layout_, cut)) mine[p.unit] = {p.begin, p.end};
+  for (std::size_t u = 0; u < mine.size(); ++u) {
+    const UnitLayout& unit = layout_.units[u];
+    parameters_.release(unit.begin, unit.begin + mine[u].begin);
+    parameters_.release(unit.begin + mine[u].end, unit.begin + unit.trainable);
+  }
+}
+
+std::uint64_t ModelState::moments_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Arena<float>& m : moments_) bytes += m.span().size_bytes();
+  return bytes;
+}
+
+// ---- units whose parameters are sharded
+
+void ModelState::hold_unit(std::uint32_t unit) {
+  const UnitLayout& layout = layout_.units[unit];
+  parameters_.hold(layout.begin, layout.begin + layout.trainable);
+}
+
+void ModelState::let_go_of_unit(std::uint32_t unit) {
+  const UnitLayout& layout = layout_.units[unit];
+  const LeafRange mine = shard(layout.trainable, cut_);
+  parameters_.release(layout.begin, layout.begin + mine.begin);
+  parameters_.release(layout.begin + mine.end, layout.begin + layout.trainable);
+}
+
+std::span<float> ModelState::weights(std::uint64_t unit, Cut cut) const {
+  const LeafRange run = shard(layout_.units[unit].trainable, cut);
+  return parameters_.span(layout_.units[unit].begin + run.begin, run.end - run.begin);
+}
+
+std::uint64_t ModelState::hash_of_unit(std::uint32_t unit) const {
+  const UnitLayout& layout = layout_.units[unit];
+  return memory_->hash(std::as_bytes(parameters_.span(layout.begin, layout.trainable)), 0, 0);
+}
+
+// ---- the step
+
+void ModelState::plan_world(const ShardMap& shards, std::uint32_t rank, Space gradient) {
+  gather_ = {};
+  if (!optimizer_is_whole() && !parameters_are_sharded()) {
+    // Parameters are whole on every rank, and updated by those who hold the rest of the state: once a step, each copy is put together.
+    std::vector<std::vector<Piece>> has(shards.world()), wants(shards.world());
+    for (std::uint32_t r = 0; r < shards.world(); ++r)
+      if (shards.copies[r] == shards.copies[rank]) has[r] = pieces(layout_, shards.cuts[r]), wants[r] = pieces(layout_, Cut{});
+    const PiecesIn all{parameters_.span(), Space::parameters};
+    gather_ = deliver(rank, has, all, wants, all);
+  }
+  updates_.clear();
+  for (const Piece& p : pieces(layout_, shards.cuts[rank]))
+    for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
+      const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
+      if (begin >= end) continue;
+      const std::uint64_t skip = begin - p.begin;
+      updates_.push_back({p.parameter + skip, p.place + skip, begin_in(gradient, p) + skip, end - begin, run.decay});
+    }
+}
+
+void ModelState::update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const float* gradient) {
+  for (const UpdateRun& run : updates_) {
+    UpdateElements elements{
+        .parameter = parameters_.span(run.parameter, run.size), .gradient = {gradient + run.gradient, run.size}, .decay = run.decay};
+    for (std::size_t m = 0; m < moments_.size(); ++m) elements.moments[m] = moments_[m].span(run.state, run.size);
+    elrun::update(optimizer, lr, scale, t, elements);
+  }
+  whole_ = optimizer_is_whole() || parameters_are_sharded();
+}
+
+// ---- hash, save, load
+
+std::uint64_t ModelState::hash_part(const ShardMap& shards, std::uint32_t rank) const {
+  const auto sum = [this](std::string_view kind, const float* at, std::uint64_t count, std::uint64_t element) {
+    return memory_->hash(std::as_bytes(std::span{at, count}), element * sizeof(float) / sizeof(std::uint64_t), salt_of(kind));
+  };
+  std::uint64_t out = 0;
+  for (const UnitLayout& unit : layout_.units) {
+    const std::uint64_t frozen = unit.begin + unit.trainable;
+    const LeafRange mine = shard(unit.size - unit.trainable, {shards.world(), rank});
+    out += sum("param", parameters_.data() + frozen + mine.begin, mine.end - mine.begin, frozen + mine.begin);
+  }
+  for (const Piece& p : primary_pieces(layout_, shards, rank)) {
+    out += sum("param", parameters_.data() + p.parameter, p.size(), p.parameter);
+    for (std::size_t m = 0; m < moments_.size(); ++m)
+      out += sum(moments_of(optimizer_)[m], moments_[m].data() + p.place, p.size(), p.parameter);
+  }
+  return out;
+}
+
+std::uint64_t ModelState::hash_of_replicated_parameters() const {
+  if (!parameters_are_sharded()) return memory_->hash(std::as_bytes(parameters_.span()), 0, 0);
+  std::uint64_t out = 0;
+  for (const UnitLayout& unit : layout_.units)
+    out += memory_->hash(std::as_bytes(parameters_.span(unit.begin + unit.trainable, unit.size - unit.trainable)), 0, unit.begin);
+  return out;
+}
+
+void ModelState::zero_padding() {
+  const auto zero = [this](std::span<float> run) { memory_->fill_with_zeros(std::as_writable_bytes(run)); };
+  for (const Piece& p : pieces(layout_, cut_)) {
+    const std::uint64_t used = std::clamp(layout_.units[p.unit].used, p.begin, p.end) - p.begin;
+    if (parameters_are_sharded()) zero(parameters_.span(p.parameter + used, p.size() - used));
+    for (const Arena<float>& moment : moments_) zero(moment.span(p.place + used, p.size() - used));
+  }
+  for (const UnitLayout& unit : layout_.units) {
+    const std::uint64_t used = parameters_are_sharded() ? std::max(unit.used, unit.trainable) : unit.used;
+    zero(parameters_.span(unit.begin + used, unit.size - used));
+  }
+}
+
+std::vector<Fragment> ModelState::to_save(const ShardMap& shards, std::uint32_t rank) {
+  // Where the state is in several copies, each writes its part of it.
+  return fragments(optimizer_is_whole() ? pieces(layout_, cut_) : primary_pieces(layout_, shards, rank), true);
+}
+
+std::vector<Fragment> ModelState::to_load() { return fragments(pieces(layout_, cut_), false); }
+
+std::vector<Fragment> ModelState::fragments(const std::vector<Piece>& shard, bool with_frozen_moments) {
+  std::vector<Fragment> out;
+  const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at, bool replicated) {
+    if (begin < end) out.push_back({std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
+  };
+  for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
+    const UnitLayout& unit = layout_.units[u];
+    const std::uint64_t whole = parameters_are_sharded() ? unit.trainable : 0;  // is on every rank from here on
+    add("param", u, whole, unit.used, parameters_.data() + unit.begin + whole, true);
+    for (const std::string_view kind : moments_of(optimizer_))
+      if (with_frozen_moments) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
+  }
+  for (const Piece& p : shard) {
+    const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
+    if (parameters_are_sharded()) add("param", p.unit, p.begin, end, parameters_.data() + p.parameter, false);
+    for (std::size_t m = 0; m < moments_.size(); ++m)
+      add(moments_of(optimizer_)[m], p.unit, p.begin, end, moments_[m].data() + p.place, optimizer_is_whole());
+  }
+  return out;
+}
+
+Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
+                              std::uint32_t rank) {
+  const auto size = static_cast<std::uint32_t>(statuses.size());
+  Delivery out{std::vector<SendList>(size), std::vector<ReceiveList>(size)};
+  const std::vector<Arena<float>>& before = old_ ? old_->moments : moments_;
+  const auto floats = [](const Arena<float>& arena, const Piece& at) { return arena.span(at.place, at.size()); };
+  /// What `giver` gives `taker`, in the same order on both sides.
+  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& parameter,
+                        const auto& moment, const auto& frozen) {
+    const bool lacks_all = !plan.held[taker].has_value();
+    if (!parameters_are_sharded() && (lacks_all || !statuses[taker].whole_parameters))
+      for (const Piece& p : given) parameter(p);
+    if (lacks_all || *plan.held[taker] != shards.cuts[taker])
+      for (const auto& [p, wanted] : common(given, pieces(layout_, shards.cuts[taker]))) {
+        if (parameters_are_sharded()) parameter(p);
+        moment(p, wanted);
+      }
+    if (lacks_all && giver == plan.giver)
+      for (const UnitLayout& unit : layout_.units)
+        if (unit.used > unit.trainable) frozen(unit);
+  };
+  const auto parameter_span = [&](const Piece& p) { return parameters_.span(p.parameter, p.size()); };
+  const auto frozen_span = [&](const UnitLayout& unit) {
+    return parameters_.span(unit.begin + unit.trainable, unit.used - unit.trainable);
+  };
+  const auto mine = plan.held[rank] ? pieces(layout_, *plan.held[rank]) : std::vector<Piece>{};
+  for (std::uint32_t other = 0; other < size; ++other) {
+    each(
+        rank, other, share_of(layout_, plan.held, other, rank),
+        [&](const Piece& p) {
+          if (other != rank) out.sends[other].push_back(std::as_bytes(parameter_span(p)));
+        },
+        [&](const Piece& p, const Piece& wanted) {
+          const Piece had = common(mine, {p}).front().a;
+          for (std::size_t k = 0; k < moments_.size(); ++k)
+            if (other != rank) out.sends[other].push_back(std::as_bytes(floats(before[k], had)));
+            else memory_->copy(std::as_bytes(floats(before[k], had)), std::as_writable_bytes(floats(moments_[k], wanted)));
+        },
+        [&](const UnitLayout& unit) { out.sends[other].push_back(std::as_bytes(frozen_span(unit))); });
+  }
+  const auto to_me = *share_out(layout_, plan.held, rank);
+  for (std::uint32_t other = 0; other < size; ++other)
+    if (other != rank)
+      each(
+          other, rank, to_me[other], [&](const Piece& p) { out.receives[other].push_back(std::as_writable_bytes(parameter_span(p))); },
+          [&](const Piece&, const Piece& wanted) {
+            for (const Arena<float>& moment : moments_) out.receives[other].push_back(std::as_writable_bytes(floats(moment, wanted)));
+          },
+          [&](const UnitLayout& unit) { out.receives[other].push_back(std::as_writable_bytes(frozen_span(unit))); });
+  return out;
+}
+
+}  // namespace elrun::inline v0

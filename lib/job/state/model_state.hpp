@@ -1,0 +1,132 @@
+#pragma once
+/// \file ModelState: this rank's parameters and optimizer moments: their memory, cut, update, hash, and which runs of them are saved,
+/// loaded and sent.
+///
+/// What always holds:
+/// * Parameters have addresses for the whole model, which never change. Where parameters are sharded, there is memory for what is frozen,
+///   for this rank's shard, and for units between `hold_unit` and `let_go_of_unit`.
+/// * Moments are those of the shard `cut()`, one array for each of the optimizer's kinds.
+/// * Between `begin_recut` and `finish_recut` or `undo_recut` the old shard is there, too.
+/// * `is_whole()` says that parameters outside of the shard are of the same step as those inside.
+///
+/// Called by the job's thread. Exchange rounds read and write parameters on the communication thread, by the spans that `weights` gave;
+/// no unit is held or let go of while a round brings it. Nothing here knows the world, votes or checkpoints.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <elrun/plan.hpp>
+
+#include "checkpoint/model.hpp"
+#include "lib/job/declare/layout.hpp"
+#include "lib/job/recover/state_transfer.hpp"
+#include "lib/job/state/arena.hpp"
+#include "lib/job/state/delivery.hpp"
+#include "lib/job/state/memory.hpp"
+#include "lib/job/state/paged_arena.hpp"
+#include "lib/job/state/shard_map.hpp"
+#include "lib/job/state/shared_buffers.hpp"
+#include "lib/job/state/update.hpp"
+
+namespace elrun::inline v0 {
+
+/// The class has more than 25 methods because what is saved, sent and hashed of the state follows from how it is cut, and from nothing else.
+class ModelState {
+ public:
+  ModelState() = default;
+  /// Makes the parameters; the moments come with the first `allocate`. `shared_buffers`: where whole parameters lie, if peers may read them.
+  ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers);
+
+  [[nodiscard]] const Layout& layout() const { return layout_; }
+  [[nodiscard]] bool parameters_are_sharded() const { return placement_.parameters != Spread::replicated; }
+  [[nodiscard]] bool optimizer_is_whole() const { return placement_.optimizer == Spread::replicated; }
+
+  // ---- memory and cut
+
+  /// Moments of that shard, all zeros, and memory for its parameters. What was held of another shard of the parameters stays.
+  void allocate(Cut cut);
+  /// The same where the old contents do not matter: parameters outside of the shard lose their memory.
+  void allocate_anew(Cut cut);
+  /// The shard that this rank holds.
+  [[nodiscard]] Cut cut() const { return cut_; }
+  void begin_recut(Cut to);
+  void finish_recut();
+  void undo_recut();
+
+  [[nodiscard]] const PagedArena& parameters() const { return parameters_; }
+  [[nodiscard]] std::span<float> moment(std::size_t kind) const { return moments_[kind].span(); }
+  [[nodiscard]] std::size_t moments() const { return moments_.size(); }
+  [[nodiscard]] std::uint64_t moments_bytes() const;
+
+  // ---- units whose parameters are sharded
+
+  void hold_unit(std::uint32_t unit);
+  /// This rank's shard of it stays.
+  void let_go_of_unit(std::uint32_t unit);
+  /// Of the elements that train: those of a shard.
+  [[nodiscard]] std::span<float> weights(std::uint64_t unit, Cut cut) const;
+  [[nodiscard]] std::uint64_t hash_of_unit(std::uint32_t unit) const;
+
+  // ---- the step
+
+  /// What `update` and `gather` do in this world. `gradient`: in which space the reduced gradient will be given.
+  void plan_world(const ShardMap& shards, std::uint32_t rank, Space gradient);
+  /// Updates the shard with step `t`, the first of which is 1. Where other ranks update the rest, the parameters are not whole until
+  /// `gather` has succeeded. The cut is that of the world that was planned last.
+  void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const float* gradient);
+  /// One exchange, in which ranks that hold a copy together give each other their parameters.
+  [[nodiscard]] const Delivery& gather() const { return gather_; }
+  [[nodiscard]] bool is_whole() const { return whole_; }
+  void set_whole(bool whole) { whole_ = whole; }
+
+  // ---- hash, save, load
+
+  /// This rank's part of the state hash. Words count in the parameters' space, for all kinds.
+  [[nodiscard]] std::uint64_t hash_part(const ShardMap& shards, std::uint32_t rank) const;
+  /// Of all parameters that every rank has.
+  [[nodiscard]] std::uint64_t hash_of_replicated_parameters() const;
+  /// What lies behind the last tensor of each unit. No checkpoint holds it, a failed exchange may have left anything there, and it counts in
+  /// the state hash.
+  void zero_padding();
+  /// What this rank writes. A checkpoint has every kind for every element of a unit, so the moments of frozen tensors are zeros there.
+  [[nodiscard]] std::vector<Fragment> to_save(const ShardMap& shards, std::uint32_t rank);
+  /// What it reads: all that it holds.
+  [[nodiscard]] std::vector<Fragment> to_load();
+
+  /// The exchange by which `plan` moves parameters and moments. Parameters stay at their addresses, so what a member keeps of them does not
+  /// move; moments that it keeps are copied here. The first giver gives what is frozen.
+  [[nodiscard]] Delivery transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
+                                  std::uint32_t rank);
+
+ private:
+  /// One run of a fused optimizer pass.
+  struct UpdateRun {
+    std::uint64_t parameter, state, gradient, size;
+    bool decay;
+  };
+  void keep_only(Cut cut);
+  [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);
+
+  Memory* memory_ = &host_memory();
+  Layout layout_;
+  Placement placement_;
+  Optimizer optimizer_{};
+  PagedArena parameters_;
+  std::vector<Arena<float>> moments_;  // as moments_of(optimizer_)
+  Cut cut_{};
+  struct Old {
+    Cut cut;
+    std::vector<Arena<float>> moments;
+  };
+  std::optional<Old> old_;           // during a recut
+  std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
+  std::vector<UpdateRun> updates_;
+  Delivery gather_;
+  bool whole_ = true;
+};
+
+}  // namespace elrun::inline v0

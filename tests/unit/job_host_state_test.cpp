@@ -1,0 +1,83 @@
+// Host state without a job: variables that are put back, and how far a job is as a checkpoint holds it.
+
+#include "lib/job/state/host_state.hpp"
+
+#include <elrun/failure.hpp>
+#include <elrun/result.hpp>
+
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+template <class T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span{&value, 1});
+}
+
+}  // namespace
+
+TEST_CASE("variables are put back to what they were when they were kept", "[host_state]") {
+  HostVariables variables;
+  int patience = 3;
+  double best = 0.5;
+  variables.add("patience", bytes_of(patience));
+  variables.add("best", bytes_of(best));
+  CHECK_THROWS_AS(variables.add("best", bytes_of(best)), Error);
+  variables.keep();
+  patience = 1, best = 7;
+  variables.put_back();
+  CHECK(patience == 3);
+  CHECK(best == 0.5);
+}
+
+TEST_CASE("another run of the program takes what was kept, if its variables are the same", "[host_state]") {
+  HostVariables before, after, other;
+  int old_value = 5, new_value = 0;
+  double wider = 1.5;
+  before.add("count", bytes_of(old_value));
+  before.keep();
+  old_value = 9;  // the step that was under way does not count
+  after.add("count", bytes_of(new_value));
+  CHECK(after.take(before.kept()));
+  CHECK(new_value == 5);
+  other.add("count", bytes_of(wider));
+  CHECK_FALSE(other.take(before.kept()));
+  CHECK(wider == 1.5);
+}
+
+TEST_CASE("progress and variables come out of a checkpoint as they went in", "[host_state]") {
+  const UpdateValues first{.kind = 1, .bits = {1, 2}}, last{.kind = 1, .bits = {3, 4}};
+  const Progress in{
+      .applied = 7, .loss = 0.25f, .skipped = 2, .first_update = first, .last_update = last, .stop_asked = true, .stopped_of_steps = 9};
+  HostVariables variables;
+  int value = 11;
+  variables.add("value", bytes_of(value));
+  std::vector<Aux> aux;
+  append_to(aux, in);
+  variables.append_to(aux);
+  value = 0;
+  variables.load(aux);
+  CHECK(value == 11);
+  CHECK(progress_of(aux) == in);
+
+  SECTION("entries that a checkpoint of an earlier version lacks are optional") {
+    std::erase_if(aux, [](const Aux& a) { return a.name == "elrun.update" || a.name == "elrun.stop"; });
+    const Progress out = progress_of(aux);
+    CHECK(out.applied == 7);
+    CHECK_FALSE(out.last_update.known());
+    CHECK_FALSE(out.stop_asked);
+  }
+  SECTION("a variable of another size is refused, with its name") {
+    HostVariables others;
+    double wide = 0;
+    others.add("value", bytes_of(wide));
+    CHECK_THROWS_WITH(others.load(aux), Catch::Contains("'state.value'"));
+  }
+  SECTION("a missing entry is refused") {
+    std::erase_if(aux, [](const Aux& a) { return a.name == "elrun.loss"; });
+    CHECK_THROWS_AS(progress_of(aux), Error);
+  }
+}
+
+}  // namespace elrun::test

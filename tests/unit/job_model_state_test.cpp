@@ -1,0 +1,173 @@
+// ModelState without a job: its memory, cut, hash, and what it saves, loads and sends.
+
+#include "lib/job/state/model_state.hpp"
+
+#include "tests/unit/job_parts.hpp"
+
+namespace elrun::test {
+namespace {
+
+const std::vector<Placement>& placements() {
+  static const std::vector<Placement> all{zero(0), zero(1), zero(2), zero(3)};
+  return all;
+}
+
+/// Rank `rank` of `world`, with values that follow from an element's place in the model, whatever the world.
+struct Part {
+  Part(const Placement& placement, std::uint32_t world, std::uint32_t rank)
+      : shards{one_node(placement.optimizer, world)}, state{lay_out(two_units()), placement, Optimizer::adamw, buffers} {
+    state.plan_world(shards, rank, Space::gradients);
+    state.allocate(shards.cuts[rank]);
+    for (const Fragment& f : state.to_load()) {
+      const std::span values{reinterpret_cast<float*>(f.bytes.data()), f.bytes.size() / sizeof(float)};
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(f.begin + i) + static_cast<float>(f.unit) / 4 + static_cast<float>(f.kind.size());
+    }
+  }
+  SharedBuffers buffers = private_memory();
+  ShardMap shards;
+  ModelState state;
+};
+
+}  // namespace
+
+TEST_CASE("the parts of the state hash add up to one number, in any world and with any placement", "[model_state]") {
+  const Part alone{zero(0), 1, 0};
+  const std::uint64_t whole = alone.state.hash_part(alone.shards, 0);
+  for (const Placement& placement : placements())
+    for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
+      std::uint64_t sum = 0;
+      for (std::uint32_t r = 0; r < world; ++r) {
+        const Part part{placement, world, r};
+        sum += part.state.hash_part(part.shards, r);
+      }
+      CAPTURE(*name_of(placement), world);
+      CHECK(sum == whole);
+    }
+}
+
+TEST_CASE("what all ranks save is every element of every kind, replicated or exactly once", "[model_state]") {
+  const Layout layout = lay_out(two_units());
+  for (const Placement& placement : placements()) {
+    std::map<std::pair<std::string, std::uint64_t>, std::vector<int>> seen;
+    for (std::uint32_t r = 0; r < 3; ++r) {
+      Part part{placement, 3, r};
+      for (const Fragment& f : part.state.to_save(part.shards, r)) {
+        auto& unit = seen[{f.kind, f.unit}];
+        unit.resize(layout.units[f.unit].used);
+        if (!f.replicated || r == 0)
+          for (std::uint64_t i = f.begin; i < f.end; ++i) ++unit[i];
+      }
+    }
+    CAPTURE(*name_of(placement));
+    CHECK(seen.size() == 3 * 2);  // parameters and two moments, of two units
+    for (const auto& [key, counts] : seen) {
+      CAPTURE(key.first, key.second);
+      CHECK(std::ranges::all_of(counts, [](int n) { return n == 1; }));
+    }
+  }
+}
+
+TEST_CASE("a recut that is undone leaves the old shard, and one that is finished only the new one", "[model_state]") {
+  for (const Placement& placement : {zero(1), zero(3)}) {
+    Part part{placement, 3, 1};
+    const std::uint64_t before = part.state.hash_part(part.shards, 1);
+    const std::uint64_t held = part.state.parameters().held_bytes();
+    part.state.begin_recut({2, 1});
+    CHECK(part.state.cut() == Cut{2, 1});
+    part.state.undo_recut();
+    CHECK(part.state.cut() == Cut{3, 1});
+    CHECK(part.state.hash_part(part.shards, 1) == before);
+    CHECK(part.state.parameters().held_bytes() == held);
+    part.state.begin_recut({2, 1});
+    part.state.finish_recut();
+    CHECK(part.state.moment(0).size() == elements(pieces(part.state.layout(), {2, 1})));
+  }
+}
+
+TEST_CASE("a state that is cut anew is sent whole: parts of the new world hash as those of the old one", "[model_state]") {
+  for (const Placement& placement : {zero(1), zero(3)}) {
+    const ShardMap after = one_node(placement.optimizer, 3);
+    std::uint64_t expected = 0;
+    std::vector<MemberStatus> statuses;
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      const Part part{placement, 2, r};
+      expected += part.state.hash_part(part.shards, r);
+      statuses.push_back({.has_state = true, .knowledge = {4, 4, 4}, .cut = part.shards.cuts[r]});
+    }
+    statuses.push_back({});  // a newcomer
+    const StateTransfer plan = plan_state_transfer(lay_out(two_units()), statuses, 4, after.cuts);
+    REQUIRE(plan.complete);
+    std::atomic<std::uint64_t> sum{0};
+    std::atomic<int> failed{0};
+    in_world(3, [&](JobWorld& world, std::uint32_t r) {
+      SharedBuffers buffers = private_memory();
+      ModelState state;
+      if (r < 2) {
+        Part had{placement, 2, r};
+        state = std::move(had.state);
+      } else {
+        state = ModelState{lay_out(two_units()), placement, Optimizer::adamw, buffers};
+        state.allocate(after.cuts[r]);
+      }
+      if (state.cut() != after.cuts[r]) state.begin_recut(after.cuts[r]);
+      const Delivery moved = state.transfer(plan, statuses, after, r);
+      failed += !world.exchange(moved.sends, moved.receives).ok();
+      state.finish_recut();
+      sum += state.hash_part(after, r);
+    });
+    CAPTURE(*name_of(placement));
+    CHECK(failed == 0);
+    CHECK(sum == expected);
+  }
+}
+
+TEST_CASE("padding is set to zero, and nothing else", "[model_state]") {
+  Part part{zero(0), 1, 0};
+  const std::uint64_t before = part.state.hash_part(part.shards, 0);
+  const UnitLayout& b = part.state.layout().units[1];
+  REQUIRE(b.size > b.used);
+  part.state.parameters().span()[b.begin + b.used] = 1;
+  CHECK(part.state.hash_part(part.shards, 0) != before);
+  part.state.zero_padding();
+  CHECK(part.state.hash_part(part.shards, 0) == before);
+}
+
+TEST_CASE("a unit that is let go of keeps this rank's shard alone", "[model_state]") {
+  Part part{zero(3), 2, 0};
+  const std::uint64_t held = part.state.parameters().held_bytes();
+  part.state.hold_unit(1);
+  CHECK(part.state.parameters().held_bytes() > held);
+  part.state.let_go_of_unit(1);
+  CHECK(part.state.parameters().held_bytes() == held);
+  CHECK(part.state.weights(1, part.state.cut())[3] == 3 + 0.25f + 5);
+}
+
+TEST_CASE("after an update the parameters are whole where nobody else updates a part of them", "[model_state]") {
+  for (const auto& [placement, whole] : {std::pair{zero(0), true}, {zero(1), false}, {zero(3), true}}) {
+    Part part{placement, 2, 0};
+    const std::vector<float> gradient(part.state.layout().gradients, 1.0f);
+    const float before = part.state.parameters().data()[0];
+    part.state.update(AdamW{}, 0.1f, 1.0f, 1, gradient.data());
+    CHECK(part.state.parameters().data()[0] != before);
+    CHECK(part.state.is_whole() == whole);
+  }
+}
+
+TEST_CASE("the host's memory is page-aligned zeros, and copies, fills and hashes whole runs", "[model_state]") {
+  Memory& memory = host_memory();
+  auto* const at = static_cast<std::byte*>(memory.allocate(5000));
+  const std::span run{at, 5000};
+  CHECK(reinterpret_cast<std::uintptr_t>(at) % 4096 == 0);
+  CHECK(std::ranges::all_of(run, [](std::byte b) { return b == std::byte{0}; }));
+  const std::uint64_t zeros = memory.hash(run.first(2400), 0, 7);
+  std::ranges::fill(run.first(2400), std::byte{3});
+  memory.copy(run.first(2400), run.subspan(2400, 2400));
+  CHECK(memory.hash(run.first(2400), 0, 7) == memory.hash(run.subspan(2400, 2400), 0, 7));
+  CHECK(memory.hash(run.first(2400), 0, 7) != zeros);
+  memory.fill_with_zeros(run.first(2400));
+  CHECK(memory.hash(run.first(2400), 0, 7) == zeros);
+  memory.free(at);
+}
+
+}  // namespace elrun::test

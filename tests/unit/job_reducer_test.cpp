@@ -1,0 +1,102 @@
+// GradientReducer without a job: both evaluations of the tree give the same bits, in any world.
+
+#include "lib/job/gradients/reducer.hpp"
+
+#include "tests/unit/job_parts.hpp"
+
+namespace elrun::test {
+namespace {
+
+constexpr std::uint32_t slots = 6;
+
+/// The gradient of one element of one slot: numbers whose sums depend on the order of additions.
+float gradient_of(std::uint32_t slot, std::uint64_t element) {
+  return 1.0f / static_cast<float>(1 + (element * 7 + slot * 13) % 101) + static_cast<float>(slot) * 1e-6f;
+}
+
+/// What all ranks have of the reduced gradient, by element, and the sum of its squares.
+struct Reduced {
+  std::map<std::uint64_t, float> elements;
+  float squares = 0;
+  friend bool operator==(const Reduced&, const Reduced&) = default;
+};
+
+Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchanges exchanges, DType leaves) {
+  const Layout layout = lay_out(two_units());
+  Reduced out;
+  std::mutex mutex;
+  std::vector<std::vector<float>> nodes(world_size);
+  std::vector<std::span<const float>> views(world_size);
+  in_world(world_size, [&](JobWorld& world, std::uint32_t rank) {
+    SharedBuffers buffers = private_memory();
+    const ShardMap shards = one_node(spread, world_size);
+    GradientReducer reducer{layout, shards, rank, slots, exchanges, Reduce::exact, leaves, buffers};
+    reducer.begin_step();
+    for (std::size_t phase = 0; phase < reducer.slots_of_busiest(); ++phase) {
+      const bool busy = phase < reducer.my_slots().size();
+      for (std::uint32_t u = 0; busy && u < layout.units.size(); ++u) {
+        reducer.begin_unit(u, phase);
+        const UnitLayout& unit = layout.units[u];
+        float* const at = reducer.made_in(phase) + unit.gradient_begin;
+        for (std::uint64_t i = 0; i < unit.trainable; ++i) at[i] += gradient_of(reducer.my_slots()[phase], unit.gradient_begin + i);
+        if (!reducer.is_per_slot()) continue;
+        reducer.stream().finish_leaf(u);
+      }
+      if (busy) reducer.end_slot(phase);
+      if (!reducer.is_per_slot()) continue;
+      for (std::uint32_t u = 0; u < layout.units.size(); ++u) {  // what a round does for all ranks at once
+        Delivery round{std::vector<SendList>(world_size), std::vector<ReceiveList>(world_size)};
+        for (std::uint32_t r = 0; r < world_size; ++r) {
+          if (r != rank && busy) round.sends[r].push_back(reducer.stream().part_for(u, r));
+          if (r != rank && r < reducer.stream().busy()) round.receives[r].push_back(reducer.stream().arriving(u, r));
+        }
+        (void)world.exchange(round.sends, round.receives);
+        for (std::uint32_t r = 0, all = reducer.stream().busy(); r < all; ++r) (void)reducer.stream().arrived(u, r);
+      }
+      (void)reducer.stream().next();
+    }
+    (void)reducer.reduce(world);
+    nodes[rank].resize(reducer.norm_nodes()[rank]);
+    reducer.fold_norm(nodes[rank]);
+    const std::lock_guard lock{mutex};
+    views[rank] = nodes[rank];
+    for (const Piece& p : pieces(layout, shards.cuts[rank]))
+      for (std::uint64_t i = 0; i < p.size(); ++i) out.elements[p.gradient + i] = reducer.reduced()[begin_in(reducer.space(), p) + i];
+    if (std::ranges::all_of(views, [](const auto& v) { return v.data() != nullptr; })) out.squares = reducer.sum_of_squares(views);
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("both evaluations of the tree give the same gradient and the same norm, in any world", "[reducer]") {
+  for (const DType leaves : {DType::f32, DType::bf16}) {
+    const Reduced expected = reduce(1, Spread::replicated, GradientReducer::Exchanges::per_step, leaves);
+    CHECK(expected.elements.size() == lay_out(two_units()).gradients);
+    CHECK(expected.squares > 0);
+    for (const std::uint32_t world : {1u, 2u, 3u, 4u})
+      for (const Spread spread : {Spread::replicated, Spread::sharded})
+        for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot}) {
+          CAPTURE(world, spread == Spread::sharded, exchanges == GradientReducer::Exchanges::per_slot, leaves == DType::bf16);
+          CHECK(reduce(world, spread, exchanges, leaves) == expected);
+        }
+  }
+}
+
+TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {
+  SharedBuffers buffers = private_memory();
+  for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot})
+    for (const std::uint32_t world : {1u, 4u, 8u}) {
+      const GradientReducer reducer{
+          lay_out(two_units()), one_node(Spread::sharded, world), 0, slots, exchanges, Reduce::exact, DType::f32, buffers};
+      std::vector<std::uint32_t> all;
+      for (const auto& of_rank : reducer.slots_by_rank()) all.insert(all.end(), of_rank.begin(), of_rank.end());
+      std::ranges::sort(all);
+      std::vector<std::uint32_t> expected(slots);
+      std::iota(expected.begin(), expected.end(), 0);
+      CHECK(all == expected);
+      CHECK(reducer.slots_of_busiest() == (slots + world - 1) / world);
+    }
+}
+
+}  // namespace elrun::test

@@ -52,7 +52,7 @@ void Job::Impl::configure(const Plan& wanted, const CheckpointOptions& checkpoin
   require(!plan.has_value(), "configure is called twice");
   if (const auto wrong = problems(wanted, checkpoint); !wrong.empty()) throw Error{invalid(wrong)};
   plan = wanted;
-  checkpoint_ = checkpoint;
+  saves_.configure(checkpoint);
 }
 
 UnitState& Job::Impl::unit(std::string_view name) {
@@ -132,22 +132,22 @@ void Job::Impl::allocate(Impl* before, Layout layout) {
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
   before->comm_thread_.begin_anew(before->units_.size());  // nothing of the old world is under way any more
   updates_done_ = std::move(before->updates_done_);
-  longest_away_ = before->longest_away_;
+  absence_.continue_from(before->absence_);
   before_ = std::move(before);
 }
 
 /// Whether this run of the program declared the same, and the state of the one before is whole, host state too.
 bool Job::Impl::may_take_from(const Impl& before) const {
   if (!before.sealed_ || !before.has_state_ || !(before.handed_out_ || before.variables_.empty())) return false;
-  return std::ranges::equal(agreements(*plan, checkpoint_, specs_), agreements(*before.plan, before.checkpoint_, before.specs_), {},
-                            &Agreement::text, &Agreement::text);
+  return std::ranges::equal(agreements(*plan, saves_.options(), specs_), agreements(*before.plan, before.saves_.options(), before.specs_),
+                            {}, &Agreement::text, &Agreement::text);
 }
 
 /// How far the run before had come, with the state that was taken from it.
 void Job::Impl::take_position(Impl& before) {
   commit_ = before.commit_;
   decision_ = before.decision_, voted_update_ = before.voted_update_;
-  loss_ = before.loss_, skipped_ = before.skipped_, saved_step_ = before.saved_step_;
+  loss_ = before.loss_, skipped_ = before.skipped_, saves_.set_saved_step(before.saves_.saved_step());
   stop_asked_ = before.handed_out_ ? before.stop_asked_at_begin_ : before.stop_asked_, stopped_ = before.stopped_;
   has_state_ = begun_before_ = overwritten_ = true;
   kept_host_state_ = before.variables_.kept();
@@ -263,7 +263,7 @@ bool Job::Impl::restore() {
 
 /// Two programs, or one with two sets of flags, in one world: said before the first collective of a step mixes them up.
 void Job::Impl::same_job_everywhere() {
-  const auto mine = agreements(*plan, checkpoint_, specs_);
+  const auto mine = agreements(*plan, saves_.options(), specs_);
   ByteWriter w;
   for (const Agreement& a : mine) w.put_raw(sha256(as_bytes(a.text)));
   const auto digests = expect(world, world.all_gather(w.bytes()));
@@ -358,10 +358,8 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
         finish();
         return std::nullopt;
       }
-      const bool periodic = checkpoint_.every > 0 && step > 0 && step % checkpoint_.every == 0;
-      if ((periodic || (member_leaves_ && saves_.has_value())) && step != saved_step_) save();
-      if (std::exchange(member_leaves_, false) && host.session.is_leaving() && !std::exchange(ready_to_leave_, true))
-        host.session.ready_to_leave();
+      if (saves_.is_due(step)) saves_.save(step, host_state());
+      if (departure_.take_member_leaves()) departure_.tell_agent();
       in_ = InStep{.begun = host.clock.now()};
       reducer_.begin_step();
       if (std::exchange(may_initialise_, false)) written_.assign(written_.size(), 0);  // compared, and out of date from here on
@@ -430,7 +428,7 @@ void Job::Impl::finish() {
   const std::uint64_t step = commit_.knowledge().applied;
   if (stopped_ && step < plan->steps && world.leads())
     host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan->steps));
-  if (saves_.has_value() && saved_step_ != step) save_at_the_end();
+  saves_.save_at_the_end(step, host_state());
   std::uint64_t hash = Mix{}(step, salt_of("step"));
   for (const ByteVector& part : expect(world, world.all_gather(bytes_of(state_.hash_part(shard_map_, world.rank()))))) {
     ByteReader reader{part};

@@ -28,7 +28,7 @@
 #include "lib/job/job_host.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/revoked.hpp"
-#include "lib/job/save/saves.hpp"
+#include "lib/job/save/job_saves.hpp"
 #include "lib/job/state/host_state.hpp"
 #include "lib/job/state/model_state.hpp"
 #include "lib/job/state/shard_map.hpp"
@@ -173,17 +173,12 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Evaluation run_evaluation(std::uint64_t count, const std::function<void(Slot&)>* forward);
   bool run_evaluation_slot(std::uint64_t count, std::uint32_t index, const std::function<void(Slot&)>& forward);
   [[nodiscard]] std::vector<Aux> host_state() const;
-  void save();
-  void save_at_the_end();
-  std::optional<Failure> try_to_save();
-  void wait_for_storage(Duration time);
   void end_without_steps();
   void finish();
   /// The slot that is open, among those of this rank; none: it is audited.
   [[nodiscard]] std::optional<std::size_t> open_slot() const { return in_.audit.is_running() ? std::nullopt : std::optional{in_.slot}; }
   Result<void> audit_agrees();
   void close_slot();
-  void was_away_since(Instant begun);
 
   // What ranks do for each other in the middle of user code, sharing.cpp.
   [[nodiscard]] Phase phase() const;
@@ -212,7 +207,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void apply_decided();
   void doubt_update();
 
-  CheckpointOptions checkpoint_;
   std::deque<UnitState> units_;
   std::vector<UnitSpec> specs_;
   HostVariables variables_;
@@ -225,6 +219,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool has_host_state_ = true;   // likewise; else it comes from the others when they are at next_step()
   bool overwritten_ = false;     // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
 
+  Absence absence_{host.clock, host.session, world};
+  Departure departure_{host.session};
+  JobSaves saves_{host, world, absence_, departure_};
   SharedBuffers shared_buffers_;
   ModelState state_;
   GradientReducer reducer_;
@@ -235,7 +232,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::size_t phases_ = 0;                  // most slots that any rank has
   bool may_initialise_ = false;             // nothing was restored, and no step handed out
   std::vector<std::uint64_t> written_;      // by unit: the hash of what a scope left before the first step
-  std::optional<Saves> saves_;
 
   [[nodiscard]] const Cut& my_cut() const { return shard_map_.cuts[planned_for_]; }
   ShardMap shard_map_;                  // of the world that plan_world planned for ...
@@ -259,7 +255,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   UpdateValues voted_update_;     // the two above, of the step voted for last
   UpdateMemory updates_done_;     // of decided steps
   bool from_checkpoint_ = false;  // nobody knows what the next step was updated with, should it have been decided before
-  Duration longest_away_{};       // without a look at the world: a slot, or a save
   Instant slot_begun_{};
   Slot slot_ = SlotAccess::none();
   std::uint64_t slot_serial_ = 0;  // of the slot handed out last
@@ -268,11 +263,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   ByteVector evaluation_;          // and what the last of them came to
   float reported_loss_ = 0;        // of the open slot
   std::uint64_t reported_tokens_ = 0;
-  float loss_ = 0;                                // of the last decided step
-  std::uint64_t skipped_ = 0;                     // decided steps that updated nothing
-  bool member_leaves_ = false;                    // one said so with its vote for the last decided step
-  bool ready_to_leave_ = false;                   // this one, and its agent knows
-  std::uint64_t saved_step_ = ~std::uint64_t{0};  // newest step that is on storage
+  float loss_ = 0;             // of the last decided step
+  std::uint64_t skipped_ = 0;  // decided steps that updated nothing
 
   std::unique_ptr<Impl> before_;                     // of the program's run before this one, until seal()
   std::optional<std::vector<Aux>> kept_host_state_;  // of that run, until restore()

@@ -16,12 +16,6 @@
 #include "lib/job/job_impl.hpp"
 
 namespace elrun::inline v0 {
-namespace {
-
-constexpr int times_to_return = 8;          // the longest slot or save: so long may a program take to come back to next_step()
-constexpr Duration first_slot_within = 1h;  // nobody knows yet how long one takes
-
-}  // namespace
 
 // ---- slots
 
@@ -53,7 +47,7 @@ Slot* Job::Impl::next_slot() {
   SlotAccess::fill(slot_, this, ++slot_serial_, generation, index, slot_stream(plan->seed, commit_.knowledge().applied, index));
   for (UnitState& unit : units_) unit.scopes = 0;
   in_.open = true, in_.reported = false;
-  if (longest_away_ == Duration{}) world.be_patient(first_slot_within);
+  absence_.begin_slot();
   if (overlaps()) {
     comm_thread_.work_alone();
     comm_thread_.tell([&](PendingRequests& requests) { requests.begin(phase()); });
@@ -91,7 +85,7 @@ void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) {
 void Job::Impl::close_slot() {
   const Phase ended = phase();
   in_.open = false;
-  was_away_since(slot_begun_);
+  absence_.ended(slot_begun_);
   if (world.over()) return;  // nothing of it will be used
   require(in_.reported, "a slot ended without slot.report(loss, tokens)");
   for (const UnitState& unit : units_)
@@ -112,19 +106,13 @@ void Job::Impl::close_slot() {
   if (!in_phases() || end_slot(ended)) ++in_.slot;
 }
 
-void Job::Impl::was_away_since(Instant begun) {
-  const Duration took = host.clock.now() - begun;
-  if (took > longest_away_) host.session.returns_within(times_to_return * (longest_away_ = took));
-  world.be_patient(times_to_return * longest_away_);  // with the others' programs as with this one
-}
-
 // ---- votes
 
 /// Success: the step is decided, and losses, tokens and norm nodes of all members are here.
 Result<void> Job::Impl::exchange_votes(const Vote& mine) {
   const std::uint64_t step = commit_.knowledge().applied;
   ELRUN_TRY(votes_.exchange(world, {.vote = mine,
-                                    .leaves = host.session.is_leaving() && !ready_to_leave_,
+                                    .leaves = departure_.is_untold(),
                                     .stops = stop_asked_,
                                     .audit_hash = in_.audit.hash(),
                                     .audit_probability = in_.audit.probability(),
@@ -149,7 +137,7 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
     stops |= said.stops;
   }
   ELRUN_ASSERT(commit_.decided());
-  member_leaves_ = member_leaves;  // all members have the same votes
+  departure_.set_member_leaves(member_leaves);
   decision_ = {.squares = reducer_.sum_of_squares(votes_.all_norm_nodes()),
                .finite = commit_.finite(),
                .loss = votes_.sum_of_losses() * per_slot(),

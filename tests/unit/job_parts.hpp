@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/job/declare/layout.hpp"
+#include "lib/job/declare/plan.hpp"
 #include "lib/job/state/shared_buffers.hpp"
 #include "tests/unit/job_world.hpp"
 
@@ -15,7 +16,8 @@ namespace elrun::test {
 
 /// Two units: one with a frozen tensor and with padding, and one of several granules.
 inline std::vector<UnitSpec> two_units() {
-  return {{"a", {{"w", DType::f32, {5000}, {}}, {"table", DType::f32, {300}, {.frozen = true}}}}, {"b", {{"w", DType::f32, {7 * 1024 + 9}, {}}}}};
+  return {{"a", {{"w", DType::f32, {5000}, {}}, {"table", DType::f32, {300}, {.frozen = true}}}},
+          {"b", {{"w", DType::f32, {7 * 1024 + 9}, {}}}}};
 }
 
 inline const Log& quiet() {

@@ -135,7 +135,7 @@ bool Job::Impl::run_evaluation_slot(std::uint64_t count, std::uint32_t index, co
         e.what()));
     return false;
   }
-  was_away_since(slot_begun_);
+  absence_.ended(slot_begun_);
   in_.open = false;
   require(in_.reported || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
   return true;

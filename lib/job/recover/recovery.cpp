@@ -27,7 +27,8 @@ void Job::Impl::rejoin() {
   }
   world.renew();
   stage_ = Stage::joining;
-  checked_ = ready_to_leave_ = member_leaves_ = false;
+  checked_ = false;
+  departure_.begin_generation();
 }
 
 /// Until this member is ready for a step of the generation at hand, whichever that is.
@@ -61,7 +62,7 @@ MemberStatus Job::Impl::status() const {
           .knowledge = commit_.knowledge(),
           .decision = decision_,
           .voted_update = voted_update_,
-          .saved_step = saved_step_,
+          .saved_step = saves_.saved_step(),
           .cut = state_.cut(),
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
@@ -166,10 +167,10 @@ void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
   begun_before_ = from_checkpoint_ = stop_asked_ = stopped_ = false;
   decision_ = {};
-  overwritten_ |= !checkpoint_.directory.empty();
+  overwritten_ |= saves_.has_directory();
   commit_ = StepCommit{world.membership(), 0};
   if (state_.cut() != my_cut()) state_.allocate_anew(my_cut());
-  if (checkpoint_.directory.empty()) {
+  if (!saves_.has_directory()) {
     if (generation.number > 1 && world.leads())
       host.log.warning(
           fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
@@ -179,20 +180,19 @@ void Job::Impl::load_or_begin() {
   }
   open_saves();
   state_.zero_padding();
-  const auto aux = expect(world, saves_->restore());
+  const auto aux = saves_.restore();
   if (!aux.has_value()) return;
   take_host_state(*aux);
-  saved_step_ = commit_.knowledge().applied;
+  saves_.set_saved_step(commit_.knowledge().applied);
   begun_before_ = from_checkpoint_ = true;
   written_.assign(written_.size(), 0);
 }
 
 void Job::Impl::open_saves() {
-  if (checkpoint_.directory.empty()) return;
-  saves_.emplace(host.files, host.clock, host.log, host.session, world, checkpoint_,
-                 Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
-                       identity(*plan), model_table(specs_, state_.layout(), plan->optimizer), host.begin_anew},
-                 state_.to_save(shard_map_, world.rank()), state_.to_load());
+  if (!saves_.has_directory()) return;
+  saves_.open(Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
+                    identity(*plan), model_table(specs_, state_.layout(), plan->optimizer), host.begin_anew},
+              state_.to_save(shard_map_, world.rank()), state_.to_load());
 }
 
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
@@ -219,7 +219,7 @@ void Job::Impl::receive_state(const StateTransfer& from) {
     decision_ = statuses_[from.giver].decision;
     evaluations_ = 0, evaluation_.clear();
   }
-  saved_step_ = statuses_[from.giver].saved_step;
+  saves_.set_saved_step(statuses_[from.giver].saved_step);
   commit_ = StepCommit{world.membership(), newest_step_, statuses_[from.giver].knowledge.decided_in};
   open_saves();
 }

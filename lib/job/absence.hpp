@@ -1,0 +1,38 @@
+#pragma once
+/// \file Absence: how long the program is away from the world, in a slot or in a save. Peers and the agent wait for it accordingly.
+
+#include <elrun/session.hpp>
+
+#include "lib/base/clock.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// Called by the job's thread. All that it is made from outlives it.
+class Absence {
+ public:
+  Absence(const Clock& clock, Session& session, JobWorld& world) : clock_{clock}, session_{session}, world_{world} {}
+
+  /// The program gets a slot. Nobody knows yet how long the first one takes.
+  void begin_slot() {
+    if (longest_ == Duration{}) world_.be_patient(first_slot_within);
+  }
+  /// The program, or a save, was away since `begun`.
+  void ended(Instant begun) {
+    const Duration took = clock_.now() - begun;
+    if (took > longest_) session_.returns_within(times_to_return * (longest_ = took));
+    world_.be_patient(times_to_return * longest_);  // with the others' programs as with this one
+  }
+  /// The program runs again in this process, and is as slow as before.
+  void continue_from(const Absence& before) { longest_ = before.longest_; }
+
+ private:
+  static constexpr int times_to_return = 8;  // the longest absence: so long may a program take to come back to next_step()
+  static constexpr Duration first_slot_within = 1h;
+  const Clock& clock_;
+  Session& session_;
+  JobWorld& world_;
+  Duration longest_{};
+};
+
+}  // namespace elrun::inline v0

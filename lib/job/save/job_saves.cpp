@@ -1,0 +1,106 @@
+#include "lib/job/save/job_saves.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+#include "lib/base/words.hpp"
+#include "lib/job/revoked.hpp"
+#include "lib/job/save/final_save.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr Duration owner_wait = 5s;     // for the store to say that this generation is the current one
+constexpr Duration look_every = 250ms;  // at the world, and whether this node leaves, while the final save waits
+
+}  // namespace
+
+void JobSaves::open(Saver saver, std::vector<Fragment> saved, std::vector<Fragment> loaded) {
+  if (!has_directory()) return;
+  saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
+                 std::move(loaded));
+}
+
+std::optional<std::vector<Aux>> JobSaves::restore() { return expect(world_, saves_->restore()); }
+
+bool JobSaves::is_due(std::uint64_t step) const {
+  const bool periodic = options_.every > 0 && step > 0 && step % options_.every == 0;
+  return (periodic || (departure_.member_leaves() && saves_.has_value())) && step != saved_step_;
+}
+
+/// Why the checkpoint of this step was not saved; nothing when it was. The same on all ranks. What ends the world or the job throws.
+std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vector<Aux>& host_state) {
+  const auto still_owner = [this]() -> Result<void> {
+    if (world_.over()) return world_.why_over();
+    // Any call of the store is refused once this generation is not the coordinator's current one.
+    // A coordinator that is away for a moment forbids nothing: the fence on the storage decides, and is asked again.
+    const auto asked = host_.session.store().num_keys(Deadline::after(host_.clock.now(), owner_wait));
+    const bool away = !asked.ok() && (asked.failure().code == Code::deadline_passed || asked.failure().code == Code::unreachable);
+    return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
+  };
+  const Instant begun = host_.clock.now();
+  auto saved = saves_->save(step, host_state, still_owner);
+  absence_.ended(begun);
+  if (saved.ok()) {
+    saved_step_ = step;
+    return std::nullopt;
+  }
+  if (world_.over()) revoked(world_);
+  Failure why = std::move(saved).failure();
+  if (why.code == Code::refused && why.remedy == Remedy::fix_config)
+    throw Error{std::move(why)};  // another job owns the root now, and a restart would only take it back
+  return why;
+}
+
+void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
+  const auto why = try_to_save(step, host_state);
+  if (why && world_.leads())
+    host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}",
+                                  step, message(*why)));
+}
+
+/// Whoever administrates the storage has some time to make a save possible: nothing else has the state.
+void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state) {
+  if (!saves_.has_value() || saved_step_ == step) return;
+  FinalSave trial{.wait = options_.final_wait};
+  for (;;) {
+    const auto why = try_to_save(step, host_state);
+    if (!why) {
+      if (trial.tries > 0 && world_.leads()) host_.log.info(fmt::format("the final checkpoint is saved, at try {}", trial.tries + 1));
+      return;
+    }
+    const Instant now = host_.clock.now();
+    if (trial.tries++ == 0) trial.begun = now;
+    ByteWriter leaders;  // clocks differ, and all ranks have to try again, or none
+    leaders.put(pause_before_next(trial, *why, now).value_or(Duration{-1}).count());
+    const ByteVector bytes = expect(world_, world_.from_leader(leaders.bytes()));
+    ByteReader reader{bytes};
+    const Duration pause{reader.get<Duration::rep>()};
+    expect(world_, reader.finish("the pause before the next try of the final save"));
+    if (pause < Duration{0}) {
+      Failure last = *why;
+      last.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved ({} in {}): {}", step,
+                              trial.tries == 1 ? "1 try" : fmt::format("{} tries", trial.tries), for_people(now - trial.begun), last.what);
+      throw Error{std::move(last)};
+    }
+    if (world_.leads()) host_.log.warning(told(trial, step, *why, pause, now));
+    wait_for_storage(pause, step);
+  }
+}
+
+void JobSaves::wait_for_storage(Duration time, std::uint64_t step) {
+  const Instant until = host_.clock.now() + time;
+  for (Instant now = host_.clock.now(); now < until; now = host_.clock.now()) {
+    if (world_.over()) revoked(world_);
+    departure_.tell_agent();                   // others may still save it
+    host_.session.progress(StepNumber{step});  // this is no hang
+    const Duration slice = std::min(until - now, look_every);
+    if (host_.sleep) host_.sleep(slice);
+    else std::this_thread::sleep_for(slice);
+  }
+}
+
+}  // namespace elrun::inline v0

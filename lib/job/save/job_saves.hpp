@@ -1,0 +1,55 @@
+#pragma once
+/// \file JobSaves: when a job saves, what it does when a save fails, and how often it tries the final one. Saves (saves.hpp) is one save.
+///
+/// All calls are made on all ranks in the same order, by the job's thread, and come to the same on all. A world that ends in a call leaves it
+/// by `Revoked` (revoked.hpp). A failed save is logged and training goes on; the final one is tried again for `CheckpointOptions::final_wait`,
+/// because nothing else holds the state; a newer job on the same root ends this one at once.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lib/job/absence.hpp"
+#include "lib/job/departure.hpp"
+#include "lib/job/job_host.hpp"
+#include "lib/job/save/saves.hpp"
+
+namespace elrun::inline v0 {
+
+class JobSaves {
+ public:
+  /// All outlive it.
+  JobSaves(const JobHost& host, JobWorld& world, Absence& absence, Departure& departure)
+      : host_{host}, world_{world}, absence_{absence}, departure_{departure} {}
+
+  void configure(const CheckpointOptions& options) { options_ = options; }
+  [[nodiscard]] const CheckpointOptions& options() const { return options_; }
+  [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
+
+  /// Where there is a directory: what this member writes and reads in this generation.
+  void open(Saver saver, std::vector<Fragment> saved, std::vector<Fragment> loaded);
+  /// Loads the newest usable checkpoint and returns its host state; nothing where there is none.
+  [[nodiscard]] std::optional<std::vector<Aux>> restore();
+  /// The newest step that is on storage, as far as this member knows.
+  [[nodiscard]] std::uint64_t saved_step() const { return saved_step_; }
+  void set_saved_step(std::uint64_t step) { saved_step_ = step; }
+
+  /// After `step` decided steps: it is time for a checkpoint, or a member leaves, and this step is not on storage.
+  [[nodiscard]] bool is_due(std::uint64_t step) const;
+  void save(std::uint64_t step, const std::vector<Aux>& host_state);
+  /// Does nothing where the last step is on storage.
+  void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
+
+ private:
+  std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
+  void wait_for_storage(Duration time, std::uint64_t step);
+  const JobHost& host_;
+  JobWorld& world_;
+  Absence& absence_;
+  Departure& departure_;
+  CheckpointOptions options_;
+  std::optional<Saves> saves_;
+  std::uint64_t saved_step_ = ~std::uint64_t{0};
+};
+
+}  // namespace elrun::inline v0

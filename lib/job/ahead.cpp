@@ -8,7 +8,7 @@ std::vector<std::vector<std::uint64_t>> Job::Impl::samples_ahead(std::size_t cou
   std::vector<std::vector<std::uint64_t>> out;
   if (!restored_ || my_slots().empty()) return out;
   std::uint64_t step = commit_.knowledge().applied;
-  std::size_t next = step_open_ ? in_.slot + (in_.open && !in_.evaluating && !in_.audit.is_running() ? 1 : 0) : 0;
+  std::size_t next = step_open_ ? in_.slot + (slot_.is_open() && !in_.evaluating && !in_.audit.is_running() ? 1 : 0) : 0;
   for (; step < plan->steps; ++step, next = 0)
     for (; next < my_slots().size(); ++next) {
       if (out.size() == count) return out;

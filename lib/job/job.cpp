@@ -126,7 +126,7 @@ void Job::Impl::allocate(Impl* before, Layout layout) {
   for (UnitState& unit : units_) point_at_weights(unit);
   comm_thread_.begin_anew(units_.size());
   written_.resize(units_.size());
-  SlotAccess::samples(slot_).reserve(plan->micro_batch);
+  slot_.samples().reserve(plan->micro_batch);
 }
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
@@ -361,6 +361,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (saves_.is_due(step)) saves_.save(step, host_state());
       if (departure_.take_member_leaves()) departure_.tell_agent();
       in_ = InStep{.begun = host.clock.now()};
+      slot_.end();
       reducer_.begin_step();
       if (std::exchange(may_initialise_, false)) written_.assign(written_.size(), 0);  // compared, and out of date from here on
       step_open_ = true;

@@ -26,6 +26,7 @@
 #include "lib/job/gather/round_exchange.hpp"
 #include "lib/job/gradients/reducer.hpp"
 #include "lib/job/job_host.hpp"
+#include "lib/job/open_slot.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/revoked.hpp"
 #include "lib/job/save/job_saves.hpp"
@@ -45,21 +46,6 @@ struct UnitState {
   std::uint32_t scopes = 0;          // use_grad scopes begun in this slot,
   std::uint32_t gradients_open = 0;  // those of them that have not ended,
   std::uint32_t open = 0;            // and scopes of any kind that have not
-};
-
-/// Builds the parts of a Slot that users do not see.
-struct SlotAccess {
-  [[nodiscard]] static Slot none() { return Slot{}; }
-  /// Where the samples' ids go.
-  [[nodiscard]] static std::vector<std::uint64_t>& samples(Slot& slot) { return slot.samples_; }
-  static void fill(Slot& slot, Job::Impl* job, std::uint64_t serial, std::uint64_t generation, std::uint32_t index, RandomStream rng) {
-    slot.impl_ = job;
-    slot.serial_ = serial, slot.generation_ = generation;
-    slot.index_ = index;
-    slot.rng_ = rng;
-  }
-  [[nodiscard]] static std::uint64_t serial(const Slot& slot) { return slot.serial_; }
-  [[nodiscard]] static std::uint64_t generation(const Slot& slot) { return slot.generation_; }
 };
 
 /// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
@@ -96,7 +82,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void serve_to_the_end();
 
   /// The program was left by an exception in a slot that is revoked: nothing of it counts.
-  [[nodiscard]] bool left_revoked_slot() const { return in_.open && world.over() && host.session.place().elastic; }
+  [[nodiscard]] bool left_revoked_slot() const { return slot_.is_open() && world.over() && host.session.place().elastic; }
   /// The program runs again in this process, and `before` keeps what it held until seal().
   void go_on_from(std::unique_ptr<Impl> before);
 
@@ -114,8 +100,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   struct InStep {
     std::size_t slot = 0;   // index into my slots of the one to hand out next
     std::size_t phase = 0;  // slots that this rank is through with, where all go through them together
-    bool open = false;      // a slot is handed out
-    bool reported = false;
     bool evaluating = false;
     bool slots_taken = false, slots_begun = false;  // slots() was called, and its loop begun
     Instant begun{};
@@ -243,6 +227,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   StepCommit commit_;
   InStep in_;
+  OpenSlot slot_;
   bool step_open_ = false;            // handed out and neither applied nor revoked
   bool handed_out_ = false;           // and not decided
   bool asked_for_steps_ = false;      // next_step() was called
@@ -252,19 +237,13 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Decision decision_;                 // of the last step decided here
   AnyOptimizer optimizer_;            // of the step voted for
   UpdateOptions update_options_;
-  UpdateValues voted_update_;     // the two above, of the step voted for last
-  UpdateMemory updates_done_;     // of decided steps
-  bool from_checkpoint_ = false;  // nobody knows what the next step was updated with, should it have been decided before
-  Instant slot_begun_{};
-  Slot slot_ = SlotAccess::none();
-  std::uint64_t slot_serial_ = 0;  // of the slot handed out last
-  EvaluationSums sums_;            // of the evaluation's open slot
+  UpdateValues voted_update_;      // the two above, of the step voted for last
+  UpdateMemory updates_done_;      // of decided steps
+  bool from_checkpoint_ = false;   // nobody knows what the next step was updated with, should it have been decided before
   std::uint64_t evaluations_ = 0;  // decided since the last step was applied,
   ByteVector evaluation_;          // and what the last of them came to
-  float reported_loss_ = 0;        // of the open slot
-  std::uint64_t reported_tokens_ = 0;
-  float loss_ = 0;             // of the last decided step
-  std::uint64_t skipped_ = 0;  // decided steps that updated nothing
+  float loss_ = 0;                 // of the last decided step
+  std::uint64_t skipped_ = 0;      // decided steps that updated nothing
 
   std::unique_ptr<Impl> before_;                     // of the program's run before this one, until seal()
   std::optional<std::vector<Aux>> kept_host_state_;  // of that run, until restore()

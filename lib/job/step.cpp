@@ -32,7 +32,7 @@ Slot* Job::Impl::first_slot() {
 }
 
 Slot* Job::Impl::next_slot() {
-  if (in_.open) close_slot();
+  if (slot_.is_open()) close_slot();
   if (!step_open_ || world.over()) return nullptr;
   const auto audited = in_.audit.take_slot();
   if (!audited && in_.slot == my_slots().size()) {
@@ -41,53 +41,34 @@ Slot* Job::Impl::next_slot() {
   }
   const std::uint32_t index = audited ? *audited : my_slots()[in_.slot];
   const std::uint64_t generation = world.membership().generation.number;
-  auto& samples = SlotAccess::samples(slot_);
+  auto& samples = slot_.samples();
   samples.resize(plan->micro_batch);
   samples_of_slot(*plan, ELRUN_PLANTED(samples_by_generation) ? generation : commit_.knowledge().applied, index, samples);
-  SlotAccess::fill(slot_, this, ++slot_serial_, generation, index, slot_stream(plan->seed, commit_.knowledge().applied, index));
+  Slot& slot = slot_.begin(this, generation, index, slot_stream(plan->seed, commit_.knowledge().applied, index));
   for (UnitState& unit : units_) unit.scopes = 0;
-  in_.open = true, in_.reported = false;
   absence_.begin_slot();
   if (overlaps()) {
     comm_thread_.work_alone();
     comm_thread_.tell([&](PendingRequests& requests) { requests.begin(phase()); });
     slot_order_.begin();
   }
-  slot_begun_ = host.clock.now();
-  return &slot_;
+  slot_.begin_clock(host.clock.now());
+  return &slot;
 }
 
 bool Job::Impl::is_revoked(const Slot& slot) const {
   return world.over() || SlotAccess::generation(slot) != world.membership().generation.number;
 }
 
-void Job::Impl::add(const Slot& slot, std::string_view name, double value) {
-  require(in_.open && SlotAccess::serial(slot) == slot_serial_, "add() is called after the slot's end");
-  require(in_.evaluating, "add() is for the slots of evaluate(); what the slots of a step compute is its gradient and its loss");
-  if (name.empty() || name.size() > evaluation_sum_name_max)
-    throw Error{invalid(fmt::format("add(name, value): a name has 1 to {} bytes, and not {}", evaluation_sum_name_max, name.size()))};
-  if (!std::isfinite(value)) throw Error{invalid(fmt::format("add('{}', {}): a sum is of finite numbers", name, value))};
-  const auto at = sums_.find(name);
-  if (at == sums_.end() && sums_.size() == evaluation_sums_max)
-    throw Error{invalid(fmt::format("add('{}', {}): an evaluation has {} sums at most", name, value, evaluation_sums_max))};
-  if (at == sums_.end()) sums_.emplace(name, value);
-  else at->second += value;
-}
-
-void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) {
-  require(in_.open && SlotAccess::serial(slot) == slot_serial_, "a slot was reported after its end");
-  require(!in_.reported, "a slot was reported twice");
-  in_.reported = true;
-  reported_loss_ = loss;
-  reported_tokens_ = tokens;
-}
+void Job::Impl::add(const Slot& slot, std::string_view name, double value) { slot_.add(slot, name, value, in_.evaluating); }
+void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) { slot_.report(slot, loss, tokens); }
 
 void Job::Impl::close_slot() {
   const Phase ended = phase();
-  in_.open = false;
-  absence_.ended(slot_begun_);
+  slot_.end();
+  absence_.ended(slot_.begun());
   if (world.over()) return;  // nothing of it will be used
-  require(in_.reported, "a slot ended without slot.report(loss, tokens)");
+  require(slot_.has_reported(), "a slot ended without slot.report(loss, tokens)");
   for (const UnitState& unit : units_)
     if (unit.gradients_open > 0)
       throw Error{
@@ -98,9 +79,9 @@ void Job::Impl::close_slot() {
     for (const UnitState& unit : units_)
       if (unit.scopes == 0) reducer_.begin_unit(unit.index, open_slot());  // it had no part in this slot
   if (in_.audit.is_chosen())
-    in_.audit.note(slot_.index(), {reducer_.made_in(open_slot()), state_.layout().gradients}, reported_loss_, reported_tokens_);
+    in_.audit.note(slot_.index(), {reducer_.made_in(open_slot()), state_.layout().gradients}, slot_.loss(), slot_.tokens());
   if (in_.audit.end_slot()) return;
-  votes_.set_slot(in_.slot, reported_loss_, reported_tokens_);
+  votes_.set_slot(in_.slot, slot_.loss(), slot_.tokens());
   if (streams()) finish_leaves(ended);
   else reducer_.end_slot(in_.slot);
   if (!in_phases() || end_slot(ended)) ++in_.slot;
@@ -157,7 +138,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
     throw Error{invalid(fmt::format("apply is called with {}, but the plan says {}: set plan.optimizer before configure()",
                                     name_of(kind_of(optimizer)), name_of(plan->optimizer)))};
   require(step_open_ || world.over(), "apply was called twice, or without a step from next_step()");
-  if (in_.open) close_slot();
+  if (slot_.is_open()) close_slot();
   no_scope_open("apply()");
   step_open_ = false;
   optimizer_ = optimizer;

@@ -24,7 +24,7 @@ void Job::Impl::audit(double probability) {
       host.log.warning("nothing is audited while gradients are exchanged per slot, for no rank has a whole one; raise memory_per_rank");
     return;
   }
-  require(in_.slot == 0 && !in_.open && !in_.audit.is_chosen(), "audit is called once per step, before slots()");
+  require(in_.slot == 0 && !slot_.is_open() && !in_.audit.is_chosen(), "audit is called once per step, before slots()");
   in_.audit.choose(plan->seed, commit_.knowledge().applied, probability, reducer_.slots_by_rank(), world.rank());
 }
 

@@ -23,7 +23,7 @@ constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers 
 
 Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
   require(restored_, "evaluate comes after restore()");
-  require(!in_.open || world.over(), "evaluate is called inside a slot; call it between steps");
+  require(!slot_.is_open() || world.over(), "evaluate is called inside a slot; call it between steps");
   no_scope_open("evaluate()");
   if (count == 0) return {.decided = true};
   if (const std::uint64_t slots = evaluation_slots(count, plan->micro_batch); slots > slots_max)
@@ -99,7 +99,7 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
   in_.evaluating = true;
   for (const std::uint32_t index : by_rank[world.rank()]) {
     if (world.over() || !run_evaluation_slot(count, index, *forward)) break;
-    mine.put_slot(reported_loss_, reported_tokens_, sums_);
+    mine.put_slot(slot_.loss(), slot_.tokens(), slot_.sums());
   }
   const Phase ended = phase();
   in_.evaluating = false;
@@ -116,28 +116,25 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
 /// False: an exception came out of it, and the world is over. Nothing of it counts.
 bool Job::Impl::run_evaluation_slot(std::uint64_t count, std::uint32_t index, const std::function<void(Slot&)>& forward) {
   const std::uint64_t first = index * plan->micro_batch;
-  auto& samples = SlotAccess::samples(slot_);
+  auto& samples = slot_.samples();
   samples.resize(std::min(plan->micro_batch, count - first));
   std::iota(samples.begin(), samples.end(), first);
-  SlotAccess::fill(slot_, this, ++slot_serial_, world.membership().generation.number, index,
-                   slot_stream(plan->seed, evaluation_step, index));
-  sums_.clear();
-  in_.open = true, in_.reported = false;
+  Slot& slot = slot_.begin(this, world.membership().generation.number, index, slot_stream(plan->seed, evaluation_step, index));
   if (overlaps()) comm_thread_.work_alone(), evaluation_order_.begin();
-  slot_begun_ = host.clock.now();
+  slot_.begin_clock(host.clock.now());
   try {
-    forward(slot_);
+    forward(slot);
   } catch (const std::exception& e) {
     if (!world.over() || !host.session.place().elastic) throw;
-    in_.open = false;
+    slot_.end();
     host.log.info(fmt::format(
         "an exception came out of a slot of an evaluation that the change of the world had revoked ({}): the slot does not count",
         e.what()));
     return false;
   }
-  absence_.ended(slot_begun_);
-  in_.open = false;
-  require(in_.reported || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
+  absence_.ended(slot_.begun());
+  slot_.end();
+  require(slot_.has_reported() || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
   return true;
 }
 

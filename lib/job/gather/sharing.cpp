@@ -12,7 +12,7 @@ namespace elrun::inline v0 {
 Phase Job::Impl::phase() const {
   const std::uint64_t step = commit_.knowledge().applied;
   if (in_.evaluating) return {Phase::What::evaluation, step, 0};
-  if (in_.open) return {Phase::What::slot, step, in_.phase};
+  if (slot_.is_open()) return {Phase::What::slot, step, in_.phase};
   return {Phase::What::between, step, 0};
 }
 
@@ -97,13 +97,13 @@ void Job::Impl::begin_use(UnitState& unit) {
   require(restored_, "use comes after restore()");
   const bool fetches = gathers() && unit.open == 0 && layout.trainable > 0;
   // The others may be in apply() already, where nobody is served.
-  if (fetches && step_open_ && !in_.open && in_.phase == phases_ && !world.over())
+  if (fetches && step_open_ && !slot_.is_open() && in_.phase == phases_ && !world.over())
     throw Error{
         invalid(fmt::format("unit '{}' is used after the last slot and before apply(), where sharded weights are not gathered: use it "
                             "before slots() or after apply()",
                             specs_[unit.index].name))};
   if (fetches) state_.hold_unit(unit.index);
-  const bool hands_off = streams() && in_.open && !in_.evaluating;
+  const bool hands_off = streams() && slot_.is_open() && !in_.evaluating;
   // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
   const bool served =
       (!fetches && !hands_off) || ((stage_ == Stage::ready || in_.evaluating) && serve(fetches ? std::optional{unit.index} : std::nullopt));
@@ -119,7 +119,7 @@ void Job::Impl::begin_use(UnitState& unit) {
   if (next_unit_ == unit.index) next_unit_.reset();
   let_go_of_next();  // another one was expected; what was asked for came before this
   point_at_weights(unit);
-  if (overlaps() && in_.open) expect_after(unit.index);
+  if (overlaps() && slot_.is_open()) expect_after(unit.index);
 }
 
 /// Asks for the weights that will probably be used after those of `unit`. They wait in memory, of one unit at a time.
@@ -145,7 +145,7 @@ void Job::Impl::let_go(std::uint32_t unit) {
 }
 
 void Job::Impl::begin_gradient(UnitState& unit) {
-  require(in_.open && !in_.evaluating, "use_grad is for the slots of a step; an evaluation has no gradients");
+  require(slot_.is_open() && !in_.evaluating, "use_grad is for the slots of a step; an evaluation has no gradients");
   const UnitLayout& layout = state_.layout().units[unit.index];
   if (unit.scopes == layout.uses)
     throw Error{invalid(fmt::format("unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",

@@ -49,6 +49,7 @@ void Job::Impl::meet() {
 void Job::Impl::drop_step() {
   step_open_ = false;
   in_ = {};
+  slot_.end();
   let_go_of_next();
   if (handed_out_) stop_asked_ = stop_asked_at_begin_;  // the program asks again
   if (!std::exchange(handed_out_, false) || ELRUN_PLANTED(host_state_stays)) return;

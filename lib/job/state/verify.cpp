@@ -9,7 +9,7 @@ namespace elrun::inline v0 {
 
 Verification Job::Impl::verify() {
   require(restored_, "verify comes after restore()");
-  require(!in_.open || world.over(), "verify is called inside a slot; call it between steps");
+  require(!slot_.is_open() || world.over(), "verify is called inside a slot; call it between steps");
   no_scope_open("verify()");
   if (world.over() || stage_ != Stage::ready || joined_running_ || (gathers() && !end_phase(phase()))) return {};
   world.now(Call::verify);

@@ -131,7 +131,7 @@ void Job::Impl::allocate(Impl* before, Layout layout) {
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
   before->comm_thread_.begin_anew(before->units_.size());  // nothing of the old world is under way any more
-  updates_done_ = std::move(before->updates_done_);
+  updates_.memory() = std::move(before->updates_.memory());
   absence_.continue_from(before->absence_);
   before_ = std::move(before);
 }
@@ -146,9 +146,11 @@ bool Job::Impl::may_take_from(const Impl& before) const {
 /// How far the run before had come, with the state that was taken from it.
 void Job::Impl::take_position(Impl& before) {
   commit_ = before.commit_;
-  decision_ = before.decision_, voted_update_ = before.voted_update_;
+  decision_ = before.decision_;
+  updates_.set_voted(before.updates_.voted());
   loss_ = before.loss_, skipped_ = before.skipped_, saves_.set_saved_step(before.saves_.saved_step());
-  stop_asked_ = before.handed_out_ ? before.stop_asked_at_begin_ : before.stop_asked_, stopped_ = before.stopped_;
+  stop_ = before.stop_;
+  if (before.handed_out_) stop_.put_back();
   has_state_ = begun_before_ = overwritten_ = true;
   kept_host_state_ = before.variables_.kept();
 }
@@ -318,10 +320,10 @@ std::vector<Aux> Job::Impl::host_state() const {
   append_to(out, Progress{.applied = applied,
                           .loss = loss_,
                           .skipped = skipped_,
-                          .first_update = applied == 0 ? UpdateValues{} : updates_done_.of(0),
-                          .last_update = applied == 0 ? UpdateValues{} : updates_done_.of(applied - 1),
-                          .stop_asked = stop_asked_,
-                          .stopped_of_steps = stopped_ ? plan->steps : 0});
+                          .first_update = applied == 0 ? UpdateValues{} : updates_.memory().of(0),
+                          .last_update = applied == 0 ? UpdateValues{} : updates_.memory().of(applied - 1),
+                          .stop_asked = stop_.is_asked(),
+                          .stopped_of_steps = stop_.is_decided() ? plan->steps : 0});
   variables_.append_to(out);
   return out;
 }
@@ -329,11 +331,10 @@ std::vector<Aux> Job::Impl::host_state() const {
 void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
   const Progress p = progress_of(aux);
   loss_ = p.loss, skipped_ = p.skipped;
-  stop_asked_ = p.stop_asked;
-  stopped_ = p.stopped_of_steps != 0 && p.stopped_of_steps == plan->steps;  // more steps were wanted since: they are done
+  stop_.set(p.stop_asked, p.stopped_of_steps != 0 && p.stopped_of_steps == plan->steps);  // more steps may be wanted since: they are done
   variables_.load(aux);
-  if (p.first_update.known()) updates_done_.remember(0, p.first_update);
-  if (p.last_update.known()) updates_done_.remember(p.applied - 1, p.last_update);
+  if (p.first_update.known()) updates_.memory().remember(0, p.first_update);
+  if (p.last_update.known()) updates_.memory().remember(p.applied - 1, p.last_update);
   commit_ = StepCommit{world.membership(), p.applied, world.membership().generation};
 }
 
@@ -354,7 +355,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (!checked_) same_parameters_everywhere();
       joined_running_ = false;
       const std::uint64_t step = commit_.knowledge().applied;
-      if (step >= plan->steps || stopped_) {
+      if (step >= plan->steps || stop_.is_decided()) {
         finish();
         return std::nullopt;
       }
@@ -375,13 +376,13 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
 /// What the program changes from here on is put back, should the step not be decided.
 void Job::Impl::keep_host_state() {
   handed_out_ = true;
-  stop_asked_at_begin_ = stop_asked_;
+  stop_.keep();
   variables_.keep();
 }
 
 void Job::Impl::stop() {
   require(restored_, "stop comes after restore()");
-  stop_asked_ = true;
+  stop_.ask();
 }
 
 void Job::Impl::program_returned() {
@@ -427,7 +428,7 @@ void Job::Impl::end_without_steps() {
 
 void Job::Impl::finish() {
   const std::uint64_t step = commit_.knowledge().applied;
-  if (stopped_ && step < plan->steps && world.leads())
+  if (stop_.is_decided() && step < plan->steps && world.leads())
     host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan->steps));
   saves_.save_at_the_end(step, host_state());
   std::uint64_t hash = Mix{}(step, salt_of("step"));
@@ -481,7 +482,7 @@ std::uint32_t JobAccess::world_size(const Job& job) { return job.impl_->world.si
 const PagedArena& JobAccess::parameters(const Job& job) { return job.impl_->state_.parameters(); }
 const LeafStream& JobAccess::leaf_stream(const Job& job) { return job.impl_->reducer_.stream(); }
 std::span<float> JobAccess::moment(Job& job, std::size_t index) { return job.impl_->state_.moment(index); }
-UpdateValues JobAccess::remembered(const Job& job, std::uint64_t step) { return job.impl_->updates_done_.of(step); }
+UpdateValues JobAccess::remembered(const Job& job, std::uint64_t step) { return job.impl_->updates_.memory().of(step); }
 RankBytes JobAccess::held(const Job& job) { return job.impl_->held(); }
 
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
@@ -490,7 +491,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
   for (bool again = true; std::exchange(again, false);) {
     Job job{std::make_unique<Job::Impl>(job_host)};
     if (before != nullptr) job.impl_->go_on_from(std::move(before));
-    else job.impl_->updates_done_ = std::move(updates_done);
+    else job.impl_->updates_.memory() = std::move(updates_done);
     const Job::Impl& impl = *job.impl_;
     try {
       program(job);
@@ -507,7 +508,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
       if (dynamic_cast<const Error*>(&e) == nullptr && impl.world.over()) leave(impl.world, impl.world.why_over());
       throw;
     } catch (const BeginAgain&) {
-      updates_done = std::move(job.impl_->updates_done_);
+      updates_done = std::move(job.impl_->updates_.memory());
       again = true;
     } catch (...) {
       if (impl.world.over()) leave(impl.world, impl.world.why_over());  // whatever it tripped over was a step that does not count

@@ -15,7 +15,8 @@
 
 #include "lib/job/commit/commit.hpp"
 #include "lib/job/commit/step_audit.hpp"
-#include "lib/job/commit/update_values.hpp"
+#include "lib/job/commit/stop_request.hpp"
+#include "lib/job/commit/update_record.hpp"
 #include "lib/job/commit/votes.hpp"
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/declare/memory_table.hpp"
@@ -189,7 +190,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] static bool is_skipped(const Decision& decision);
   [[nodiscard]] float norm_of(const Decision& decision) const;
   void apply_decided();
-  void doubt_update();
 
   std::deque<UnitState> units_;
   std::vector<UnitSpec> specs_;
@@ -228,18 +228,12 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   StepCommit commit_;
   InStep in_;
   OpenSlot slot_;
-  bool step_open_ = false;            // handed out and neither applied nor revoked
-  bool handed_out_ = false;           // and not decided
-  bool asked_for_steps_ = false;      // next_step() was called
-  bool stop_asked_ = false;           // by stop(); travels with the next vote
-  bool stop_asked_at_begin_ = false;  // of that step
-  bool stopped_ = false;              // a member asked for it with its vote for the last decided step: that was the last one
-  Decision decision_;                 // of the last step decided here
-  AnyOptimizer optimizer_;            // of the step voted for
-  UpdateOptions update_options_;
-  UpdateValues voted_update_;      // the two above, of the step voted for last
-  UpdateMemory updates_done_;      // of decided steps
-  bool from_checkpoint_ = false;   // nobody knows what the next step was updated with, should it have been decided before
+  bool step_open_ = false;        // handed out and neither applied nor revoked
+  bool handed_out_ = false;       // and not decided
+  bool asked_for_steps_ = false;  // next_step() was called
+  Decision decision_;             // of the last step decided here
+  UpdateRecord updates_;
+  StopRequest stop_;
   std::uint64_t evaluations_ = 0;  // decided since the last step was applied,
   ByteVector evaluation_;          // and what the last of them came to
   float loss_ = 0;                 // of the last decided step

@@ -94,10 +94,10 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
   const std::uint64_t step = commit_.knowledge().applied;
   ELRUN_TRY(votes_.exchange(world, {.vote = mine,
                                     .leaves = departure_.is_untold(),
-                                    .stops = stop_asked_,
+                                    .stops = stop_.is_asked(),
                                     .audit_hash = in_.audit.hash(),
                                     .audit_probability = in_.audit.probability(),
-                                    .update = {voted_update_, updates_done_.of(step), updates_done_.tried(step)}}));
+                                    .update = updates_.said(step)}));
   // Whoever hears all votes comes to the same end, so nobody applies a step that fails here.
   std::vector<UpdateSaid> updates;
   for (std::uint32_t r = 0; r < world.size(); ++r) updates.push_back(votes_.said(r).update);
@@ -124,7 +124,7 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
                .loss = votes_.sum_of_losses() * per_slot(),
                .tokens = votes_.tokens(),
                .count = commit_.knowledge().decided,
-               .update = voted_update_,
+               .update = updates_.voted(),
                .stops = stops};
   return {};
 }
@@ -141,10 +141,8 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   if (slot_.is_open()) close_slot();
   no_scope_open("apply()");
   step_open_ = false;
-  optimizer_ = optimizer;
-  update_options_ = options;
   const std::uint64_t step = commit_.knowledge().applied;
-  updates_done_.try_first(step, values_of(optimizer, options));
+  updates_.pass(step, optimizer, options);
   if (!world.over()) {
     world.now(Call::apply);
     require(in_.slot == my_slots().size() && !in_.audit.is_due(), "apply was called before all slots of the step were run");
@@ -180,25 +178,13 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   return result;
 }
 
-/// Where all members begin at a checkpoint, nobody remembers what its next steps were updated with. Values of step 0 that are not those of the
-/// step before look like a variable of the loop that began anew with the process. A schedule may come back to them, so this is no error.
-void Job::Impl::doubt_update() {
-  const std::uint64_t step = commit_.knowledge().applied;
-  const UpdateValues first = updates_done_.of(0), last = step == 0 ? first : updates_done_.of(step - 1);
-  if (!world.leads() || !first.known() || !last.known() || first == last || voted_update_ != first) return;
-  host.log.warning(fmt::format(
-      "step {} is the first one after the checkpoint: {}. Is it a variable that began anew with the process? Then register it with "
-      "job.state(name, variable) before restore(), or compute it from step.number()",
-      step, as_at_first(voted_update_, last, step - 1)));
-}
-
 /// True once the step is decided.
 bool Job::Impl::reduce_and_vote() {
   if (!reducer_.reduce(world).ok()) return false;
   const std::span<float> nodes = votes_.norm_nodes();
   reducer_.fold_norm(nodes);
-  voted_update_ = values_of(optimizer_, update_options_);
-  if (std::exchange(from_checkpoint_, false)) doubt_update();
+  updates_.vote();
+  if (const auto doubt = updates_.take_doubt(commit_.knowledge().applied); doubt && world.leads()) host.log.warning(*doubt);
   return exchange_votes(commit_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); }))).ok();
 }
 
@@ -206,14 +192,14 @@ bool Job::Impl::reduce_and_vote() {
 void Job::Impl::apply_decided() {
   loss_ = decision_.loss;
   if (!is_skipped(decision_)) {
-    const float norm = norm_of(decision_), most = update_options_.clip_norm;
+    const float norm = norm_of(decision_), most = updates_.options().clip_norm;
     const float scale = most > 0 && norm > most ? per_slot() * (most / norm) : per_slot();
-    state_.update(optimizer_, update_options_.lr, scale, commit_.knowledge().applied + 1, reducer_.reduced());
+    state_.update(updates_.optimizer(), updates_.options().lr, scale, commit_.knowledge().applied + 1, reducer_.reduced());
   }
   skipped_ += is_skipped(decision_);
-  updates_done_.remember(commit_.knowledge().applied, voted_update_);
+  updates_.decided(commit_.knowledge().applied);
   evaluations_ = 0, evaluation_.clear();
-  if (decision_.stops) stopped_ = true, stop_asked_ = false;
+  if (decision_.stops) stop_.decide();
   commit_.applied();
   host.session.progress(StepNumber{commit_.knowledge().applied});
 }

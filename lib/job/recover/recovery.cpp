@@ -51,7 +51,7 @@ void Job::Impl::drop_step() {
   in_ = {};
   slot_.end();
   let_go_of_next();
-  if (handed_out_) stop_asked_ = stop_asked_at_begin_;  // the program asks again
+  if (handed_out_) stop_.put_back();  // the program asks again
   if (!std::exchange(handed_out_, false) || ELRUN_PLANTED(host_state_stays)) return;
   variables_.put_back();
 }
@@ -62,7 +62,7 @@ MemberStatus Job::Impl::status() const {
           .has_begun = restored_ || overwritten_,
           .knowledge = commit_.knowledge(),
           .decision = decision_,
-          .voted_update = voted_update_,
+          .voted_update = updates_.voted(),
           .saved_step = saves_.saved_step(),
           .cut = state_.cut(),
           .whole_parameters = state_.is_whole(),
@@ -166,7 +166,9 @@ void Job::Impl::go_on_together() {
 /// From a checkpoint, or from nothing.
 void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
-  begun_before_ = from_checkpoint_ = stop_asked_ = stopped_ = false;
+  begun_before_ = false;
+  updates_.set_from_checkpoint(false);
+  stop_.set(false, false);
   decision_ = {};
   overwritten_ |= saves_.has_directory();
   commit_ = StepCommit{world.membership(), 0};
@@ -185,7 +187,8 @@ void Job::Impl::load_or_begin() {
   if (!aux.has_value()) return;
   take_host_state(*aux);
   saves_.set_saved_step(commit_.knowledge().applied);
-  begun_before_ = from_checkpoint_ = true;
+  begun_before_ = true;
+  updates_.set_from_checkpoint(true);
   written_.assign(written_.size(), 0);
 }
 

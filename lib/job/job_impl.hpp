@@ -1,5 +1,6 @@
 #pragma once
-/// \file Job::Impl: everything of one job of one process. No globals: tests run a whole world of them in threads.
+/// \file Job::Impl: conducts one job of one process. It decides what happens next, and hands each part what it needs; the parts own their state
+/// and know neither each other's fields nor this class (README.md has the map). No globals: tests run a whole world of them in threads.
 
 #include <algorithm>
 #include <deque>
@@ -28,6 +29,7 @@
 #include "lib/job/gradients/reducer.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/job/open_slot.hpp"
+#include "lib/job/recover/settle.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/revoked.hpp"
 #include "lib/job/save/job_saves.hpp"
@@ -52,6 +54,8 @@ struct UnitState {
 /// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
 struct BeginAgain {};
 
+/// More methods than 25, because it is what users call: each call of Job, Step, Slot, Unit and UseScope is a method here. More fields than a
+/// dozen: beside the parts it still keeps the scopes of units (sharing.cpp), and how far this member has come in its generation and in its step.
 class [[gnu::visibility("hidden")]] Job::Impl {
  public:
   explicit Impl(JobHost job_host);
@@ -88,7 +92,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void go_on_from(std::unique_ptr<Impl> before);
 
   /// The first member that was there before, so that whoever prints knows what was printed last; else the first.
-  [[nodiscard]] bool prints() const { return world.rank() == printer_; }
+  [[nodiscard]] bool prints() const { return world.rank() == settled_.printer; }
 
   JobHost host;
   JobWorld world;
@@ -145,7 +149,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void go_on_together();
   void keep_host_state();
   [[nodiscard]] MemberStatus status() const;
-  void same_update_everywhere() const;
   void drop_step();
   void load_or_begin();
   void open_saves();
@@ -187,7 +190,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   bool reduce_and_vote();
   /// A constant of the job, never of the world.
   [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan->slots()); }
-  [[nodiscard]] static bool is_skipped(const Decision& decision);
   [[nodiscard]] float norm_of(const Decision& decision) const;
   void apply_decided();
 
@@ -222,8 +224,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::uint32_t planned_for_ = 0;       // ... as this rank
   std::vector<MemberStatus> statuses_;  // of this generation, once it is settled
   StateTransfer transfer_;              // likewise, once it is shared
-  std::uint64_t newest_step_ = 0;       // decided, of all members
-  std::uint32_t printer_ = 0;           // its rank
+  Settled settled_;                     // likewise
 
   StepCommit commit_;
   InStep in_;

@@ -170,7 +170,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   result.audited = in_.audit.is_chosen();
   result.loss = decision_.loss;
   result.norm = norm_of(decision_);
-  result.skipped = is_skipped(decision_);
+  result.skipped = decision_.skips();
   result.steps_skipped = skipped_;
   result.tokens = decision_.tokens;
   const std::chrono::duration<double> took = host.clock.now() - in_.begun;
@@ -191,12 +191,12 @@ bool Job::Impl::reduce_and_vote() {
 /// What a decided step does to this rank's shard, whatever becomes of the generation.
 void Job::Impl::apply_decided() {
   loss_ = decision_.loss;
-  if (!is_skipped(decision_)) {
+  if (!decision_.skips()) {
     const float norm = norm_of(decision_), most = updates_.options().clip_norm;
     const float scale = most > 0 && norm > most ? per_slot() * (most / norm) : per_slot();
     state_.update(updates_.optimizer(), updates_.options().lr, scale, commit_.knowledge().applied + 1, reducer_.reduced());
   }
-  skipped_ += is_skipped(decision_);
+  skipped_ += decision_.skips();
   updates_.decided(commit_.knowledge().applied);
   evaluations_ = 0, evaluation_.clear();
   if (decision_.stops) stop_.decide();
@@ -204,7 +204,6 @@ void Job::Impl::apply_decided() {
   host.session.progress(StepNumber{commit_.knowledge().applied});
 }
 
-bool Job::Impl::is_skipped(const Decision& decision) { return !decision.finite || !std::isfinite(decision.squares); }
 float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(decision.squares) * per_slot(); }
 
 // ---- what users hold

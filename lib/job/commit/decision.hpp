@@ -1,6 +1,7 @@
 #pragma once
 /// \file Decision: what the votes for a decided step came to.
 
+#include <cmath>
 #include <cstdint>
 
 #include "lib/job/commit/update_values.hpp"
@@ -16,6 +17,8 @@ struct Decision {
   std::uint64_t count = 0;  ///< Decided steps, this one included; 0: this is none.
   UpdateValues update{};    ///< With which it was decided.
   bool stops = false;       ///< A member asked that the job end with this step.
+  /// The norm is not finite: the step counts, and updates nothing.
+  [[nodiscard]] bool skips() const { return !finite || !std::isfinite(squares); }
   friend constexpr bool operator==(const Decision&, const Decision&) = default;
 };
 

@@ -79,52 +79,18 @@ void Job::Impl::settle() {
   const auto parts = expect(world, world.all_gather(encode(status())));
   statuses_.clear();
   for (const ByteVector& part : parts) statuses_.push_back(expect(world, decode_member_status(part)));
-  const auto there_before = std::find_if(statuses_.begin(), statuses_.end(), [](const MemberStatus& s) { return s.has_begun; });
-  printer_ = there_before == statuses_.end() ? 0 : static_cast<std::uint32_t>(there_before - statuses_.begin());
-  std::vector<Knowledge> known(statuses_.size());
-  for (std::size_t r = 0; r < known.size(); ++r)
-    if (statuses_[r].has_state) known[r] = statuses_[r].knowledge;
-  const Recovered recovered = recover(known, plan->reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
-  newest_step_ = recovered.next_step;
-  // Whoever got the state of that step, from a member or a checkpoint, knows that it was decided, but not to what the votes came.
-  const auto knower = std::find_if(statuses_.begin(), statuses_.end(), [&](const MemberStatus& s) {
-    return s.has_state && s.knowledge.decided == newest_step_ && s.knowledge.decided_in == recovered.decided_in &&
-           s.decision.count == newest_step_;
-  });
-  same_update_everywhere();
-  for (std::size_t r = 0; r < statuses_.size(); ++r) {
-    MemberStatus& s = statuses_[r];
-    // As many steps, but of other sums: here it counts as a newcomer's.
-    if (recovered.members[r] == Recovery::fetch && s.knowledge.applied == newest_step_) s.has_state = false;
-    if (!s.has_state || recovered.members[r] != Recovery::apply || knower == statuses_.end()) continue;
-    if (r == world.rank() && s.knowledge.decided < newest_step_ && !ELRUN_PLANTED(applies_with_its_last_decision))
-      decision_ = knower->decision;
-    s.knowledge = {newest_step_, newest_step_, newest_step_, recovered.decided_in};
-    s.evaluations = 0;  // those that it says followed the step before
-    // Its own shard alone; the others' owners are somewhere else now.
-    s.whole_parameters = state_.optimizer_is_whole() || gathers() || is_skipped(knower->decision);
-  }
-  if (has_state_ && recovered.members[world.rank()] == Recovery::apply && knower != statuses_.end()) {
-    commit_.learn(newest_step_, recovered.decided_in);
+  settled_ = elrun::settle(statuses_, plan->reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
+  if (auto same = check_same_update(statuses_, settled_.newest_step); !same.ok()) throw Error{std::move(same).failure()};
+  if (has_state_ && settled_.applies(world.rank())) {
+    if (commit_.knowledge().decided < settled_.newest_step && !ELRUN_PLANTED(applies_with_its_last_decision))
+      decision_ = *settled_.decision;
+    commit_.learn(settled_.newest_step, settled_.decided_in);
     if (ELRUN_PLANTED(voted_step_counts_unapplied)) commit_.applied();
     else apply_decided();
   }
+  bring_up_to_date(statuses_, settled_, state_.optimizer_is_whole() || gathers());
   commit_ = StepCommit{world.membership(), commit_.knowledge().applied, commit_.knowledge().decided_in};
   stage_ = Stage::settled;
-}
-
-/// Of the newest decided step: those who applied it, and those who voted for it and will. All members come to the same.
-void Job::Impl::same_update_everywhere() const {
-  if (newest_step_ == 0) return;
-  std::vector<UpdateValues> updates;
-  for (const MemberStatus& s : statuses_) {
-    const bool voted = s.knowledge.applied + 1 == newest_step_ && s.knowledge.voted == newest_step_;
-    updates.push_back(!s.has_state                       ? UpdateValues{}
-                      : voted                            ? s.voted_update
-                      : s.decision.count == newest_step_ ? s.decision.update
-                                                         : UpdateValues{});
-  }
-  if (auto same = check_decided_update(newest_step_ - 1, updates); !same.ok()) throw Error{std::move(same).failure()};
 }
 
 void Job::Impl::share() {
@@ -133,13 +99,14 @@ void Job::Impl::share() {
   for (const MemberStatus& s : statuses_) names.push_back(s.node);
   plan_world(number_nodes(names));
   show_to_peers();
-  transfer_ = plan_state_transfer(state_.layout(), statuses_, newest_step_, shard_map_.cuts);
+  transfer_ = plan_state_transfer(state_.layout(), statuses_, settled_.newest_step, shard_map_.cuts);
   if (transfer_.complete) {
     receive_state(transfer_);
   } else {
     if (transfer_.found && world.leads())
-      host.log.warning(fmt::format(
-          "part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning", newest_step_));
+      host.log.warning(
+          fmt::format("part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning",
+                      settled_.newest_step));
     has_state_ = false;
     load_or_begin();
     // Initial values are made by the program before its loop, so all run it from there.
@@ -217,14 +184,15 @@ void Job::Impl::receive_state(const StateTransfer& from) {
     if (from.newcomers[world.rank()]) has_state_ = true, has_host_state_ = false;
     const auto newcomers = std::ranges::count(from.newcomers, true);
     if (world.leads() && newcomers > 0)
-      host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", newest_step_, newcomers, world.size()));
+      host.log.info(
+          fmt::format("step {} goes on: {} of {} workers got the state from the others", settled_.newest_step, newcomers, world.size()));
   }
   if (!from.held[world.rank()]) {
     decision_ = statuses_[from.giver].decision;
     evaluations_ = 0, evaluation_.clear();
   }
   saves_.set_saved_step(statuses_[from.giver].saved_step);
-  commit_ = StepCommit{world.membership(), newest_step_, statuses_[from.giver].knowledge.decided_in};
+  commit_ = StepCommit{world.membership(), settled_.newest_step, statuses_[from.giver].knowledge.decided_in};
   open_saves();
 }
 
@@ -243,7 +211,7 @@ void Job::Impl::move_host_state(const StateTransfer& from) {
   }
   expect(world, reader.finish("the host state of another member"));
   take_host_state(aux);
-  commit_ = StepCommit{world.membership(), newest_step_, statuses_[from.giver].knowledge.decided_in};
+  commit_ = StepCommit{world.membership(), settled_.newest_step, statuses_[from.giver].knowledge.decided_in};
   begun_before_ = true;
 }
 

@@ -1,0 +1,38 @@
+#pragma once
+/// \file *Settle*: what became of the step for which members voted in the generation before. Core: all members work out the same from the
+/// same statuses.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lib/job/commit/commit.hpp"
+#include "lib/job/commit/decision.hpp"
+#include "lib/job/recover/member_status.hpp"
+
+namespace elrun::inline v0 {
+
+struct Settled {
+  std::uint64_t newest_step = 0;  ///< Decided steps of all members.
+  Generation decided_in{};        ///< Where the last of them was decided.
+  std::vector<Recovery> members;  ///< By rank: what it does before the next step.
+  /// Of the newest step. Nothing: whoever has its state got it from a member or a checkpoint, and knows that it was decided, but not to what
+  /// the votes came.
+  std::optional<Decision> decision;
+  /// The first member that was there before, so that whoever prints knows what was printed last; else the first.
+  std::uint32_t printer = 0;
+
+  /// `rank` voted for the newest step, which is decided, and applies it now.
+  [[nodiscard]] bool applies(std::uint32_t rank) const { return members[rank] == Recovery::apply && decision.has_value(); }
+};
+[[nodiscard]] Settled settle(std::span<const MemberStatus> statuses, Sums sums);
+
+/// Whether all who applied the newest decided step, and all who voted for it and will apply it, do so with the same values.
+[[nodiscard]] Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint64_t newest_step);
+
+/// The statuses as they are once all have done what `settled` says. `whole_after_update`: an update leaves all parameters of a rank up to
+/// date, not only those of its shard.
+void bring_up_to_date(std::span<MemberStatus> statuses, const Settled& settled, bool whole_after_update);
+
+}  // namespace elrun::inline v0

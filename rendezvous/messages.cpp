@@ -18,6 +18,14 @@ WorkerDeath bounded(WorkerDeath death, std::size_t traceback_max, std::size_t la
   return death;
 }
 
+EndCause end_cause_of(const Revoke& revoke) {
+  if (revoke.cause) return *revoke.cause;
+  // Older coordinators send this code for growth, and to a node whose generation is stale. For both no member failed.
+  if (revoke.why.code == Code::generation_over) return EndCause::growth;
+  if (revoke.why.rank) return EndCause::failure;
+  return revoke.why.code == Code::peer_lost ? EndCause::loss : EndCause::other;
+}
+
 std::string in_plain_words(std::string_view grpc_message) {
   constexpr std::string_view before = "Failed to connect to remote host: ";
   const auto at = grpc_message.rfind(before);

@@ -231,11 +231,30 @@ struct World {
   bool takes_more = false;                        ///< Who coordinates heeds `MoreWorkers`. Earlier versions do not.
   friend bool operator==(const World&, const World&) = default;
 };
+/// Why a generation ended. The coordinator decides it; `Revoke` carries it to the nodes.
+enum class EndCause : std::uint8_t {  // on the wire by number: never changed, never used again
+  other = 0,                          ///< An older coordinator did not tell, or a newer one told what this version does not know.
+  failure,                            ///< A worker ended by itself.
+  loss,                               ///< A node was lost, or gave the generation up.
+  leave,                              ///< A node left in order.
+  growth,                             ///< The world grows: no member failed, so this costs no restart.
+  hang,                               ///< Workers did not join the world in time (`start_timeout`).
+  unreachable,                        ///< Two members cannot reach each other, though both reach the coordinator.
+  stale,                              ///< The node came with a generation that is not this coordinator's newest.
+};
+inline constexpr EndCause end_cause_last = EndCause::stale;
 /// The generation is over: end its workers, acknowledge, join again.
 struct Revoke {
   Generation generation;
   Failure why;
+  std::optional<EndCause> cause{};  ///< None: the coordinator is of a version that does not tell it.
 };
+/// `revoke.cause`; of an older coordinator it follows from the code of the failure.
+[[nodiscard]] EndCause end_cause_of(const Revoke& revoke);
+/// True when something went wrong: such an end counts as a restart of the job.
+[[nodiscard]] constexpr bool is_failure(EndCause cause) {
+  return cause != EndCause::leave && cause != EndCause::growth && cause != EndCause::stale;
+}
 /// The resumed node's generation still runs.
 struct Resumed {
   Generation generation;

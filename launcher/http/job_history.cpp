@@ -11,20 +11,28 @@ constexpr std::size_t text_max = 4096;  // of a failure's words
 
 double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
-EndCause cause_of(const Failure& why) {
-  if (why.code == Code::generation_over) return EndCause::growth;  // that code: the world only grows
-  if (why.rank) return EndCause::worker;
-  return why.code == Code::peer_lost ? EndCause::node : EndCause::other;
+CauseLabel label_of(EndCause cause) {
+  switch (cause) {
+    case EndCause::failure:
+    case EndCause::hang:
+    case EndCause::unreachable: return CauseLabel::worker;
+    case EndCause::loss:
+    case EndCause::leave: return CauseLabel::node;
+    case EndCause::growth: return CauseLabel::growth;
+    case EndCause::stale:
+    case EndCause::other: break;
+  }
+  return CauseLabel::other;
 }
 
 }  // namespace
 
-std::string_view word_of(EndCause cause) {
-  switch (cause) {
-    case EndCause::worker: return "worker";
-    case EndCause::node: return "node";
-    case EndCause::growth: return "growth";
-    case EndCause::other: break;
+std::string_view word_of(CauseLabel label) {
+  switch (label) {
+    case CauseLabel::worker: return "worker";
+    case CauseLabel::node: return "node";
+    case CauseLabel::growth: return "growth";
+    case CauseLabel::other: break;
   }
   return "other";
 }
@@ -98,7 +106,7 @@ void JobHistory::note_event(const Turn& turn) {
 void JobHistory::began_generation(const Turn& turn, const World& world) {
   if (record_.world.generation.number != 0 && world.generation.lineage != record_.world.generation.lineage) ++record_.coordinator_changes;
   const bool again = record_.world.generation.number != 0;
-  const EndCause cause = end_cause_.value_or(EndCause::other);
+  const CauseLabel cause = end_cause_.value_or(CauseLabel::other);
   record_.world = world;
   record_.waiting_for.clear();
   record_.last_step_at.reset();  // a step of another generation is not one step away
@@ -122,17 +130,17 @@ void JobHistory::note_end(const WorkerEnded& ended, Instant now) {
   if (ended.ending.ok() || record_.phase != Supervisor::Phase::running) return;
   own_failure_ = true;
   if (!lost_at_) lost_at_ = now;
-  if (!end_cause_) end_cause_ = EndCause::worker;
+  if (!end_cause_) end_cause_ = CauseLabel::worker;
   record_.last_failure = fmt::format("rank {} (local rank {}, pid {}) ended by {} in generation {}", worker.rank, found->first, worker.pid,
                                      describe(ended.ending), record_.world.generation.number);
 }
 
 void JobHistory::note_revoke(const Revoke& revoke, Instant now) {
-  const EndCause cause = cause_of(revoke.why);
-  end_cause_ = start_cause_ = cause;
+  const EndCause cause = end_cause_of(revoke);
+  end_cause_ = start_cause_ = label_of(cause);
   if (own_failure_) ++record_.node_restarts;
   own_failure_ = false;
-  if (cause == EndCause::growth) return;
+  if (cause == EndCause::growth || cause == EndCause::stale) return;  // nothing failed
   record_.last_failure = revoke.why.what.substr(0, text_max);
   if (!lost_at_) lost_at_ = now;
 }
@@ -141,7 +149,7 @@ void JobHistory::note_action(const Turn& turn, const Action& action) {
   if (const auto* finish = std::get_if<Finish>(&action)) return note_finish(*finish, turn.event);
   if (const auto* spawn = std::get_if<Spawn>(&action)) {
     record_.workers.insert_or_assign(spawn->worker.value(), WorkerRecord{.rank = spawn->world.seat.base_rank + spawn->place});
-    record_.worker_restarts[start_cause_.value_or(EndCause::other)] += start_cause_ ? 1 : 0;
+    record_.worker_restarts[start_cause_.value_or(CauseLabel::other)] += start_cause_ ? 1 : 0;
   }
   if (const auto* release = std::get_if<Release>(&action)) record_.workers.erase(release->worker.value());
   const auto* send = std::get_if<Send>(&action);

@@ -16,10 +16,10 @@
 
 namespace elrun::inline v0::launcher {
 
-/// Why a generation ended, in as few words as a metric's label may have.
-enum class EndCause { worker, node, growth, other };
-inline constexpr std::array end_causes{EndCause::worker, EndCause::node, EndCause::growth, EndCause::other};
-[[nodiscard]] std::string_view word_of(EndCause cause);
+/// Why a generation ended, in as few words as a metric's label may have. Made from EndCause.
+enum class CauseLabel { worker, node, growth, other };
+inline constexpr std::array cause_labels{CauseLabel::worker, CauseLabel::node, CauseLabel::growth, CauseLabel::other};
+[[nodiscard]] std::string_view word_of(CauseLabel label);
 
 /// How a node's wait for a world ended.
 enum class Meeting { world, refused, deadline, ended };
@@ -54,11 +54,11 @@ struct NodeRecord {
 
   std::uint64_t coordinator_changes = 0;
   std::uint64_t node_restarts = 0;                            ///< Generations that ended by this node's own workers.
-  std::map<EndCause, std::uint64_t> worker_restarts;          ///< Workers started again.
+  std::map<CauseLabel, std::uint64_t> worker_restarts;        ///< Workers started again.
   std::map<std::pair<int, int>, std::uint64_t> worker_exits;  ///< By exit code and signal; one of the two is 0.
   std::map<Meeting, std::uint64_t> meetings;
   Histogram meeting_seconds{meeting_bounds};
-  std::map<EndCause, Histogram> recovery_seconds;  ///< From the first sign of a loss to the next generation's workers.
+  std::map<CauseLabel, Histogram> recovery_seconds;  ///< From the first sign of a loss to the next generation's workers.
 
   std::uint64_t steps = 0;      ///< Decided, as this node's workers said; done again after a restart they count again.
   std::uint64_t last_step = 0;  ///< Number of the newest.
@@ -93,8 +93,8 @@ class JobHistory {
   NodeRecord record_;
   std::optional<Instant> waits_since_;  // for a world
   std::optional<Instant> lost_at_;
-  std::optional<EndCause> end_cause_;    // of the newest generation
-  std::optional<EndCause> start_cause_;  // why workers are started; none: for the first time
+  std::optional<CauseLabel> end_cause_;    // of the newest generation
+  std::optional<CauseLabel> start_cause_;  // why workers are started; none: for the first time
   bool own_failure_ = false;
 };
 

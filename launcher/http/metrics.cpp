@@ -76,7 +76,7 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
   all.push_back({.name = "elrun_worker_restarts",
                  .type = counter,
                  .help = "Workers of this node that were started again, by what ended the generation before",
-                 .samples = by_word("cause", end_causes, node.worker_restarts)});
+                 .samples = by_word("cause", cause_labels, node.worker_restarts)});
   all.push_back({.name = "elrun_worker_exits",
                  .type = counter,
                  .help = "Workers of this node that ended, by exit code and signal",

@@ -224,7 +224,8 @@ void Supervisor::on_message(const Revoke& m) {
   const auto is_here = [&](Rank rank) { return rank.value() >= world_.seat.base_rank && rank.value() < world_.seat.base_rank + places_; };
   if (!own_failure_ || !m.why.rank || !is_here(*m.why.rank))
     act(Say{Level::warning, fmt::format("generation {} is over: {}", m.generation.number, m.why.what), true});
-  if (m.why.code != Code::generation_over) recovery_.lost(now_);  // else the world only grows
+  // A world that grows, and a generation that is stale, are no loss: the time to the next world is no recovery.
+  if (const EndCause cause = end_cause_of(m); cause != EndCause::growth && cause != EndCause::stale) recovery_.lost(now_);
   if (own_failure_) ++node_restarts_;
   if (deadlines_.is_set(Wait::leave)) return leave(departure_.signal());
   stop({.rejoin = true}, std::nullopt, m.why);

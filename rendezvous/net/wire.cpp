@@ -275,6 +275,7 @@ struct PutCoordinatorMessage {
   void operator()(const Revoke& m) const {
     put(m.generation, *out.mutable_revoke()->mutable_generation());
     put(m.why, *out.mutable_revoke()->mutable_why());
+    if (m.cause) out.mutable_revoke()->set_cause(static_cast<std::uint32_t>(*m.cause));
   }
   void operator()(const Resumed& m) const {
     put(m.generation, *out.mutable_resumed()->mutable_generation());
@@ -458,7 +459,11 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     case wire::ToNode::kRevoke: {
       Checker check{"Revoke"};
       const Generation generation = check.generation(in.revoke().generation());
-      return check.finish<CoordinatorMessage>(Revoke{generation, check.failure(in.revoke().why())});
+      std::optional<EndCause> cause;
+      if (in.revoke().has_cause())  // one that only a later version knows is another
+        cause = in.revoke().cause() <= static_cast<std::uint32_t>(end_cause_last) ? static_cast<EndCause>(in.revoke().cause())
+                                                                                  : EndCause::other;
+      return check.finish<CoordinatorMessage>(Revoke{generation, check.failure(in.revoke().why()), cause});
     }
     case wire::ToNode::kResumed: {
       Checker check{"Resumed"};

@@ -250,9 +250,9 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
             ? fmt::format("; node {} is excluded, and the others go on", id.value())
             : fmt::format("; failure {} of {} in a row, then node {} is excluded: it costs no restart, for the others can do without it",
                           history.failures, exclude_after, id.value());
-    revoke(std::move(why), true, now);
+    revoke(EndCause::failure, std::move(why), now);
   } else {
-    charge(std::move(why), failed.exit_code, now);
+    charge(EndCause::failure, std::move(why), failed.exit_code, now);
   }
   blamed_ = record_of(id);
   if (excluded) exclude(id, now);
@@ -261,7 +261,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
 std::int32_t Round::budget() const { return options().max_restarts >= 0 ? options().max_restarts : is_job_ ? job_restarts : 0; }
 
 // The generation ends by a failure: what that costs.
-void Round::charge(Failure why, std::int32_t exit_code, Instant now) {
+void Round::charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now) {
   const bool wrong_configuration = is_job_ && exit_code == exit_code_configuration;
   const bool free_of_charge = is_job_ && progressed_ && budget() > 0;
   progressed_ = false;
@@ -276,7 +276,7 @@ void Round::charge(Failure why, std::int32_t exit_code, Instant now) {
                                 alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start",
                                                          seconds(pause_until_ - now), alike_)
                                            : "");
-  revoke(std::move(why), true, now);
+  revoke(cause, std::move(why), now);
 }
 
 // A program that fails the same way whenever it starts would use up its restarts before what it needs (a file server, a
@@ -309,8 +309,8 @@ void Round::leave(const NodeId& id, const std::string& why, Instant now) {
   streams_.at(stream).node.reset();  // it stays open while its workers end
   own_node_left_ = own_node_left_ || streams_.at(stream).in_process;
   if (ends_generation)
-    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, false,
-           now);
+    revoke(EndCause::leave,
+           {Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, now);
 }
 
 }  // namespace elrun::inline v0

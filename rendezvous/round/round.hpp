@@ -326,7 +326,7 @@ class Round {
   [[nodiscard]] bool is_kept_out(const NodeId& id, std::uint64_t incarnation) const;
   void note_kept_out(const NodeId& id, Instant now);
   [[nodiscard]] std::int32_t budget() const;
-  void charge(Failure why, std::int32_t exit_code, Instant now);
+  void charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now);
   void note_death(Death death);
   void note_failure_at_start(const WorkerFailed& failed, Instant now);
   void refuse_misfit(StreamNumber stream, const NodeId& id, const std::string& why);
@@ -340,7 +340,7 @@ class Round {
   void lose_the_silent(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);
   void remove(Nodes::iterator node, bool close, Instant now);
-  void revoke(Failure why, bool failed, Instant now);
+  void revoke(EndCause cause, Failure why, Instant now);
   void grow(Instant now);
   void form(Instant now);
   void begin(std::vector<NodeId> chosen, Instant now);

@@ -95,6 +95,7 @@ void Round::part(Instant now) {
     text += fmt::format("; without one of them fewer than {} would be left", count_of(needed(), "node"));
     alike_ = 0;
     return charge(
+        EndCause::unreachable,
         {Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, apart.by.value()},
         exit_code, now);
   }
@@ -116,8 +117,9 @@ void Round::part(Instant now) {
   text += fmt::format("; the job goes on without {}, which {} tried again in {:.0f} s", some_of(names), names.size() == 1 ? "is" : "are",
                       seconds(longest));
   revoke(
+      EndCause::unreachable,
       {Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, out.front().value()},
-      true, now);
+      now);
 }
 
 void Round::keep_out(const NodeId& id, std::string why, std::set<NodeId> apart_from, Instant now) {

@@ -246,14 +246,15 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
       return send(node, world_of(static_cast<std::uint32_t>(me - members_.begin()), key()));
     change(node, [&](Node& n) { n.join = join; });
     lost_[join.who.node] = "it gave the generation up";
-    revoke({Code::peer_lost,
+    revoke(EndCause::loss,
+           {Code::peer_lost,
             Remedy::rejoin,
             fmt::format("node {} gave generation {} up", join.who.node.value(), to_string(generation_)),
             {},
             {},
             generation_,
             join.who.node.value()},
-           true, now);
+           now);
   }
   change(node, [&](Node& n) {
     n.join = join;
@@ -336,7 +337,8 @@ void Round::is_over(const Node& node, const Generation& newest) {
                      fmt::format("generation {} is over; this coordinator's newest is {}", to_string(held), to_string(newest)),
                      {},
                      {},
-                     held}});
+                     held},
+                    EndCause::stale});
 }
 
 // Every member of the generation is there: it goes on, as if nothing had happened.
@@ -385,14 +387,15 @@ void Round::end_recovery(const std::string& why, Instant now) {
     change(node, [](Node& n) { n.member = true; });
   }
   if (members_.empty()) return;
-  revoke({Code::peer_lost,
+  revoke(EndCause::loss,
+         {Code::peer_lost,
           Remedy::rejoin,
           fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}",
                       recovery.shape.nodes - recovery.seats.size(), count_of(recovery.shape.nodes, "node"), why),
           {},
           {},
           generation_},
-         true, now);
+         now);
 }
 
 }  // namespace elrun::inline v0

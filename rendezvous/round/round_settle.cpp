@@ -105,8 +105,8 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   if (former_.size() >= former_max) former_.erase(former_.begin());
   former_.insert_or_assign(id, former);
   if (runs() && !done)  // whoever has done its part may go
-    revoke({Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, true,
-           now);
+    revoke(EndCause::loss,
+           {Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, now);
 }
 
 void Round::remove(Nodes::iterator node, bool close, Instant now) {
@@ -128,26 +128,26 @@ void Round::remove(Nodes::iterator node, bool close, Instant now) {
   }
 }
 
-void Round::revoke(Failure why, bool failed, Instant now) {
+void Round::revoke(EndCause cause, Failure why, Instant now) {
   ELRUN_ASSERT(runs());
   revoked_ = true;
   unjudged_.reset();
   starting_.clear();
   apart_.reset();
   cause_ = why.what;
-  restarts_.generations += failed ? 1 : 0;
+  restarts_.generations += is_failure(cause) ? 1 : 0;
   forming_since_ = now;
   if (nodes_.empty()) forming_since_.reset();
   enough_since_.reset();
   // Workers are asked, then killed; a node that is still silent about it after all that is not coming back.
   return_by_ = now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
-  say(failed ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation_), why.what));
+  say(is_failure(cause) ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation_), why.what));
   actions_.emplace_back(EndGeneration{why.what});
   actions_.reserve(actions_.size() + members_.size() + 1);  // and when to wake
   for (auto& [id, node] : nodes_) {
     if (!node.member) continue;
     change(node, [](Node& n) { n.owes = !ELRUN_PLANTED(forms_before_acknowledged), n.ready = n.ready || !n.owes; });
-    send(node, Revoke{generation_, why});
+    send(node, Revoke{generation_, why, cause});
   }
 }
 
@@ -170,7 +170,9 @@ void Round::grow(Instant now) {
     for (const auto& [arrived, id] : newcomers_) names.push_back(id.value());
   for (const NodeId& id : growing_) names.push_back(fmt::format("workers of {}", id.value()));
   ++growths_;
-  revoke({Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, false, now);
+  // The code is for agents of earlier versions, which do not read the cause.
+  revoke(EndCause::growth,
+         {Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, now);
 }
 
 // When those who wait are a world. Last call is for the first one of a job: where a generation was over before this coordinator

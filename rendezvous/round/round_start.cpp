@@ -52,6 +52,7 @@ void Round::judge_starting(Instant now) {
   }
   const Rank first{starting_.at(late.front()).rank};
   revoke(
+      EndCause::hang,
       {Code::deadline_passed,
        Remedy::rejoin,
        fmt::format("{} {} not joined the world within {:.3g} s of the start (start_timeout); the others go on without {}", some_of(names),
@@ -60,7 +61,7 @@ void Round::judge_starting(Instant now) {
        {},
        generation_,
        late.front().value()},
-      true, now);
+      now);
   for (const NodeId& id : late) exclude(id, now);
 }
 

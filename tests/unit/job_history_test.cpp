@@ -78,7 +78,7 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
   CHECK(node.record().waiting_for.empty());
   CHECK(node.record().meeting_seconds.sum() == 2);
   CHECK(node.record().workers.at(1).pid == 101);
-  CHECK(node.record().worker_restarts.at(EndCause::other) == 0);  // the first start is no restart
+  CHECK(node.record().worker_restarts.at(CauseLabel::other) == 0);  // the first start is no restart
 
   SECTION("a worker that fails is a loss until the next generation's workers start") {
     node.end(0, {.signal = SIGKILL});
@@ -93,8 +93,8 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
     CHECK(node.record().workers.empty());
     node.pass(1s);
     node.begin(2);
-    CHECK(node.record().recovery_seconds.at(EndCause::worker).sum() == 2);
-    CHECK(node.record().worker_restarts.at(EndCause::worker) == 2);
+    CHECK(node.record().recovery_seconds.at(CauseLabel::worker).sum() == 2);
+    CHECK(node.record().worker_restarts.at(CauseLabel::worker) == 2);
     CHECK(node.record().worker_exits.at({0, SIGKILL}) == 1);
     CHECK(node.record().worker_exits.at({0, SIGTERM}) == 1);
     CHECK(node.record().last_failure == worker_failed.what);
@@ -104,17 +104,32 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
     node.hear(Revoke{generation(1), node_lost});
     node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
     node.begin(2);
-    CHECK(node.record().worker_restarts.at(EndCause::node) == 2);
+    CHECK(node.record().worker_restarts.at(CauseLabel::node) == 2);
     CHECK(node.record().node_restarts == 0);
-    CHECK(node.record().recovery_seconds.contains(EndCause::node));
+    CHECK(node.record().recovery_seconds.contains(CauseLabel::node));
   }
   SECTION("growth is no loss") {
     node.hear(Revoke{generation(1), grown});
     node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
     node.begin(2);
-    CHECK(node.record().worker_restarts.at(EndCause::growth) == 2);
+    CHECK(node.record().worker_restarts.at(CauseLabel::growth) == 2);
     CHECK(node.record().recovery_seconds.empty());
     CHECK(node.record().last_failure.empty());
+  }
+  SECTION("a generation that is stale is neither growth nor a loss") {
+    node.hear(Revoke{generation(1), {Code::generation_over, Remedy::rejoin, "generation 1 is over; the newest is 7"}, EndCause::stale});
+    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+    node.begin(8, 2);
+    CHECK(node.record().worker_restarts.at(CauseLabel::other) == 2);
+    CHECK_FALSE(node.record().worker_restarts.contains(CauseLabel::growth));
+    CHECK(node.record().recovery_seconds.empty());
+    CHECK(node.record().last_failure.empty());
+  }
+  SECTION("the cause counts, not the code of the failure") {
+    node.hear(Revoke{generation(1), grown, EndCause::leave});
+    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+    node.begin(2);
+    CHECK(node.record().worker_restarts.at(CauseLabel::node) == 2);
   }
   SECTION("another coordinator is noticed, whether it goes on with what runs or begins anew") {
     node.on(LinkDown{{Code::unreachable, Remedy::retry, "gone"}});

@@ -176,6 +176,11 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   const Failure why{Code::peer_lost, Remedy::rejoin, "gone", Rank{3}, Rank{0}, twelve, "node-b"};
   CHECK(message(std::get<Refused>(there_and_back(CoordinatorMessage{Refused{why}})).failure) == message(why));
   CHECK(message(std::get<Revoke>(there_and_back(CoordinatorMessage{Revoke{twelve, why}})).why) == message(why));
+  for (const auto cause : {EndCause::other, EndCause::failure, EndCause::loss, EndCause::leave, EndCause::growth, EndCause::hang,
+                           EndCause::unreachable, EndCause::stale})
+    CHECK(std::get<Revoke>(there_and_back(CoordinatorMessage{Revoke{twelve, why, cause}})).cause == cause);
+  CHECK_FALSE(std::get<Revoke>(there_and_back(CoordinatorMessage{Revoke{twelve, why}})).cause);
+  CHECK(std::get<Revoke>(there_and_back(CoordinatorMessage{Revoke{twelve, why, static_cast<EndCause>(99)}})).cause == EndCause::other);
   CHECK(std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for you"}})).why == "for you");
   CHECK(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).generation == twelve);
   CHECK_FALSE(std::get<Resumed>(there_and_back(CoordinatorMessage{Resumed{twelve}})).coordinated_by);
@@ -347,7 +352,7 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
   const std::pair<CoordinatorMessage, std::vector<FieldNumber>> to_node[] = {{Refused{why}, {1}},
                                                                              {Waiting{"for you", twelve}, {2}},
                                                                              {a_world(), {1, 3, 7}},
-                                                                             {Revoke{twelve, why}, {1, 2}},
+                                                                             {Revoke{twelve, why, EndCause::loss}, {1, 2}},
                                                                              {Resumed{twelve, true, 2}, {1}},
                                                                              {Verdict{3, "report", {}}, {}},
                                                                              {StoreResult{1, StoreReply{.id = 8}}, {}}};
@@ -358,6 +363,15 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
     REQUIRE(understood.value());
     CHECK(to_wire_bytes(**understood) == to_wire_bytes(message));
   }
+}
+
+TEST_CASE("why a generation ended follows from the failure's code where an older coordinator did not tell it", "[wire]") {
+  const auto cause = [](Failure why) { return end_cause_of(Revoke{twelve, std::move(why)}); };
+  CHECK(cause({Code::generation_over, Remedy::rejoin, "the world grows by n"}) == EndCause::growth);
+  CHECK(cause({Code::peer_lost, Remedy::rejoin, "worker 2 ended", Rank{2}}) == EndCause::failure);
+  CHECK(cause({Code::peer_lost, Remedy::rejoin, "node m is lost"}) == EndCause::loss);
+  CHECK(cause({Code::refused, Remedy::rejoin, "for another reason"}) == EndCause::other);
+  CHECK(end_cause_of(Revoke{twelve, {Code::generation_over, Remedy::rejoin, "generation 12 is over"}, EndCause::stale}) == EndCause::stale);
 }
 
 TEST_CASE("a code or a remedy that only a later version knows is the gravest of this one", "[wire]") {

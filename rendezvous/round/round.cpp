@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 
 #include <fmt/format.h>
 
@@ -158,7 +157,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (current(m->generation) && revoked_) change(node, [](Node& n) { n.owes = false; });
   } else if (const auto* failed = std::get_if<WorkerFailed>(&message)) {
     // After the end of the generation only what may have failed before the worker that ended it.
-    if (current(failed->generation) && (runs() || !deaths_.empty())) worker_failed(node, *failed, now);
+    if (current(failed->generation) && (runs() || root_cause_.any())) worker_failed(node, *failed, now);
   } else if (const auto* done = std::get_if<WorkersDone>(&message)) {
     if (!current(done->generation) || !runs()) return;
     done_.insert(id);
@@ -169,8 +168,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (current(job->generation)) workers_are_job(now);
   } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {
     if (!current(more->generation) || !runs()) return;
-    if (growing_.empty()) growing_since_ = now;
-    growing_.insert(id);
+    growth_.offer(id, now);
   } else if (const auto* unreachable = std::get_if<PeerUnreachable>(&message)) {
     if (current(unreachable->generation) && runs()) note_apart(node, *unreachable, now);
   } else if (const auto* starting = std::get_if<WorkersStarting>(&message)) {
@@ -187,12 +185,9 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
       say(Level::info, fmt::format("generation {}: step {} is decided", to_string(generation_), progress->step));
       progress_told_ = now;
     }
-    if (progress->step <= newest_step_) return;  // done before, and again since: no further than at the last failure
-    newest_step_ = progress->step;
+    if (!budget_.decided(progress->step)) return;
     forget_failures_of_members();
-    progressed_ = true;
-    growths_ = 0;
-    alike_ = 0;
+    growth_.progressed();
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
   } else if (std::holds_alternative<VerdictHeard>(message)) {
@@ -219,14 +214,14 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
               {},
               generation_,
               me->node.value()};
-  Death death{std::max(now - failed.ago, began_), failed.exit_code == 0 ? 1 : failed.exit_code, why.what, failed.death};
+  RootCause::Death death{std::max(now - failed.ago, began_), failed.exit_code == 0 ? 1 : failed.exit_code, why.what, failed.death};
   death.worker.node = me->node;
   death.worker.generation = generation_;
   death.worker.rank = rank.value();
   death.worker.local_rank = failed.local_rank;
-  note_death(std::move(death));
+  root_cause_.report(std::move(death));
   if (!runs()) return;
-  is_job_ |= failed.is_job;
+  budget_.note_job(failed.is_job);
   if (apart_) return part(now);  // a program that only ends when it cannot reach a peer
   if (!put_off(*me, failed, now)) judge(*me, failed, std::move(why), now);
 }
@@ -234,16 +229,16 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
 // What the failure costs, and whether the job goes on: by the rules of the job, whatever the dead process had said of itself.
 void Round::judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now) {
   const NodeId id = member.node;
-  const bool wrong_configuration = is_job_ && failed.exit_code == exit_code_configuration;
+  const bool wrong_configuration = budget_.is_job() && failed.exit_code == exit_code_configuration;
   History& history = note_failure_of(id, failed.what, failed.before_session);
-  const bool dispensable = is_job_ && others_can_go_on({id}) && !ELRUN_PLANTED(bad_node_ends_the_job);
+  const bool dispensable = budget_.is_job() && others_can_go_on({id}) && !ELRUN_PLANTED(bad_node_ends_the_job);
   // Where others have trained with the same configuration, it is this node that is wrong.
-  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && budget() == 0) ||
-                                        (wrong_configuration && newest_step_ > 0 && !stepped_));
+  const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && restart_limit() == 0) ||
+                                        (wrong_configuration && budget_.newest_step() > 0 && !stepped_));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
-  if (!harms_itself) note_failure_at_start(failed, now);
+  if (!harms_itself) budget_.note_failure(failed.exit_code, now - began_, now);
   for (const auto& [at, broken] : broken_)
-    if (broken != id && nodes_.at(broken).member && !done_.contains(broken)) suspects_.insert(broken);
+    if (broken != id && nodes_.at(broken).member && !done_.contains(broken)) root_cause_.suspect(broken);
   if (harms_itself) {
     why.what +=
         excluded
@@ -258,45 +253,12 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   if (excluded) exclude(id, now);
 }
 
-std::int32_t Round::budget() const { return options().max_restarts >= 0 ? options().max_restarts : is_job_ ? job_restarts : 0; }
-
 // The generation ends by a failure: what that costs.
 void Round::charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now) {
-  const bool wrong_configuration = is_job_ && exit_code == exit_code_configuration;
-  const bool free_of_charge = is_job_ && progressed_ && budget() > 0;
-  progressed_ = false;
-  if (wrong_configuration) failing_ = {now + deaths_heard, "a wrong configuration is not restarted"};
-  else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++restarts_.used) > budget())
-    failing_ = {now + deaths_heard, budget() == 0 ? "no restart is allowed (--max_restarts)"
-                                                  : fmt::format("all {} restarts (--max_restarts) are used", budget())};
-  why.what += failing_ ? fmt::format("; {}", failing_->why)
-              : free_of_charge
-                  ? "; this restart is free: there was progress since the last one"
-                  : fmt::format("; restart {} of {}{}", restarts_.used, budget(),
-                                alike_ > 1 ? fmt::format(" after a pause of {:.0f} s, for it failed alike {} times soon after its start",
-                                                         seconds(pause_until_ - now), alike_)
-                                           : "");
+  RestartBudget::Charge charge = budget_.charge(exit_code, options().max_restarts, now);
+  why.what += charge.note;
+  if (charge.exhausted) root_cause_.fail(std::move(*charge.exhausted), now);
   revoke(cause, std::move(why), now);
-}
-
-// A program that fails the same way whenever it starts would use up its restarts before what it needs (a file server, a
-// device that is being reset) is back: each such attempt waits longer. Who was killed from outside did not fail by itself.
-void Round::note_failure_at_start(const WorkerFailed& failed, Instant now) {
-  const bool killed = failed.exit_code == 128 + SIGKILL || failed.exit_code == 128 + SIGTERM;
-  const bool at_start = now - began_ < start_over_within && !killed;
-  alike_ = !at_start ? 0 : failed.exit_code == alike_code_ ? alike_ + 1 : 1;
-  alike_code_ = failed.exit_code;
-  if (alike_ > 1) pause_until_ = now + start_pause * (1 << std::min(alike_ - 2, start_pause_doublings_max));
-}
-
-void Round::note_death(Death death) {
-  const auto same = [&](const Death& d) { return d.worker.node == death.worker.node && d.worker.local_rank == death.worker.local_rank; };
-  if (std::any_of(deaths_.begin(), deaths_.end(), same)) return;  // said again after a broken stream
-  const auto later = [](const Death& a, const Death& b) { return a.at < b.at; };
-  deaths_.insert(std::upper_bound(deaths_.begin(), deaths_.end(), death, later), std::move(death));
-  for (std::size_t i = 1; i < deaths_.size(); ++i)
-    deaths_[i].worker = bounded(std::move(deaths_[i].worker), death_beside_max, death_beside_max);
-  if (deaths_.size() > deaths_max) deaths_.pop_back();
 }
 
 void Round::leave(const NodeId& id, const std::string& why, Instant now) {

@@ -17,6 +17,10 @@
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/round/exclusion.hpp"
+#include "rendezvous/round/growth.hpp"
+#include "rendezvous/round/recovery_window.hpp"
+#include "rendezvous/round/restart_budget.hpp"
+#include "rendezvous/round/root_cause.hpp"
 
 namespace elrun::inline v0 {
 
@@ -25,35 +29,17 @@ using StreamNumber = Strong<struct StreamNumberTag, std::uint64_t>;
 
 constexpr std::int32_t exit_never_formed = 170;  ///< The first world did not come together by the join deadline.
 constexpr std::int32_t exit_too_few = 172;       ///< Nodes were lost, and too few returned by the join deadline.
-constexpr std::int32_t job_restarts = 3;         ///< Of a Job program, when `--max_restarts` is not given.
 
-/// A running generation is not ended for a newcomer before it has run this long: 1 s, doubled with each growth that no
-/// decided step has followed, 32 s at most, so that a node that comes and goes does not stop the others from working.
-constexpr Duration growth_settle = 1s;
-constexpr std::uint32_t growth_doublings_max = 5;
-/// Newcomers of this long are taken in together.
-constexpr Duration growth_gather = 250ms;
 /// The waiting are told for what this long after it changed, and again after as much for each of them: in a world of
 /// thousands, words must not cost more than the work.
 constexpr Duration explain_after = 100ms;
 constexpr Duration explain_per_node = 5ms;
-/// When no restart is left, the job's verdict waits until its workers have ended, but no longer than this: of what failed
-/// at nearly one time, what failed first need not be heard of first.
-constexpr Duration deaths_heard = 2s;
 /// Nodes that come put it off, but not beyond this long after a round began to form: most will be told of a world instead.
 constexpr Duration explain_put_off = 10s;
-/// Who has lost its coordinator and lives tries again within 2 s: so long are others waited for once it is known that the
-/// generation cannot go on, or is over.
-constexpr Duration returns_within = 3s;
 /// Once the job has succeeded, its coordinator stays this long for nodes that come late or thaw: they hear that it is over, and do not
 /// begin it again. Not where as many nodes as there is room for have heard it.
 constexpr Duration late_linger = 10s;
 constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
-/// Workers that fail in the same way so soon after their start, twice or more in a row, are started again after a pause: 1 s,
-/// doubled each time, 16 s at most. It costs no more restarts than `--max_restarts`.
-constexpr Duration start_over_within = 10s;
-constexpr Duration start_pause = 1s;
-constexpr std::uint32_t start_pause_doublings_max = 4;
 /// A node whose workers fail so often in a row, with no step decided between, is excluded while the others satisfy the minimum.
 constexpr std::uint32_t exclude_after = 3;
 /// An excluded node tries again after 1 s; doubled with each further exclusion, 256 s at most: each try may end a generation of the others.
@@ -201,22 +187,6 @@ class Round {
     std::uint64_t incarnation = 0;
     StreamNumber newest{};
   };
-  /// A generation that another coordinator began and whose members come one after the other, with their seats.
-  struct Recovery {
-    Generation generation;
-    Seat shape;                             // of one of them; all agree but for their own place
-    std::map<std::uint32_t, NodeId> seats;  // by group rank
-    Instant until;
-    std::string why;           // it ends then
-    bool is_hopeless = false;  // a member says that it cannot go on
-  };
-  /// A worker of generation_ that failed by itself, and when, by this coordinator's clock.
-  struct Death {
-    Instant at;
-    std::int32_t exit_code = 0;
-    std::string what;
-    WorkerDeath worker;
-  };
   /// Members say that they cannot reach each other, though each of them reaches this coordinator.
   struct Apart {
     Instant since;    // the first word of it
@@ -224,11 +194,6 @@ class Round {
     std::set<ApartNodes> pairs;
     PeerUnreachable first;
     NodeId by;  // who said it
-  };
-  /// No restart is left; the verdict is given when the workers have ended, or then.
-  struct Failing {
-    Instant until;
-    std::string why;
   };
   /// Failures of a node's workers since the last decided step that the node had a part in.
   struct History {
@@ -276,7 +241,6 @@ class Round {
   void is_over(const Node& node, const Generation& newest);
   void adopt(Instant now);
   void end_recovery(const std::string& why, Instant now);
-  [[nodiscard]] bool only_its_coordinator_is_missing() const;
   template <class Change>
   void change(Node& node, Change change);
   void count(const Node& node, bool in);
@@ -325,10 +289,9 @@ class Round {
 
   [[nodiscard]] bool is_kept_out(const NodeId& id, std::uint64_t incarnation) const;
   void note_kept_out(const NodeId& id, Instant now);
-  [[nodiscard]] std::int32_t budget() const;
+  [[nodiscard]] std::int32_t restart_limit() const { return budget_.limit(options().max_restarts); }
   void charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now);
-  void note_death(Death death);
-  void note_failure_at_start(const WorkerFailed& failed, Instant now);
+  [[nodiscard]] RecoveryWindow::JoinOf join_of() const;
   void refuse_misfit(StreamNumber stream, const NodeId& id, const std::string& why);
   void note_refused(const NodeId& id, const std::string& why);
   void tell_of_same_hints(const std::vector<Candidate>& candidates);
@@ -408,21 +371,16 @@ class Round {
   std::optional<std::uint32_t> own_place_;  // among members_: of the node in this process
   bool own_node_left_ = false;              // the node in this process said Leave
   bool handed_over_ = false;                // HandOver was given
-  std::optional<Recovery> recovery_;
+  std::optional<RecoveryWindow> recovery_;
   std::optional<Generation> ended_;  // the newest that nodes come from whose workers are gone; none was begun here
   std::uint32_t ended_nodes_ = 0;    // that it had
   Instant hold_until_{};             // a spare has heard of a generation that others may still run: they come first
   Instant deserted_until_{};         // every node's stream broke: members have this long to come back
   std::set<NodeId> done_;            // members whose workers all ended well
-  std::set<NodeId> growing_;         // members that have more workers for the next generation
-  Instant growing_since_{};
-  std::vector<Death> deaths_;   // the earliest first
+  Growth growth_;
+  RootCause root_cause_;
   std::optional<Apart> apart_;  // of generation_, which is not over yet
   Exclusions exclusions_;
-  std::set<NodeId> suspects_;  // members whose streams were broken when the first worker failed: it may have lost them
-  bool charged_ = false;       // that failure used up a restart
-  std::optional<Failing> failing_;
-  bool is_job_ = false;                  // a worker of the job was a Job's: all are
   bool stepped_ = false;                 // a step was decided in generation_
   std::map<Record, History> histories_;  // of nodes whose workers have failed
   std::map<Record, NodeId> holders_;     // of the records that are a place's: who is there
@@ -440,15 +398,9 @@ class Round {
   bool lift_told_ = false;                // forming: that an excluded node is taken if nobody else comes
   std::optional<Instant> forming_since_;  // since when nodes wait for a generation
 
-  RestartCounts restarts_;
-  bool progressed_ = false;        // a step that was never decided before was, since the last failure of a worker
-  std::uint64_t newest_step_ = 0;  // of the whole job
-  std::uint32_t alike_ = 0;        // failures in a row soon after the start, with the same exit code
-  std::int32_t alike_code_ = 0;
-  Instant pause_until_{};                  // their next attempt waits
+  RestartBudget budget_;
   std::map<NodeId, std::string> refused_;  // since generation_ began, and why
   bool same_hints_told_ = false;
-  std::uint32_t growths_ = 0;             // since a step was decided
   std::optional<Instant> progress_told_;  // in this generation
   std::string cause_;                     // why the generation before ended
   std::optional<Verdict> verdict_;

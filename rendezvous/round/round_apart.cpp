@@ -53,7 +53,7 @@ void Round::judge_apart(Instant now) {
 // when a node is lost. If not, all nodes try again, and each try uses up one restart.
 void Round::part(Instant now) {
   const Apart apart = *std::exchange(apart_, {});
-  is_job_ |= apart.first.is_job;
+  budget_.note_job(apart.first.is_job);
   std::vector<NodeId> order;
   for (const Member& m : members_) order.push_back(m.node);
   // Earlier pairs, of which one node is excluded already, are judged again. If the partner turns out to be cut from more nodes, the
@@ -81,25 +81,22 @@ void Round::part(Instant now) {
     exclusions_ = before;
     for (const NodeId& id : returning) note_kept_out(id, now);
     // Workers that ended before this did so because of the unreachable peer. The exit code of the first of them is reported.
-    const std::int32_t exit_code = deaths_.empty() ? 1 : deaths_.front().exit_code;
-    Death death{apart.since, exit_code, text, {}};
+    const std::int32_t exit_code = root_cause_.any() ? root_cause_.first()->exit_code : 1;
+    RootCause::Death death{apart.since, exit_code, text, {}};
     death.worker.node = apart.by;
     death.worker.generation = generation_;
     death.worker.rank = apart.first.rank;
     death.worker.local_rank = apart.first.rank - member_of(apart.first.rank).base_rank;
-    const auto same = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) {
-      return d.worker.node == apart.by && d.worker.local_rank == death.worker.local_rank;
-    });
-    if (same != deaths_.end()) death.worker = same->worker, deaths_.erase(same);
-    note_death(std::move(death));
+    if (std::optional<RootCause::Death> same = root_cause_.take(apart.by, death.worker.local_rank)) death.worker = std::move(same->worker);
+    root_cause_.report(std::move(death));
     text += fmt::format("; without one of them fewer than {} would be left", count_of(needed(), "node"));
-    alike_ = 0;
+    budget_.end_row();
     return charge(
         EndCause::unreachable,
         {Code::peer_lost, Remedy::rejoin, std::move(text), Rank{apart.first.rank}, Rank{apart.first.peer}, generation_, apart.by.value()},
         exit_code, now);
   }
-  deaths_.clear();
+  root_cause_.forget_deaths();
   std::vector<std::string> names;
   Duration longest{};
   for (const NodeId& id : out) {

@@ -24,8 +24,9 @@ bool Round::others_can_go_on(const std::set<NodeId>& without) const {
 // say what it is, the others have a moment to say it.
 bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant now) {
   if (unjudged_ && failed.before_session && unjudged_->node == member.node) return true;  // another worker of that node
-  const bool would_end = static_cast<std::int64_t>(restarts_.used) >= std::max(options().max_restarts, 0);
-  if (unjudged_ || is_job_ || !failed.before_session || !would_end || now - began_ >= start_over_within || !others_can_go_on({member.node}))
+  const bool would_end = static_cast<std::int64_t>(budget_.counts().used) >= std::max(options().max_restarts, 0);
+  if (unjudged_ || budget_.is_job() || !failed.before_session || !would_end || now - began_ >= start_over_within ||
+      !others_can_go_on({member.node}))
     return false;
   unjudged_ = {now + kind_known_within, member.node, failed};
   const std::string what = fmt::format(
@@ -38,26 +39,24 @@ bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant no
 }
 
 void Round::judge_what_was_put_off(Instant now) {
-  if (!unjudged_ || !runs() || (!is_job_ && now < unjudged_->until)) return;
+  if (!unjudged_ || !runs() || (!budget_.is_job() && now < unjudged_->until)) return;
   const Unjudged unjudged = *std::exchange(unjudged_, {});
   const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == unjudged.node; });
-  const auto death = std::find_if(deaths_.begin(), deaths_.end(), [&](const Death& d) {
-    return d.worker.node == unjudged.node && d.worker.local_rank == unjudged.failed.local_rank;
-  });
-  if (me == members_.end() || death == deaths_.end()) return;
+  const RootCause::Death* const death = root_cause_.find(unjudged.node, unjudged.failed.local_rank);
+  if (me == members_.end() || death == nullptr) return;
   judge(*me, unjudged.failed, {Code::peer_lost, Remedy::rejoin, death->what, Rank{death->worker.rank}, {}, generation_, me->node.value()},
         now);
 }
 
 void Round::workers_are_job(Instant now) {
-  is_job_ = true;
+  budget_.note_job();
   judge_what_was_put_off(now);
   workers_done_unseen(now);
 }
 
 // Of a Job nobody is done before it has opened a session: that node runs another program, or its program does not work there.
 void Round::workers_done_unseen(Instant now) {
-  if (!is_job_ || !runs() || unseen_.empty()) return;
+  if (!budget_.is_job() || !runs() || unseen_.empty()) return;
   const NodeId id = *unseen_.begin();
   unseen_.erase(id);
   done_.erase(id);

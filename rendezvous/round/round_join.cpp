@@ -101,11 +101,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     if (setup_.floor_may_run && !join.resuming && join.last.number > 0 && join.last.number == floor_) hold_until_ = now;
     if (!join.resuming && join.seat && join.last.number > (ended_ ? ended_->number : 0))
       ended_ = join.last, ended_nodes_ = join.seat->nodes;
-    restarts_.generations =
-        std::max(restarts_.generations, std::min(join.restarts.generations, static_cast<std::uint32_t>(generation_jump_max)));
-    // A job that has used more is over: nobody was told so many.
-    const std::int32_t budget = options().max_restarts >= 0 ? options().max_restarts : job_restarts;
-    restarts_.used = std::max(restarts_.used, std::min(join.restarts.used, static_cast<std::uint32_t>(budget)));
+    budget_.count_on_from(join.restarts, options().max_restarts, static_cast<std::uint32_t>(generation_jump_max));
   }
   const auto [node, fresh] = nodes_.try_emplace(id);
   refused_.erase(id);
@@ -264,7 +260,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
   });
   if (explain_at_ && forming_since_) explain_at_ = std::max(*explain_at_, std::min(now + explain_after, *forming_since_ + explain_put_off));
   if (join.resuming) return claim(node, now);
-  if (recovery_ && join.last == recovery_->generation) end_recovery(fmt::format("node {} has ended it", join.who.node.value()), now);
+  if (recovery_ && join.last == recovery_->generation()) end_recovery(fmt::format("node {} has ended it", join.who.node.value()), now);
 }
 
 // The node's workers still run for a generation that is over, or that another coordinator began.
@@ -272,61 +268,33 @@ void Round::claim(Node& node, Instant now) {
   const Join& join = node.join;
   // What is on record, or what another node has heard of, may be a later one: then this one is over.
   const bool nothing_begun = generation_.number == 0 && join.last.number >= floor_ && !ELRUN_PLANTED(fresh_coordinator_ends_what_runs);
-  if (nothing_begun && join.seat && (!recovery_ || recovery_->generation.number < join.last.number)) {
-    const std::optional<Recovery> older = std::exchange(recovery_, {});
+  if (nothing_begun && join.seat && (!recovery_ || recovery_->generation().number < join.last.number)) {
+    const std::optional<RecoveryWindow> older = std::exchange(recovery_, {});
     if (older)
-      for (const auto& [rank, id] : older->seats) is_over(nodes_.at(id), join.last);
-    recovery_ = Recovery{join.last,
-                         *join.seat,
-                         {},
-                         now + setup_.timeouts.recovery,
-                         fmt::format("for {:.3g} s none of the others came", seconds(setup_.timeouts.recovery))};
+      for (const auto& [rank, id] : older->seats()) is_over(nodes_.at(id), join.last);
+    recovery_.emplace(join, setup_.timeouts.recovery, now);
     say(Level::info, fmt::format("generation {} was begun by another coordinator; waiting for its {}", to_string(join.last),
                                  count_of(join.seat->nodes, "node")));
   }
-  if (recovery_ && recovery_->generation == join.last) {
-    if (!join.seat) {
-      end_recovery(fmt::format("node {} is ending it", join.who.node.value()), now);
-    } else {
-      Seat expected = recovery_->shape;
-      expected.group_rank = join.seat->group_rank;
-      expected.base_rank = join.seat->base_rank;
-      const auto [seat, is_new] = expected == *join.seat ? recovery_->seats.try_emplace(join.seat->group_rank, join.who.node)
-                                                         : std::pair{recovery_->seats.end(), false};
-      if (seat != recovery_->seats.end() && seat->second == join.who.node) {
-        if (recovery_->seats.size() < recovery_->shape.nodes) {
-          if (const Instant soon = now + returns_within; join.broken && soon < recovery_->until) {
-            recovery_->until = soon;  // whoever is on its way back may still be in the next one
-            recovery_->why = fmt::format("a worker of node {} has failed or lost a peer", join.who.node.value());
-            recovery_->is_hopeless = true;
-          }
-          // As long as members arrive, the others may only be waiting for their turn: there may be 100,000 of them.
-          if (is_new && !recovery_->is_hopeless) recovery_->until = now + setup_.timeouts.recovery;
-          if (only_its_coordinator_is_missing()) end_recovery("the one that is missing coordinated it", now);
-          return;
-        }
-        if (recovery_->generation.number < floor_) return end_recovery("a later one was begun", now);
-        return adopt(now);
-      }
-    }
+  if (!recovery_ || recovery_->generation() != join.last) return is_over(node, generation_);
+  if (!join.seat) {
+    end_recovery(fmt::format("node {} is ending it", join.who.node.value()), now);
+    return is_over(node, generation_);
   }
-  is_over(node, generation_);
+  switch (recovery_->take(join, now)) {
+    case RecoveryWindow::Taken::no: return is_over(node, generation_);
+    case RecoveryWindow::Taken::yes:
+      if (recovery_->only_its_coordinator_is_missing(setup_.elected, join_of()))
+        end_recovery("the one that is missing coordinated it", now);
+      return;
+    case RecoveryWindow::Taken::complete: break;
+  }
+  if (recovery_->generation().number < floor_) return end_recovery("a later one was begun", now);
+  adopt(now);
 }
 
-// All others are here, and each of them says that it was coordinated in the process of the one that is not. That process
-// has ended with its coordinator; or it keeps its own line to it, and will never come. Only where coordinators are elected it
-// may have stepped down, and come like the others: there it is waited for, unless the generation cannot go on anyway, or that
-// process fell silent to all others: so would any node be lost.
-bool Round::only_its_coordinator_is_missing() const {
-  const Recovery& recovery = *recovery_;
-  if (recovery.seats.size() + 1 != recovery.shape.nodes && !ELRUN_PLANTED(others_are_not_waited_for)) return false;
-  const bool fell_silent = std::all_of(recovery.seats.begin(), recovery.seats.end(),
-                                       [&](const auto& seat) { return nodes_.at(seat.second).join.coordinator_fell_silent; });
-  if (setup_.elected && !recovery.is_hopeless && !fell_silent && !ELRUN_PLANTED(stepped_down_is_not_waited_for)) return false;
-  return std::all_of(recovery.seats.begin(), recovery.seats.end(), [&](const auto& seat) {
-    const std::optional<std::uint32_t>& place = nodes_.at(seat.second).join.coordinated_by;
-    return place && *place < recovery.shape.nodes && !recovery.seats.contains(*place);
-  });
+RecoveryWindow::JoinOf Round::join_of() const {
+  return [this](const NodeId& id) -> const Join& { return nodes_.at(id).join; };
 }
 
 void Round::is_over(const Node& node, const Generation& newest) {
@@ -343,27 +311,16 @@ void Round::is_over(const Node& node, const Generation& newest) {
 
 // Every member of the generation is there: it goes on, as if nothing had happened.
 void Round::adopt(Instant now) {
-  const Recovery recovery = *std::exchange(recovery_, {});
   hold_until_ = {};
-  std::vector<Member> members;
-  std::uint32_t base_rank = 0;
-  bool fits = true;
-  for (const auto& [rank, id] : recovery.seats) {
-    const Join& join = nodes_.at(id).join;
-    fits = fits && join.seat->base_rank == base_rank;
-    members.push_back({id, join.address, join.workers, base_rank, join.master_port});
-    base_rank += join.workers;
-  }
-  if (!fits || base_rank != recovery.shape.world_size || roster_hash(members) != recovery.shape.roster) {
-    recovery_ = recovery;
-    return end_recovery("its members do not agree on who they are", now);
-  }
-  generation_ = recovery.generation;
-  members_ = std::move(members);
-  roster_ = recovery.shape.roster;
+  std::optional<std::vector<Member>> members = recovery_->all_members(join_of());
+  if (!members) return end_recovery("its members do not agree on who they are", now);
+  generation_ = recovery_->generation();
+  roster_ = recovery_->roster();
+  members_ = std::move(*members);
+  recovery_.reset();
   note_own_place();
   revoked_ = false;
-  growing_.clear();
+  growth_.begin();
   began_ = now;
   enough_since_.reset();
   forming_since_.reset();
@@ -378,20 +335,17 @@ void Round::adopt(Instant now) {
 
 // The generation will not be whole again: those of its members that are here end it, and come first in the next one.
 void Round::end_recovery(const std::string& why, Instant now) {
-  const Recovery recovery = *std::exchange(recovery_, {});
+  const RecoveryWindow recovery = *std::exchange(recovery_, {});
   hold_until_ = {};
-  generation_ = recovery.generation;
-  for (const auto& [rank, id] : recovery.seats) {
-    Node& node = nodes_.at(id);
-    members_.push_back({id, node.join.address, node.join.workers, 0, node.join.master_port});
-    change(node, [](Node& n) { n.member = true; });
-  }
+  generation_ = recovery.generation();
+  for (Member& member : recovery.present_members(join_of())) members_.push_back(std::move(member));
+  for (const Member& member : members_) change(nodes_.at(member.node), [](Node& n) { n.member = true; });
   if (members_.empty()) return;
   revoke(EndCause::loss,
          {Code::peer_lost,
           Remedy::rejoin,
-          fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}",
-                      recovery.shape.nodes - recovery.seats.size(), count_of(recovery.shape.nodes, "node"), why),
+          fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}", recovery.nodes() - recovery.seats().size(),
+                      count_of(recovery.nodes(), "node"), why),
           {},
           {},
           generation_},

@@ -17,9 +17,9 @@ namespace elrun::inline v0 {
 void Round::settle(Instant now) {
   lose_the_silent(now);
   settle_claims(now);
-  if (failing_ && (living_members_all_ready() || now >= failing_->until)) fail(now);
-  if (!verdict_ && !failing_ && options_) {
-    if (recovery_ && now >= recovery_->until) end_recovery(std::string{recovery_->why}, now);
+  if (const auto& failing = root_cause_.failing(); failing && (living_members_all_ready() || now >= failing->until)) fail(now);
+  if (!verdict_ && !root_cause_.failing() && options_) {
+    if (recovery_ && now >= recovery_->until()) end_recovery(std::string{recovery_->why()}, now);
     judge_what_was_put_off(now);
     end_exclusions(now);
     judge_starting(now);
@@ -37,16 +37,12 @@ void Round::settle(Instant now) {
 // Collectives fail within milliseconds when a peer's node dies, before the node is known to be lost. What a member's loss
 // did is free of charge.
 void Round::excuse(const NodeId& lost) {
-  if (!suspects_.contains(lost) || deaths_.empty()) return;
-  suspects_.clear();
+  if (!root_cause_.explains(lost)) return;
   take_back_failure();
-  const bool would_fail = failing_.has_value() && charged_;
-  if (!std::exchange(charged_, false)) return;
-  --restarts_.used;
-  alike_ = 0;
-  pause_until_ = {};
-  failing_.reset();
-  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", deaths_.front().what, lost.value(),
+  if (!budget_.refund()) return;
+  const bool would_fail = root_cause_.failing().has_value();
+  root_cause_.go_on();
+  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", root_cause_.first()->what, lost.value(),
                                would_fail ? "; the job goes on" : ""));
 }
 
@@ -114,7 +110,7 @@ void Round::remove(Nodes::iterator node, bool close, Instant now) {
     actions_.emplace_back(CloseStream{*stream});
     forget(*stream);
   }
-  if (recovery_) std::erase_if(recovery_->seats, [&](const auto& seat) { return seat.second == node->first; });
+  if (recovery_) recovery_->remove(node->first);
   count(node->second, false);
   exclusions_.gone(node->first, now);
   if (const auto place = holders_.find(node->second.record); place != holders_.end() && place->second == node->first) holders_.erase(place);
@@ -135,7 +131,7 @@ void Round::revoke(EndCause cause, Failure why, Instant now) {
   starting_.clear();
   apart_.reset();
   cause_ = why.what;
-  restarts_.generations += is_failure(cause) ? 1 : 0;
+  budget_.generation_ended(cause);
   forming_since_ = now;
   if (nodes_.empty()) forming_since_.reset();
   enough_since_.reset();
@@ -155,11 +151,8 @@ void Round::revoke(EndCause cause, Failure why, Instant now) {
 // Not while a member is done, for its work would be done twice.
 std::optional<Instant> Round::growth_at() const {
   if (!runs() || !done_.empty()) return {};
-  std::optional<Instant> since;
-  if (members_.size() < room() && !newcomers_.empty()) since = newcomers_.begin()->first;
-  if (!growing_.empty()) since = since ? std::min(*since, growing_since_) : growing_since_;
-  if (!since) return {};
-  return std::max(*since + growth_gather, began_ + growth_settle * (1 << std::min(growths_, growth_doublings_max)));
+  const bool can_take = members_.size() < room() && !newcomers_.empty();
+  return growth_.at(began_, can_take ? std::optional{newcomers_.begin()->first} : std::nullopt);
 }
 
 void Round::grow(Instant now) {
@@ -168,8 +161,8 @@ void Round::grow(Instant now) {
   std::vector<std::string> names;
   if (members_.size() < room())
     for (const auto& [arrived, id] : newcomers_) names.push_back(id.value());
-  for (const NodeId& id : growing_) names.push_back(fmt::format("workers of {}", id.value()));
-  ++growths_;
+  for (const NodeId& id : growth_.offers()) names.push_back(fmt::format("workers of {}", id.value()));
+  growth_.grew();
   // The code is for agents of earlier versions, which do not read the cause.
   revoke(EndCause::growth,
          {Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, now);
@@ -182,7 +175,7 @@ Instant Round::closes_at() const {
   if (!first_formation || waiting_ >= room()) return *enough_since_;
   if (!ended_ || generation_.number != 0 || waiting_ < connected_) return *enough_since_ + options().last_call;
   if (whoever_is_left_waits()) return *enough_since_;
-  return *enough_since_ + std::min(options().last_call, returns_within);
+  return *enough_since_ + std::min(options().last_call, reconnect_window);
 }
 
 // All nodes of the generation that was over, or all but the one in whose process it was coordinated.
@@ -202,7 +195,7 @@ bool Round::whoever_is_left_waits() const {
 }
 
 void Round::form(Instant now) {
-  if (runs() || recovery_ || now < hold_until_ || now < pause_until_) return;
+  if (runs() || recovery_ || now < hold_until_ || now < budget_.pause_until()) return;
   if (waiting_ < needed()) lift_exclusions(now);
   if (waiting_ < needed() && waiting_ + excluded_here() < needed()) let_in_needed(now);
   if (waiting_ < needed()) return enough_since_.reset();
@@ -256,11 +249,11 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   began_ = now;
   deserted_until_ = {};
   done_.clear();
-  growing_.clear();
-  if (!deaths_.empty()) cause_ = deaths_.front().what;
-  deaths_.clear();
-  suspects_.clear();
-  charged_ = stepped_ = false;
+  growth_.begin();
+  if (root_cause_.any()) cause_ = root_cause_.first()->what;
+  root_cause_.begin();
+  budget_.generation_began();
+  stepped_ = false;
   blamed_.reset();
   unjudged_.reset();
   unseen_.clear();
@@ -334,7 +327,7 @@ World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
               members_[group_rank].address,
               members_[0].address,
               members_[0].master_port,
-              restarts_,
+              budget_.counts(),
               cause_,
               members_[group_rank].role,
               own_place_,
@@ -355,15 +348,12 @@ void Round::give_up(Instant now) {
 }
 
 void Round::fail(Instant now) {
-  const Failing failing = *std::exchange(failing_, {});
-  const Death& first = deaths_.front();
-  std::string report = fmt::format("generation {}: {}; {}", generation_.number, first.what, failing.why);
+  const RootCause::Death& first = *root_cause_.first();
+  std::string report = fmt::format("generation {}: {}; {}", generation_.number, first.what, root_cause_.failing()->why);
   std::vector<std::string> gone;
   for (const auto& [id, why] : lost_) gone.push_back(fmt::format("{} ({})", id.value(), why));
   if (!gone.empty()) report += fmt::format("; gone as well: {}", some_of(gone));
-  std::vector<WorkerDeath> workers;
-  for (const Death& death : deaths_) workers.push_back(death.worker);
-  decide(first.exit_code, std::move(report), now, std::move(workers));
+  decide(first.exit_code, std::move(report), now, root_cause_.workers());
 }
 
 void Round::decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths) {
@@ -371,7 +361,7 @@ void Round::decide(std::int32_t exit_code, std::string report, Instant now, std:
   say(exit_code == 0 ? Level::info : Level::error,
       exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed, exit code {}", exit_code));
   verdict_ = Verdict{exit_code, std::move(report), std::move(deaths), generation_};
-  failing_.reset();
+  root_cause_.go_on();
   verdict_at_ = now;
   for (const auto& [id, node] : nodes_) {
     send(node, *verdict_);

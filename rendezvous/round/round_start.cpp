@@ -24,12 +24,12 @@ void Round::note_starting(const NodeId& id, const WorkersStarting& said, Instant
 
 // Plain programs never join. Where all are starting, nobody waits.
 bool Round::others_wait_for_starting() const {
-  return is_job_ && runs() && !starting_.empty() && starting_.size() + done_.size() < members_.size();
+  return budget_.is_job() && runs() && !starting_.empty() && starting_.size() + done_.size() < members_.size();
 }
 
 // Where no step was ever decided, nobody can tell whether the program is to take so long.
 bool Round::can_spare_starting() const {
-  if (newest_step_ == 0) return false;
+  if (budget_.newest_step() == 0) return false;
   std::set<NodeId> without;
   for (const auto& [id, starting] : starting_) without.insert(id);
   return others_can_go_on(without);
@@ -45,7 +45,7 @@ void Round::judge_starting(Instant now) {
   std::vector<NodeId> late;
   std::vector<std::string> names;
   for (const auto& [id, starting] : starting_) {
-    if (!is_over(starting, now + returns_within)) continue;
+    if (!is_over(starting, now + reconnect_window)) continue;
     late.push_back(id);
     names.push_back(fmt::format("rank {} of node {}", starting.rank, id.value()));
     note_failure_of(id, what, true);
@@ -83,8 +83,8 @@ void Round::tell_of_starting(Instant now) {
       limit && can_spare_starting() ? fmt::format("if that lasts another {:.0f} s, the others go on without {}",
                                                   std::ceil(seconds(*limit - now)), starting_.size() == 1 ? "that node" : "them")
       : watched                     ? "its node ends it after its --hang_timeout"
-      : newest_step_ == 0           ? "no step is decided yet, so no limit applies (--hang_timeout sets one)"
-                          : "without it fewer nodes than the minimum would be left, so no limit applies (--hang_timeout sets one)";
+      : budget_.newest_step() == 0  ? "no step is decided yet, so no limit applies (--hang_timeout sets one)"
+                                   : "without it fewer nodes than the minimum would be left, so no limit applies (--hang_timeout sets one)";
   const std::string text = fmt::format("generation {}: {} {} for {}; {}", to_string(generation_),
                                        count_of(members_.size() - starting_.size() - done_.size(), "node"),
                                        members_.size() - starting_.size() - done_.size() == 1 ? "waits" : "wait", some_of(names), then);

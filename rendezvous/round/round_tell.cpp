@@ -42,9 +42,9 @@ std::string Round::missing() const {
 
 Round::Reason Round::reason(Instant now) const {
   if (recovery_)
-    return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation),
-                        recovery_->seats.size(), recovery_->shape.nodes),
-            recovery_->until, "it ends unless all come"};
+    return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation()),
+                        recovery_->seats().size(), recovery_->nodes()),
+            recovery_->until(), "it ends unless all come"};
   if (runs()) {
     if (const auto at = growth_at(); at && members_.size() < room())
       return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
@@ -66,10 +66,10 @@ Round::Reason Round::reason(Instant now) const {
   if (waiting_ < needed())
     return {fmt::format("{} of {} nodes; {}", waiting_, needed(), missing()),
             forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the job is given up"};
-  if (now < pause_until_)
-    return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", alike_, alike_code_,
-                        seconds(start_over_within)),
-            pause_until_, "they are started again"};
+  if (now < budget_.pause_until())
+    return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", budget_.row(),
+                        budget_.row_exit_code(), seconds(start_over_within)),
+            budget_.pause_until(), "they are started again"};
   if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
   if (ended_ && generation_.number == 0)
     return {fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), waiting_),
@@ -119,10 +119,10 @@ void Round::wake(Instant now) {
   } else if (options_) {
     at(explain_at_);
     at(growth_at());
-    if (recovery_) at(recovery_->until);
-    if (failing_) at(failing_->until);
+    if (recovery_) at(recovery_->until());
+    if (root_cause_.failing()) at(root_cause_.failing()->until);
     at(hold_until_);
-    at(pause_until_);
+    at(budget_.pause_until());
     if (unjudged_) at(unjudged_->until);
     if (others_wait_for_starting()) at(tell_starting_at_);
     for (const auto& [id, starting] : starting_) at(starting.since + setup_.timeouts.session);

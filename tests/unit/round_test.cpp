@@ -823,7 +823,7 @@ TEST_CASE("a job that fails waits for its workers to end, but not for long", "[r
   bench.say(bench.b, failure(bench.generation()));
   SECTION("a node whose workers do not end has its time, and the verdict then") {
     bench.acknowledge(bench.b, "b");
-    bench.pass(deaths_heard - 1ms);
+    bench.pass(root_cause_window - 1ms);
     CHECK_FALSE(bench.round.verdict());
     bench.pass(1ms);
     REQUIRE(bench.last<Verdict>(bench.a));
@@ -1065,7 +1065,7 @@ TEST_CASE("a Job's loss costs a restart only if no step was decided since the on
     WorkerFailed wrong = failure(bench.generation(), true);
     wrong.exit_code = exit_code_configuration;
     bench.say(bench.b, wrong);
-    bench.pass(deaths_heard);
+    bench.pass(root_cause_window);
     REQUIRE(bench.round.verdict());
     CHECK(bench.round.verdict()->exit_code == exit_code_configuration);
     CHECK_THAT(bench.round.verdict()->report, Contains("a wrong configuration is not restarted"));
@@ -1676,7 +1676,7 @@ TEST_CASE("restarts are counted on by a fresh coordinator", "[round]") {
   bench.resume("b", *old.last<World>(old.b));
   REQUIRE(bench.last<Resumed>(a));
   bench.say(a, failure(bench.generation()));
-  bench.pass(deaths_heard);
+  bench.pass(root_cause_window);
   REQUIRE(bench.last<Verdict>(a));
   CHECK(bench.last<Verdict>(a)->exit_code == 3);
 }

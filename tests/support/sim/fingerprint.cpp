@@ -8,17 +8,35 @@ namespace elrun::sim {
 void Fingerprint::add(const Round& round) {
   const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced, former,
                claimants, generation, floor, members, roster, own_place, own_node_left, handed_over, recovery, ended, ended_nodes,
-               hold_until, deserted_until, done, growing, growing_since, deaths, apart, exclusions, suspects, charged, failing, is_job,
-               stepped, histories, holders, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began,
-               return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step, alike, alike_code, pause_until,
-               refused, same_hints_told, growths, progress_told, cause, verdict, verdict_at, told, linger_told, explain_at, explained,
+               hold_until, deserted_until, done, growth, root_cause, apart, exclusions, stepped, histories, holders, blamed, unjudged,
+               unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by, enough_since, lift_told, forming_since,
+               budget, refused, same_hints_told, progress_told, cause, verdict, verdict_at, told, linger_told, explain_at, explained,
                explanation, beat_at, wake, actions] = round;
   all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members,
-      own_place, own_node_left, handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growing, growing_since, deaths,
-      apart, exclusions, suspects, charged, failing, is_job, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at,
-      starting_told, lost, revoked, began, return_by, enough_since, lift_told, forming_since, restarts, progressed, newest_step, alike,
-      alike_code, pause_until, refused, growths, cause, verdict, verdict_at, told, linger_told, explain_at, explained, explanation, beat_at,
-      wake);
+      own_place, own_node_left, handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growth, root_cause, apart,
+      exclusions, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by,
+      enough_since, lift_told, forming_since, budget, refused, cause, verdict, verdict_at, told, linger_told, explain_at, explained,
+      explanation, beat_at, wake);
+}
+
+void Fingerprint::add(const Growth& growth) {
+  const auto& [offers, since, growths] = growth;
+  all(offers, since, growths);
+}
+
+void Fingerprint::add(const RestartBudget& budget) {
+  const auto& [counts, is_job, progressed, charged, newest_step, alike, alike_code, pause_until] = budget;
+  all(counts, is_job, progressed, charged, newest_step, alike, alike_code, pause_until);
+}
+
+void Fingerprint::add(const RootCause& root_cause) {
+  const auto& [deaths, suspects, failing] = root_cause;
+  all(deaths, suspects, failing);
+}
+
+void Fingerprint::add(const RecoveryWindow& recovery) {
+  const auto& [generation, shape, seats, wait, until, why, is_hopeless] = recovery;
+  all(generation, shape, seats, until, why, is_hopeless);
 }
 
 void Fingerprint::add(const Exclusions& exclusions) {

@@ -85,6 +85,10 @@ class Fingerprint {
   }
 
   void add(const Round& round);
+  void add(const Growth& growth);
+  void add(const RestartBudget& budget);
+  void add(const RootCause& root_cause);
+  void add(const RecoveryWindow& recovery);
   void add(const Exclusions& exclusions);
   void add(const StoreCore& store);
   void add(const StoreMemory& memory);

@@ -1,0 +1,124 @@
+#include "rendezvous/round/restart_budget.hpp"
+
+#include <csignal>
+
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr std::int32_t not_given = -1;
+constexpr Duration late = 1min;  // after the start: no failure at the start
+constexpr Instant now{1000s};
+
+}  // namespace
+
+TEST_CASE("the limit is as given; without that 3 for a Job and 0 for any other program", "[restart_budget]") {
+  RestartBudget budget;
+  CHECK(budget.limit(not_given) == 0);
+  CHECK(budget.limit(5) == 5);
+  budget.note_job(false);
+  CHECK(budget.limit(not_given) == 0);
+  budget.note_job();
+  CHECK(budget.limit(not_given) == 3);
+  CHECK(budget.limit(0) == 0);
+}
+
+TEST_CASE("each failure of a plain program costs a restart, until none is left", "[restart_budget]") {
+  RestartBudget budget;
+  CHECK(budget.decided(1));
+  for (const char* note : {"; restart 1 of 2", "; restart 2 of 2"}) {
+    const auto charge = budget.charge(3, 2, now);
+    CHECK_FALSE(charge.exhausted);
+    CHECK(charge.note == note);
+  }
+  CHECK(budget.charge(3, 2, now).exhausted == "all 2 restarts (--max_restarts) are used");
+  CHECK(RestartBudget{}.charge(3, 0, now).exhausted == "no restart is allowed (--max_restarts)");
+}
+
+TEST_CASE("a failure of a Job is free if a step was decided for the first time since the last one", "[restart_budget]") {
+  RestartBudget budget;
+  budget.note_job();
+  CHECK(budget.decided(7));
+  CHECK(budget.charge(3, not_given, now).note == "; this restart is free: there was progress since the last one");
+  CHECK(budget.counts().used == 0);
+  CHECK_FALSE(budget.decided(7));  // again: no progress
+  CHECK_FALSE(budget.decided(6));
+  CHECK(budget.newest_step() == 7);
+  CHECK(budget.charge(3, not_given, now).note == "; restart 1 of 3");
+  SECTION("an explicit 0 means none") {
+    CHECK(budget.decided(8));
+    CHECK(budget.charge(3, 0, now).exhausted);
+  }
+  SECTION("a wrong configuration is not restarted") {
+    CHECK(budget.decided(8));
+    CHECK(budget.charge(exit_code_configuration, not_given, now).exhausted == "a wrong configuration is not restarted");
+  }
+}
+
+TEST_CASE("a failure that a lost node explains is given back, once", "[restart_budget]") {
+  RestartBudget budget;
+  CHECK_FALSE(budget.refund());
+  for (int i = 0; i < 3; ++i) budget.note_failure(3, 1s, now);
+  REQUIRE_FALSE(budget.charge(3, 2, now).exhausted);
+  CHECK(budget.pause_until() > now);
+  CHECK(budget.refund());
+  CHECK(budget.counts().used == 0);
+  CHECK(budget.row() == 0);
+  CHECK(budget.pause_until() == Instant{});
+  CHECK_FALSE(budget.refund());
+  SECTION("but not one of an earlier generation") {
+    REQUIRE_FALSE(budget.charge(3, 2, now).exhausted);
+    budget.generation_began();
+    CHECK_FALSE(budget.refund());
+    CHECK(budget.counts().used == 1);
+  }
+}
+
+TEST_CASE("failures alike, soon after the start, back off", "[restart_budget]") {
+  RestartBudget budget;
+  budget.note_failure(3, 1s, now);
+  CHECK(budget.pause_until() == Instant{});
+  for (const Duration pause : {1s, 2s, 4s, 8s, 16s, 16s}) {
+    budget.note_failure(3, 1s, now);
+    CHECK(budget.pause_until() == now + pause);
+  }
+  CHECK(budget.row() == 7);
+  CHECK(budget.row_exit_code() == 3);
+  CHECK_THAT(budget.charge(3, 9, now).note, Contains("after a pause of 16 s, for it failed alike 7 times soon after its start"));
+  SECTION("another exit code begins another row") {
+    budget.note_failure(4, 1s, now);
+    CHECK(budget.row() == 1);
+  }
+  SECTION("a late failure ends the row") {
+    budget.note_failure(3, late, now);
+    CHECK(budget.row() == 0);
+  }
+  SECTION("a worker that was killed from outside did not fail by itself") {
+    budget.note_failure(128 + SIGKILL, 1s, now);
+    CHECK(budget.row() == 0);
+  }
+  SECTION("a decided step ends the row") {
+    CHECK(budget.decided(1));
+    CHECK(budget.row() == 0);
+  }
+}
+
+TEST_CASE("what another coordinator counted is counted on from, as far as it is believed", "[restart_budget]") {
+  RestartBudget budget;
+  budget.count_on_from({.generations = 9, .used = 2}, not_given, 100);
+  CHECK(budget.counts() == RestartCounts{.generations = 9, .used = 2});
+  budget.count_on_from({.generations = 4, .used = 1}, not_given, 100);
+  CHECK(budget.counts() == RestartCounts{.generations = 9, .used = 2});
+  budget.count_on_from({.generations = 1000, .used = 1000}, not_given, 100);
+  CHECK(budget.counts() == RestartCounts{.generations = 100, .used = 3});
+  budget.generation_ended(EndCause::growth);
+  budget.generation_ended(EndCause::leave);
+  CHECK(budget.counts().generations == 100);
+  budget.generation_ended(EndCause::loss);
+  CHECK(budget.counts().generations == 101);
+}
+
+}  // namespace elrun::test

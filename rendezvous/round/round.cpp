@@ -186,7 +186,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
       progress_told_ = now;
     }
     if (!budget_.decided(progress->step)) return;
-    forget_failures_of_members();
+    failures_.forget([this](const NodeId& known) { return nodes_.at(known).member; });
     growth_.progressed();
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
@@ -230,7 +230,7 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
 void Round::judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now) {
   const NodeId id = member.node;
   const bool wrong_configuration = budget_.is_job() && failed.exit_code == exit_code_configuration;
-  History& history = note_failure_of(id, failed.what, failed.before_session);
+  const FailureRecords::History& history = failures_.note(id, failed.what, failed.before_session);
   const bool dispensable = budget_.is_job() && others_can_go_on({id}) && !ELRUN_PLANTED(bad_node_ends_the_job);
   // Where others have trained with the same configuration, it is this node that is wrong.
   const bool excluded = dispensable && (history.failures >= exclude_after || (failed.before_session && restart_limit() == 0) ||
@@ -249,7 +249,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   } else {
     charge(EndCause::failure, std::move(why), failed.exit_code, now);
   }
-  blamed_ = record_of(id);
+  failures_.blame(id);
   if (excluded) exclude(id, now);
 }
 

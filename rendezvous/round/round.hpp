@@ -17,10 +17,13 @@
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/round/exclusion.hpp"
+#include "rendezvous/round/failure_records.hpp"
 #include "rendezvous/round/growth.hpp"
 #include "rendezvous/round/recovery_window.hpp"
 #include "rendezvous/round/restart_budget.hpp"
 #include "rendezvous/round/root_cause.hpp"
+#include "rendezvous/round/start_watch.hpp"
+#include "rendezvous/round/status_messages.hpp"
 
 namespace elrun::inline v0 {
 
@@ -30,31 +33,16 @@ using StreamNumber = Strong<struct StreamNumberTag, std::uint64_t>;
 constexpr std::int32_t exit_never_formed = 170;  ///< The first world did not come together by the join deadline.
 constexpr std::int32_t exit_too_few = 172;       ///< Nodes were lost, and too few returned by the join deadline.
 
-/// The waiting are told for what this long after it changed, and again after as much for each of them: in a world of
-/// thousands, words must not cost more than the work.
-constexpr Duration explain_after = 100ms;
-constexpr Duration explain_per_node = 5ms;
-/// Nodes that come put it off, but not beyond this long after a round began to form: most will be told of a world instead.
-constexpr Duration explain_put_off = 10s;
 /// Once the job has succeeded, its coordinator stays this long for nodes that come late or thaw: they hear that it is over, and do not
 /// begin it again. Not where as many nodes as there is room for have heard it.
 constexpr Duration late_linger = 10s;
 constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
-/// A node whose workers fail so often in a row, with no step decided between, is excluded while the others satisfy the minimum.
-constexpr std::uint32_t exclude_after = 3;
-/// An excluded node tries again after 1 s; doubled with each further exclusion, 256 s at most: each try may end a generation of the others.
-/// Where its last try held them up for longer than that, it waits for as long, doubled as well, 30 min at most.
-constexpr Duration exclusion_first = 1s;
-constexpr std::uint32_t exclusion_doublings_max = 8;
 /// Where the others are fewer than the minimum, an excluded node is taken before its pause is over, but not before a node that is missing
 /// had this long to come back (half of the join deadline, if that is less).
 constexpr Duration exclusion_stays = 60s;
 /// A worker died before its session, and it is not known yet whether the job is a Job, whose rules let the others go on: a
 /// worker of theirs says so when its session is open. Waited for only where the others satisfy the minimum.
 constexpr Duration kind_known_within = 10s;
-/// While members wait for workers of others that have not joined the world, the log and all members are told this often.
-constexpr Duration starting_told_every = 60s;
-constexpr std::size_t histories_max = 1024;  ///< Nodes whose failures are remembered.
 /// From the first word of two members that cannot reach each other to the end of their generation: others may say so as well, and
 /// both are to be heard of here.
 constexpr Duration apart_gather = 2s;
@@ -154,8 +142,6 @@ class Round {
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
-  /// Under what a node's failures are remembered: its place, or its name.
-  using Record = std::string;
   struct Stream {
     std::optional<NodeId> node;  // none before Join and after Leave
     bool in_process = false;
@@ -164,7 +150,6 @@ class Round {
   };
   struct Node {
     Join join;
-    Record record;                       // of the failures of its workers
     std::optional<StreamNumber> stream;  // none: broken, in its grace
     StreamNumber newest{};               // of its streams
     Instant broken{};                    // when; later, where this coordinator was asleep
@@ -195,33 +180,11 @@ class Round {
     PeerUnreachable first;
     NodeId by;  // who said it
   };
-  /// Failures of a node's workers since the last decided step that the node had a part in.
-  struct History {
-    std::uint32_t failures = 0;
-    std::uint32_t exclusions = 0;
-    bool at_start = true;            // all of them before the worker's session
-    std::string last;                // how the last one ended
-    std::optional<Instant> until{};  // excluded
-  };
-  /// Workers of a member that have not joined the world of generation_.
-  struct Starting {
-    std::uint32_t rank = 0;  // of the first
-    std::uint32_t count = 0;
-    bool opened = false;   // the first one's session
-    bool watched = false;  // by its own agent, which has a limit for it
-    Instant since;
-  };
   /// A worker died before its session, in a job of which nobody has said yet whether it is a Job.
   struct Unjudged {
     Instant until;
     NodeId node;
     WorkerFailed failed;
-  };
-  /// What a waiting node is told: `until` is an instant, so that the text changes only when the reason does.
-  struct Reason {
-    std::string why;
-    std::optional<Instant> until;
-    std::string then;
   };
   using Nodes = std::map<NodeId, Node>;
 
@@ -255,19 +218,14 @@ class Round {
   void judge_what_was_put_off(Instant now);
   void workers_are_job(Instant now);
   void workers_done_unseen(Instant now);
-  void open_record(Node& node, Instant now);
-  [[nodiscard]] Record record_of(const NodeId& id) const;
-  [[nodiscard]] std::optional<NodeId> holder_of(const Record& record) const;
-  History& note_failure_of(const NodeId& id, const std::string& what, bool at_start);
+  void open_record(const Node& node, Instant now);
   void take_back_failure();
   void exclude(const NodeId& id, Instant now);
-  void end_exclusion(const Record& record, Instant now);
+  void end_exclusion(const FailureRecords::Record& record, Instant now);
   void end_exclusions(Instant now);
   void lift_exclusions(Instant now);
   [[nodiscard]] std::optional<Instant> lift_at() const;
   [[nodiscard]] std::size_t excluded_here() const;
-  void forget_failures_of_members();
-  [[nodiscard]] std::string why_excluded(const NodeId& id, Instant now) const;
 
   // Members whose workers have not joined the world, round_start.cpp
   void note_starting(const NodeId& id, const WorkersStarting& said, Instant now);
@@ -338,7 +296,7 @@ class Round {
   [[nodiscard]] Instant closes_at() const;
   [[nodiscard]] bool whoever_is_left_waits() const;
   [[nodiscard]] bool deserted(Instant now) const { return runs() && now < deserted_until_; }
-  [[nodiscard]] Reason reason(Instant now) const;
+  [[nodiscard]] StatusMessages::Reason reason(Instant now) const;
   [[nodiscard]] std::string missing() const;
   [[nodiscard]] const RoundOptions& options() const { return *options_; }
 
@@ -381,16 +339,12 @@ class Round {
   RootCause root_cause_;
   std::optional<Apart> apart_;  // of generation_, which is not over yet
   Exclusions exclusions_;
-  bool stepped_ = false;                 // a step was decided in generation_
-  std::map<Record, History> histories_;  // of nodes whose workers have failed
-  std::map<Record, NodeId> holders_;     // of the records that are a place's: who is there
-  std::optional<Record> blamed_;         // whose failure ended generation_
+  bool stepped_ = false;  // a step was decided in generation_
+  FailureRecords failures_;
   std::optional<Unjudged> unjudged_;
   std::set<NodeId> unseen_;  // of done_: no worker of theirs ever opened a session
-  std::map<NodeId, Starting> starting_;
-  std::optional<Instant> tell_starting_at_;  // the next line about them
-  bool starting_told_ = false;               // there was one
-  std::map<NodeId, std::string> lost_;       // members that were lost since generation_ began, and how
+  StartWatch start_watch_;
+  std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
   bool revoked_ = false;
   Instant began_{};
   Instant return_by_{};                   // revoked: living members are back by then, or lost
@@ -407,9 +361,7 @@ class Round {
   Instant verdict_at_{};
   std::set<NodeId> told_;  // nodes that have heard it
   bool linger_told_ = false;
-  std::optional<Instant> explain_at_;
-  std::string explained_;          // told last to those who wait
-  std::uint64_t explanation_ = 0;  // its number
+  StatusMessages status_;
   Instant beat_at_{};
   std::optional<Instant> wake_;
 

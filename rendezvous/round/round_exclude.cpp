@@ -68,82 +68,26 @@ void Round::workers_done_unseen(Instant now) {
   worker_failed(node->second, failed, now);
 }
 
-// An agent that is started again draws a new name, so a record is kept by the place. A place is what agents say, and several may run at
-// one: whoever is there keeps it, and the others have a record by name. The place of one whose stream is broken is taken over.
-void Round::open_record(Node& node, Instant now) {
-  const NodeId& id = node.join.who.node;
-  node.record = "node " + id.value();
-  if (node.join.place.empty()) return;
-  const Record place = "place " + node.join.place;
-  if (const std::optional<NodeId> holder = holder_of(place); holder && *holder != id) {
-    Node& there = nodes_.at(*holder);
-    if (there.stream) return;
-    there.record = "node " + holder->value();
-    note_kept_out(*holder, now);
-  }
-  holders_.insert_or_assign(place, id);
-  node.record = place;
-}
-
-Round::Record Round::record_of(const NodeId& id) const {
-  const auto node = nodes_.find(id);
-  return node == nodes_.end() ? "node " + id.value() : node->second.record;
-}
-
-std::optional<NodeId> Round::holder_of(const Record& record) const {
-  NodeId id;
-  if (const auto place = holders_.find(record); place != holders_.end()) id = place->second;
-  else if (record.starts_with("node ")) id = NodeId{record.substr(5)};
-  const auto node = nodes_.find(id);
-  return node != nodes_.end() && node->second.record == record ? std::optional{id} : std::nullopt;
-}
-
-Round::History& Round::note_failure_of(const NodeId& id, const std::string& what, bool at_start) {
-  const Record record = record_of(id);
-  if (histories_.size() >= histories_max && !histories_.contains(record))
-    std::erase_if(histories_, [](const auto& entry) { return !entry.second.until; });
-  History& history = histories_[record];
-  ++history.failures;
-  history.at_start &= at_start;
-  history.last = what.substr(0, refused_text_max);
-  return history;
+void Round::open_record(const Node& node, Instant now) {
+  const auto connected = [this](const NodeId& other) { return nodes_.at(other).stream.has_value(); };
+  if (const std::optional<NodeId> before = failures_.open(node.join.who.node, node.join.place, connected)) note_kept_out(*before, now);
 }
 
 // It failed because another member was lost.
 void Round::take_back_failure() {
-  if (!blamed_) return;
-  const Record record = *std::exchange(blamed_, {});
-  const auto history = histories_.find(record);
-  if (history == histories_.end()) return;
-  if (history->second.until) --history->second.exclusions;
-  history->second.until.reset();
-  if (history->second.failures > 0) --history->second.failures;
-  const std::optional<NodeId> id = holder_of(record);
-  if (id) change(nodes_.at(*id), [&](Node& n) { n.excluded = is_kept_out(*id, n.join.who.number); });
+  if (const std::optional<NodeId> id = failures_.take_back())
+    change(nodes_.at(*id), [&](Node& n) { n.excluded = is_kept_out(*id, n.join.who.number); });
 }
 
 void Round::exclude(const NodeId& id, Instant now) {
-  History& history = histories_.at(record_of(id));
-  const int doubled = 1 << std::min(history.exclusions, exclusion_doublings_max);
-  const Duration held_up = stepped_ ? Duration{0} : std::min<Duration>(now - began_, exclusion_most);
-  history.until = now + std::max<Duration>(exclusion_first * doubled, std::min<Duration>(held_up * doubled, exclusion_most));
-  ++history.exclusions;
+  failures_.exclude(id, stepped_ ? Duration{0} : Duration{now - began_}, exclusion_most, now);
   note_kept_out(id, now);
-  say(Level::warning, fmt::format("node {} is {}", id.value(), why_excluded(id, now)));
-}
-
-std::string Round::why_excluded(const NodeId& id, Instant now) const {
-  const History& history = histories_.at(record_of(id));
-  return fmt::format("excluded: its workers failed{}{} (the last one by {}), and the others go on without it; it tries again in {:.0f} s",
-                     history.failures == 1 ? "" : fmt::format(" {} times in a row", history.failures),
-                     history.at_start ? " at their start" : " with no step decided between", history.last,
-                     std::ceil(seconds(std::max(history.until.value_or(now) - now, Duration{0}))));
+  say(Level::warning, fmt::format("node {} is {}", id.value(), failures_.why_excluded(id, now)));
 }
 
 // There are two reasons, and each has its own end.
 bool Round::is_kept_out(const NodeId& id, std::uint64_t incarnation) const {
-  const auto history = histories_.find(record_of(id));
-  return (history != histories_.end() && history->second.until) || exclusions_.of(id, incarnation) != nullptr;
+  return failures_.is_excluded(id) || exclusions_.of(id, incarnation) != nullptr;
 }
 
 void Round::note_kept_out(const NodeId& id, Instant now) {
@@ -156,15 +100,14 @@ void Round::note_kept_out(const NodeId& id, Instant now) {
   });
 }
 
-void Round::end_exclusion(const Record& record, Instant now) {
-  histories_.at(record).until.reset();
-  if (const std::optional<NodeId> id = holder_of(record)) note_kept_out(*id, now);
+void Round::end_exclusion(const FailureRecords::Record& record, Instant now) {
+  failures_.end_exclusion(record);
+  if (const std::optional<NodeId> id = failures_.holder_of(record)) note_kept_out(*id, now);
 }
 
 void Round::end_exclusions(Instant now) {
-  for (auto& [record, history] : histories_) {
-    if (!history.until || now < *history.until) continue;
-    if (const std::optional<NodeId> id = holder_of(record))
+  for (const FailureRecords::Record& record : failures_.due(now)) {
+    if (const std::optional<NodeId> id = failures_.holder_of(record))
       say(Level::info, fmt::format("node {} was excluded, and tries again", id->value()));
     end_exclusion(record, now);
   }
@@ -179,37 +122,26 @@ std::optional<Instant> Round::lift_at() const {
 
 // Nodes that are taken before others are tried again that cannot reach each other.
 std::size_t Round::excluded_here() const {
-  return static_cast<std::size_t>(std::count_if(histories_.begin(), histories_.end(), [&](const auto& entry) {
-    const std::optional<NodeId> id = holder_of(entry.first);
-    return entry.second.until && id && exclusions_.of(*id, nodes_.at(*id).join.who.number) == nullptr;
+  const auto excluded = failures_.excluded();
+  return static_cast<std::size_t>(std::count_if(excluded.begin(), excluded.end(), [&](const auto& out) {
+    return exclusions_.of(out.first, nodes_.at(out.first).join.who.number) == nullptr;
   }));
 }
 
 void Round::lift_exclusions(Instant now) {
   const std::optional<Instant> at = lift_at();
   if (!at || !living_members_all_ready()) return;
-  for (auto& [record, history] : histories_) {
-    const std::optional<NodeId> id = holder_of(record);
-    if (!history.until || !id) continue;
+  for (const auto& [id, until] : failures_.excluded()) {
     if (now >= *at) {
-      say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id->value(),
+      say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id.value(),
                                       count_of(needed(), "node")));
-      end_exclusion(record, now);
+      end_exclusion(failures_.record_of(id), now);
     } else if (!std::exchange(lift_told_, true)) {
       say(Level::info,
           fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before", waiting_,
-                      count_of(needed(), "node"), id->value(), std::ceil(seconds(std::min(*at, *history.until) - now))));
+                      count_of(needed(), "node"), id.value(), std::ceil(seconds(std::min(*at, until) - now))));
     }
   }
-}
-
-// A step that none had decided before was decided now. All members had a part in it: they work.
-void Round::forget_failures_of_members() {
-  if (histories_.empty()) return;
-  std::erase_if(histories_, [&](const auto& entry) {
-    const std::optional<NodeId> id = holder_of(entry.first);
-    return !entry.second.until && id && nodes_.at(*id).member;
-  });
 }
 
 }  // namespace elrun::inline v0

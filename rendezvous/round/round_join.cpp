@@ -258,7 +258,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
     if (!join.resuming) n.owes = false;  // it joins only when the workers of the old generation are gone
     n.told = 0;
   });
-  if (explain_at_ && forming_since_) explain_at_ = std::max(*explain_at_, std::min(now + explain_after, *forming_since_ + explain_put_off));
+  if (forming_since_) status_.put_off(*forming_since_, now);
   if (join.resuming) return claim(node, now);
   if (recovery_ && join.last == recovery_->generation()) end_recovery(fmt::format("node {} has ended it", join.who.node.value()), now);
 }

@@ -96,7 +96,7 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
   if (!member) return;
   lost_[id] = why;
-  starting_.erase(id);
+  start_watch_.remove(id);
   excuse(id);
   if (former_.size() >= former_max) former_.erase(former_.begin());
   former_.insert_or_assign(id, former);
@@ -113,7 +113,7 @@ void Round::remove(Nodes::iterator node, bool close, Instant now) {
   if (recovery_) recovery_->remove(node->first);
   count(node->second, false);
   exclusions_.gone(node->first, now);
-  if (const auto place = holders_.find(node->second.record); place != holders_.end() && place->second == node->first) holders_.erase(place);
+  failures_.close(node->first);
   nodes_.erase(node);
   if (!nodes_.empty()) return;
   forming_since_.reset();
@@ -128,7 +128,7 @@ void Round::revoke(EndCause cause, Failure why, Instant now) {
   ELRUN_ASSERT(runs());
   revoked_ = true;
   unjudged_.reset();
-  starting_.clear();
+  start_watch_.end();
   apart_.reset();
   cause_ = why.what;
   budget_.generation_ended(cause);
@@ -254,12 +254,10 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   root_cause_.begin();
   budget_.generation_began();
   stepped_ = false;
-  blamed_.reset();
+  failures_.begin();
   unjudged_.reset();
   unseen_.clear();
-  starting_.clear();
-  tell_starting_at_.reset();
-  starting_told_ = false;
+  start_watch_.begin();
   lost_.clear();
   refused_.clear();
   enough_since_.reset();

@@ -40,7 +40,7 @@ std::string Round::missing() const {
   return text;
 }
 
-Round::Reason Round::reason(Instant now) const {
+StatusMessages::Reason Round::reason(Instant now) const {
   if (recovery_)
     return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation()),
                         recovery_->seats().size(), recovery_->nodes()),
@@ -78,23 +78,20 @@ Round::Reason Round::reason(Instant now) const {
 }
 
 void Round::explain(Instant now) {
-  if (!explain_at_) explain_at_ = now + explain_after;
-  if (now < *explain_at_) return;
-  explain_at_.reset();
-  const Reason why = reason(now);
-  const std::string key = fmt::format("{} {} {}", why.why, why.until ? why.until->time_since_epoch().count() : 0, why.then);
-  if (explained_ != key) explained_ = key, ++explanation_;
+  if (!status_.due(now)) return;
+  const StatusMessages::Reason why = reason(now);
+  const std::uint64_t number = status_.number_of(why);
   std::string text = why.why;
   if (why.until) text += fmt::format("; {} in {:.0f} s", why.then, std::ceil(seconds(*why.until - now)));
   std::size_t told = 0;
   for (auto& [id, node] : nodes_) {
     const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
-    if (!waits || node.told == explanation_) continue;
-    node.told = explanation_;
+    if (!waits || node.told == number) continue;
+    node.told = number;
     const Exclusion* const out = exclusions_.of(id, node.join.who.number);
     send(node, Waiting{.why = out != nullptr  ? fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why,
                                                             std::ceil(seconds(out->until - now)))
-                              : node.excluded ? why_excluded(id, now)
+                              : node.excluded ? failures_.why_excluded(id, now)
                               : node.join.workers == 0 && runs()
                                   ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates",
                                                 to_string(generation_), count_of(members_.size(), "node"))
@@ -102,7 +99,7 @@ void Round::explain(Instant now) {
                        .running = runs() ? generation_ : Generation{}});
     ++told;
   }
-  if (told > 0) explain_at_ = now + explain_after + explain_per_node * static_cast<Duration::rep>(told);
+  status_.sent(told, now);
 }
 
 void Round::wake(Instant now) {
@@ -117,17 +114,17 @@ void Round::wake(Instant now) {
     if (const Instant end = verdict_at_ + setup_.timeouts.verdict_linger; now < end) at(end);
     if (others_may_come()) at(verdict_at_ + late_linger);
   } else if (options_) {
-    at(explain_at_);
+    at(status_.next());
     at(growth_at());
     if (recovery_) at(recovery_->until());
     if (root_cause_.failing()) at(root_cause_.failing()->until);
     at(hold_until_);
     at(budget_.pause_until());
     if (unjudged_) at(unjudged_->until);
-    if (others_wait_for_starting()) at(tell_starting_at_);
-    for (const auto& [id, starting] : starting_) at(starting.since + setup_.timeouts.session);
-    for (const auto& [id, history] : histories_) at(history.until);
-    if (!histories_.empty()) at(lift_at());
+    if (others_wait_for_starting()) at(start_watch_.tell_at());
+    for (const auto& [id, starting] : start_watch_.all()) at(starting.since + setup_.timeouts.session);
+    for (const auto& [record, history] : failures_.all()) at(history.until);
+    if (!failures_.all().empty()) at(lift_at());
     at(exclusions_.next());
     if (apart_) at(apart_->look_at);
     if (revoked_ && !living_members_all_ready()) at(return_by_);

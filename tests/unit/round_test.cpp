@@ -87,7 +87,7 @@ TEST_CASE("with the minimum a round waits for last call, and no longer", "[round
 TEST_CASE("more nodes than the maximum wait as spares and take the place of the dead", "[round]") {
   Pair bench;
   const auto c = bench.join("c");
-  bench.pass(explain_after);
+  bench.pass(status_debounce);
   REQUIRE(bench.count<Waiting>(c) == 1);
   CHECK_THAT(bench.last<Waiting>(c)->why, Contains("this node is a spare"));
   bench.pass(10h);
@@ -118,12 +118,12 @@ TEST_CASE("who waits is told for what, and until when", "[round]") {
   RoundBench bench{{.nodes_min = 2, .nodes_max = 3, .last_call = 12s}};
   const auto a = bench.join("a");
   CHECK(bench.count<Waiting>(a) == 0);  // a moment later it may be another reason
-  bench.pass(explain_after);
+  bench.pass(status_debounce);
   REQUIRE(bench.count<Waiting>(a) == 1);
   CHECK(bench.last<Waiting>(a)->why == "1 of 2 nodes; missing: at least 1; the job is given up in 600 s");
   bench.pass(1s);
   bench.join("b");
-  bench.pass(explain_after);
+  bench.pass(status_debounce);
   CHECK(bench.last<Waiting>(a)->why == "2 of 3 nodes; room for 1 more; last call ends in 12 s");
 }
 
@@ -604,7 +604,7 @@ TEST_CASE("names that cannot be shown are refused, and shown as what they are", 
     CHECK(what.find_first_of("\x1b\n") == std::string::npos);
   }
   const auto a = bench.join("a");
-  bench.pass(explain_after);
+  bench.pass(status_debounce);
   CHECK(bench.last<Waiting>(a)->why.find_first_of("\x1b\n") == std::string::npos);
   for (const std::string& line : bench.said) CHECK(line.find_first_of("\x1b\n") == std::string::npos);
 }
@@ -758,7 +758,7 @@ TEST_CASE("who waits is told who was refused, and why", "[round]") {
   Join other = bench.a_join("c");
   other.options.nodes_max = 3;
   bench.join(other);
-  bench.pass(explain_after);
+  bench.pass(status_debounce);
   CHECK(bench.last<Waiting>(a)->why ==
         "1 of 2 nodes; missing: at least 1; refused: c (--nnodes MAX: this node has 3, the job has 2); the job is given up in 600 s");
   SECTION("until it comes as it should") {
@@ -771,7 +771,7 @@ TEST_CASE("who waits is told who was refused, and why", "[round]") {
       other.version = std::string(1000, 'x');
       bench.join(other);
     }
-    bench.pass(10min - explain_after);
+    bench.pass(10min - status_debounce);
     REQUIRE(bench.round.verdict());
     CHECK(bench.round.verdict()->report.size() < 4000);
     CHECK_THAT(bench.round.verdict()->report, Contains(fmt::format(" and {} more", refused_max - 8)));
@@ -1002,7 +1002,7 @@ TEST_CASE("workers that fail alike soon after their start are started again afte
     fail(3);
     CHECK_THAT(bench.last<Revoke>(bench.a)->why.what,
                Contains("; restart 3 of 100 after a pause of 1 s, for it failed alike 2 times soon after its start"));
-    bench.pass(explain_after);
+    bench.pass(status_debounce);
     CHECK(bench.last<Waiting>(bench.a)->why ==
           "the workers failed 2 times in a row with exit code 3 within 10 s of their start; they are started again in 1 s");
   }
@@ -1868,14 +1868,14 @@ TEST_CASE("a node whose workers keep failing at their start is excluded, and the
   CHECK(bench.world(bench.a) == "a b");
   CHECK(bench.world(bench.c).empty());
   CHECK(bench.last<World>(bench.a)->restarts.used == 0);
-  bench.pass(explain_after);
+  bench.pass(status_debounce);
   CHECK(
       bench.last<Waiting>(bench.c)->why ==
       "excluded: its workers failed 3 times in a row at their start (the last one by exit code 127), and the others go on without it; it tries again in 1 s");
   SECTION("it tries again with a back-off that grows, as long as it fails") {
     std::size_t generations = bench.begun.size();
     for (const Duration wait : {1s, 2s, 4s, 8s}) {
-      bench.pass(wait - explain_after - 10ms);
+      bench.pass(wait - status_debounce - 10ms);
       CHECK(bench.begun.size() == generations);
       bench.say(bench.a, Progress{bench.generation(), 6 + generations});
       bench.pass(3s);
@@ -1886,7 +1886,7 @@ TEST_CASE("a node whose workers keep failing at their start is excluded, and the
       CHECK(bench.world(bench.c).empty());
       CHECK_FALSE(bench.round.verdict());
       generations = bench.begun.size();
-      bench.pass(explain_after);
+      bench.pass(status_debounce);
     }
     CHECK(bench.last<World>(bench.a)->restarts.used == 0);
   }

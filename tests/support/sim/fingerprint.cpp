@@ -8,15 +8,28 @@ namespace elrun::sim {
 void Fingerprint::add(const Round& round) {
   const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced, former,
                claimants, generation, floor, members, roster, own_place, own_node_left, handed_over, recovery, ended, ended_nodes,
-               hold_until, deserted_until, done, growth, root_cause, apart, exclusions, stepped, histories, holders, blamed, unjudged,
-               unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by, enough_since, lift_told, forming_since,
-               budget, refused, same_hints_told, progress_told, cause, verdict, verdict_at, told, linger_told, explain_at, explained,
-               explanation, beat_at, wake, actions] = round;
+               hold_until, deserted_until, done, growth, root_cause, apart, exclusions, stepped, failures, unjudged, unseen, start_watch,
+               lost, revoked, began, return_by, enough_since, lift_told, forming_since, budget, refused, same_hints_told, progress_told,
+               cause, verdict, verdict_at, told, linger_told, status, beat_at, wake, actions] = round;
   all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members,
       own_place, own_node_left, handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growth, root_cause, apart,
-      exclusions, stepped, histories, blamed, unjudged, unseen, starting, tell_starting_at, starting_told, lost, revoked, began, return_by,
-      enough_since, lift_told, forming_since, budget, refused, cause, verdict, verdict_at, told, linger_told, explain_at, explained,
-      explanation, beat_at, wake);
+      exclusions, stepped, failures, unjudged, unseen, start_watch, lost, revoked, began, return_by, enough_since, lift_told, forming_since,
+      budget, refused, cause, verdict, verdict_at, told, linger_told, status, beat_at, wake);
+}
+
+void Fingerprint::add(const StatusMessages& status) {
+  const auto& [next, newest, number] = status;
+  all(next, newest, number);
+}
+
+void Fingerprint::add(const StartWatch& watch) {
+  const auto& [starting, tell_at, told] = watch;
+  all(starting, tell_at, told);
+}
+
+void Fingerprint::add(const FailureRecords& failures) {
+  const auto& [histories, holders, records, blamed] = failures;
+  all(histories, records, blamed);
 }
 
 void Fingerprint::add(const Growth& growth) {

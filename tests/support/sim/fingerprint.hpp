@@ -85,6 +85,9 @@ class Fingerprint {
   }
 
   void add(const Round& round);
+  void add(const StatusMessages& status);
+  void add(const StartWatch& watch);
+  void add(const FailureRecords& failures);
   void add(const Growth& growth);
   void add(const RestartBudget& budget);
   void add(const RootCause& root_cause);

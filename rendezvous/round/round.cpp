@@ -38,16 +38,7 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   // Who had a short time to come back may have done so: its words are behind this event.
   const Duration late = wake_ ? now - *wake_ : Duration{0};
   if (late > setup_.timeouts.reconnect_grace / 4 && !ELRUN_PLANTED(coordinator_blames_nodes_for_its_nap)) {
-    if (late > setup_.timeouts.heartbeat)
-      for (auto& [number, stream] : streams_) stream.heard = now;
-    std::set<std::pair<Instant, NodeId>> broken;
-    for (const auto& [at, id] : broken_) {
-      Node& node = nodes_.at(id);
-      // A coordinator that is always a little late has to give up who is gone all the same.
-      if (late > setup_.timeouts.heartbeat || now < node.broken_since + setup_.timeouts.heartbeat_limit) node.broken = now;
-      broken.emplace(node.broken, id);
-    }
-    broken_ = std::move(broken);
+    nodes_.compensate_stall(late, setup_.timeouts, now);
     wake_ = now;  // once for all that came meanwhile, or each of many thousand words would cost a walk over many thousand nodes
   }
   std::visit([&](const auto& e) { on(e, now); }, event);
@@ -60,30 +51,27 @@ bool Round::may_end(Instant now) const {
 }
 
 bool Round::only_own_node_is_here() const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
-    const std::optional<StreamNumber>& stream = entry.second.stream;
-    return stream && streams_.at(*stream).in_process;
-  });
+  const NodeTable::Nodes& nodes = nodes_.all();
+  return std::all_of(nodes.begin(), nodes.end(), [&](const auto& entry) { return nodes_.is_in_process(entry.second); });
 }
 
 // Others that would begin the job again, if they found nobody: it is done, and more nodes may be in it than have heard so.
-bool Round::others_may_come() const { return verdict_->exit_code == 0 && options_ && told_.size() + nodes_.size() < options().nodes_max; }
+bool Round::others_may_come() const {
+  return verdict_->exit_code == 0 && options_ && told_.size() + nodes_.all().size() < options().nodes_max;
+}
 
 // Whoever watches this process is to know why it does not end yet.
 void Round::tell_of_linger(Instant now) {
   if (linger_told_ || !others_may_come() || now >= verdict_at_ + late_linger || !only_own_node_is_here()) return;
   linger_told_ = true;
-  const std::size_t more = options().nodes_max - told_.size() - nodes_.size();
+  const std::size_t more = options().nodes_max - told_.size() - nodes_.all().size();
   say(Level::info,
       fmt::format(
           "the job is done; the coordinator stays for another {:.0f} s: {} more may come (--nnodes), and would begin the job again if nobody told them",
           std::ceil(seconds(verdict_at_ + late_linger - now)), count_of(more, "node")));
 }
 
-bool Round::joined(StreamNumber stream) const {
-  const auto at = streams_.find(stream);
-  return at != streams_.end() && at->second.node.has_value();
-}
+bool Round::joined(StreamNumber stream) const { return nodes_.is_open(stream) && nodes_.stream(stream).node.has_value(); }
 
 std::optional<Generation> Round::running() const {
   if (!runs()) return {};
@@ -93,43 +81,39 @@ std::optional<Generation> Round::running() const {
 // --- events -------------------------------------------------------------------------------------------------------
 
 void Round::on(const StreamOpened& event, Instant now) {
-  Stream& stream = streams_[event.stream];
-  stream = {.node = {}, .in_process = event.in_process, .heard = now};
-  if (!event.in_process) listen(event.stream, stream, now + setup_.timeouts.heartbeat_limit);
+  nodes_.open(event.stream, event.in_process, setup_.timeouts.heartbeat_limit, now);
   settle(now);
 }
 
 void Round::on(const StreamBroken& event, Instant now) {
-  const auto stream = streams_.find(event.stream);
-  if (stream == streams_.end()) return;
-  if (stream->second.node) {
-    const auto node = nodes_.find(*stream->second.node);
+  if (!nodes_.is_open(event.stream)) return;
+  if (const std::optional<NodeId> id = nodes_.stream(event.stream).node) {
+    Node& node = nodes_.at(*id);
     // Whoever confirms a verdict may not have read it: it comes back, or the linger ends.
-    if (verdict_ && (!node->second.join.confirms_verdict || stream->second.in_process || ELRUN_PLANTED(verdict_is_not_confirmed))) {
-      told_.insert(node->first);
-      remove(node, false, now);
+    if (verdict_ && (!node.join.confirms_verdict || nodes_.is_in_process(node) || ELRUN_PLANTED(verdict_is_not_confirmed))) {
+      told_.insert(*id);
+      remove(*id, false, now);
     } else {
-      change(node->second, [&](Node& n) {
+      nodes_.change(node, [&](Node& n) {
         n.stream.reset();
         n.broken = n.broken_since = now;
       });
       // Nobody is left: that was this coordinator's own line. Its members have as long as with a fresh one.
-      if (runs() && connected_ == 0) deserted_until_ = now + setup_.timeouts.recovery;
+      if (runs() && nodes_.connected() == 0) deserted_until_ = now + setup_.timeouts.recovery;
     }
   }
-  forget(event.stream);
+  nodes_.close(event.stream);
   settle(now);
 }
 
 void Round::on(const FromNode& event, Instant now) {
-  const auto stream = streams_.find(event.stream);
-  if (stream == streams_.end()) return;  // closed by us; what was on its way no longer counts
-  stream->second.heard = now;
+  if (!nodes_.is_open(event.stream)) return;  // closed by us; what was on its way no longer counts
+  nodes_.heard(event.stream, now);
   if (std::holds_alternative<NodeAlive>(event.message)) return;
   if (const Join* message = std::get_if<Join>(&event.message)) {
     join(event.stream, *message, now);
-  } else if (stream->second.node) {
-    said(nodes_.at(*stream->second.node), event.message, now);
+  } else if (const std::optional<NodeId> speaker = nodes_.stream(event.stream).node) {
+    said(nodes_.at(*speaker), event.message, now);
   }  // else: after Leave, or before Join; nothing that it says concerns a world
   settle(now);
 }
@@ -139,22 +123,11 @@ void Round::on(const RoundTick&, Instant now) {
   settle(now);
 }
 
-void Round::count(const Node& node, bool in) {
-  const NodeId& id = node.join.who.node;
-  const std::size_t one = in ? 1 : static_cast<std::size_t>(-1);
-  if (is_waiting(node)) waiting_ += one;
-  if (is_late(node)) late_ += one;
-  if (node.stream) (node.join.workers > 0 ? connected_ : observers_) += one;
-  const auto put = [&](auto& index, Instant at) { in ? void(index.emplace(at, id)) : void(index.erase({at, id})); };
-  if (is_newcomer(node)) put(newcomers_, node.arrived);
-  if (!node.stream) put(broken_, node.broken);
-}
-
 void Round::said(Node& node, const NodeMessage& message, Instant now) {
   const NodeId id = node.join.who.node;
   const auto current = [&](const Generation& g) { return node.member && g == generation_ && !verdict_; };
   if (const auto* m = std::get_if<Acknowledge>(&message)) {
-    if (current(m->generation) && revoked_) change(node, [](Node& n) { n.owes = false; });
+    if (current(m->generation) && revoked_) nodes_.change(node, [](Node& n) { n.owes = false; });
   } else if (const auto* failed = std::get_if<WorkerFailed>(&message)) {
     // After the end of the generation only what may have failed before the worker that ended it.
     if (current(failed->generation) && (runs() || root_cause_.any())) worker_failed(node, *failed, now);
@@ -191,7 +164,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
   } else if (std::holds_alternative<VerdictHeard>(message)) {
-    if (verdict_) told_.insert(id), remove(nodes_.find(id), true, now);
+    if (verdict_) told_.insert(id), remove(id, true, now);
   }
 }
 
@@ -199,7 +172,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
 // with which it could have ended elsewhere would have needed them.
 bool Round::knows_the_end_of(const Node& node, const Generation& last) const {
   if (last == generation_) return node.member || node.join.last == last;
-  const bool members_are_here = runs() && broken_.empty();
+  const bool members_are_here = runs() && nodes_.broken().empty();
   return last.number > generation_.number && node.join.last == last && !members_are_here;
 }
 
@@ -237,7 +210,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
                                         (wrong_configuration && budget_.newest_step() > 0 && !stepped_));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
   if (!harms_itself) budget_.note_failure(failed.exit_code, now - began_, now);
-  for (const auto& [at, broken] : broken_)
+  for (const auto& [at, broken] : nodes_.broken())
     if (broken != id && nodes_.at(broken).member && !done_.contains(broken)) root_cause_.suspect(broken);
   if (harms_itself) {
     why.what +=
@@ -262,14 +235,14 @@ void Round::charge(EndCause cause, Failure why, std::int32_t exit_code, Instant 
 }
 
 void Round::leave(const NodeId& id, const std::string& why, Instant now) {
-  const auto node = nodes_.find(id);
+  const Node& node = nodes_.at(id);
   say(Level::info, fmt::format("node {} leaves: {}", id.value(), why), true);
-  const bool ends_generation = node->second.member && runs() && !done_.contains(id) && !verdict_;
+  const bool ends_generation = node.member && runs() && !done_.contains(id) && !verdict_;
   if (ends_generation) lost_[id] = "it left: " + why;
-  const StreamNumber stream = *node->second.stream;
-  remove(node, false, now);
-  streams_.at(stream).node.reset();  // it stays open while its workers end
-  own_node_left_ = own_node_left_ || streams_.at(stream).in_process;
+  const StreamNumber stream = *node.stream;
+  own_node_left_ = own_node_left_ || nodes_.is_in_process(node);
+  remove(id, false, now);
+  nodes_.set_speaker(stream, {});  // it stays open while its workers end
   if (ends_generation)
     revoke(EndCause::leave,
            {Code::peer_lost, Remedy::rejoin, fmt::format("node {} leaves: {}", id.value(), why), {}, {}, generation_, id.value()}, now);

@@ -19,6 +19,7 @@
 #include "rendezvous/round/exclusion.hpp"
 #include "rendezvous/round/failure_records.hpp"
 #include "rendezvous/round/growth.hpp"
+#include "rendezvous/round/node_table.hpp"
 #include "rendezvous/round/recovery_window.hpp"
 #include "rendezvous/round/restart_budget.hpp"
 #include "rendezvous/round/root_cause.hpp"
@@ -26,9 +27,6 @@
 #include "rendezvous/round/status_messages.hpp"
 
 namespace elrun::inline v0 {
-
-/// One stream of one node, numbered by the shell in the order in which they were answered; a number is never used again.
-using StreamNumber = Strong<struct StreamNumberTag, std::uint64_t>;
 
 constexpr std::int32_t exit_never_formed = 170;  ///< The first world did not come together by the join deadline.
 constexpr std::int32_t exit_too_few = 172;       ///< Nodes were lost, and too few returned by the join deadline.
@@ -142,25 +140,7 @@ class Round {
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
-  struct Stream {
-    std::optional<NodeId> node;  // none before Join and after Leave
-    bool in_process = false;
-    Instant heard;
-    Instant look_again{};  // its place in silences_
-  };
-  struct Node {
-    Join join;
-    std::optional<StreamNumber> stream;  // none: broken, in its grace
-    StreamNumber newest{};               // of its streams
-    Instant broken{};                    // when; later, where this coordinator was asleep
-    Instant broken_since{};              // when indeed
-    Instant arrived{};                   // when it became a newcomer; decides who of the spares is next
-    bool member = false;                 // of generation_
-    bool owes = false;                   // has to acknowledge the end of generation_
-    bool ready = false;                  // waits for a world
-    bool excluded = false;               // and gets none for a while: its workers fail, or it and another cannot reach each other
-    std::uint64_t told = 0;              // the explanation it has
-  };
+  using Node = NodeTable::Node;
   /// Another process that joined under the name of a node that has a stream. Whether the node lives is known soon.
   struct Claimant {
     StreamNumber stream;
@@ -186,7 +166,6 @@ class Round {
     NodeId node;
     WorkerFailed failed;
   };
-  using Nodes = std::map<NodeId, Node>;
 
   void on(const StreamOpened& event, Instant now);
   void on(const StreamBroken& event, Instant now);
@@ -204,9 +183,6 @@ class Round {
   void is_over(const Node& node, const Generation& newest);
   void adopt(Instant now);
   void end_recovery(const std::string& why, Instant now);
-  template <class Change>
-  void change(Node& node, Change change);
-  void count(const Node& node, bool in);
   void said(Node& node, const NodeMessage& message, Instant now);
   [[nodiscard]] bool knows_the_end_of(const Node& node, const Generation& last) const;
   void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
@@ -218,7 +194,7 @@ class Round {
   void judge_what_was_put_off(Instant now);
   void workers_are_job(Instant now);
   void workers_done_unseen(Instant now);
-  void open_record(const Node& node, Instant now);
+  void open_record(const Join& join, Instant now);
   void take_back_failure();
   void exclude(const NodeId& id, Instant now);
   void end_exclusion(const FailureRecords::Record& record, Instant now);
@@ -260,7 +236,7 @@ class Round {
   void excuse(const NodeId& lost);
   void lose_the_silent(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);
-  void remove(Nodes::iterator node, bool close, Instant now);
+  void remove(const NodeId& id, bool close, Instant now);
   void revoke(EndCause cause, Failure why, Instant now);
   void grow(Instant now);
   void form(Instant now);
@@ -269,8 +245,6 @@ class Round {
   void decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths = {});
   void explain(Instant now);
   void wake(Instant now);
-  void listen(StreamNumber number, Stream& stream, Instant until);
-  void forget(StreamNumber number);
   [[nodiscard]] World world_of(std::uint32_t group_rank, const Key256& key) const;
   [[nodiscard]] Key256 key() const;  ///< Of the newest generation
   [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
@@ -283,14 +257,11 @@ class Round {
   [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
   // Nodes without workers count as nodes, as they do for the schedulers that number them, but have no place in a world.
   [[nodiscard]] std::uint32_t less_observers(std::uint32_t nodes) const {
-    return nodes > observers_ ? nodes - static_cast<std::uint32_t>(observers_) : 1;
+    return nodes > nodes_.observers() ? nodes - static_cast<std::uint32_t>(nodes_.observers()) : 1;
   }
   [[nodiscard]] std::uint32_t needed() const { return less_observers(options().nodes_min); }
   [[nodiscard]] std::uint32_t room() const { return less_observers(options().nodes_max); }
-  [[nodiscard]] bool living_members_all_ready() const { return late_ == 0; }
-  [[nodiscard]] bool is_newcomer(const Node& node) const { return !node.member && is_waiting(node); }
-  [[nodiscard]] static bool is_waiting(const Node& node) { return node.ready && node.stream && node.join.workers > 0 && !node.excluded; }
-  [[nodiscard]] static bool is_late(const Node& node) { return node.member && !(node.ready && !node.owes && node.stream); }
+  [[nodiscard]] bool living_members_all_ready() const { return nodes_.late() == 0; }
   [[nodiscard]] bool all_done() const { return !members_.empty() && done_.size() == members_.size(); }
   [[nodiscard]] std::optional<Instant> growth_at() const;
   [[nodiscard]] Instant closes_at() const;
@@ -308,16 +279,7 @@ class Round {
   RoundSetup setup_;
   std::optional<RoundOptions> options_;  // the first node's
   RunId run_;
-  std::map<StreamNumber, Stream> streams_;
-  Nodes nodes_;
-  // What follows from nodes_ and streams_, kept so that an event among many thousand nodes costs no walk over them all.
-  std::size_t waiting_ = 0;                              // nodes that wait for a world
-  std::size_t late_ = 0;                                 // living members that do not
-  std::size_t connected_ = 0;                            // nodes with workers and a stream
-  std::size_t observers_ = 0;                            // nodes without workers, with a stream
-  std::set<std::pair<Instant, NodeId>> newcomers_;       // of the waiting, by arrival
-  std::set<std::pair<Instant, NodeId>> broken_;          // nodes without a stream
-  std::set<std::pair<Instant, StreamNumber>> silences_;  // when to look whether a stream is silent; never too late
+  NodeTable nodes_;
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
   std::map<NodeId, Former> former_;                    // lost members, until another incarnation joins under the name
   std::map<NodeId, std::vector<Claimant>> claimants_;  // the earliest first
@@ -367,13 +329,5 @@ class Round {
 
   std::vector<RoundAction> actions_;  // of the step under way
 };
-
-// Every change of a node that the counts depend on goes through here.
-template <class Change>
-void Round::change(Node& node, Change change) {
-  count(node, false);
-  change(node);
-  count(node, true);
-}
 
 }  // namespace elrun::inline v0

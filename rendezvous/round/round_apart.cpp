@@ -33,10 +33,8 @@ void Round::note_apart(const Node& node, const PeerUnreachable& said, Instant no
 }
 
 bool Round::heard_since(const NodeId& id, Instant then) const {
-  const auto node = nodes_.find(id);
-  if (node == nodes_.end() || !node->second.stream) return false;
-  const Stream& stream = streams_.at(*node->second.stream);
-  return stream.in_process || stream.heard > then;
+  const NodeTable::Stream* const stream = nodes_.stream_of(id);
+  return stream != nullptr && (stream->in_process || stream->heard > then);
 }
 
 // Waits until both nodes of each pair were heard of since the first report. A node that is silent here too will soon count as lost,
@@ -60,7 +58,7 @@ void Round::part(Instant now) {
   // partner is excluded and the first node comes back.
   std::set<ApartNodes> all = apart.pairs;
   std::set<NodeId> returning;
-  for (const auto& [id, node] : nodes_)
+  for (const auto& [id, node] : nodes_.all())
     if (const Exclusion* why = exclusions_.of(id, node.join.who.number); why != nullptr && !why->apart_from.empty()) {
       for (const NodeId& partner : why->apart_from) all.insert(std::minmax(id, partner));
       returning.insert(id);
@@ -69,7 +67,7 @@ void Round::part(Instant now) {
   std::erase_if(out, [&](const NodeId& id) { return returning.erase(id) > 0; });  // it stays out
   const Exclusions before = exclusions_;
   for (const NodeId& id : returning) exclusions_.let_in(id, now), note_kept_out(id, now);
-  const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+  const auto others = std::count_if(nodes_.all().begin(), nodes_.all().end(), [&](const auto& entry) {
     const Node& node = entry.second;
     return node.stream && node.join.workers > 0 && !node.excluded && std::find(out.begin(), out.end(), entry.first) == out.end();
   });
@@ -127,7 +125,7 @@ void Round::keep_out(const NodeId& id, std::string why, std::set<NodeId> apart_f
 void Round::let_in(const NodeId& id, Instant now) {
   exclusions_.let_in(id, now);
   note_kept_out(id, now);
-  if (nodes_.contains(id)) say(Level::info, fmt::format("node {} was kept out, and is tried again", id.value()));
+  if (nodes_.has(id)) say(Level::info, fmt::format("node {} was kept out, and is tried again", id.value()));
 }
 
 // Lets nodes in whose exclusion has ended: its time is over, or the nodes that they could not reach are gone.
@@ -140,13 +138,13 @@ void Round::let_in_due(Instant now) {
 void Round::let_in_needed(Instant now) {
   if (!living_members_all_ready() || !exclusions_.any()) return;
   std::vector<std::pair<Instant, NodeId>> out;
-  for (const auto& [id, node] : nodes_)
+  for (const auto& [id, node] : nodes_.all())
     if (const Exclusion* why = exclusions_.of(id, node.join.who.number);
         why != nullptr && node.ready && node.stream && node.join.workers > 0)
       out.emplace_back(why->until, id);
-  if (waiting_ + out.size() < needed()) return;
+  if (nodes_.waiting() + out.size() < needed()) return;
   std::sort(out.begin(), out.end());
-  for (std::size_t i = 0; i < out.size() && waiting_ < needed(); ++i) let_in(out[i].second, now);
+  for (std::size_t i = 0; i < out.size() && nodes_.waiting() < needed(); ++i) let_in(out[i].second, now);
 }
 
 }  // namespace elrun::inline v0

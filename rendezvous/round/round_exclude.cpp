@@ -13,9 +13,9 @@ namespace elrun::inline v0 {
 
 // Members, and newcomers that wait for a place.
 bool Round::others_can_go_on(const std::set<NodeId>& without) const {
-  const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+  const auto others = std::count_if(nodes_.all().begin(), nodes_.all().end(), [&](const auto& entry) {
     const Node& node = entry.second;
-    return !without.contains(entry.first) && !node.excluded && node.join.workers > 0 && (node.member || is_waiting(node));
+    return !without.contains(entry.first) && !node.excluded && node.join.workers > 0 && (node.member || node.is_waiting());
   });
   return static_cast<std::size_t>(others) >= needed();
 }
@@ -34,7 +34,7 @@ bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant no
       failed.rank.value_or(member.base_rank), member.node.value(), failed.what, seconds(kind_known_within));
   say(Level::warning, what);
   for (const Member& m : members_)
-    if (const auto node = nodes_.find(m.node); node != nodes_.end()) send(node->second, Waiting{.why = what, .running = generation_});
+    if (const Node* node = nodes_.find(m.node)) send(*node, Waiting{.why = what, .running = generation_});
   return true;
 }
 
@@ -60,23 +60,23 @@ void Round::workers_done_unseen(Instant now) {
   const NodeId id = *unseen_.begin();
   unseen_.erase(id);
   done_.erase(id);
-  const auto node = nodes_.find(id);
-  if (node == nodes_.end()) return;
+  Node* const node = nodes_.find(id);
+  if (node == nullptr) return;
   WorkerFailed failed{generation_, 0,           1, "exit code 0 before it opened its session, in a job whose other workers did",
                       true,        Duration{0}, {}};
   failed.before_session = true;
-  worker_failed(node->second, failed, now);
+  worker_failed(*node, failed, now);
 }
 
-void Round::open_record(const Node& node, Instant now) {
+void Round::open_record(const Join& join, Instant now) {
   const auto connected = [this](const NodeId& other) { return nodes_.at(other).stream.has_value(); };
-  if (const std::optional<NodeId> before = failures_.open(node.join.who.node, node.join.place, connected)) note_kept_out(*before, now);
+  if (const std::optional<NodeId> before = failures_.open(join.who.node, join.place, connected)) note_kept_out(*before, now);
 }
 
 // It failed because another member was lost.
 void Round::take_back_failure() {
   if (const std::optional<NodeId> id = failures_.take_back())
-    change(nodes_.at(*id), [&](Node& n) { n.excluded = is_kept_out(*id, n.join.who.number); });
+    nodes_.change(nodes_.at(*id), [&](Node& n) { n.excluded = is_kept_out(*id, n.join.who.number); });
 }
 
 void Round::exclude(const NodeId& id, Instant now) {
@@ -91,9 +91,9 @@ bool Round::is_kept_out(const NodeId& id, std::uint64_t incarnation) const {
 }
 
 void Round::note_kept_out(const NodeId& id, Instant now) {
-  const auto node = nodes_.find(id);
-  if (node == nodes_.end()) return;
-  change(node->second, [&](Node& n) {
+  Node* const node = nodes_.find(id);
+  if (node == nullptr) return;
+  nodes_.change(*node, [&](Node& n) {
     const bool before = std::exchange(n.excluded, is_kept_out(id, n.join.who.number));
     if (before && !n.excluded) n.arrived = now;
     n.told = 0;
@@ -116,7 +116,7 @@ void Round::end_exclusions(Instant now) {
 // The others do not satisfy the minimum any more: a bad node is better than none. But one that was lost may be on its way back, and
 // the bad node would use the restarts up meanwhile.
 std::optional<Instant> Round::lift_at() const {
-  if (!forming_since_ || runs() || waiting_ >= needed()) return {};
+  if (!forming_since_ || runs() || nodes_.waiting() >= needed()) return {};
   return *forming_since_ + std::min(exclusion_stays, setup_.timeouts.join / 2);
 }
 
@@ -138,8 +138,8 @@ void Round::lift_exclusions(Instant now) {
       end_exclusion(failures_.record_of(id), now);
     } else if (!std::exchange(lift_told_, true)) {
       say(Level::info,
-          fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before", waiting_,
-                      count_of(needed(), "node"), id.value(), std::ceil(seconds(std::min(*at, until) - now))));
+          fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before",
+                      nodes_.waiting(), count_of(needed(), "node"), id.value(), std::ceil(seconds(std::min(*at, until) - now))));
     }
   }
 }

@@ -71,26 +71,26 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     replace(id, former->second.incarnation);  // it was lost before its successor came, and may be back one day
     former_.erase(former);
   }
-  if (const auto& old = streams_.at(stream).node; old && *old != id)
+  if (const auto& old = nodes_.stream(stream).node; old && *old != id)
     return refuse(
         stream, {Code::protocol, Remedy::exit_process, fmt::format("one stream spoke for two nodes, {} and {}", old->value(), id.value())});
-  if (verdict_ && !nodes_.contains(id)) return send(stream, *verdict_);
+  if (verdict_ && !nodes_.has(id)) return send(stream, *verdict_);
   if (!verdict_) {
-    if (const auto known = nodes_.find(id); known != nodes_.end() && known->second.join.who.number != join.who.number) {
-      if (known->second.stream && known->second.stream != stream) return let_claim(stream, join, now);
-      replace(id, known->second.join.who.number);
-      if (known->second.stream == stream) {
-        streams_.at(stream).node.reset();
-        change(known->second, [](Node& n) { n.stream.reset(); });
+    if (Node* const known = nodes_.find(id); known != nullptr && known->join.who.number != join.who.number) {
+      if (known->stream && known->stream != stream) return let_claim(stream, join, now);
+      replace(id, known->join.who.number);
+      if (known->stream == stream) {
+        nodes_.set_speaker(stream, {});
+        nodes_.change(*known, [](Node& n) { n.stream.reset(); });
       }
       lose(id, "another process has joined under its name", now);
     }
-    if (!nodes_.contains(id) && nodes_.size() >= nodes_limit)
-      return refuse(stream, {Code::exhausted, Remedy::retry, fmt::format("{} nodes are here already", nodes_.size())});
+    if (!nodes_.has(id) && nodes_.all().size() >= nodes_limit)
+      return refuse(stream, {Code::exhausted, Remedy::retry, fmt::format("{} nodes are here already", nodes_.all().size())});
   }
-  if (ELRUN_PLANTED(oversubscription_is_an_error) && runs() && !nodes_.contains(id) && members_.size() >= room())
+  if (ELRUN_PLANTED(oversubscription_is_an_error) && runs() && !nodes_.has(id) && members_.size() >= room())
     return refuse(stream, {Code::exhausted, Remedy::exit_process, "the round is complete"});
-  if (verdict_) return nodes_.contains(id) ? admit(stream, nodes_.at(id), join, now) : send(stream, *verdict_);
+  if (verdict_) return nodes_.has(id) ? admit(stream, nodes_.at(id), join, now) : send(stream, *verdict_);
   if (!options_) options_ = join.options;
   if (run_.value().empty()) run_ = join.run;
   if (!ELRUN_PLANTED(floor_not_raised)) floor_ = std::max({floor_, join.last.number, join.heard});
@@ -103,21 +103,22 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
       ended_ = join.last, ended_nodes_ = join.seat->nodes;
     budget_.count_on_from(join.restarts, options().max_restarts, static_cast<std::uint32_t>(generation_jump_max));
   }
-  const auto [node, fresh] = nodes_.try_emplace(id);
   refused_.erase(id);
-  if (fresh) {
-    node->second.join = join;
-    node->second.arrived = now;
-    open_record(node->second, now);
-    node->second.excluded = is_kept_out(id, join.who.number);
-    count(node->second, true);
+  Node* node = nodes_.find(id);
+  if (node == nullptr) {
+    open_record(join, now);
+    Node fresh;
+    fresh.join = join;
+    fresh.arrived = now;
+    fresh.excluded = is_kept_out(id, join.who.number);
+    node = &nodes_.enter(id, std::move(fresh));
     say(Level::info,
         fmt::format("node {} ({}, {}) joined{}", id.value(), join.address, count_of(join.workers, "worker"),
                     lost_.contains(id) ? " again" : ""),
         true);
   }
   if (!forming_since_ && !runs()) forming_since_ = now;
-  admit(stream, node->second, join, now);
+  admit(stream, *node, join, now);
 }
 
 // A name is no proof: whoever has it and lives keeps it. Who comes back after a crash finds that stream broken, or silent.
@@ -146,16 +147,16 @@ void Round::settle_claims(Instant now) {
   for (auto at = claimants_.begin(); at != claimants_.end();) {
     const NodeId id = at->first;
     std::vector<Claimant>& claimants = at->second;
-    std::erase_if(claimants, [&](const Claimant& c) { return !streams_.contains(c.stream); });
-    const auto node = nodes_.find(id);
+    std::erase_if(claimants, [&](const Claimant& c) { return !nodes_.is_open(c.stream); });
+    const Node* const node = nodes_.find(id);
     std::optional<Claimant> heir;
     if (verdict_) {
       for (const Claimant& c : claimants) send(c.stream, *verdict_);
       claimants.clear();
-    } else if (node == nodes_.end()) {
+    } else if (node == nullptr) {
       if (!claimants.empty()) heir = claimants.front(), claimants.erase(claimants.begin());
-    } else if (node->second.stream) {
-      const Stream& stream = streams_.at(*node->second.stream);
+    } else if (node->stream) {
+      const NodeTable::Stream& stream = nodes_.stream(*node->stream);
       while (!claimants.empty()) {
         const Claimant& first = claimants.front();
         // What was heard at once may have been said before this one was started.
@@ -187,21 +188,21 @@ void Round::note_refused(const NodeId& id, const std::string& why) {
 // No process opens a stream before the one that had its name has ended, and no node another one before it gave up the last:
 // what comes on an earlier stream than the newest was said before, and read later.
 bool Round::outdated(StreamNumber stream, const NodeId& id) const {
-  const auto node = nodes_.find(id);
+  const Node* const node = nodes_.find(id);
   const auto former = former_.find(id);
-  return (node != nodes_.end() && stream < node->second.newest) || (former != former_.end() && stream < former->second.newest);
+  return (node != nullptr && stream < node->newest) || (former != former_.end() && stream < former->second.newest);
 }
 
 void Round::turn_away_outdated(StreamNumber stream, const Join& join) {
   const NodeId& id = join.who.node;
-  const auto node = nodes_.find(id);
-  const std::uint64_t newest = node != nodes_.end() ? node->second.join.who.number : former_.at(id).incarnation;
+  const Node* const node = nodes_.find(id);
+  const std::uint64_t newest = node != nullptr ? node->join.who.number : former_.at(id).incarnation;
   if (join.who.number != newest) {
     replace(id, join.who.number);
     return refuse_replaced(stream, id);
   }
   actions_.emplace_back(CloseStream{stream});  // not refused: the same process has another stream by now
-  forget(stream);
+  nodes_.close(stream);
 }
 
 void Round::replace(const NodeId& id, std::uint64_t incarnation) {
@@ -219,19 +220,19 @@ void Round::refuse_replaced(StreamNumber stream, const NodeId& id) {
 void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now) {
   if (node.stream && *node.stream != stream) {
     actions_.emplace_back(CloseStream{*node.stream});
-    forget(*node.stream);
+    nodes_.close(*node.stream);
   }
-  change(node, [&](Node& n) {
+  nodes_.change(node, [&](Node& n) {
     n.stream = stream;
     n.newest = std::max(n.newest, stream);
   });
-  streams_.at(stream).node = join.who.node;
+  nodes_.set_speaker(stream, join.who.node);
   if (verdict_) return send(node, *verdict_);
 
   const bool knows_it = join.last == generation_;
   if (node.member && runs()) {
     if (knows_it && join.resuming && join.seat) {
-      change(node, [&](Node& n) { n.join = join; });
+      nodes_.change(node, [&](Node& n) { n.join = join; });
       return send(node, Resumed{generation_, generation_.lineage != setup_.lineage, own_place_});  // its replay may have been cut short
     }
     const auto me = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.node == join.who.node; });
@@ -240,7 +241,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
     if (!knows_it && !join.resuming && generation_.lineage == setup_.lineage && me->address == join.address &&
         me->master_port == join.master_port && me->workers == join.workers)
       return send(node, world_of(static_cast<std::uint32_t>(me - members_.begin()), key()));
-    change(node, [&](Node& n) { n.join = join; });
+    nodes_.change(node, [&](Node& n) { n.join = join; });
     lost_[join.who.node] = "it gave the generation up";
     revoke(EndCause::loss,
            {Code::peer_lost,
@@ -252,7 +253,7 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
             join.who.node.value()},
            now);
   }
-  change(node, [&](Node& n) {
+  nodes_.change(node, [&](Node& n) {
     n.join = join;
     n.ready = !join.resuming;
     if (!join.resuming) n.owes = false;  // it joins only when the workers of the old generation are gone
@@ -328,7 +329,7 @@ void Round::adopt(Instant now) {
   say(Level::info, fmt::format("generation {} goes on: all of its {} are here", to_string(generation_), count_of(members_.size(), "node")));
   for (const Member& m : members_) {
     Node& node = nodes_.at(m.node);
-    change(node, [](Node& n) { n.member = true; });
+    nodes_.change(node, [](Node& n) { n.member = true; });
     send(node, Resumed{generation_, true, own_place_});
   }
 }
@@ -339,7 +340,7 @@ void Round::end_recovery(const std::string& why, Instant now) {
   hold_until_ = {};
   generation_ = recovery.generation();
   for (Member& member : recovery.present_members(join_of())) members_.push_back(std::move(member));
-  for (const Member& member : members_) change(nodes_.at(member.node), [](Node& n) { n.member = true; });
+  for (const Member& member : members_) nodes_.change(nodes_.at(member.node), [](Node& n) { n.member = true; });
   if (members_.empty()) return;
   revoke(EndCause::loss,
          {Code::peer_lost,

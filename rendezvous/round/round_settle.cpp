@@ -49,49 +49,31 @@ void Round::excuse(const NodeId& lost) {
 void Round::lose_the_silent(Instant now) {
   if (ELRUN_PLANTED(torchrun_d6_lost_node_unnoticed)) return;
   std::vector<std::pair<NodeId, std::string>> gone;
-  while (!silences_.empty() && silences_.begin()->first <= now) {
-    const StreamNumber number = silences_.begin()->second;
-    Stream& stream = streams_.at(number);
-    if (const Instant limit = stream.heard + setup_.timeouts.heartbeat_limit; limit > now) {
-      listen(number, stream, limit);  // it was heard since
-    } else if (stream.node) {
-      silences_.erase(silences_.begin());
-      gone.emplace_back(*stream.node, fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit)));
-    } else {  // nobody speaks on it
-      actions_.emplace_back(CloseStream{number});
-      forget(number);
-    }
+  const NodeTable::Silent silent = nodes_.silent(setup_.timeouts.heartbeat_limit, now);
+  for (const StreamNumber stream : silent.streams) {
+    actions_.emplace_back(CloseStream{stream});
+    nodes_.close(stream);
   }
+  for (const NodeId& id : silent.nodes)
+    gone.emplace_back(id, fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit)));
   if (!deserted(now) && !verdict_)
-    for (const auto& [at, id] : broken_) {
+    for (const auto& [at, id] : nodes_.broken()) {
       if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
       const Duration waited = now >= deserted_until_ && deserted_until_ > at ? deserted_until_ - at : setup_.timeouts.reconnect_grace;
       gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(waited)));
     }
-  if (revoked_ && !verdict_ && late_ > 0 && now >= return_by_)
-    for (const auto& [id, node] : nodes_)
-      if (is_late(node)) gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
+  if (revoked_ && !verdict_ && nodes_.late() > 0 && now >= return_by_)
+    for (const auto& [id, node] : nodes_.all())
+      if (node.is_late()) gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
   for (const auto& [id, why] : gone)
-    if (nodes_.contains(id)) lose(id, why, now);
-}
-
-void Round::listen(StreamNumber number, Stream& stream, Instant until) {
-  silences_.erase({stream.look_again, number});
-  stream.look_again = until;
-  silences_.emplace(until, number);
-}
-
-void Round::forget(StreamNumber number) {
-  const auto stream = streams_.find(number);
-  silences_.erase({stream->second.look_again, number});
-  streams_.erase(stream);
+    if (nodes_.has(id)) lose(id, why, now);
 }
 
 void Round::lose(const NodeId& id, const std::string& why, Instant now) {
-  const auto node = nodes_.find(id);
-  const bool member = node->second.member, done = done_.contains(id);
-  const Former former{node->second.join.who.number, node->second.newest};
-  remove(node, true, now);
+  const Node& node = nodes_.at(id);
+  const bool member = node.member, done = done_.contains(id);
+  const Former former{node.join.who.number, node.newest};
+  remove(id, true, now);
   if (verdict_) return;
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
   if (!member) return;
@@ -105,17 +87,16 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
            {Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, now);
 }
 
-void Round::remove(Nodes::iterator node, bool close, Instant now) {
-  if (const auto stream = node->second.stream; stream && close) {
+void Round::remove(const NodeId& id, bool close, Instant now) {
+  if (const auto stream = nodes_.at(id).stream; stream && close) {
     actions_.emplace_back(CloseStream{*stream});
-    forget(*stream);
+    nodes_.close(*stream);
   }
-  if (recovery_) recovery_->remove(node->first);
-  count(node->second, false);
-  exclusions_.gone(node->first, now);
-  failures_.close(node->first);
-  nodes_.erase(node);
-  if (!nodes_.empty()) return;
+  if (recovery_) recovery_->remove(id);
+  exclusions_.gone(id, now);
+  failures_.close(id);
+  nodes_.erase(id);
+  if (!nodes_.all().empty()) return;
   forming_since_.reset();
   recovery_.reset();
   if (generation_.number == 0) {  // nothing was begun: the next node sets the options
@@ -133,26 +114,24 @@ void Round::revoke(EndCause cause, Failure why, Instant now) {
   cause_ = why.what;
   budget_.generation_ended(cause);
   forming_since_ = now;
-  if (nodes_.empty()) forming_since_.reset();
+  if (nodes_.all().empty()) forming_since_.reset();
   enough_since_.reset();
   // Workers are asked, then killed; a node that is still silent about it after all that is not coming back.
   return_by_ = now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
   say(is_failure(cause) ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation_), why.what));
   actions_.emplace_back(EndGeneration{why.what});
   actions_.reserve(actions_.size() + members_.size() + 1);  // and when to wake
-  for (auto& [id, node] : nodes_) {
-    if (!node.member) continue;
-    change(node, [](Node& n) { n.owes = !ELRUN_PLANTED(forms_before_acknowledged), n.ready = n.ready || !n.owes; });
-    send(node, Revoke{generation_, why, cause});
-  }
+  nodes_.change_members([](Node& n) { n.owes = !ELRUN_PLANTED(forms_before_acknowledged), n.ready = n.ready || !n.owes; });
+  for (const auto& [id, node] : nodes_.all())
+    if (node.member) send(node, Revoke{generation_, why, cause});
 }
 
 // A newcomer and room for it, or more workers of a member: the generation ends, free of charge, to begin again with them.
 // Not while a member is done, for its work would be done twice.
 std::optional<Instant> Round::growth_at() const {
   if (!runs() || !done_.empty()) return {};
-  const bool can_take = members_.size() < room() && !newcomers_.empty();
-  return growth_.at(began_, can_take ? std::optional{newcomers_.begin()->first} : std::nullopt);
+  const bool can_take = members_.size() < room() && !nodes_.newcomers().empty();
+  return growth_.at(began_, can_take ? std::optional{nodes_.newcomers().begin()->first} : std::nullopt);
 }
 
 void Round::grow(Instant now) {
@@ -160,7 +139,7 @@ void Round::grow(Instant now) {
   if (!at || now < *at) return;
   std::vector<std::string> names;
   if (members_.size() < room())
-    for (const auto& [arrived, id] : newcomers_) names.push_back(id.value());
+    for (const auto& [arrived, id] : nodes_.newcomers()) names.push_back(id.value());
   for (const NodeId& id : growth_.offers()) names.push_back(fmt::format("workers of {}", id.value()));
   growth_.grew();
   // The code is for agents of earlier versions, which do not read the cause.
@@ -171,20 +150,20 @@ void Round::grow(Instant now) {
 // When those who wait are a world. Last call is for the first one of a job: where a generation was over before this coordinator
 // came, it is waited for whoever is left of that, who is on the way, and no longer than until their workers are gone.
 Instant Round::closes_at() const {
-  const bool first_formation = newcomers_.size() == waiting_;
-  if (!first_formation || waiting_ >= room()) return *enough_since_;
-  if (!ended_ || generation_.number != 0 || waiting_ < connected_) return *enough_since_ + options().last_call;
+  const bool first_formation = nodes_.newcomers().size() == nodes_.waiting();
+  if (!first_formation || nodes_.waiting() >= room()) return *enough_since_;
+  if (!ended_ || generation_.number != 0 || nodes_.waiting() < nodes_.connected()) return *enough_since_ + options().last_call;
   if (whoever_is_left_waits()) return *enough_since_;
   return *enough_since_ + std::min(options().last_call, reconnect_window);
 }
 
 // All nodes of the generation that was over, or all but the one in whose process it was coordinated.
 bool Round::whoever_is_left_waits() const {
-  if (waiting_ + 1 < ended_nodes_) return false;
+  if (nodes_.waiting() + 1 < ended_nodes_) return false;
   std::set<std::uint32_t> here;
   std::set<std::optional<std::uint32_t>> coordinators;
-  for (const auto& [id, node] : nodes_) {
-    if (!is_waiting(node) || node.join.last != *ended_ || !node.join.seat) continue;
+  for (const auto& [id, node] : nodes_.all()) {
+    if (!node.is_waiting() || node.join.last != *ended_ || !node.join.seat) continue;
     here.insert(node.join.seat->group_rank);
     coordinators.insert(node.join.coordinated_by);
   }
@@ -196,9 +175,9 @@ bool Round::whoever_is_left_waits() const {
 
 void Round::form(Instant now) {
   if (runs() || recovery_ || now < hold_until_ || now < budget_.pause_until()) return;
-  if (waiting_ < needed()) lift_exclusions(now);
-  if (waiting_ < needed() && waiting_ + excluded_here() < needed()) let_in_needed(now);
-  if (waiting_ < needed()) return enough_since_.reset();
+  if (nodes_.waiting() < needed()) lift_exclusions(now);
+  if (nodes_.waiting() < needed() && nodes_.waiting() + excluded_here() < needed()) let_in_needed(now);
+  if (nodes_.waiting() < needed()) return enough_since_.reset();
   if (!enough_since_) enough_since_ = now;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
   // for the last one.
@@ -208,16 +187,16 @@ void Round::form(Instant now) {
     return;
   }
   if (now < closes_at()) return;
-  const bool first_formation = newcomers_.size() == waiting_;
+  const bool first_formation = nodes_.newcomers().size() == nodes_.waiting();
   std::vector<NodeId> chosen;
   std::set<std::int32_t> hints;
-  for (const auto& [id, node] : nodes_)
-    if (node.member && is_waiting(node)) chosen.push_back(id), hints.insert(node.join.hint);
+  for (const auto& [id, node] : nodes_.all())
+    if (node.member && node.is_waiting()) chosen.push_back(id), hints.insert(node.join.hint);
   // Of two incarnations of one place the later comes first: the earlier one is probably on its way out.
   std::vector<NodeId> others, twins;
   std::map<std::int32_t, NodeId> latest;
-  for (const auto& [arrived, id] : newcomers_) latest.insert_or_assign(nodes_.at(id).join.hint, id);
-  for (const auto& [arrived, id] : newcomers_) {
+  for (const auto& [arrived, id] : nodes_.newcomers()) latest.insert_or_assign(nodes_.at(id).join.hint, id);
+  for (const auto& [arrived, id] : nodes_.newcomers()) {
     const std::int32_t hint = nodes_.at(id).join.hint;
     const bool twin = hint >= 0 && (hints.contains(hint) || latest.at(hint) != id);
     (twin ? twins : others).push_back(id);
@@ -238,9 +217,8 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   }
   tell_of_same_hints(candidates);
   // Only survivors keep their place: a node that was lost and has returned is a newcomer.
-  std::erase_if(members_, [&](const Member& m) { return !nodes_.contains(m.node) || !nodes_.at(m.node).member; });
-  for (auto& [id, node] : nodes_)
-    if (node.member) change(node, [](Node& n) { n.member = false; });
+  std::erase_if(members_, [&](const Member& m) { return !nodes_.has(m.node) || !nodes_.at(m.node).member; });
+  nodes_.change_members([](Node& n) { n.member = false; });
   members_ = assign(std::move(candidates), members_, options().nodes_min == options().nodes_max);
   roster_ = roster_hash(members_);
   note_own_place();
@@ -268,7 +246,7 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
   const Key256 key = this->key();
   for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
     Node& node = nodes_.at(members_[rank].node);
-    change(node, [](Node& n) {
+    nodes_.change(node, [](Node& n) {
       n.member = true;
       n.ready = n.owes = false;
       n.told = 0;
@@ -313,8 +291,7 @@ Seat Round::seat_of(std::uint32_t group_rank) const {
 void Round::note_own_place() {
   own_place_.reset();
   for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
-    const std::optional<StreamNumber>& stream = nodes_.at(members_[rank].node).stream;
-    if (stream && streams_.at(*stream).in_process) own_place_ = rank;
+    if (nodes_.is_in_process(nodes_.at(members_[rank].node))) own_place_ = rank;
   }
 }
 
@@ -336,13 +313,13 @@ World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
 }
 
 void Round::give_up(Instant now) {
-  if (runs() || recovery_ || !forming_since_ || waiting_ >= needed()) return;
+  if (runs() || recovery_ || !forming_since_ || nodes_.waiting() >= needed()) return;
   if (now < *forming_since_ + setup_.timeouts.join) return;
   const bool never = generation_.number == 0 && floor_ == setup_.generation_floor;
-  decide(
-      never ? exit_never_formed : exit_too_few,
-      fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", waiting_, needed(), seconds(setup_.timeouts.join), missing()),
-      now);
+  decide(never ? exit_never_formed : exit_too_few,
+         fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", nodes_.waiting(), needed(), seconds(setup_.timeouts.join),
+                     missing()),
+         now);
 }
 
 void Round::fail(Instant now) {
@@ -361,7 +338,7 @@ void Round::decide(std::int32_t exit_code, std::string report, Instant now, std:
   verdict_ = Verdict{exit_code, std::move(report), std::move(deaths), generation_};
   root_cause_.go_on();
   verdict_at_ = now;
-  for (const auto& [id, node] : nodes_) {
+  for (const auto& [id, node] : nodes_.all()) {
     send(node, *verdict_);
     if (ELRUN_PLANTED(torchrun_d18_others_go_on) && exit_code != 0) break;
   }

@@ -69,8 +69,8 @@ void Round::tell_of_starting(Instant now) {
       members_.size() - starting.size() - done_.size() == 1 ? "waits" : "wait", some_of(start_watch_.described(now)), then);
   say(Level::info, text);
   for (const Member& m : members_)
-    if (const auto node = nodes_.find(m.node); node != nodes_.end())
-      send(node->second, Waiting{.why = text, .running = generation_, .for_this_node = starting.contains(m.node)});
+    if (const Node* node = nodes_.find(m.node))
+      send(*node, Waiting{.why = text, .running = generation_, .for_this_node = starting.contains(m.node)});
 }
 
 }  // namespace elrun::inline v0

@@ -13,14 +13,14 @@
 namespace elrun::inline v0 {
 
 std::string Round::missing() const {
-  std::string text =
-      waiting_ < needed() ? fmt::format("missing: at least {}", needed() - waiting_) : fmt::format("room for {} more", room() - waiting_);
+  std::string text = nodes_.waiting() < needed() ? fmt::format("missing: at least {}", needed() - nodes_.waiting())
+                                                 : fmt::format("room for {} more", room() - nodes_.waiting());
   // Where every node says which one it is, the absent have names.
   std::set<std::int32_t> hints;
-  for (const auto& [id, node] : nodes_)
+  for (const auto& [id, node] : nodes_.all())
     if (node.ready && node.stream) hints.insert(node.join.hint);
   const auto places = static_cast<std::int32_t>(options().nodes_max);
-  if (!hints.empty() && *hints.begin() >= 0 && *hints.rbegin() < places && hints.size() == waiting_ + observers_) {
+  if (!hints.empty() && *hints.begin() >= 0 && *hints.rbegin() < places && hints.size() == nodes_.waiting() + nodes_.observers()) {
     std::vector<std::string> absent;
     for (std::int32_t rank = 0; rank < places && absent.size() <= names_max; ++rank)
       if (!hints.contains(rank)) absent.push_back(std::to_string(rank));
@@ -28,13 +28,13 @@ std::string Round::missing() const {
   }
   std::vector<std::string> lost;
   for (const auto& [id, why] : lost_)
-    if (!nodes_.contains(id)) lost.push_back(fmt::format("{} ({})", id.value(), why));
+    if (!nodes_.has(id)) lost.push_back(fmt::format("{} ({})", id.value(), why));
   if (!lost.empty()) text += fmt::format("; gone: {}", some_of(lost));
   std::vector<std::string> refused;
   for (const auto& [id, why] : refused_) refused.push_back(fmt::format("{} ({})", id.value(), why));
   if (!refused.empty()) text += fmt::format("; refused: {}", some_of(refused));
   std::vector<std::string> kept_out;
-  for (const auto& [id, node] : nodes_)
+  for (const auto& [id, node] : nodes_.all())
     if (const Exclusion* out = exclusions_.of(id, node.join.who.number)) kept_out.push_back(fmt::format("{} ({})", id.value(), out->why));
   if (!kept_out.empty()) text += fmt::format("; kept out: {}", some_of(kept_out));
   return text;
@@ -48,8 +48,8 @@ StatusMessages::Reason Round::reason(Instant now) const {
   if (runs()) {
     if (const auto at = growth_at(); at && members_.size() < room())
       return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
-    if (deserted(now) && std::none_of(members_.begin(), members_.end(),
-                                      [&](const Member& m) { return nodes_.contains(m.node) && nodes_.at(m.node).stream; }))
+    if (deserted(now) &&
+        std::none_of(members_.begin(), members_.end(), [&](const Member& m) { return nodes_.has(m.node) && nodes_.at(m.node).stream; }))
       return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation_),
                           count_of(members_.size(), "node")),
               deserted_until_, "they count as lost"};
@@ -58,13 +58,13 @@ StatusMessages::Reason Round::reason(Instant now) const {
   }
   if (revoked_ && !living_members_all_ready()) {
     std::vector<std::string> late;
-    for (const auto& [id, node] : nodes_)
-      if (is_late(node)) late.push_back(id.value());
+    for (const auto& [id, node] : nodes_.all())
+      if (node.is_late()) late.push_back(id.value());
     return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation_)), return_by_,
             "they count as lost"};
   }
-  if (waiting_ < needed())
-    return {fmt::format("{} of {} nodes; {}", waiting_, needed(), missing()),
+  if (nodes_.waiting() < needed())
+    return {fmt::format("{} of {} nodes; {}", nodes_.waiting(), needed(), missing()),
             forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the job is given up"};
   if (now < budget_.pause_until())
     return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", budget_.row(),
@@ -72,9 +72,10 @@ StatusMessages::Reason Round::reason(Instant now) const {
             budget_.pause_until(), "they are started again"};
   if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
   if (ended_ && generation_.number == 0)
-    return {fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), waiting_),
-            closes_at(), "the others begin the next one"};
-  return {fmt::format("{} of {} nodes; {}", waiting_, room(), missing()), closes_at(), "last call ends"};
+    return {
+        fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), nodes_.waiting()),
+        closes_at(), "the others begin the next one"};
+  return {fmt::format("{} of {} nodes; {}", nodes_.waiting(), room(), missing()), closes_at(), "last call ends"};
 }
 
 void Round::explain(Instant now) {
@@ -84,10 +85,10 @@ void Round::explain(Instant now) {
   std::string text = why.why;
   if (why.until) text += fmt::format("; {} in {:.0f} s", why.then, std::ceil(seconds(*why.until - now)));
   std::size_t told = 0;
-  for (auto& [id, node] : nodes_) {
+  for (const auto& [id, node] : nodes_.all()) {
     const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
     if (!waits || node.told == number) continue;
-    node.told = number;
+    nodes_.at(id).told = number;
     const Exclusion* const out = exclusions_.of(id, node.join.who.number);
     send(node, Waiting{.why = out != nullptr  ? fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why,
                                                             std::ceil(seconds(out->until - now)))
@@ -107,9 +108,10 @@ void Round::wake(Instant now) {
   const auto at = [&](std::optional<Instant> when) {
     if (when && *when > now && (!next || *when < *next)) next = when;  // what was due before, settle has seen to
   };
-  if (!silences_.empty()) at(silences_.begin()->first);
+  at(nodes_.next_silence());
   for (const auto& [id, claimants] : claimants_) at(claimants.front().since + setup_.timeouts.heartbeat_limit);
-  if (!broken_.empty() && !verdict_) at(deserted(now) ? deserted_until_ : broken_.begin()->first + setup_.timeouts.reconnect_grace);
+  if (!nodes_.broken().empty() && !verdict_)
+    at(deserted(now) ? deserted_until_ : nodes_.broken().begin()->first + setup_.timeouts.reconnect_grace);
   if (verdict_) {
     if (const Instant end = verdict_at_ + setup_.timeouts.verdict_linger; now < end) at(end);
     if (others_may_come()) at(verdict_at_ + late_linger);
@@ -129,10 +131,10 @@ void Round::wake(Instant now) {
     if (apart_) at(apart_->look_at);
     if (revoked_ && !living_members_all_ready()) at(return_by_);
     if (!runs() && enough_since_ && living_members_all_ready()) at(closes_at());
-    if (!runs() && forming_since_ && waiting_ < needed()) at(*forming_since_ + setup_.timeouts.join);
+    if (!runs() && forming_since_ && nodes_.waiting() < needed()) at(*forming_since_ + setup_.timeouts.join);
   }
   // It looks at the clock as often as it expects to be heard of, or it would not notice that it was itself asleep.
-  if (!streams_.empty()) {
+  if (nodes_.has_streams()) {
     if (beat_at_ <= now) beat_at_ = now + setup_.timeouts.heartbeat;
     at(beat_at_);
   }
@@ -145,10 +147,10 @@ void Round::refuse(StreamNumber stream, Failure why) {
   say(Level::warning, "refused: " + why.what, true);
   send(stream, Refused{std::move(why)});
   actions_.emplace_back(CloseStream{stream});
-  const std::optional<NodeId> node = streams_.at(stream).node;
-  forget(stream);
+  const std::optional<NodeId> node = nodes_.stream(stream).node;
+  nodes_.close(stream);
   if (!node) return;
-  change(nodes_.at(*node), [](Node& n) {
+  nodes_.change(nodes_.at(*node), [](Node& n) {
     n.stream.reset();
     n.broken = Instant{};  // no grace: it is not welcome back as it is
   });

@@ -6,15 +6,20 @@ namespace elrun::sim {
 
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
-  const auto& [setup, options, run, streams, nodes, waiting, late, connected, observers, newcomers, broken, silences, replaced, former,
-               claimants, generation, floor, members, roster, own_place, own_node_left, handed_over, recovery, ended, ended_nodes,
-               hold_until, deserted_until, done, growth, root_cause, apart, exclusions, stepped, failures, unjudged, unseen, start_watch,
-               lost, revoked, began, return_by, enough_since, lift_told, forming_since, budget, refused, same_hints_told, progress_told,
-               cause, verdict, verdict_at, told, linger_told, status, beat_at, wake, actions] = round;
-  all(setup.lineage, setup.generation_floor, options, run, streams, nodes, replaced, former, claimants, generation, floor, members,
-      own_place, own_node_left, handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growth, root_cause, apart,
-      exclusions, stepped, failures, unjudged, unseen, start_watch, lost, revoked, began, return_by, enough_since, lift_told, forming_since,
-      budget, refused, cause, verdict, verdict_at, told, linger_told, status, beat_at, wake);
+  const auto& [setup, options, run, nodes, replaced, former, claimants, generation, floor, members, roster, own_place, own_node_left,
+               handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growth, root_cause, apart, exclusions, stepped,
+               failures, unjudged, unseen, start_watch, lost, revoked, began, return_by, enough_since, lift_told, forming_since, budget,
+               refused, same_hints_told, progress_told, cause, verdict, verdict_at, told, linger_told, status, beat_at, wake, actions] =
+      round;
+  all(setup.lineage, setup.generation_floor, options, run, nodes, replaced, former, claimants, generation, floor, members, own_place,
+      own_node_left, handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growth, root_cause, apart, exclusions,
+      stepped, failures, unjudged, unseen, start_watch, lost, revoked, began, return_by, enough_since, lift_told, forming_since, budget,
+      refused, cause, verdict, verdict_at, told, linger_told, status, beat_at, wake);
+}
+
+void Fingerprint::add(const NodeTable& table) {
+  const auto& [streams, nodes, waiting, late, connected, observers, newcomers, broken, silences] = table;
+  all(streams, nodes);
 }
 
 void Fingerprint::add(const StatusMessages& status) {

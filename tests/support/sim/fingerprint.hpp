@@ -85,6 +85,7 @@ class Fingerprint {
   }
 
   void add(const Round& round);
+  void add(const NodeTable& table);
   void add(const StatusMessages& status);
   void add(const StartWatch& watch);
   void add(const FailureRecords& failures);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -124,6 +125,13 @@ struct Say {
 };
 using RoundAction = std::variant<SendTo, CloseStream, WakeAt, BeginGeneration, EndGeneration, HandOver, Say>;
 
+/// One row of the round's deadlines: who is waited for or waits, how long, and what then.
+struct RoundDeadline {
+  std::string_view who;
+  Instant at;
+  std::string_view then;
+};
+
 class Round {
  public:
   explicit Round(RoundSetup setup);
@@ -137,6 +145,8 @@ class Round {
   [[nodiscard]] bool joined(StreamNumber stream) const;
   /// The generation that runs, if one does.
   [[nodiscard]] std::optional<Generation> running() const;
+  /// All deadlines that are not due yet. The shell is woken at the first of them.
+  [[nodiscard]] std::vector<RoundDeadline> deadlines(Instant now) const;
 
  private:
   ELRUN_COMPARED_IN_SIMULATION

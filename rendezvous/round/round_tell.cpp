@@ -1,4 +1,4 @@
-// Round: what nodes are told, and when to look again.
+// Round: what waiting nodes are told, and when to look again.
 #include "rendezvous/round/round.hpp"
 
 #include <algorithm>
@@ -101,46 +101,6 @@ void Round::explain(Instant now) {
     ++told;
   }
   status_.sent(told, now);
-}
-
-void Round::wake(Instant now) {
-  std::optional<Instant> next;
-  const auto at = [&](std::optional<Instant> when) {
-    if (when && *when > now && (!next || *when < *next)) next = when;  // what was due before, settle has seen to
-  };
-  at(nodes_.next_silence());
-  for (const auto& [id, claimants] : claimants_) at(claimants.front().since + setup_.timeouts.heartbeat_limit);
-  if (!nodes_.broken().empty() && !verdict_)
-    at(deserted(now) ? deserted_until_ : nodes_.broken().begin()->first + setup_.timeouts.reconnect_grace);
-  if (verdict_) {
-    if (const Instant end = verdict_at_ + setup_.timeouts.verdict_linger; now < end) at(end);
-    if (others_may_come()) at(verdict_at_ + late_linger);
-  } else if (options_) {
-    at(status_.next());
-    at(growth_at());
-    if (recovery_) at(recovery_->until());
-    if (root_cause_.failing()) at(root_cause_.failing()->until);
-    at(hold_until_);
-    at(budget_.pause_until());
-    if (unjudged_) at(unjudged_->until);
-    if (others_wait_for_starting()) at(start_watch_.tell_at());
-    for (const auto& [id, starting] : start_watch_.all()) at(starting.since + setup_.timeouts.session);
-    for (const auto& [record, history] : failures_.all()) at(history.until);
-    if (!failures_.all().empty()) at(lift_at());
-    at(exclusions_.next());
-    if (apart_) at(apart_->look_at);
-    if (revoked_ && !living_members_all_ready()) at(return_by_);
-    if (!runs() && enough_since_ && living_members_all_ready()) at(closes_at());
-    if (!runs() && forming_since_ && nodes_.waiting() < needed()) at(*forming_since_ + setup_.timeouts.join);
-  }
-  // It looks at the clock as often as it expects to be heard of, or it would not notice that it was itself asleep.
-  if (nodes_.has_streams()) {
-    if (beat_at_ <= now) beat_at_ = now + setup_.timeouts.heartbeat;
-    at(beat_at_);
-  }
-  if (next == wake_) return;
-  wake_ = next;
-  if (next) actions_.emplace_back(WakeAt{*next});
 }
 
 void Round::refuse(StreamNumber stream, Failure why) {

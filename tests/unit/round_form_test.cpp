@@ -124,6 +124,26 @@ TEST_CASE("nodes that keep joining put status messages off, but not for ever", "
   CHECK(bench.count<Waiting>(first) > 0);
 }
 
+TEST_CASE("the deadlines of a round say who is waited for, until when, and what then", "[round]") {
+  RoundBench bench{two};
+  CHECK(bench.round.deadlines(bench.now).empty());
+  bench.join("a");
+  const auto row = [&](std::string_view who) -> std::optional<RoundDeadline> {
+    for (const RoundDeadline& each : bench.round.deadlines(bench.now))
+      if (each.who == who) return each;
+    return {};
+  };
+  REQUIRE(row("the minimum of nodes"));
+  CHECK(row("the minimum of nodes")->at == bench.now + 600s);
+  CHECK(row("the minimum of nodes")->then == "the job fails");
+  CHECK_FALSE(row("members that end their workers"));
+  const auto b = bench.join("b");
+  CHECK_FALSE(row("the minimum of nodes"));
+  bench.say(b, Leave{"signal 15 (SIGTERM)"});
+  REQUIRE(row("members that end their workers"));
+  CHECK(row("members that end their workers")->then == "they are lost");
+}
+
 TEST_CASE("status messages name the missing node ranks where every node gives one", "[round]") {
   RoundBench bench{{.nodes_min = 4, .nodes_max = 4}};
   StreamNumber stream;
@@ -280,7 +300,6 @@ TEST_CASE("a generation's number is above every number that any node has seen", 
   bench.join("b");
   CHECK(bench.generation().number == 42);
 }
-
 
 TEST_CASE("names are compared in natural order: node2 before node10", "[round]") {
   CHECK(natural_less("node2", "node10"));

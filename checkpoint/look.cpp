@@ -34,7 +34,8 @@ Result<std::optional<FenceRecord>> highest_published(const CheckpointRoot& root,
 /// A fence is published before the first save under it. So a COMMIT whose fence is not there, nor a later one, says that gens/ lost some
 /// of its files, and with them what was acknowledged.
 Result<void> look_for_fences(const CheckpointRoot& root, FenceNumber below, RootView& view) {
-  ELRUN_TRY_ASSIGN(const auto published, find_published_fences(root.files(), root.path()));  // after the checkpoints: another job may save meanwhile
+  ELRUN_TRY_ASSIGN(const auto published,
+                   find_published_fences(root.files(), root.path()));  // after the checkpoints: another job may save meanwhile
   for (const FenceNumber number : published)
     if (number < below) view.newest_fence = std::max(view.newest_fence, number);
   const Found* newest = nullptr;
@@ -85,8 +86,8 @@ Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<c
     const auto left = read_manifest(files, root.path_of(f.id));
     if (left.ok() && left->manifest.parent)
       view.witnesses.push_back({.id = *left->manifest.parent,
-                                .says = fmt::format("{} says that {} was committed before it", (root.path_of(f.id) / manifest_file).string(),
-                                                    to_string(*left->manifest.parent))});
+                                .says = fmt::format("{} says that {} was committed before it",
+                                                    (root.path_of(f.id) / manifest_file).string(), to_string(*left->manifest.parent))});
   }
   if (run.ok() && !*run) {
     if (const std::string mount = view.found.empty() && !view.highest ? files.missing_mount(root.path()) : std::string{}; !mount.empty())

@@ -12,6 +12,7 @@ namespace elrun::inline v0 {
 
 /// What is there, and what is known to have been there: by the storage itself, and by `outside` (the job's store and its agents). Writes
 /// nothing. Fences from `below` on belong to this start and later ones, and do not count. `notes` gets a line for each that is passed over.
-[[nodiscard]] Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes);
+[[nodiscard]] Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<const Witness> outside,
+                                    std::vector<std::string>& notes);
 
 }  // namespace elrun::inline v0

@@ -88,8 +88,10 @@ Result<PartVote> decode_part_vote(ByteSpan bytes) {
 
 Result<void> check_votes(const CheckpointId& id, std::uint32_t world, std::span<const PartVote> votes) {
   const auto wrong = [&](Rank rank, std::string_view what) {
-    return Failure{
-        .code = Code::protocol, .remedy = Remedy::abort_group, .what = fmt::format("checkpoint {}: rank {} {}", to_string(id), rank.value(), what), .rank = rank};
+    return Failure{.code = Code::protocol,
+                   .remedy = Remedy::abort_group,
+                   .what = fmt::format("checkpoint {}: rank {} {}", to_string(id), rank.value(), what),
+                   .rank = rank};
   };
   std::vector<bool> voted(world);
   for (const PartVote& vote : votes) {

@@ -44,8 +44,8 @@ Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
                  fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root.path().string())};
 }
 
-Result<void> OwnFence::publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits, std::optional<CheckpointId> resumed_from,
-                               std::vector<GivenUp> gives_up) {
+Result<void> OwnFence::publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits,
+                               std::optional<CheckpointId> resumed_from, std::vector<GivenUp> gives_up) {
   given_up_ = std::move(gives_up);
   const FenceRecord record{.number = number_,
                            .author = root.author(),
@@ -60,8 +60,9 @@ Result<void> OwnFence::check_newest(const CheckpointRoot& root) const {
   if (number_ == 0) return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
   ELRUN_TRY_ASSIGN(const auto numbers, root.of_reading(find_fences(root.files(), root.path())));
   if (numbers.empty() || numbers.back() < number_)
-    return Failure{Code::not_found, Remedy::fix_config,
-                   fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", number_, root.path().string())};
+    return Failure{
+        Code::not_found, Remedy::fix_config,
+        fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", number_, root.path().string())};
   if (numbers.back() == number_) return {};
   const Path path = root.path() / fences_directory / claim_name(numbers.back());
   const auto text = root.files().read_all(path, record_bytes_max);

@@ -1,5 +1,5 @@
 /// The idea: the link thread owns the connection and everything on its loop; it never waits for user code or a peer.
-/// Callers leave letters on the loop and wait on one condition variable for what the loop puts under the mutex.
+/// Callers post tasks to the loop, and wait on one condition variable for what the loop puts under the mutex.
 
 #include "lib/link/link_session.hpp"
 

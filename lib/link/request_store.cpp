@@ -53,7 +53,7 @@ RequestStore::RequestStore(const Clock& clock, const Generation& generation)
     : clock_{clock}, generation_{generation}, caller_{[] {
         std::uint64_t drawn = 0;
         random_bytes(std::as_writable_bytes(std::span{&drawn, 1}));
-        return drawn | 1;  // 0 is who has no number
+        return drawn | 1;  // 0 means that the caller has no number
       }()} {}
 
 // A call whose answer did not come in time may have been answered: the next one of that name asks for the same answer,

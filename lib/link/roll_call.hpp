@@ -1,5 +1,5 @@
 #pragma once
-/// \file RollCall: who has come to an operator's job, and who is missing. Pure.
+/// \file RollCall: which ranks of an operator's job have come, and which are missing. Pure.
 
 #include <cstdint>
 #include <map>

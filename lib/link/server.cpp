@@ -118,7 +118,7 @@ class Server final : public WorkerServer {
   std::map<Connection, std::shared_ptr<MessageStream>> streams_;
   std::map<Connection, asio::steady_timer::time_point> strangers_;  // and until when their turn is
   Connection last_ = 0;
-  std::shared_ptr<char> alive_ = std::make_shared<char>();  // letters in the loop's queue outlive this object
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  // posted tasks in the loop's queue outlive this object
 };
 
 Result<std::unique_ptr<WorkerServer>> serve(asio::io_context& loop, const SocketAddress& address, MessageStream::Limits limits,

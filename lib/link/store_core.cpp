@@ -511,7 +511,7 @@ std::string StoreCore::waited_for(const Waiter& waiter) const {
                      seats.size(), request.count, absent == 1 ? "rank" : "ranks", names);
 }
 
-// Whatever belongs to the generation alone is over: who waits, who has arrived, which answers were kept.
+// Ends what belongs to this generation alone: its waiting calls, the callers that have arrived at a barrier, and the answers that were kept.
 std::vector<StoreAnswer> StoreCore::dismiss_generation(const std::string& why) {
   Answers answers;
   std::vector<WaiterId> all;

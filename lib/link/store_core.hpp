@@ -123,14 +123,14 @@ class StoreCore {
     friend auto operator<=>(const RoomName&, const RoomName&) = default;
   };
   using Asker = std::pair<std::uint64_t, std::uint32_t>;  // StoreRequest::caller and rank
-  struct Seat {                                           // of somebody who has arrived
+  struct Seat {                                           // of a caller that has arrived
     std::optional<WaiterId> waiter;                       // none: it has its answer, from a store that is gone
     Asker asker;
     std::uint64_t turn = 0;
     ByteVector value;  // of who does not wait
   };
   using Seats = std::map<Asker, Seat>;  // by rank alone ({0, rank}), but for a barrier of clients outside, who have none
-  struct Finished {                     // the last gathering of a room, for who lost its answer and asks again
+  struct Finished {                     // the last gathering of a room, for a caller that lost its answer and asks again
     std::map<Asker, std::uint64_t> turns;
     std::shared_ptr<const StoreReply> reply;
     std::uint64_t weight = 0, order = 0;

@@ -304,7 +304,7 @@ class Link final : public ElectedLink, public Ledger {
   std::uint64_t written_ = 0;  // the generation in `state`
   std::optional<Write> write_;
   bool up_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // posted tasks hold it weakly
   std::unique_ptr<EtcdClient> etcd_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<NodeLink> line_;  // goes before the coordinator that it may belong to

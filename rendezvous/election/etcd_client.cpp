@@ -1,5 +1,5 @@
 // A call is an Rpc: it is started on a channel, and started again on the next server's when that one does not answer.
-// gRPC's threads post one letter per attempt and own nothing; the client's end cancels all and waits until each has posted.
+// gRPC's threads post one task per attempt and own nothing. The client's destructor cancels all attempts and waits until each has posted.
 
 #include "rendezvous/election/etcd_client.hpp"
 
@@ -97,12 +97,12 @@ class KeepAliveRpc final : public Rpc {
    private:
     void OnReadDone(bool ok) override { heard_ = ok; }
     void OnDone(const grpc::Status& status) override {
-      const Done done = std::move(done_);  // the letter that it posts may destroy this
+      const Done done = std::move(done_);  // the task that it posts may destroy this
       done(status);
     }
     Done done_;
     pb::LeaseKeepAliveResponse response_;
-    bool heard_ = false;  // OnDone comes after it, and the letter after that
+    bool heard_ = false;  // OnDone comes after it, and the posted task after that
   };
 
   void begin(const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext& context, Done done) override {
@@ -367,7 +367,7 @@ class Client final : public EtcdClient {
   std::shared_ptr<grpc::Channel> channel_;
   std::string local_address_;
   std::set<std::shared_ptr<Call>> calls_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // posted tasks hold it weakly
   std::shared_ptr<Flights> flights_ = std::make_shared<Flights>();
 };
 

@@ -135,26 +135,26 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
     else if (last_ && !over_) StartWritesDone();
   }
 
-  // gRPC's threads. A letter whose attempt is gone finds `owner_` expired: it is destroyed on the loop, which reads them.
+  // These run on gRPC's threads. An attempt is destroyed on the loop, and a task that was posted for it then finds `owner_` expired.
   void OnReadInitialMetadataDone(bool ok) override {
-    letter([this, ok] { metadata(ok); });
+    post([this, ok] { metadata(ok); });
   }
   void OnReadDone(bool ok) override {
-    letter([this, ok] { read(ok); });
+    post([this, ok] { read(ok); });
   }
   void OnWriteDone(bool ok) override {
-    letter([this, ok] { written(ok); });
+    post([this, ok] { written(ok); });
   }
   void OnDone(const grpc::Status& status) override {
     std::string why = status.ok() ? "it ended the stream" : status.error_message();
     const auto ended = ended_;  // the destructor, which may be waiting, takes the rest away
     if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED && context_.GetServerTrailingMetadata().contains(refusal_metadata))
-      letter([this, why = std::move(why)] { (*owner_)->refused(why); });
-    else letter([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
+      post([this, why = std::move(why)] { (*owner_)->refused(why); });
+    else post([this, why = std::move(why)] { (*owner_)->down(why_.empty() ? why : why_); });
     ended->set_value();
   }
   template <class Call>
-  void letter(Call call) {
+  void post(Call call) {
     boost::asio::post(loop_, [alive = alive_, call = std::move(call)] {
       if (!alive.expired()) call();
     });
@@ -332,7 +332,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   std::shared_ptr<const Handler> handler_;
   boost::asio::steady_timer timer_, heartbeat_;
   NameLookup lookup_{loop_};
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // posted tasks hold it weakly
   std::vector<Address> addresses_;
   std::size_t next_address_ = 0;
   Duration backoff_ = backoff_min;

@@ -1,5 +1,5 @@
-// The shell around the round and the store: letters come in from streams and timers, one after the other on the loop;
-// each goes through a pure core, and what the core answers is performed. Nothing is decided here.
+// The shell around the round and the store. Streams and timers post tasks to the loop, which runs them one after the other.
+// Each event goes through a pure core, and what the core answers is performed. Nothing is decided here.
 
 #include <algorithm>
 #include <deque>
@@ -41,7 +41,7 @@ RoundSetup setup_of(const Coordinator::Options& options) {
 // An agent's line in the coordinator's own process: two mailboxes on one loop.
 class InProcessLink final : public NodeLink {
  public:
-  /// The agent's end; shared, because letters hold it weakly.
+  /// The agent's end; shared, because posted tasks hold it weakly.
   struct Agent {
     Handler handler;
   };
@@ -286,7 +286,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   std::uint64_t callers_made_ = 0;
   std::function<void()> on_may_exit_;
   bool told_may_exit_ = false;
-  std::shared_ptr<StreamOwner*> self_ = std::make_shared<StreamOwner*>(this);  // letters hold it weakly
+  std::shared_ptr<StreamOwner*> self_ = std::make_shared<StreamOwner*>(this);  // posted tasks hold it weakly
   std::unique_ptr<StreamServer> server_;                                       // last: its streams speak to all of the above
 };
 

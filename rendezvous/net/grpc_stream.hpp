@@ -34,7 +34,7 @@ class OperationOf final : public GrpcOperation {
   Owner& owner_;
 };
 
-/// Carries what gRPC has finished to the loop: whatever came together since the loop last looked is one letter.
+/// Carries what gRPC has finished to the loop. All that finished since the loop last looked is one posted task.
 class GrpcEvents {
  public:
   GrpcEvents(boost::asio::io_context& loop, std::unique_ptr<grpc::ServerCompletionQueue> queue);
@@ -60,7 +60,7 @@ class GrpcEvents {
 
   boost::asio::io_context& loop_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  std::shared_ptr<bool> open_ = std::make_shared<bool>(true);  // letters hold it weakly
+  std::shared_ptr<bool> open_ = std::make_shared<bool>(true);  // posted tasks hold it weakly
   std::mutex mutex_;                                           // of what came, to which the thread adds
   std::vector<Event> came_;
   std::deque<Event> due_;  // the loop's own

@@ -185,7 +185,7 @@ class Newcomers {
     timer_.expires_after(streams_.front().until - clock_.now());
     timer_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
       if (error || alive.expired()) return;
-      // A Join that came in time may still lie in the loop's queue: this letter comes behind it.
+      // A Join that came in time may still lie in the loop's queue: this task is posted behind it.
       boost::asio::post(loop_, [this, alive] {
         if (!alive.expired()) end_late();
       });
@@ -205,7 +205,7 @@ class Newcomers {
   std::size_t most_;
   boost::asio::steady_timer timer_;
   std::deque<Newcomer> streams_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // letters hold it weakly
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // posted tasks hold it weakly
 };
 
 class GrpcServer final : public StreamServer {

@@ -1,4 +1,4 @@
-// Round: who comes, comes back, or is turned away; and a generation that another coordinator began.
+// Round: nodes that join, reconnect or are refused; and a generation that another coordinator began.
 #include "rendezvous/round/round.hpp"
 
 #include <algorithm>
@@ -121,7 +121,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   admit(stream, *node, join, now);
 }
 
-// A name is no proof: whoever has it and lives keeps it. Who comes back after a crash finds that stream broken, or silent.
+// A name proves nothing, so a live node keeps its name. An agent that is started again after a crash finds the old stream broken or silent.
 void Round::let_claim(StreamNumber stream, const Join& join, Instant now) {
   const NodeId& id = join.who.node;
   std::vector<Claimant>& claimants = claimants_[id];
@@ -180,13 +180,13 @@ void Round::refuse_misfit(StreamNumber stream, const NodeId& id, const std::stri
   refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", id.value(), why)});
 }
 
-// Those who wait are told why somebody who is here is not with them.
+// Waiting nodes are told which nodes were refused, and why.
 void Round::note_refused(const NodeId& id, const std::string& why) {
   if (refused_.size() < refused_max || refused_.contains(id)) refused_[id] = why.substr(0, refused_text_max);
 }
 
-// No process opens a stream before the one that had its name has ended, and no node another one before it gave up the last:
-// what comes on an earlier stream than the newest was said before, and read later.
+// A process opens a stream only after its predecessor has ended, and a node only after it gave up its last stream. So a message on an
+// earlier stream than the newest was sent before, and only read later.
 bool Round::outdated(StreamNumber stream, const NodeId& id) const {
   const Node* const node = nodes_.find(id);
   const auto former = former_.find(id);

@@ -122,7 +122,6 @@ TEST_CASE("a node whose stream was broken when the verdict was given gets it whe
   CHECK(bench.round.may_end(bench.now));
 }
 
-
 TEST_CASE("the coordinator of a done job stays a moment, so that late nodes learn that it is done", "[round][late]") {
   const auto lines = [](const RoundBench& bench) {
     return std::count_if(bench.said.begin(), bench.said.end(),

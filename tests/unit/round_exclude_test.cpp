@@ -86,8 +86,7 @@ TEST_CASE("a node whose workers keep failing at their start is excluded, and the
   }
 }
 
-TEST_CASE("an excluded node is taken where the others are fewer than the minimum, and then costs restarts",
-          "[round][exclude]") {
+TEST_CASE("an excluded node is taken where the others are fewer than the minimum, and then costs restarts", "[round][exclude]") {
   Bad bench{{.nodes_min = 2, .nodes_max = 3}};
   for (int i = 0; i < 3; ++i) bench.fail_at_start();
   REQUIRE(bench.world(bench.a) == "a b");

@@ -132,7 +132,7 @@ bool descriptors_are_short(int newest) {
          static_cast<std::uint64_t>(newest) + std::min<std::uint64_t>(descriptor_reserve, limit.rlim_cur / 4) >= limit.rlim_cur;
 }
 
-class PosixAcceptor final : public Acceptor {
+class PosixAcceptor final : public GrpcAcceptor {
  public:
   PosixAcceptor(asio::io_context& loop, const Clock& clock, Fd listener, Options options, TurnedAway& turned_away, Enter enter)
       : loop_{loop},
@@ -386,10 +386,10 @@ void TurnedAway::tell(std::string_view what, std::string_view whom) {
                            untold == 0 ? "" : fmt::format(", and {} more since this was last said", untold)));
 }
 
-Result<std::unique_ptr<Acceptor>> Acceptor::open(asio::io_context& loop, const Clock& clock, const std::string& address, std::uint16_t port,
-                                                 Options options, TurnedAway& turned_away, Enter enter) {
+Result<std::unique_ptr<GrpcAcceptor>> GrpcAcceptor::open(asio::io_context& loop, const Clock& clock, const std::string& address,
+                                                         std::uint16_t port, Options options, TurnedAway& turned_away, Enter enter) {
   ELRUN_TRY_ASSIGN(Fd listener, listen_at(address, port));
-  return std::unique_ptr<Acceptor>{
+  return std::unique_ptr<GrpcAcceptor>{
       std::make_unique<PosixAcceptor>(loop, clock, std::move(listener), options, turned_away, std::move(enter))};
 }
 

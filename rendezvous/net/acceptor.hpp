@@ -62,7 +62,7 @@ class TurnedAway {
 };
 
 /// Loop thread only.
-class Acceptor {
+class GrpcAcceptor {
  public:
   struct Options {
     bool tls = false;         ///< True: only TLS is accepted. False: only plain HTTP/2.
@@ -72,9 +72,9 @@ class Acceptor {
   /// Hands a connection, which does not block, to gRPC, and calls `done` then, on any thread.
   using Enter = std::function<void(Fd connection, std::function<void()> done)>;
   /// On an address, or on all for an empty one; port 0: any.
-  static Result<std::unique_ptr<Acceptor>> open(boost::asio::io_context& loop, const Clock& clock, const std::string& address,
-                                                std::uint16_t port, Options options, TurnedAway& turned_away, Enter enter);
-  virtual ~Acceptor() = default;
+  static Result<std::unique_ptr<GrpcAcceptor>> open(boost::asio::io_context& loop, const Clock& clock, const std::string& address,
+                                                    std::uint16_t port, Options options, TurnedAway& turned_away, Enter enter);
+  virtual ~GrpcAcceptor() = default;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   /// A node or client on this connection was admitted: it is watched no longer. `peer`: its address, as gRPC writes it.
   virtual void let_in(std::string_view peer) = 0;

@@ -230,10 +230,11 @@ class GrpcServer final : public StreamServer {
     ELRUN_TRY_ASSIGN(const auto server_side, server_credentials(options_.access));
     token_ = credentials.token;
     // First of all, for it fails where another is the host already. Nobody comes in before the loop runs again.
-    ELRUN_TRY_ASSIGN(acceptor_, Acceptor::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience},
-                                               turned_away_, [this](Fd connection, std::function<void()> done) {
-                                                 usher_.show_in(*grpc_acceptor_, std::move(connection), std::move(done));
-                                               }));
+    ELRUN_TRY_ASSIGN(acceptor_,
+                     GrpcAcceptor::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience},
+                                        turned_away_, [this](Fd connection, std::function<void()> done) {
+                                          usher_.show_in(*grpc_acceptor_, std::move(connection), std::move(done));
+                                        }));
     for (std::size_t i = 0; i < calls_expected; ++i) expected_.emplace_back(*this);
     const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));
     grpc::ServerBuilder builder;
@@ -325,7 +326,7 @@ class GrpcServer final : public StreamServer {
   std::unique_ptr<grpc::Server> server_;
   std::deque<Expected> expected_;  // the next ones, when they come: in a crowd each would else wait for this loop's turn
   Usher usher_;
-  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<GrpcAcceptor> acceptor_;
 };
 
 }  // namespace

@@ -1,0 +1,60 @@
+// *Settle* without a job: what became of the last step follows from what members bring.
+
+#include "lib/job/recover/settle.hpp"
+
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+/// Decided steps, and those that the member applied.
+MemberStatus member(std::uint64_t applied, std::uint64_t decided, std::uint64_t voted) {
+  MemberStatus s{.has_state = true, .has_begun = true, .knowledge = {.applied = applied, .decided = decided, .voted = voted}};
+  s.decision.count = decided;
+  s.evaluations = 2;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("who voted for a step that one member knows to be decided applies it; who did not vote gets the state", "[settle]") {
+  std::vector<MemberStatus> statuses{MemberStatus{}, member(5, 5, 5), member(4, 4, 5), member(4, 4, 4)};
+  const Settled settled = settle(statuses, Sums::alike);
+  CHECK(settled.newest_step == 5);
+  CHECK(settled.members == std::vector{Recovery::fetch, Recovery::go_on, Recovery::apply, Recovery::fetch});
+  CHECK(settled.printer == 1);
+  REQUIRE(settled.decision.has_value());
+  CHECK(settled.applies(2));
+  CHECK_FALSE(settled.applies(1));
+  bring_up_to_date(statuses, settled, false);
+  CHECK(statuses[2].knowledge.applied == 5);
+  CHECK(statuses[2].evaluations == 0);
+  CHECK_FALSE(statuses[2].whole_parameters);
+  CHECK(statuses[1].evaluations == 2);
+  CHECK(statuses[3].knowledge.applied == 4);
+}
+
+TEST_CASE("a step for which members voted and that nobody knows to be decided is done again", "[settle]") {
+  std::vector<MemberStatus> statuses{member(4, 4, 5), member(4, 4, 5)};
+  const Settled settled = settle(statuses, Sums::alike);
+  CHECK(settled.newest_step == 4);
+  CHECK(settled.members == std::vector{Recovery::go_on, Recovery::go_on});
+}
+
+TEST_CASE("an update that is left out leaves all parameters up to date", "[settle]") {
+  std::vector<MemberStatus> statuses{member(5, 5, 5), member(4, 4, 5)};
+  statuses[0].decision.finite = false;
+  bring_up_to_date(statuses, settle(statuses, Sums::alike), false);
+  CHECK(statuses[1].whole_parameters);
+}
+
+TEST_CASE("members that applied the newest step with other values than those that will are told apart", "[settle]") {
+  std::vector<MemberStatus> statuses{member(5, 5, 5), member(4, 4, 5)};
+  statuses[0].decision.update = {.kind = 1, .bits = {1}};
+  statuses[1].voted_update = {.kind = 1, .bits = {1}};
+  CHECK(check_same_update(statuses, 5).ok());
+  statuses[1].voted_update.bits[0] = 2;
+  CHECK_FALSE(check_same_update(statuses, 5).ok());
+}
+
+}  // namespace elrun::test

@@ -21,6 +21,9 @@ target_compile_definitions(store_bench PRIVATE ELRUN_BENCH_SOURCE="${PROJECT_SOU
 
 elrun_fuzzer(rendezvous_fuzz LINK elrun::rendezvous_net)
 elrun_fuzzer(outsiders_fuzz LINK elrun::rendezvous_net elrun_rendezvous_proto)
+if(TARGET outsiders_fuzz)  # not under the thread sanitizer
+  set_target_properties(outsiders_fuzz PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)  # protobuf brings -pthread
+endif()
 
 elrun_bench(scale_bench SOURCES bench/scale_bench.cpp support/spawn.cpp LINK elrun::rendezvous_net elrun_rendezvous_proto fmt::fmt)
 elrun_test(etcd_test SOURCES process/etcd_test.cpp support/etcd.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process)

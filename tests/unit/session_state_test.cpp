@@ -1,0 +1,105 @@
+// What the callers' threads and the link thread share in a session. No connection: the test plays the link thread.
+#include <thread>
+
+#include "lib/link/session_state.hpp"
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+Place place_in(std::uint64_t generation, std::uint32_t rank = 1) {
+  Place place;
+  place.membership = {Generation{generation, {{7, 7}}}, Rank{rank}, WorldSize{2}};
+  return place;
+}
+
+struct Bench {
+  SteadyClock clock;
+  SessionState state{clock, "the agent", Rank{1}};
+  [[nodiscard]] Deadline soon() const { return Deadline::after(clock.now(), 20ms); }
+  [[nodiscard]] Deadline late() const { return Deadline::after(clock.now(), 60s); }
+};
+
+const Failure over{Code::peer_lost, Remedy::rejoin, "node b is lost"};
+
+}  // namespace
+
+TEST_CASE("a session waits for its place until the deadline, and for no longer than the other end is there", "[session]") {
+  Bench bench;
+  CHECK(bench.state.wait_until_ready(bench.soon()).failure().code == Code::deadline_passed);
+  SECTION("the place comes") {
+    std::thread link{[&] { bench.state.welcome(place_in(1), {}); }};
+    CHECK(bench.state.wait_until_ready(bench.late()).ok());
+    link.join();
+    CHECK(bench.state.place().membership == place_in(1).membership);
+    CHECK_FALSE(bench.state.over());
+  }
+  SECTION("the other end goes: the failure names this worker's rank") {
+    CHECK(bench.state.lose({Code::peer_lost, Remedy::exit_process, "the agent is gone"}).rank == Rank{1});
+    CHECK(bench.state.wait_until_ready(bench.late()).failure().rank == Rank{1});
+  }
+}
+
+TEST_CASE("a store call ends with its answer, with its generation, or at its deadline, and names the key", "[session]") {
+  Bench bench;
+  bench.state.welcome(place_in(1), {});
+  const std::uint64_t call = bench.state.begin_call().value(), other = bench.state.begin_call().value();
+  CHECK(call != other);
+  SECTION("an answer that comes before anybody waits") {
+    StoreReply reply;
+    reply.id = call;
+    bench.state.answer(reply);
+    CHECK(bench.state.wait_for_answer(call, "k", bench.late())->id == call);
+  }
+  SECTION("none in time") {
+    CHECK_THAT(bench.state.wait_for_answer(call, "k", bench.soon()).failure().what, Contains("(\"k\")") && Contains("the agent"));
+  }
+  SECTION("the generation is over") {
+    bench.state.end(over);
+    CHECK(bench.state.wait_for_answer(call, "k", bench.late()).failure().code == Code::generation_over);
+    CHECK(bench.state.begin_call().failure().code == Code::generation_over);
+  }
+}
+
+TEST_CASE("the next place is taken only after the generation is over, and a generation that ends before that was never entered",
+          "[session]") {
+  Bench bench;
+  bench.state.welcome(place_in(1), {});
+  bench.state.leave();
+  CHECK_FALSE(bench.state.offer_next(place_in(2)));
+  CHECK(bench.state.is_leaving());
+  CHECK(bench.state.wait_until_over(bench.soon()).failure().remedy == Remedy::exit_process);
+  bench.state.end(over);
+  CHECK(bench.state.wait_until_over(bench.late()).value() == false);  // nothing was offered yet
+  CHECK(bench.state.offer_next(place_in(2)));
+  CHECK_FALSE(bench.state.is_leaving());  // what was said of the generation before
+  SECTION("it is taken") {
+    CHECK(bench.state.wait_until_over(bench.late()).value());
+    CHECK(bench.state.next_place().ok());
+    CHECK(bench.state.place().membership.generation.number == 2);
+    CHECK_FALSE(bench.state.over());
+  }
+  SECTION("it ends first") {
+    bench.state.end({Code::peer_lost, Remedy::rejoin, "node c is lost"});
+    CHECK_FALSE(bench.state.wait_until_over(bench.late()).value());
+    CHECK(bench.state.offer_next(place_in(3)));
+    CHECK(bench.state.next_place().ok());
+    CHECK(bench.state.place().membership.generation.number == 3);
+  }
+  SECTION("the other end goes") {
+    bench.state.end(bench.state.lose(over));
+    CHECK_FALSE(bench.state.next_place().ok());
+  }
+}
+
+TEST_CASE("the end of a job is confirmed in time, or it is said that it was not", "[session]") {
+  Bench bench;
+  bench.state.welcome(place_in(1), {});
+  CHECK(bench.state.wait_until_job_is_over(bench.soon()).failure().code == Code::deadline_passed);
+  bench.state.job_is_over();
+  CHECK(bench.state.wait_until_job_is_over(bench.late()).ok());
+}
+
+}  // namespace elrun::test

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/checkpointer.hpp"
+#include "checkpoint/commit/checkpointer.hpp"
 #include "launcher/agent.hpp"
 #include "launcher/commands/doctor_facts.hpp"
 #include "launcher/commands/install.hpp"

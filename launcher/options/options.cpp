@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/names.hpp"
+#include "checkpoint/format/names.hpp"
 #include "launcher/commands/install.hpp"
 #include "launcher/http/status_options.hpp"
 #include "launcher/options/option_values.hpp"

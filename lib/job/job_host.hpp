@@ -9,7 +9,7 @@
 #include <elrun/job.hpp>
 #include <elrun/session.hpp>
 
-#include "checkpoint/names.hpp"
+#include "checkpoint/format/names.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"

@@ -1,10 +1,10 @@
 /// \file Records from a disk that anybody may have written: decoding never does harm, and what it accepts is sound.
 /// The first byte says which record; checksums are put right, so that the fuzzer gets behind them.
 
-#include "checkpoint/json.hpp"
-#include "checkpoint/messages.hpp"
-#include "checkpoint/plan.hpp"
-#include "checkpoint/records.hpp"
+#include "checkpoint/commit/messages.hpp"
+#include "checkpoint/format/json.hpp"
+#include "checkpoint/format/plan.hpp"
+#include "checkpoint/format/records.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/crc32c.hpp"
 

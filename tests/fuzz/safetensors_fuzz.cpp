@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "checkpoint/shard.hpp"
+#include "checkpoint/format/shard.hpp"
 #include "lib/base/assert.hpp"
 
 using namespace elrun;

@@ -3,8 +3,8 @@
 #include <cerrno>
 #include <set>
 
-#include "checkpoint/records.hpp"
-#include "checkpoint/storage.hpp"
+#include "checkpoint/format/records.hpp"
+#include "checkpoint/storage/storage.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/property.hpp"
 

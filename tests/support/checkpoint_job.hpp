@@ -8,9 +8,9 @@
 
 #include <elrun/philox.hpp>
 
-#include "checkpoint/checkpointer.hpp"
-#include "checkpoint/plan.hpp"
-#include "checkpoint/resume.hpp"
+#include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/commit/resume.hpp"
+#include "checkpoint/format/plan.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/faulty_files.hpp"
 

@@ -1,9 +1,9 @@
 /// \file Never from zero, never silently back: what a start does with what it found and with what is known to have been there.
 
-#include "checkpoint/checkpointer.hpp"
-#include "checkpoint/records.hpp"
-#include "checkpoint/resume.hpp"
-#include "checkpoint/storage.hpp"
+#include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/commit/resume.hpp"
+#include "checkpoint/format/records.hpp"
+#include "checkpoint/storage/storage.hpp"
 #include "tests/support/checkpoint_job.hpp"
 
 #include <cerrno>

@@ -1,12 +1,12 @@
 /// \file Rules of the checkpoint's cores, and of a checkpointer on a storage that behaves.
 
-#include "checkpoint/checkpointer.hpp"
-#include "checkpoint/fence.hpp"
-#include "checkpoint/json.hpp"
-#include "checkpoint/messages.hpp"
-#include "checkpoint/plan.hpp"
-#include "checkpoint/records.hpp"
-#include "checkpoint/shard.hpp"
+#include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/commit/fence.hpp"
+#include "checkpoint/commit/messages.hpp"
+#include "checkpoint/format/json.hpp"
+#include "checkpoint/format/plan.hpp"
+#include "checkpoint/format/records.hpp"
+#include "checkpoint/format/shard.hpp"
 #include "lib/base/crc32c.hpp"
 #include "tests/support/checkpoint_job.hpp"
 

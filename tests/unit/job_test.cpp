@@ -2,7 +2,7 @@
 #include <cfenv>
 #include <limits>
 
-#include "checkpoint/names.hpp"
+#include "checkpoint/format/names.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/save/final_save.hpp"
 #include "tests/support/faulty_files.hpp"

@@ -13,7 +13,7 @@
 
 #include <elrun/job.hpp>
 
-#include "checkpoint/model.hpp"
+#include "checkpoint/format/model.hpp"
 #include "kernels/granule.hpp"
 #include "lib/job/gradients/tree.hpp"
 

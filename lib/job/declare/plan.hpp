@@ -7,7 +7,7 @@
 
 #include <elrun/plan.hpp>
 
-#include "checkpoint/model.hpp"
+#include "checkpoint/format/model.hpp"
 
 namespace elrun::inline v0 {
 

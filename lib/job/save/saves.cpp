@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/records.hpp"
+#include "checkpoint/format/records.hpp"
 
 namespace elrun::inline v0 {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <elrun/plan.hpp>
 
-#include "checkpoint/checkpointer.hpp"
-#include "checkpoint/resume.hpp"
+#include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/commit/resume.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/model.hpp"
+#include "checkpoint/format/model.hpp"
 #include "lib/job/commit/update_values.hpp"
 
 namespace elrun::inline v0 {

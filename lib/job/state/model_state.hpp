@@ -21,7 +21,7 @@
 
 #include <elrun/plan.hpp>
 
-#include "checkpoint/model.hpp"
+#include "checkpoint/format/model.hpp"
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/state/arena.hpp"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/records.hpp"
+#include "checkpoint/format/records.hpp"
 
 namespace elrun::inline v0 {
 

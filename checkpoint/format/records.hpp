@@ -14,8 +14,8 @@
 #include <elrun/result.hpp>
 #include <elrun/units.hpp>
 
-#include "checkpoint/model.hpp"
-#include "checkpoint/names.hpp"
+#include "checkpoint/format/model.hpp"
+#include "checkpoint/format/names.hpp"
 #include "lib/base/bytes.hpp"
 
 namespace elrun::inline v0 {

@@ -21,11 +21,11 @@
 #include <elrun/ids.hpp>
 #include <elrun/result.hpp>
 
-#include "checkpoint/messages.hpp"
-#include "checkpoint/model.hpp"
-#include "checkpoint/names.hpp"
-#include "checkpoint/own_fence.hpp"
-#include "checkpoint/root.hpp"
+#include "checkpoint/commit/messages.hpp"
+#include "checkpoint/commit/own_fence.hpp"
+#include "checkpoint/commit/root.hpp"
+#include "checkpoint/format/model.hpp"
+#include "checkpoint/format/names.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"

@@ -14,7 +14,7 @@
 
 #include <elrun/failure.hpp>
 
-#include "checkpoint/fence.hpp"
+#include "checkpoint/commit/fence.hpp"
 
 namespace elrun::inline v0 {
 

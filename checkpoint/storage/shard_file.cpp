@@ -1,4 +1,4 @@
-#include "checkpoint/shard_file.hpp"
+#include "checkpoint/storage/shard_file.hpp"
 
 #include <algorithm>
 #include <array>

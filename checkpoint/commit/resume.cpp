@@ -1,4 +1,4 @@
-#include "checkpoint/resume.hpp"
+#include "checkpoint/commit/resume.hpp"
 
 #include <algorithm>
 #include <ctime>

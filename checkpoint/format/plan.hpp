@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/records.hpp"
+#include "checkpoint/format/records.hpp"
 
 namespace elrun::inline v0 {
 

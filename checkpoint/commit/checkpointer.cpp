@@ -2,7 +2,7 @@
 /// synced, linked, directory synced, ownership asked again, acknowledged. README.md says what a crash at each line
 /// leaves.
 
-#include "checkpoint/checkpointer.hpp"
+#include "checkpoint/commit/checkpointer.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -10,12 +10,12 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/look.hpp"
-#include "checkpoint/plan.hpp"
-#include "checkpoint/records.hpp"
-#include "checkpoint/resume.hpp"
-#include "checkpoint/shard_file.hpp"
-#include "checkpoint/storage.hpp"
+#include "checkpoint/commit/look.hpp"
+#include "checkpoint/commit/resume.hpp"
+#include "checkpoint/format/plan.hpp"
+#include "checkpoint/format/records.hpp"
+#include "checkpoint/storage/shard_file.hpp"
+#include "checkpoint/storage/storage.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/fence.hpp"
-#include "checkpoint/records.hpp"
+#include "checkpoint/commit/fence.hpp"
+#include "checkpoint/format/records.hpp"
 #include "lib/base/files.hpp"
 
 namespace elrun::inline v0 {

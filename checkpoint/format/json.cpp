@@ -1,4 +1,4 @@
-#include "checkpoint/json.hpp"
+#include "checkpoint/format/json.hpp"
 
 #include <set>
 #include <vector>

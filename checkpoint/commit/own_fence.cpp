@@ -1,11 +1,11 @@
-#include "checkpoint/own_fence.hpp"
+#include "checkpoint/commit/own_fence.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "checkpoint/storage.hpp"
+#include "checkpoint/storage/storage.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {

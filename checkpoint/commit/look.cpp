@@ -1,4 +1,4 @@
-#include "checkpoint/look.hpp"
+#include "checkpoint/commit/look.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/storage.hpp"
+#include "checkpoint/storage/storage.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {

@@ -1,11 +1,11 @@
-#include "checkpoint/records.hpp"
+#include "checkpoint/format/records.hpp"
 
 #include <algorithm>
 #include <tuple>
 
 #include <fmt/format.h>
 
-#include "checkpoint/json.hpp"
+#include "checkpoint/format/json.hpp"
 #include "lib/base/crc32c.hpp"
 
 namespace elrun::inline v0 {

@@ -10,7 +10,7 @@
 #include <elrun/failure.hpp>
 #include <elrun/result.hpp>
 
-#include "checkpoint/names.hpp"
+#include "checkpoint/format/names.hpp"
 #include "lib/base/bytes.hpp"
 
 namespace elrun::inline v0 {

@@ -1,4 +1,4 @@
-#include "checkpoint/fence.hpp"
+#include "checkpoint/commit/fence.hpp"
 
 #include <algorithm>
 

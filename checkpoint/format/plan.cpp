@@ -1,4 +1,4 @@
-#include "checkpoint/plan.hpp"
+#include "checkpoint/format/plan.hpp"
 
 #include <algorithm>
 #include <map>

@@ -9,9 +9,9 @@
 #include <elrun/ids.hpp>
 #include <elrun/result.hpp>
 
-#include "checkpoint/model.hpp"
-#include "checkpoint/names.hpp"
-#include "checkpoint/records.hpp"
+#include "checkpoint/format/model.hpp"
+#include "checkpoint/format/names.hpp"
+#include "checkpoint/format/records.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"

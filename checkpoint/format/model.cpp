@@ -1,4 +1,4 @@
-#include "checkpoint/model.hpp"
+#include "checkpoint/format/model.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "checkpoint/json.hpp"
+#include "checkpoint/format/json.hpp"
 
 namespace elrun::inline v0 {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/resume.hpp"
-#include "checkpoint/root.hpp"
+#include "checkpoint/commit/resume.hpp"
+#include "checkpoint/commit/root.hpp"
 
 namespace elrun::inline v0 {
 

@@ -8,9 +8,9 @@
 
 #include <elrun/result.hpp>
 
-#include "checkpoint/messages.hpp"
-#include "checkpoint/records.hpp"
-#include "checkpoint/root.hpp"
+#include "checkpoint/commit/messages.hpp"
+#include "checkpoint/commit/root.hpp"
+#include "checkpoint/format/records.hpp"
 
 namespace elrun::inline v0 {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/shard.hpp"
+#include "checkpoint/format/shard.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "checkpoint/json.hpp"
-#include "checkpoint/plan.hpp"
+#include "checkpoint/format/json.hpp"
+#include "checkpoint/format/plan.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/failure.hpp"
 

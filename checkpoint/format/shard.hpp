@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/records.hpp"
+#include "checkpoint/format/records.hpp"
 
 namespace elrun::inline v0 {
 

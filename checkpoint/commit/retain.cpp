@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "checkpoint/checkpointer.hpp"
-#include "checkpoint/records.hpp"
-#include "checkpoint/storage.hpp"
+#include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/format/records.hpp"
+#include "checkpoint/storage/storage.hpp"
 
 namespace elrun::inline v0 {
 namespace {

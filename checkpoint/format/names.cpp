@@ -1,4 +1,4 @@
-#include "checkpoint/names.hpp"
+#include "checkpoint/format/names.hpp"
 
 #include <fmt/format.h>
 

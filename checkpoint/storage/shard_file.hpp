@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/plan.hpp"
-#include "checkpoint/shard.hpp"
+#include "checkpoint/format/plan.hpp"
+#include "checkpoint/format/shard.hpp"
 #include "lib/base/files.hpp"
 
 namespace elrun::inline v0 {

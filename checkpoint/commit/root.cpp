@@ -1,10 +1,10 @@
-#include "checkpoint/root.hpp"
+#include "checkpoint/commit/root.hpp"
 
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "checkpoint/storage.hpp"
+#include "checkpoint/storage/storage.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 

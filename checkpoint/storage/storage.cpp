@@ -1,10 +1,10 @@
-#include "checkpoint/storage.hpp"
+#include "checkpoint/storage/storage.hpp"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "checkpoint/shard_file.hpp"
+#include "checkpoint/storage/shard_file.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 

@@ -1,4 +1,4 @@
-#include "checkpoint/messages.hpp"
+#include "checkpoint/commit/messages.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -94,6 +94,10 @@ TEST_CASE("values of an update differ by their bits, and each that differs is na
   REQUIRE_FALSE(tried.ok());
   CHECK(contains(tried.failure().what,
                  "lr was 0.10000001 on rank 1 when apply() was called for this step before and the world was lost, and is 0.1 now"));
+  const auto newcomer = check({{b, {}, a}, {a, {}, a}});
+  REQUIRE_FALSE(newcomer.ok());
+  CHECK(contains(newcomer.failure().what,
+                 "lr is 0.10000001 on rank 0 and 0.1 on rank 1; lr was 0.1 on rank 0 when apply() was called for this step before"));
   // Signs of zero make other bits.
   CHECK_FALSE(check({{sgd_values(0.0f), {}}, {sgd_values(-0.0f), {}}}).ok());
 

@@ -96,7 +96,8 @@ Result<void> check_update(std::uint64_t step, std::span<const UpdateSaid> by_ran
     for (const Difference& d : differences(remembers->remembered, by_rank[r].passed))
       what.push_back(fmt::format("{} was {} when this step was decided before, and is {} on rank {} now that it is done again", d.name,
                                  d.one, d.other, r));
-  for (std::size_t r = 0; r < by_rank.size() && what.empty(); ++r)
+  // Beside a difference between ranks, too: of a newcomer and a survivor, only the survivor's first values say what happened.
+  for (std::size_t r = 0; r < by_rank.size() && what.size() == between_ranks; ++r)
     if (by_rank[r].tried.known())
       for (const Difference& d : differences(by_rank[r].tried, by_rank[r].passed))
         what.push_back(fmt::format(

@@ -94,6 +94,7 @@ class Link final : public ElectedLink, public Ledger {
   }
   // The leader key goes first: a node that finds its stream ended looks for the next coordinator at once.
   void hand_over() override {
+    if (resigned_) return;  // this agent ends already, and has given the office up
     log_.info("this agent leaves, and coordinates no longer: another one begins the next generation");
     resign([this] {
       line_.reset();

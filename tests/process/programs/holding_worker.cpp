@@ -1,5 +1,5 @@
-// A small Job that goes on when its test says so: holding_worker FOLDER. Before step 10 it waits for the file FOLDER/ten, before
-// step 20 for FOLDER/twenty; a process that is started again waits for FOLDER/start before it restores, as one with much to
+// A small Job that goes on when its test says so: holding_worker FOLDER. In the first slot of step 10 it waits for the file FOLDER/ten, in
+// that of step 20 for FOLDER/twenty, or until the slot is revoked; a process that is started again waits for FOLDER/start before it restores, as one with much to
 // load does.
 
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <elrun/elrun.hpp>
 
@@ -16,8 +17,9 @@ namespace {
 constexpr std::size_t weights = 256;
 constexpr std::uint64_t slots = 4, steps = 30;
 
-void wait_for(const std::string& file) {
-  for (int i = 0; i < 60'000 && !std::filesystem::exists(file); ++i) std::this_thread::sleep_for(std::chrono::milliseconds{2});
+template <class Over>
+void wait_for(const std::string& file, const Over& over) {
+  for (int i = 0; i < 60'000 && !over() && !std::filesystem::exists(file); ++i) std::this_thread::sleep_for(std::chrono::milliseconds{2});
 }
 
 void train(elrun::Job& job, const std::string& folder) {
@@ -35,7 +37,7 @@ void train(elrun::Job& job, const std::string& folder) {
   if (const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT"); restarts != nullptr && std::string{restarts} != "0") {
     std::puts("starts again");
     std::fflush(stdout);
-    wait_for(folder + "/start");
+    wait_for(folder + "/start", [] { return false; });
   }
   const bool restored = job.restore();
   {
@@ -44,11 +46,10 @@ void train(elrun::Job& job, const std::string& folder) {
   }
   while (auto step = job.next_step()) {
     const std::uint64_t number = step->number();
-    if (number == 10 || number == 20) {
-      job.print("holds at " + std::to_string(number));
-      wait_for(folder + (number == 10 ? "/ten" : "/twenty"));
-    }
+    bool holds = number == 10 || number == 20;
+    if (holds) job.print("holds at " + std::to_string(number));
     for (elrun::Slot& slot : step->slots()) {
+      if (std::exchange(holds, false)) wait_for(folder + (number == 10 ? "/ten" : "/twenty"), [&] { return slot.revoked(); });
       const auto scope = unit.use_grad();
       for (std::size_t i = 0; i < weights; ++i)
         tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(number);

@@ -144,7 +144,7 @@ TEST_CASE("46 an error record of plain text is read, and one that is none does n
     Job job{programs.one_node({})};
     CHECK(job.wait(patience) == 5);
     INFO(job.output());
-    CHECK_THAT(root_cause(job.output()), Contains("exitcode  : 5") && Contains("no error record that elrun understands"));
+    CHECK_THAT(root_cause(job.output()), Contains("exitcode  : 5") && Contains("no error record that elrun can read"));
   }
 }
 

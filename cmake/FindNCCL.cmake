@@ -1,4 +1,4 @@
-# NCCL::headers: elrun loads the library itself at run time (an already loaded copy first), so only headers are needed.
+# NCCL::headers, for the device code. Nothing uses NCCL yet; its library is to be loaded at run time, so only headers are needed.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_INCLUDE_DIR)

@@ -38,18 +38,20 @@ struct Bits {
   void operator()(const Lion& o) { put(o.beta1), put(o.beta2), put(o.weight_decay); }
 };
 
+constexpr std::uint32_t kinds = std::variant_size_v<AnyOptimizer>;
+
 struct Difference {
   std::string name, one, other;
 };
 
 std::vector<Difference> differences(const UpdateValues& one, const UpdateValues& other) {
   const auto kind = [](const UpdateValues& v) {
-    const char* const name = v.kind > 0 && v.kind <= 3 ? name_of(static_cast<Optimizer>(v.kind - 1)) : nullptr;
+    const char* const name = v.kind > 0 && v.kind <= kinds ? name_of(static_cast<Optimizer>(v.kind - 1)) : nullptr;
     return std::string{name == nullptr ? "unknown" : name};
   };
   std::vector<Difference> out;
   if (one.kind != other.kind) return {{"the optimizer", kind(one), kind(other)}};
-  const auto own = one.known() && one.kind <= 3 ? fields_of(static_cast<Optimizer>(one.kind - 1)) : std::span<const Field>{};
+  const auto own = one.known() && one.kind <= kinds ? fields_of(static_cast<Optimizer>(one.kind - 1)) : std::span<const Field>{};
   for (std::size_t i = 0; i < one.bits.size(); ++i) {
     if (one.bits[i] == other.bits[i]) continue;
     const Field field = i == 0               ? Field{"lr"}

@@ -317,19 +317,19 @@ void Job::Impl::same_parameters_everywhere() {
 std::vector<Aux> Job::Impl::host_state() const {
   const std::uint64_t applied = commit_.knowledge().applied;
   std::vector<Aux> out;
-  append_to(out, Progress{.applied = applied,
-                          .loss = loss_,
-                          .skipped = skipped_,
-                          .first_update = applied == 0 ? UpdateValues{} : updates_.memory().of(0),
-                          .last_update = applied == 0 ? UpdateValues{} : updates_.memory().of(applied - 1),
-                          .stop_asked = stop_.is_asked(),
-                          .stopped_of_steps = stop_.is_decided() ? plan->steps : 0});
+  append_to(out, JobProgress{.applied = applied,
+                             .loss = loss_,
+                             .skipped = skipped_,
+                             .first_update = applied == 0 ? UpdateValues{} : updates_.memory().of(0),
+                             .last_update = applied == 0 ? UpdateValues{} : updates_.memory().of(applied - 1),
+                             .stop_asked = stop_.is_asked(),
+                             .stopped_of_steps = stop_.is_decided() ? plan->steps : 0});
   variables_.append_to(out);
   return out;
 }
 
 void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
-  const Progress p = progress_of(aux);
+  const JobProgress p = progress_of(aux);
   loss_ = p.loss, skipped_ = p.skipped;
   stop_.set(p.stop_asked, p.stopped_of_steps != 0 && p.stopped_of_steps == plan->steps);  // more steps may be wanted since: they are done
   variables_.load(aux);

@@ -125,4 +125,30 @@ inline std::vector<std::string> not_a_core(const std::string& path, const auto& 
   return problems;
 }
 
+/// The classes, structs and enums that `text` defines in namespaces with names, as `namespace::Name`, for sources in this project's format:
+/// what a namespace holds is not indented, and an unnamed one ends with `}  // namespace`.
+inline std::vector<std::string> types_defined_in(std::string_view text) {
+  std::vector<std::string> types;
+  std::vector<std::string> where;  // the namespaces that are open
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end + 1);
+    if (line.starts_with("namespace ") && line.ends_with("{"))
+      where.emplace_back(line == "namespace {" ? "" : line.substr(10, line.size() - 12));
+    else if (line.starts_with("}  // namespace") && !where.empty()) where.pop_back();
+    if (std::ranges::find(where, "") != where.end() || line.find('{') == line.npos) continue;
+    const auto skip = [&](std::string_view word) { return line.starts_with(word) && (line.remove_prefix(word.size()), true); };
+    if (!skip("struct ") && !skip("class ") && !skip("enum class ")) continue;
+    skip("ELRUN_API ");
+    const std::size_t length = std::min(line.find_first_of(" :{<"), line.size());
+    const std::string_view next = line.substr(length, 2);  // a specialisation, or a class inside of another
+    if (next.starts_with("<") || next == "::") continue;
+    std::string name;
+    for (const std::string& space : where) name += space + "::";
+    types.push_back(name + std::string{line.substr(0, length)});
+  }
+  return types;
+}
+
 }  // namespace elrun::test

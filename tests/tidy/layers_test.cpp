@@ -54,6 +54,35 @@ TEST_CASE("a core reaches no event loop, network, device or clock, through no he
   CHECK(not_a_core("a/core.cpp", read).size() == 1);
 }
 
+TEST_CASE("types of one namespace have a name each", "[tidy]") {
+  using elrun::test::types_defined_in;
+  const std::string text =
+      "namespace elrun::inline v0 {\nnamespace {\nstruct Hidden {\n};\n}  // namespace\nstruct Seen {\n};\nclass ELRUN_API Later;\n"
+      "template <class T>\nclass ELRUN_API Box final : public Seen {\n  struct Inner {};\n};\nnamespace detail {\nstruct Own {\n};\n}  // namespace detail\nenum class Kind : int { a };\n}\n";
+  CHECK(types_defined_in(text) == std::vector<std::string>{"elrun::inline v0::Seen", "elrun::inline v0::Box",
+                                                           "elrun::inline v0::detail::Own", "elrun::inline v0::Kind"});
+
+  // Two definitions under one name are two types to the reader and one to the linker, which takes the functions of either.
+  const char* root = std::getenv("ELRUN_SOURCE");
+  if (root == nullptr) {
+    WARN("ELRUN_SOURCE is not set: start this test with ctest");
+    return;
+  }
+  std::map<std::string, std::string> first;
+  for (const char* folder : {"include", "lib", "kernels", "checkpoint", "rendezvous", "launcher"})
+    for (const auto& entry : fs::recursive_directory_iterator{fs::path{root} / folder}) {
+      if (entry.path().extension() != ".hpp" && entry.path().extension() != ".cpp") continue;
+      std::ifstream in{entry.path()};
+      const std::string path = fs::relative(entry.path(), root).string();
+      for (const std::string& name : types_defined_in(std::string{std::istreambuf_iterator<char>{in}, {}})) {
+        const auto [other, fresh] = first.try_emplace(name, path);
+        INFO(name << " is defined in " << other->second << " and in " << path);
+        CHECK((fresh || other->second == path));
+      }
+    }
+  CHECK(first.size() > 300);
+}
+
 TEST_CASE("no source of a core's target reaches a shell", "[tidy]") {
   const char *root = std::getenv("ELRUN_SOURCE"), *list = std::getenv("ELRUN_CORE_SOURCES");
   if (root == nullptr || list == nullptr) {

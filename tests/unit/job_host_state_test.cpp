@@ -48,7 +48,7 @@ TEST_CASE("another run of the program takes what was kept, if its variables are 
 
 TEST_CASE("progress and variables come out of a checkpoint as they went in", "[host_state]") {
   const UpdateValues first{.kind = 1, .bits = {1, 2}}, last{.kind = 1, .bits = {3, 4}};
-  const Progress in{
+  const JobProgress in{
       .applied = 7, .loss = 0.25f, .skipped = 2, .first_update = first, .last_update = last, .stop_asked = true, .stopped_of_steps = 9};
   HostVariables variables;
   int value = 11;
@@ -63,7 +63,7 @@ TEST_CASE("progress and variables come out of a checkpoint as they went in", "[h
 
   SECTION("entries that a checkpoint of an earlier version lacks are optional") {
     std::erase_if(aux, [](const Aux& a) { return a.name == "elrun.update" || a.name == "elrun.stop"; });
-    const Progress out = progress_of(aux);
+    const JobProgress out = progress_of(aux);
     CHECK(out.applied == 7);
     CHECK_FALSE(out.last_update.known());
     CHECK_FALSE(out.stop_asked);

@@ -127,10 +127,10 @@ Result<void> LaneSet::until_taken(const CallLimit& limit) {
   return {};
 }
 
-Slot* LaneSet::free_slot() {
-  const auto slot = std::ranges::find_if(slots_, [](const Slot& each) {
-    return std::ranges::all_of(each.readers,
-                               [](const Slot::Reader& reader) { return reader.peer->has_taken(reader.until) || reader.peer->is_lost(); });
+RegionSlot* LaneSet::free_slot() {
+  const auto slot = std::ranges::find_if(slots_, [](const RegionSlot& each) {
+    return std::ranges::all_of(
+        each.readers, [](const RegionSlot::Reader& reader) { return reader.peer->has_taken(reader.until) || reader.peer->is_lost(); });
   });
   return slot == slots_.end() ? nullptr : &*slot;
 }
@@ -144,8 +144,8 @@ constexpr auto is_slow = [](const PeerLane& peer) { return peer.in_flight() > 0;
 
 }  // namespace
 
-Result<Slot*> LaneSet::wait_for_slot(std::span<PeerLane* const> to, const CallLimit& limit) {
-  Slot* slot = nullptr;
+Result<RegionSlot*> LaneSet::wait_for_slot(std::span<PeerLane* const> to, const CallLimit& limit) {
+  RegionSlot* slot = nullptr;
   const auto ready = [&] { return have_room(to) && (slot = free_slot()) != nullptr; };
   if (!ready()) ELRUN_TRY(wait(limit, ready, is_slow));
   return slot;
@@ -157,7 +157,7 @@ Result<void> LaneSet::wait_for_room(std::span<PeerLane* const> to, const CallLim
   return {};
 }
 
-void LaneSet::post(Slot& slot, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to) {
+void LaneSet::post(RegionSlot& slot, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to) {
   slot.readers.clear();
   for (PeerLane* const peer : to) {
     peer->post({.offset = slot.offset, .length = length}, total, label_);

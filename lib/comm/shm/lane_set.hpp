@@ -34,7 +34,7 @@ struct CallLimit {
 };
 
 /// A place for bytes in this rank's region, and the peers that still have to take what is there.
-struct Slot {
+struct RegionSlot {
   struct Reader {
     const PeerLane* peer = nullptr;
     std::uint64_t until = 0;  // it has read the slot once it has taken so many chunks
@@ -80,13 +80,13 @@ class LaneSet {
 
   // --- posting ---
 
-  [[nodiscard]] std::byte* at(const Slot& slot) const { return region_.data() + slot.offset; }
-  [[nodiscard]] Slot* free_slot();
+  [[nodiscard]] std::byte* at(const RegionSlot& slot) const { return region_.data() + slot.offset; }
+  [[nodiscard]] RegionSlot* free_slot();
   /// A free slot, and room for it in the lanes of these peers.
-  Result<Slot*> wait_for_slot(std::span<PeerLane* const> to, const CallLimit& limit);
+  Result<RegionSlot*> wait_for_slot(std::span<PeerLane* const> to, const CallLimit& limit);
   /// Room for one more chunk in the lanes of these peers.
   Result<void> wait_for_room(std::span<PeerLane* const> to, const CallLimit& limit);
-  void post(Slot& slot, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to);
+  void post(RegionSlot& slot, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to);
   /// Where peers find this piece in a shared buffer; nothing: it has to be copied into slots.
   [[nodiscard]] std::optional<BufferPlace> shared_place(std::span<const std::byte> piece) const { return buffers_.place_of(piece); }
   [[nodiscard]] bool has_shared_buffers() const { return !buffers_.empty(); }
@@ -152,7 +152,7 @@ class LaneSet {
   RegionHeader* header_ = nullptr;
   std::vector<PeerLane> peers_;
   std::vector<PeerLane*> attached_;
-  std::vector<Slot> slots_;
+  std::vector<RegionSlot> slots_;
   OwnBuffers buffers_;
   CallLabel label_;
   std::atomic<bool> over_{false};

@@ -119,7 +119,7 @@ void ListTransfer::give_shared(Stream& stream) {
   lanes_.post_shared(place, piece.size(), stream.total, stream.to);
 }
 
-void ListTransfer::give_slot(Stream& stream, Slot& slot) {
+void ListTransfer::give_slot(Stream& stream, RegionSlot& slot) {
   std::size_t filled = 0;
   while (filled < lanes_.slot_size() && !stream.left.done() && !next_shared(stream)) {
     SendPiece piece;

@@ -39,7 +39,7 @@ class ListTransfer {
   [[nodiscard]] bool can_give(const Stream& stream);
   bool give(Stream& stream);
   void give_shared(Stream& stream);
-  void give_slot(Stream& stream, Slot& slot);
+  void give_slot(Stream& stream, RegionSlot& slot);
   void take_own(const SendList& from, const ReceiveList& to);
   Result<void> wait(const CallLimit& limit);
 

@@ -45,7 +45,7 @@ Result<void> Reduction::contribute(const ReduceSchedule& schedule, std::uint64_t
       lanes_.post_shared(shared_in_->after(theirs.begin * width()), theirs.size() * width(), total(), std::span{&peer, 1});
       continue;
     }
-    ELRUN_TRY_ASSIGN(Slot* const slot, lanes_.wait_for_slot(std::span{&peer, 1}, limit));
+    ELRUN_TRY_ASSIGN(RegionSlot* const slot, lanes_.wait_for_slot(std::span{&peer, 1}, limit));
     std::memcpy(lanes_.at(*slot), call_.in + theirs.begin * width(), theirs.size() * width());
     lanes_.post(*slot, theirs.size() * width(), total(), std::span{&peer, 1});
   }
@@ -62,7 +62,7 @@ Result<void> Reduction::fold_round(const ReduceSchedule& schedule, std::uint64_t
     inputs_[peer->rank().value()] = theirs.data();
   }
   inputs_[lanes_.me().rank.value()] = call_.in + fold.begin * width();
-  Slot* result = nullptr;
+  RegionSlot* result = nullptr;
   std::byte* const mine = call_.out + (call_.gather ? fold.begin : fold.begin - part().begin) * width();
   if (shared_out_) {
     ELRUN_TRY(lanes_.wait_for_room(lanes_.peers(), limit));

@@ -80,7 +80,7 @@ void HostVariables::load(const std::vector<Aux>& aux) {
   for (const Variable& v : variables_) copy_entry(aux, std::string{variable_prefix} + v.name, v.bytes);
 }
 
-void append_to(std::vector<Aux>& aux, const Progress& p) {
+void append_to(std::vector<Aux>& aux, const JobProgress& p) {
   aux.push_back({std::string{step_entry}, bytes_of(p.applied)});
   aux.push_back({std::string{loss_entry}, bytes_of(p.loss)});
   aux.push_back({std::string{skipped_entry}, bytes_of(p.skipped)});
@@ -89,8 +89,8 @@ void append_to(std::vector<Aux>& aux, const Progress& p) {
     aux.push_back({std::string{stop_entry}, bytes_of(Stop{.asked = p.stop_asked, .of_steps = p.stopped_of_steps})});
 }
 
-Progress progress_of(const std::vector<Aux>& aux) {
-  Progress p;
+JobProgress progress_of(const std::vector<Aux>& aux) {
+  JobProgress p;
   copy_value(aux, step_entry, p.applied);
   copy_value(aux, loss_entry, p.loss);
   copy_value(aux, skipped_entry, p.skipped);

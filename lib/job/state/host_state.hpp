@@ -42,7 +42,7 @@ class HostVariables {
 };
 
 /// How far a job is, as a checkpoint holds it, and as a newcomer gets it from another member.
-struct Progress {
+struct JobProgress {
   std::uint64_t applied = 0;
   float loss = 0;                      ///< Of the last decided step.
   std::uint64_t skipped = 0;           ///< Decided steps that updated nothing.
@@ -50,10 +50,10 @@ struct Progress {
   UpdateValues last_update{};          ///< and the last decided step; not known in checkpoints of earlier versions.
   bool stop_asked = false;             ///< A member asked for the job's end.
   std::uint64_t stopped_of_steps = 0;  ///< The end was decided, for a plan of so many steps. 0: it was not.
-  friend bool operator==(const Progress&, const Progress&) = default;
+  friend bool operator==(const JobProgress&, const JobProgress&) = default;
 };
-void append_to(std::vector<Aux>& aux, const Progress& progress);
+void append_to(std::vector<Aux>& aux, const JobProgress& progress);
 /// Throws Error where an entry is missing or has another size.
-[[nodiscard]] Progress progress_of(const std::vector<Aux>& aux);
+[[nodiscard]] JobProgress progress_of(const std::vector<Aux>& aux);
 
 }  // namespace elrun::inline v0

@@ -87,26 +87,23 @@ Result<PartVote> decode_part_vote(ByteSpan bytes) {
 }
 
 Result<void> check_votes(const CheckpointId& id, std::uint32_t world, std::span<const PartVote> votes) {
-  const auto wrong = [&](Rank rank, std::string_view what) {
+  const auto wrong = [&](std::uint32_t rank, std::string_view what) {
     return Failure{.code = Code::protocol,
                    .remedy = Remedy::abort_group,
-                   .what = fmt::format("checkpoint {}: rank {} {}", to_string(id), rank.value(), what),
-                   .rank = rank};
+                   .what = fmt::format("checkpoint {}: rank {} {}", to_string(id), rank, what),
+                   .rank = Rank{rank}};
   };
-  std::vector<bool> voted(world);
-  for (const PartVote& vote : votes) {
-    const Rank rank{vote.rank};
-    if (vote.id != id || vote.rank >= world) return wrong(rank, fmt::format("voted on {} in a world of {}", to_string(vote.id), world));
-    if (voted[vote.rank]) return wrong(rank, "voted twice");
-    voted[vote.rank] = true;
+  for (std::uint32_t rank = 0; rank < std::max<std::size_t>(world, votes.size()); ++rank) {
+    if (rank >= votes.size()) return wrong(rank, "did not vote");
+    const PartVote& vote = votes[rank];
+    if (vote.id != id || vote.rank != rank || rank >= world)
+      return wrong(rank, fmt::format("voted on {} as rank {}, in a world of {}", to_string(vote.id), vote.rank, world));
     if (vote.refusal) {
       Failure why = *vote.refusal;
-      why.rank = rank;
+      why.rank = Rank{rank};
       return why;
     }
   }
-  if (const auto absent = std::find(voted.begin(), voted.end(), false); absent != voted.end())
-    return wrong(Rank{static_cast<std::uint32_t>(absent - voted.begin())}, "did not vote");
   return {};
 }
 

@@ -111,7 +111,7 @@ struct WorkerDeath {
   std::string error;       ///< "RuntimeError: no such device", out of its error record
   std::string traceback;
   std::string last_lines;  ///< Of its standard error, where elrun has it
-  std::string evidence;    ///< What its node saw of the cause: that the kernel killed for want of memory
+  std::string evidence;    ///< What its node saw of the cause, such as an OOM kill
   bool never_ran = false;  ///< It could not be executed: the exit code is elrun's, not the program's.
   friend bool operator==(const WorkerDeath&, const WorkerDeath&) = default;
 };

@@ -19,7 +19,7 @@
 namespace elrun::inline v0 {
 
 constexpr std::uint16_t protocol_version = 1;
-constexpr Bytes stranger_message_max = 8_KiB;  ///< Of a frame over TCP from whom nothing is known yet.
+constexpr Bytes unauthenticated_message_max = 8_KiB;  ///< Of a frame over TCP, until the connection is a member of a complete world.
 constexpr Bytes message_max =
     33_MiB;  ///< Of a frame (two largest values and a key fit); a longer one ends the connection before anything is allocated.
 

@@ -14,7 +14,7 @@ using ErrorCode = boost::system::error_code;
 
 namespace {
 
-constexpr std::size_t chunk_size = 65536, stranger_chunk_size = 2048;
+constexpr std::size_t chunk_size = 65536, unauthenticated_chunk_size = 2048;
 constexpr Duration linger = 2s;  // for a peer that does not read its last frames
 
 Failure gone(const ErrorCode& error) {
@@ -29,7 +29,7 @@ MessageStream::MessageStream(StreamSocket socket, Limits limits, Handler handler
       limit_{socket_.get_executor()},
       limits_{limits},
       handler_{std::move(handler)},
-      chunk_(limits.frame < message_max ? stranger_chunk_size : chunk_size) {
+      chunk_(limits.frame < message_max ? unauthenticated_chunk_size : chunk_size) {
   reader_.allow(limits_.frame);
 }
 

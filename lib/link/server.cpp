@@ -36,13 +36,13 @@ class Server final : public WorkerServer {
     if (const auto at = streams_.find(to); at != streams_.end()) at->second->send(message);
   }
   [[nodiscard]] bool is_loopback() const override { return address_.is_loopback(); }
-  void expect(Connection connection) override { strangers_.erase(connection); }
+  void expect(Connection connection) override { unauthenticated_.erase(connection); }
   void trust(Connection connection) override {
-    strangers_.erase(connection);
+    unauthenticated_.erase(connection);
     if (const auto at = streams_.find(connection); at != streams_.end()) at->second->trust();
   }
   void close(Connection connection) override {
-    strangers_.erase(connection);
+    unauthenticated_.erase(connection);
     if (auto node = streams_.extract(connection)) node.mapped()->finish();
   }
   [[nodiscard]] std::uint16_t port() const override { return address_.port(); }
@@ -52,7 +52,7 @@ class Server final : public WorkerServer {
     listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
       if (alive.expired() || error) return;
       for (;;) {
-        if (strangers_.size() >= strangers_max && !make_room()) return accept_later();
+        if (unauthenticated_.size() >= unauthenticated_max && !make_room()) return accept_later();
         auto accepted = accept_one(listener_.native_handle());
         if (!accepted.ok()) return accept_later();
         if (!*accepted) return accept();
@@ -62,10 +62,10 @@ class Server final : public WorkerServer {
   }
   // The oldest one, if it has had its turn.
   bool make_room() {
-    const auto oldest = strangers_.begin();
+    const auto oldest = unauthenticated_.begin();
     if (asio::steady_timer::clock_type::now() < oldest->second) return false;
     if (auto node = streams_.extract(oldest->first)) node.mapped()->drop();
-    strangers_.erase(oldest);
+    unauthenticated_.erase(oldest);
     return true;
   }
   void accept_later() {
@@ -92,11 +92,11 @@ class Server final : public WorkerServer {
         MessageStream::Handler{[this, number, pid](const Message& message) { on_message(number, pid, message); },
                                [this, number](const Failure& why) {
                                  streams_.erase(number);
-                                 strangers_.erase(number);
+                                 unauthenticated_.erase(number);
                                  handler_.closed(number, why);
                                }});
     streams_.emplace(number, stream);
-    if (address_.family() != AF_UNIX) strangers_.emplace(number, asio::steady_timer::clock_type::now() + stranger_turn);
+    if (address_.family() != AF_UNIX) unauthenticated_.emplace(number, asio::steady_timer::clock_type::now() + unauthenticated_turn);
     stream->start();
   }
 
@@ -116,7 +116,7 @@ class Server final : public WorkerServer {
   MessageStream::Limits limits_;
   Handler handler_;
   std::map<Connection, std::shared_ptr<MessageStream>> streams_;
-  std::map<Connection, asio::steady_timer::time_point> strangers_;  // and until when their turn is
+  std::map<Connection, asio::steady_timer::time_point> unauthenticated_;  // and when their turn ends
   Connection last_ = 0;
   std::shared_ptr<char> alive_ = std::make_shared<char>();  // posted tasks in the loop's queue outlive this object
 };
@@ -138,7 +138,7 @@ Result<std::unique_ptr<WorkerServer>> WorkerServer::listen_unix(asio::io_context
 Result<std::unique_ptr<WorkerServer>> WorkerServer::listen_tcp(asio::io_context& loop, const std::string& address, std::uint16_t port,
                                                                Handler handler) {
   ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, port));
-  return serve(loop, addresses.front(), {.silence = tcp_silence_max, .frame = stranger_message_max}, std::move(handler));
+  return serve(loop, addresses.front(), {.silence = tcp_silence_max, .frame = unauthenticated_message_max}, std::move(handler));
 }
 
 }  // namespace elrun::inline v0

@@ -19,10 +19,10 @@ namespace elrun::inline v0 {
 /// process is seen at once, by the end of its connection.
 constexpr Duration tcp_silence_max = 30s;
 
-/// Connections over TCP that have not been welcomed (`expect`); more wait in the system's backlog until one is, or ends, or has
-/// been there for `stranger_turn` without a word that was taken.
-constexpr std::size_t strangers_max = 512;
-constexpr Duration stranger_turn = 500ms;
+/// Connections over TCP of which no Hello was accepted yet (`expect`). More wait in the system's backlog, until one of these is accepted or
+/// ends, or has been open for `unauthenticated_turn`.
+constexpr std::size_t unauthenticated_max = 512;
+constexpr Duration unauthenticated_turn = 500ms;
 
 /// Listens on a Unix socket (in a directory of mode 0700; peers of another user are refused) or on TCP, and turns
 /// frames into calls. Everything happens on the loop's one thread; nothing here decides anything. Over a Unix socket
@@ -44,7 +44,8 @@ class WorkerServer {
   virtual void close(Connection connection) = 0;
   [[nodiscard]] virtual std::uint16_t port() const = 0;  ///< Of a TCP listener.
   [[nodiscard]] virtual bool is_loopback() const = 0;
-  /// It said who it is: it is no stranger, and nobody gets its room. Over TCP; what it may send stays small until `trust`.
+  /// Its Hello was accepted: it no longer counts as unauthenticated, and is not closed to make room for another. Over TCP its frames stay
+  /// bounded by `unauthenticated_message_max` until `trust`.
   virtual void expect(Connection connection) = 0;
   virtual void trust(Connection connection) = 0;
 };

@@ -74,7 +74,7 @@ void WorldHost::on_message(WorkerServer::Connection from, const Message& message
     return;
   }
   const auto rank = roll_.rank_of(from);
-  if (!rank || !roll_.complete()) return;  // nobody has a generation yet, and a stranger never has one
+  if (!rank || !roll_.complete()) return;  // there is no generation yet, and a connection without a rank is in none
   if (const auto* request = std::get_if<StoreRequest>(&message)) {
     deliver(store_.call(StoreCaller{from}, *request, clock_.now()));
   } else if (const auto* over = std::get_if<JobOver>(&message); over != nullptr && over->generation == generation_) {

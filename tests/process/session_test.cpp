@@ -321,10 +321,10 @@ TEST_CASE("a socket that nobody serves is an answer, not a wait", "[session]") {
 TEST_CASE("garbage on the agent's socket costs its own connection and nothing else", "[session]") {
   SmallAgent agent{1};
   const SocketAddress address = unix_address(agent.socket()).value();
-  const Fd stranger = connect_begin(address).value();
+  const Fd connection = connect_begin(address).value();
   const std::string garbage(1000, 'x');
-  REQUIRE(::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) == 1000);
-  pollfd closed{stranger.get(), POLLIN, 0};
+  REQUIRE(::send(connection.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) == 1000);
+  pollfd closed{connection.get(), POLLIN, 0};
   CHECK(::poll(&closed, 1, 20000) == 1);
   auto session = agent.open(0);
   REQUIRE(session.ok());
@@ -384,7 +384,7 @@ TEST_CASE("three processes of an operator's job meet with nothing but an address
   }
 }
 
-TEST_CASE("strangers at rank 0's port hold little, and nobody's rank", "[session]") {
+TEST_CASE("connections that are not authenticated at rank 0's port hold little, and nobody's rank", "[session]") {
   const std::uint16_t port = free_port();
   const SocketAddress address = resolve("127.0.0.1", port).value().front();
   const auto worker = [&](std::uint32_t rank, std::vector<std::string> more = {}) {
@@ -392,7 +392,7 @@ TEST_CASE("strangers at rank 0's port hold little, and nobody's rank", "[session
     environment.insert(environment.end(), more.begin(), more.end());
     return std::make_unique<Program>(worker_program(), std::vector<std::string>{}, environment);
   };
-  const auto stranger = [&] {
+  const auto open_connection = [&] {
     for (int i = 0; i < 2000; ++i) {  // until rank 0 listens
       const Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
       if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) == 0) return Fd{::dup(socket.get())};
@@ -418,20 +418,20 @@ TEST_CASE("strangers at rank 0's port hold little, and nobody's rank", "[session
       return 0ull;
     };
     std::vector<Fd> held;
-    held.push_back(stranger());
+    held.push_back(open_connection());
     const auto before = resident();
     ByteVector frame(1 << 20, std::byte{1});
     const std::uint32_t length = 30 << 20;
     std::memcpy(frame.data(), &length, sizeof length);
     for (int i = 0; i < 40; ++i) {
-      const Fd one = stranger();
+      const Fd one = open_connection();
       for (int sent = 0; sent < 15; ++sent) {
         pollfd room{one.get(), POLLOUT, 0};
         if (::poll(&room, 1, 20000) != 1 || !say(one, frame)) break;
       }
       CHECK(is_closed(one));
     }
-    for (std::size_t i = 0; i < strangers_max + 100; ++i) held.push_back(stranger());
+    for (std::size_t i = 0; i < unauthenticated_max + 100; ++i) held.push_back(open_connection());
     const auto second = worker(1);
     CHECK(first->line() == "met [rank 0] [rank 1] at 127.0.0.1");
     INFO("resident: " << before << " KiB before, " << resident() << " after");
@@ -445,7 +445,7 @@ TEST_CASE("strangers at rank 0's port hold little, and nobody's rank", "[session
     Hello hello{.pid = 1, .rank = 1, .world = 2};
     for (const char* proof : {"", "00"}) {
       hello.proof = proof;
-      const Fd one = stranger();
+      const Fd one = open_connection();
       CHECK(say(one, encode(hello)));
       CHECK(is_closed(one));
     }

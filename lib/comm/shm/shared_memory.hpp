@@ -17,7 +17,7 @@ namespace elrun::inline v0 {
 class SharedMemory {
  public:
   SharedMemory() = default;
-  /// Zeroed memory. All of its pages are allocated now, so that no later access fails for want of memory. The file can neither shrink nor
+  /// Zeroed memory. All of its pages are allocated now, so no later access finds that the system has no memory left (SIGBUS). The file can neither shrink nor
   /// grow, and only this mapping can write to it (the last on kernels from 5.1).
   static Result<SharedMemory> make(Bytes size);
   /// The same, but its pages can be given back while others still map them. For this the file has to be writable by everybody who has its

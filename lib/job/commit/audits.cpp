@@ -19,7 +19,7 @@ void Job::Impl::audit(double probability) {
         whole))};
   require(step_open_ || world.over(), "audit comes after next_step() and before apply()");
   if (world.over()) return;
-  if (streams()) {  // for want of memory, in this world
+  if (streams()) {  // this world has too little memory to keep the gradients of a whole step
     if (world.leads() && !std::exchange(audits_refused_, true))
       host.log.warning("nothing is audited while gradients are exchanged per slot, for no rank has a whole one; raise memory_per_rank");
     return;

@@ -1,4 +1,5 @@
 // What the callers' threads and the link thread share in a session. No connection: the test plays the link thread.
+#include <optional>
 #include <thread>
 
 #include "lib/link/session_state.hpp"
@@ -40,6 +41,49 @@ TEST_CASE("a session waits for its place until the deadline, and for no longer t
     CHECK(bench.state.lose({Code::peer_lost, Remedy::exit_process, "the agent is gone"}).rank == Rank{1});
     CHECK(bench.state.wait_until_ready(bench.late()).failure().rank == Rank{1});
   }
+  SECTION("the place comes, and its generation is over already") {
+    bench.state.welcome(place_in(1), over);
+    CHECK(bench.state.wait_until_ready(bench.late()).ok());
+    CHECK(bench.state.over()->what == over.what);
+    CHECK(bench.state.begin_call().failure().code == Code::generation_over);
+  }
+}
+
+TEST_CASE("when the other end goes, the first reason counts, with the rank and generation of the place", "[session]") {
+  Bench bench;  // rank 1, until it has a place
+  bench.state.welcome(place_in(7, 0), {});
+  const Failure first = bench.state.lose({Code::peer_lost, Remedy::exit_process, "the agent is gone"});
+  CHECK(first.what == "the agent is gone");
+  CHECK(first.rank == Rank{0});
+  CHECK(first.generation == place_in(7).membership.generation);
+  CHECK(bench.state.lose({Code::protocol, Remedy::exit_process, "the last frame is torn"}).what == "the last frame is torn");
+  for (const auto& waited : {bench.state.next_place(), bench.state.wait_until_job_is_over(bench.late())}) {
+    REQUIRE_FALSE(waited.ok());
+    CHECK(waited.failure().what == first.what);
+    CHECK(waited.failure().rank == first.rank);
+    CHECK(waited.failure().generation == first.generation);
+  }
+  CHECK_FALSE(bench.state.wait_until_over(bench.late()).value());  // nobody will offer a place
+}
+
+TEST_CASE("of two reasons for which a generation is over, the first is told, with the rank and generation of the place", "[session]") {
+  Bench bench;
+  bench.state.welcome(place_in(7, 0), {});
+  bench.state.end(over);
+  bench.state.end({Code::peer_lost, Remedy::rejoin, "node c is lost"});
+  CHECK(bench.state.over()->what == over.what);
+  const Failure failure = bench.state.begin_call().failure();
+  CHECK(failure.what == "the generation is over: node b is lost");
+  CHECK(failure.rank == Rank{0});
+  CHECK(failure.generation == place_in(7).membership.generation);
+}
+
+TEST_CASE("what the agent remembers of the job is there for the program", "[session]") {
+  Bench bench;
+  CHECK(bench.state.remembered().checkpoint.empty());
+  bench.state.remember({.decided = 12, .checkpoint = "s12"});
+  CHECK(bench.state.remembered().decided == 12);
+  CHECK(bench.state.remembered().checkpoint == "s12");
 }
 
 TEST_CASE("a store call ends with its answer, with its generation, or at its deadline, and names the key", "[session]") {
@@ -51,6 +95,22 @@ TEST_CASE("a store call ends with its answer, with its generation, or at its dea
     StoreReply reply;
     reply.id = call;
     bench.state.answer(reply);
+    CHECK(bench.state.wait_for_answer(call, "k", bench.late())->id == call);
+  }
+  SECTION("an answer to a call that nobody waits for any more, or that never was, changes no other") {
+    CHECK_FALSE(bench.state.wait_for_answer(call, "k", bench.soon()).ok());
+    for (const std::uint64_t late : {call, other + 1}) {
+      StoreReply reply;
+      reply.id = late;
+      bench.state.answer(reply);
+    }
+    CHECK(bench.state.wait_for_answer(other, "k", bench.soon()).failure().code == Code::deadline_passed);
+  }
+  SECTION("an answer that came before the generation was over counts") {
+    StoreReply reply;
+    reply.id = call;
+    bench.state.answer(reply);
+    bench.state.end(over);
     CHECK(bench.state.wait_for_answer(call, "k", bench.late())->id == call);
   }
   SECTION("none in time") {
@@ -88,8 +148,14 @@ TEST_CASE("the next place is taken only after the generation is over, and a gene
     CHECK(bench.state.next_place().ok());
     CHECK(bench.state.place().membership.generation.number == 3);
   }
+  SECTION("the agent asks again to prepare to leave, before the place is taken") {
+    bench.state.leave();
+    CHECK(bench.state.next_place().ok());
+    CHECK(bench.state.is_leaving());
+  }
   SECTION("the other end goes") {
     bench.state.end(bench.state.lose(over));
+    CHECK_FALSE(bench.state.wait_until_over(bench.late()).value());
     CHECK_FALSE(bench.state.next_place().ok());
   }
 }

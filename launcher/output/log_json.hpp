@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lib/base/log.hpp"
+#include "lib/base/log_line.hpp"
 
 namespace elrun::inline v0::launcher {
 

@@ -10,7 +10,7 @@
 #include <elrun/units.hpp>
 
 #include "launcher/report/endings.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/log_line.hpp"
 #include "lib/link/message.hpp"
 #include "rendezvous/messages.hpp"
 

@@ -1,7 +1,6 @@
 #pragma once
 /// \file One line per fact, in one write(2), so that lines of processes never mix.
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -9,16 +8,9 @@
 #include <string_view>
 
 #include "lib/base/clock.hpp"
+#include "lib/base/log_line.hpp"
 
 namespace elrun::inline v0 {
-
-enum class Level { debug, info, warning, error };
-
-struct LogLine {
-  std::int64_t wall_ns = 0;
-  Level level = Level::info;
-  std::string_view who, text;
-};
 
 /// `[elrun 12:34:56.789] warning: text`, no colour.
 [[nodiscard]] std::string text_line(const LogLine& line);

@@ -15,7 +15,7 @@
 #include <elrun/result.hpp>
 #include <elrun/units.hpp>
 
-#include "lib/base/log.hpp"
+#include "lib/base/log_line.hpp"
 
 namespace elrun::inline v0 {
 

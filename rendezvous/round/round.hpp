@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lib/base/digest.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/log_line.hpp"
 #include "lib/base/planted.hpp"
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"

@@ -97,8 +97,6 @@ inline constexpr std::string_view not_for_cores[] = {"boost/asio", "boost/beast"
                                                      "nccl",       "cublas",      "time.h", "lib/base/clock.hpp"};
 /// How a program comes by a clock.
 inline constexpr std::string_view clocks[] = {"_clock::now(", "clock_gettime(", "gettimeofday(", "std::time(", "SteadyClock", "Clock&"};
-/// The one exception: it has the levels that cores give to what they say, and a Log, which knows the time, for shells.
-inline constexpr std::string_view log_header = "lib/base/log.hpp";
 
 /// Why the source file `path` is no core's: what it and all headers of this tree that it reaches include, "how it is reached:line: why".
 /// `read` gives the text of a file by its path, empty where there is none.
@@ -109,7 +107,6 @@ inline std::vector<std::string> not_a_core(const std::string& path, const auto& 
   while (!to_read.empty()) {
     const auto [file, way] = std::move(to_read.back());
     to_read.pop_back();
-    if (file == log_header) continue;
     const std::string text = read(file);
     const auto bad = [&](std::string_view what, std::string_view why) {
       problems.push_back(way + ": " + std::string{what} + std::string{why});

@@ -172,19 +172,6 @@ std::int64_t generation_in(const std::string& line) {
   return *end == ':' ? number : 0;  // the coordinator's own lines name the lineage, too
 }
 
-TemporaryDirectory::TemporaryDirectory() : path_{"/tmp/elrun-test-XXXXXX"} {
-  if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
-}
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-std::vector<std::string> TemporaryDirectory::names() const {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator{path_}) names.push_back(entry.path().filename());
-  return names;
-}
-
 std::uint16_t free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

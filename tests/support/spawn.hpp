@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_directory.hpp"
+
 namespace elrun::test {
 
 /// Of 10 s and more, it is one that only a failing test waits for: it grows by ELRUN_TEST_TIME_FACTOR, as ctest's time-outs do.
@@ -73,20 +75,6 @@ class Job {
 
 /// The number in an agent's line about its part of a generation that begins, "[elrun ...] generation 2: 1 node, ..."; 0 in any other.
 [[nodiscard]] std::int64_t generation_in(const std::string& line);
-
-/// A directory that goes with the test.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::vector<std::string> names() const;
-
- private:
-  std::string path_;
-};
 
 /// The path of a program in build/bin (ELRUN_BIN, or where this test's own build has it); what is a path already stays as it is.
 [[nodiscard]] std::string program_path(const std::string& name);

@@ -8,37 +8,16 @@
 #include <fmt/format.h>
 
 #include "tests/support/checkpoint_job.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 using namespace elrun;
 using namespace elrun::test;
 using Catch::Matchers::Contains;
 
-namespace {
-
-/// A directory of this test's own, gone with it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "elrun-checkpoint-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const Path& path() const { return path_; }
-
- private:
-  Path path_;
-};
-
-}  // namespace
-
 TEST_CASE("a real directory holds what was saved, for any world, and keeps the last k", "[checkpoint]") {
   const TemporaryDirectory directory;
   PosixFiles files;
-  const Path root = directory.path() / "deep" / "root";
+  const Path root = Path{directory.path()} / "deep" / "root";
   ModelTable model = small_model();
   model.units.push_back({"large", 700'000, {}});  // several blocks
   TestJob first{files, 4, 1, model, 1, "run", root};
@@ -121,6 +100,6 @@ TEST_CASE("Python's safetensors opens every shard", "[checkpoint]") {
       "assert len(files) == 2\n"
       "names = [n for f in files for n in s.load_file(f)]\n"
       "assert any(n.startswith('param/embed@') for n in names), names\n",
-      directory.path().string());
+      directory.path());
   CHECK(std::system(fmt::format("python3 -c \"{}\"", script).c_str()) == 0);
 }

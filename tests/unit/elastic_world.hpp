@@ -33,7 +33,7 @@ struct Sent {
 };
 
 /// Thrown out of an exchange: what SIGKILL is to a process.
-struct Killed {};
+struct MemberKilled {};
 
 class ElasticWorld {
  public:
@@ -111,7 +111,7 @@ class ElasticWorld {
       account(sends);
       if (world_.strikes(person_, membership_, count_++)) {
         (void)shared_->net.exchange(membership_.rank.value(), sends, receives, true, label_);
-        throw Killed{};
+        throw MemberKilled{};
       }
       const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false, label_);
       if (!done.ok()) return spoil(receives), done;
@@ -236,7 +236,7 @@ class ElasticWorld {
                         },
                         .share = SharedBuffer::make},
                        [&](Job& job) { program_(job, result); });
-    } catch (const Killed&) {
+    } catch (const MemberKilled&) {
       gone(person, true);
       return;
     } catch (const Error& e) {

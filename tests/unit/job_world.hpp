@@ -20,6 +20,7 @@
 #include "lib/job/job_host.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace elrun::test {
 
@@ -257,24 +258,6 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
   if (options.bytes_sent != nullptr) *options.bytes_sent = shared->net.bytes_sent();
   return members;
 }
-
-/// A directory of this test that vanishes with it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "elrun-job-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // ---- the toy: three units, sizes that no world divides, one tensor tied, one frozen, one without decay
 

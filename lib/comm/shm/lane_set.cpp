@@ -1,16 +1,12 @@
 #include "lib/comm/shm/lane_set.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <new>
 
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
-#include "lib/base/failure.hpp"
 #include "lib/comm/copy.hpp"
-#include "lib/link/roll_call.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -18,13 +14,6 @@ namespace {
 constexpr Bytes slot_most = 64_KiB;  // so that a region stays in the second cache, and readers begin early
 constexpr Bytes slot_least = 16_KiB;
 constexpr Bytes slots_max = 32_MiB;  // of one region, as long as slots can become smaller
-constexpr int spins_alone = 2000;    // looks before sleeping, where every rank can have a core
-constexpr int yields_crowded = 4;    // and where they cannot: the peer may need this very core
-
-int cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 }  // namespace
 
@@ -46,10 +35,10 @@ LaneSet::LaneSet(const Membership& me, std::vector<Rank> local, SharedMemory reg
     : me_{me},
       local_{std::move(local)},
       region_{std::move(region)},
-      doorbell_{std::move(doorbell)},
-      slot_size_{slot_size},
-      peers_(local_.size() - 1) {
-  header_ = new (region_.data()) RegionHeader{};
+      header_{new (region_.data()) RegionHeader{}},
+      waiting_{*header_, std::move(doorbell), local_.size()},
+      peers_(local_.size() - 1),
+      slots_{region_.data(), slots_offset(local_.size()), slot_size, slots, peers_.size()} {
   header_->size = region_.size();
   header_->generation = me_.generation.number;
   header_->lineage = me_.generation.lineage.bits;
@@ -63,14 +52,7 @@ LaneSet::LaneSet(const Membership& me, std::vector<Rank> local, SharedMemory reg
     const std::size_t index = (mine + 1 + i) % local_.size();
     peers_[i].place(local_[index], lane_at(region_.data(), index));
   }
-  for (std::size_t i = 0; i < slots; ++i) {
-    slots_.push_back({.offset = slots_offset(local_.size()) + i * slot_size_, .readers = {}});
-    slots_.back().readers.reserve(peers_.size());
-  }
   attached_.reserve(peers_.size());
-  const bool alone = cores() >= static_cast<int>(local_.size());
-  spins_ = alone ? spins_alone : 0;
-  yields_ = alone ? 0 : yields_crowded;
 }
 
 std::size_t LaneSet::index_of(Rank rank) const {
@@ -103,12 +85,7 @@ Result<void> LaneSet::share(const std::shared_ptr<const void>& owner, const Shar
 
 CallLimit LaneSet::begin(Duration limit, const CallLabel& label) {
   label_ = label;
-  return {Deadline::after(clock_.now(), limit), limit};
-}
-
-void LaneSet::end() noexcept {
-  over_.store(true);
-  doorbell_.ring();
+  return waiting_.begin(limit);
 }
 
 Result<void> LaneSet::or_withdraw(Result<void> result) {
@@ -123,16 +100,8 @@ Result<void> LaneSet::until_taken(const CallLimit& limit) {
   const auto reads = [](const PeerLane& peer) { return peer.reads_shared(); };
   const auto ready = [&] { return std::ranges::none_of(attached_, [&](const PeerLane* peer) { return reads(*peer); }); };
   if (!ready()) ELRUN_TRY(wait(limit, ready, reads));
-  if (over_.load()) return over();
+  if (is_over()) return generation_is_over();
   return {};
-}
-
-RegionSlot* LaneSet::free_slot() {
-  const auto slot = std::ranges::find_if(slots_, [](const RegionSlot& each) {
-    return std::ranges::all_of(
-        each.readers, [](const RegionSlot::Reader& reader) { return reader.peer->has_taken(reader.until) || reader.peer->is_lost(); });
-  });
-  return slot == slots_.end() ? nullptr : &*slot;
 }
 
 namespace {
@@ -146,7 +115,7 @@ constexpr auto is_slow = [](const PeerLane& peer) { return peer.in_flight() > 0;
 
 Result<RegionSlot*> LaneSet::wait_for_slot(std::span<PeerLane* const> to, const CallLimit& limit) {
   RegionSlot* slot = nullptr;
-  const auto ready = [&] { return have_room(to) && (slot = free_slot()) != nullptr; };
+  const auto ready = [&] { return have_room(to) && (slot = slots_.free()) != nullptr; };
   if (!ready()) ELRUN_TRY(wait(limit, ready, is_slow));
   return slot;
 }
@@ -155,14 +124,6 @@ Result<void> LaneSet::wait_for_room(std::span<PeerLane* const> to, const CallLim
   const auto ready = [&] { return have_room(to); };
   if (!ready()) ELRUN_TRY(wait(limit, ready, is_slow));
   return {};
-}
-
-void LaneSet::post(RegionSlot& slot, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to) {
-  slot.readers.clear();
-  for (PeerLane* const peer : to) {
-    peer->post({.offset = slot.offset, .length = length}, total, label_);
-    slot.readers.push_back({peer, peer->posted()});
-  }
 }
 
 void LaneSet::post_shared(const BufferPlace& place, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to) {
@@ -201,18 +162,6 @@ Result<void> LaneSet::copy_step(PeerLane& peer, bool streaming) {
   peer.used = 0;
   peer.took();
   return {};
-}
-
-Failure LaneSet::peer_gone(Rank peer) {
-  return {.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = fmt::format("rank {} is gone", peer.value()), .peer = peer};
-}
-
-Failure LaneSet::late(Duration limit, std::vector<Rank> missing) {
-  std::ranges::sort(missing);
-  return {.code = Code::deadline_passed,
-          .remedy = Remedy::abort_group,
-          .what = fmt::format("a collective call was not over within {} ms; missing: {}", limit / 1ms, list_ranks(missing)),
-          .peer = missing.empty() ? std::nullopt : std::optional{missing.front()}};
 }
 
 void copy_out(std::span<const std::byte> from, Cursor<std::span<std::byte>>& to, bool streaming) {

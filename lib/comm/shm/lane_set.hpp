@@ -4,47 +4,28 @@
 /// Slots are where bytes wait that peers are to read. The rank copies them there once, whatever the number of readers, and posts the slot as a
 /// chunk in the lanes of the readers. A shared buffer needs no slot: the chunk names the buffer, and peers read it in place.
 
-#include <algorithm>
-#include <atomic>
 #include <cstddef>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include <elrun/process_group.hpp>
 
-#include "lib/base/clock.hpp"
 #include "lib/comm/label.hpp"
 #include "lib/comm/shm/buffer_registry.hpp"
 #include "lib/comm/shm/doorbell.hpp"
+#include "lib/comm/shm/lane_wait.hpp"
 #include "lib/comm/shm/peer_lane.hpp"
 #include "lib/comm/shm/region.hpp"
 #include "lib/comm/shm/shared_memory.hpp"
+#include "lib/comm/shm/slot_pool.hpp"
 
 namespace elrun::inline v0 {
 
 constexpr std::size_t step_most = 1 << 20;  ///< Read at once out of a shared buffer; then one looks whether all is over.
 
-struct CallLimit {
-  Deadline at;
-  Duration whole;
-};
-
-/// A place for bytes in this rank's region, and the peers that still have to take what is there.
-struct RegionSlot {
-  struct Reader {
-    const PeerLane* peer = nullptr;
-    std::uint64_t until = 0;  // it has read the slot once it has taken so many chunks
-  };
-  std::size_t offset = 0;
-  std::vector<Reader> readers;
-};
-
-/// One class although it has many methods: they are the short words of which ListTransfer and Reduction are written.
-/// `end` from any thread, all else from the thread that makes the calls.
+/// The words of which ListTransfer and Reduction are written: each is short, and puts together what a peer's lane, the slots, the shared buffers
+/// and the wait decide by themselves. `end` from any thread, all else from the thread that makes the calls.
 class LaneSet {
  public:
   /// `local`: the ranks of this host, in rising order.
@@ -52,10 +33,11 @@ class LaneSet {
   LaneSet(const Membership& me, std::vector<Rank> local, SharedMemory region, Doorbell doorbell, std::size_t slot_size, std::size_t slots);
 
   [[nodiscard]] const Membership& me() const { return me_; }
-  [[nodiscard]] std::size_t slot_size() const { return slot_size_; }
-  [[nodiscard]] std::size_t slots() const { return slots_.size(); }
   [[nodiscard]] const SharedMemory& region() const { return region_; }
-  [[nodiscard]] const Doorbell& doorbell() const { return doorbell_; }
+  [[nodiscard]] const Doorbell& doorbell() const { return waiting_.doorbell(); }
+  [[nodiscard]] SlotPool& slots() { return slots_; }
+  /// Shared with the peers. A piece that has no place in them has to be copied into slots.
+  [[nodiscard]] const OwnBuffers& buffers() const { return buffers_; }
   /// A peer of this host; null: it is none.
   [[nodiscard]] PeerLane* find(Rank rank);
   /// The peers that are attached. Each rank's list begins after itself, so that not all turn to the same peer first.
@@ -67,12 +49,9 @@ class LaneSet {
 
   CallLimit begin(Duration limit, const CallLabel& label);
   [[nodiscard]] const CallLabel& label() const { return label_; }
-  [[nodiscard]] bool is_over() const { return over_.load(); }
-  [[nodiscard]] static Failure over() {
-    return {.code = Code::generation_over, .remedy = Remedy::rejoin, .what = "the generation is over"};
-  }
+  [[nodiscard]] bool is_over() const { return waiting_.is_over(); }
   /// Every call ends now.
-  void end() noexcept;
+  void end() noexcept { waiting_.end(); }
   /// The last thing of a call: if it failed, what peers could read in place is its caller's again, who may write there.
   [[nodiscard]] Result<void> or_withdraw(Result<void> result);
   /// Peers have read what they could read in place in this call.
@@ -80,16 +59,13 @@ class LaneSet {
 
   // --- posting ---
 
-  [[nodiscard]] std::byte* at(const RegionSlot& slot) const { return region_.data() + slot.offset; }
-  [[nodiscard]] RegionSlot* free_slot();
   /// A free slot, and room for it in the lanes of these peers.
   Result<RegionSlot*> wait_for_slot(std::span<PeerLane* const> to, const CallLimit& limit);
   /// Room for one more chunk in the lanes of these peers.
   Result<void> wait_for_room(std::span<PeerLane* const> to, const CallLimit& limit);
-  void post(RegionSlot& slot, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to);
-  /// Where peers find this piece in a shared buffer; nothing: it has to be copied into slots.
-  [[nodiscard]] std::optional<BufferPlace> shared_place(std::span<const std::byte> piece) const { return buffers_.place_of(piece); }
-  [[nodiscard]] bool has_shared_buffers() const { return !buffers_.empty(); }
+  void post(RegionSlot& slot, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to) {
+    slots_.post(slot, length, total, label_, to);
+  }
   void post_shared(const BufferPlace& place, std::uint64_t length, std::uint64_t total, std::span<PeerLane* const> to);
 
   // --- receiving ---
@@ -100,63 +76,25 @@ class LaneSet {
   /// The peer's next chunk to the places of `peer.pending`, or as much of it as may be copied before looking around. `streaming`: past the caches.
   Result<void> copy_step(PeerLane& peer, bool streaming);
 
-  /// Until `ready()`, or until there is a reason why it never will be. `needed(peer)`: this peer would have to do something first.
+  /// As LaneWait::until, with the peers that are attached.
   template <class Ready, class Needed>
   Result<void> wait(const CallLimit& limit, Ready ready, Needed needed) {
-    for (int i = 0; i < spins_; ++i) {
-      if (ready()) return {};
-      pause();
-    }
-    for (int i = 0; i < yields_; ++i) {
-      std::this_thread::yield();
-      if (ready()) return {};
-    }
-    for (;;) {
-      header_->asleep.store(1);
-      // First who is gone, then what is there: what a peer posted before it went counts.
-      const auto gone = std::ranges::find_if(attached_, [&](const PeerLane* peer) { return peer->is_lost() && needed(*peer); });
-      const bool over_now = over_.load();
-      const bool is_ready = ready();
-      const Duration left = limit.at.left(clock_.now());
-      if (!is_ready && !over_now && gone == attached_.end() && left > Duration{0}) doorbell_.wait(left);
-      header_->asleep.store(0, std::memory_order_relaxed);
-      if (is_ready) return {};
-      if (over_now) return over();
-      if (gone != attached_.end()) return peer_gone((*gone)->rank());
-      if (left > Duration{0}) continue;
-      std::vector<Rank> missing;
-      for (const PeerLane* const peer : attached_)
-        if (needed(*peer)) missing.push_back(peer->rank());
-      return late(limit.whole, std::move(missing));
-    }
+    return waiting_.until(ready, needed, attached_, limit);
   }
 
  private:
-  static void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
-  static Failure peer_gone(Rank peer);
-  static Failure late(Duration limit, std::vector<Rank> missing);
   [[nodiscard]] std::size_t index_of(Rank rank) const;
 
-  SteadyClock clock_;
   const Membership me_;
   const std::vector<Rank> local_;
   SharedMemory region_;
-  const Doorbell doorbell_;
-  const std::size_t slot_size_;
-  RegionHeader* header_ = nullptr;
+  RegionHeader* const header_;
+  LaneWait waiting_;
   std::vector<PeerLane> peers_;
   std::vector<PeerLane*> attached_;
-  std::vector<RegionSlot> slots_;
+  SlotPool slots_;
   OwnBuffers buffers_;
   CallLabel label_;
-  std::atomic<bool> over_{false};
-  int spins_ = 0, yields_ = 0;
 };
 
 /// The bytes to the next places of `to`.

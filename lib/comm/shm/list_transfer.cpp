@@ -45,7 +45,7 @@ Result<void> ListTransfer::run(std::span<const SendList> sends, std::span<const 
       moved = give(stream) || moved;
       open = open || !stream.left.done();
     }
-    if (lanes_.is_over()) return LaneSet::over();  // also at the end: peers that heard of it may have reused what was just read
+    if (lanes_.is_over()) return generation_is_over();  // also at the end: peers that heard of it may have reused what was just read
     if (!open) return lanes_.until_taken(limit);
     if (!moved) ELRUN_TRY(wait(limit));
   }
@@ -85,17 +85,17 @@ void ListTransfer::add(PeerLane& peer, const SendList& list) {
 }
 
 std::optional<BufferPlace> ListTransfer::next_shared(const Stream& stream) const {
-  if (!lanes_.has_shared_buffers()) return std::nullopt;
+  if (lanes_.buffers().empty()) return std::nullopt;
   SendPiece piece;
   Cursor<SendPiece> left = stream.left;
   (void)left.take(call_payload_max, std::span{&piece, 1});
-  return lanes_.shared_place(piece);
+  return lanes_.buffers().place_of(piece);
 }
 
 /// A peer that is slow may hold its share of the slots, and not those that others wait for.
 std::uint64_t ListTransfer::most_in_flight(const Stream& stream) const {
   if (next_shared(stream)) return chunks_max;
-  return std::min<std::uint64_t>(chunks_max, std::max<std::size_t>(2, lanes_.slots() * stream.to.size() / streams_.size()));
+  return std::min<std::uint64_t>(chunks_max, std::max<std::size_t>(2, lanes_.slots().size() * stream.to.size() / streams_.size()));
 }
 
 bool ListTransfer::has_room(const Stream& stream) const {
@@ -103,12 +103,12 @@ bool ListTransfer::has_room(const Stream& stream) const {
   return std::ranges::all_of(stream.to, [&](const PeerLane* peer) { return peer->in_flight() < most; });
 }
 
-bool ListTransfer::can_give(const Stream& stream) { return has_room(stream) && (next_shared(stream) || lanes_.free_slot() != nullptr); }
+bool ListTransfer::can_give(const Stream& stream) { return has_room(stream) && (next_shared(stream) || lanes_.slots().free() != nullptr); }
 
 bool ListTransfer::give(Stream& stream) {
   if (!can_give(stream)) return false;
   if (next_shared(stream)) give_shared(stream);
-  else give_slot(stream, *lanes_.free_slot());
+  else give_slot(stream, *lanes_.slots().free());
   return true;
 }
 
@@ -121,14 +121,14 @@ void ListTransfer::give_shared(Stream& stream) {
 
 void ListTransfer::give_slot(Stream& stream, RegionSlot& slot) {
   std::size_t filled = 0;
-  while (filled < lanes_.slot_size() && !stream.left.done() && !next_shared(stream)) {
+  while (filled < lanes_.slots().slot_size() && !stream.left.done() && !next_shared(stream)) {
     SendPiece piece;
-    (void)stream.left.take(lanes_.slot_size() - filled, std::span{&piece, 1});
-    std::memcpy(lanes_.at(slot) + filled, piece.data(), piece.size());
+    (void)stream.left.take(lanes_.slots().slot_size() - filled, std::span{&piece, 1});
+    std::memcpy(slot.begin + filled, piece.data(), piece.size());
     filled += piece.size();
   }
   lanes_.post(slot, filled, stream.total, stream.to);
-  if (&stream == own_stream_) copy_out({lanes_.at(slot), filled}, own_, streaming_);
+  if (&stream == own_stream_) copy_out({slot.begin, filled}, own_, streaming_);
 }
 
 /// What this rank gives itself. Where a stream has the same bytes, it is copied out of the slots: there the bytes are in the cache.

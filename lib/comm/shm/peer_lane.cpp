@@ -31,31 +31,17 @@ Result<void> PeerLane::show(std::span<const std::byte> words, int file) const {
 }
 
 Result<void> PeerLane::attach(const Membership& me, std::size_t index, std::size_t local, Fd file, Bytes size, Fd doorbell, Fd post) {
-  const auto refused = [](Code code, std::string what) { return Failure{code, Remedy::abort_group, std::move(what)}; };
-  if (view_ || !doorbell || !post) return refused(Code::protocol, "shared memory that was not expected");
-  if (size.value() < slots_offset(local)) return refused(Code::protocol, "shared memory without room for its lanes");
-  ELRUN_TRY_ASSIGN(SharedMemory view, SharedMemory::view(std::move(file), size));
-  const auto* const header = reinterpret_cast<const RegionHeader*>(view.data());
-  if (header->magic != region_magic || header->size != size.value() || header->rank != rank_.value() || header->world != me.world.value() ||
-      header->local != local) {
-    return refused(Code::protocol, fmt::format("shared memory that is not rank {}'s", rank_.value()));
-  }
-  if (header->generation != me.generation.number || header->lineage != me.generation.lineage.bits) {
-    return refused(Code::refused,
-                   fmt::format("shared memory of generation {}, which is not {}", header->generation, to_string(me.generation)));
-  }
-  header_ = header;
-  in_ = reinterpret_cast<const Lane*>(lane_at(view.data(), index));
-  doorbell_.emplace(std::move(doorbell));
+  if (!post) return Failure{Code::protocol, Remedy::abort_group, "shared memory that was not expected"};
+  ELRUN_TRY(region_.attach({.owner = {me.generation, rank_, me.world}, .local = local, .reader = index}, std::move(file), size,
+                           std::move(doorbell)));
   buffers_ = PeerBuffers{rank_, std::move(post)};
-  view_ = std::move(view);
   return {};
 }
 
 Result<std::span<const std::byte>> PeerLane::head(const CallLabel& label) {
-  const std::uint64_t ahead = in_->posted.load() - taken_;
-  const Chunk chunk = in_->chunks[taken_ % chunks_max];
-  const SharedMemory* memory = &view_;
+  const std::uint64_t ahead = region_.lane().posted.load() - taken_;
+  const Chunk chunk = region_.lane().chunks[taken_ % chunks_max];
+  const SharedMemory* memory = &region_.memory();
   reads_in_place_ = chunk.buffer != 0;
   if (reads_in_place_) {
     ELRUN_TRY_ASSIGN(memory, buffers_.find(chunk.buffer));
@@ -73,7 +59,7 @@ Result<std::span<const std::byte>> PeerLane::head(const CallLabel& label) {
 
 Result<const std::byte*> PeerLane::head_of(std::size_t size, const CallLabel& label) {
   ELRUN_TRY_ASSIGN(const std::span<const std::byte> first, head(label));
-  const Chunk chunk = in_->chunks[taken_ % chunks_max];
+  const Chunk chunk = region_.lane().chunks[taken_ % chunks_max];
   ELRUN_TRY_ASSIGN(const SharedMemory* const memory, buffers_.find(chunk.buffer));
   const auto offset = static_cast<std::size_t>(first.data() - memory->data());
   if (first.data() < memory->data() || offset > memory->size() || memory->size() - offset < size)
@@ -84,7 +70,7 @@ Result<const std::byte*> PeerLane::head_of(std::size_t size, const CallLabel& la
 Result<void> PeerLane::still_valid() const {
   if (!reads_in_place_) return {};
   fence();
-  if (header_->withdrawn.load() == 0) return {};
+  if (!region_.is_withdrawn()) return {};
   return Failure{.code = Code::peer_lost,
                  .remedy = Remedy::rejoin,
                  .what = fmt::format("rank {} has given up the call", rank_.value()),

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include <elrun/ids.hpp>
@@ -13,15 +12,14 @@
 #include "lib/comm/cursor.hpp"
 #include "lib/comm/label.hpp"
 #include "lib/comm/shm/buffer_registry.hpp"
-#include "lib/comm/shm/doorbell.hpp"
+#include "lib/comm/shm/peer_region.hpp"
 #include "lib/comm/shm/region.hpp"
 #include "lib/comm/shm/shared_memory.hpp"
 
 namespace elrun::inline v0 {
 
-/// One class although it has many fields: what is posted to the peer and what is taken from it count the same calls.
-/// `lose` and `is_lost` from any thread, all else from the thread that makes the calls. Until `attach` succeeded, only these two, `rank`,
-/// `open_post` and `its_post`.
+/// One class for both directions: what is posted to the peer and what is taken from it count the same calls. `lose` and `is_lost` from any thread, all else from the thread that makes the calls. Until
+/// `attach` succeeded, only these two, `rank`, `is_attached`, `open_post` and `its_post`.
 class PeerLane {
  public:
   /// `out`: the lane for that peer in this rank's region.
@@ -35,7 +33,7 @@ class PeerLane {
 
   /// `index`: of this rank among the `local` ranks of the host. Everything that the peer says is checked.
   Result<void> attach(const Membership& me, std::size_t index, std::size_t local, Fd file, Bytes size, Fd doorbell, Fd post);
-  [[nodiscard]] bool is_attached() const { return static_cast<bool>(view_); }
+  [[nodiscard]] bool is_attached() const { return region_.is_attached(); }
 
   void lose() { lost_.store(true); }
   [[nodiscard]] bool is_lost() const { return lost_.load(); }
@@ -47,9 +45,9 @@ class PeerLane {
   // --- posting ---
 
   /// Chunks that the peer has not taken yet.
-  [[nodiscard]] std::uint64_t in_flight() const { return posted_ - in_->taken.load(); }
+  [[nodiscard]] std::uint64_t in_flight() const { return posted_ - region_.lane().taken.load(); }
   [[nodiscard]] std::uint64_t posted() const { return posted_; }
-  [[nodiscard]] bool has_taken(std::uint64_t chunks) const { return in_->taken.load() >= chunks; }
+  [[nodiscard]] bool has_taken(std::uint64_t chunks) const { return region_.lane().taken.load() >= chunks; }
   /// There is room. `where`: offset, length, and the buffer if the bytes lie in a shared one; the rest is filled in here.
   void post(Chunk where, std::uint64_t total, const CallLabel& label) {
     where.call = call_word(call_, label.number);
@@ -57,25 +55,25 @@ class PeerLane {
     out_->chunks[posted_ % chunks_max] = where;
     out_->posted.store(++posted_);
     if (where.buffer != 0) shared_until_ = posted_;
-    wake();
+    region_.wake();
   }
   /// The peer may still read a shared buffer that was posted.
   [[nodiscard]] bool reads_shared() const { return !has_taken(shared_until_); }
 
   // --- receiving ---
 
-  [[nodiscard]] bool is_available() const { return in_->posted.load() != taken_; }
+  [[nodiscard]] bool is_available() const { return region_.lane().posted.load() != taken_; }
   /// The bytes of the next chunk, which is available. Nothing that the peer wrote is believed.
   Result<std::span<const std::byte>> head(const CallLabel& label);
   /// The next chunk, after `head` accepted it, lies in a shared buffer of the peer.
-  [[nodiscard]] bool head_is_shared() const { return in_->chunks[taken_ % chunks_max].buffer != 0; }
+  [[nodiscard]] bool head_is_shared() const { return region_.lane().chunks[taken_ % chunks_max].buffer != 0; }
   /// The same, but as many bytes as `size`, of which the chunk shows the beginning: a shared buffer has them.
   Result<const std::byte*> head_of(std::size_t size, const CallLabel& label);
   /// After the peer's memory was read, and before anything is done with it: was it valid until now? What lies in slots always is.
   [[nodiscard]] Result<void> still_valid() const;
   void took() {
     out_->taken.store(++taken_);
-    wake();
+    region_.wake();
   }
   /// The ranks make different calls: `sent` bytes came where `total` belong.
   [[nodiscard]] Failure differing(std::uint64_t sent, std::uint64_t in_call) const;
@@ -86,16 +84,9 @@ class PeerLane {
   std::uint64_t used = 0;
 
  private:
-  void wake() const {
-    if (header_->asleep.load() != 0) doorbell_->ring();
-  }
-
   Rank rank_{};
-  Lane* out_ = nullptr;                   // in this rank's region
-  SharedMemory view_;                     // the peer's region, as all that follows
-  const RegionHeader* header_ = nullptr;  //
-  const Lane* in_ = nullptr;              //
-  std::optional<Doorbell> doorbell_;      // the peer's
+  Lane* out_ = nullptr;  // in this rank's region
+  PeerRegion region_;
   std::atomic<bool> lost_{false};
   Fd to_it_, its_end_;  // through which it is shown buffers
   PeerBuffers buffers_;

@@ -17,10 +17,10 @@ constexpr std::size_t results_posted = 8;  // chunks of one rank's results, abou
 Result<void> Reduction::run(const Call& call, const CallLimit& limit) {
   ELRUN_ASSERT(lanes_.peers().size() + 1 == lanes_.me().world.value());
   call_ = call;
-  const ReduceSchedule schedule{lanes_.me().world, call_.count, lanes_.slot_size() / width()};
+  const ReduceSchedule schedule{lanes_.me().world, call_.count, lanes_.slots().slot_size() / width()};
   for (PeerLane* const peer : lanes_.peers()) peer->begin_call(total());
-  shared_in_ = lanes_.shared_place({call_.in, total()});
-  shared_out_ = call_.gather ? lanes_.shared_place({call_.out, total()}) : std::nullopt;
+  shared_in_ = lanes_.buffers().place_of({call_.in, total()});
+  shared_out_ = call_.gather ? lanes_.buffers().place_of({call_.out, total()}) : std::nullopt;
   ELRUN_TRY(contribute(schedule, 0, limit));
   if (shared_in_ && (shared_out_ || !call_.gather) && call_.count >= lanes_.me().world.value()) {
     ELRUN_TRY_ASSIGN(const bool all, all_share(limit));
@@ -30,7 +30,7 @@ Result<void> Reduction::run(const Call& call, const CallLimit& limit) {
     ELRUN_TRY(contribute(schedule, round + 1, limit));
     ELRUN_TRY(fold_round(schedule, round, limit));
     if (call_.gather && round > 0) ELRUN_TRY(collect(schedule, round - 1, limit));
-    if (lanes_.is_over()) return LaneSet::over();
+    if (lanes_.is_over()) return generation_is_over();
   }
   return lanes_.until_taken(limit);
 }
@@ -46,7 +46,7 @@ Result<void> Reduction::contribute(const ReduceSchedule& schedule, std::uint64_t
       continue;
     }
     ELRUN_TRY_ASSIGN(RegionSlot* const slot, lanes_.wait_for_slot(std::span{&peer, 1}, limit));
-    std::memcpy(lanes_.at(*slot), call_.in + theirs.begin * width(), theirs.size() * width());
+    std::memcpy(slot->begin, call_.in + theirs.begin * width(), theirs.size() * width());
     lanes_.post(*slot, theirs.size() * width(), total(), std::span{&peer, 1});
   }
   return {};
@@ -69,8 +69,8 @@ Result<void> Reduction::fold_round(const ReduceSchedule& schedule, std::uint64_t
     fold_ranks(inputs_, mine, fold.size(), call_.type, call_.op);
   } else if (call_.gather) {
     ELRUN_TRY_ASSIGN(result, lanes_.wait_for_slot(lanes_.peers(), limit));
-    fold_ranks(inputs_, lanes_.at(*result), fold.size(), call_.type, call_.op);
-    std::memcpy(mine, lanes_.at(*result), size);
+    fold_ranks(inputs_, result->begin, fold.size(), call_.type, call_.op);
+    std::memcpy(mine, result->begin, size);
   } else {
     fold_ranks(inputs_, mine, fold.size(), call_.type, call_.op);
   }
@@ -131,7 +131,7 @@ Result<void> Reduction::fold_in_place(const CallLimit& limit) {
     inputs_[lanes_.me().rank.value()] = call_.in + mine.begin * width() + at;
     fold_ranks(inputs_, out + at, bytes / width(), call_.type, call_.op);
     for (const PeerLane* const peer : lanes_.peers()) ELRUN_TRY(peer->still_valid());
-    if (lanes_.is_over()) return LaneSet::over();
+    if (lanes_.is_over()) return generation_is_over();
     at += bytes;
     if (!shared_out_ || (at - posted < piece && at < size)) continue;
     ELRUN_TRY(lanes_.wait_for_room(lanes_.peers(), limit));
@@ -154,7 +154,7 @@ Result<void> Reduction::read_results(const CallLimit& limit) {
   while (!all_read()) {
     for (PeerLane* const peer : lanes_.peers())
       if (readable(peer)) ELRUN_TRY(lanes_.copy_step(*peer, streaming));
-    if (lanes_.is_over()) return LaneSet::over();
+    if (lanes_.is_over()) return generation_is_over();
     ELRUN_TRY(lanes_.wait(
         limit, [&] { return std::ranges::any_of(lanes_.peers(), readable) || all_read(); },
         [](const PeerLane& peer) { return !peer.pending.done(); }));

@@ -1,6 +1,6 @@
 elrun_test(job_core_test
   SOURCES unit/job_plan_test.cpp unit/job_layout_test.cpp unit/job_tree_test.cpp unit/job_commit_test.cpp
-          unit/job_settle_test.cpp unit/job_update_test.cpp
+          unit/job_declarations_test.cpp unit/job_settle_test.cpp unit/job_steps_test.cpp unit/job_update_test.cpp
   LINK elrun::job_core LABELS unit)
 elrun_test(job_property_test
   SOURCES property/job_tree_property.cpp property/job_assign_property.cpp property/job_sampler_property.cpp
@@ -8,7 +8,7 @@ elrun_test(job_property_test
   LINK elrun::job_core LABELS property)
 # One part of a job at a time, without a whole one.
 elrun_test(job_parts_test
-  SOURCES unit/job_host_state_test.cpp unit/job_model_state_test.cpp unit/job_reducer_test.cpp unit/job_votes_test.cpp
+  SOURCES unit/job_agreement_test.cpp unit/job_host_state_test.cpp unit/job_model_state_test.cpp unit/job_reducer_test.cpp unit/job_votes_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS unit)
 elrun_test(job_hybrid_test
   SOURCES unit/job_hybrid_test.cpp

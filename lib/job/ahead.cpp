@@ -6,13 +6,14 @@ namespace elrun::inline v0 {
 /// A guess for who reads ahead: when the world changes, other slots come, and nobody is wrong but the guess.
 std::vector<std::vector<std::uint64_t>> Job::Impl::samples_ahead(std::size_t count) const {
   std::vector<std::vector<std::uint64_t>> out;
-  if (!restored_ || my_slots().empty()) return out;
-  std::uint64_t step = commit_.knowledge().applied;
-  std::size_t next = step_open_ ? in_.slot + (slot_.is_open() && !in_.evaluating && !in_.audit.is_running() ? 1 : 0) : 0;
-  for (; step < plan->steps; ++step, next = 0)
+  if (!held_.is_restored() || my_slots().empty()) return out;
+  std::uint64_t step = decided_.applied();
+  std::size_t next =
+      step_.is_open() ? step_.slot() + (slot_.is_open() && !step_.is_evaluating() && !step_.audit().is_running() ? 1 : 0) : 0;
+  for (; step < plan().steps; ++step, next = 0)
     for (; next < my_slots().size(); ++next) {
       if (out.size() == count) return out;
-      samples_of_slot(*plan, step, my_slots()[next], out.emplace_back(plan->micro_batch));
+      samples_of_slot(plan(), step, my_slots()[next], out.emplace_back(plan().micro_batch));
     }
   return out;
 }

@@ -14,14 +14,10 @@
 #include <elrun/job.hpp>
 #include <elrun/session.hpp>
 
-#include "lib/job/commit/commit.hpp"
-#include "lib/job/commit/step_audit.hpp"
-#include "lib/job/commit/stop_request.hpp"
-#include "lib/job/commit/update_record.hpp"
+#include "lib/job/commit/decided_steps.hpp"
 #include "lib/job/commit/votes.hpp"
-#include "lib/job/declare/layout.hpp"
+#include "lib/job/declare/declarations.hpp"
 #include "lib/job/declare/memory_table.hpp"
-#include "lib/job/declare/plan.hpp"
 #include "lib/job/evaluate/evaluation.hpp"
 #include "lib/job/gather/comm_thread.hpp"
 #include "lib/job/gather/prefetch.hpp"
@@ -29,11 +25,14 @@
 #include "lib/job/gradients/reducer.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/job/open_slot.hpp"
+#include "lib/job/open_step.hpp"
+#include "lib/job/recover/held_state.hpp"
 #include "lib/job/recover/settle.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/revoked.hpp"
 #include "lib/job/save/job_saves.hpp"
 #include "lib/job/state/host_state.hpp"
+#include "lib/job/state/initial_values.hpp"
 #include "lib/job/state/model_state.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"
@@ -42,11 +41,9 @@
 
 namespace elrun::inline v0 {
 
-struct UnitState {
-  Job::Impl* job = nullptr;
-  std::uint32_t index = 0;
-  std::deque<TensorPlace> tensors;   // views hold addresses
-  std::uint32_t scopes = 0;          // use_grad scopes begun in this slot,
+/// Of one unit.
+struct ScopeCounts {
+  std::uint32_t in_slot = 0;         // use_grad scopes begun in this slot,
   std::uint32_t gradients_open = 0;  // those of them that have not ended,
   std::uint32_t open = 0;            // and scopes of any kind that have not
 };
@@ -61,8 +58,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   explicit Impl(JobHost job_host);
 
   void configure(const Plan& plan, const CheckpointOptions& checkpoint);
-  UnitState& unit(std::string_view name);
-  TensorPlace& declare(UnitState & unit, std::string_view name, DType type, Shape shape, TensorOptions options);
+  UnitState& unit(std::string_view name) { return declared.add_unit(name, this); }
   void register_state(std::string_view name, std::span<std::byte> bytes);
   [[nodiscard]] std::string plan_table(std::uint32_t ranks, std::uint32_t ranks_per_node) const;
   void seal();
@@ -70,7 +66,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   std::optional<std::uint64_t> next_step();
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
-  void begin_slots();
+  void take_slots() { step_.take_slots(world.over()); }
   Slot* first_slot();
   Slot* next_slot();
   StepResult apply(const AnyOptimizer& optimizer, const ApplyOptions& options);
@@ -79,9 +75,9 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void report(const Slot& slot, float loss, std::uint64_t tokens);
   void add(const Slot& slot, std::string_view name, double value);
   [[nodiscard]] bool is_revoked(const Slot& slot) const;
-  void begin_use(UnitState & unit);
-  void begin_gradient(UnitState & unit);
-  void end_use(UnitState & unit, bool gradient);
+  void begin_use(std::uint32_t unit);
+  void begin_gradient(std::uint32_t unit);
+  void end_use(std::uint32_t unit, bool gradient);
   void stop();
   void program_returned();
   void serve_to_the_end();
@@ -96,20 +92,11 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   JobHost host;
   JobWorld world;
-  std::optional<Plan> plan;
+  Declarations declared;
   std::optional<Outcome> outcome;
 
  private:
   friend struct JobAccess;
-  /// Everything of the step under way.
-  struct InStep {
-    std::size_t slot = 0;   // index into my slots of the one to hand out next
-    std::size_t phase = 0;  // slots that this rank is through with, where all go through them together
-    bool evaluating = false;
-    bool slots_taken = false, slots_begun = false;  // slots() was called, and its loop begun
-    Instant begun{};
-    StepAudit audit;
-  };
   /// How far this member has come in its generation.
   enum class Stage : std::uint8_t {
     joining,
@@ -119,25 +106,23 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   };
 
   void require(bool holds, std::string_view what) const;
-  void fits_into_this_machine(const Layout& layout) const;
+  [[nodiscard]] std::vector<std::uint32_t> guess_my_nodes() const;
   void allocate(Impl * before, Layout layout);
   [[nodiscard]] bool may_take_from(const Impl& before) const;
   void take_position(Impl & before);
-  void take_kept_host_state();
   void show_to_peers();
   void plan_world(std::span<const std::uint32_t> nodes);
-  [[nodiscard]] RankBytes held() const;
+  [[nodiscard]] RankBytes held_bytes() const;
   void show_memory() const;
   [[nodiscard]] GradientReducer::Exchanges choose_exchanges();
-  void same_job_everywhere();
-  [[nodiscard]] bool gathers() const { return plan->placement.parameters != Spread::replicated; }
+  [[nodiscard]] const Plan& plan() const { return declared.plan(); }
+  [[nodiscard]] bool gathers() const { return plan().placement.parameters != Spread::replicated; }
   [[nodiscard]] bool streams() const { return reducer_.is_per_slot(); }
   /// Whether ranks go through their slots together.
   [[nodiscard]] bool in_phases() const { return gathers() || streams(); }
   /// Whether what ranks do for each other in their slots happens while they compute.
-  [[nodiscard]] bool overlaps() const { return plan->overlap && in_phases() && world.size() > 1; }
+  [[nodiscard]] bool overlaps() const { return plan().overlap && in_phases() && world.size() > 1; }
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return reducer_.my_slots(); }
-  void same_parameters_everywhere();
   void take_host_state(const std::vector<Aux>& aux);
 
   // Recovery, recovery.cpp.
@@ -163,8 +148,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] std::vector<Aux> host_state() const;
   void end_without_steps();
   void finish();
-  /// The slot that is open, among those of this rank; none: it is audited.
-  [[nodiscard]] std::optional<std::size_t> open_slot() const { return in_.audit.is_running() ? std::nullopt : std::optional{in_.slot}; }
   Result<void> audit_agrees();
   void close_slot();
 
@@ -184,26 +167,21 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void finish_leaves(const Phase& slot);
   void finish_leaf(std::uint32_t unit);
   void no_scope_open(std::string_view call) const;
-  void point_at_weights(UnitState & unit);
-  void point_at_gradients(UnitState & unit, float* space);
+  void point_at_weights(std::uint32_t unit);
+  void point_at_gradients(std::uint32_t unit, float* space);
   Result<void> exchange_votes(const Vote& mine);
   bool reduce_and_vote();
   /// A constant of the job, never of the world.
-  [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan->slots()); }
+  [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan().slots()); }
   [[nodiscard]] float norm_of(const Decision& decision) const;
   void apply_decided();
 
-  std::deque<UnitState> units_;
-  std::vector<UnitSpec> specs_;
+  std::vector<ScopeCounts> scopes_;  // by unit
   HostVariables variables_;
-  bool sealed_ = false, restored_ = false, checked_ = false;
   Stage stage_ = Stage::joining;
-  bool audits_refused_ = false;  // and that was said
-  bool begun_before_ = false;    // restore found or got state
   bool joined_running_ = false;  // restore() found others that were there before, and next_step() was not called yet
-  bool has_state_ = false;       // of commit_.knowledge().applied steps, in the arenas
-  bool has_host_state_ = true;   // likewise; else it comes from the others when they are at next_step()
-  bool overwritten_ = false;     // the arenas and host state may hold parts of one: to begin from nothing, the program has to run again
+  HeldState held_;
+  InitialValues initial_values_;
 
   Absence absence_{host.clock, host.session, world};
   Departure departure_{host.session};
@@ -216,8 +194,6 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   PrefetchPredictor slot_order_, evaluation_order_;
   std::optional<std::uint32_t> next_unit_;  // whose weights were asked for ahead, or stay for their next use
   std::size_t phases_ = 0;                  // most slots that any rank has
-  bool may_initialise_ = false;             // nothing was restored, and no step handed out
-  std::vector<std::uint64_t> written_;      // by unit: the hash of what a scope left before the first step
 
   [[nodiscard]] const Cut& my_cut() const { return shard_map_.cuts[planned_for_]; }
   ShardMap shard_map_;                  // of the world that plan_world planned for ...
@@ -226,22 +202,12 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   StateTransfer transfer_;              // likewise, once it is shared
   Settled settled_;                     // likewise
 
-  StepCommit commit_;
-  InStep in_;
+  std::size_t slots_through_ = 0;  // of this step, slots that this rank is through with, where all go through them together
+  DecidedSteps decided_;
+  OpenStep step_;
   OpenSlot slot_;
-  bool step_open_ = false;        // handed out and neither applied nor revoked
-  bool handed_out_ = false;       // and not decided
-  bool asked_for_steps_ = false;  // next_step() was called
-  Decision decision_;             // of the last step decided here
-  UpdateRecord updates_;
-  StopRequest stop_;
-  std::uint64_t evaluations_ = 0;  // decided since the last step was applied,
-  ByteVector evaluation_;          // and what the last of them came to
-  float loss_ = 0;                 // of the last decided step
-  std::uint64_t skipped_ = 0;      // decided steps that updated nothing
 
-  std::unique_ptr<Impl> before_;                     // of the program's run before this one, until seal()
-  std::optional<std::vector<Aux>> kept_host_state_;  // of that run, until restore()
+  std::unique_ptr<Impl> before_;  // of the program's run before this one, until seal()
 
   CommThread comm_thread_;  // the last member: its thread ends before what its rounds use
 };

@@ -20,18 +20,18 @@ void detail::out_of_scope(const TensorPlace* tensor, bool gradient) {
 
 const TensorPlace& Unit::declare(std::string_view name, DType type, Shape shape, TensorOptions options) {
   auto& unit = *static_cast<UnitState*>(impl_);
-  return unit.job->declare(unit, name, type, std::move(shape), options);
+  return unit.job->declared.add_tensor(unit, name, type, std::move(shape), options);
 }
 
 UseScope Unit::use(Stream stream) {
   auto& unit = *static_cast<UnitState*>(impl_);
-  unit.job->begin_use(unit);
+  unit.job->begin_use(unit.index);
   return {impl_, false, stream};
 }
 
 UseScope Unit::use_grad(Stream stream) {
   auto& unit = *static_cast<UnitState*>(impl_);
-  unit.job->begin_gradient(unit);
+  unit.job->begin_gradient(unit.index);
   return {impl_, true, stream};
 }
 
@@ -41,13 +41,7 @@ UseScope::UseScope(UseScope&& other) noexcept
 UseScope::~UseScope() {
   if (unit_ == nullptr) return;
   auto& unit = *static_cast<UnitState*>(unit_);
-  unit.job->end_use(unit, gradient_);
+  unit.job->end_use(unit.index, gradient_);
 }
 
-TensorPlace& Job::Impl::declare(UnitState& unit, std::string_view name, DType type, Shape shape, TensorOptions options) {
-  require(!sealed_, "a tensor is declared after seal(); declare all of them before");
-  specs_[unit.index].tensors.push_back({std::string{name}, type, shape, options});
-  unit.tensors.push_back({nullptr, nullptr, std::move(shape), fmt::format("{}/{}", specs_[unit.index].name, name)});
-  return unit.tensors.back();
-}
 }  // namespace elrun::inline v0

@@ -39,11 +39,15 @@ TEST_CASE("another run of the program takes what was kept, if its variables are 
   before.keep();
   old_value = 9;  // the step that was under way does not count
   after.add("count", bytes_of(new_value));
-  CHECK(after.take(before.kept()));
+  CHECK(after.take_inherited());  // there is nothing to take
+  after.inherit(before.kept());
+  CHECK(after.take_inherited());
   CHECK(new_value == 5);
   other.add("count", bytes_of(wider));
-  CHECK_FALSE(other.take(before.kept()));
+  other.inherit(before.kept());
+  CHECK_FALSE(other.take_inherited());
   CHECK(wider == 1.5);
+  CHECK(other.take_inherited());  // once
 }
 
 TEST_CASE("progress and variables come out of a checkpoint as they went in", "[host_state]") {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
+#include "lib/job/declare/plan.hpp"
 #include "lib/job/job_impl.hpp"
 
 namespace elrun::inline v0 {
@@ -11,27 +12,27 @@ void Job::Impl::audit(double probability) {
   if (!(probability >= 0 && probability <= 1)) throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
   constexpr std::string_view whole =
       "audit is for zero(0) and zero(1) that exchange gradients once per step, for it compares whole gradients";
-  if (gathers() || plan->placement.gradients != Spread::replicated)
-    throw Error{invalid(fmt::format("{}: with {} no rank has one", whole, *name_of(plan->placement)))};
-  if (exchanges_per_slot(plan->placement))
+  if (gathers() || plan().placement.gradients != Spread::replicated)
+    throw Error{invalid(fmt::format("{}: with {} no rank has one", whole, *name_of(plan().placement)))};
+  if (exchanges_per_slot(plan().placement))
     throw Error{invalid(fmt::format(
         "{}: with Exchange::per_slot in plan.placement (--exchange slot of the samples) no rank has one; take Exchange::automatic or per_step",
         whole))};
-  require(step_open_ || world.over(), "audit comes after next_step() and before apply()");
+  require(step_.is_open() || world.over(), "audit comes after next_step() and before apply()");
   if (world.over()) return;
   if (streams()) {  // this world has too little memory to keep the gradients of a whole step
-    if (world.leads() && !std::exchange(audits_refused_, true))
+    if (world.leads() && step_.audit().refuse())
       host.log.warning("nothing is audited while gradients are exchanged per slot, for no rank has a whole one; raise memory_per_rank");
     return;
   }
-  require(in_.slot == 0 && !slot_.is_open() && !in_.audit.is_chosen(), "audit is called once per step, before slots()");
-  in_.audit.choose(plan->seed, commit_.knowledge().applied, probability, reducer_.slots_by_rank(), world.rank());
+  require(step_.slot() == 0 && !slot_.is_open() && !step_.audit().is_chosen(), "audit is called once per step, before slots()");
+  step_.audit().choose(plan().seed, decided_.applied(), probability, reducer_.slots_by_rank(), world.rank());
 }
 
 /// Success when the step can be decided. Throws on a rank that is outvoted, and on all where nobody can tell who is wrong. Who hears all
 /// votes comes to the same end as all others, so no step is decided that fails here.
 Result<void> Job::Impl::audit_agrees() {
-  const std::uint64_t step = commit_.knowledge().applied + 1;
+  const std::uint64_t step = decided_.applied() + 1;
   std::vector<std::uint64_t> hashes;
   for (std::uint32_t r = 0; r < world.size(); ++r) {
     const VoteSaid said = votes_.said(r), first = votes_.said(0);
@@ -41,7 +42,7 @@ Result<void> Job::Impl::audit_agrees() {
                       step, r, said.audit_probability, first.audit_probability))};
     hashes.push_back(said.audit_hash);
   }
-  const auto wrong = in_.audit.judge(step, hashes);
+  const auto wrong = step_.audit().judge(step, hashes);
   if (!wrong) return {};
   Failure failure{Code::corrupt, Remedy::exit_process, wrong->what + "; the step was not applied"};
   if (!wrong->outvoted || wrong->culprit == world.rank()) throw Error{std::move(failure)};

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <elrun/failure.hpp>
@@ -25,6 +26,11 @@ struct AuditVerdict {
 
 class StepAudit {
  public:
+  StepAudit() = default;
+  /// Of a step before: nothing is chosen any more.
+  void begin_step() { *this = StepAudit{refused_}; }
+  /// True the first time: nothing can be audited in this world, and nobody was told yet.
+  [[nodiscard]] bool refuse() { return !std::exchange(refused_, true); }
   /// Chooses the slot, if there is one in this step. Once per step, before its slots.
   void choose(std::uint64_t seed, std::uint64_t step, double probability, const std::vector<std::vector<std::uint32_t>>& slots_by_rank,
               std::uint32_t rank);
@@ -46,6 +52,8 @@ class StepAudit {
   [[nodiscard]] std::optional<AuditVerdict> judge(std::uint64_t step, std::span<const std::uint64_t> hashes) const;
 
  private:
+  explicit StepAudit(bool refused) : refused_{refused} {}
+  bool refused_ = false;  // over all steps
   double probability_ = 0;
   std::optional<Audit> audit_;
   bool due_ = false, running_ = false;

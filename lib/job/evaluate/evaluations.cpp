@@ -22,22 +22,23 @@ constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers 
 }  // namespace
 
 Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
-  require(restored_, "evaluate comes after restore()");
+  require(held_.is_restored(), "evaluate comes after restore()");
   require(!slot_.is_open() || world.over(), "evaluate is called inside a slot; call it between steps");
   no_scope_open("evaluate()");
   if (count == 0) return {.decided = true};
-  if (const std::uint64_t slots = evaluation_slots(count, plan->micro_batch); slots > slots_max)
+  if (const std::uint64_t slots = evaluation_slots(count, plan().micro_batch); slots > slots_max)
     throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
   if (joined_running_) return {};  // the others come straight to next_step()
   // In a step that is not decided: it is done again with all that the program does in it. After the end: there is no other world to come.
-  if (handed_out_ || outcome.has_value()) return world.over() || stage_ != Stage::ready ? Evaluation{} : run_evaluation(count, &forward);
-  const std::uint64_t step = commit_.knowledge().applied;
+  if (step_.is_undecided() || outcome.has_value())
+    return world.over() || stage_ != Stage::ready ? Evaluation{} : run_evaluation(count, &forward);
+  const std::uint64_t step = decided_.applied();
   for (;;) {
     try {
       meet();
       if (stage_ != Stage::ready) {
         // Of another step now, from a checkpoint or from members that went on without this one: so is the host state.
-        if (!transfer_.complete || transfer_.newcomers[world.rank()] || commit_.knowledge().applied != step) return {};
+        if (!transfer_.complete || transfer_.newcomers[world.rank()] || decided_.applied() != step) return {};
         if (const auto known = evaluation_decided_elsewhere()) return remember(*known);
         (void)somebody_evaluates(true);
       }
@@ -49,15 +50,14 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
 }
 
 const Evaluation& Job::Impl::remember(const Evaluation& evaluation) {
-  ++evaluations_;
-  evaluation_ = encode(evaluation);
+  decided_.remember(evaluation);
   return evaluation;
 }
 
 /// What the evaluation at hand came to, where another member decided it and this one did not hear of that. No member can be ahead by two.
 std::optional<Evaluation> Job::Impl::evaluation_decided_elsewhere() {
   for (const MemberStatus& s : statuses_)
-    if (s.has_state && s.knowledge.applied == commit_.knowledge().applied && s.evaluations == evaluations_ + 1)
+    if (s.has_state && s.knowledge.applied == decided_.applied() && s.evaluations == decided_.evaluations() + 1)
       return expect(world, decode_evaluation(s.evaluation));
   return std::nullopt;
 }
@@ -78,7 +78,7 @@ bool Job::Impl::somebody_evaluates(bool i_do) {
     throw Error{Failure{Code::mismatch, Remedy::fix_config,
                         fmt::format("rank {} is in {} and rank {} in {} after step {}: make the same calls on all ranks, in the same order",
                                     *evaluates, name_of_call(static_cast<std::uint16_t>(Call::evaluate)), *steps,
-                                    name_of_call(static_cast<std::uint16_t>(Call::next_step)), commit_.knowledge().applied)}};
+                                    name_of_call(static_cast<std::uint16_t>(Call::next_step)), decided_.applied())}};
   return evaluates.has_value();
 }
 
@@ -93,20 +93,20 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
   std::vector<std::vector<std::uint32_t>> by_rank(world.size());
   if (forward != nullptr) {
     const auto assigned =
-        assign_slots(static_cast<std::uint32_t>(evaluation_slots(count, plan->micro_batch)), static_cast<std::uint32_t>(computing.size()));
+        assign_slots(static_cast<std::uint32_t>(evaluation_slots(count, plan().micro_batch)), static_cast<std::uint32_t>(computing.size()));
     for (std::size_t i = 0; i < computing.size(); ++i) by_rank[computing[i]] = assigned[i];
   }
-  in_.evaluating = true;
+  step_.set_evaluating(true);
   for (const std::uint32_t index : by_rank[world.rank()]) {
     if (world.over() || !run_evaluation_slot(count, index, *forward)) break;
     mine.put_slot(slot_.loss(), slot_.tokens(), slot_.sums());
   }
   const Phase ended = phase();
-  in_.evaluating = false;
+  step_.set_evaluating(false);
   if (world.over() || (gathers() && !end_phase(ended))) return {};
   const auto parts = world.all_gather(forward == nullptr ? ByteSpan{} : mine.bytes());
   if (!parts.ok() || forward == nullptr) return {};
-  auto result = fold_evaluation(count, plan->micro_batch, by_rank, *parts, world.rank());
+  auto result = fold_evaluation(count, plan().micro_batch, by_rank, *parts, world.rank());
   if (result.ok()) return std::move(result).value();
   if (result.failure().code == Code::mismatch) throw Error{std::move(result).failure()};
   world.end(result.failure());
@@ -115,11 +115,11 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
 
 /// False: an exception came out of it, and the world is over. Nothing of it counts.
 bool Job::Impl::run_evaluation_slot(std::uint64_t count, std::uint32_t index, const std::function<void(Slot&)>& forward) {
-  const std::uint64_t first = index * plan->micro_batch;
+  const std::uint64_t first = index * plan().micro_batch;
   auto& samples = slot_.samples();
-  samples.resize(std::min(plan->micro_batch, count - first));
+  samples.resize(std::min(plan().micro_batch, count - first));
   std::iota(samples.begin(), samples.end(), first);
-  Slot& slot = slot_.begin(this, world.membership().generation.number, index, slot_stream(plan->seed, evaluation_step, index));
+  Slot& slot = slot_.begin(this, world.membership().generation.number, index, slot_stream(plan().seed, evaluation_step, index));
   if (overlaps()) comm_thread_.work_alone(), evaluation_order_.begin();
   slot_.begin_clock(host.clock.now());
   try {

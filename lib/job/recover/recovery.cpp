@@ -10,6 +10,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/job/declare/plan.hpp"
+#include "lib/job/declare/same_job.hpp"
 #include "lib/job/job_impl.hpp"
 
 namespace elrun::inline v0 {
@@ -17,7 +18,7 @@ namespace elrun::inline v0 {
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
   stop_if_ranks_differ(world);
-  comm_thread_.begin_anew(units_.size());  // nothing of the old world is under way any more; what failed there comes out here
+  comm_thread_.begin_anew(declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
   if (!host.session.place().elastic) leave(world, why);
   host.session.cannot_go_on(why);
   if (const auto next = host.session.next_generation(Deadline::after(host.clock.now(), host.agree_wait)); !next.ok()) {
@@ -27,7 +28,7 @@ void Job::Impl::rejoin() {
   }
   world.renew();
   stage_ = Stage::joining;
-  checked_ = false;
+  initial_values_.begin_generation();
   departure_.begin_generation();
 }
 
@@ -47,49 +48,47 @@ void Job::Impl::meet() {
 
 /// A step that was handed out and is not decided is done again: host state is again what it was when it began.
 void Job::Impl::drop_step() {
-  step_open_ = false;
-  in_ = {};
+  const bool undecided = step_.revoke();
+  slots_through_ = 0;
   slot_.end();
   let_go_of_next();
-  if (handed_out_) stop_.put_back();  // the program asks again
-  if (!std::exchange(handed_out_, false) || ELRUN_PLANTED(host_state_stays)) return;
-  variables_.put_back();
+  if (!undecided) return;
+  decided_.revoke();
+  if (!ELRUN_PLANTED(host_state_stays)) variables_.put_back();
 }
 
 MemberStatus Job::Impl::status() const {
-  return {.has_state = has_state_,
-          .has_host_state = has_host_state_,
-          .has_begun = restored_ || overwritten_,
-          .knowledge = commit_.knowledge(),
-          .decision = decision_,
-          .voted_update = updates_.voted(),
+  return {.has_state = held_.has_state(),
+          .has_host_state = held_.has_host_state(),
+          .has_begun = held_.has_begun(),
+          .knowledge = decided_.knowledge(),
+          .decision = decided_.decision(),
+          .voted_update = decided_.updates().voted(),
           .saved_step = saves_.saved_step(),
           .cut = state_.cut(),
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
-          .evaluations = evaluations_,
-          .evaluation = evaluation_};
+          .evaluations = decided_.evaluations(),
+          .evaluation = decided_.evaluation()};
 }
 
 /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
 void Job::Impl::settle() {
   world.now(Call::meeting);
   expect(world, world.join());
-  same_job_everywhere();
+  same_job_everywhere(world, declared.agreements());
   const auto parts = expect(world, world.all_gather(encode(status())));
   statuses_.clear();
   for (const ByteVector& part : parts) statuses_.push_back(expect(world, decode_member_status(part)));
-  settled_ = elrun::settle(statuses_, plan->reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
+  settled_ = elrun::settle(statuses_, plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
   if (auto same = check_same_update(statuses_, settled_.newest_step); !same.ok()) throw Error{std::move(same).failure()};
-  if (has_state_ && settled_.applies(world.rank())) {
-    if (commit_.knowledge().decided < settled_.newest_step && !ELRUN_PLANTED(applies_with_its_last_decision))
-      decision_ = *settled_.decision;
-    commit_.learn(settled_.newest_step, settled_.decided_in);
-    if (ELRUN_PLANTED(voted_step_counts_unapplied)) commit_.applied();
+  if (held_.has_state() && settled_.applies(world.rank())) {
+    decided_.learn(settled_.newest_step, settled_.decided_in, *settled_.decision);
+    if (ELRUN_PLANTED(voted_step_counts_unapplied)) decided_.apply();
     else apply_decided();
   }
   bring_up_to_date(statuses_, settled_, state_.optimizer_is_whole() || gathers());
-  commit_ = StepCommit{world.membership(), commit_.knowledge().applied, commit_.knowledge().decided_in};
+  decided_.begin_generation(world.membership());
   stage_ = Stage::settled;
 }
 
@@ -107,14 +106,15 @@ void Job::Impl::share() {
       host.log.warning(
           fmt::format("part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning",
                       settled_.newest_step));
-    has_state_ = false;
     load_or_begin();
     // Initial values are made by the program before its loop, so all run it from there.
-    if (!begun_before_ && std::any_of(statuses_.begin(), statuses_.end(), [](const MemberStatus& s) { return s.has_begun; }))
+    if (!held_.is_found() && std::any_of(statuses_.begin(), statuses_.end(), [](const MemberStatus& s) { return s.has_begun; }))
       throw BeginAgain{};
-    has_state_ = restored_ || begun_before_;
-    has_host_state_ = true;
-    if (restored_) keep_host_state();  // the program may still be in what it does after a later step
+    held_.complete();
+    if (held_.is_restored()) {  // the program may still be in what it does after a later step
+      step_.go_back();
+      keep_host_state();
+    }
   }
   state_.set_whole(true);
   stage_ = Stage::shared;
@@ -125,20 +125,15 @@ void Job::Impl::go_on_together() {
   while (somebody_evaluates(false))
     if (!run_evaluation(0, nullptr).decided && world.over()) revoked(world);
   if (transfer_.complete && transfer_.moves) move_host_state(transfer_);
-  has_state_ = restored_ || begun_before_;
-  has_host_state_ = true;
+  held_.complete();
   stage_ = Stage::ready;
 }
 
 /// From a checkpoint, or from nothing.
 void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
-  begun_before_ = false;
-  updates_.set_from_checkpoint(false);
-  stop_.set(false, false);
-  decision_ = {};
-  overwritten_ |= saves_.has_directory();
-  commit_ = StepCommit{world.membership(), 0};
+  held_.begin_anew(saves_.has_directory());
+  decided_.begin_anew(world.membership());
   if (state_.cut() != my_cut()) state_.allocate_anew(my_cut());
   if (!saves_.has_directory()) {
     if (generation.number > 1 && world.leads())
@@ -153,16 +148,16 @@ void Job::Impl::load_or_begin() {
   const auto aux = saves_.restore();
   if (!aux.has_value()) return;
   take_host_state(*aux);
-  saves_.set_saved_step(commit_.knowledge().applied);
-  begun_before_ = true;
-  updates_.set_from_checkpoint(true);
-  written_.assign(written_.size(), 0);
+  saves_.set_saved_step(decided_.applied());
+  held_.load();
+  decided_.doubt_next_update();
+  initial_values_.forget();
 }
 
 void Job::Impl::open_saves() {
   if (!saves_.has_directory()) return;
   saves_.open(Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
-                    identity(*plan), model_table(specs_, state_.layout(), plan->optimizer), host.begin_anew},
+                    identity(plan()), model_table(declared.units(), state_.layout(), plan().optimizer), host.begin_anew},
               state_.to_save(shard_map_, world.rank()), state_.to_load());
 }
 
@@ -170,7 +165,7 @@ void Job::Impl::open_saves() {
 void Job::Impl::receive_state(const StateTransfer& from) {
   if (from.moves) {
     // Cut short, it leaves a mixture in the memory of who gets all.
-    if (!from.held[world.rank()]) has_state_ = false, overwritten_ = true;
+    if (!from.held[world.rank()]) held_.spoil();
     if (state_.cut() != my_cut()) state_.begin_recut(my_cut());
     try {
       const Delivery moved = state_.transfer(from, statuses_, shard_map_, world.rank());
@@ -181,18 +176,15 @@ void Job::Impl::receive_state(const StateTransfer& from) {
       throw;
     }
     state_.finish_recut();
-    if (from.newcomers[world.rank()]) has_state_ = true, has_host_state_ = false;
+    if (from.newcomers[world.rank()]) held_.receive_state();
     const auto newcomers = std::ranges::count(from.newcomers, true);
     if (world.leads() && newcomers > 0)
       host.log.info(
           fmt::format("step {} goes on: {} of {} workers got the state from the others", settled_.newest_step, newcomers, world.size()));
   }
-  if (!from.held[world.rank()]) {
-    decision_ = statuses_[from.giver].decision;
-    evaluations_ = 0, evaluation_.clear();
-  }
+  if (!from.held[world.rank()]) decided_.take_decision(statuses_[from.giver].decision);
   saves_.set_saved_step(statuses_[from.giver].saved_step);
-  commit_ = StepCommit{world.membership(), settled_.newest_step, statuses_[from.giver].knowledge.decided_in};
+  decided_.go_on_at(world.membership(), settled_.newest_step, statuses_[from.giver].knowledge.decided_in);
   open_saves();
 }
 
@@ -211,8 +203,8 @@ void Job::Impl::move_host_state(const StateTransfer& from) {
   }
   expect(world, reader.finish("the host state of another member"));
   take_host_state(aux);
-  commit_ = StepCommit{world.membership(), settled_.newest_step, statuses_[from.giver].knowledge.decided_in};
-  begun_before_ = true;
+  decided_.go_on_at(world.membership(), settled_.newest_step, statuses_[from.giver].knowledge.decided_in);
+  held_.receive_host_state();
 }
 
 }  // namespace elrun::inline v0

@@ -65,7 +65,9 @@ std::vector<Aux> HostVariables::kept() const {
   return out;
 }
 
-bool HostVariables::take(const std::vector<Aux>& kept) {
+bool HostVariables::take_inherited() {
+  if (!inherited_) return true;
+  const std::vector<Aux> kept = *std::exchange(inherited_, std::nullopt);
   const bool same = std::ranges::equal(
       kept, variables_, [](const Aux& a, const Variable& v) { return a.name == v.name && a.bytes.size() == v.bytes.size(); });
   for (std::size_t i = 0; same && i < kept.size(); ++i) std::ranges::copy(kept[i].bytes, variables_[i].bytes.begin());

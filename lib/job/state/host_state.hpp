@@ -2,9 +2,11 @@
 /// \file Host state: the program's variables that are rolled back and saved with the step, and how far the job is. Core.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/format/model.hpp"
@@ -25,8 +27,10 @@ class HostVariables {
   void put_back();
   /// What they were at the last `keep`, by name.
   [[nodiscard]] std::vector<Aux> kept() const;
-  /// Sets them to what `kept` of another run of the program returned. False: that run had other variables, and nothing was changed.
-  [[nodiscard]] bool take(const std::vector<Aux>& kept);
+  /// What `kept` of the program's run before this one returned, for `take_inherited`.
+  void inherit(std::vector<Aux> kept) { inherited_ = std::move(kept); }
+  /// Once all are registered: sets them to what was inherited, if anything was. False: that run had other variables, and nothing was changed.
+  [[nodiscard]] bool take_inherited();
 
   void append_to(std::vector<Aux>& aux) const;
   /// Throws Error where one is missing or has another size.
@@ -39,6 +43,7 @@ class HostVariables {
     std::vector<std::byte> kept;
   };
   std::vector<Variable> variables_;
+  std::optional<std::vector<Aux>> inherited_;
 };
 
 /// How far a job is, as a checkpoint holds it, and as a newcomer gets it from another member.

@@ -8,18 +8,18 @@
 namespace elrun::inline v0 {
 
 Verification Job::Impl::verify() {
-  require(restored_, "verify comes after restore()");
+  require(held_.is_restored(), "verify comes after restore()");
   require(!slot_.is_open() || world.over(), "verify is called inside a slot; call it between steps");
   no_scope_open("verify()");
   if (world.over() || stage_ != Stage::ready || joined_running_ || (gathers() && !end_phase(phase()))) return {};
   world.now(Call::verify);
-  const auto mine = hash_tensors(state_, specs_, plan->placement, plan->optimizer);
+  const auto mine = hash_tensors(state_, declared.units(), plan().placement, plan().optimizer);
   ByteWriter said;
   for (const TensorHash& h : mine) said.put(h.hash);
   said.put(state_.hash_part(shard_map_, world.rank()));
   const auto parts = world.all_gather(said.bytes());
   if (!parts.ok()) return {};
-  auto compared = compare_copies(mine, *parts, shard_map_, commit_.knowledge().applied);
+  auto compared = compare_copies(mine, *parts, shard_map_, decided_.applied());
   if (compared.ok()) return std::move(compared).value();
   world.end(compared.failure());
   return {};

@@ -1,0 +1,52 @@
+#include "lib/job/declare/memory_report.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/job/declare/plan.hpp"
+
+namespace elrun::inline v0 {
+
+std::optional<std::string> exceeds_machine(const Plan& plan, const std::vector<UnitSpec>& units, const Layout& layout,
+                                           const ShardMap& shards, std::uint32_t rank, std::uint64_t machine_bytes) {
+  const Placement chosen = choose_exchange(plan, layout, shards).placement;
+  const RankBytes mine = bytes_by_rank(layout, chosen, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce,
+                                       plan.leaves, plan.overlap)[rank];
+  if (mine.all() <= machine_bytes) return std::nullopt;
+  const UnitSpec* largest_unit = nullptr;
+  const TensorSpec* largest = nullptr;
+  for (const UnitSpec& unit : units)
+    for (const TensorSpec& t : unit.tensors)
+      if (largest == nullptr || element_count(t.shape) > element_count(largest->shape)) largest_unit = &unit, largest = &t;
+  return fmt::format(
+      "rank {} would hold {} (parameters {}, gradients {}, optimizer {}, exchange {}, in use {}), and this machine has {} of memory, swap included. The "
+      "largest tensor is '{}/{}' of {} elements. More workers or a higher stage of ZeRO take less: plan_table() says how much",
+      rank, human_bytes(mine.all()), human_bytes(mine.parameters), human_bytes(mine.gradients), human_bytes(mine.optimizer),
+      human_bytes(mine.exchange), human_bytes(mine.in_use), human_bytes(machine_bytes), largest_unit->name, largest->name,
+      element_count(largest->shape));
+}
+
+std::string memory_line(const Plan& plan, const std::vector<UnitSpec>& units, const Layout& layout, const HeldMemory& holds,
+                        std::uint32_t world) {
+  std::uint64_t parameters = 0, largest = 0;
+  for (const UnitSpec& unit : units)
+    for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
+  for (const UnitLayout& unit : layout.units) largest = std::max(largest, unit.trainable * sizeof(float));
+  const bool gathers = plan.placement.parameters != Spread::replicated;
+  const bool overlaps = plan.overlap && (gathers || holds.per_slot) && world > 1;
+  const std::string_view in_use = overlaps ? "two units in use or on their way" : "the units in use";
+  const RankBytes& bytes = holds.bytes;
+  const std::string gradients =
+      holds.per_slot ? fmt::format("{} ({} partial sum(s), folded by the owners in every slot) and {}", human_bytes(bytes.gradients),
+                                   holds.buffers, in_use)
+                     : fmt::format("{} ({} buffers: folded here, exchanged once per step)", human_bytes(bytes.gradients), holds.buffers);
+  return fmt::format(
+      "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}{}, gradients {}, optimizer {}, "
+      "exchange {}; {}",
+      parameters, units.size(), human_bytes(largest), *name_of(plan.placement),
+      plan.leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(bytes.parameters), gathers ? " and " : "",
+      gathers ? in_use : "", gradients, human_bytes(bytes.optimizer), human_bytes(bytes.exchange), slots_line(plan.slots(), world));
+}
+
+}  // namespace elrun::inline v0

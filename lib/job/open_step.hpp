@@ -1,0 +1,75 @@
+#pragma once
+/// \file OpenStep: the step that the program has from `next_step()` on, and how far it is with it. Core, called by the job's thread.
+///
+/// What a call makes of the step's stage; what is not listed leaves it:
+///
+/// | call         | none      | open      | undecided | what happened                                                                 |
+/// |--------------|-----------|-----------|-----------|-------------------------------------------------------------------------------|
+/// | `begin`      | open      | open      | open      | `next_step()` hands a step out                                                |
+/// | `close`      |           | undecided |           | `apply()` was called: no more slots                                           |
+/// | `decide`     | none      | none      | none      | `apply()` returns with the step decided                                       |
+/// | `revoke`     | none      | none      | none      | another generation: the step is done again, and host state put back          |
+/// | `go_back`    | undecided |           |           | the state is a checkpoint's now: host state is that state's when the next step begins, whatever the program does until then |
+///
+/// `slots()` and its loop come once per step. Slots are counted in the order in which this rank runs its own.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include <elrun/units.hpp>
+
+#include "lib/job/commit/step_audit.hpp"
+
+namespace elrun::inline v0 {
+
+class OpenStep {
+ public:
+  /// `next_step()` was called, ever.
+  void ask() { asked_for_ = true; }
+  [[nodiscard]] bool was_asked_for() const { return asked_for_; }
+  void begin(Instant now);
+  void close();
+  void decide() { stage_ = Stage::none; }
+  /// True: it was not decided, so what the program changed is to be put back.
+  [[nodiscard]] bool revoke();
+  void go_back();
+
+  /// Slots may be run, and `apply` called.
+  [[nodiscard]] bool is_open() const { return stage_ == Stage::open; }
+  /// It was handed out, and is neither decided nor revoked.
+  [[nodiscard]] bool is_undecided() const { return stage_ != Stage::none; }
+  /// When it was handed out.
+  [[nodiscard]] Instant begun() const { return begun_; }
+
+  /// The program called `slots()`, and began its loop. Throws Error the second time; `take_slots` also where no step is open and none was lost:
+  /// `world_over` says that one may have been.
+  void take_slots(bool world_over);
+  void begin_loop();
+  /// This rank's slot that is next, or open.
+  [[nodiscard]] std::size_t slot() const { return slot_; }
+  /// The same; none: what is open is another rank's slot, for the audit alone.
+  [[nodiscard]] std::optional<std::size_t> own_slot() const { return audit_.is_running() ? std::nullopt : std::optional{slot_}; }
+  void end_slot() { ++slot_; }
+
+  [[nodiscard]] StepAudit& audit() { return audit_; }
+  [[nodiscard]] const StepAudit& audit() const { return audit_; }
+
+  /// The slots that the program gets are those of an evaluation, in a step or between two.
+  void set_evaluating(bool evaluating) { evaluating_ = evaluating; }
+  [[nodiscard]] bool is_evaluating() const { return evaluating_; }
+
+ private:
+  enum class Stage : std::uint8_t { none, open, undecided };
+  enum class Loop : std::uint8_t { untaken, taken, begun };
+  void reset();
+  Stage stage_ = Stage::none;
+  Loop loop_ = Loop::untaken;
+  std::size_t slot_ = 0;
+  bool asked_for_ = false;  // over all steps
+  bool evaluating_ = false;
+  Instant begun_{};
+  StepAudit audit_;
+};
+
+}  // namespace elrun::inline v0

@@ -1,8 +1,11 @@
 #include "rendezvous/round/assign.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
+
+#include <fmt/format.h>
 
 #include "lib/base/planted.hpp"
 
@@ -100,6 +103,18 @@ std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<
   }
   for (std::size_t i = 0; i < members.size(); ++i) members[i].role.world_size = workers_of_role.at(candidates[i].role);
   return members;
+}
+
+std::optional<std::string> same_hints(const std::vector<Candidate>& candidates) {
+  std::map<std::int32_t, const NodeId*> nodes;
+  for (const Candidate& c : candidates) {
+    if (c.hint < 0) continue;
+    if (const auto [other, fresh] = nodes.try_emplace(c.hint, &c.node); !fresh)
+      return fmt::format(
+          "nodes {} and {} both have the node rank {} (--node_rank, or the number in the host's name): they are ranked by name; give each its own",
+          other->second->value(), c.node.value(), c.hint);
+  }
+  return {};
 }
 
 std::uint64_t roster_hash(const std::vector<Member>& members) {

@@ -1,6 +1,8 @@
 #pragma once
 /// \file Which node gets which place in a world: ranks that are dense, and stable where they can be.
 
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +28,9 @@ struct Candidate {
 /// by hint, then by natural name. Nodes that share topology labels are then put side by side, each group where the first of
 /// it stood. A fixed world (`fixed`) whose nodes all gave different hints is as given instead.
 [[nodiscard]] std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<Member>& before, bool fixed);
+
+/// Says that two nodes gave the same hint, if two did.
+[[nodiscard]] std::optional<std::string> same_hints(const std::vector<Candidate>& candidates);
 
 /// A hash of the members in their order. Stable between versions of elrun of one major version.
 [[nodiscard]] std::uint64_t roster_hash(const std::vector<Member>& members);

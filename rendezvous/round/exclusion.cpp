@@ -79,4 +79,23 @@ std::vector<NodeId> whom_to_exclude(std::set<ApartNodes> apart, const std::vecto
   return out;
 }
 
+std::set<NodeId> Separation::partners_of(const NodeId& node) const {
+  std::set<NodeId> partners;
+  for (const auto& [a, b] : pairs)
+    if (a == node || b == node) partners.insert(a == node ? b : a);
+  return partners;
+}
+
+Separation separate(std::set<ApartNodes> reported, const std::map<NodeId, std::set<NodeId>>& excluded, const std::vector<NodeId>& order,
+                    const std::optional<NodeId>& host) {
+  Separation result{std::move(reported), {}, {}};
+  for (const auto& [node, partners] : excluded) {
+    for (const NodeId& partner : partners) result.pairs.insert(std::minmax(node, partner));
+    result.coming_back.insert(node);
+  }
+  result.out = whom_to_exclude(result.pairs, order, host);
+  std::erase_if(result.out, [&](const NodeId& id) { return result.coming_back.erase(id) > 0; });  // it stays out
+  return result;
+}
+
 }  // namespace elrun::inline v0

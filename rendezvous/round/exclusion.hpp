@@ -62,4 +62,16 @@ using ApartNodes = std::pair<NodeId, NodeId>;
 [[nodiscard]] std::vector<NodeId> whom_to_exclude(std::set<ApartNodes> apart, const std::vector<NodeId>& order,
                                                   const std::optional<NodeId>& host);
 
+/// What follows when members report pairs that cannot reach each other.
+struct Separation {
+  std::set<ApartNodes> pairs;    ///< The reported ones, and earlier ones of which one node is excluded: they are judged again.
+  std::vector<NodeId> out;       ///< To be excluded now
+  std::set<NodeId> coming_back;  ///< Excluded so far, and not any more: their partners turned out to be cut from more nodes.
+  /// Whom the node cannot reach.
+  [[nodiscard]] std::set<NodeId> partners_of(const NodeId& node) const;
+};
+/// `excluded`: nodes that are out for such a pair, and whom each cannot reach. `order` and `host` as above.
+[[nodiscard]] Separation separate(std::set<ApartNodes> reported, const std::map<NodeId, std::set<NodeId>>& excluded,
+                                  const std::vector<NodeId>& order, const std::optional<NodeId>& host);
+
 }  // namespace elrun::inline v0

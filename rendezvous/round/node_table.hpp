@@ -5,6 +5,9 @@
 ///  * A stream belongs to one node at most, and a node has one stream at most.
 ///  * The counts and the lists (`waiting`, `late`, `newcomers`, ...) follow from the nodes. They are kept, so that an event among many
 ///    thousand nodes costs no walk over them all. So whatever they depend on is changed through `change` alone.
+///
+/// It is a table of values: its 28 methods are look-ups of a line each, but for five. Streams and nodes are in one table, because each points at
+/// the other.
 
 #include <cstdint>
 #include <map>

@@ -51,11 +51,10 @@ class RecoveryWindow {
   /// ended with its coordinator, or keeps its own line to it and never comes. Where coordinators are elected it may have stepped down, and
   /// come like the others: there it is waited for, unless the generation cannot go on anyway, or the process fell silent to all others.
   [[nodiscard]] bool only_its_coordinator_is_missing(bool elected, const JoinOf& join_of) const;
-  /// All members, in the order of their ranks. Nothing if what they say does not add up to the generation that they were told.
+  /// All members, in the order of their ranks. Nothing if what they say does not hash to the members of the generation that they were told.
   [[nodiscard]] std::optional<std::vector<Member>> all_members(const JoinOf& join_of) const;
   /// The members that have come. Their ranks are not known: base ranks are 0.
   [[nodiscard]] std::vector<Member> present_members(const JoinOf& join_of) const;
-  [[nodiscard]] std::uint64_t roster() const { return shape_.roster; }
 
  private:
   ELRUN_COMPARED_IN_SIMULATION

@@ -4,6 +4,7 @@
 /// The limit is `--max_restarts`; without it 3 for a Job and 0 for any other program. For a Job a failure costs a restart only if no step was
 /// decided since the failure before that no generation had decided earlier. Exit code 78 of a Job, a wrong configuration, is not restarted.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,6 +31,11 @@ class RestartBudget {
   /// Restarts that the job has in all. `max_restarts`: as given, -1 if it was not.
   [[nodiscard]] std::int32_t limit(std::int32_t max_restarts) const {
     return max_restarts >= 0 ? max_restarts : is_job_ ? job_restarts : 0;
+  }
+
+  /// A failure ends the job if its program is no Job.
+  [[nodiscard]] bool is_used_up_for_plain_program(std::int32_t max_restarts) const {
+    return static_cast<std::int64_t>(counts_.used) >= std::max(max_restarts, 0);
   }
 
   /// What another coordinator counted, as a node was told it: this one counts on from there. A job that has used more than its limit is over,

@@ -3,7 +3,6 @@
 /// events and time in, actions out. The rules are in README.md, in prose.
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,48 +16,25 @@
 #include "lib/base/planted.hpp"
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
-#include "rendezvous/round/exclusion.hpp"
-#include "rendezvous/round/failure_records.hpp"
+#include "rendezvous/round/earlier_generations.hpp"
+#include "rendezvous/round/excluded_nodes.hpp"
+#include "rendezvous/round/forming.hpp"
+#include "rendezvous/round/generation_state.hpp"
 #include "rendezvous/round/growth.hpp"
+#include "rendezvous/round/job_terms.hpp"
+#include "rendezvous/round/node_names.hpp"
 #include "rendezvous/round/node_table.hpp"
 #include "rendezvous/round/recovery_window.hpp"
 #include "rendezvous/round/restart_budget.hpp"
-#include "rendezvous/round/root_cause.hpp"
-#include "rendezvous/round/start_watch.hpp"
 #include "rendezvous/round/status_messages.hpp"
+#include "rendezvous/round/succession.hpp"
+#include "rendezvous/round/verdict_delivery.hpp"
+#include "rendezvous/round/wake_up.hpp"
 
 namespace elrun::inline v0 {
 
 constexpr std::int32_t exit_never_formed = 170;  ///< The first world did not come together by the join deadline.
 constexpr std::int32_t exit_too_few = 172;       ///< Nodes were lost, and too few returned by the join deadline.
-
-/// Once the job has succeeded, its coordinator stays this long for nodes that come late or thaw: they hear that it is over, and do not
-/// begin it again. Not where as many nodes as there is room for have heard it.
-constexpr Duration late_linger = 10s;
-constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
-/// Where the others are fewer than the minimum, an excluded node is taken before its pause is over, but not before a node that is missing
-/// had this long to come back (half of the join deadline, if that is less).
-constexpr Duration exclusion_stays = 60s;
-/// A worker died before its session, and it is not known yet whether the job is a Job, whose rules let the others go on: a
-/// worker of theirs says so when its session is open. Waited for only where the others satisfy the minimum.
-constexpr Duration kind_known_within = 10s;
-/// From the first word of two members that cannot reach each other to the end of their generation: others may say so as well, and
-/// both are to be heard of here.
-constexpr Duration apart_gather = 2s;
-constexpr std::size_t apart_max = 4096;        ///< Such pairs that are told apart, in one generation.
-constexpr std::size_t refused_max = 16;        ///< Nodes that were refused and are remembered by name, and
-constexpr std::size_t refused_text_max = 256;  ///< how much of the reason.
-constexpr std::size_t former_max = 1024;       ///< Lost incarnations that are remembered, in all.
-constexpr std::size_t replaced_max = 64;       ///< Replaced incarnations that are remembered, per node.
-constexpr std::size_t claimants_max = 4;       ///< That wait for the name of a node that lives, per node.
-
-/// Limits of what one may say; a generation's number leaves room above it for ever.
-constexpr std::uint64_t generation_number_max = std::uint64_t{1} << 62;
-/// So many generations at most may have begun where this coordinator did not see it: one each second for half a year. Who
-/// tells of a later one is no node of this job, and must not use the numbers up.
-constexpr std::uint64_t generation_jump_max = std::uint64_t{1} << 24;
-
-struct Candidate;
 
 /// What a round is born with. Randomness comes in here, and nowhere else.
 struct RoundSetup {
@@ -121,24 +97,23 @@ struct HandOver {};
 struct Say {
   Level level;
   std::string text;
-  bool by_one = false;  ///< One node or stranger caused it, and may again.
+  bool by_one = false;  ///< One node, or a connection that is not authenticated, caused it, and may again.
 };
 using RoundAction = std::variant<SendTo, CloseStream, WakeAt, BeginGeneration, EndGeneration, HandOver, Say>;
 
-/// One row of the round's deadlines: who is waited for or waits, how long, and what then.
-struct RoundDeadline {
-  std::string_view who;
-  Instant at;
-  std::string_view then;
-};
-
+/// Conducts: each event goes to the part that it concerns, and `settle` asks the parts, in one fixed order, what follows. The parts own their
+/// state and decide; this class performs what concerns several of them, and says and sends it.
+///
+/// It has more than 25 methods, because there is one for each kind of event, for each conclusion and for each end of a generation; most are a
+/// few lines. Each of its fields but the first and the last
+/// three is a part with a header and unit cases of its own.
 class Round {
  public:
   explicit Round(RoundSetup setup);
 
   [[nodiscard]] std::vector<RoundAction> step(const RoundEvent& event, Instant now);
 
-  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_.verdict(); }
   /// A verdict was given, and every node that is still there has it, or the linger is over.
   [[nodiscard]] bool may_end(Instant now) const;
   /// True for the stream of a node that has joined: others may not call the store.
@@ -151,192 +126,107 @@ class Round {
  private:
   ELRUN_COMPARED_IN_SIMULATION
   using Node = NodeTable::Node;
-  /// Another process that joined under the name of a node that has a stream. Whether the node lives is known soon.
-  struct Claimant {
-    StreamNumber stream;
-    Join join;
-    Instant since;
-  };
-  /// The incarnation of a member that was lost.
-  struct Former {
-    std::uint64_t incarnation = 0;
-    StreamNumber newest{};
-  };
-  /// Members say that they cannot reach each other, though each of them reaches this coordinator.
-  struct Apart {
-    Instant since;    // the first word of it
-    Instant look_at;  // whether both were heard of since
-    std::set<ApartNodes> pairs;
-    PeerUnreachable first;
-    NodeId by;  // who said it
-  };
-  /// A worker died before its session, in a job of which nobody has said yet whether it is a Job.
-  struct Unjudged {
-    Instant until;
-    NodeId node;
-    WorkerFailed failed;
-  };
 
   void on(const StreamOpened& event, Instant now);
   void on(const StreamBroken& event, Instant now);
   void on(const FromNode& event, Instant now);
   void on(const RoundTick& event, Instant now);
-  void join(StreamNumber stream, const Join& join, Instant now);
-  void admit(StreamNumber stream, Node& node, const Join& join, Instant now);
-  void let_claim(StreamNumber stream, const Join& join, Instant now);
-  void settle_claims(Instant now);
-  void claim(Node& node, Instant now);
-  [[nodiscard]] bool outdated(StreamNumber stream, const NodeId& id) const;
-  void turn_away_outdated(StreamNumber stream, const Join& join);
-  void replace(const NodeId& id, std::uint64_t incarnation);
-  void refuse_replaced(StreamNumber stream, const NodeId& id);
-  void is_over(const Node& node, const Generation& newest);
-  void adopt(Instant now);
-  void end_recovery(const std::string& why, Instant now);
   void said(Node& node, const NodeMessage& message, Instant now);
   [[nodiscard]] bool knows_the_end_of(const Node& node, const Generation& last) const;
-  void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
-  void judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now);
-
-  // Nodes whose workers keep failing, round_exclude.cpp
-  [[nodiscard]] bool others_can_go_on(const std::set<NodeId>& without) const;
-  [[nodiscard]] bool put_off(const Member& member, const WorkerFailed& failed, Instant now);
-  void judge_what_was_put_off(Instant now);
-  void workers_are_job(Instant now);
-  void workers_done_unseen(Instant now);
-  void open_record(const Join& join, Instant now);
-  void take_back_failure();
-  void exclude(const NodeId& id, Instant now);
-  void end_exclusion(const FailureRecords::Record& record, Instant now);
-  void end_exclusions(Instant now);
-  void lift_exclusions(Instant now);
-  [[nodiscard]] std::optional<Instant> lift_at() const;
-  [[nodiscard]] std::size_t excluded_here() const;
-
-  // Members whose workers have not joined the world, round_start.cpp
-  void note_starting(const NodeId& id, const WorkersStarting& said, Instant now);
-  void judge_starting(Instant now);
-  void tell_of_starting(Instant now);
-  [[nodiscard]] bool others_wait_for_starting() const;
-  [[nodiscard]] bool can_spare_starting() const;
-
-  // Members that cannot reach each other, round_apart.cpp
-  void note_apart(const Node& node, const PeerUnreachable& said, Instant now);
-  void judge_apart(Instant now);
-  void part(Instant now);
-  void keep_out(const NodeId& id, std::string why, std::set<NodeId> apart_from, Instant now);
-  void let_in(const NodeId& id, Instant now);
-  void let_in_due(Instant now);
-  void let_in_needed(Instant now);
-  [[nodiscard]] bool heard_since(const NodeId& id, Instant then) const;
-  [[nodiscard]] const Member& member_of(std::uint32_t rank) const;
-
-  [[nodiscard]] bool is_kept_out(const NodeId& id, std::uint64_t incarnation) const;
-  void note_kept_out(const NodeId& id, Instant now);
-  [[nodiscard]] std::int32_t restart_limit() const { return budget_.limit(options().max_restarts); }
-  void charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now);
-  [[nodiscard]] RecoveryWindow::JoinOf join_of() const;
-  void refuse_misfit(StreamNumber stream, const NodeId& id, const std::string& why);
-  void note_refused(const NodeId& id, const std::string& why);
-  void tell_of_same_hints(const std::vector<Candidate>& candidates);
-  void fail(Instant now);
   void leave(const NodeId& id, const std::string& why, Instant now);
 
-  void settle(Instant now);
+  // Failures of workers, and what they cost; round.cpp, round_exclude.cpp
+  void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
+  [[nodiscard]] bool put_off(const Member& member, const WorkerFailed& failed, Instant now);
+  void judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now);
+  void judge_what_was_put_off(Instant now);
+  void judge_done_before_session(Instant now);
+  void charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now);
   void excuse(const NodeId& lost);
+  void exclude(const NodeId& id, Instant now);
+  [[nodiscard]] std::optional<Instant> lift_at() const;
+  void lift_exclusions(Instant now);
+
+  // Members whose workers have not joined the world, round_start.cpp
+  [[nodiscard]] bool others_wait_for_starting() const;
+  void judge_starting(Instant now);
+
+  // Members that cannot reach each other, round_apart.cpp
+  void note_unreachable(const NodeId& id, const PeerUnreachable& said, Instant now);
+  void separate_unreachable(Instant now);
+  void let_in(const NodeId& id, Instant now);
+  void let_in_needed(Instant now);
+
+  // Nodes that join, round_join.cpp
+  void join(StreamNumber stream, const Join& join, Instant now);
+  void let_claim(StreamNumber stream, const Join& join, Instant now);
+  void settle_claims(Instant now);
+  void take(StreamNumber stream, const Join& join, Instant now);
+  void admit(StreamNumber stream, Node& node, const Join& join, Instant now);
+
+  // A generation that another coordinator began, round_join.cpp
+  void claim(Node& node, Instant now);
+  [[nodiscard]] RecoveryWindow::JoinOf join_of() const;
+  void adopt(Instant now);
+  void end_recovery(const std::string& why, Instant now);
+  void is_over(const Node& node, const Generation& newest);
+
+  // Conclusions, round_settle.cpp
+  void settle(Instant now);
   void lose_the_silent(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);
   void remove(const NodeId& id, bool close, Instant now);
   void revoke(EndCause cause, Failure why, Instant now);
+  [[nodiscard]] std::optional<Instant> growth_at() const;
   void grow(Instant now);
+  [[nodiscard]] Instant closes_at() const;
   void form(Instant now);
-  void begin(std::vector<NodeId> chosen, Instant now);
-  void give_up(Instant now);
-  void decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths = {});
-  void explain(Instant now);
-  void wake(Instant now);
+  void begin(const std::vector<NodeId>& chosen, Instant now);
+  void enter(const Generation& generation, std::vector<Member> members, bool adopted, Instant now);
   [[nodiscard]] World world_of(std::uint32_t group_rank, const Key256& key) const;
   [[nodiscard]] Key256 key() const;  ///< Of the newest generation
-  [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
-  void note_own_place();
+  void give_up(Instant now);
+  void fail(Instant now);
+  void decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths = {});
 
-  [[nodiscard]] bool others_may_come() const;
-  [[nodiscard]] bool only_own_node_is_here() const;
-  void tell_of_linger(Instant now);
-  [[nodiscard]] std::vector<std::string> contradictions(const Join& join) const;
-  [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
+  [[nodiscard]] const GenerationState& generation() const { return current_.state; }  ///< The newest
+  [[nodiscard]] const RoundOptions& options() const { return terms_.options(); }
   // Nodes without workers count as nodes, as they do for the schedulers that number them, but have no place in a world.
+  [[nodiscard]] std::uint32_t needed() const { return less_observers(options().nodes_min); }
+  [[nodiscard]] std::uint32_t room() const { return less_observers(options().nodes_max); }
   [[nodiscard]] std::uint32_t less_observers(std::uint32_t nodes) const {
     return nodes > nodes_.observers() ? nodes - static_cast<std::uint32_t>(nodes_.observers()) : 1;
   }
-  [[nodiscard]] std::uint32_t needed() const { return less_observers(options().nodes_min); }
-  [[nodiscard]] std::uint32_t room() const { return less_observers(options().nodes_max); }
-  [[nodiscard]] bool living_members_all_ready() const { return nodes_.late() == 0; }
-  [[nodiscard]] bool all_done() const { return !members_.empty() && done_.size() == members_.size(); }
-  [[nodiscard]] std::optional<Instant> growth_at() const;
-  [[nodiscard]] Instant closes_at() const;
-  [[nodiscard]] bool whoever_is_left_waits() const;
-  [[nodiscard]] bool deserted(Instant now) const { return runs() && now < deserted_until_; }
+  [[nodiscard]] bool members_are_ready() const { return nodes_.late() == 0; }
+
+  // What is told, round_tell.cpp
+  void explain(Instant now);
   [[nodiscard]] StatusMessages::Reason reason(Instant now) const;
   [[nodiscard]] std::string missing() const;
-  [[nodiscard]] const RoundOptions& options() const { return *options_; }
-
   void refuse(StreamNumber stream, Failure why);
+  void tell_members(const std::string& why, const std::set<NodeId>& waited_for = {});
   void send(const Node& node, CoordinatorMessage message);
   void send(StreamNumber stream, CoordinatorMessage message) { actions_.emplace_back(SendTo{stream, std::move(message)}); }
   void say(Level level, std::string text, bool by_one = false) { actions_.emplace_back(Say{level, std::move(text), by_one}); }
 
   RoundSetup setup_;
-  std::optional<RoundOptions> options_;  // the first node's
-  RunId run_;
+  JobTerms terms_;
   NodeTable nodes_;
-  std::map<NodeId, std::set<std::uint64_t>> replaced_;
-  std::map<NodeId, Former> former_;                    // lost members, until another incarnation joins under the name
-  std::map<NodeId, std::vector<Claimant>> claimants_;  // the earliest first
-
-  Generation generation_{};  // the newest; number 0: none yet
-  std::uint64_t floor_ = 0;
-  std::vector<Member> members_;             // of generation_
-  std::uint64_t roster_ = 0;                // hash of members_
-  std::optional<std::uint32_t> own_place_;  // among members_: of the node in this process
-  bool own_node_left_ = false;              // the node in this process said Leave
-  bool handed_over_ = false;                // HandOver was given
-  std::optional<RecoveryWindow> recovery_;
-  std::optional<Generation> ended_;  // the newest that nodes come from whose workers are gone; none was begun here
-  std::uint32_t ended_nodes_ = 0;    // that it had
-  Instant hold_until_{};             // a spare has heard of a generation that others may still run: they come first
-  Instant deserted_until_{};         // every node's stream broke: members have this long to come back
-  std::set<NodeId> done_;            // members whose workers all ended well
+  NodeNames names_;
+  ExcludedNodes excluded_;
+  EarlierGenerations earlier_;
+  std::optional<RecoveryWindow> recovery_;  // there while a generation of another coordinator may go on here
+  Forming forming_;
+  CurrentGeneration current_;
   Growth growth_;
-  RootCause root_cause_;
-  std::optional<Apart> apart_;  // of generation_, which is not over yet
-  Exclusions exclusions_;
-  bool stepped_ = false;  // a step was decided in generation_
-  FailureRecords failures_;
-  std::optional<Unjudged> unjudged_;
-  std::set<NodeId> unseen_;  // of done_: no worker of theirs ever opened a session
-  StartWatch start_watch_;
-  std::map<NodeId, std::string> lost_;  // members that were lost since generation_ began, and how
-  bool revoked_ = false;
-  Instant began_{};
-  Instant return_by_{};                   // revoked: living members are back by then, or lost
-  std::optional<Instant> enough_since_;   // forming: when the minimum was reached
-  bool lift_told_ = false;                // forming: that an excluded node is taken if nobody else comes
-  std::optional<Instant> forming_since_;  // since when nodes wait for a generation
-
   RestartBudget budget_;
-  std::map<NodeId, std::string> refused_;  // since generation_ began, and why
-  bool same_hints_told_ = false;
-  std::optional<Instant> progress_told_;  // in this generation
-  std::string cause_;                     // why the generation before ended
-  std::optional<Verdict> verdict_;
-  Instant verdict_at_{};
-  std::set<NodeId> told_;  // nodes that have heard it
-  bool linger_told_ = false;
+  VerdictDelivery verdict_;
+  Succession succession_;
   StatusMessages status_;
-  Instant beat_at_{};
-  std::optional<Instant> wake_;
+  WakeUp wake_up_;
 
+  std::string cause_;  // why the generation before ended
+  bool same_hints_told_ = false;
   std::vector<RoundAction> actions_;  // of the step under way
 };
 

@@ -17,32 +17,36 @@ namespace elrun::inline v0 {
 void Round::settle(Instant now) {
   lose_the_silent(now);
   settle_claims(now);
-  if (const auto& failing = root_cause_.failing(); failing && (living_members_all_ready() || now >= failing->until)) fail(now);
-  if (!verdict_ && !root_cause_.failing() && options_) {
+  if (const auto& failing = current_.root_cause.failing(); failing && (members_are_ready() || now >= failing->until)) fail(now);
+  if (!verdict_.is_given() && !current_.root_cause.failing() && terms_.are_known()) {
     if (recovery_ && now >= recovery_->until()) end_recovery(std::string{recovery_->why()}, now);
     judge_what_was_put_off(now);
-    end_exclusions(now);
+    for (const NodeId& id : excluded_.retry_due(nodes_, now))
+      say(Level::info, fmt::format("node {} was excluded, and tries again", id.value()));
     judge_starting(now);
-    judge_apart(now);
-    let_in_due(now);
+    if (current_.unreachable.are_certain(nodes_, setup_.timeouts.reconnect_grace, now)) separate_unreachable(now);
+    for (const NodeId& id : excluded_.let_in_due(now)) let_in(id, now);
     grow(now);
     form(now);
     give_up(now);
   }
-  if (!verdict_ && options_) explain(now);
-  if (verdict_) tell_of_linger(now);
-  wake(now);
+  if (!verdict_.is_given() && terms_.are_known()) explain(now);
+  if (verdict_.is_given())
+    if (auto text = verdict_.linger_text(nodes_, terms_.nodes_max(), now)) say(Level::info, std::move(*text));
+  if (const auto at = wake_up_.next(deadlines(now), nodes_.has_streams(), setup_.timeouts.heartbeat, now))
+    actions_.emplace_back(WakeAt{*at});
 }
 
 // Collectives fail within milliseconds when a peer's node dies, before the node is known to be lost. What a member's loss
 // did is free of charge.
 void Round::excuse(const NodeId& lost) {
-  if (!root_cause_.explains(lost)) return;
-  take_back_failure();
+  RootCause& root_cause = current_.root_cause;
+  if (!root_cause.explains(lost)) return;
+  excluded_.take_back(nodes_);
   if (!budget_.refund()) return;
-  const bool would_fail = root_cause_.failing().has_value();
-  root_cause_.go_on();
-  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", root_cause_.first()->what, lost.value(),
+  const bool would_fail = root_cause.failing().has_value();
+  root_cause.go_on();
+  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", root_cause.first()->what, lost.value(),
                                would_fail ? "; the job goes on" : ""));
 }
 
@@ -56,35 +60,39 @@ void Round::lose_the_silent(Instant now) {
   }
   for (const NodeId& id : silent.nodes)
     gone.emplace_back(id, fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit)));
-  if (!deserted(now) && !verdict_)
+  if (!generation().is_deserted(now) && !verdict_.is_given())
     for (const auto& [at, id] : nodes_.broken()) {
       if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
-      const Duration waited = now >= deserted_until_ && deserted_until_ > at ? deserted_until_ - at : setup_.timeouts.reconnect_grace;
+      const Duration waited = now >= generation().deserted_until() && generation().deserted_until() > at
+                                  ? generation().deserted_until() - at
+                                  : setup_.timeouts.reconnect_grace;
       gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(waited)));
     }
-  if (revoked_ && !verdict_ && nodes_.late() > 0 && now >= return_by_)
+  if (generation().is_revoked() && !verdict_.is_given() && nodes_.late() > 0 && now >= generation().return_by())
     for (const auto& [id, node] : nodes_.all())
-      if (node.is_late()) gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation_)));
+      if (node.is_late())
+        gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation().id())));
   for (const auto& [id, why] : gone)
     if (nodes_.has(id)) lose(id, why, now);
 }
 
 void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   const Node& node = nodes_.at(id);
-  const bool member = node.member, done = done_.contains(id);
-  const Former former{node.join.who.number, node.newest};
+  const bool member = node.member, done = generation().is_done(id);
+  const Incarnation who = node.join.who;
+  const StreamNumber newest = node.newest;
   remove(id, true, now);
-  if (verdict_) return;
+  if (verdict_.is_given()) return;
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
   if (!member) return;
-  lost_[id] = why;
-  start_watch_.remove(id);
+  current_.state.lost(id, why);
+  current_.start_watch.remove(id);
   excuse(id);
-  if (former_.size() >= former_max) former_.erase(former_.begin());
-  former_.insert_or_assign(id, former);
-  if (runs() && !done)  // whoever has done its part may go
+  names_.lose(who, newest);
+  if (generation().runs() && !done)  // whoever has done its part may go
     revoke(EndCause::loss,
-           {Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation_, id.value()}, now);
+           {Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation().id(), id.value()},
+           now);
 }
 
 void Round::remove(const NodeId& id, bool close, Instant now) {
@@ -93,159 +101,96 @@ void Round::remove(const NodeId& id, bool close, Instant now) {
     nodes_.close(*stream);
   }
   if (recovery_) recovery_->remove(id);
-  exclusions_.gone(id, now);
-  failures_.close(id);
+  excluded_.leave(id, now);
   nodes_.erase(id);
   if (!nodes_.all().empty()) return;
-  forming_since_.reset();
+  forming_.stop();
   recovery_.reset();
-  if (generation_.number == 0) {  // nothing was begun: the next node sets the options
-    options_.reset();
-    run_ = setup_.run;
-  }
+  if (!generation().has_begun()) terms_.forget();
 }
 
 void Round::revoke(EndCause cause, Failure why, Instant now) {
-  ELRUN_ASSERT(runs());
-  revoked_ = true;
-  unjudged_.reset();
-  start_watch_.end();
-  apart_.reset();
+  ELRUN_ASSERT(generation().runs());
+  // Workers are asked, then killed; a node that is still silent about it after all that is not coming back.
+  current_.revoke(now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit);
   cause_ = why.what;
   budget_.generation_ended(cause);
-  forming_since_ = now;
-  if (nodes_.all().empty()) forming_since_.reset();
-  enough_since_.reset();
-  // Workers are asked, then killed; a node that is still silent about it after all that is not coming back.
-  return_by_ = now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
-  say(is_failure(cause) ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation_), why.what));
+  forming_.restart(now);
+  if (nodes_.all().empty()) forming_.stop();
+  say(is_failure(cause) ? Level::warning : Level::info, fmt::format("generation {} is over: {}", to_string(generation().id()), why.what));
   actions_.emplace_back(EndGeneration{why.what});
-  actions_.reserve(actions_.size() + members_.size() + 1);  // and when to wake
+  actions_.reserve(actions_.size() + generation().members().size() + 1);  // and when to wake
   nodes_.change_members([](Node& n) { n.owes = !ELRUN_PLANTED(forms_before_acknowledged), n.ready = n.ready || !n.owes; });
   for (const auto& [id, node] : nodes_.all())
-    if (node.member) send(node, Revoke{generation_, why, cause});
+    if (node.member) send(node, Revoke{generation().id(), why, cause});
 }
 
 // A newcomer and room for it, or more workers of a member: the generation ends, free of charge, to begin again with them.
 // Not while a member is done, for its work would be done twice.
 std::optional<Instant> Round::growth_at() const {
-  if (!runs() || !done_.empty()) return {};
-  const bool can_take = members_.size() < room() && !nodes_.newcomers().empty();
-  return growth_.at(began_, can_take ? std::optional{nodes_.newcomers().begin()->first} : std::nullopt);
+  if (!generation().runs() || !generation().done().empty()) return {};
+  const bool can_take = generation().members().size() < room() && !nodes_.newcomers().empty();
+  return growth_.at(generation().began(), can_take ? std::optional{nodes_.newcomers().begin()->first} : std::nullopt);
 }
 
 void Round::grow(Instant now) {
   const auto at = growth_at();
   if (!at || now < *at) return;
   std::vector<std::string> names;
-  if (members_.size() < room())
+  if (generation().members().size() < room())
     for (const auto& [arrived, id] : nodes_.newcomers()) names.push_back(id.value());
   for (const NodeId& id : growth_.offers()) names.push_back(fmt::format("workers of {}", id.value()));
   growth_.grew();
   // The code is for agents of earlier versions, which do not read the cause.
   revoke(EndCause::growth,
-         {Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation_}, now);
+         {Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation().id()}, now);
 }
 
-// When those who wait are a world. Last call is for the first one of a job: where a generation was over before this coordinator
-// came, it is waited for whoever is left of that, who is on the way, and no longer than until their workers are gone.
+// When those who wait are a world.
 Instant Round::closes_at() const {
-  const bool first_formation = nodes_.newcomers().size() == nodes_.waiting();
-  if (!first_formation || nodes_.waiting() >= room()) return *enough_since_;
-  if (!ended_ || generation_.number != 0 || nodes_.waiting() < nodes_.connected()) return *enough_since_ + options().last_call;
-  if (whoever_is_left_waits()) return *enough_since_;
-  return *enough_since_ + std::min(options().last_call, reconnect_window);
-}
-
-// All nodes of the generation that was over, or all but the one in whose process it was coordinated.
-bool Round::whoever_is_left_waits() const {
-  if (nodes_.waiting() + 1 < ended_nodes_) return false;
-  std::set<std::uint32_t> here;
-  std::set<std::optional<std::uint32_t>> coordinators;
-  for (const auto& [id, node] : nodes_.all()) {
-    if (!node.is_waiting() || node.join.last != *ended_ || !node.join.seat) continue;
-    here.insert(node.join.seat->group_rank);
-    coordinators.insert(node.join.coordinated_by);
-  }
-  if (here.size() >= ended_nodes_) return true;
-  if (here.size() + 1 < ended_nodes_ || coordinators.size() != 1) return false;
-  const std::optional<std::uint32_t>& missing = *coordinators.begin();
-  return missing && *missing < ended_nodes_ && !here.contains(*missing);
+  const Instant enough = *forming_.enough_since();
+  if (!is_first_formation(nodes_) || nodes_.waiting() >= room()) return enough;
+  return enough + (generation().has_begun() ? options().last_call : earlier_.last_call(nodes_, options().last_call));
 }
 
 void Round::form(Instant now) {
-  if (runs() || recovery_ || now < hold_until_ || now < budget_.pause_until()) return;
+  if (generation().runs() || recovery_ || now < earlier_.hold_until() || now < budget_.pause_until()) return;
   if (nodes_.waiting() < needed()) lift_exclusions(now);
-  if (nodes_.waiting() < needed() && nodes_.waiting() + excluded_here() < needed()) let_in_needed(now);
-  if (nodes_.waiting() < needed()) return enough_since_.reset();
-  if (!enough_since_) enough_since_ = now;
+  if (nodes_.waiting() < needed() && nodes_.waiting() + excluded_.only_failing(nodes_) < needed()) let_in_needed(now);
+  if (!forming_.has_enough(nodes_.waiting() >= needed(), now)) return;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
   // for the last one.
-  if (!living_members_all_ready()) return;
-  if (setup_.elected && own_node_left_) {
-    if (!std::exchange(handed_over_, true)) actions_.emplace_back(HandOver{});
+  if (!members_are_ready()) return;
+  if (succession_.is_due()) {
+    if (succession_.hand_over()) actions_.emplace_back(HandOver{});
     return;
   }
-  if (now < closes_at()) return;
-  const bool first_formation = nodes_.newcomers().size() == nodes_.waiting();
-  std::vector<NodeId> chosen;
-  std::set<std::int32_t> hints;
-  for (const auto& [id, node] : nodes_.all())
-    if (node.member && node.is_waiting()) chosen.push_back(id), hints.insert(node.join.hint);
-  // Of two incarnations of one place the later comes first: the earlier one is probably on its way out.
-  std::vector<NodeId> others, twins;
-  std::map<std::int32_t, NodeId> latest;
-  for (const auto& [arrived, id] : nodes_.newcomers()) latest.insert_or_assign(nodes_.at(id).join.hint, id);
-  for (const auto& [arrived, id] : nodes_.newcomers()) {
-    const std::int32_t hint = nodes_.at(id).join.hint;
-    const bool twin = hint >= 0 && (hints.contains(hint) || latest.at(hint) != id);
-    (twin ? twins : others).push_back(id);
-  }
-  for (const auto* more : {&others, &twins})
-    for (const NodeId& id : *more)
-      if (chosen.size() < room() && !(ELRUN_PLANTED(spare_never_used) && !first_formation)) chosen.push_back(id);
-  begin(std::move(chosen), now);
+  if (now >= closes_at()) begin(choose_nodes(nodes_, room()), now);
 }
 
-void Round::begin(std::vector<NodeId> chosen, Instant now) {
-  progress_told_.reset();
+void Round::begin(const std::vector<NodeId>& chosen, Instant now) {
   std::vector<Candidate> candidates;
   candidates.reserve(chosen.size());
   for (const NodeId& id : chosen) {
     const Join& join = nodes_.at(id).join;
     candidates.push_back({id, join.address, join.workers, join.master_port, join.hint, join.topology, join.role});
   }
-  tell_of_same_hints(candidates);
+  const bool fixed = options().nodes_min == options().nodes_max;
+  // Where the number of nodes is fixed, a node's rank is meant to be its place.
+  if (fixed && !same_hints_told_)
+    if (auto text = same_hints(candidates)) same_hints_told_ = true, say(Level::warning, std::move(*text));
   // Only survivors keep their place: a node that was lost and has returned is a newcomer.
-  std::erase_if(members_, [&](const Member& m) { return !nodes_.has(m.node) || !nodes_.at(m.node).member; });
+  std::vector<Member> survivors = generation().members();
+  std::erase_if(survivors, [&](const Member& m) { return !nodes_.has(m.node) || !nodes_.at(m.node).member; });
   nodes_.change_members([](Node& n) { n.member = false; });
-  members_ = assign(std::move(candidates), members_, options().nodes_min == options().nodes_max);
-  roster_ = roster_hash(members_);
-  note_own_place();
-  generation_ = {ELRUN_PLANTED(generation_number_reused) ? std::max<std::uint64_t>(floor_, 1) : ++floor_, setup_.lineage};
-  revoked_ = false;
-  began_ = now;
-  deserted_until_ = {};
-  done_.clear();
-  growth_.begin();
-  if (root_cause_.any()) cause_ = root_cause_.first()->what;
-  root_cause_.begin();
-  budget_.generation_began();
-  stepped_ = false;
-  failures_.begin();
-  unjudged_.reset();
-  unseen_.clear();
-  start_watch_.begin();
-  lost_.clear();
-  refused_.clear();
-  enough_since_.reset();
-  lift_told_ = false;
-  forming_since_.reset();
-  actions_.emplace_back(BeginGeneration{generation_, members_});
-  actions_.reserve(actions_.size() + members_.size() + 2);  // and what is said, and when to wake
+  if (current_.root_cause.any()) cause_ = current_.root_cause.first()->what;
+  enter({earlier_.next_number(), setup_.lineage}, assign(std::move(candidates), survivors, fixed), false, now);
+  terms_.begin();
+  const std::vector<Member>& members = generation().members();
+  actions_.reserve(actions_.size() + members.size() + 2);  // and what is said, and when to wake
   const Key256 key = this->key();
-  for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
-    Node& node = nodes_.at(members_[rank].node);
+  for (std::uint32_t rank = 0; rank < members.size(); ++rank) {
+    Node& node = nodes_.at(members[rank].node);
     nodes_.change(node, [](Node& n) {
       n.member = true;
       n.ready = n.owes = false;
@@ -253,59 +198,45 @@ void Round::begin(std::vector<NodeId> chosen, Instant now) {
     });
     send(node, world_of(rank, key));
   }
-  say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation_), count_of(members_.size(), "node"),
-                               count_of(seat_of(0).world_size, "worker")));
+  say(Level::info, fmt::format("generation {} begins: {}, {}", to_string(generation().id()), count_of(members.size(), "node"),
+                               count_of(generation().seat_of(0).world_size, "worker")));
 }
 
-// Where the number of nodes is fixed, a node's rank is meant to be its place.
-void Round::tell_of_same_hints(const std::vector<Candidate>& candidates) {
-  if (same_hints_told_ || options().nodes_min != options().nodes_max) return;
-  std::map<std::int32_t, const NodeId*> nodes;
-  for (const Candidate& c : candidates) {
-    if (c.hint < 0) continue;
-    const auto [other, fresh] = nodes.try_emplace(c.hint, &c.node);
-    if (fresh) continue;
-    say(Level::warning,
-        fmt::format(
-            "nodes {} and {} both have the node rank {} (--node_rank, or the number in the host's name): they are ranked by name; give each its own",
-            other->second->value(), c.node.value(), c.hint));
-    same_hints_told_ = true;
-    return;
-  }
+// The one place where a generation begins here, or goes on here: nothing of the last one is left.
+void Round::enter(const Generation& generation, std::vector<Member> members, bool adopted, Instant now) {
+  std::optional<std::uint32_t> own_place;
+  for (std::uint32_t rank = 0; rank < members.size(); ++rank)
+    if (nodes_.is_in_process(nodes_.at(members[rank].node))) own_place = rank;
+  const std::uint64_t roster = roster_hash(members);
+  current_ = {.state = {generation, std::move(members), roster, own_place, now}};
+  growth_.begin();
+  budget_.generation_began();
+  excluded_.begin();
+  forming_.end();
+  actions_.emplace_back(BeginGeneration{generation, current_.state.members(), adopted});
 }
 
 Key256 Round::key() const {
   ByteWriter text;
   text.put_text("elrun generation");
-  text.put(generation_.number);
-  text.put(generation_.lineage.bits[0]);
-  text.put(generation_.lineage.bits[1]);
+  text.put(generation().id().number);
+  text.put(generation().id().lineage.bits[0]);
+  text.put(generation().id().lineage.bits[1]);
   return hmac_sha256(setup_.secret, text.bytes());
 }
 
-Seat Round::seat_of(std::uint32_t group_rank) const {
-  return {group_rank, members_[group_rank].base_rank, static_cast<std::uint32_t>(members_.size()),
-          members_.back().base_rank + members_.back().workers, roster_};
-}
-
-void Round::note_own_place() {
-  own_place_.reset();
-  for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
-    if (nodes_.is_in_process(nodes_.at(members_[rank].node))) own_place_ = rank;
-  }
-}
-
 World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
-  World world{generation_,
+  const std::vector<Member>& members = generation().members();
+  World world{generation().id(),
               key,
-              seat_of(group_rank),
-              members_[group_rank].address,
-              members_[0].address,
-              members_[0].master_port,
+              generation().seat_of(group_rank),
+              members[group_rank].address,
+              members[0].address,
+              members[0].master_port,
               budget_.counts(),
               cause_,
-              members_[group_rank].role,
-              own_place_,
+              members[group_rank].role,
+              generation().own_place(),
               true};
   if (ELRUN_PLANTED(torchrun_d1_replacement_gets_no_address) && !cause_.empty() && group_rank > 0) world.master_address.clear();
   if (ELRUN_PLANTED(torchrun_d2_split_brain) && !cause_.empty() && group_rank > 0) world.master_address = world.address;
@@ -313,9 +244,9 @@ World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
 }
 
 void Round::give_up(Instant now) {
-  if (runs() || recovery_ || !forming_since_ || nodes_.waiting() >= needed()) return;
-  if (now < *forming_since_ + setup_.timeouts.join) return;
-  const bool never = generation_.number == 0 && floor_ == setup_.generation_floor;
+  const std::optional<Instant> at = forming_.given_up_at(setup_.timeouts.join);
+  if (generation().runs() || recovery_ || !at || now < *at || nodes_.waiting() >= needed()) return;
+  const bool never = !generation().has_begun() && earlier_.none_is_new();
   decide(never ? exit_never_formed : exit_too_few,
          fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", nodes_.waiting(), needed(), seconds(setup_.timeouts.join),
                      missing()),
@@ -323,23 +254,22 @@ void Round::give_up(Instant now) {
 }
 
 void Round::fail(Instant now) {
-  const RootCause::Death& first = *root_cause_.first();
-  std::string report = fmt::format("generation {}: {}; {}", generation_.number, first.what, root_cause_.failing()->why);
+  const RootCause::Death& first = *current_.root_cause.first();
+  std::string report = fmt::format("generation {}: {}; {}", generation().id().number, first.what, current_.root_cause.failing()->why);
   std::vector<std::string> gone;
-  for (const auto& [id, why] : lost_) gone.push_back(fmt::format("{} ({})", id.value(), why));
+  for (const auto& [id, why] : generation().lost()) gone.push_back(fmt::format("{} ({})", id.value(), why));
   if (!gone.empty()) report += fmt::format("; gone as well: {}", some_of(gone));
-  decide(first.exit_code, std::move(report), now, root_cause_.workers());
+  decide(first.exit_code, std::move(report), now, current_.root_cause.workers());
 }
 
 void Round::decide(std::int32_t exit_code, std::string report, Instant now, std::vector<WorkerDeath> deaths) {
   // Why, who coordinates says in its report.
   say(exit_code == 0 ? Level::info : Level::error,
       exit_code == 0 ? std::string{"the job is done"} : fmt::format("the job has failed, exit code {}", exit_code));
-  verdict_ = Verdict{exit_code, std::move(report), std::move(deaths), generation_};
-  root_cause_.go_on();
-  verdict_at_ = now;
+  verdict_.give({exit_code, std::move(report), std::move(deaths), generation().id()}, now);
+  current_.root_cause.go_on();
   for (const auto& [id, node] : nodes_.all()) {
-    send(node, *verdict_);
+    send(node, *verdict_.verdict());
     if (ELRUN_PLANTED(torchrun_d18_others_go_on) && exit_code != 0) break;
   }
 }

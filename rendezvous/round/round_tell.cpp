@@ -1,4 +1,4 @@
-// Round: what waiting nodes are told, and when to look again.
+// Round: what nodes are told.
 #include "rendezvous/round/round.hpp"
 
 #include <algorithm>
@@ -27,15 +27,13 @@ std::string Round::missing() const {
     if (!absent.empty()) text += fmt::format(" (node rank {})", some_of(absent));
   }
   std::vector<std::string> lost;
-  for (const auto& [id, why] : lost_)
+  for (const auto& [id, why] : generation().lost())
     if (!nodes_.has(id)) lost.push_back(fmt::format("{} ({})", id.value(), why));
   if (!lost.empty()) text += fmt::format("; gone: {}", some_of(lost));
   std::vector<std::string> refused;
-  for (const auto& [id, why] : refused_) refused.push_back(fmt::format("{} ({})", id.value(), why));
+  for (const auto& [id, why] : terms_.refused()) refused.push_back(fmt::format("{} ({})", id.value(), why));
   if (!refused.empty()) text += fmt::format("; refused: {}", some_of(refused));
-  std::vector<std::string> kept_out;
-  for (const auto& [id, node] : nodes_.all())
-    if (const Exclusion* out = exclusions_.of(id, node.join.who.number)) kept_out.push_back(fmt::format("{} ({})", id.value(), out->why));
+  const std::vector<std::string> kept_out = excluded_.unreachable_texts(nodes_);
   if (!kept_out.empty()) text += fmt::format("; kept out: {}", some_of(kept_out));
   return text;
 }
@@ -45,36 +43,39 @@ StatusMessages::Reason Round::reason(Instant now) const {
     return {fmt::format("generation {} of another coordinator: {} of {} nodes are here", to_string(recovery_->generation()),
                         recovery_->seats().size(), recovery_->nodes()),
             recovery_->until(), "it ends unless all come"};
-  if (runs()) {
-    if (const auto at = growth_at(); at && members_.size() < room())
-      return {fmt::format("generation {} runs", to_string(generation_)), at, "it makes room for newcomers"};
-    if (deserted(now) &&
-        std::none_of(members_.begin(), members_.end(), [&](const Member& m) { return nodes_.has(m.node) && nodes_.at(m.node).stream; }))
-      return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation_),
-                          count_of(members_.size(), "node")),
-              deserted_until_, "they count as lost"};
-    return {
-        fmt::format("generation {} runs with {}; this node is a spare", to_string(generation_), count_of(members_.size(), "node")), {}, {}};
+  if (generation().runs()) {
+    if (const auto at = growth_at(); at && generation().members().size() < room())
+      return {fmt::format("generation {} runs", to_string(generation().id())), at, "it makes room for newcomers"};
+    if (generation().is_deserted(now) && std::none_of(generation().members().begin(), generation().members().end(),
+                                                      [&](const Member& m) { return nodes_.has(m.node) && nodes_.at(m.node).stream; }))
+      return {fmt::format("generation {} lost all of its {} at once; they may come back", to_string(generation().id()),
+                          count_of(generation().members().size(), "node")),
+              generation().deserted_until(), "they count as lost"};
+    return {fmt::format("generation {} runs with {}; this node is a spare", to_string(generation().id()),
+                        count_of(generation().members().size(), "node")),
+            {},
+            {}};
   }
-  if (revoked_ && !living_members_all_ready()) {
+  if (generation().is_revoked() && !members_are_ready()) {
     std::vector<std::string> late;
     for (const auto& [id, node] : nodes_.all())
       if (node.is_late()) late.push_back(id.value());
-    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation_)), return_by_,
-            "they count as lost"};
+    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation().id())),
+            generation().return_by(), "they count as lost"};
   }
   if (nodes_.waiting() < needed())
-    return {fmt::format("{} of {} nodes; {}", nodes_.waiting(), needed(), missing()),
-            forming_since_ ? std::optional{*forming_since_ + setup_.timeouts.join} : std::nullopt, "the job is given up"};
+    return {fmt::format("{} of {} nodes; {}", nodes_.waiting(), needed(), missing()), forming_.given_up_at(setup_.timeouts.join),
+            "the job is given up"};
   if (now < budget_.pause_until())
     return {fmt::format("the workers failed {} times in a row with exit code {} within {:.0f} s of their start", budget_.row(),
                         budget_.row_exit_code(), seconds(start_over_within)),
             budget_.pause_until(), "they are started again"};
-  if (!enough_since_) return {"a generation that another coordinator began may still run", hold_until_, "another one begins"};
-  if (ended_ && generation_.number == 0)
-    return {
-        fmt::format("generation {} of {} is over; {} here so far", to_string(*ended_), count_of(ended_nodes_, "node"), nodes_.waiting()),
-        closes_at(), "the others begin the next one"};
+  if (!forming_.enough_since())
+    return {"a generation that another coordinator began may still run", earlier_.hold_until(), "another one begins"};
+  if (earlier_.ended() && !generation().has_begun())
+    return {fmt::format("generation {} of {} is over; {} here so far", to_string(*earlier_.ended()),
+                        count_of(earlier_.ended_nodes(), "node"), nodes_.waiting()),
+            closes_at(), "the others begin the next one"};
   return {fmt::format("{} of {} nodes; {}", nodes_.waiting(), room(), missing()), closes_at(), "last call ends"};
 }
 
@@ -86,18 +87,15 @@ void Round::explain(Instant now) {
   if (why.until) text += fmt::format("; {} in {:.0f} s", why.then, std::ceil(seconds(*why.until - now)));
   std::size_t told = 0;
   for (const auto& [id, node] : nodes_.all()) {
-    const bool waits = node.stream && (node.ready || recovery_) && !(node.member && runs());
+    const bool waits = node.stream && (node.ready || recovery_) && !(node.member && generation().runs());
     if (!waits || node.told == number) continue;
     nodes_.at(id).told = number;
-    const Exclusion* const out = exclusions_.of(id, node.join.who.number);
-    send(node, Waiting{.why = out != nullptr  ? fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why,
-                                                            std::ceil(seconds(out->until - now)))
-                              : node.excluded ? failures_.why_excluded(id, now)
-                              : node.join.workers == 0 && runs()
+    send(node, Waiting{.why = node.excluded ? excluded_.why(node, now)
+                              : node.join.workers == 0 && generation().runs()
                                   ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates",
-                                                to_string(generation_), count_of(members_.size(), "node"))
+                                                to_string(generation().id()), count_of(generation().members().size(), "node"))
                                   : text,
-                       .running = runs() ? generation_ : Generation{}});
+                       .running = running().value_or(Generation{})});
     ++told;
   }
   status_.sent(told, now);
@@ -114,6 +112,12 @@ void Round::refuse(StreamNumber stream, Failure why) {
     n.stream.reset();
     n.broken = Instant{};  // no grace: it is not welcome back as it is
   });
+}
+
+void Round::tell_members(const std::string& why, const std::set<NodeId>& waited_for) {
+  for (const Member& m : generation().members())
+    if (const Node* node = nodes_.find(m.node))
+      send(*node, Waiting{.why = why, .running = generation().id(), .for_this_node = waited_for.contains(m.node)});
 }
 
 void Round::send(const Node& node, CoordinatorMessage message) {

@@ -1,5 +1,7 @@
 #include "rendezvous/round/start_watch.hpp"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "lib/base/words.hpp"
@@ -46,6 +48,20 @@ std::vector<std::string> StartWatch::described(Instant now) const {
                               s.count > 1 ? fmt::format("and {} more there; ", s.count - 1) : "", seconds(now - s.since),
                               s.opened ? "has opened its session and not asked for its peers" : "has not opened its session"));
   return all;
+}
+
+std::string StartWatch::text(const Generation& generation, std::size_t waiting, bool can_spare, bool has_trained, Duration limit,
+                             Instant now) const {
+  const std::optional<Instant> over = first_limit(limit);
+  const bool watched = std::any_of(starting_.begin(), starting_.end(), [](const auto& entry) { return entry.second.watched; });
+  const std::string then = over && can_spare ? fmt::format("if that lasts another {:.0f} s, the others go on without {}",
+                                                           std::ceil(seconds(*over - now)), starting_.size() == 1 ? "that node" : "them")
+                           : watched         ? "its node ends it after its --hang_timeout"
+                           : !has_trained
+                               ? "no step is decided yet, so no limit applies (--hang_timeout sets one)"
+                               : "without it fewer nodes than the minimum would be left, so no limit applies (--hang_timeout sets one)";
+  return fmt::format("generation {}: {} {} for {}; {}", to_string(generation), count_of(waiting, "node"), waiting == 1 ? "waits" : "wait",
+                     some_of(described(now)), then);
 }
 
 }  // namespace elrun::inline v0

@@ -2,6 +2,7 @@
 /// \file StartWatch: members of the running generation whose workers have not joined the world yet, and when the others are told. Pure.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -42,6 +43,10 @@ class StartWatch {
   void begin() { starting_.clear(), tell_at_.reset(), told_ = false; }
 
   [[nodiscard]] const std::map<NodeId, Starting>& all() const { return starting_; }
+  /// Others of the members wait for a start: neither all of them are starting, nor are the rest `done`.
+  [[nodiscard]] bool others_wait(std::size_t members, std::size_t done) const {
+    return !starting_.empty() && starting_.size() + done < members;
+  }
   [[nodiscard]] std::set<NodeId> nodes() const;
   /// Members whose workers are over the limit, and those that will be `soon`: they are given up together. Empty while none is over it.
   [[nodiscard]] std::vector<NodeId> late(Duration limit, Duration soon, Instant now) const;
@@ -52,7 +57,16 @@ class StartWatch {
 
   /// When the others are told next.
   [[nodiscard]] std::optional<Instant> tell_at() const { return tell_at_; }
-  void told(Instant now) { tell_at_ = now + starting_told_every, told_ = true; }
+  /// True if it is time for that; then the next time is `starting_told_every` later.
+  [[nodiscard]] bool tell(Instant now) {
+    if (!tell_at_ || now < *tell_at_) return false;
+    tell_at_ = now + starting_told_every, told_ = true;
+    return true;
+  }
+  /// What they are told: for whom `waiting` members wait, and what happens if that lasts. `can_spare`: the others can go on without those that
+  /// are starting; `has_trained`: the job has decided a step.
+  [[nodiscard]] std::string text(const Generation& generation, std::size_t waiting, bool can_spare, bool has_trained, Duration limit,
+                                 Instant now) const;
 
  private:
   ELRUN_COMPARED_IN_SIMULATION

@@ -6,15 +6,66 @@ namespace elrun::sim {
 
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
-  const auto& [setup, options, run, nodes, replaced, former, claimants, generation, floor, members, roster, own_place, own_node_left,
-               handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growth, root_cause, apart, exclusions, stepped,
-               failures, unjudged, unseen, start_watch, lost, revoked, began, return_by, enough_since, lift_told, forming_since, budget,
-               refused, same_hints_told, progress_told, cause, verdict, verdict_at, told, linger_told, status, beat_at, wake, actions] =
-      round;
-  all(setup.lineage, setup.generation_floor, options, run, nodes, replaced, former, claimants, generation, floor, members, own_place,
-      own_node_left, handed_over, recovery, ended, ended_nodes, hold_until, deserted_until, done, growth, root_cause, apart, exclusions,
-      stepped, failures, unjudged, unseen, start_watch, lost, revoked, began, return_by, enough_since, lift_told, forming_since, budget,
-      refused, cause, verdict, verdict_at, told, linger_told, status, beat_at, wake);
+  const auto& [setup, terms, nodes, names, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession, status,
+               wake_up, cause, same_hints_told, actions] = round;
+  all(setup.lineage, terms, nodes, names, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession, status,
+      wake_up, cause);
+}
+
+void Fingerprint::add(const JobTerms& terms) {
+  const auto& [given, run, options, refused] = terms;
+  all(run, options, refused);
+}
+
+void Fingerprint::add(const NodeNames& names) {
+  const auto& [replaced, former, claimants] = names;
+  all(replaced, former, claimants);
+}
+
+void Fingerprint::add(const ExcludedNodes& excluded) {
+  const auto& [failures, exclusions] = excluded;
+  all(failures, exclusions);
+}
+
+void Fingerprint::add(const EarlierGenerations& earlier) {
+  const auto& [first_floor, may_run, floor, hold_until, ended, ended_nodes] = earlier;
+  all(first_floor, floor, hold_until, ended, ended_nodes);
+}
+
+void Fingerprint::add(const Forming& forming) {
+  const auto& [since, enough_since, lift_told] = forming;
+  all(since, enough_since, lift_told);
+}
+
+void Fingerprint::add(const GenerationState& state) {
+  const auto& [generation, members, roster, own_place, began, revoked, return_by, deserted_until, done, unseen, lost, stepped,
+               progress_told] = state;
+  all(generation, members, own_place, began, revoked, return_by, deserted_until, done, unseen, lost, stepped);
+}
+
+void Fingerprint::add(const UnreachablePairs& unreachable) {
+  const auto& [report, look_at] = unreachable;
+  all(report, report ? look_at : Instant{});
+}
+
+void Fingerprint::add(const PendingJudgement& pending) {
+  const auto& [unjudged, until] = pending;
+  all(unjudged, unjudged ? until : Instant{});
+}
+
+void Fingerprint::add(const VerdictDelivery& delivery) {
+  const auto& [verdict, given_at, heard, linger_told] = delivery;
+  all(verdict, given_at, heard, linger_told);
+}
+
+void Fingerprint::add(const Succession& succession) {
+  const auto& [elected, own_node_left, handed_over] = succession;
+  all(own_node_left, handed_over);
+}
+
+void Fingerprint::add(const WakeUp& wake_up) {
+  const auto& [beat_at, wake] = wake_up;
+  all(beat_at, wake);
 }
 
 void Fingerprint::add(const NodeTable& table) {

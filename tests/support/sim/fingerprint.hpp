@@ -85,6 +85,17 @@ class Fingerprint {
   }
 
   void add(const Round& round);
+  void add(const JobTerms& terms);
+  void add(const NodeNames& names);
+  void add(const ExcludedNodes& excluded);
+  void add(const EarlierGenerations& earlier);
+  void add(const Forming& forming);
+  void add(const GenerationState& state);
+  void add(const UnreachablePairs& unreachable);
+  void add(const PendingJudgement& pending);
+  void add(const VerdictDelivery& delivery);
+  void add(const Succession& succession);
+  void add(const WakeUp& wake_up);
   void add(const NodeTable& table);
   void add(const StatusMessages& status);
   void add(const StartWatch& watch);

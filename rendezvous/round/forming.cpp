@@ -1,0 +1,41 @@
+#include "rendezvous/round/forming.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace elrun::inline v0 {
+
+std::optional<Instant> Forming::lift_at(Duration join_limit) const {
+  if (!since_) return {};
+  return *since_ + std::min(exclusion_stays, join_limit / 2);
+}
+
+bool others_suffice(const NodeTable& nodes, const std::set<NodeId>& without, std::size_t needed) {
+  const auto others = std::count_if(nodes.all().begin(), nodes.all().end(), [&](const auto& entry) {
+    const NodeTable::Node& node = entry.second;
+    return !without.contains(entry.first) && !node.excluded && node.join.workers > 0 && (node.member || node.is_waiting());
+  });
+  return static_cast<std::size_t>(others) >= needed;
+}
+
+std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room) {
+  std::vector<NodeId> chosen;
+  std::set<std::int32_t> hints;
+  for (const auto& [id, node] : nodes.all())
+    if (node.member && node.is_waiting()) chosen.push_back(id), hints.insert(node.join.hint);
+  std::vector<NodeId> others, twins;
+  std::map<std::int32_t, NodeId> latest;
+  for (const auto& [arrived, id] : nodes.newcomers()) latest.insert_or_assign(nodes.at(id).join.hint, id);
+  for (const auto& [arrived, id] : nodes.newcomers()) {
+    const std::int32_t hint = nodes.at(id).join.hint;
+    const bool twin = hint >= 0 && (hints.contains(hint) || latest.at(hint) != id);
+    (twin ? twins : others).push_back(id);
+  }
+  const bool first = is_first_formation(nodes);
+  for (const auto* more : {&others, &twins})
+    for (const NodeId& id : *more)
+      if (chosen.size() < room && !(ELRUN_PLANTED(spare_never_used) && !first)) chosen.push_back(id);
+  return chosen;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,95 @@
+#include "rendezvous/round/node_names.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace elrun::inline v0 {
+
+bool NodeNames::is_replaced(const Incarnation& who) const {
+  const auto replaced = replaced_.find(who.node);
+  return replaced != replaced_.end() && replaced->second.contains(who.number) && !ELRUN_PLANTED(replaced_incarnation_returns);
+}
+
+void NodeNames::replace(const Incarnation& who) {
+  std::set<std::uint64_t>& replaced = replaced_[who.node];
+  if (replaced.size() >= replaced_max) replaced.erase(replaced.begin());
+  replaced.insert(who.number);
+}
+
+void NodeNames::lose(const Incarnation& who, StreamNumber newest) {
+  if (former_.size() >= former_max) former_.erase(former_.begin());
+  former_.insert_or_assign(who.node, Former{who.number, newest});
+}
+
+void NodeNames::take_over(const Incarnation& who) {
+  const auto former = former_.find(who.node);
+  if (former == former_.end() || former->second.incarnation == who.number) return;
+  replace({who.node, former->second.incarnation});  // it was lost before its successor came, and may be back one day
+  former_.erase(former);
+}
+
+bool NodeNames::is_outdated(StreamNumber stream, const NodeId& name, const NodeTable::Node* here) const {
+  const auto former = former_.find(name);
+  return (here != nullptr && stream < here->newest) || (former != former_.end() && stream < former->second.newest);
+}
+
+bool NodeNames::is_newest(const Incarnation& who, const NodeTable::Node* here) const {
+  return who.number == (here != nullptr ? here->join.who.number : former_.at(who.node).incarnation);
+}
+
+NodeNames::Claim NodeNames::claim(StreamNumber stream, const Join& join, Instant now) {
+  std::vector<Claimant>& claimants = claimants_[join.who.node];
+  const auto mine = std::find_if(claimants.begin(), claimants.end(), [&](const Claimant& c) { return c.stream == stream; });
+  if (mine != claimants.end()) {
+    mine->join = join;
+    return Claim::waits_already;
+  }
+  if (claimants.size() >= claimants_max) return Claim::too_many;
+  claimants.push_back({stream, join, now});
+  return Claim::waits;
+}
+
+std::vector<NodeId> NodeNames::claimed() const {
+  std::vector<NodeId> names;
+  for (const auto& [name, claimants] : claimants_) names.push_back(name);
+  return names;
+}
+
+NodeNames::Settled NodeNames::settle(const NodeId& name, const NodeTable& nodes, const Timeouts& timeouts, Instant now) {
+  Settled settled;
+  const auto at = claimants_.find(name);
+  std::vector<Claimant>& claimants = at->second;
+  std::erase_if(claimants, [&](const Claimant& c) { return !nodes.is_open(c.stream); });
+  if (!nodes.has(name)) {
+    if (!claimants.empty()) settled.heir = std::move(claimants.front()), claimants.erase(claimants.begin());
+    if (settled.heir)
+      for (Claimant& c : claimants) c.since = now;
+  } else if (const NodeTable::Stream* const stream = nodes.stream_of(name)) {
+    while (!claimants.empty()) {
+      const Claimant& first = claimants.front();
+      // What was heard at once may have been said before this one was started.
+      const bool lives = stream->in_process || stream->heard > first.since + timeouts.heartbeat;
+      if (now < first.since + timeouts.heartbeat_limit || !lives) break;
+      settled.refused.push_back(first.stream);
+      claimants.erase(claimants.begin());
+    }
+  }
+  if (claimants.empty()) claimants_.erase(at);
+  return settled;
+}
+
+std::vector<StreamNumber> NodeNames::end_claims(const NodeTable& nodes) {
+  std::vector<StreamNumber> streams;
+  for (const auto& [name, claimants] : std::exchange(claimants_, {}))
+    for (const Claimant& c : claimants)
+      if (nodes.is_open(c.stream)) streams.push_back(c.stream);
+  return streams;
+}
+
+std::vector<Instant> NodeNames::refused_at(Duration heartbeat_limit) const {
+  std::vector<Instant> at;
+  for (const auto& [name, claimants] : claimants_) at.push_back(claimants.front().since + heartbeat_limit);
+  return at;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,119 @@
+#include "rendezvous/round/node_names.hpp"
+
+#include "tests/support/a_table.hpp"
+#include "tests/support/catch.hpp"
+
+namespace elrun::test {
+namespace {
+
+using Claim = NodeNames::Claim;
+
+const NodeId a{"a"};
+constexpr Instant start{100s};
+constexpr Timeouts timeouts{};
+Incarnation number(std::uint64_t n) { return {a, n}; }
+Join join_of(std::uint64_t n) {
+  Join join;
+  join.who = number(n);
+  return join;
+}
+
+}  // namespace
+
+TEST_CASE("a process that was replaced stays so", "[node_names]") {
+  NodeNames names;
+  CHECK_FALSE(names.is_replaced(number(1)));
+  names.replace(number(1));
+  CHECK(names.is_replaced(number(1)));
+  CHECK_FALSE(names.is_replaced(number(2)));
+  CHECK_FALSE(names.is_replaced({NodeId{"b"}, 1}));
+  SECTION("a bounded number is remembered") {
+    for (std::uint64_t n = 2; n < 2 + replaced_max; ++n) names.replace(number(n));
+    CHECK_FALSE(names.is_replaced(number(1)));
+    CHECK(names.is_replaced(number(1 + replaced_max)));
+  }
+}
+
+TEST_CASE("a lost member is replaced when another process has its name, and not when it comes back itself", "[node_names]") {
+  NodeNames names;
+  names.lose(number(1), StreamNumber{5});
+  names.take_over(number(1));
+  CHECK_FALSE(names.is_replaced(number(1)));
+  names.take_over(number(2));
+  CHECK(names.is_replaced(number(1)));
+  CHECK_FALSE(names.is_replaced(number(2)));
+}
+
+TEST_CASE("a Join on an earlier stream than the newest of its name was sent before", "[node_names]") {
+  NodeNames names;
+  SECTION("of a node that is here") {
+    Table table;
+    table.streams = 4;
+    const NodeTable::Node& node = table.wait("a", start);  // on stream 5
+    CHECK(names.is_outdated(StreamNumber{4}, a, &node));
+    CHECK_FALSE(names.is_outdated(StreamNumber{5}, a, &node));
+    CHECK(names.is_newest(number(1), &node));
+    CHECK_FALSE(names.is_newest(number(2), &node));
+  }
+  SECTION("of one that was lost") {
+    names.lose(number(1), StreamNumber{5});
+    CHECK(names.is_outdated(StreamNumber{4}, a, nullptr));
+    CHECK_FALSE(names.is_outdated(StreamNumber{6}, a, nullptr));
+    CHECK(names.is_newest(number(1), nullptr));
+    CHECK_FALSE(names.is_newest(number(2), nullptr));
+  }
+  SECTION("of a name that nobody had") { CHECK_FALSE(names.is_outdated(StreamNumber{1}, a, nullptr)); }
+}
+
+TEST_CASE("a claimant waits until the node is silent or gone", "[node_names]") {
+  NodeNames names;
+  Table table;
+  table.wait("a", start);
+  const auto open = [&](std::uint64_t stream) { table.nodes.open(StreamNumber{stream}, false, 5s, start); };
+  for (const std::uint64_t stream : {11u, 12u}) open(stream);
+  CHECK(names.claimed().empty());
+  CHECK(names.claim(StreamNumber{11}, join_of(2), start) == Claim::waits);
+  CHECK(names.claim(StreamNumber{12}, join_of(3), start + 1s) == Claim::waits);
+  CHECK(names.claim(StreamNumber{11}, join_of(2), start + 2s) == Claim::waits_already);
+  CHECK(names.claimed() == std::vector{a});
+  CHECK(names.refused_at(5s) == std::vector{start + 5s});
+  const auto settle = [&](Instant now) { return names.settle(a, table.nodes, timeouts, now); };
+  SECTION("it is refused when the node has said something well after it came") {
+    table.nodes.heard(StreamNumber{1}, start + 1500ms);
+    CHECK(settle(start + 4s).refused.empty());
+    const auto settled = settle(start + 5s);
+    CHECK(settled.refused == std::vector{StreamNumber{11}});
+    CHECK_FALSE(settled.heir);
+    CHECK(names.refused_at(5s) == std::vector{start + 6s});
+  }
+  SECTION("what was heard at once may have been said before the other process was started") {
+    table.nodes.heard(StreamNumber{1}, start + 1s);
+    CHECK(settle(start + 9s).refused.empty());
+  }
+  SECTION("the earliest one has the name when the node is gone, and the others wait anew") {
+    table.nodes.erase(a);
+    const auto settled = settle(start + 3s);
+    REQUIRE(settled.heir);
+    CHECK(settled.heir->stream == StreamNumber{11});
+    CHECK(settled.heir->join.who == number(2));
+    CHECK(names.refused_at(5s) == std::vector{start + 8s});
+  }
+  SECTION("one whose stream has ended claims nothing") {
+    table.nodes.close(StreamNumber{11});
+    table.nodes.erase(a);
+    CHECK(settle(start + 3s).heir->stream == StreamNumber{12});
+    CHECK(names.claimed().empty());
+  }
+  SECTION("all of them are told when the job is over") {
+    table.nodes.close(StreamNumber{11});
+    CHECK(names.end_claims(table.nodes) == std::vector{StreamNumber{12}});
+    CHECK(names.claimed().empty());
+  }
+  SECTION("there is room for a few") {
+    for (std::uint64_t stream = 13; stream < 11 + claimants_max; ++stream)
+      CHECK(names.claim(StreamNumber{stream}, join_of(stream), start) == Claim::waits);
+    CHECK(names.claim(StreamNumber{99}, join_of(99), start) == Claim::too_many);
+  }
+}
+
+}  // namespace elrun::test

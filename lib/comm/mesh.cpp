@@ -27,6 +27,7 @@
 #include "lib/comm/connect/loss_policy.hpp"
 #include "lib/comm/copy.hpp"
 #include "lib/comm/shm/lanes.hpp"
+#include "lib/comm/shm/local_peers.hpp"
 #include "lib/comm/tcp/frame_transport.hpp"
 #include "lib/link/roll_call.hpp"
 
@@ -73,19 +74,16 @@ class Mesh::State : public std::enable_shared_from_this<State> {
                    {.connected = [this](ConnectedPeer peer) { take(std::move(peer)); },
                     .complete = [this] { become_ready(); },
                     .failed = [this](Failure failure) { fail(std::move(failure)); }}},
-        in_memory_(me_.world.value(), false) {}
+        local_{me_} {}
 
   // --- on the caller's thread ---
 
   Result<void> connect(Session& session) {
     if (me_.world == WorldSize{1}) return {};  // nobody to connect to: no socket, no thread
     ELRUN_TRY_ASSIGN(auto lanes, connector_.publish(session));
-    {
-      const std::lock_guard lock{lanes_mutex_};
-      lanes_ = std::move(lanes);
-    }
+    local_.set_lanes(std::move(lanes));
     asio::post(loop_, [this] {
-      if (stage_ != Stage::over) connector_.begin(lanes_.get());
+      if (stage_ != Stage::over) connector_.begin(local_.lanes());
     });
     thread_ = quiet_thread([self = shared_from_this()] { self->loop_.run(); });
     return monitor_.wait_until_connected();
@@ -99,39 +97,29 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
                         const CallLabel& label, const std::function<void()>& meanwhile) {
-    const auto any = [&](bool in_memory) {
-      if (whom) return in_memory_[whom->value()] == in_memory;
-      for (std::uint32_t rank = 0; rank < me_.world.value(); ++rank)
-        if (Rank{rank} != me_.rank && in_memory_[rank] == in_memory) return true;
-      return false;
-    };
-    const bool by_memory = any(true), by_frames = any(false);
+    const LocalPeers::Ways by = local_.ways_to(whom);
     const std::size_t me = me_.rank.value();
-    if (!by_memory) copy_lists(sends[me], receives[me]);
-    ELRUN_TRY(monitor_.begin(by_frames));
-    if (by_frames) asio::post(loop_, [this, sends, receives, whom, limit, label] { begin_frames(sends, receives, whom, limit, label); });
+    if (!by.memory) copy_lists(sends[me], receives[me]);
+    ELRUN_TRY(monitor_.begin(by.frames));
+    if (by.frames) asio::post(loop_, [this, sends, receives, whom, limit, label] { begin_frames(sends, receives, whom, limit, label); });
     if (meanwhile) meanwhile();
     if (!thread_.joinable()) return {};  // a world of one moves nothing
-    if (!by_memory) return monitor_.wait_for_end(true);
-    return end_of_call(lanes_->transfer(sends, receives, whom, limit, label));
+    if (!by.memory) return monitor_.wait_for_end(true);
+    return end_of_call(local_.lanes()->transfer(sends, receives, whom, limit, label));
   }
 
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
                       const CallLabel& label) {
     ELRUN_TRY(monitor_.begin(false));
-    return end_of_call(lanes_->reduce(in, out, count, type, op, gather, limit, label));
+    return end_of_call(local_.lanes()->reduce(in, out, count, type, op, gather, limit, label));
   }
 
-  [[nodiscard]] bool all_local() const {
-    for (std::uint32_t rank = 0; lanes_ && rank < me_.world.value(); ++rank)
-      if (Rank{rank} != me_.rank && !in_memory_[rank]) return false;
-    return lanes_ != nullptr;
-  }
+  [[nodiscard]] bool all_local() const { return local_.are_all(); }
 
   Result<void> share(const SharedBuffer& buffer) {
     ELRUN_TRY(monitor_.begin(false));
-    if (!lanes_) return {};
-    const auto shared = lanes_->share(buffer);
+    if (local_.lanes() == nullptr) return {};
+    const auto shared = local_.lanes()->share(buffer);
     return shared.ok() ? shared : Result<void>{located(shared.failure())};
   }
 
@@ -141,10 +129,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     failure.code = Code::generation_over;
     failure.what = fmt::format("the generation is over: {}", why.what);
     (void)monitor_.fail(located(std::move(failure)));
-    {
-      const std::lock_guard lock{lanes_mutex_};
-      if (lanes_) lanes_->end();
-    }
+    local_.end();
     asio::post(loop_, [this] { close_all(); });  // the loop lives in this object: a posted task that owns it would keep both for ever
   }
 
@@ -171,7 +156,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   // --- connecting; on the communication thread, as all that follows ---
 
   void take(ConnectedPeer peer) {
-    in_memory_[peer.rank.value()] = peer.transport == Transport::shm;
+    if (peer.transport == Transport::shm) local_.add(peer.rank);
     frames_.add(peer.rank, std::move(peer.socket), peer.transport == Transport::tcp, peer.checked);
   }
 
@@ -226,7 +211,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   void lose(Rank peer, const ErrorCode& error) {
     if (states_.of(peer) != PeerState::lost) states_.enter(peer, PeerState::lost);
     loss_.ended(peer, end_by(error), error.message());
-    if (in_memory_[peer.value()]) lanes_->lose(peer);
+    local_.lose(peer);
     if (stage_ == Stage::calling && frames_.is_busy_with(peer)) miss(peer);
   }
 
@@ -248,7 +233,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   void close_all() {
     const bool in_call = std::exchange(stage_, Stage::over) == Stage::calling;
     // Before the peers see the connections end and take this rank for gone: they must not read what its caller writes anew.
-    if (lanes_) lanes_->end();
+    local_.end();
     timer_.cancel();
     loss_timer_.cancel();
     wire_timer_.cancel();
@@ -271,9 +256,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   FrameTransport frames_;
   Connector connector_;
 
-  std::vector<bool> in_memory_;   // by rank: its bytes go through memory. The communication thread writes it before the group is connected
-  std::mutex lanes_mutex_;        // for `revoke` while the group connects
-  std::unique_ptr<Lanes> lanes_;  // made before the communication thread begins; the caller's then, but for what any thread may do
+  LocalPeers local_;
   CallMonitor monitor_;
   std::thread thread_;
 };

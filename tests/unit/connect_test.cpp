@@ -1,11 +1,16 @@
-// What is decided while ranks connect and when they are lost, without a socket.
+// What is decided while ranks connect and when they are lost, and where a rank listens.
 
 #include <future>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
 
 #include "lib/comm/call_monitor.hpp"
 #include "lib/comm/connect/address.hpp"
+#include "lib/comm/connect/listeners.hpp"
 #include "lib/comm/connect/loss_policy.hpp"
 #include "lib/comm/connect/peer_states.hpp"
+#include "lib/comm/shm/local_peers.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;
@@ -154,4 +159,63 @@ TEST_CASE("a call that was over before the group failed has succeeded", "[connec
   monitor.end(true);
   (void)monitor.fail({.code = Code::generation_over, .what = "later"});
   CHECK(monitor.wait_for_end(true).ok());
+}
+
+TEST_CASE("a rank listens on TCP, and on a Unix socket where ranks of its host may use one", "[connect]") {
+  boost::asio::io_context loop;
+  Listeners listeners{loop};
+  const bool with_unix = GENERATE(true, false);
+  const RankAddress mine = listeners.open("127.0.0.1", with_unix).value();
+  CHECK(mine.host == "127.0.0.1");
+  CHECK(mine.port > 0);
+  CHECK(mine.socket.empty() == (!with_unix || mine.boot.empty()));
+  CHECK(mine.socket.find('/') == std::string::npos);
+
+  // Connections that come before `accept` wait; each is handed over with its family.
+  std::vector<Fd> dialled;
+  dialled.push_back(connect_begin(resolve("127.0.0.1", mine.port).value().front()).value());
+  if (!mine.socket.empty()) dialled.push_back(connect_begin(abstract_address(mine.socket)).value());
+  std::vector<int> families;
+  listeners.accept([&](Fd, int family) { families.push_back(family); });
+  while (families.size() < dialled.size()) loop.run_one_for(std::chrono::seconds{20});
+  std::ranges::sort(families);
+  CHECK(families == (mine.socket.empty() ? std::vector{AF_INET} : std::vector{AF_UNIX, AF_INET}));
+
+  listeners.close();
+  loop.restart();
+  loop.run();  // nothing is left to wait for
+  if (!mine.socket.empty()) CHECK_FALSE(connect_begin(abstract_address(mine.socket)).ok());
+}
+
+TEST_CASE("the bytes of a call travel through memory, in frames, or both ways, as its peers are reached", "[connect]") {
+  LocalPeers local{{Generation{1, {{5, 6}}}, Rank{1}, WorldSize{3}}};
+  const auto ways = [&](std::optional<Rank> whom) {
+    const LocalPeers::Ways by = local.ways_to(whom);
+    return std::pair{by.memory, by.frames};
+  };
+  CHECK(ways({}) == std::pair{false, true});
+  CHECK_FALSE(local.are_all());
+  local.lose(Rank{0});  // has no lanes
+  local.set_lanes(Lanes::make({Generation{1, {{5, 6}}}, Rank{1}, WorldSize{3}}, {Rank{0}, Rank{1}, Rank{2}}).value());
+  local.add(Rank{0});
+  CHECK(ways({}) == std::pair{true, true});
+  CHECK(ways(Rank{0}) == std::pair{true, false});
+  CHECK(ways(Rank{2}) == std::pair{false, true});
+  CHECK_FALSE(local.are_all());
+  local.add(Rank{2});
+  CHECK(ways({}) == std::pair{true, false});
+  CHECK(local.are_all());
+  local.end();
+  const std::vector<SendList> sends(3);
+  const std::vector<ReceiveList> receives(3);
+  CHECK(local.lanes()->transfer(sends, receives, {}, 60s).failure().code == Code::generation_over);
+}
+
+TEST_CASE("a group without lanes has no peers to be reached through memory", "[connect]") {
+  LocalPeers alone{{Generation{1, {{5, 6}}}, Rank{0}, WorldSize{1}}};
+  alone.set_lanes(nullptr);
+  CHECK_FALSE(alone.ways_to({}).memory);
+  CHECK_FALSE(alone.ways_to({}).frames);
+  CHECK_FALSE(alone.are_all());
+  alone.end();
 }

@@ -1,10 +1,8 @@
 #include "lib/comm/connect/connector.hpp"
 
-#include <sys/un.h>
+#include <sys/socket.h>
 
 #include <array>
-#include <cstring>
-#include <fstream>
 
 #include <fmt/format.h>
 
@@ -12,7 +10,6 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
-#include "lib/base/assert.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/comm/connect/address.hpp"
 #include "lib/comm/connect/handshake.hpp"
@@ -36,25 +33,6 @@ struct MemoryOffer {
   std::uint64_t size = 0;                       // of the region that comes with it; 0: there is none
 };
 enum class Verdict : std::uint8_t { unusable = 'n', usable = 'y' };
-
-/// Identifies the running kernel; empty when the system does not tell. Two processes that read the same id and reach each other's abstract
-/// sockets can share memory.
-std::string boot_of_host() {
-  std::string id;
-  std::ifstream{"/proc/sys/kernel/random/boot_id"} >> id;
-  return id.size() <= 40 ? id : std::string{};
-}
-
-/// A name in the kernel's memory and in no folder, so nothing stays behind. Nobody can guess it, and who learns it still has no key.
-SocketAddress abstract_address(std::string_view name) {
-  SocketAddress address;
-  auto& un = reinterpret_cast<sockaddr_un&>(address.storage);
-  ELRUN_ASSERT(name.size() + 1 < sizeof un.sun_path);
-  un.sun_family = AF_UNIX;
-  std::memcpy(un.sun_path + 1, name.data(), name.size());
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
 
 /// Both ends have the same address. Between two processes of one host this means that there is no wire between them. Between two hosts a
 /// tunnel or a proxy can look like this.
@@ -86,8 +64,7 @@ Connector::Connector(asio::io_context& loop, Group group, PeerStates& states, Ev
       states_{states},
       events_{std::move(events)},
       peers_(group_.me.world.value()),
-      acceptor_{loop},
-      unix_acceptor_{loop},
+      listeners_{loop},
       deadline_timer_{loop},
       silence_timer_{loop} {
   std::uint64_t seed = 0;
@@ -98,19 +75,7 @@ Connector::Connector(asio::io_context& loop, Group group, PeerStates& states, Ev
 
 Result<std::unique_ptr<Lanes>> Connector::publish(Session& session) {
   const Membership& me = group_.me;
-  ELRUN_TRY_ASSIGN(const auto addresses, resolve(session.place().address, 0));
-  ELRUN_TRY_ASSIGN(listener_, listen_on(addresses.front()));
-  // As peers reach this rank: a listener on all addresses does not know it.
-  RankAddress mine{.port = local_address(listener_.get()).port(), .host = addresses.front().host(), .boot = boot_of_host(), .socket = {}};
-  if (!mine.boot.empty() && group_.transport != Transport::tcp) {
-    std::array<std::byte, 16> bits{};
-    random_bytes(bits);
-    const std::string name = "elrun-" + to_hex(bits);
-    if (auto opened = listen_on(abstract_address(name)); opened.ok()) {
-      unix_listener_ = std::move(*opened);
-      mine.socket = name;
-    }
-  }
+  ELRUN_TRY_ASSIGN(const RankAddress mine, listeners_.open(session.place().address, group_.transport != Transport::tcp));
   const std::string key = "elrun/comm/addresses" + (group_.name.empty() ? group_.name : "/" + group_.name);
   ELRUN_TRY_ASSIGN(const auto published, session.store().all_gather(key, me.rank, me.world, as_bytes(encode(mine)), group_.deadline));
   std::vector<Rank> local;
@@ -145,8 +110,7 @@ void Connector::begin(Lanes* lanes) {
   const auto accepted = [this](Fd connection, int family) {
     if (pending_.size() < pending_max) hear(std::move(connection), family);
   };
-  acceptor_.open(std::move(listener_), accepted);
-  if (unix_listener_) unix_acceptor_.open(std::move(unix_listener_), accepted);
+  listeners_.accept(accepted);
   for (std::uint32_t rank = 0; rank < group_.me.rank.value(); ++rank) dial(peers_[rank]);
 }
 
@@ -154,8 +118,7 @@ void Connector::stop() {
   stopped_ = true;
   deadline_timer_.cancel();
   silence_timer_.cancel();
-  acceptor_.close();
-  unix_acceptor_.close();
+  listeners_.close();
   for (const PendingHandle& pending : std::exchange(pending_, {})) dismiss(pending);
 }
 
@@ -189,8 +152,7 @@ void Connector::complete_if_all_are_here() {
   if (stopped_ || !states_.missing().empty()) return;
   deadline_timer_.cancel();
   silence_timer_.cancel();
-  acceptor_.close();
-  unix_acceptor_.close();
+  listeners_.close();
   events_.complete();
 }
 

@@ -22,7 +22,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/comm/choose.hpp"
-#include "lib/comm/connect/acceptor.hpp"
+#include "lib/comm/connect/listeners.hpp"
 #include "lib/comm/connect/peer_states.hpp"
 #include "lib/comm/shm/lanes.hpp"
 #include "lib/link/socket.hpp"
@@ -36,7 +36,6 @@ struct ConnectedPeer {
   bool checked;         ///< Frames on this connection need a checksum: they may cross a wire.
 };
 
-/// One class although it has 17 fields: both ends of the handshake, and both kinds of sockets, meet the same peer.
 /// `publish` runs on the caller's thread, before the loop does. Everything else is on the loop's thread, the events, too.
 class Connector {
  public:
@@ -98,8 +97,7 @@ class Connector {
   PeerStates& states_;
   const Events events_;
   std::vector<Peer> peers_;
-  Fd listener_, unix_listener_;  // until `begin`
-  Acceptor acceptor_, unix_acceptor_;
+  Listeners listeners_;
   boost::asio::steady_timer deadline_timer_, silence_timer_;
   std::set<PendingHandle> pending_;
   Rng jitter_{0};

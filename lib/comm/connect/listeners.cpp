@@ -1,0 +1,63 @@
+#include "lib/comm/connect/listeners.hpp"
+
+#include <sys/un.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/digest.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+/// Identifies the running kernel; empty when the system does not tell. Two processes that read the same id and reach each other's abstract
+/// sockets can share memory.
+std::string boot_of_host() {
+  std::string id;
+  std::ifstream{"/proc/sys/kernel/random/boot_id"} >> id;
+  return id.size() <= 40 ? id : std::string{};
+}
+
+}  // namespace
+
+SocketAddress abstract_address(std::string_view name) {
+  SocketAddress address;
+  auto& un = reinterpret_cast<sockaddr_un&>(address.storage);
+  ELRUN_ASSERT(name.size() + 1 < sizeof un.sun_path);
+  un.sun_family = AF_UNIX;
+  std::memcpy(un.sun_path + 1, name.data(), name.size());
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+Result<RankAddress> Listeners::open(const std::string& address, bool with_unix) {
+  ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, 0));
+  ELRUN_TRY_ASSIGN(tcp_, listen_on(addresses.front()));
+  // As peers reach this rank: a listener on all addresses does not know it.
+  RankAddress mine{.port = local_address(tcp_.get()).port(), .host = addresses.front().host(), .boot = boot_of_host(), .socket = {}};
+  if (mine.boot.empty() || !with_unix) return mine;
+  std::array<std::byte, 16> bits{};
+  random_bytes(bits);
+  const std::string name = "elrun-" + to_hex(bits);
+  if (auto opened = listen_on(abstract_address(name)); opened.ok()) {
+    unix_ = std::move(*opened);
+    mine.socket = name;
+  }
+  return mine;
+}
+
+void Listeners::accept(const Acceptor::Accepted& accepted) {
+  tcp_acceptor_.open(std::move(tcp_), accepted);
+  if (unix_) unix_acceptor_.open(std::move(unix_), accepted);
+}
+
+void Listeners::close() {
+  tcp_acceptor_.close();
+  unix_acceptor_.close();
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,38 @@
+#pragma once
+/// \file Listeners: where a rank listens for the others of its group.
+
+#include <string>
+#include <string_view>
+
+#include <boost/asio/io_context.hpp>
+
+#include <elrun/result.hpp>
+
+#include "lib/base/fd.hpp"
+#include "lib/comm/connect/acceptor.hpp"
+#include "lib/comm/connect/address.hpp"
+#include "lib/link/socket.hpp"
+
+namespace elrun::inline v0 {
+
+/// The Unix socket of this name (RankAddress::socket), in the kernel's memory and in no folder, so nothing stays behind.
+[[nodiscard]] SocketAddress abstract_address(std::string_view name);
+
+/// A TCP port, and for ranks of the same host a Unix socket under a random name: nobody can guess it, and who learns it still has no key.
+/// `open` on the caller's thread, before the loop runs; then `accept` and `close` on the loop's. Connections that come between the two wait.
+class Listeners {
+ public:
+  explicit Listeners(boost::asio::io_context& loop) : tcp_acceptor_{loop}, unix_acceptor_{loop} {}
+  /// `address`: of this node, as peers reach it. `with_unix`: also for ranks of this host; without effect where the system does not tell which
+  /// kernel runs. Returns what the rank publishes.
+  Result<RankAddress> open(const std::string& address, bool with_unix);
+  /// Each connection that comes in is handed over from now on.
+  void accept(const Acceptor::Accepted& accepted);
+  void close();
+
+ private:
+  Fd tcp_, unix_;  // until `accept`
+  Acceptor tcp_acceptor_, unix_acceptor_;
+};
+
+}  // namespace elrun::inline v0

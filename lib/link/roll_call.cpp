@@ -1,6 +1,7 @@
 #include "lib/link/roll_call.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -76,6 +77,11 @@ std::optional<Rank> RollCall::rank_of(Visitor visitor) const {
   const auto at = ranks_.find(visitor);
   if (at == ranks_.end()) return {};
   return at->second;
+}
+
+std::optional<RollCall::Visitor> EndOfJob::release_host(const std::map<Rank, RollCall::Member>& members) {
+  if (!host_ || !std::ranges::all_of(members, [&](const auto& entry) { return said_.contains(entry.first); })) return {};
+  return std::exchange(host_, std::nullopt);
 }
 
 }  // namespace elrun::inline v0

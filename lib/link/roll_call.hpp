@@ -1,9 +1,10 @@
 #pragma once
-/// \file RollCall: which ranks of an operator's job have come, and which are missing. Pure.
+/// \file RollCall and EndOfJob: which ranks of an operator's job have come, which are missing, and which have said that it is over. Pure.
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,6 +44,23 @@ class RollCall {
   std::map<Rank, Member> members_;
   std::map<Visitor, Rank> ranks_;
   bool complete_ = false;
+};
+
+/// Who of an operator's job has said that it is over. Rank 0 takes the store with it when it exits, so it is told last.
+class EndOfJob {
+ public:
+  /// Once one rank has said that all decided the end, the job has succeeded, whatever dies.
+  void say(Rank rank, RollCall::Visitor visitor) {
+    said_.insert(rank);
+    if (rank == Rank{0}) host_ = visitor;
+  }
+  [[nodiscard]] bool has_begun() const { return !said_.empty(); }
+  /// Rank 0's visitor, when it and all `members` that are there have said so. Once; then nothing.
+  [[nodiscard]] std::optional<RollCall::Visitor> release_host(const std::map<Rank, RollCall::Member>& members);
+
+ private:
+  std::set<Rank> said_;
+  std::optional<RollCall::Visitor> host_;  // waits to be told
 };
 
 }  // namespace elrun::inline v0

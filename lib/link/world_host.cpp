@@ -28,14 +28,7 @@ Result<std::unique_ptr<WorldHost>> WorldHost::open(boost::asio::io_context& loop
 
 WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Log& log, WorldSize world, std::string proof,
                      Deadline deadline)
-    : clock_{clock},
-      log_{log},
-      world_{world},
-      deadline_{deadline},
-      roll_{world, std::move(proof)},
-      heartbeat_{loop},
-      expiry_{loop},
-      deadline_timer_{loop} {
+    : clock_{clock}, log_{log}, world_{world}, roll_{world, std::move(proof)}, heartbeat_{loop}, expiry_{loop}, deadline_timer_{loop} {
   random_bytes(std::as_writable_bytes(std::span{generation_.lineage.bits}));
   random_bytes(key_);
   (void)store_.begin_generation(generation_);
@@ -110,7 +103,7 @@ void WorldHost::give_up() {
 void WorldHost::on_closed(WorkerServer::Connection from, const Failure& why) {
   store_.forget(StoreCaller{from});
   const auto lost = roll_.leave(from);
-  if (lost && done_.empty()) {  // once one has said that all decided the end, the verdict is success whatever dies
+  if (lost && !end_.has_begun()) {  // once one has said that all decided the end, the verdict is success whatever dies
     const Failure failure{.code = Code::peer_lost,
                           .remedy = Remedy::exit_process,
                           .what = fmt::format("the process of rank {} is gone: {}", lost->value(), why.what),
@@ -123,18 +116,13 @@ void WorldHost::on_closed(WorkerServer::Connection from, const Failure& why) {
 }
 
 void WorldHost::on_job_over(WorkerServer::Connection from, Rank rank) {
-  done_.insert(rank);
-  if (rank == Rank{0}) host_waits_ = from;
-  else server_->send(from, JobOver{generation_});
+  end_.say(rank, from);
+  if (rank != Rank{0}) server_->send(from, JobOver{generation_});
   release_host();
 }
 
-/// Rank 0 takes the store with it when it exits, so it hears last that the job is over.
 void WorldHost::release_host() {
-  if (!host_waits_) return;
-  if (!std::ranges::all_of(roll_.members(), [&](const auto& entry) { return done_.contains(entry.first); })) return;
-  server_->send(*host_waits_, JobOver{generation_});
-  host_waits_.reset();
+  if (const auto host = end_.release_host(roll_.members())) server_->send(*host, JobOver{generation_});
 }
 
 void WorldHost::deliver(const std::vector<StoreAnswer>& answers) {

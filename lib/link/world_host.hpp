@@ -4,7 +4,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 
 #include <boost/asio/steady_timer.hpp>
@@ -40,7 +39,6 @@ class WorldHost {
   const Clock& clock_;
   const Log& log_;
   WorldSize world_;
-  Deadline deadline_;
   Generation generation_{.number = 1};
   Key256 key_{};
   RollCall roll_;
@@ -48,8 +46,7 @@ class WorldHost {
   LogLimited refused_;
   std::uint64_t beats_ = 0;
   StoreCore store_;
-  std::set<Rank> done_;                                 // members that said that the job is over
-  std::optional<WorkerServer::Connection> host_waits_;  // rank 0's own, when it has said so
+  EndOfJob end_;
   boost::asio::steady_timer heartbeat_, expiry_, deadline_timer_;
   std::unique_ptr<WorkerServer> server_;  // last: goes first, with the handlers that use the rest
 };

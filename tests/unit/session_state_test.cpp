@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "lib/link/session_state.hpp"
+#include "lib/link/told_generation.hpp"
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {
@@ -166,6 +167,36 @@ TEST_CASE("the end of a job is confirmed in time, or it is said that it was not"
   CHECK(bench.state.wait_until_job_is_over(bench.soon()).failure().code == Code::deadline_passed);
   bench.state.job_is_over();
   CHECK(bench.state.wait_until_job_is_over(bench.late()).ok());
+}
+
+TEST_CASE("a word about another generation than the newest is passed over; an end that comes before the first place counts with it",
+          "[session]") {
+  const Generation first{3, {{7, 7}}}, next{4, {{7, 7}}}, foreign{3, {{8, 8}}};
+  ToldGeneration told;
+  CHECK_FALSE(told.has_place());
+  CHECK_FALSE(told.is_newest(Generation{}));  // of which no end can be told
+  SECTION("the end of its own generation") {
+    told.note_early_end({.generation = first, .why = over});
+    CHECK(told.enter_first(first)->what == over.what);
+  }
+  SECTION("the end of another") {
+    told.note_early_end({.generation = first, .why = over});
+    told.note_early_end({.generation = foreign, .why = over});
+    CHECK_FALSE(told.enter_first(first));
+  }
+  SECTION("one after the other") {
+    CHECK_FALSE(told.enter_first(first));
+    CHECK(told.has_place());
+    CHECK(told.is_newest(first));
+    CHECK_FALSE(told.is_newest(foreign));
+    CHECK_FALSE(told.is_later(foreign));  // by the number
+    CHECK_FALSE(told.is_later(first));
+    CHECK(told.is_later(next));
+    told.enter_next(next);
+    CHECK(told.newest() == next);
+    CHECK_FALSE(told.is_newest(first));
+    CHECK_FALSE(told.is_later(first));
+  }
 }
 
 }  // namespace elrun::test

@@ -123,3 +123,27 @@ TEST_CASE("a list of ranks stays readable", "[link]") {
   CHECK(list_ranks(std::span{ranks}.first(3)) == "ranks 0, 1, 2");
   CHECK(list_ranks(ranks) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more");
 }
+
+TEST_CASE("rank 0 is told last that the job is over, once, and waits for no rank that is gone", "[surroundings]") {
+  RollCall roll{WorldSize{3}};
+  for (std::uint32_t rank = 0; rank < 3; ++rank) REQUIRE_FALSE(roll.arrive(10 + rank, Hello{.pid = 1, .rank = rank, .world = 3}));
+  EndOfJob end;
+  CHECK_FALSE(end.has_begun());
+  CHECK_FALSE(end.release_host(roll.members()));
+  end.say(Rank{0}, 10);
+  CHECK(end.has_begun());
+  CHECK_FALSE(end.release_host(roll.members()));
+  end.say(Rank{2}, 12);
+  CHECK_FALSE(end.release_host(roll.members()));
+  SECTION("all have said so") { end.say(Rank{1}, 11); }
+  SECTION("one died before") { (void)roll.leave(11); }
+  CHECK(end.release_host(roll.members()) == RollCall::Visitor{10});
+  CHECK_FALSE(end.release_host(roll.members()));
+}
+
+TEST_CASE("nobody is told for rank 0 while it has not said that the job is over", "[surroundings]") {
+  EndOfJob end;
+  end.say(Rank{1}, 11);
+  CHECK(end.has_begun());
+  CHECK_FALSE(end.release_host({{Rank{1}, {11, 1}}}));
+}

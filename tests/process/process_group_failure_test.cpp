@@ -2,6 +2,7 @@
 
 #include <elrun/process_group.hpp>
 
+#include <array>
 #include <atomic>
 #include <filesystem>
 #include <future>
@@ -89,27 +90,42 @@ TEST_CASE("revocation ends a call that waits, and all calls after it", "[process
   CHECK(groups[0]->barrier().failure().code == Code::generation_over);
 }
 
-TEST_CASE("revocation in the middle of large calls leaves nobody behind", "[process_group]") {
-  for_all_seeds(10, [](Rng& rng) {
+TEST_CASE("revocation in the middle of large calls leaves nobody behind, and no call that succeeds has wrong bits", "[process_group]") {
+  const bool one_alone = GENERATE(false, true);  // or the whole generation
+  for_all_seeds(one_alone ? 30 : 10, [&](Rng& rng) {
+    std::array<std::vector<std::int64_t>, 3> given;
+    std::vector<std::int64_t> sums(3 * 8192);
+    for (auto& of_rank : given)
+      for (std::int64_t& sum : sums) sum += of_rank.emplace_back(static_cast<std::int64_t>(rng.below(1'000'000'000)));
     LocalWorld local{3};
     std::atomic<std::uint64_t> calls = 0;
-    const std::uint64_t after = 1 + rng.below(20);
+    std::atomic<ProcessGroup*> to_revoke = nullptr;
+    std::latch over{4};  // until then the group that is revoked is there
+    const std::uint64_t after = 5 + rng.below(20);
+    const std::chrono::microseconds into_the_call{rng.below(120)};
     std::thread ender{[&] {
       while (calls < after) std::this_thread::yield();
-      local.end_generation({.code = Code::peer_lost, .what = "one was lost"});
+      std::this_thread::sleep_for(into_the_call);
+      const Failure why{.code = Code::peer_lost, .what = "one was lost"};
+      if (ProcessGroup* const group = to_revoke; one_alone && group != nullptr) group->revoke(why);
+      else local.end_generation(why);
+      over.count_down();
     }};
     Complaints complaints;
-    local.run([&](std::uint32_t, Session& session) {
+    local.run([&](std::uint32_t rank, Session& session) {
       auto group = ProcessGroup::join(session, patient);
-      std::vector<float> data(200'000);
-      while (group.ok()) {
+      if (rank == 1 && group.ok()) to_revoke = &*group;
+      Result<void> result = group.ok() ? Result<void>{} : Result<void>{group.failure()};
+      while (result.ok()) {
         ++calls;
-        if (const auto result = group->all_reduce(std::span{data}); !result.ok()) {
-          const Code code = result.failure().code;  // who hears of it later may see its peers go first
-          return complaints(code == Code::generation_over || code == Code::peer_lost, message(result.failure()));
-        }
+        std::vector<std::int64_t> data = given[rank];
+        result = group->all_reduce(std::span{data});
+        if (result.ok()) complaints(data == sums, "a call succeeded with wrong bits");
       }
+      const Code code = result.failure().code;  // who hears of it later may see its peers go first
+      complaints(code == Code::generation_over || code == Code::peer_lost, message(result.failure()));
       calls += after;
+      over.arrive_and_wait();
     });
     ender.join();
     CHECK(complaints.all() == "");

@@ -17,6 +17,7 @@
 #include "lib/comm/shm/descriptors.hpp"
 #include "lib/comm/shm/doorbell.hpp"
 #include "lib/comm/shm/lanes.hpp"
+#include "lib/comm/shm/region.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 
@@ -284,6 +285,21 @@ TEST_CASE("a rank waits for the readers of its shared buffer; what it withdrew i
     pair.lanes[0]->lose(Rank{1});
     CHECK(pair.send(0, buffer.bytes(), 600s).failure().code == Code::peer_lost);
   }
+}
+
+TEST_CASE("a rank whose generation is over posts no result: its peers may have reused what it folded", "[shared_memory]") {
+  Pair pair;
+  std::array<std::vector<std::byte>, 2> data{std::vector<std::byte>(1000, std::byte{3}), std::vector<std::byte>(1000, std::byte{4})};
+  const auto reduce = [&](std::uint32_t rank, Duration limit) {
+    return pair.lanes[rank]->reduce(data[rank].data(), data[rank].data(), data[rank].size(), DType::u8, ReduceOp::sum, true, limit);
+  };
+  const auto offer = pair.lanes[1]->offer(Rank{0});
+  const SharedMemory region = SharedMemory::view(copy_of(offer.region), offer.size).value();
+  const auto* const lane = reinterpret_cast<const Lane*>(lane_at(region.data(), 0));
+  CHECK(reduce(0, 30ms).failure().code == Code::deadline_passed);  // what rank 1 is to fold is there
+  pair.lanes[1]->end();
+  CHECK(reduce(1, 60s).failure().code == Code::generation_over);
+  CHECK(lane->posted.load() == 1);  // what rank 0 is to fold
 }
 
 TEST_CASE("memory that lies where a shared buffer was is not taken for it", "[shared_memory]") {

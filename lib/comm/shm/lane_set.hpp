@@ -49,7 +49,12 @@ class LaneSet {
 
   CallLimit begin(Duration limit, const CallLabel& label);
   [[nodiscard]] const CallLabel& label() const { return label_; }
-  [[nodiscard]] bool is_over() const { return waiting_.is_over(); }
+  /// No: what was read of peers before this question was still theirs to give. For a group is over before its connections end, and its peers reuse
+  /// what it reads only after that.
+  [[nodiscard]] bool is_over() const {
+    fence();
+    return waiting_.is_over();
+  }
   /// Every call ends now.
   void end() noexcept { waiting_.end(); }
   /// The last thing of a call: if it failed, what peers could read in place is its caller's again, who may write there.

@@ -78,6 +78,8 @@ Result<void> Reduction::fold_round(const ReduceSchedule& schedule, std::uint64_t
     ELRUN_TRY(peer->still_valid());
     peer->took();
   }
+  // Peers that saw this group's connections end may have reused the slots that were folded. A result of that is posted to nobody.
+  if (lanes_.is_over()) return generation_is_over();
   if (shared_out_) lanes_.post_shared(shared_out_->after(fold.begin * width()), size, total(), lanes_.peers());
   else if (call_.gather) lanes_.post(*result, size, total(), lanes_.peers());
   return {};

@@ -111,5 +111,10 @@ struct Finish {
   std::string after_signal{};         ///< What became of the workers, when this node was asked to end.
 };
 using Action = std::variant<Send, LookAgain, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
+using Actions = std::vector<Action>;
+
+/// To the end, in order.
+void add(Actions& actions, Action action);
+void add_all(Actions& actions, Actions more);
 
 }  // namespace elrun::inline v0::launcher

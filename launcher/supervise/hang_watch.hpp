@@ -2,12 +2,19 @@
 /// \file HangWatch: which workers have given no sign of progress for too long. Pure.
 
 #include <algorithm>
+#include <csignal>
+#include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <elrun/ids.hpp>
 #include <elrun/units.hpp>
+
+#include "launcher/options/options.hpp"
+#include "launcher/supervise/node_workers.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -49,21 +56,61 @@ class HangWatch {
   std::map<LocalRank, Instant> last_sign_;
 };
 
-/// The watches of one node, and how far the end of those that hang has come.
-struct HangWatches {
-  explicit HangWatches(Duration limit) : in_world{limit}, pending{limit}, unopened{limit} {}
+/// Workers that hang, as they were found.
+struct FoundHang {
+  std::vector<LocalRank> silent;    ///< They gave no sign of progress for too long. Never empty.
+  std::vector<LocalRank> suspects;  ///< They end: the silent ones, or all of this node, for any of them may be the one that hangs.
+  bool is_forming = false;          ///< Some workers of a Job have not joined the world yet: the silent ones alone are suspects.
+};
 
-  HangWatch in_world;       ///< Workers in the world.
-  HangWatch pending;        ///< Pending workers, until they are ready.
-  HangWatch unopened;       ///< Workers in the world that have opened no session yet.
-  bool were_asked = false;  ///< Those that hang got SIGABRT; SIGKILL is next.
+/// The watches of one node, and how far the end of those that hang has come. A worker in the world is watched from its session on, or
+/// from its start by what it writes. A worker of a Job that opens no session is watched from its start, and a pending one until it is
+/// ready.
+class HangWatches {
+ public:
+  HangWatches(Duration limit, HangSign sign) : sign_{sign}, in_world_{limit}, pending_{limit}, unopened_{limit} {}
 
-  void forget(LocalRank worker) { in_world.forget(worker), pending.forget(worker), unopened.forget(worker); }
+  // Who is watched
+  /// A world begins. All that are in it without a session are watched, and with `HangSign::output` all that are in it.
+  void begin_generation(const Workers& workers, Instant now);
+  void starts_beside(LocalRank worker, Instant now) { pending_.watch(worker, now); }
+  void opens_in_world(LocalRank worker, Instant now) { in_world_.watch(worker, now), unopened_.forget(worker); }
+  void comes_back(LocalRank worker, Instant now) { in_world_.watch(worker, now); }
+  void forget_pending(LocalRank worker) { pending_.forget(worker); }
+  void forget(LocalRank worker) { in_world_.forget(worker), pending_.forget(worker), unopened_.forget(worker); }
   /// The generation is over, or its job is: what workers of the world do now is watched by nobody.
-  void end_generation() { in_world.clear(), unopened.clear(); }
+  void end_generation() { in_world_.clear(), unopened_.clear(); }
+
+  // Signs of progress. Of a worker that is not watched they mean nothing.
+  void sign_in_world(LocalRank worker, Instant now) { in_world_.sign(worker, now); }
+  void sign_pending(LocalRank worker, Instant now) { pending_.sign(worker, now); }
+  /// All members decide a step together.
+  void step_decided(const Workers& workers, Instant now);
   void excuse(Duration deaf, Instant now, Instant at) {
-    for (HangWatch* watch : {&in_world, &pending, &unopened}) watch->excuse(deaf, now, at);
+    for (HangWatch* watch : {&in_world_, &pending_, &unopened_}) watch->excuse(deaf, now, at);
   }
+
+  // Who hangs. A plain program opens no session ever; `is_job` says that this is a Job's.
+  [[nodiscard]] std::optional<Instant> due_in_world(bool is_job) const;
+  [[nodiscard]] std::optional<Instant> due_pending() const { return pending_.due(); }
+  /// Those in the world that hang, who are watched no longer. Once all workers have joined the world, a worker that hangs and one that
+  /// waits for it look the same, so all of this node are suspects. Before that they can be told apart: a worker for which `waits` is
+  /// true waits for its peers, and does not hang.
+  [[nodiscard]] std::optional<FoundHang> find_in_world(const Workers& workers, const std::function<bool(const Worker&)>& waits, bool is_job,
+                                                       Instant now);
+  /// Pending ones that hang. No other worker waits for them.
+  [[nodiscard]] std::vector<LocalRank> find_pending(Instant now);
+  /// With which signal those that hang end now. SIGABRT first: Python's faulthandler answers it with the stacks of all threads, others
+  /// with a core dump where that is on. Then SIGKILL.
+  [[nodiscard]] int next_signal() { return std::exchange(were_asked_, true) ? SIGKILL : SIGABRT; }
+
+ private:
+  ELRUN_COMPARED_IN_SIMULATION
+  HangSign sign_;
+  HangWatch in_world_;       // workers in the world
+  HangWatch pending_;        // pending workers, until they are ready
+  HangWatch unopened_;       // workers in the world that have opened no session yet
+  bool were_asked_ = false;  // those that hang got SIGABRT
 };
 
 }  // namespace elrun::inline v0::launcher

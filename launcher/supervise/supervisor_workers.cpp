@@ -1,4 +1,12 @@
 // Supervisor: what happens to workers, and what they say.
+//
+// A worker joins the world when it has asked for its peers, which every Job does once its program has loaded what it needs. Until
+// then the workers of all nodes wait for it.
+//
+// When some workers of a node go on in the next generation, the others are started beside it, and the generation does not wait for
+// them. Such a pending worker starts with the environment of the worker that died. Its program runs until it needs its peers, which may
+// take a minute. Then this node asks for a generation in which it has a place. If it dies before that, its successor starts with the
+// next generation, which waits for it. So a program that fails at its start again and again uses up the restarts.
 #include <algorithm>
 #include <csignal>
 #include <utility>
@@ -13,55 +21,46 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr Duration last_words = 1s;         // of a worker that has ended: its connection ends with it, unless a child of its holds that
-constexpr Duration broken_line_most = 10s;  // well before workers give up waiting for the word that their generation is over
+constexpr Duration last_words = 1s;            // of a worker that has ended: its connection ends with it, unless a child of its holds that
+constexpr Duration broken_line_most = 10s;     // well before workers give up waiting for the word that their generation is over
+constexpr Duration tell_starting_after = 10s;  // a start that takes longer is told to the coordinator
+
+LocalRank local_rank(std::size_t worker) { return LocalRank{static_cast<std::uint32_t>(worker)}; }
 
 }  // namespace
-
-std::string Supervisor::name_of(std::size_t worker) const {
-  return fmt::format("rank {} (node {}, pid {})", rank_of(worker), options_.node.value(), workers_[worker].pid);
-}
 
 void Supervisor::on_worker_ended(const WorkerEnded& e) {
   const std::size_t i = e.worker.value();
   ELRUN_ASSERT(i < workers_.size() && !workers_[i].ending);
   Worker& w = workers_[i];
-  if (phase_ == Phase::running && w.in_world() && e.ending.ok() && !job_over_ && w.owes_end()) return ends_early(i, e);
-  w.ending = e.ending;
+  if (phase_ == Phase::running && w.in_world() && e.ending.ok() && !job_.is_over() && w.owes_end()) return ends_early(i, e);
+  w.ends(e, now_);
   hangs_.forget(e.worker);
-  w.failed_at = now_ - e.ago;
-  w.death = e.death;
-  if (!w.hung.empty() && !e.ending.ok()) w.death.evidence = fmt::format("it hung ({}), and elrun ended it", w.hung);
   if (!w.in_world()) return on_pending_ended(i);
   if (phase_ == Phase::joining) {  // one that was to stay: the next world gets a fresh one
-    act(SignalGroup{e.worker, SIGKILL});
-    act(Release{e.worker});
-    w.released = true;
-    if (w.connection) act(HangUp{*std::exchange(w.connection, std::nullopt)});
-    return say(Level::warning, fmt::format("{} ended by {} between generations", name_of(i), describe(e.ending)));
+    act(workers_.collect_at_once(i));
+    return say(Level::warning, fmt::format("{} ended by {} between generations", workers_.name(i), describe(e.ending)));
   }
   if (phase_ == Phase::stopping) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
     const bool ended_by_elrun = e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL;
-    if (after_.rejoin && !job_over_ && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stopped_at_)) tell_of_failure(i);
+    if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
     return stop_if_done();
   }
-  if (!e.ending.ok() && job_over_) {
-    say(Level::warning, fmt::format("{} ended by {} after the job was over; it does not count", name_of(i), describe(e.ending)));
+  if (!e.ending.ok() && job_.is_over()) {
+    say(Level::warning, fmt::format("{} ended by {} after the job was over; it does not count", workers_.name(i), describe(e.ending)));
   } else if (!e.ending.ok()) {
-    say(Level::error, fmt::format("{} ended by {}{} in generation {}{}", name_of(i), w.cause(),
-                                  e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), world_.generation.number,
-                                  w.session.early_as.empty() ? "" : ": " + e.death.evidence));
-    own_failure_ = true;
-    recovery_.lost(now_);
+    say(Level::error, fmt::format("{} ended by {}{} in generation {}{}", workers_.name(i), w.cause(),
+                                  e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), generation_.last().number,
+                                  w.early.as.empty() ? "" : ": " + e.death.evidence));
+    generation_.fail_here();
+    job_.recovery().lost(now_);
     tell_of_failure(i);
     join_as_broken();
   }
-  const bool all_well = std::all_of(workers_.begin(), workers_.end(),
-                                    [this](const Worker& x) { return !x.in_world() || (x.ending && (x.ending->ok() || job_over_)); });
-  if (all_well) tell_that_workers_are_done();
-  tell_of_starting();
+  if (all_ended_well(view())) act(tell_done(view()));
+  act(tell_starting(line_, view()));
   end_without_coordinator();
 }
 
@@ -69,15 +68,16 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
 // the job: its program called exit or returned. Its peers wait for it, so this counts as a failure.
 void Supervisor::ends_early(std::size_t worker, const WorkerEnded& e) {
   Worker& w = workers_[worker];
-  if (w.connection && !w.session.ended_early) {
-    w.session.ended_early = e;
-    w.session.judge_by = now_ + last_words;
+  if (w.session.connection && !w.early.seen) {
+    w.early.seen = e;
+    w.early.judge_by = now_ + last_words;
     return;
   }
   WorkerEnded failed = e;
   failed.ending = {.exit_code = 1};
-  w.session.early_as = fmt::format("exit code 0 {}, before the end of the job was decided",
-                                   step_ > 0 ? fmt::format("after step {}", step_) : "with no step decided in this generation");
+  w.early.as =
+      fmt::format("exit code 0 {}, before the end of the job was decided",
+                  generation_.step() > 0 ? fmt::format("after step {}", generation_.step()) : "with no step decided in this generation");
   failed.death.evidence =
       "the program left in the middle of the job: a Job's program goes on until next_step() returns nothing; job.stop() ends a job early, on all ranks";
   on_worker_ended(failed);
@@ -85,45 +85,71 @@ void Supervisor::ends_early(std::size_t worker, const WorkerEnded& e) {
 
 void Supervisor::judge_early_end(std::size_t worker) {
   Worker& w = workers_[worker];
-  w.session.judge_by.reset();
-  if (!w.session.ended_early || w.ending) return;
-  const WorkerEnded seen = *w.session.ended_early;
+  w.early.judge_by.reset();
+  if (!w.early.seen || w.ending) return;
+  const WorkerEnded seen = *w.early.seen;
   on_worker_ended(seen);
 }
 
-void Supervisor::tell_that_workers_are_done() {
-  const bool none_opened = std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.in_world() && w.session.opened; });
-  act(Send{WorkersDone{world_.generation, none_opened && places_ > 0 && !job_over_}});
-}
-
-// A worker that dies before it opens its session cannot say that it is a Job's. The other workers can.
-void Supervisor::tell_that_workers_are_job() {
-  if (line_.knows_job() || phase_ != Phase::running || !line_.can_report()) return;
-  if (std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.in_world() && w.session.opened && w.is_job; })) return;
-  line_.told_job();
-  act(Send{WorkersAreJob{world_.generation}});
-}
-
-// The first failure of a node is reported in full. When thousands of workers fail together, the reports of the others are cut.
-void Supervisor::tell_of_failure(std::size_t worker) {
+void Supervisor::on_pending_ended(std::size_t worker) {
+  act(workers_.collect_at_once(worker));
   const Worker& w = workers_[worker];
-  const bool first = failed_first(workers_, w);
-  // The worker failed, and elrun's signal ended it before it could exit: its exit code counts as 1, Python's for an exception.
-  const bool cut_short = phase_ == Phase::stopping && w.ending->signal != 0 && w.failed_at < stopped_at_;
-  WorkerFailed failed{world_.generation,
-                      static_cast<std::uint32_t>(worker),
-                      cut_short ? 1 : w.exit_code(),
-                      w.cause(),
-                      w.is_job,
-                      std::clamp<Duration>(now_ - w.failed_at, Duration{0}, 24h),
-                      {},
-                      rank_of(worker)};
-  if (!w.in_world()) failed.what += " before it was in a world";
-  if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
-  failed.before_session = !w.session.opened;
-  failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
-  act(Send{std::move(failed)});
+  if (!w.life.was_dismissed()) {
+    say(Level::error, fmt::format("{} ended by {}{} before it was in a world", workers_.name(worker), describe(*w.ending),
+                                  w.death.error.empty() ? "" : fmt::format(" ({})", w.death.error)));
+    if (phase_ == Phase::running && !w.ending->ok()) generation_.fail_here(), tell_of_failure(worker);
+  }
+  if (phase_ == Phase::stopping) stop_if_done();
 }
+
+void Supervisor::tell_of_failure(std::size_t worker) {
+  const auto stopped_at = phase_ == Phase::stopping ? std::optional{stop_.since()} : std::nullopt;
+  act(Send{worker_failed(workers_, worker, generation_.last(), now_, stopped_at)});
+}
+
+// --- their start ---------------------------------------------------------------------------------------------------
+
+// What the program of one that is started beside the new world may ask is why it was started.
+void Supervisor::start_workers(const World& before) {
+  World over = before;
+  over.restarts = generation_.world().restarts, over.cause = generation_.world().cause;
+  for (const GivenPlace& given : workers_.give_places(generation_.places())) {
+    const bool beside = given.kind == GivenPlace::Kind::start_beside;
+    if (given.kind == GivenPlace::Kind::welcome) welcome(given.worker);
+    else act(workers_.start(given, beside ? over : generation_.world(), job_.node_restarts()));
+    if (beside) hangs_.starts_beside(local_rank(given.worker), now_);
+  }
+}
+
+void Supervisor::watch_starts() {
+  line_.forget_starting();
+  deadlines_.clear(Wait::tell_starting);
+  hangs_.begin_generation(workers_.all(), now_);
+  if (!any(workers_.all(), &Worker::is_starting) || !generation_.has_others()) return;
+  Duration after = std::min(tell_starting_after, options_.timeouts.session / 2);
+  if (options_.hang_timeout > Duration{0}) after = std::min(after, options_.hang_timeout / 2);
+  deadlines_.set(Wait::tell_starting, now_ + after);
+}
+
+void Supervisor::welcome(std::size_t worker) {
+  Worker& w = workers_[worker];
+  w.enter_world(now_, options_.timeouts.returning);
+  act(Answer{*w.session.connection, Welcome{workers_.place_in(worker, generation_.world()), job_.remembered()}});
+}
+
+void Supervisor::becomes_ready(std::size_t worker) {
+  if (ELRUN_PLANTED(ready_is_forgotten) && phase_ != Phase::running) return;
+  if (!workers_[worker].becomes_ready()) return;
+  hangs_.forget_pending(local_rank(worker));
+  act(offer_more(line_, view()));
+}
+
+// Its peers have not answered: some of them are not in the world yet. Later in a generation an all_gather is the program's own.
+bool Supervisor::waits_for_world(const Worker& w) const {
+  return generation_.step() == 0 && w.in_world() && w.session.connection && calls_.is_gathering(*w.session.connection);
+}
+
+// --- what they say -------------------------------------------------------------------------------------------------
 
 void Supervisor::refuse(ConnectionId connection, Failure why) {
   act(Answer{connection, Refusal{std::move(why)}});
@@ -131,173 +157,157 @@ void Supervisor::refuse(ConnectionId connection, Failure why) {
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
-  const auto i = worker_that_says(workers_, hello);
+  const auto i = worker_that_says(workers_.all(), hello);
   if (phase_ != Phase::running && !(i && workers_[*i].is_pending()))
     return refuse(from, {Code::generation_over, Remedy::exit_process, "this node's generation is over"});
+  const Seat& seat = generation_.world().seat;
   if (!i)
-    return refuse(from,
-                  {Code::refused, Remedy::fix_config,
-                   fmt::format("rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?",
-                               hello.rank, hello.world, options_.node.value(), world_.seat.base_rank, world_.seat.base_rank + places_ - 1,
-                               world_.seat.world_size)});
+    return refuse(
+        from,
+        {Code::refused, Remedy::fix_config,
+         fmt::format("rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?", hello.rank,
+                     hello.world, options_.node.value(), seat.base_rank, seat.base_rank + generation_.places() - 1, seat.world_size)});
   Worker& w = workers_[*i];
-  if (w.ending || w.connection)
+  if (w.ending || w.session.connection)
     return refuse(from,
                   {Code::already_exists, Remedy::fix_config,
                    fmt::format("rank {} is connected already or has ended: only one process per rank may open a session", hello.rank)});
-  w.connection = from;
-  w.session.opened = true;
-  w.is_job = hello.is_job;
-  job_known_ = job_known_ || hello.is_job;
-  w.session.says_end = hello.says_end;
-  w.can_stay = hello.stays;
+  w.opens(from, hello);
+  if (hello.is_job) job_.know_as_job();
   if (w.is_pending()) {
-    if (w.pending.dismissed || !hello.stays)
+    if (w.life.was_dismissed() || !hello.stays)
       return refuse(from, {Code::generation_over, Remedy::exit_process, "the generation of this worker is over"});
     w.pending.says_ready = hello.says_ready;
-    hangs_.pending.sign(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
-    return tell_it_is_early(*i);
+    hangs_.sign_pending(local_rank(*i), now_);
+    return act(workers_.tell_it_is_early(*i, generation_.world(), job_.remembered()));
   }
-  hangs_.in_world.watch(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
-  hangs_.unopened.forget(LocalRank{static_cast<std::uint32_t>(*i)});
-  tell_that_workers_are_job();
+  hangs_.opens_in_world(local_rank(*i), now_);
+  act(tell_job(line_, view()));
   welcome(*i);
-  tell_of_starting();
-}
-
-// A worker that stays has a time to come back from its program, which its peers wait for.
-void Supervisor::welcome(std::size_t worker) {
-  Worker& w = workers_[worker];
-  w.enter_world(now_, options_.timeouts.returning);
-  act(Answer{*w.connection,
-             Welcome{place_of(worker, {world_.generation, Rank{rank_of(worker)}, WorldSize{world_.seat.world_size}}), remembered_}});
+  act(tell_starting(line_, view()));
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const CheckpointSaved& m) {
-  if (worker_with(workers_, from))
-    remembered_.checkpoint = m.acknowledgement;  // also when that generation is over: the checkpoint is there
+  if (worker_with(workers_.all(), from))
+    job_.checkpoint_saved(m.acknowledgement);  // also when that generation is over: the checkpoint is there
 }
 
-Place Supervisor::place_of(std::size_t worker, const Membership& membership) const {
-  Place place;
-  place.membership = membership;
-  place.local_rank = LocalRank{static_cast<std::uint32_t>(worker)};
-  place.local_world = options_.workers;
-  place.run = options_.run;
-  place.node = options_.node;
-  place.address = world_.address;
-  place.key = world_.key;
-  place.restart_count = world_.restarts.generations;
-  place.elastic = true;
-  return place;
+void Supervisor::on_worker_said(ConnectionId from, const ReadyForPlace& m) {
+  if (const auto i = worker_with(workers_.all(), from); i && workers_[*i].is_pending() && m.generation == workers_[*i].began_as->generation)
+    becomes_ready(*i);
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const Returned& m) {
-  const auto i = worker_with(workers_, from);
-  if (!i || phase_ != Phase::running || m.generation != world_.generation) return;
-  workers_[*i].return_by.reset();
-  hangs_.in_world.watch(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
+  const auto i = worker_with(workers_.all(), from);
+  if (!i || phase_ != Phase::running || m.generation != generation_.last()) return;
+  workers_[*i].returns.by.reset();
+  hangs_.comes_back(local_rank(*i), now_);
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
-  const auto worker = worker_with(workers_, from);
-  if (phase_ != Phase::running || !worker || m.generation != world_.generation) return;
+  const auto worker = worker_with(workers_.all(), from);
+  if (phase_ != Phase::running || !worker || m.generation != generation_.last()) return;
   workers_[*worker].session.decided = true;
-  if (const auto took = recovery_.recovered(now_))
+  if (const auto took = job_.recovery().recovered(now_))
     say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(*took)));
-  for (std::uint32_t i = 0; i < workers_.size(); ++i) hangs_.in_world.sign(LocalRank{i}, now_);  // all members decide a step together
-  for (Worker& w : workers_) w.session.joined = w.session.joined || w.in_world();
-  tell_of_starting();
-  if (m.step <= step_) return;  // another worker of this node said so already
-  step_ = m.step;
-  remembered_.decided = std::max(remembered_.decided, m.step);
+  hangs_.step_decided(workers_.all(), now_);
+  workers_.have_joined();
+  act(tell_starting(line_, view()));
+  if (!generation_.decide(m.step)) return;  // another worker of this node said so already
+  job_.step_decided(m.step);
   act(Send{Progress{m.generation, m.step}});
 }
 
 // A program that uses libelrun without its Job has no steps: it lives as long as its session says so.
 void Supervisor::on_worker_said(ConnectionId from, const Alive&) {
-  if (const auto i = worker_with(workers_, from); i && !workers_[*i].is_job)
-    hangs_.in_world.sign(LocalRank{static_cast<std::uint32_t>(*i)}, now_);
+  if (const auto i = worker_with(workers_.all(), from); i && !workers_[*i].session.is_job) hangs_.sign_in_world(local_rank(*i), now_);
 }
 
 void Supervisor::on_worker_wrote(LocalRank worker) {
   if (worker.value() >= workers_.size()) return;
-  if (!workers_[worker.value()].is_job) hangs_.in_world.sign(worker, now_);
-  hangs_.pending.sign(worker, now_);
+  if (!workers_[worker.value()].session.is_job) hangs_.sign_in_world(worker, now_);
+  hangs_.sign_pending(worker, now_);
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   // Also when that generation is over: all its members decided it before.
-  if (!worker_with(workers_, from) || (m.generation != world_.generation && m.generation != before_)) return;
-  if (!job_over_) act(Send{JobFinished{world_.generation}});
-  job_over_ = true;
-  for (Worker& w : workers_) w.return_by.reset();
+  if (!worker_with(workers_.all(), from) || (m.generation != generation_.last() && m.generation != generation_.before())) return;
+  if (!job_.is_over()) act(Send{JobFinished{generation_.last()}});
+  job_.finish();
+  workers_.job_is_over();
   dismiss_pending();
   if (phase_ == Phase::joining) {  // there is no next generation for those who stayed
     phase_ = Phase::stopping;
-    stopped_at_ = now_;
-    after_ = {};
+    stop_.begin({}, now_);
   }
-  if (phase_ == Phase::stopping) kill_staying(true);
-  hangs_.in_world.clear();  // what it does now is work of its own
-  hangs_.unopened.clear();
+  if (phase_ == Phase::stopping) kill_staying({});
+  hangs_.end_generation();  // what they do now is work of their own
   deadlines_.clear(Wait::end_hung);
-  for (Worker& w : workers_)
-    if (!w.ending) w.hung.clear();
   act(Answer{from, JobOver{m.generation}});
 }
 
+void Supervisor::on_worker_said(ConnectionId from, const PrepareToLeave& m) {
+  const auto i = worker_with(workers_.all(), from);
+  if (!i || !deadlines_.is_set(Wait::leave) || m.generation != generation_.last()) return;
+  workers_[*i].ready_to_leave = true;
+  if (workers_.have_saved()) leave(departure_.signal());
+}
+
 void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
-  const auto i = worker_with(workers_, from);
-  if (i && workers_[*i].is_pending()) {
-    if (!workers_[*i].pending.says_ready && m.generation == workers_[*i].began_as->generation) is_ready(*i);
+  const auto i = worker_with(workers_.all(), from);
+  if (!i) return;
+  Worker& w = workers_[*i];
+  if (w.is_pending()) {
+    if (!w.pending.says_ready && m.generation == w.began_as->generation) becomes_ready(*i);
     return;
   }
-  if (!i || m.generation != world_.generation) return;
+  if (m.generation != generation_.last()) return;
   if (phase_ == Phase::running && m.why.code == Code::peer_lost) {
-    workers_[*i].cannot_go_on = true;
+    LostPeers& lost = generation_.lost_peers();
+    if (w.peer_loss == PeerLoss::none) w.peer_loss = PeerLoss::said;
     hold_the_broken();
     if (m.unreachable && !ELRUN_PLANTED(unreachable_is_not_told) && m.why.peer &&
-        lost_peers_.add_unreachable({m.generation, rank_of(*i), m.why.peer->value(), workers_[*i].is_job, m.why.what}) &&
-        line_.can_report())
-      act(Send{lost_peers_.unreachable().back()});
+        lost.add_unreachable({m.generation, workers_.rank(*i), m.why.peer->value(), w.session.is_job, m.why.what}) && line_.can_report())
+      act(Send{lost.unreachable().back()});
     // A worker that died or a node that fell silent is known by then, and is the better reason.
     if (!deadlines_.is_set(Wait::broken_line))
       deadlines_.set(Wait::broken_line,
                      now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most));
-    if (lost_peers_.add(m.why.what)) join_as_broken();
+    if (lost.add(m.why.what)) join_as_broken();
     return;
   }
-  if (phase_ != Phase::stopping || m.why.code != Code::generation_over || !workers_[*i].stays) return;
-  workers_[*i].quit = true;
-  workers_[*i].returns_within = std::clamp<Duration>(m.returns_within, Duration{0}, 24h);
+  if (phase_ != Phase::stopping || m.why.code != Code::generation_over || !w.life.stays()) return;
+  if (w.life.is(Life::leaving)) w.life.enter(Life::stayed);
+  w.returns.within = std::clamp<Duration>(m.returns_within, Duration{0}, 24h);
   stop_if_done();
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
-  if (!worker_with(workers_, from)) return refuse(from, {Code::protocol, Remedy::exit_process, "a store call before Hello"});
-  if (phase_ != Phase::running && !(phase_ == Phase::stopping && job_over_))
+  const auto i = worker_with(workers_.all(), from);
+  if (!i) return refuse(from, {Code::protocol, Remedy::exit_process, "a store call before Hello"});
+  if (phase_ != Phase::running && !(phase_ == Phase::stopping && job_.is_over()))
     return act(Answer{from, failed_call(m, Code::generation_over, "the generation is over")});
-  if (m.generation != world_.generation)
-    return act(
-        Answer{from, failed_call(m, Code::generation_over,
-                                 fmt::format("the call is for generation {}, this is {}", m.generation.number, world_.generation.number))});
+  if (m.generation != generation_.last())
+    return act(Answer{
+        from, failed_call(m, Code::generation_over,
+                          fmt::format("the call is for generation {}, this is {}", m.generation.number, generation_.last().number))});
   if (auto refused = calls_.add(from, m)) return act(Answer{from, *std::move(refused)});
   if (line_.is_serving()) act(Send{StoreCall{from, m}});
-  if (m.op == StoreOp::all_gather && phase_ == Phase::running) has_joined(workers_[*worker_with(workers_, from)]);
+  const bool joins = m.op == StoreOp::all_gather && phase_ == Phase::running && !std::exchange(workers_[*i].session.joined, true);
+  if (joins) act(tell_starting(line_, view()));
 }
 
 void Supervisor::on_hung_up(ConnectionId from) {
   calls_.forget(from);
-  if (const auto i = worker_with(workers_, from)) {
-    Worker& w = workers_[*i];
-    w.connection.reset();
-    act(Send{StoreCallerGone{from}});
-    if (w.session.ended_early) return judge_early_end(*i);
-    if ((!w.stays && !w.pending.is_ready) || w.ending) return;
-    w.stays = false;  // nobody can tell it its place
-    act(SignalGroup{LocalRank{static_cast<std::uint32_t>(*i)}, SIGKILL});
-  }
+  const auto i = worker_with(workers_.all(), from);
+  if (!i) return;
+  Worker& w = workers_[*i];
+  w.session.connection.reset();
+  act(Send{StoreCallerGone{from}});
+  if (w.early.seen) return judge_early_end(*i);
+  if (!w.life.stays() && !w.life.is(Life::ready)) return;
+  if (w.life.stays()) w.give_up();  // nobody can tell it its place
+  act(SignalGroup{local_rank(*i), SIGKILL});
 }
 
 }  // namespace elrun::inline v0::launcher

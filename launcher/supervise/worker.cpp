@@ -1,93 +1,135 @@
 #include "launcher/supervise/worker.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "launcher/options/options.hpp"
-#include "lib/base/words.hpp"
+#include "lib/base/assert.hpp"
 
 namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr unsigned bit(Life life) { return 1U << static_cast<unsigned>(life); }
+
+struct LifeRule {
+  Life life;
+  unsigned next;  // one bit for each that may follow
+};
+constexpr std::array<LifeRule, life_states> life_rules{{
+    {Life::none, bit(Life::running) | bit(Life::pending)},
+    {Life::running, bit(Life::running) | bit(Life::leaving) | bit(Life::stopping) | bit(Life::ended)},
+    {Life::leaving, bit(Life::stayed) | bit(Life::stopping) | bit(Life::ended)},
+    {Life::stayed, bit(Life::running) | bit(Life::stopping) | bit(Life::ended)},
+    // A program that closed its session between two generations can open another one before it is killed.
+    {Life::stopping, bit(Life::running) | bit(Life::stopping) | bit(Life::ended)},
+    {Life::pending, bit(Life::ready) | bit(Life::dismissed) | bit(Life::ended)},
+    {Life::ready, bit(Life::running) | bit(Life::stopping) | bit(Life::dismissed) | bit(Life::ended)},
+    {Life::dismissed, bit(Life::ended)},
+    {Life::ended, bit(Life::collected)},
+    {Life::collected, 0},  // its successor is a worker of its own
+}};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < life_states; ++i)
+    if (static_cast<std::size_t>(life_rules[i].life) != i) return false;
+  return true;
+}
+static_assert(in_order(), "life_rules has a row for each Life, in their order");
+
+}  // namespace
+
+bool may_follow(Life before, Life after) { return (life_rules[static_cast<std::size_t>(before)].next & bit(after)) != 0; }
+
+void WorkerLife::enter(Life next) {
+  ELRUN_ASSERT(may_follow(now_, next));
+  if (next == Life::ended) ended_as_ = now_;
+  now_ = next;
+}
+
+void Worker::start_in(const Membership& membership, std::uint32_t in_place) {
+  *this = Worker{};
+  began_as = membership;
+  place = in_place;
+  life.enter(Life::running);
+}
+
+void Worker::start_beside(const Membership& membership) {
+  *this = Worker{};
+  began_as = membership;
+  session.is_job = true;  // as the one before was, also before it says so
+  life.enter(Life::pending);
+}
+
+void Worker::opens(ConnectionId from, const Hello& hello) {
+  session.connection = from;
+  session.opened = true;
+  session.is_job = hello.is_job;
+  session.says_end = hello.says_end;
+  session.can_stay = hello.stays;
+}
+
+bool Worker::take_place(std::uint32_t in_place) {
+  place = in_place;
+  if (life.stays() || (life.is(Life::ready) && session.connection)) return true;
+  life.enter(Life::stopping);
+  return false;
+}
+
+void Worker::enter_world(Instant now, Duration returning) {
+  session.joined = session.joined || life.stays() || life.is(Life::ready);
+  if (life.stays() || pending.says_ready) returns.by = now + std::max(returning, returns.within);
+  life.enter(Life::running);
+  ready_to_leave = false;
+  peer_loss = PeerLoss::none;
+  pending = {};
+}
+
+bool Worker::leave_generation(bool stay) {
+  returns.by.reset();
+  const bool stays = stay && session.can_stay && session.connection && !ending && hung.empty();
+  if (!ending) life.enter(stays ? Life::leaving : Life::stopping);
+  return stays;
+}
+
+bool Worker::hold() {
+  if (peer_loss != PeerLoss::said || !session.can_stay || !session.connection || ending) return false;
+  peer_loss = PeerLoss::held;
+  return true;
+}
+
+bool Worker::becomes_ready() {
+  const bool is_killed = !hung.empty() && !pending.kill_at;
+  if (is_killed || !life.is(Life::pending)) return false;
+  life.enter(Life::ready);
+  pending.kill_at.reset(), hung.clear();
+  return true;
+}
+
+bool Worker::is_late(Instant now) {
+  if (!returns.by || now < *returns.by) return false;
+  returns.by.reset();
+  return true;
+}
+
+void Worker::ends(const WorkerEnded& e, Instant now) {
+  life.enter(Life::ended);
+  ending = e.ending;
+  failed_at = now - e.ago;
+  death = e.death;
+  if (!hung.empty() && !e.ending.ok()) death.evidence = fmt::format("it hung ({}), and elrun ended it", hung);
+}
 
 int Worker::exit_code() const { return hung.empty() ? ending->code() : exit_code::hang; }
 
 std::string Worker::cause() const {
-  if (!session.early_as.empty()) return session.early_as;
+  if (!early.as.empty()) return early.as;
   return hung.empty() ? describe(*ending) : fmt::format("a hang ({}), then {}", hung, describe(*ending));
 }
 
 int Worker::stop_signal(std::optional<int> asked, bool node_runs_job) const {
-  return asked ? *asked : is_job || (node_runs_job && !session.opened) ? SIGKILL : SIGTERM;
-}
-
-void Worker::enter_world(Instant now, Duration returning) {
-  session.joined = session.joined || stays || pending.is_ready;
-  if (stays || pending.says_ready) return_by = now + std::max(returning, returns_within);
-  stays = quit = ready_to_leave = cannot_go_on = held = false;
-  pending = {};
-}
-
-std::size_t running(const Workers& workers) {
-  return static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.runs(); }));
-}
-
-bool any(const Workers& workers, bool (Worker::*is)() const) {
-  return std::any_of(workers.begin(), workers.end(), [is](const Worker& w) { return (w.*is)(); });
-}
-
-std::optional<std::size_t> worker_with(const Workers& workers, ConnectionId connection) {
-  for (std::size_t i = 0; i < workers.size(); ++i)
-    if (workers[i].connection == connection) return i;
-  return std::nullopt;
-}
-
-std::optional<std::size_t> worker_that_says(const Workers& workers, const Hello& hello) {
-  std::optional<std::size_t> found;
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    const Worker& w = workers[i];
-    if (!w.began_as || w.began_as->rank.value() != hello.rank || w.began_as->world.value() != hello.world) continue;
-    if (w.pid != 0 && static_cast<std::uint64_t>(w.pid) == hello.pid) return i;
-    if (!found || (!w.ending && !w.connection)) found = i;
-  }
-  return found;
-}
-
-bool failed_first(const Workers& workers, const Worker& worker) {
-  return std::none_of(workers.begin(), workers.end(),
-                      [&](const Worker& w) { return &w != &worker && w.failed() && w.failed_at <= worker.failed_at; });
-}
-
-std::string fate_of(const Workers& workers) {
-  const auto all = std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world(); });
-  if (all == 0) return "no worker of it was running";
-  const auto killed =
-      std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world() && w.ending->signal == SIGKILL; });
-  std::string text;
-  if (const auto ended = static_cast<std::size_t>(all - killed); ended > 0)
-    text += fmt::format("{} ended{}", count_of(ended, "worker"), killed > 0 ? ", " : "");
-  if (killed > 0) text += fmt::format("{} killed", count_of(static_cast<std::size_t>(killed), "worker"));
-  return text;
-}
-
-std::uint32_t places_wanted(Workers& workers, std::uint32_t of, bool some_go_on) {
-  for (Worker& w : workers) {
-    w.pending.is_next = some_go_on && w.in_world() && w.ending && w.is_job && w.can_stay;
-    if (w.pending.is_next || (w.is_pending() && !w.pending.is_ready)) --of;
-  }
-  return of;
-}
-
-std::vector<bool> choose_places(const Workers& workers, std::uint32_t places) {
-  std::vector<bool> has_place(workers.size(), false);
-  const auto choose = [&](const auto& wanted) {
-    for (std::size_t i = 0; i < workers.size(); ++i)
-      if (places > 0 && !has_place[i] && wanted(workers[i])) has_place[i] = true, --places;
-  };
-  choose([](const Worker& w) { return w.lives() && w.in_world(); });
-  choose([](const Worker& w) { return w.is_pending() && w.pending.is_ready; });
-  choose([](const Worker& w) { return !w.lives() && !w.pending.is_next; });
-  choose([](const Worker& w) { return !w.lives(); });
-  return has_place;
+  return asked ? *asked : session.is_job || (node_runs_job && !session.opened) ? SIGKILL : SIGTERM;
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -1,6 +1,7 @@
 #pragma once
-/// \file Worker: one worker of this node, from its start until its process is collected; and all of them. Pure.
+/// \file Worker: one worker of this node, from its start until its process is collected. Pure.
 
+#include <array>
 #include <csignal>
 #include <cstdint>
 #include <optional>
@@ -16,26 +17,85 @@
 
 namespace elrun::inline v0::launcher {
 
-/// Of a pending worker: it was started beside a generation, for the next one in which it can have a place.
+/// The life of a worker's process.
 ///
-///   started --Hello--> told that its generation is over --ReadyForPlace--> ready --World with a place for it--> in the world
+///   none --started--> running --its generation is over--> leaving --acknowledged--> stayed --World--> running
+///                       |                                    `-- too late --> stopping <--no next generation--'
+///                       `--asked to end--> stopping
+///   none --started beside a generation--> pending --ReadyForPlace--> ready --World with a place for it--> running
+///                                            `--no next generation--> dismissed <--'
+///   each of them but none --its process ends--> ended --> collected
+enum class Life : std::uint8_t {
+  none,       ///< No process was started.
+  running,    ///< It has a place in the world.
+  leaving,    ///< Its generation is over and it is to stay. It was told so, and has not acknowledged it yet.
+  stayed,     ///< It has acknowledged that, and does nothing for the old generation any more.
+  stopping,   ///< It was asked to end with its generation, or was to stay and was killed.
+  pending,    ///< It was started beside a generation, for the next one in which it can have a place.
+  ready,      ///< The same, and its program waits for the place.
+  dismissed,  ///< It was pending, there is no next generation for it, and it was killed.
+  ended,      ///< The process has ended, and is a zombie.
+  collected,  ///< It is none any more.
+};
+constexpr std::size_t life_states = 10;
+/// The table of transitions.
+[[nodiscard]] bool may_follow(Life before, Life after);
+
+/// Where a worker's process is in its life. A transition that is not in the table is a bug, and asserted.
+class WorkerLife {
+ public:
+  void enter(Life next);
+  [[nodiscard]] bool is(Life life) const { return now_ == life; }
+  /// A process is there, and runs.
+  [[nodiscard]] bool lives() const { return now_ != Life::none && !has_ended(); }
+  [[nodiscard]] bool has_ended() const { return now_ == Life::ended || now_ == Life::collected; }
+  /// Its generation is over, and it is to go on in the next one.
+  [[nodiscard]] bool stays() const { return now_ == Life::leaving || now_ == Life::stayed; }
+  /// It was dismissed, also if it has ended since.
+  [[nodiscard]] bool was_dismissed() const { return (has_ended() ? ended_as_ : now_) == Life::dismissed; }
+
+ private:
+  ELRUN_COMPARED_IN_SIMULATION
+  Life now_ = Life::none;
+  Life ended_as_ = Life::none;  // what it was when its process ended
+};
+
+/// Of a worker that is started beside a generation.
 struct PendingWorker {
-  bool is_next = false;     ///< Of a worker that has ended: its successor is started beside the next generation.
-  bool says_ready = false;  ///< Its libelrun says when its program waits for a place; an earlier one only acknowledges.
-  bool is_ready = false;
-  bool dismissed = false;            ///< There is no next generation for it.
+  bool is_next = false;              ///< Of a worker that has ended: its successor is started beside the next generation.
+  bool says_ready = false;           ///< Its libelrun says when its program waits for a place; an earlier one only acknowledges.
   std::optional<Instant> kill_at{};  ///< It hangs at its start, and its stacks are being taken until then.
 };
 
-/// What a worker's session has said of itself: whether its process may end with exit code 0, and what became of that.
-struct SessionSeen {
-  bool opened = false;                       ///< Once.
-  bool says_end = false;                     ///< Its libelrun says the job's end before its process ends.
-  bool decided = false;                      ///< It has said that a step was decided.
-  bool joined = false;                       ///< It has joined this generation: it has asked for its peers, or it stays.
-  std::optional<WorkerEnded> ended_early{};  ///< Before the job's end. Its last message may not have been read yet.
-  std::optional<Instant> judge_by{};         ///< Until then it may still be read.
-  std::string early_as{};                    ///< How it ended, for people.
+/// What a worker's session has said of itself.
+struct WorkerSession {
+  std::optional<ConnectionId> connection{};
+  bool opened = false;    ///< Once.
+  bool is_job = false;    ///< libelrun's `Job` runs in it; of a pending worker from its start, as the one before it was.
+  bool can_stay = false;  ///< Its process can go on in the next generation.
+  bool says_end = false;  ///< Its libelrun says the job's end before its process ends.
+  bool decided = false;   ///< It has said that a step was decided.
+  bool joined = false;    ///< It has joined this generation: it has asked for its peers, or it stays.
+};
+
+/// Its process ended with exit code 0 before the job's end. Its last message may not have been read yet.
+struct EarlyEnd {
+  std::optional<WorkerEnded> seen{};
+  std::optional<Instant> judge_by{};  ///< Until then that message may still be read.
+  std::string as{};                   ///< How it ended, for people.
+};
+
+/// In this generation a worker lost a peer, and cannot go on in it.
+enum class PeerLoss : std::uint8_t {
+  none,
+  said,  ///< It said so, and waits for the word that its generation is over.
+  held,  ///< The coordinator is away, and this agent alone gave it that word.
+};
+
+/// A worker that goes on in a new generation has to come back from its program, for its peers wait for it.
+struct ReturnTime {
+  Duration within{};          ///< So long its program may take.
+  std::optional<Instant> by;  ///< Then it has to be back, and in its place.
 };
 
 /// Of a worker in the world `place` is set. Without one it is pending while it lives, and else there is no process.
@@ -43,36 +103,54 @@ struct Worker {
   std::int64_t pid = 0;
   std::optional<std::uint32_t> place;    ///< Among this node's workers in the world.
   std::optional<Membership> began_as{};  ///< What its environment says; none: no process was started.
+  WorkerLife life{};
   PendingWorker pending{};
-  std::optional<Ending> ending;
-  std::optional<ConnectionId> connection;
-  bool is_job = false;
-  SessionSeen session{};
-  bool can_stay = false;             ///< Its process can go on in the next generation.
-  bool stays = false;                ///< And is to: its generation is over.
-  bool cannot_go_on = false;         ///< It said so: it lost a peer.
-  bool held = false;                 ///< This agent alone told it that its generation is over.
-  bool quit = false;                 ///< It has acknowledged that, and does nothing for the old generation any more.
-  bool released = false;             ///< It has ended and was collected.
-  Duration returns_within{};         ///< So long its program may take to come back to its Job.
-  std::optional<Instant> return_by;  ///< Then it has to be back, and in its place.
+  WorkerSession session{};
+  EarlyEnd early{};
+  PeerLoss peer_loss = PeerLoss::none;
+  ReturnTime returns{};
   bool ready_to_leave = false;
   std::string hung;  ///< Why it counts as hung; empty: it does not.
+  std::optional<Ending> ending;
   Instant failed_at{};
   WorkerDeath death{};
 
-  [[nodiscard]] bool lives() const { return began_as && !ending; }
+  /// A process is started for `place` in the world, or beside a generation. Nothing of the one before it is left.
+  void start_in(const Membership& membership, std::uint32_t in_place);
+  void start_beside(const Membership& membership);
+  /// It opened its session on `from`.
+  void opens(ConnectionId from, const Hello& hello);
+  /// A place in a new world. True: it can be told. Else it has lost its connection, was killed, and is lost in this generation.
+  [[nodiscard]] bool take_place(std::uint32_t in_place);
+  /// It hears of its place in a new generation: what held for the last one is over. `returning` is the least time to come back from its
+  /// program.
+  void enter_world(Instant now, Duration returning);
+  /// Its generation is over. `stay`: those stay who can. True if this one does.
+  [[nodiscard]] bool leave_generation(bool stay);
+  /// It was to stay, and cannot.
+  void give_up() { life.enter(Life::stopping); }
+  /// It lost a peer while nobody can end the generation. True once: then it is to be told that the generation is over.
+  [[nodiscard]] bool hold();
+  /// Its program waits for its place. True when that is news, and it is not being killed.
+  [[nodiscard]] bool becomes_ready();
+  /// True when it is not back in time, once.
+  [[nodiscard]] bool is_late(Instant now);
+  /// The process has ended.
+  void ends(const WorkerEnded& e, Instant now);
+
+  [[nodiscard]] bool lives() const { return life.lives(); }
   [[nodiscard]] bool in_world() const { return place.has_value(); }
   [[nodiscard]] bool runs() const { return in_world() && !ending; }
   [[nodiscard]] bool is_pending() const { return lives() && !in_world(); }
   [[nodiscard]] bool hangs() const { return in_world() && !hung.empty(); }
   /// It has not joined the world yet. A session without a Job has no world to join, and a worker that stays has a time of its own.
-  [[nodiscard]] bool is_starting() const { return runs() && !session.joined && (!session.opened || is_job); }
+  [[nodiscard]] bool is_starting() const { return runs() && !session.joined && (!session.opened || session.is_job); }
   /// Its process may end with 0 only after it has said that the job is over.
-  [[nodiscard]] bool owes_end() const { return can_stay && (session.says_end || session.decided); }
+  [[nodiscard]] bool owes_end() const { return session.can_stay && (session.says_end || session.decided); }
   /// It does nothing any more for the generation that is over.
   [[nodiscard]] bool is_stopped() const {
-    return ending || (is_pending() && !pending.dismissed) || (stays && (quit || ELRUN_PLANTED(staying_is_not_acknowledged)));
+    return ending || life.is(Life::pending) || life.is(Life::ready) || life.is(Life::stayed) ||
+           (life.is(Life::leaving) && ELRUN_PLANTED(staying_is_not_acknowledged));
   }
   [[nodiscard]] bool failed() const { return ending && !ending->ok(); }
   /// Of one that has ended. A worker that was killed because it hung died of that.
@@ -81,28 +159,6 @@ struct Worker {
   /// The signal with which its generation ends, or `asked` of the node. A Job's state is revoked and its checkpoints survive a kill, so
   /// SIGKILL; other programs are asked.
   [[nodiscard]] int stop_signal(std::optional<int> asked, bool node_runs_job) const;
-  /// It has its place in a new generation: what held for the last one is over. `returning` is the least time to come back from its program.
-  void enter_world(Instant now, Duration returning);
 };
-
-/// The workers of this node by local rank. While the node joins: those that stay or are pending, and what is left of others.
-using Workers = std::vector<Worker>;
-
-/// How many workers of the world have a process.
-[[nodiscard]] std::size_t running(const Workers& workers);
-[[nodiscard]] bool any(const Workers& workers, bool (Worker::*is)() const);
-[[nodiscard]] std::optional<std::size_t> worker_with(const Workers& workers, ConnectionId connection);
-/// Whose process says Hello. Ranks move from one generation to the next: what its environment said at its start is what it says
-/// now, and so may another one's have said. A wrapper has another process number than its program.
-[[nodiscard]] std::optional<std::size_t> worker_that_says(const Workers& workers, const Hello& hello);
-/// Of those that failed on this node it was the first.
-[[nodiscard]] bool failed_first(const Workers& workers, const Worker& worker);
-/// What became of those that have all ended: "2 workers ended, 1 worker killed".
-[[nodiscard]] std::string fate_of(const Workers& workers);
-/// How many places to ask for in the next generation: for workers that go on, pending ones that are ready, and those that are started
-/// with it. Where some go on, `some_go_on`, the successors of others are started beside it, and marked so.
-[[nodiscard]] std::uint32_t places_wanted(Workers& workers, std::uint32_t of, bool some_go_on);
-/// Who gets one of `places` in a new world: those that go on, then pending ones that are ready, then those that have to be started.
-[[nodiscard]] std::vector<bool> choose_places(const Workers& workers, std::uint32_t places);
 
 }  // namespace elrun::inline v0::launcher

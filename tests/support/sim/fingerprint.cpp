@@ -144,6 +144,31 @@ void Fingerprint::add(const launcher::Departure& departure) {
   all(signals, signal, gone_by);
 }
 
+void Fingerprint::add(const launcher::StopPlan& stop) {
+  const auto& [after, since] = stop;
+  all(after, since);
+}
+
+void Fingerprint::add(const launcher::WorkerLife& life) {
+  const auto& [now, ended_as] = life;
+  all(now, ended_as);
+}
+
+void Fingerprint::add(const launcher::NodeWorkers& workers) {
+  const auto& [count, run, node, base_rank, all_of_them] = workers;
+  all(all_of_them);
+}
+
+void Fingerprint::add(const launcher::NodeGeneration& generation) {
+  const auto& [world, before, places, began_at, failed_here, step, lost_peers] = generation;
+  all(world, before, places, failed_here, step, lost_peers);
+}
+
+void Fingerprint::add(const launcher::JobProgress& job) {
+  const auto& [is_over, is_job, node_restarts, remembered, recovery] = job;  // only jobs ask for what is remembered
+  all(is_over, is_job, node_restarts, recovery);
+}
+
 void Fingerprint::add(const launcher::CoordinatorLine& line) {
   const auto& [is_up, serves, fell_silent, told_job, told_starting, heard, waiting_for] = line;
   all(is_up, serves, fell_silent, told_job, told_starting.has_value(), heard, waiting_for);
@@ -160,11 +185,9 @@ void Fingerprint::add(const launcher::RecoveryTime& recovery) {
 }
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
-  const auto& [options, now, actions, phase, last, world, before, places, world_at, after, stopped_at, workers, line, calls, deadlines,
-               stall, hangs, departure, lost_peers, recovery, job_over, job_known, own_failure, node_restarts, step, remembered] =
-      supervisor;  // hangs are not looked for in this world, and only jobs ask for what is remembered
-  all(phase, last, world, before, places, after, stopped_at, workers, line, calls, deadlines, stall, departure, lost_peers, recovery,
-      job_over, job_known, own_failure, node_restarts, step);
+  const auto& [options, now, actions, phase, generation, job, workers, line, calls, deadlines, stall, hangs, departure, stop] =
+      supervisor;  // hangs are not looked for in this world
+  all(phase, generation, job, workers, line, calls, deadlines, stall, departure, stop);
 }
 
 // What happens is a set: in each channel with its place there, all else with its time alone. Timers that were replaced

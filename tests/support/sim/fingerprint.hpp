@@ -111,6 +111,11 @@ class Fingerprint {
   void add(const launcher::StallCompensation& stall);
   void add(const launcher::StoreCalls& store_calls);
   void add(const launcher::Departure& departure);
+  void add(const launcher::StopPlan& stop);
+  void add(const launcher::WorkerLife& life);
+  void add(const launcher::NodeWorkers& workers);
+  void add(const launcher::NodeGeneration& generation);
+  void add(const launcher::JobProgress& job);
   void add(const launcher::CoordinatorLine& line);
   void add(const launcher::LostPeers& lost);
   void add(const launcher::RecoveryTime& recovery);

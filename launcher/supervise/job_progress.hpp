@@ -1,0 +1,44 @@
+#pragma once
+/// \file JobProgress: the job over all its generations, as far as this node knows it. Pure.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include <elrun/session.hpp>
+
+#include "launcher/supervise/losses.hpp"
+#include "lib/base/planted.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Whether the program is a Job and whether it is over, what workers that start again are told of it, how often this node ended a
+/// generation, and how long the job takes to recover. Nothing of it is forgotten when a generation ends.
+class JobProgress {
+ public:
+  /// The members decided the end, or the coordinator said so.
+  void finish() { is_over_ = true; }
+  [[nodiscard]] bool is_over() const { return is_over_; }
+  /// A worker of this node was a Job's, or the coordinator said so of others.
+  void know_as_job() { is_job_ = true; }
+  [[nodiscard]] bool is_job() const { return is_job_; }
+
+  void step_decided(std::uint64_t step) { remembered_.decided = std::max(remembered_.decided, step); }
+  void checkpoint_saved(std::string acknowledgement) { remembered_.checkpoint = std::move(acknowledgement); }
+  [[nodiscard]] const Session::Remembered& remembered() const { return remembered_; }
+
+  void count_restart() { ++node_restarts_; }
+  /// How often a worker of this node ended a generation.
+  [[nodiscard]] std::uint32_t node_restarts() const { return node_restarts_; }
+  [[nodiscard]] RecoveryTime& recovery() { return recovery_; }
+
+ private:
+  ELRUN_COMPARED_IN_SIMULATION
+  bool is_over_ = false;
+  bool is_job_ = false;
+  std::uint32_t node_restarts_ = 0;
+  Session::Remembered remembered_;
+  RecoveryTime recovery_;
+};
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,319 @@
+#include "launcher/supervise/node_workers.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+LocalRank local_rank(std::size_t worker) { return LocalRank{static_cast<std::uint32_t>(worker)}; }
+
+}  // namespace
+
+std::size_t running(const Workers& workers) {
+  return static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.runs(); }));
+}
+
+bool any(const Workers& workers, bool (Worker::*is)() const) {
+  return std::any_of(workers.begin(), workers.end(), [is](const Worker& w) { return (w.*is)(); });
+}
+
+std::optional<std::size_t> worker_with(const Workers& workers, ConnectionId connection) {
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    if (workers[i].session.connection == connection) return i;
+  return std::nullopt;
+}
+
+std::optional<std::size_t> worker_that_says(const Workers& workers, const Hello& hello) {
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const Worker& w = workers[i];
+    if (!w.began_as || w.began_as->rank.value() != hello.rank || w.began_as->world.value() != hello.world) continue;
+    if (w.pid != 0 && static_cast<std::uint64_t>(w.pid) == hello.pid) return i;
+    if (!found || (!w.ending && !w.session.connection)) found = i;
+  }
+  return found;
+}
+
+bool failed_first(const Workers& workers, const Worker& worker) {
+  return std::none_of(workers.begin(), workers.end(),
+                      [&](const Worker& w) { return &w != &worker && w.failed() && w.failed_at <= worker.failed_at; });
+}
+
+std::string fate_of(const Workers& workers) {
+  const auto all = std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world(); });
+  if (all == 0) return "no worker of it was running";
+  const auto killed =
+      std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world() && w.ending->signal == SIGKILL; });
+  std::string text;
+  if (const auto ended = static_cast<std::size_t>(all - killed); ended > 0)
+    text += fmt::format("{} ended{}", count_of(ended, "worker"), killed > 0 ? ", " : "");
+  if (killed > 0) text += fmt::format("{} killed", count_of(static_cast<std::size_t>(killed), "worker"));
+  return text;
+}
+
+std::uint32_t places_wanted(Workers& workers, std::uint32_t of, bool some_go_on) {
+  for (Worker& w : workers) {
+    w.pending.is_next = some_go_on && w.in_world() && w.ending && w.session.is_job && w.session.can_stay;
+    if (w.pending.is_next || (w.is_pending() && !w.life.is(Life::ready))) --of;
+  }
+  return of;
+}
+
+std::vector<bool> choose_places(const Workers& workers, std::uint32_t places) {
+  std::vector<bool> has_place(workers.size(), false);
+  const auto choose = [&](const auto& wanted) {
+    for (std::size_t i = 0; i < workers.size(); ++i)
+      if (places > 0 && !has_place[i] && wanted(workers[i])) has_place[i] = true, --places;
+  };
+  choose([](const Worker& w) { return w.lives() && w.in_world(); });
+  choose([](const Worker& w) { return w.life.is(Life::ready); });
+  choose([](const Worker& w) { return !w.lives() && !w.pending.is_next; });
+  choose([](const Worker& w) { return !w.lives(); });
+  return has_place;
+}
+
+std::uint32_t NodeWorkers::rank(std::size_t worker) const {
+  const Worker& w = workers_[worker];
+  return w.place ? base_rank_ + *w.place : w.began_as->rank.value();
+}
+
+std::string NodeWorkers::name(std::size_t worker) const {
+  return fmt::format("rank {} (node {}, pid {})", rank(worker), node_.value(), workers_[worker].pid);
+}
+
+// --- the beginning of a generation ---
+
+std::vector<GivenPlace> NodeWorkers::give_places(std::uint32_t places) {
+  std::vector<bool> has_place = choose_places(workers_, places);
+  std::vector<GivenPlace> given;
+  std::uint32_t place = 0;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (ELRUN_PLANTED(coming_is_not_waited_for) && w.is_pending() && w.session.connection)
+      has_place[i] = w.becomes_ready() || w.life.is(Life::ready);
+    if (!has_place[i]) continue;
+    const std::uint32_t its = place++;
+    if (!w.lives()) given.push_back({i, GivenPlace::Kind::start, its});
+    else if (w.take_place(its)) given.push_back({i, GivenPlace::Kind::welcome, its});
+  }
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (!has_place[i] && !workers_[i].lives()) given.push_back({i, GivenPlace::Kind::start_beside, workers_[i].place.value_or(0)});
+  return given;
+}
+
+Action NodeWorkers::start(const GivenPlace& given, const World& world, std::uint32_t node_restarts) {
+  const bool beside = given.kind == GivenPlace::Kind::start_beside;
+  const Membership membership{world.generation, Rank{world.seat.base_rank + given.place}, WorldSize{world.seat.world_size}};
+  Worker& w = workers_[given.worker];
+  if (beside) w.start_beside(membership);
+  else w.start_in(membership, given.place);
+  return Spawn{world, local_rank(given.worker), node_restarts, given.place, beside};
+}
+
+Place NodeWorkers::place_in(std::size_t worker, const World& world) const {
+  Place place;
+  place.membership = {world.generation, Rank{rank(worker)}, WorldSize{world.seat.world_size}};
+  place.local_rank = local_rank(worker);
+  place.local_world = count_;
+  place.run = run_;
+  place.node = node_;
+  place.address = world.address;
+  place.key = world.key;
+  place.restart_count = world.restarts.generations;
+  place.elastic = true;
+  return place;
+}
+
+// A libelrun of an earlier minor version reads the message only after its place: it is sent twice.
+Actions NodeWorkers::tell_it_is_early(std::size_t worker, const World& world, const Session::Remembered& remembered) const {
+  const Worker& w = workers_[worker];
+  const GenerationOver over{w.began_as->generation,
+                            {Code::generation_over, Remedy::rejoin, "this process was started beside it, for the next one"}};
+  Place place = place_in(worker, world);
+  place.membership = *w.began_as;
+  const ConnectionId to = *w.session.connection;
+  Actions actions;
+  add(actions, Answer{to, over});
+  add(actions, Answer{to, Welcome{std::move(place), remembered}});
+  add(actions, Answer{to, over});
+  return actions;
+}
+
+// --- the end of a generation ---
+
+// A Job's worker is killed at once: its step is revoked, and its checkpoints survive a kill. Other programs get SIGTERM. Workers that
+// can stay are told that their generation is over, and have to acknowledge it.
+Actions NodeWorkers::end_generation(const GenerationEnd& end) {
+  Actions actions;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (!w.in_world() || w.life.is(Life::collected)) continue;
+    const bool stays = w.leave_generation(end.some_stay);
+    if (w.session.connection && !end.signal) add(actions, Answer{*w.session.connection, GenerationOver{end.generation, end.why}});
+    if (stays) continue;
+    add(actions, SignalGroup{local_rank(i), w.ending ? SIGKILL : w.stop_signal(end.signal, end.node_runs_job)});
+  }
+  return actions;
+}
+
+bool NodeWorkers::are_stopped() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.is_stopped(); });
+}
+
+Actions NodeWorkers::signal_running(int signal, bool staying_too) const {
+  Actions actions;
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (workers_[i].runs() && (staying_too || !workers_[i].life.stays())) add(actions, SignalGroup{local_rank(i), signal});
+  return actions;
+}
+
+Actions NodeWorkers::kill_staying(std::optional<Duration> late) {
+  Actions actions;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (late ? !w.life.is(Life::leaving) : !w.life.stays()) continue;
+    w.give_up();
+    if (late)
+      add(actions, Say{Level::error,
+                       fmt::format("{} did not acknowledge within {} that its generation is over: killed", name(i), for_people(*late))});
+    add(actions, SignalGroup{local_rank(i), SIGKILL});
+  }
+  return actions;
+}
+
+Actions NodeWorkers::kill_late(Instant now, Duration returning, Generation generation) {
+  Actions actions;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (!w.is_late(now)) continue;
+    add(actions,
+        Say{Level::error,
+            fmt::format(
+                "{} did not come back from its program in {} after generation {} began (a slot that takes long? a deadlock?): it is "
+                "killed and started again",
+                name(i), for_people(std::max(returning, w.returns.within)), generation.number)});
+    add(actions, SignalGroup{local_rank(i), SIGKILL});
+  }
+  return actions;
+}
+
+std::vector<LocalRank> NodeWorkers::dismiss_pending() {
+  std::vector<LocalRank> dismissed;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (!w.is_pending() || w.life.was_dismissed()) continue;
+    w.life.enter(Life::dismissed);
+    w.pending.kill_at.reset();
+    dismissed.push_back(local_rank(i));
+  }
+  return dismissed;
+}
+
+Actions NodeWorkers::collect(bool leftovers) {
+  Actions actions;
+  EndOrphans orphans;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (!w.ending) {
+      orphans.stay.push_back(local_rank(i));
+      continue;
+    }
+    if (w.session.connection) add(actions, HangUp{*std::exchange(w.session.connection, std::nullopt)});
+    if (w.life.is(Life::collected)) continue;
+    w.life.enter(Life::collected);
+    add(actions, Release{local_rank(i)});
+  }
+  const bool none_stays = orphans.stay.empty();
+  if (leftovers) add(actions, std::move(orphans));
+  if (none_stays) workers_.clear();
+  return actions;
+}
+
+Actions NodeWorkers::collect_at_once(std::size_t worker) {
+  Worker& w = workers_[worker];
+  Actions actions;
+  add(actions, SignalGroup{local_rank(worker), SIGKILL});
+  add(actions, Release{local_rank(worker)});
+  w.life.enter(Life::collected);
+  if (w.session.connection) add(actions, HangUp{*std::exchange(w.session.connection, std::nullopt)});
+  return actions;
+}
+
+// --- what holds while it runs ---
+
+Actions NodeWorkers::hold_the_broken(Generation generation) {
+  Actions actions;
+  for (Worker& w : workers_)
+    if (w.hold())
+      add(actions, Answer{*w.session.connection,
+                          GenerationOver{generation, {Code::peer_lost, Remedy::rejoin, "a peer was lost while the coordinator is away"}}});
+  return actions;
+}
+
+Actions NodeWorkers::end_hung(int signal) const {
+  Actions actions;
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (workers_[i].runs() && workers_[i].hangs()) add(actions, SignalGroup{local_rank(i), signal});
+  return actions;
+}
+
+Actions NodeWorkers::kill_hung_pending(Instant now) {
+  Actions actions;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    auto& at = workers_[i].pending.kill_at;
+    if (!at || now < *at) continue;
+    at.reset();
+    add(actions, SignalGroup{local_rank(i), SIGKILL});
+  }
+  return actions;
+}
+
+Actions NodeWorkers::ask_to_save(Generation generation) const {
+  Actions actions;
+  for (const Worker& w : workers_)
+    if (w.runs()) add(actions, Answer{*w.session.connection, PrepareToLeave{generation}});
+  return actions;
+}
+
+bool NodeWorkers::have_saved() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.runs() || w.ready_to_leave; });
+}
+
+bool NodeWorkers::can_save() const {
+  return running(workers_) > 0 && !any(workers_, &Worker::hangs) && std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) {
+           return !w.runs() || (w.session.connection && w.session.is_job);
+         });
+}
+
+void NodeWorkers::have_joined() {
+  for (Worker& w : workers_) w.session.joined = w.session.joined || w.in_world();
+}
+
+void NodeWorkers::job_is_over() {
+  for (Worker& w : workers_) {
+    w.returns.by.reset();
+    if (!w.ending) w.hung.clear();
+  }
+}
+
+std::optional<Instant> NodeWorkers::next_deadline() const {
+  std::optional<Instant> least;
+  for (const Worker& w : workers_)
+    for (const auto& at : {w.returns.by, w.pending.kill_at, w.early.judge_by})
+      if (at && (!least || *at < *least)) least = at;
+  return least;
+}
+
+void NodeWorkers::excuse(Duration stalled, Instant not_before) {
+  for (Worker& w : workers_)
+    if (w.returns.by) w.returns.by = std::max(*w.returns.by + stalled, not_before);
+}
+
+}  // namespace elrun::inline v0::launcher

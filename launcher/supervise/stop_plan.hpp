@@ -1,0 +1,47 @@
+#pragma once
+/// \file StopPlan: this node's workers are being stopped. Since when, and what follows. Pure.
+
+#include <utility>
+
+#include <elrun/units.hpp>
+
+#include "launcher/report/endings.hpp"
+#include "launcher/supervise/events.hpp"
+#include "launcher/supervise/node_workers.hpp"
+#include "lib/base/planted.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// What follows once all workers are stopped.
+struct AfterStop {
+  bool rejoin = true;  ///< The next generation; else the node finishes.
+  Finish finish;
+  int signal = 0;  ///< That asked for it; 0: none
+};
+
+/// The first reason to finish stays. A reason to finish replaces one to join again.
+class StopPlan {
+ public:
+  /// The workers begin to stop, or do so by themselves.
+  void begin(AfterStop after, Instant now) { after_ = std::move(after), since_ = now; }
+  /// They are on their way already.
+  void replace(AfterStop after) { after_ = std::move(after); }
+  [[nodiscard]] bool rejoins() const { return after_.rejoin; }
+  [[nodiscard]] Instant since() const { return since_; }
+  /// Only the good end of a job leaves alone what put itself into a session of its own.
+  [[nodiscard]] bool ends_leftovers() const { return after_.rejoin || after_.finish.exit_code != 0; }
+  /// Of `workers`, which are all stopped. It says what became of them, when a signal asked for that: then all have ended.
+  [[nodiscard]] Finish finish(const Workers& workers, bool job_over) const {
+    Finish finish = after_.finish;
+    if (after_.signal != 0)
+      finish.after_signal = signal_name(after_.signal) + (job_over ? ": the job was done; " : ": this node has left; ") + fate_of(workers);
+    return finish;
+  }
+
+ private:
+  ELRUN_COMPARED_IN_SIMULATION
+  AfterStop after_;
+  Instant since_{};
+};
+
+}  // namespace elrun::inline v0::launcher

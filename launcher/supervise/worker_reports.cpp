@@ -1,0 +1,108 @@
+#include "launcher/supervise/worker_reports.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0::launcher {
+
+WorkerFailed worker_failed(const NodeWorkers& workers, std::size_t worker, Generation generation, Instant now,
+                           std::optional<Instant> stopped_at) {
+  const Worker& w = workers[worker];
+  const bool first = failed_first(workers.all(), w);
+  const bool cut_short = stopped_at && w.ending->signal != 0 && w.failed_at < *stopped_at;
+  WorkerFailed failed{generation,
+                      static_cast<std::uint32_t>(worker),
+                      cut_short ? 1 : w.exit_code(),
+                      w.cause(),
+                      w.session.is_job,
+                      std::clamp<Duration>(now - w.failed_at, Duration{0}, 24h),
+                      {},
+                      workers.rank(worker)};
+  if (!w.in_world()) failed.what += " before it was in a world";
+  if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
+  failed.before_session = !w.session.opened;
+  failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
+  return failed;
+}
+
+std::optional<WorkerFailed> peer_connection_failed(const NodeWorkers& workers, Generation generation, const std::string& why) {
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    if (workers[i].peer_loss != PeerLoss::none && !workers[i].ending)
+      return WorkerFailed{generation, static_cast<std::uint32_t>(i),
+                          1,          fmt::format("the loss of a peer that is not known to have died ({:.500})", why),
+                          true,       {},
+                          {},         workers.rank(i)};
+  return std::nullopt;
+}
+
+bool all_ended_well(const NodeView& view) {
+  return std::all_of(view.workers.all().begin(), view.workers.all().end(),
+                     [&](const Worker& w) { return !w.in_world() || (w.ending && (w.ending->ok() || view.job.is_over())); });
+}
+
+Actions tell_done(const NodeView& view) {
+  const Workers& workers = view.workers.all();
+  const bool none_opened = std::none_of(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world() && w.session.opened; });
+  Actions actions;
+  add(actions, Send{WorkersDone{view.generation.last(), none_opened && view.generation.places() > 0 && !view.job.is_over()}});
+  return actions;
+}
+
+Actions tell_job(CoordinatorLine& line, const NodeView& view) {
+  if (line.knows_job() || !view.runs || !line.can_report()) return {};
+  const Workers& workers = view.workers.all();
+  if (std::none_of(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world() && w.session.opened && w.session.is_job; }))
+    return {};
+  line.told_job();
+  Actions actions;
+  add(actions, Send{WorkersAreJob{view.generation.last()}});
+  return actions;
+}
+
+Actions tell_starting(CoordinatorLine& line, const NodeView& view) {
+  if (!view.runs || view.job.is_over() || !view.starts_slow || !view.generation.has_others() || !line.can_report()) return {};
+  WorkersStarting starting{.generation = view.generation.last(),
+                           .ago = std::clamp<Duration>(view.generation.age(view.now), Duration{0}, 24h),
+                           .watched = view.ends_slow};
+  for (std::size_t i = view.workers.size(); i-- > 0;) {
+    const Worker& w = view.workers[i];
+    if (w.is_starting()) ++starting.count, starting.rank = view.workers.rank(i), starting.opened = w.session.opened;
+  }
+  if (!line.must_tell_starting(starting)) return {};
+  Actions actions;
+  add(actions, Send{starting});
+  return actions;
+}
+
+Actions offer_more(const CoordinatorLine& line, const NodeView& view) {
+  if (!view.runs || view.job.is_over() || view.leaves || !line.can_report()) return {};
+  const Workers& workers = view.workers.all();
+  if (std::none_of(workers.begin(), workers.end(), [](const Worker& w) { return w.life.is(Life::ready); })) return {};
+  Actions actions;
+  add(actions, Send{MoreWorkers{view.generation.last()}});
+  return actions;
+}
+
+Actions tell_all(CoordinatorLine& line, const NodeView& view) {
+  if (!view.runs) return {};
+  Actions actions;
+  if (view.job.is_over()) add(actions, Send{JobFinished{view.generation.last()}});
+  bool done = true;
+  for (std::size_t i = 0; i < view.workers.size(); ++i) {
+    const Worker& w = view.workers[i];
+    if (!w.ending) done = done && !w.in_world();
+    else if (!w.ending->ok() && !view.job.is_over() && !w.life.was_dismissed()) {
+      done = false;
+      add(actions, Send{worker_failed(view.workers, i, view.generation.last(), view.now, {})});
+    }
+  }
+  line.forget_reports();
+  add_all(actions, tell_job(line, view));
+  add_all(actions, tell_starting(line, view));
+  if (done) add_all(actions, tell_done(view));
+  add_all(actions, offer_more(line, view));
+  return actions;
+}
+
+}  // namespace elrun::inline v0::launcher

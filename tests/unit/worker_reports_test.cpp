@@ -1,0 +1,149 @@
+#include "launcher/supervise/worker_reports.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+using namespace elrun::launcher;
+
+namespace {
+
+/// Two workers in generation 1, with ranks 2 and 3 of 4, and a line to a coordinator that serves it.
+struct Told {
+  Told() {
+    World world;
+    world.generation.number = 1;
+    world.seat.nodes = 2, world.seat.base_rank = 2, world.seat.world_size = 4;
+    (void)generation.begin(world, Instant{});
+    workers.begin(world.seat, false);
+    for (const GivenPlace& given : workers.give_places(2)) (void)workers.start(given, world, 0);
+    line.up(), line.serves(true);
+  }
+  [[nodiscard]] NodeView view() const {
+    return {.workers = workers, .generation = generation, .job = job, .now = Instant{} + 20s, .runs = true, .starts_slow = true};
+  }
+  void opens(std::size_t worker, bool is_job = true) {
+    Hello said;
+    said.is_job = is_job;
+    workers[worker].opens(10 + worker, said);
+  }
+  void ends(std::uint32_t worker, Ending ending, Duration ago = {}) {
+    workers[worker].ends({LocalRank{worker}, ending, {}, ago}, Instant{} + 20s);
+  }
+
+  NodeWorkers workers{2, RunId{"job"}, NodeId{"n"}};
+  NodeGeneration generation{2};
+  JobProgress job;
+  CoordinatorLine line;
+};
+
+template <class M>
+std::vector<M> sent(const Actions& actions) {
+  std::vector<M> messages;
+  for (const Action& a : actions)
+    if (const auto* m = std::get_if<M>(&std::get<Send>(a).message)) messages.push_back(*m);
+  return messages;
+}
+
+}  // namespace
+
+TEST_CASE("the first failure of a node is reported in full, later ones are cut", "[reports]") {
+  Told node;
+  node.ends(0, {.exit_code = 3}, 2s), node.ends(1, {.exit_code = 4}, 1s);
+  for (std::size_t i = 0; i < 2; ++i) node.workers[i].death.traceback = std::string(death_traceback_max, 'x');
+  const WorkerFailed first = worker_failed(node.workers, 0, {1, {}}, Instant{} + 20s, {});
+  CHECK(first.rank == 2u);
+  CHECK(first.exit_code == 3);
+  CHECK(first.ago == 2s);
+  CHECK(first.before_session);
+  CHECK(first.death.traceback.size() == death_traceback_max);
+  CHECK(worker_failed(node.workers, 1, {1, {}}, Instant{} + 20s, {}).death.traceback.size() <= death_beside_max);
+}
+
+TEST_CASE("a worker that failed before elrun's signal ended it counts as ended with code 1", "[reports]") {
+  Told node;
+  node.ends(0, {.exit_code = 0, .signal = SIGTERM}, 5s);
+  node.workers[0].death.error = "RuntimeError: no such device";
+  const WorkerFailed cut = worker_failed(node.workers, 0, {1, {}}, Instant{} + 20s, Instant{} + 16s);
+  CHECK(cut.exit_code == 1);
+  CHECK(cut.what == "signal 15 (SIGTERM) of elrun, after RuntimeError: no such device");
+  const WorkerFailed by_itself = worker_failed(node.workers, 0, {1, {}}, Instant{} + 20s, Instant{} + 14s);
+  CHECK(by_itself.exit_code == 128 + SIGTERM);
+  CHECK(by_itself.what == "signal 15 (SIGTERM): RuntimeError: no such device");
+}
+
+TEST_CASE("a lost connection is told of the first worker that lives and lost a peer", "[reports]") {
+  Told node;
+  CHECK_FALSE(peer_connection_failed(node.workers, {1, {}}, "gone"));
+  node.workers[1].peer_loss = PeerLoss::said;
+  CHECK(peer_connection_failed(node.workers, {1, {}}, "gone")->rank == 3u);
+  node.ends(1, {.exit_code = 3});
+  CHECK_FALSE(peer_connection_failed(node.workers, {1, {}}, "gone"));
+}
+
+TEST_CASE("all ended well when each ended with 0, or in whatever way once the job was over", "[reports]") {
+  Told node;
+  node.ends(0, {});
+  CHECK_FALSE(all_ended_well(node.view()));
+  node.ends(1, {.exit_code = 3});
+  CHECK_FALSE(all_ended_well(node.view()));
+  CHECK(sent<WorkersDone>(tell_done(node.view())).at(0).before_session);
+  node.job.finish();
+  CHECK(all_ended_well(node.view()));
+  CHECK_FALSE(sent<WorkersDone>(tell_done(node.view())).at(0).before_session);
+}
+
+TEST_CASE("the coordinator is told once in a generation that the workers are a Job's", "[reports]") {
+  Told node;
+  CHECK(tell_job(node.line, node.view()).empty());
+  node.opens(0, false);
+  CHECK(tell_job(node.line, node.view()).empty());
+  node.opens(1);
+  CHECK(sent<WorkersAreJob>(tell_job(node.line, node.view())).size() == 1);
+  CHECK(tell_job(node.line, node.view()).empty());
+}
+
+TEST_CASE("the coordinator is told of the first worker that has not joined, and again when that changes", "[reports]") {
+  Told node;
+  const auto starting = sent<WorkersStarting>(tell_starting(node.line, node.view()));
+  REQUIRE(starting.size() == 1);
+  CHECK(starting[0].rank == 2);
+  CHECK(starting[0].count == 2);
+  CHECK(starting[0].ago == 20s);
+  CHECK(tell_starting(node.line, node.view()).empty());
+  node.workers[0].session.joined = true;
+  CHECK(sent<WorkersStarting>(tell_starting(node.line, node.view())).at(0).rank == 3);
+}
+
+TEST_CASE("a place is asked for only when a pending worker is ready and the node does not leave", "[reports]") {
+  Told node;
+  CHECK(offer_more(node.line, node.view()).empty());
+  node.workers[1].start_beside({{1, {}}, Rank{3}, WorldSize{4}});
+  CHECK(offer_more(node.line, node.view()).empty());
+  REQUIRE(node.workers[1].becomes_ready());
+  CHECK(sent<MoreWorkers>(offer_more(node.line, node.view())).size() == 1);
+  NodeView leaving = node.view();
+  leaving.leaves = true;
+  CHECK(offer_more(node.line, leaving).empty());
+  node.line.down({Code::unreachable, Remedy::retry, "reset"}, "host:1");
+  CHECK(offer_more(node.line, node.view()).empty());
+}
+
+TEST_CASE("a coordinator that serves the generation from now on is told all of it", "[reports]") {
+  Told node;
+  node.opens(0);
+  (void)tell_job(node.line, node.view());
+  node.ends(1, {.exit_code = 3});
+  Actions all = tell_all(node.line, node.view());
+  CHECK(sent<WorkerFailed>(all).size() == 1);
+  CHECK(sent<WorkersAreJob>(all).size() == 1);  // again
+  CHECK(sent<WorkersDone>(all).empty());
+  node.ends(0, {});
+  node.job.finish();
+  all = tell_all(node.line, node.view());
+  CHECK(sent<JobFinished>(all).size() == 1);
+  CHECK(sent<WorkerFailed>(all).empty());
+  CHECK(sent<WorkersDone>(all).size() == 1);
+  NodeView joining = node.view();
+  joining.runs = false;
+  CHECK(tell_all(node.line, joining).empty());
+}

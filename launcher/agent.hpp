@@ -24,7 +24,4 @@ struct AgentSetting {
 /// Runs the workers of this node until the job is over for it; returns elrun's exit code.
 [[nodiscard]] int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogStream& lines);
 
-/// `elrun store`: serves the coordinator alone until the job is over or a signal comes; returns the exit code.
-[[nodiscard]] int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, LogStream& lines);
-
 }  // namespace elrun::inline v0::launcher

@@ -18,6 +18,7 @@
 #include "launcher/process/machine.hpp"
 #include "launcher/report/failure_report.hpp"
 #include "launcher/report/reporter.hpp"
+#include "launcher/store_command.hpp"
 #include "lib/base/failure.hpp"
 
 using namespace elrun;

@@ -1,0 +1,139 @@
+#include "launcher/process/worker_processes.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
+
+Path temporary_directory(const Variables& environment) {
+  const auto named = environment.find("TMPDIR");
+  return named != environment.end() && !named->second.empty() ? named->second : "/tmp";
+}
+
+}  // namespace
+
+WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting,
+                                 Reporter& reporter, std::function<void(Event)> feed)
+    : loop_{loop},
+      guard_{guard},
+      clock_{clock},
+      log_{log},
+      setting_{std::move(setting)},
+      reporter_{reporter},
+      feed_{std::move(feed)},
+      stack_tools_{loop, guard, clock, log,
+                   {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks}},
+      output_watch_{loop},
+      orphans_{loop, clock, [this](pid_t pid) { return is_known(pid); }} {}
+
+Result<void> WorkerProcesses::open_output(const std::string& host, LogStream& lines) {
+  const AgentSetting& agent = setting_.agent;
+  auto output =
+      Output::start(loop_, {agent.options, setting_.run, host, agent.directory, temporary_directory(agent.environment), lines}, log_);
+  if (!output) return output.failure();
+  output_ = std::move(*output);
+  return {};
+}
+
+void WorkerProcesses::start(const Spawn& spawn) {
+  const AgentSetting& agent = setting_.agent;
+  const LocalRank rank = spawn.worker;
+  // One attempt has the files of one process of each worker.
+  if (std::exchange(attempt_.generation, spawn.world.generation) != spawn.world.generation || attempt_.workers.contains(rank))
+    output_->begin_attempt(), attempt_.workers.clear();
+  attempt_.workers.insert(rank);
+  const Rank placed{spawn.world.seat.base_rank + spawn.place};
+  const Path error_file = output_->error_file(rank);
+  const WorkerSetting worker{agent.options,       spawn.world,     setting_.run, setting_.node, rank,
+                             spawn.node_restarts, setting_.socket, spawn.place,  error_file};
+  const WorkerStreams streams = output_->open(rank, placed);
+  const Execution execution{agent.command.path,
+                            worker_arguments(agent.command, agent.options.program, rank),
+                            worker_environment(agent.environment, worker),
+                            streams.out.get(),
+                            streams.err.get(),
+                            agent.cpus.empty() ? Cpus{} : agent.cpus[rank.value()]};
+  auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
+    output_->after_worker(rank, [this, rank, ending, ended_ns = clock_.wall_ns()] { ended(rank, ending, ended_ns); });  // its last words first
+  });
+  std::string& never_ran = never_ran_[rank];
+  never_ran.clear();
+  if (!child) {
+    log_.error(never_ran = message(child.failure()));
+    return feed_(reporter_.ended(rank, {.exit_code = exit_code::cannot_execute}, clock_.wall_ns(), never_ran, {}));
+  }
+  if (const int error = (*child)->exec_error(); error != 0)
+    log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
+  reporter_.started(rank, placed, (*child)->pid(), error_file, output_->layout().base() != agent.directory);
+  (*child)->on_held([this, rank](pid_t tracer) {
+    log_.warning(fmt::format(
+        "worker {} of this node has ended, but process {} (a debugger?) is attached to it: the job waits until that process detaches or ends",
+        rank.value(), tracer));
+  });
+  feed_(WorkerStarted{rank, (*child)->pid()});
+  if (agent.options.hang_timeout > Duration{0} && agent.options.hang_sign == HangSign::output) watch_output();
+  children_.insert_or_assign(rank, std::move(*child));
+}
+
+void WorkerProcesses::ended(LocalRank worker, Ending ending, std::int64_t ended_ns) {
+  feed_(reporter_.ended(worker, ending, ended_ns, never_ran_[worker], output_->last_errors(worker)));
+}
+
+// Every worker's bytes are looked at a few times within the time after which silence is a hang.
+void WorkerProcesses::watch_output() {
+  output_watch_.expires_after(setting_.agent.options.hang_timeout / 8);
+  output_watch_.async_wait([this](const boost::system::error_code& error) {
+    if (error || children_.empty()) return;
+    for (const auto& [worker, child] : children_)
+      if (const std::uintmax_t bytes = output_->bytes_of(worker); std::exchange(bytes_seen_[worker], bytes) != bytes)
+        feed_(WorkerWrote{worker});
+    watch_output();
+  });
+}
+
+void WorkerProcesses::signal(const SignalGroup& signal) {
+  const auto child = children_.find(signal.worker);
+  if (child == children_.end()) return;
+  stack_tools_.let_go(signal.worker);
+  child->second->signal(signal.number);
+  if (signal.number == SIGABRT) child->second->signal(SIGCONT);  // who is stopped answers no other signal
+}
+
+void WorkerProcesses::release(LocalRank worker) {
+  stack_tools_.let_go(worker);
+  children_.erase(worker);
+}
+
+void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
+  const Orphans::Ended ended = orphans_.end(orphans_end_within, [&orphans](pid_t pid) {
+    const auto owner = local_rank_of(pid);
+    return owner && std::find(orphans.stay.begin(), orphans.stay.end(), *owner) != orphans.stay.end();
+  });
+  if (ended.killed > 0)
+    log_.info(fmt::format("killed {} process{} that workers had left behind", ended.killed, ended.killed == 1 ? "" : "es"));
+  if (!ended.remain.empty())
+    log_.warning(
+        fmt::format("workers had left behind these processes, which are stuck in the kernel: {}; a device or port that they hold may be missing",
+                    fmt::join(ended.remain, ", ")));
+}
+
+void WorkerProcesses::take_stacks(LocalRank worker) {
+  const auto child = children_.find(worker);
+  if (child != children_.end()) stack_tools_.take(worker, child->second->pid());
+}
+
+bool WorkerProcesses::is_group(pid_t group) const {
+  return std::any_of(children_.begin(), children_.end(), [&](const auto& child) { return child.second->pid() == group; });
+}
+
+bool WorkerProcesses::is_known(pid_t pid) const { return pid == guard_.pid() || is_group(pid) || stack_tools_.is_tool(pid); }
+
+}  // namespace elrun::inline v0::launcher

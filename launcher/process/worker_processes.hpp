@@ -1,0 +1,75 @@
+#pragma once
+/// \file WorkerProcesses: the workers' processes of this node, their output, and what they leave behind.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "launcher/agent.hpp"
+#include "launcher/output/output.hpp"
+#include "launcher/process/child.hpp"
+#include "launcher/process/orphans.hpp"
+#include "launcher/process/stack_tools.hpp"
+#include "launcher/report/reporter.hpp"
+#include "launcher/supervise/events.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Lives on the agent's loop. Does what the supervisor asks to have done with workers' processes, and tells what becomes of them by `feed`,
+/// which queues the event and runs nothing. It decides nothing but which files a start has.
+class WorkerProcesses {
+ public:
+  struct Setting {
+    const AgentSetting& agent;
+    RunId run;
+    NodeId node;
+    Path socket;  ///< On which workers reach the agent
+  };
+  WorkerProcesses(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting, Reporter& reporter,
+                  std::function<void(Event)> feed);
+
+  /// Before anything else. `host`: as people know this machine. Fails when a directory for the logs cannot be made.
+  Result<void> open_output(const std::string& host, LogStream& lines);
+  void start(const Spawn& spawn);
+  void signal(const SignalGroup& signal);
+  void release(LocalRank worker);
+  /// Waits for their ends, for 2 s at most.
+  void end_orphans(const EndOrphans& orphans);
+  void take_stacks(LocalRank worker);
+  [[nodiscard]] bool is_group(pid_t group) const;
+  /// Calls `then` when all output is shown. No worker may be started after that.
+  void after_output(std::function<void()> then) { output_->after_all(std::move(then)); }
+  /// The loop has ended: kills and collects those that are left.
+  void clear() { children_.clear(); }
+
+ private:
+  void ended(LocalRank worker, Ending ending, std::int64_t ended_ns);
+  void watch_output();
+  [[nodiscard]] bool is_known(pid_t pid) const;
+
+  boost::asio::io_context& loop_;
+  const Guard& guard_;
+  const Clock& clock_;
+  const Log& log_;
+  const Setting setting_;
+  Reporter& reporter_;
+  const std::function<void(Event)> feed_;
+  std::map<LocalRank, std::unique_ptr<Child>> children_;
+  std::map<LocalRank, std::string> never_ran_;  // why a worker could not be executed
+  struct {
+    Generation generation{};
+    std::set<LocalRank> workers;
+  } attempt_;  // the newest
+  StackTools stack_tools_;
+  std::unique_ptr<Output> output_;
+  boost::asio::steady_timer output_watch_;
+  std::map<LocalRank, std::uintmax_t> bytes_seen_;
+  Orphans orphans_;
+};
+
+}  // namespace elrun::inline v0::launcher

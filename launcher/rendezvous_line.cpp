@@ -114,7 +114,8 @@ Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
   if (!served) {
     coordinator_.reset();
     // Another agent of this machine, or `elrun store`, was first. Where this very node is to serve, another program is more likely.
-    if (served.failure().code == Code::already_exists && options().host_rule == HostRule::always && !std::exchange(told_of_taken_port_, true))
+    if (served.failure().code == Code::already_exists && options().host_rule == HostRule::always &&
+        !std::exchange(told_of_taken_port_, true))
       log_.warning(fmt::format(
           "port {} of this machine is taken already: this node does not serve the rendezvous, and joins the agent that does. If another program has the port, end it, or choose another port",
           options().endpoint->port));
@@ -137,7 +138,8 @@ NodeLink::Handler RendezvousLine::link_handler() {
             handler_.down(why);
             // The host may have been another process of this machine: whoever binds the port first goes on. Or the
             // name was not published yet, and leads here now.
-            if (options().endpoint && !coordinator_ && options().host_rule != HostRule::never) boost::asio::post(loop_, [this] { take_over(); });
+            if (options().endpoint && !coordinator_ && options().host_rule != HostRule::never)
+              boost::asio::post(loop_, [this] { take_over(); });
           },
           handler_.message, handler_.may_end};
 }

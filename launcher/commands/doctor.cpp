@@ -14,7 +14,7 @@ namespace {
 using Findings = std::vector<Finding>;
 
 constexpr Duration name_slow = 1s;
-constexpr std::int64_t wall_seconds_least = 1'704'067'200;  // 2024; an earlier day is a clock that was never set
+constexpr std::int64_t wall_seconds_least = 1'704'067'200;  // 2024; a clock that shows an earlier day was never set
 constexpr std::uint64_t mebi = 1 << 20, gibi = 1 << 30;
 constexpr std::uint64_t shared_memory_advised = gibi, shared_memory_least = mebi;
 constexpr std::uint64_t descriptors_of_agent = 128, descriptors_per_worker = 8, descriptors_per_node = 2, descriptors_advised = 4096;
@@ -41,14 +41,15 @@ std::string text_of(const Endpoint& e) { return fmt::format("{}:{}", e.host, e.p
 
 Finding own_name(const NameFact& name) {
   if (name.addresses.empty())
-    return warn("name",
-                fmt::format("this machine's own: {} (after {}); elrun does without, gloo and other libraries in the workers may not",
-                            name.problem, for_people(name.took)),
-                "add it to /etc/hosts, or name the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) and give --local_addr");
+    return warn(
+        "name",
+        fmt::format("this machine's own name: {} (after {}); elrun works without it, gloo and other libraries in the workers may not",
+                    name.problem, for_people(name.took)),
+        "add it to /etc/hosts, or name the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) and give --local_addr");
   const std::string leads = fmt::format("{} leads to {} ({})", name.name, fmt::join(name.addresses, ", "), for_people(name.took));
   if (name.took >= name_slow)
-    return warn("name", leads + ": each look-up by a worker takes as long",
-                "look at /etc/resolv.conf: a server that does not answer, or search domains that are tried first");
+    return warn("name", leads + ": each look-up by a worker takes that long",
+                "check /etc/resolv.conf for a server that does not answer, or for search domains that are tried first");
   return well("name", leads);
 }
 
@@ -57,27 +58,27 @@ Behind best_of(const std::vector<DialFact>& dials) {
   return best == dials.end() ? Behind::silence : best->behind;
 }
 
-Finding stranger_at(const std::string& where) {
-  return fail(
-      "endpoint",
-      fmt::format("somebody listens at {} who does not speak as elrun's rendezvous does (torchrun's own store, or another program)", where),
-      "give --rdzv_endpoint another port, or end what listens there");
+Finding other_program_at(const std::string& where) {
+  return fail("endpoint",
+              fmt::format("a program that is not elrun's rendezvous listens at {} (torchrun's own store, or another program)", where),
+              "give --rdzv_endpoint another port, or end the program that listens there");
 }
 
 Finding endpoint_elsewhere(const LaunchOptions& options, const ServiceFact& service) {
   const std::string where = fmt::format("{} ({})", text_of(service.endpoint), fmt::join(service.name.addresses, ", "));
   switch (best_of(service.dials)) {
     case Behind::rendezvous: return well("endpoint", fmt::format("{} is served", where));
-    case Behind::somebody: return well("endpoint", fmt::format("somebody listens at {}; behind TLS nothing more is asked", where));
-    case Behind::stranger: return stranger_at(where);
-    case Behind::nobody:
+    case Behind::unchecked:
+      return well("endpoint", fmt::format("a program listens at {}; because of TLS its protocol was not checked", where));
+    case Behind::other_program: return other_program_at(where);
+    case Behind::nothing:
       return warn("endpoint",
-                  fmt::format("nobody serves {} now; this node would wait for it, {} at most", where, for_people(options.timeouts.join)),
-                  "fine if the node that it leads to starts later; otherwise start it there, or `elrun store`");
+                  fmt::format("nothing listens at {} now; this node would retry for {} at most", where, for_people(options.timeouts.join)),
+                  "fine if the node at that address starts later; otherwise start the agent there, or `elrun store`");
     case Behind::silence: break;
   }
-  return fail("endpoint", fmt::format("{} does not answer at all: packets are lost on the way, or the machine is down", where),
-              "look for a firewall or a NetworkPolicy that closes the port, and whether the address is still the right one");
+  return fail("endpoint", fmt::format("{} does not answer: packets are lost on the way, or the machine is down", where),
+              "check whether a firewall or a NetworkPolicy closes the port, and whether the address is still right");
 }
 
 Finding endpoint_here(const ServiceFact& service, const HostPlace& place, const std::string& port_problem) {
@@ -87,10 +88,10 @@ Finding endpoint_here(const ServiceFact& service, const HostPlace& place, const 
                                         service.endpoint.port));
   switch (best_of(service.dials)) {
     case Behind::rendezvous:
-    case Behind::somebody:
+    case Behind::unchecked:
       return well("endpoint", fmt::format("{} leads to this machine, and is served already; this node would join there", where));
-    case Behind::stranger: return stranger_at(where);
-    case Behind::nobody:
+    case Behind::other_program: return other_program_at(where);
+    case Behind::nothing:
     case Behind::silence: break;
   }
   return fail("endpoint", fmt::format("{} leads to this machine, but the port cannot be opened: {}", where, port_problem),
@@ -98,17 +99,17 @@ Finding endpoint_here(const ServiceFact& service, const HostPlace& place, const 
 }
 
 Findings endpoint(const LaunchOptions& options, const DoctorFacts& facts) {
-  if (!facts.endpoint) return options.etcd.empty() ? Findings{well("endpoint", "a single node: there is nobody to meet")} : Findings{};
+  if (!facts.endpoint) return options.etcd.empty() ? Findings{well("endpoint", "a single node: no rendezvous is needed")} : Findings{};
   const ServiceFact& service = *facts.endpoint;
   Findings all;
   if (service.name.took >= name_slow)
-    all.push_back(warn("endpoint", fmt::format("looking {} up took {}", service.endpoint.host, for_people(service.name.took)),
-                       "look at /etc/resolv.conf, and whether the name needs a dot at its end"));
+    all.push_back(warn("endpoint", fmt::format("the look-up of {} took {}", service.endpoint.host, for_people(service.name.took)),
+                       "check /etc/resolv.conf, and whether the name needs a dot at its end"));
   if (service.name.addresses.size() > 1)
-    all.push_back(warn(
-        "endpoint",
-        fmt::format("{} leads to {} addresses; nodes may meet at different ones", service.endpoint.host, service.name.addresses.size()),
-        "give the name of one pod or machine, not of a whole service"));
+    all.push_back(warn("endpoint",
+                       fmt::format("{} resolves to {} addresses; nodes may connect to different ones", service.endpoint.host,
+                                   service.name.addresses.size()),
+                       "give the name of a single pod or machine, not of a whole service"));
   const auto place = host_place(service.endpoint, options.host_rule, {facts.own_name.name, facts.own_addresses, service.name.addresses});
   if (place) all.push_back(endpoint_here(service, *place, facts.endpoint_port_problem));
   else if (service.name.addresses.empty())
@@ -126,14 +127,14 @@ Findings etcd(const std::vector<ServiceFact>& servers) {
   std::vector<std::string> there, away;
   for (const ServiceFact& server : servers) {
     const Behind behind = best_of(server.dials);
-    (behind == Behind::rendezvous || behind == Behind::somebody ? there : away).push_back(text_of(server.endpoint));
+    (behind == Behind::rendezvous || behind == Behind::unchecked ? there : away).push_back(text_of(server.endpoint));
   }
   if (there.empty())
-    return {fail("etcd", fmt::format("none of its servers answers: {}", fmt::join(away, ", ")),
-                 "check --rdzv_endpoint, firewalls, and that etcd's client port is meant (2379)")};
+    return {fail("etcd", fmt::format("no etcd server answers: {}", fmt::join(away, ", ")),
+                 "check --rdzv_endpoint and firewalls; the port must be etcd's client port (2379)")};
   if (!away.empty())
     return {warn("etcd", fmt::format("{} answers, but not {}", fmt::join(there, ", "), fmt::join(away, ", ")),
-                 "the job runs, and loses a server that it may need")};
+                 "the job runs, but without the servers that do not answer; it may need them")};
   return {well("etcd", fmt::format("{} answers", fmt::join(there, ", ")))};
 }
 
@@ -141,7 +142,8 @@ Findings access(const DoctorFacts& facts) {
   Findings all;
   for (const std::string& problem : facts.access_problems)
     all.push_back(fail("access", problem, "the start would end with 78; see rendezvous/README.md, Access"));
-  for (const std::string& warning : facts.access_warnings) all.push_back(warn("access", warning, "not needed to start, but wise"));
+  for (const std::string& warning : facts.access_warnings)
+    all.push_back(warn("access", warning, "the job starts all the same, but change this"));
   return all;
 }
 
@@ -168,19 +170,19 @@ Findings master_port(const LaunchOptions& options, const DoctorFacts& facts) {
 Findings clocks(const LaunchOptions& options, const DoctorFacts& facts) {
   Findings all;
   if (!facts.monotonic_clock_rises)
-    all.push_back(fail("clock", "the monotonic clock fell: every deadline depends on it",
+    all.push_back(fail("clock", "the monotonic clock went backwards: every deadline depends on it",
                        "this is a fault of the machine or its hypervisor; use another one"));
   if (facts.wall_seconds < wall_seconds_least) {
     const bool needs_day = options.access.has_tls();
     all.push_back({needs_day ? Finding::Grade::fail : Finding::Grade::warn, "clock",
-                   fmt::format("the time of day is {} seconds after 1970: it was never set{}", facts.wall_seconds,
-                               needs_day ? ", and no certificate is valid then" : ""),
-                   "set it, or let NTP do so"});
+                   fmt::format("the time of day is {} seconds after 1970: the clock was never set{}", facts.wall_seconds,
+                               needs_day ? ", so no certificate is valid" : ""),
+                   "set the clock, or run NTP"});
   } else if (options.round.nodes_max > 1 && facts.wall_clock_is_synchronised == false) {
-    all.push_back(warn("clock", "the kernel does not know the time of day to be synchronised; only the times in logs depend on it",
-                       "run NTP, so that logs of several nodes can be read side by side"));
+    all.push_back(warn("clock", "the kernel reports that the time of day is not synchronised; only the times in logs depend on it",
+                       "run NTP, so that the logs of several nodes can be compared"));
   }
-  if (all.empty()) all.push_back(well("clock", "rises, and has been set"));
+  if (all.empty()) all.push_back(well("clock", "goes forwards, and is set"));
   return all;
 }
 
@@ -209,33 +211,34 @@ Findings devices(const LaunchOptions& options, const DoctorFacts& facts) {
     for (const std::string& entry : visible) {
       const bool is_number = !entry.empty() && entry.size() < 8 && entry.find_first_not_of("0123456789") == std::string::npos;
       if (is_number && std::stoul(entry) >= facts.devices.size())
-        all.push_back(fail(
-            "device",
-            fmt::format("CUDA_VISIBLE_DEVICES={} names device {}, and there are {} here (/dev/nvidia*): CUDA shows those before it alone",
-                        *facts.visible_devices, entry, facts.devices.size()),
-            "name devices that are there, or take the variable away"));
+        all.push_back(
+            fail("device",
+                 fmt::format(
+                     "CUDA_VISIBLE_DEVICES={} names device {}, but there are {} here (/dev/nvidia*): CUDA shows only the devices before it",
+                     *facts.visible_devices, entry, facts.devices.size()),
+                 "name devices that exist, or unset the variable"));
     }
   }
   if (usable == 0) {
-    if (all.empty()) all.push_back(well("device", "no GPU is seen here: workers compute on the CPU"));
+    if (all.empty()) all.push_back(well("device", "no GPU was found: workers compute on the CPU"));
   } else if (options.workers > usable) {
     all.push_back(warn("device", fmt::format("{} workers share {} devices", options.workers, usable),
                        "NCCL refuses two ranks on one device; give --nproc_per_node gpu"));
   } else if (all.empty()) {
-    all.push_back(well("device", fmt::format("{} seen, for {} workers", usable, options.workers)));
+    all.push_back(well("device", fmt::format("{} found, for {} workers", usable, options.workers)));
   }
   return all;
 }
 
 Finding shared_memory(const LaunchOptions& options, const std::optional<PathFact>& fact) {
   const std::string remedy = "docker run --shm-size=8g, or in a pod an emptyDir with medium: Memory at /dev/shm";
-  if (!fact) return warn("shm", "there is no /dev/shm: NCCL and data loaders of several processes fail without", remedy);
+  if (!fact) return warn("shm", "there is no /dev/shm: NCCL and multi-process data loaders fail without it", remedy);
   const std::string sizes = fmt::format("/dev/shm has {}, {} of it free", size_text(fact->bytes), size_text(fact->bytes_free));
-  if (!fact->is_fine) return fail("shm", fmt::format("nothing can be written to /dev/shm: {}", fact->problem), remedy);
+  if (!fact->is_fine) return fail("shm", fmt::format("/dev/shm cannot be written: {}", fact->problem), remedy);
   if (fact->bytes_free < shared_memory_least)
-    return fail("shm", sizes + ": workers would be killed by SIGBUS", "remove what is left there, or make it larger: " + remedy);
+    return fail("shm", sizes + ": workers would be killed by SIGBUS", "remove old files there, or make it larger: " + remedy);
   if (fact->bytes_free < shared_memory_advised * std::max(1u, options.workers) / 8)
-    return warn("shm", sizes + ": little for NCCL and data loaders; a worker that finds it full is killed by SIGBUS", remedy);
+    return warn("shm", sizes + ": too little for NCCL and data loaders; a worker that finds it full is killed by SIGBUS", remedy);
   return well("shm", sizes);
 }
 
@@ -247,17 +250,18 @@ Findings limits(const LaunchOptions& options, const DoctorFacts& facts) {
   const std::string raise = "ulimit -n 65536 before the start, LimitNOFILE= in a unit, --ulimit nofile=65536 for a container";
   if (facts.descriptors_most && *facts.descriptors_most < needed)
     all.push_back(fail("limits",
-                       fmt::format("{} descriptors are allowed at most (nofile), about {} are needed for {} workers and up to {} nodes",
-                                   *facts.descriptors_most, needed, options.workers, options.round.nodes_max),
+                       fmt::format("at most {} file descriptors are allowed (nofile); {} workers and up to {} nodes need about {}",
+                                   *facts.descriptors_most, options.workers, options.round.nodes_max, needed),
                        raise));
   else if (facts.descriptors && *facts.descriptors < descriptors_advised)
-    all.push_back(warn("limits", fmt::format("workers get {} descriptors (nofile): few for data loaders", *facts.descriptors), raise));
+    all.push_back(warn("limits", fmt::format("workers get {} file descriptors (nofile): few for data loaders", *facts.descriptors), raise));
   const std::uint64_t processes = processes_per_worker * options.workers;
   for (const auto& [limit, name, how] : {std::tuple{facts.processes, "nproc", "ulimit -u unlimited"},
                                          std::tuple{facts.cgroup_processes, "pids of the cgroup",
                                                     "a higher podPidsLimit of the kubelet, or --pids-limit of the container"}}) {
     if (limit && *limit < options.workers + 4)
-      all.push_back(fail("limits", fmt::format("{} processes and threads are allowed ({}), fewer than workers", *limit, name), how));
+      all.push_back(
+          fail("limits", fmt::format("{} processes and threads are allowed ({}): fewer than the workers need", *limit, name), how));
     else if (limit && *limit < processes)
       all.push_back(
           warn("limits",
@@ -267,7 +271,7 @@ Findings limits(const LaunchOptions& options, const DoctorFacts& facts) {
   }
   if (facts.has_rdma && facts.locked_memory && *facts.locked_memory < locked_memory_advised)
     all.push_back(warn("limits",
-                       fmt::format("{} may be locked (memlock), and there is RDMA hardware: NCCL and UCX fail to register memory",
+                       fmt::format("{} of memory may be locked (memlock), and there is RDMA hardware: NCCL and UCX cannot register memory",
                                    size_text(*facts.locked_memory)),
                        "ulimit -l unlimited, LimitMEMLOCK=infinity, --ulimit memlock=-1, or CAP_IPC_LOCK"));
   if (all.empty())
@@ -280,16 +284,18 @@ Findings room(const LaunchOptions& options, const DoctorFacts& facts) {
   Findings all;
   const std::string cpus = fmt::format("{} for {} workers ({})", facts.cpus.number, options.workers, facts.cpus.from);
   if (options.workers > facts.cpus.number)
-    all.push_back(warn("cpu", cpus + ": they wait for each other", "fewer workers, a wider mask, or a higher limit of the container"));
+    all.push_back(warn("cpu", cpus + ": workers share CPUs and slow each other down",
+                       "start fewer workers, or raise the affinity mask or the container's CPU limit"));
   else all.push_back(well("cpu", cpus));
   if (!facts.memory) return all.push_back(well("memory", "no limit of the cgroup")), all;
   const std::uint64_t left = *facts.memory - std::min(*facts.memory, facts.memory_used.value_or(0));
   const std::string text =
       fmt::format("{} of {} are left in the cgroup, for {} workers", size_text(left), size_text(*facts.memory), options.workers);
   if (left < memory_per_worker * options.workers)
-    all.push_back(warn(
-        "memory", text + ": a worker with PyTorch takes about half a GiB before it does anything; the kernel kills whoever asks for more",
-        "a higher limit; /dev/shm counts towards it"));
+    all.push_back(
+        warn("memory",
+             text + ": a worker with PyTorch needs about half a GiB before it does anything; a worker that exceeds the limit is OOM-killed",
+             "raise the memory limit; /dev/shm counts towards it"));
   else all.push_back(well("memory", text));
   return all;
 }
@@ -300,10 +306,10 @@ Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
   if (!options.has_program || !facts.command) return {};
   if (const auto* none = std::get_if<NoCommand>(&*facts.command))
     return {fail("program", fmt::format("{}; the start would end with {}", none->why, none->exit_code),
-                 "check its path, PATH and PYTHON_EXEC on this node")};
+                 "check the program's path, PATH and PYTHON_EXEC on this node")};
   Findings all{well("program", fmt::format("starts {}", std::get<Command>(*facts.command).path))};
   if (const std::string& warning = std::get<Command>(*facts.command).warning; !warning.empty())
-    all.push_back(warn("program", warning, "if it is Python, take that line out"));
+    all.push_back(warn("program", warning, "if it is Python, remove that line"));
   if (facts.script && !facts.script->is_fine)
     all.push_back(fail("program", fmt::format("{} cannot be read: {}", options.launch.program.name, facts.script->problem),
                        "check its mode and owner, and the directories above it"));
@@ -312,8 +318,8 @@ Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
 
 Findings directory(std::string subject, const std::string& path, const std::optional<PathFact>& fact, std::string remedy) {
   if (!fact) return {};
-  if (fact->is_fine) return {well(std::move(subject), fmt::format("{} can be written, {} are free", path, size_text(fact->bytes_free)))};
-  return {fail(std::move(subject), fmt::format("nothing can be written to {}: {}", path, fact->problem), std::move(remedy))};
+  if (fact->is_fine) return {well(std::move(subject), fmt::format("{} can be written, {} free", path, size_text(fact->bytes_free)))};
+  return {fail(std::move(subject), fmt::format("{} cannot be written: {}", path, fact->problem), std::move(remedy))};
 }
 
 }  // namespace
@@ -325,7 +331,7 @@ std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& f
     all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   };
   add(program(options, facts));
-  add(directory("directory", "the place for the agent's socket", facts.agent_directory,
+  add(directory("directory", "the agent's directory", facts.agent_directory,
                 "set XDG_RUNTIME_DIR to a directory that can be written, or mount an emptyDir at /tmp"));
   all.push_back(own_name(facts.own_name));
   add(endpoint(launch, facts));
@@ -339,7 +345,7 @@ std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& f
   add(limits(launch, facts));
   add(room(launch, facts));
   add(directory("checkpoint", launch.checkpoint_root, facts.checkpoint_root,
-                "make the directory, for the user that elrun runs as; on NFS look at root_squash"));
+                "make the directory, for the user that elrun runs as; on NFS check root_squash"));
   add(directory("logs", launch.log_dir, facts.log_directory, "give --log_dir a directory that can be written"));
   return all;
 }

@@ -1,6 +1,6 @@
 #pragma once
-/// \file Doctor: what would fail here with these options, and why. Facts in, findings out; who gathers the facts is
-/// launcher/doctor_facts.
+/// \file Doctor: what would fail here with these options, and why. Facts in, findings out; doctor_facts gathers
+/// the facts.
 
 #include <cstdint>
 #include <optional>
@@ -33,11 +33,11 @@ struct NameFact {
 
 /// What was found behind an address.
 enum class Behind {
-  rendezvous,  ///< Somebody who speaks HTTP/2, as elrun's rendezvous and etcd do.
-  somebody,    ///< Somebody who was not asked what they speak: they want TLS.
-  stranger,    ///< Somebody who does not speak HTTP/2.
-  nobody,      ///< The machine is there, and refuses.
-  silence,     ///< No answer at all in time.
+  rendezvous,     ///< A program that speaks HTTP/2, as elrun's rendezvous and etcd do.
+  unchecked,      ///< A program that wants TLS: what it speaks was not checked.
+  other_program,  ///< A program that does not speak HTTP/2.
+  nothing,        ///< The machine is there, and refuses the connection.
+  silence,        ///< No answer in time.
 };
 struct DialFact {
   std::string address;
@@ -52,7 +52,7 @@ struct ServiceFact {
 
 /// A directory or file that is needed.
 struct PathFact {
-  bool is_fine = false;  ///< Readable, or of a directory that a file could be made in it.
+  bool is_fine = false;  ///< A file can be read; in a directory a file could be made.
   std::string problem;
   std::uint64_t bytes = 0, bytes_free = 0;  ///< Of its file system.
 };
@@ -65,6 +65,7 @@ struct DeviceFact {
 /// None: no limit.
 using Limit = std::optional<std::uint64_t>;
 
+/// A table of values, one for each thing that a check looks at. Every check reads its own few, so they are not grouped further.
 struct DoctorFacts {
   NameFact own_name;
   std::vector<std::string> own_addresses;
@@ -85,8 +86,8 @@ struct DoctorFacts {
   Count cpus;  ///< That the workers may use, by mask and quota.
   std::optional<PathFact> shared_memory;
 
-  Limit descriptors;       ///< As the workers get it.
-  Limit descriptors_most;  ///< To which the agent raises its own.
+  Limit descriptors;       ///< The workers' limit.
+  Limit descriptors_most;  ///< The limit to which the agent raises its own.
   Limit processes, locked_memory;
   Limit memory, memory_used, cgroup_processes;
 

@@ -63,7 +63,7 @@ Behind greet(int socket, Deadline deadline, const Clock& clock) {
   constexpr std::string_view opening{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33};
   constexpr std::size_t type_at = 3, frame_head = 9;
   constexpr char settings = 4;
-  if (::send(socket, opening.data(), opening.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(opening.size())) return Behind::stranger;
+  if (::send(socket, opening.data(), opening.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(opening.size())) return Behind::other_program;
   std::string answer;
   while (answer.size() < frame_head && ready(socket, POLLIN, deadline, clock)) {
     std::array<char, 64> chunk;
@@ -71,7 +71,7 @@ Behind greet(int socket, Deadline deadline, const Clock& clock) {
     if (count <= 0) break;
     answer.append(chunk.data(), static_cast<std::size_t>(count));
   }
-  return answer.size() >= frame_head && answer[type_at] == settings ? Behind::rendezvous : Behind::stranger;
+  return answer.size() >= frame_head && answer[type_at] == settings ? Behind::rendezvous : Behind::other_program;
 }
 
 DialFact dial(const std::string& host, std::uint16_t port, bool has_tls, const Clock& clock) {
@@ -84,8 +84,8 @@ DialFact dial(const std::string& host, std::uint16_t port, bool has_tls, const C
   int error = 0;
   socklen_t size = sizeof error;
   (void)::getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error == ECONNREFUSED) fact.behind = Behind::nobody;
-  else if (error == 0) fact.behind = has_tls ? Behind::somebody : greet(socket->get(), deadline, clock);
+  if (error == ECONNREFUSED) fact.behind = Behind::nothing;
+  else if (error == 0) fact.behind = has_tls ? Behind::unchecked : greet(socket->get(), deadline, clock);
   return fact;
 }
 

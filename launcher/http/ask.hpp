@@ -9,7 +9,7 @@
 
 namespace elrun::inline v0::launcher {
 
-/// The reply to GET `path`. Fails when nobody is there (`unreachable`), or the whole reply is not there in time
+/// The reply to GET `path`. Fails when nothing listens there (`unreachable`), or the whole reply is not there in time
 /// (`deadline_passed`).
 [[nodiscard]] Result<HttpReply> ask(const SocketAddress& where, std::string_view path, Duration timeout, const Clock& clock);
 

@@ -12,7 +12,7 @@
 namespace elrun::inline v0::launcher {
 
 /// That have not asked, or of which the answer is on its way (a quarter of the process's descriptors at most). One more, and the
-/// oldest goes: whoever is silent keeps nobody out. So many that one who asks is heard among thousands that come each second.
+/// oldest goes: silent connections keep no others out. So many that one who asks is heard among thousands that come each second.
 constexpr std::size_t http_connections_max = 256;
 constexpr Duration http_time_max = 5s;  ///< From the connection to the end of the reply.
 

@@ -42,7 +42,7 @@ inline constexpr std::array<double, 10> meeting_bounds{0.1, 0.3, 1, 3, 10, 30, 6
 inline constexpr std::array<double, 12> recovery_bounds{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600};
 inline constexpr std::array<double, 12> step_bounds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300};
 
-/// A plain record; whoever renders it adds what only the shell knows.
+/// A table of values, one for each number or text that pages and metrics show; the pages add what only the shell knows.
 struct NodeRecord {
   Instant began{};
   Supervisor::Phase phase = Supervisor::Phase::joining;

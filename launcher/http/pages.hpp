@@ -46,7 +46,7 @@ struct Glance {
 
 /// For programs and people: a JSON object.
 [[nodiscard]] std::string status_page(const Glance& glance);
-/// Such an object, which came from a process that may be anybody's, in a few lines for people.
+/// Such an object, from a process that is not trusted, in a few lines for people.
 [[nodiscard]] Result<std::string> status_for_people(std::string_view json);
 /// One document of several such objects, and of the agents that gave none: {"agents": [...], "problems": [...]}. What is no
 /// such object is left out.

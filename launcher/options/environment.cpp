@@ -207,7 +207,7 @@ std::variant<Command, NoCommand> resolve_command(const Program& program, const V
     return found == environment.end() ? std::string{} : found->second;
   };
   if (const std::string own = variable("PYTHON_EXEC"); !own.empty()) {
-    candidates = {own};  // whoever names an interpreter wants no other
+    candidates = {own};  // PYTHON_EXEC was given: no other interpreter is tried
   } else {
     candidates = interpreters_beside(elrun_name, environment, look_up);
     if (const std::string venv = variable("VIRTUAL_ENV"); !venv.empty()) candidates.push_back(venv + "/bin/python");

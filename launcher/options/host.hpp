@@ -35,7 +35,7 @@ struct AgentPlace {
   std::string host;             ///< Of a container its own, which outlives its restarts
   std::int32_t node_rank = -1;  ///< Tells agents on one host apart, where they have one
 };
-/// A digest: the number of the boot, which nobody learns from elsewhere, is in it, so no other host can say it. Empty where there is none.
+/// A digest that includes the kernel's boot id, which other hosts do not know, so no other host can send it. Empty where there is no boot id.
 [[nodiscard]] std::string place_of_agent(const AgentPlace& place);
 
 }  // namespace elrun::inline v0::launcher

@@ -33,7 +33,7 @@ std::optional<Streams> to_streams(std::string_view text) {
   return Streams{.out = ((text[0] - '0') & 1) != 0, .err = ((text[0] - '0') & 2) != 0};
 }
 
-// What the kernel lets nobody handle, and what reports an error of the process itself.
+// Signals that no process can handle, and those that report an error of the process itself.
 bool can_be_handled(int number) {
   constexpr int never[] = {SIGKILL, SIGSTOP, SIGCHLD, SIGPIPE, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
   return std::find(std::begin(never), std::end(never), number) == std::end(never);

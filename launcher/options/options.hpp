@@ -95,11 +95,13 @@ enum class ExitCodes { elrun, torchrun };  ///< The root cause's, see launcher/R
 enum class LogFormat { text, json };       ///< Of the launcher's own lines.
 enum class HangSign { progress, output };  ///< Whose absence is a hang: a Job's steps and heartbeats; any worker's output
 
-/// What was decided by which option, variable or file; in words, for people.
+/// Which option, variable or file decided what, for people.
 struct Sources {
   std::string nodes, workers, endpoint, node_rank, run;
 };
 
+/// A table of values: one field for each thing that an option, a variable or a file can say. Whoever needs some of them takes those, so they
+/// are not grouped further.
 struct LaunchOptions {
   RoundOptions round;
   std::uint32_t workers = 1;  ///< Of this node; 0: it only coordinates.

@@ -47,13 +47,13 @@ void Understanding::understand_meeting() {
                     given_.shown("node_rank")));
   if (by_etcd) return understand_etcd(given_.get("rdzv_endpoint").text);
   const bool is_static = backend == "static";
-  // `localhost:0` stands in torchrun's documentation: any free port, so nobody else is to come.
+  // torchrun's documentation has `localhost:0`, any free port: no other node can know it, so none is expected.
   if (alone && given_.get("rdzv_endpoint").text.ends_with(":0")) {
     if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
     return;
   }
   const Asked asked = understand_endpoint();
-  if (!asked.host && !asked.port && alone) {  // nobody to meet
+  if (!asked.host && !asked.port && alone) {  // a single node: no rendezvous
     if (is_static && given_.is_given("master_port")) out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port;
     else if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
     return;

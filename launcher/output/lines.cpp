@@ -55,7 +55,7 @@ void Lines::end(std::string& shown, std::string& filtered) {
   if (!begun_.empty()) put({}, "\n", shown, filtered);
 }
 
-// The line at hand goes on with `rest`; what is too long for one goes out.
+// The line that has begun goes on with `rest`; what is too long for one line is written in pieces.
 void Lines::keep(std::string_view rest, std::string& shown, std::string& filtered) {
   while (begun_.size() + rest.size() > line_max_) {
     const std::size_t room = line_max_ - begun_.size();

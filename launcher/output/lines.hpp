@@ -32,7 +32,7 @@ class Lines {
   std::string prefix_;
   std::vector<std::string> filters_;
   std::size_t line_max_;
-  std::string begun_;          // of the line at hand, without its end; at most line_max_ bytes
+  std::string begun_;          // the line that has begun, without its end; at most line_max_ bytes
   bool after_return_ = false;  // the last byte was a carriage return: what it means depends on the next one
 };
 

@@ -15,7 +15,7 @@ struct LogContext {
   std::atomic<std::uint64_t> generation = 0;  ///< That this node runs; 0: none yet
 };
 
-/// One line without newline: time (UTC), level, text, who says it, run, node, generation.
+/// One line without newline: time (UTC), level, text, source, run, node, generation.
 [[nodiscard]] std::string json_line(const LogLine& line, const LogContext& context);
 
 }  // namespace elrun::inline v0::launcher

@@ -32,7 +32,7 @@ bool write_patiently(std::string_view bytes) {
     pollfd room{2, POLLOUT, 0};
     if (::poll(&room, 1, stall_seconds * 1000) == 0) return false;
     const ssize_t n = ::write(2, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
-    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // nobody is there to read it
+    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // there is no reader
     if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return true;
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Output>> Output::start(asio::io_context& loop, Setting se
   place = std::filesystem::absolute(place, error);  // workers may change their directory
   std::string run = (place / log_directory_name(setting.run, "XXXXXX")).native();
   if (::mkdtemp(run.data()) == nullptr) return from_errno(errno, fmt::format("make {}, the directory of this run's logs (--log_dir)", run));
-  ::chmod(run.c_str(), 0755);  // as any other directory: who may read the logs is said by the one that holds it
+  ::chmod(run.c_str(), 0755);  // as any other directory: the mode of the directory above it decides who may read the logs
   log.info(fmt::format("logs are in {}", run));
   return std::unique_ptr<Output>{new Output{loop, std::move(setting), LogLayout{run}, log}};
 }
@@ -256,7 +256,7 @@ void Output::after_all(std::function<void()> then) {
   watch_for_stall(0, 0);
 }
 
-// Both terminals are through, or nobody waits any more.
+// Both terminals have shown everything, or the wait is over.
 void Output::all_shown() {
   for (Threads::Console* console : {&threads_->out_, &threads_->err_}) {
     const std::lock_guard lock{console->mutex};

@@ -38,7 +38,7 @@ class Output {
   };
   /// Makes the directory of this run if there is to be one; fails when that cannot be made.
   static Result<std::unique_ptr<Output>> start(boost::asio::io_context& loop, Setting setting, const Log& log);
-  /// Waits for nobody: what has not been shown by then is only in the files.
+  /// Does not wait: output that has not been shown by then is only in the files.
   ~Output();
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
@@ -54,7 +54,7 @@ class Output {
   [[nodiscard]] WorkerStreams open(LocalRank worker, Rank rank);
 
   /// Calls `then` on the loop when all that the worker has written until now is known here, but in any case soon: a file
-  /// that blocks holds up nobody.
+  /// that blocks delays no one else.
   void after_worker(LocalRank worker, std::function<void()> then);
   /// What this worker last wrote to its standard error, if that goes through elrun or into a file; as a
   /// terminal would show it, at most `last_lines_max` lines.

@@ -10,7 +10,7 @@ namespace elrun::inline v0::launcher {
 
 enum class Route {
   inherit,     ///< The worker has elrun's own stream: nothing lies between it and the terminal.
-  null,        ///< Nobody sees it.
+  null,        ///< It is dropped.
   file,        ///< The worker writes to the file itself.
   tee,         ///< Through elrun to the file, and line by line to elrun's own stream.
   tee_unseen,  ///< Through elrun to the file, and to the filtered file of all workers.

@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t chunk_bytes = std::size_t{256} << 10;       // read at once, and shown at once
 constexpr std::size_t write_bytes = std::size_t{64} << 10;        // written to a terminal at once: progress is seen in between
 constexpr std::size_t memory_bytes_max = std::size_t{1} << 20;    // of a stream without a file, before its worker is held up
-constexpr int drain_reads_max = 16;                               // who goes on writing after a worker's end is not waited for
+constexpr int drain_reads_max = 16;                               // a process that goes on writing after its worker's end is not waited for
 constexpr std::size_t own_bytes_max = std::size_t{1} << 20;       // of elrun's own lines that wait for the terminal
 constexpr std::size_t own_wait_bytes_max = std::size_t{1} << 20;  // of workers' bytes that they wait for
 
@@ -40,7 +40,7 @@ std::size_t write_all(int fd, std::string_view bytes) {
     const ssize_t wrote = ::write(fd, bytes.data() + done, std::min(bytes.size() - done, write_bytes));
     if (wrote > 0) {
       done += static_cast<std::size_t>(wrote);
-    } else if (wrote < 0 && errno == EAGAIN) {  // somebody who shares the terminal has made it non-blocking
+    } else if (wrote < 0 && errno == EAGAIN) {  // another program that shares the terminal has made it non-blocking
       pollfd room{fd, POLLOUT, 0};
       ::poll(&room, 1, 1000);
     } else if (wrote == 0 || errno != EINTR) {
@@ -126,7 +126,7 @@ void Output::Threads::run_console(Console& console) {
     if (in_file == 0) bytes = std::exchange(source->memory, {});
     else source->taken += in_file;
     console.gone += in_file > 0 ? in_file : bytes.size();
-    // Whoever was shown comes last now.
+    // The worker that was shown comes last now.
     const auto place = std::find(console.sources.begin(), console.sources.end(), source);
     std::rotate(place, place + 1, console.sources.end());
     if (last) console.sources.pop_back();
@@ -154,7 +154,7 @@ void Output::Threads::read_back(const Source& source, std::uint64_t at, std::siz
   while (done < size) {
     const ssize_t got = ::pread(source.file.get(), bytes.data() + done, size - done, static_cast<off_t>(at + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;  // somebody has cut the file short
+    if (got <= 0) break;  // another program has truncated the file
     done += static_cast<std::size_t>(got);
   }
   bytes.resize(done);
@@ -227,7 +227,7 @@ bool Output::Threads::read_some(int pipe, std::string& buffer) {
   }
   console.news.notify_one();
   if (full) pause(watched, true);
-  return true;  // a pause is for the next turn: whoever drains takes what the pipe holds
+  return true;  // a pause applies to the next turn: a drain takes all that the pipe holds
 }
 
 void Output::Threads::remember(Source& source, std::string_view bytes) {

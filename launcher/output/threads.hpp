@@ -24,7 +24,7 @@
 
 namespace elrun::inline v0::launcher {
 
-// One stream of one worker. Which thread may touch what is said at each part.
+// One stream of one worker. Each part says which thread may touch it.
 struct Output::Source {
   // Fixed from the start.
   Attempt attempt{};

@@ -54,7 +54,7 @@ struct Prepared {
   const pid_t pid = ::vfork();
   if (pid != 0) return pid;
   ::setsid();
-  // A second line behind the guard, for the worker alone: who kills all that is called elrun kills the guard, too.
+  // In case the guard was killed as well (`pkill elrun`): the worker itself, not what it starts, dies with the agent.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   register_with_guard(what.guard_line);
   struct sigaction plain {};

@@ -5,7 +5,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::uint64_t descriptors_besides = 160;  // of the coordinator's process itself, and those that its door leaves free
+constexpr std::uint64_t descriptors_besides = 160;  // of the coordinator's process itself, and those that admission control leaves free
 
 }  // namespace
 

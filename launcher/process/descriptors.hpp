@@ -1,5 +1,5 @@
 #pragma once
-/// \file How many files this process may have open: whoever serves the rendezvous needs one for each node.
+/// \file How many files this process may have open. The coordinator's process needs one for each node.
 
 #include <sys/resource.h>
 

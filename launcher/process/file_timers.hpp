@@ -39,7 +39,7 @@ class TimerLines {
   bool is_skipping_ = false;
 };
 
-/// Whoever is late: a signal for one process.
+/// A process whose timer is over, and the signal that it gets.
 struct TimerKill {
   std::int64_t pid = 0;
   int signal = 0;

@@ -32,7 +32,8 @@ constexpr std::size_t first_packet_max = 4096;
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
   ::prctl(PR_SET_NAME, "elrun-guard");
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP}) std::signal(number, SIG_IGN);
-  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0)  // whoever reads the agent's output does not wait for the guard
+  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+      null >= 0)  // a reader of the agent's output sees its end when the agent ends, not the guard
     for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   const auto directory = make_agent_directory(environment);  // only now: what ends the agent's group ends no guard that has one
   const std::string message_of_directory = directory ? "d" + directory->native() : "e" + directory.failure().what;

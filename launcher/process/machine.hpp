@@ -22,19 +22,19 @@ constexpr std::size_t small_file_max = 1 << 20;
 /// Of the kernel, the same for all containers on it; empty when it cannot be read.
 [[nodiscard]] std::string boot_id();
 
-/// A TCP port of all addresses of this machine, kept for a program that will listen on it. While it is held, nobody is given
-/// it by chance (by binding to port 0, or for a connection). Whoever names it and allows the reuse of addresses, as torch's
-/// store does, can listen on it all the same.
+/// A TCP port of all addresses of this machine, kept for a program that will listen on it. While it is held, the kernel
+/// gives it to no other program (that binds to port 0, or connects). A program that names it and allows the reuse of addresses, as
+/// torch's store does, can listen on it all the same.
 class HeldPort {
  public:
   HeldPort() = default;
   /// Any free port other than `but_not`; number 0 when there is none.
   [[nodiscard]] static HeldPort any(std::uint16_t but_not);
-  /// This one; it is not held where somebody else has it.
+  /// This one; it is not held if another program has it.
   [[nodiscard]] static HeldPort exactly(std::uint16_t number);
   [[nodiscard]] std::uint16_t number() const { return number_; }
   [[nodiscard]] bool is_held() const { return static_cast<bool>(socket_); }
-  /// Whoever is meant to listen there starts now. The number stays.
+  /// The program that is to listen there starts now. The number stays.
   void release() { socket_ = Fd{}; }
 
  private:

@@ -24,7 +24,7 @@ namespace elrun::inline v0::launcher {
 /// container it is that anyway. What has ended is collected at once, so that no zombie stays.
 class Orphans {
  public:
-  /// `is_known`: this child is somebody else's to collect (a worker, the guard).
+  /// `is_known`: true for a child that other code collects (a worker, the guard).
   Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known);
   Orphans(const Orphans&) = delete;
   Orphans& operator=(const Orphans&) = delete;

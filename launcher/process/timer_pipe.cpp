@@ -29,7 +29,7 @@ namespace {
 constexpr Duration look_every = 1s;
 
 // Of a worker's process group, or the worker itself. The number is held by `process` while it is judged: if it becomes
-// another's in between, the signal reaches nobody.
+// another's in between, the signal is not sent.
 bool kill_if_ours(pid_t pid, int signal, const std::function<bool(pid_t)>& is_worker_group) {
   const Fd process{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
   if (!process) return false;

@@ -29,8 +29,7 @@ WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& gua
       setting_{std::move(setting)},
       reporter_{reporter},
       feed_{std::move(feed)},
-      stack_tools_{loop, guard, clock, log,
-                   {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks}},
+      stack_tools_{loop, guard, clock, log, {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks}},
       output_watch_{loop},
       orphans_{loop, clock, [this](pid_t pid) { return is_known(pid); }} {}
 
@@ -62,7 +61,8 @@ void WorkerProcesses::start(const Spawn& spawn) {
                             streams.err.get(),
                             agent.cpus.empty() ? Cpus{} : agent.cpus[rank.value()]};
   auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
-    output_->after_worker(rank, [this, rank, ending, ended_ns = clock_.wall_ns()] { ended(rank, ending, ended_ns); });  // its last words first
+    output_->after_worker(rank,
+                          [this, rank, ending, ended_ns = clock_.wall_ns()] { ended(rank, ending, ended_ns); });  // its last words first
   });
   std::string& never_ran = never_ran_[rank];
   never_ran.clear();
@@ -120,9 +120,9 @@ void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
   if (ended.killed > 0)
     log_.info(fmt::format("killed {} process{} that workers had left behind", ended.killed, ended.killed == 1 ? "" : "es"));
   if (!ended.remain.empty())
-    log_.warning(
-        fmt::format("workers had left behind these processes, which are stuck in the kernel: {}; a device or port that they hold may be missing",
-                    fmt::join(ended.remain, ", ")));
+    log_.warning(fmt::format(
+        "workers had left behind these processes, which are stuck in the kernel: {}; a device or port that they hold may be missing",
+        fmt::join(ended.remain, ", ")));
 }
 
 void WorkerProcesses::take_stacks(LocalRank worker) {

@@ -30,8 +30,8 @@ class WorkerProcesses {
     NodeId node;
     Path socket;  ///< On which workers reach the agent
   };
-  WorkerProcesses(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting, Reporter& reporter,
-                  std::function<void(Event)> feed);
+  WorkerProcesses(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting,
+                  Reporter& reporter, std::function<void(Event)> feed);
 
   /// Before anything else. `host`: as people know this machine. Fails when a directory for the logs cannot be made.
   Result<void> open_output(const std::string& host, LogStream& lines);

@@ -41,12 +41,12 @@ struct Circumstances {
 class MemoryWatch {
  public:
   explicit MemoryWatch(const Path& cgroup_root = "/sys/fs/cgroup", const Path& proc_self_cgroup = "/proc/self/cgroup");
-  [[nodiscard]] std::uint64_t oom_kills() const;  ///< 0 where nobody counts
+  [[nodiscard]] std::uint64_t oom_kills() const;  ///< 0 where there is no counter
   /// `log_directory`: of the files that the process writes itself; empty: there are none.
   [[nodiscard]] Circumstances since(std::uint64_t oom_kills_before, const Path& log_directory) const;
 
  private:
-  Path counter_;  // empty: nobody counts
+  Path counter_;  // empty: there is no counter
 };
 
 }  // namespace elrun::inline v0::launcher

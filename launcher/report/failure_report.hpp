@@ -38,7 +38,7 @@ struct FailedJob {
 /// For every node's log: the first failure and its meaning.
 [[nodiscard]] std::string short_report(const FailedJob& job);
 
-/// For the log of whoever coordinates: the first failure and its meaning, then the box.
+/// For the log of the coordinator's node: the first failure and its meaning, then the box.
 [[nodiscard]] std::string box_report(const FailedJob& job);
 
 /// One line of JSON without newline. Longer texts give way to `most` bytes from their beginning on: the end tells more.

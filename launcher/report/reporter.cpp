@@ -33,7 +33,8 @@ std::size_t write_some(int fd, std::string_view text) {
 bool write_all(int fd, std::string_view text) { return write_some(fd, text) == text.size(); }
 
 void write_termination_log(const Path& path, const FailedJob& job) {
-  const Fd file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // where it is not, nobody looks
+  const Fd file{
+      ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // Kubernetes makes it; where it is missing, nothing reads it
   if (file) write_all(file.get(), failure_json(job, termination_message_max - 1) + "\n");
 }
 

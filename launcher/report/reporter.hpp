@@ -18,7 +18,7 @@ namespace elrun::inline v0::launcher {
 
 /// Files of others, which elrun writes into and never makes.
 struct ReportFiles {
-  Path error_file;       ///< TORCHELASTIC_ERROR_FILE of the agent itself: whoever started it reads there why it failed.
+  Path error_file;       ///< TORCHELASTIC_ERROR_FILE of the agent itself: the process that started it reads there why it failed.
   Path termination_log;  ///< Kubernetes shows its text for a container that ended.
 };
 [[nodiscard]] ReportFiles report_files(const Variables& environment);

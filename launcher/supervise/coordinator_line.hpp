@@ -47,7 +47,7 @@ class CoordinatorLine {
   /// It was told in this generation that the workers are a Job's.
   void told_job() { told_job_ = true; }
   [[nodiscard]] bool knows_job() const { return told_job_; }
-  /// True when who has not joined the world yet is news to it.
+  /// True when the coordinator was told something else, or nothing, about who has not joined the world yet.
   bool must_tell_starting(const WorkersStarting& starting) {
     const Starting told{starting.rank, starting.count, starting.opened};
     if ((starting.count == 0 && !told_starting_) || told_starting_ == told) return false;

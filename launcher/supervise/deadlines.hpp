@@ -19,7 +19,7 @@ enum class Wait : std::uint8_t {
   coordinator,    ///< The coordinator comes back.
   kill,           ///< Workers that were asked to end do so.
   acknowledge,    ///< Workers that stay acknowledge that their generation is over.
-  broken_line,    ///< Somebody says what a lost peer died of.
+  broken_line,    ///< A report says what a lost peer died of.
   verdict,        ///< A coordinator comes back to hear that the job is done.
   end_hung,       ///< Stacks of hung workers are being taken.
   leave,          ///< The job saves a checkpoint before this node leaves.
@@ -30,7 +30,8 @@ constexpr std::size_t wait_kinds = 10;
 /// The rules of each wait, in the order of `Wait`.
 struct WaitRule {
   Wait wait;
-  /// Its end blames somebody else for silence. After a stall of this agent it is put off: what was said meanwhile is still to be read.
+  /// When it is over, another process is blamed for silence. After a stall of this agent it lasts longer: messages that came meanwhile are
+  /// still to be read.
   bool blames_others = false;
   /// Others wait for it, so that a late Tick shows a stall of this agent. A mere report may be late.
   bool is_awaited = true;
@@ -69,7 +70,7 @@ class Deadlines {
   std::array<std::optional<Instant>, wait_kinds> at_;
 };
 
-/// Stall compensation: whether this agent itself was stopped (frozen, swapped out), and blames nobody for that time.
+/// Stall compensation: whether this agent itself was stopped (frozen, swapped out). No other process is blamed for that time.
 class StallCompensation {
  public:
   /// An event came at `now`; `last_event` was the one before, and by `wake` this agent should have run. For how long it was

@@ -16,7 +16,7 @@ namespace elrun::inline v0::launcher {
 
 constexpr std::size_t unreachable_why_max = 300;  ///< Bytes of why a peer cannot be reached.
 
-/// What workers of this node said of peers that they lost in the generation at hand.
+/// What workers of this node reported about peers that they lost in this generation.
 class LostPeers {
  public:
   void clear() { first_why_.reset(), unreachable_.clear(); }

@@ -17,7 +17,7 @@ namespace elrun::inline v0::launcher {
 
 constexpr std::size_t store_calls_per_worker_max = 4096;  ///< Under way at one time; one more is refused.
 
-/// What `call` gets when it is not done, or nobody knows whether it was.
+/// The reply to a `call` that was not done, or of which it is not known whether it was.
 [[nodiscard]] StoreReply failed_call(const StoreRequest& call, Code code, std::string what);
 
 /// A call stays here until its answer comes or its caller is gone. It is sent again to each coordinator that serves the same
@@ -36,7 +36,7 @@ class StoreCalls {
   [[nodiscard]] bool is_gathering(ConnectionId caller) const;
   /// What a coordinator that serves this generation again has to hear; first what a `fresh` one, whose store is empty, lacks.
   [[nodiscard]] std::vector<StoreCall> to_send_again(bool fresh, const World& world) const;
-  /// No generation runs: nobody is answered any more.
+  /// No generation runs: open calls get no answer.
   void end_generation() { calls_.clear(); }
   /// Another generation begins: nothing of the last one is remembered.
   void begin_generation() { calls_.clear(), memory_.clear(); }

@@ -275,5 +275,5 @@ TEST_CASE("elrun doctor tells a rendezvous from another program", "[side][proces
   REQUIRE(store.line("serving the rendezvous", patience));
   CHECK(ask(place).find("is served already") != std::string::npos);
   Agent other{directory};
-  CHECK(ask("127.0.0.1:" + std::to_string(other.port)).find("who does not speak as elrun's rendezvous does") != std::string::npos);
+  CHECK(ask("127.0.0.1:" + std::to_string(other.port)).find("that is not elrun's rendezvous listens at") != std::string::npos);
 }

@@ -86,28 +86,28 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
       {"the endpoint takes long to look up", "endpoint", might, [](Patient& p) { p.facts.endpoint->name.took = 5s; }},
       {"the endpoint leads to several machines", "endpoint", might,
        [](Patient& p) { p.facts.endpoint->name.addresses.push_back("10.0.0.8"); }},
-      {"nobody serves yet", "endpoint", might, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::nobody; }},
+      {"nothing listens yet", "endpoint", might, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::nothing; }},
       {"nothing answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::silence; }},
-      {"another program answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::stranger; }},
-      {"somebody answers with TLS", "endpoint", ok, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::somebody; }},
+      {"another program answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::other_program; }},
+      {"a program answers with TLS", "endpoint", ok, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::unchecked; }},
       {"this machine would serve", "endpoint", ok,
-       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nobody; }},
+       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nothing; }},
       {"this machine serves already", "endpoint", ok,
        [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use"; }},
       {"another program has the port here", "endpoint", fails,
        [](Patient& p) {
          p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use",
-         p.facts.endpoint->dials[0].behind = Behind::stranger;
+         p.facts.endpoint->dials[0].behind = Behind::other_program;
        }},
       {"the port here may not be opened", "endpoint", fails,
        [](Patient& p) {
          p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "not permitted",
-         p.facts.endpoint->dials[0].behind = Behind::nobody;
+         p.facts.endpoint->dials[0].behind = Behind::nothing;
        }},
       {"is_host=0 on the machine that the endpoint leads to", "endpoint", might,
        [](Patient& p) {
          p.options.launch.host_rule = HostRule::never, p.facts.endpoint->name.addresses = {"10.0.0.1"},
-         p.facts.endpoint->dials[0].behind = Behind::nobody;
+         p.facts.endpoint->dials[0].behind = Behind::nothing;
        }},
       {"a single node", "endpoint", ok, [](Patient& p) { p.facts.endpoint.reset(); }},
 
@@ -138,11 +138,11 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
          p.options.launch.side.health = HealthPort{"", 9500, false}, p.facts.health_port_problem = "in use";
        }},
 
-      {"a clock that falls", "clock", fails, [](Patient& p) { p.facts.monotonic_clock_rises = false; }},
+      {"a clock that goes backwards", "clock", fails, [](Patient& p) { p.facts.monotonic_clock_rises = false; }},
       {"a clock that was never set", "clock", might, [](Patient& p) { p.facts.wall_seconds = 12; }},
       {"the same, with certificates", "clock", fails,
        [](Patient& p) { p.facts.wall_seconds = 12, p.options.launch.access.ca_file = "ca.pem"; }},
-      {"a clock that nobody keeps", "clock", might, [](Patient& p) { p.facts.wall_clock_is_synchronised = false; }},
+      {"a clock that is not synchronised", "clock", might, [](Patient& p) { p.facts.wall_clock_is_synchronised = false; }},
 
       {"a device that cannot be opened", "device", fails,
        [](Patient& p) {

@@ -66,6 +66,7 @@ TEST_CASE("with output as the sign, workers are watched from their start, and a 
   hangs.begin_generation(workers, at(0s));
   hangs.sign_in_world(LocalRank{0}, at(1s)), hangs.sign_in_world(LocalRank{1}, at(2s));
   CHECK(hangs.due_in_world(true) == at(11s));
+  CHECK_FALSE(hangs.find_in_world(workers, nobody_waits, true, at(10s)));  // though no session was opened
   hangs.end_generation();
   CHECK_FALSE(hangs.due_in_world(true));
 }

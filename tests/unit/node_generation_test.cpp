@@ -59,12 +59,14 @@ TEST_CASE("the log names ranks, restarts, and workers that are started beside th
   World w = world(3, 2, 4);
   w.restarts.used = 1;
   (void)generation.begin(w, {});
-  CHECK(describe_world(generation, {.staying = 1, .ready = 1, .max_restarts = 3, .recovering = 2s}) ==
-        "generation 3: 2 nodes, 4 workers, ranks 2-3 here, 1 go on here in the same process, 1 that was started meanwhile joins, started 2.0 s "
-        "after the loss; 1 of 3 restarts used");
+  CHECK(
+      describe_world(generation, {.staying = 1, .ready = 1, .max_restarts = 3, .recovering = 2s}) ==
+      "generation 3: 2 nodes, 4 workers, ranks 2-3 here, 1 go on here in the same process, 1 that was started meanwhile joins, started 2.0 s "
+      "after the loss; 1 of 3 restarts used");
   generation.want_places(1);
-  CHECK(describe_world(generation, {.beside = 2, .max_restarts = 3}) ==
-        "generation 3: 2 nodes, 4 workers, rank 2 here; 1 of 3 restarts used; 2 workers are being started here, and joins when it is ready");
+  CHECK(
+      describe_world(generation, {.beside = 2, .max_restarts = 3}) ==
+      "generation 3: 2 nodes, 4 workers, rank 2 here; 1 of 3 restarts used; 2 workers are being started here, and joins when it is ready");
 }
 
 TEST_CASE("what a worker that starts again is told only grows", "[generation]") {

@@ -38,11 +38,13 @@ GenerationEnd over(bool some_stay, std::optional<int> signal = {}) {
 std::string words(const Actions& actions) {
   std::string text;
   for (const Action& a : actions) {
-    if (const auto* s = std::get_if<SignalGroup>(&a)) text += "signal " + std::to_string(s->worker.value()) + " " + std::to_string(s->number);
+    if (const auto* s = std::get_if<SignalGroup>(&a))
+      text += "signal " + std::to_string(s->worker.value()) + " " + std::to_string(s->number);
     else if (const auto* r = std::get_if<Release>(&a)) text += "release " + std::to_string(r->worker.value());
     else if (const auto* h = std::get_if<HangUp>(&a)) text += "hang up " + std::to_string(h->connection);
     else if (const auto* o = std::get_if<EndOrphans>(&a)) text += "orphans but of " + std::to_string(o->stay.size());
-    else if (const auto* answer = std::get_if<Answer>(&a)) text += (std::holds_alternative<Welcome>(answer->message) ? "welcome " : "tell ") + std::to_string(answer->to);
+    else if (const auto* answer = std::get_if<Answer>(&a))
+      text += (std::holds_alternative<Welcome>(answer->message) ? "welcome " : "tell ") + std::to_string(answer->to);
     else if (std::holds_alternative<Say>(a)) text += "say";
     else text += "?";
     text += "; ";

@@ -27,18 +27,7 @@ std::vector<std::byte> bytes_of(const T& value) {
 
 }  // namespace
 
-Job::Impl::Impl(JobHost job_host)
-    : host{std::move(job_host)},
-      world{host.session, host.join},
-      shared_buffers_{host.share, host.log},
-      comm_thread_{{.round = [this](const Need& said) { return round(said); },
-                    .over = [this] { return world.over(); },
-                    .give_up =
-                        [this](std::string_view why) {
-                          world.end({Code::generation_over, Remedy::abort_group, std::string{why}});
-                        },
-                    .limit = [this] { return 2 * world.patience(); },  // of two exchanges
-                    .stuck = [] { ELRUN_ASSERT(!"a round goes on although its world is over"); }}} {}
+Job::Impl::Impl(JobHost job_host) : host{std::move(job_host)}, world{host.session, host.join} {}
 
 void Job::Impl::require(bool holds, std::string_view what) const {
   if (!holds) throw Error{invalid(std::string{what})};
@@ -83,23 +72,22 @@ std::vector<std::uint32_t> Job::Impl::guess_my_nodes() const {
 /// `before`: whose parameters and moments are taken over.
 void Job::Impl::allocate(Impl* before, Layout layout) {
   if (before != nullptr) {
-    before->let_go_of_next();
+    before->scopes_.let_go_of_next();
     before->reducer_ = {};  // before the new one
     state_ = std::move(before->state_);
   } else {
     state_ = ModelState{std::move(layout), plan().placement, plan().optimizer, shared_buffers_};
   }
   plan_world(guess_my_nodes());
-  if (before == nullptr) state_.allocate(my_cut());
-  scopes_.resize(declared.unit_count());
-  for (std::uint32_t unit = 0; unit < declared.unit_count(); ++unit) point_at_weights(unit);
-  comm_thread_.begin_anew(declared.unit_count());
+  if (before == nullptr) state_.allocate(shards_.mine());
+  scopes_.begin();
+  rounds_.begin_anew(declared.unit_count());
   initial_values_ = InitialValues{declared.unit_count()};
   slot_.samples().reserve(plan().micro_batch);
 }
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
-  before->comm_thread_.begin_anew(before->declared.unit_count());  // nothing of the old world is under way any more
+  before->rounds_.begin_anew(before->declared.unit_count());  // nothing of the old world is under way any more
   decided_.memory() = std::move(before->decided_.memory());
   absence_.continue_from(before->absence_);
   before_ = std::move(before);
@@ -124,19 +112,18 @@ void Job::Impl::take_position(Impl& before) {
 /// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `nodes`:
 /// by rank, the number of its node.
 void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
-  const std::uint32_t rank = world.rank(), size = world.size();
+  const std::uint32_t rank = world.rank();
   ShardMap wanted = shard_map(plan().placement.optimizer, nodes);
-  if (rank == planned_for_ && wanted == shard_map_) return;
-  shard_map_ = std::move(wanted);
-  planned_for_ = rank;
+  if (rank == shards_.rank && wanted == shards_.map) return;
+  shards_.map = std::move(wanted);
+  shards_.rank = rank;
   const auto exchanges = choose_exchanges();
   reducer_ = {};  // before the new one: memory for both is not there
-  reducer_ = GradientReducer{state_.layout(), shard_map_,    rank,          static_cast<std::uint32_t>(plan().slots()),
+  reducer_ = GradientReducer{state_.layout(), shards_.map,   rank,          static_cast<std::uint32_t>(plan().slots()),
                              exchanges,       plan().reduce, plan().leaves, shared_buffers_};
-  phases_ = reducer_.slots_of_busiest();
-  state_.plan_world(shard_map_, rank, reducer_.space());
+  state_.plan_world(shards_.map, rank, reducer_.space());
   votes_ = VoteExchange{reducer_.slots_by_rank(), plan().slots(), reducer_.norm_nodes(), rank};
-  round_ = RoundExchange{size, rank};
+  rounds_.plan_world(plan().overlap);
 }
 
 /// Each generation's group has to be shown anew what its members read of each other.
@@ -146,7 +133,7 @@ void Job::Impl::show_to_peers() {
 
 /// Which evaluation of the tree this world has. A change is logged.
 GradientReducer::Exchanges Job::Impl::choose_exchanges() {
-  const ChosenExchange chosen = choose_exchange(plan(), state_.layout(), shard_map_);
+  const ChosenExchange chosen = choose_exchange(plan(), state_.layout(), shards_.map);
   const bool was = streams(), is = exchanges_per_slot(chosen.placement);
   const auto out = is ? GradientReducer::Exchanges::per_slot : GradientReducer::Exchanges::per_step;
   if (!world.leads()) return out;
@@ -193,15 +180,14 @@ bool Job::Impl::restore() {
   require(declared.is_sealed(), "restore comes after seal()");
   require(!held_.is_restored(), "restore is called twice");
   if (!variables_.take_inherited()) held_.lose();  // as of a newcomer
-  while (stage_ != Stage::ready) {
+  while (!recovery_.is_ready()) {
     try {
       enter();
     } catch (const Revoked&) {
     }
   }
-  held_.restored();
+  held_.restored(recovery_.somebody_has_begun());
   initial_values_.allow(!held_.is_found());
-  joined_running_ = std::ranges::any_of(statuses_, &MemberStatus::has_begun);
   if (decided_.applied() > plan().steps && world.leads())
     host.log.warning(
         fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do", decided_.applied(), plan().steps));
@@ -228,15 +214,15 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
   step_.ask();
   if (outcome.has_value()) return std::nullopt;
   require(!step_.is_open() || world.over(), "next_step is called before the step was applied");
-  no_scope_open("next_step()");
+  scopes_.require_all_closed("next_step()");
   if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};
   for (;;) {
     try {
       enter();
       world.now(Call::next_step);
-      if (gathers() && !end_phase(phase())) revoked(world);
+      if (gathers() && !scopes_.end_phase(phase())) revoked(world);
       if (initial_values_.is_due()) initial_values_.compare(world, state_.hash_of_replicated_parameters(), decided_.applied());
-      joined_running_ = false;
+      held_.come_to_next_step();
       const std::uint64_t step = decided_.applied();
       if (step >= plan().steps || decided_.ends()) {
         finish();
@@ -245,7 +231,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (saves_.is_due(step)) saves_.save(step, host_state());
       if (departure_.take_member_leaves()) departure_.tell_agent();
       step_.begin(host.clock.now());
-      slots_through_ = 0;
+      rounds_.begin_step();
       slot_.end();
       reducer_.begin_step();
       initial_values_.begin_step();
@@ -260,6 +246,12 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
 void Job::Impl::keep_host_state() {
   decided_.hand_out();
   variables_.keep();
+}
+
+/// After the program's return: others may still use weights of which this rank holds a shard. Whatever fails, the job has
+/// succeeded.
+void Job::Impl::serve_to_the_end() {
+  if (outcome.has_value() && gathers()) (void)scopes_.end_phase(phase());
 }
 
 void Job::Impl::stop() {
@@ -289,7 +281,7 @@ void Job::Impl::end_without_steps() {
     try {
       if (held_.is_restored()) {
         enter();
-        if (gathers() && !end_phase(phase())) revoked(world);
+        if (gathers() && !scopes_.end_phase(phase())) revoked(world);
       } else {
         if (world.over()) rejoin();
         expect(world, world.join());
@@ -314,7 +306,7 @@ void Job::Impl::finish() {
     host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan().steps));
   saves_.save_at_the_end(step, host_state());
   std::uint64_t hash = Mix{}(step, salt_of("step"));
-  for (const ByteVector& part : expect(world, world.all_gather(bytes_of(state_.hash_part(shard_map_, world.rank()))))) {
+  for (const ByteVector& part : expect(world, world.all_gather(bytes_of(state_.hash_part(shards_.map, world.rank()))))) {
     ByteReader reader{part};
     hash += reader.get<std::uint64_t>();
     expect(world, reader.finish("a part of the state hash"));

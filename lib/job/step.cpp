@@ -19,6 +19,13 @@ namespace elrun::inline v0 {
 
 // ---- slots
 
+Phase Job::Impl::phase() const {
+  const std::uint64_t step = decided_.applied();
+  if (step_.is_evaluating()) return {Phase::What::evaluation, step, 0};
+  if (slot_.is_open()) return {Phase::What::slot, step, rounds_.slots_through()};
+  return {Phase::What::between, step, 0};
+}
+
 Slot* Job::Impl::first_slot() {
   step_.begin_loop();
   return next_slot();
@@ -29,7 +36,7 @@ Slot* Job::Impl::next_slot() {
   if (!step_.is_open() || world.over()) return nullptr;
   const auto audited = step_.audit().take_slot();
   if (!audited && step_.slot() == my_slots().size()) {
-    if (in_phases()) (void)end_phases_of_step();
+    if (rounds_.in_phases()) (void)scopes_.end_step(decided_.applied());
     return nullptr;
   }
   const std::uint32_t index = audited ? *audited : my_slots()[step_.slot()];
@@ -38,13 +45,8 @@ Slot* Job::Impl::next_slot() {
   samples.resize(plan().micro_batch);
   samples_of_slot(plan(), ELRUN_PLANTED(samples_by_generation) ? generation : decided_.applied(), index, samples);
   Slot& slot = slot_.begin(this, generation, index, slot_stream(plan().seed, decided_.applied(), index));
-  for (ScopeCounts& unit : scopes_) unit.in_slot = 0;
   absence_.begin_slot();
-  if (overlaps()) {
-    comm_thread_.work_alone();
-    comm_thread_.tell([&](PendingRequests& requests) { requests.begin(phase()); });
-    slot_order_.begin();
-  }
+  scopes_.begin_slot(phase());
   slot_.begin_clock(host.clock.now());
   return &slot;
 }
@@ -62,23 +64,16 @@ void Job::Impl::close_slot() {
   absence_.ended(slot_.begun());
   if (world.over()) return;  // nothing of it will be used
   require(slot_.has_reported(), "a slot ended without slot.report(loss, tokens)");
-  for (std::uint32_t unit = 0; unit < scopes_.size(); ++unit)
-    if (scopes_[unit].gradients_open > 0)
-      throw Error{
-          invalid(fmt::format("slot {} ended inside a use_grad scope of unit '{}': let the scope end before the slot, for its "
-                              "end hands the gradient off",
-                              slot_.index(), declared.name_of_unit(unit)))};
-  if (!streams())
-    for (std::uint32_t unit = 0; unit < scopes_.size(); ++unit)
-      if (scopes_[unit].in_slot == 0) reducer_.begin_unit(unit, step_.own_slot());  // it had no part in this slot
+  scopes_.require_no_gradient_open(slot_.index());
+  scopes_.begin_unused_gradients(step_.own_slot());
   StepAudit& audit = step_.audit();
   if (audit.is_chosen())
     audit.note(slot_.index(), {reducer_.made_in(step_.own_slot()), state_.layout().gradients}, slot_.loss(), slot_.tokens());
   if (audit.end_slot()) return;
   votes_.set_slot(step_.slot(), slot_.loss(), slot_.tokens());
-  if (streams()) finish_leaves(ended);
+  if (streams()) scopes_.finish_leaves(ended, step_.own_slot());
   else reducer_.end_slot(step_.slot());
-  if (!in_phases() || end_slot(ended)) step_.end_slot();
+  if (!rounds_.in_phases() || rounds_.end_slot(ended)) step_.end_slot();
 }
 
 // ---- votes
@@ -129,7 +124,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
                                     name_of(kind_of(optimizer)), name_of(plan().optimizer)))};
   require(step_.is_open() || world.over(), "apply was called twice, or without a step from next_step()");
   if (slot_.is_open()) close_slot();
-  no_scope_open("apply()");
+  scopes_.require_all_closed("apply()");
   step_.close();
   const std::uint64_t step = decided_.applied();
   decided_.pass(optimizer, options);
@@ -138,7 +133,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
     require(step_.slot() == my_slots().size() && !step_.audit().is_due(), "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
     // With the last slot still open its leaves go only now, and the world may end over that.
-    if ((!in_phases() || end_phases_of_step()) && reduce_and_vote()) {
+    if ((!rounds_.in_phases() || scopes_.end_step(decided_.applied())) && reduce_and_vote()) {
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
       if (!state_.is_whole())

@@ -44,4 +44,33 @@ UseScope::~UseScope() {
   unit.job->end_use(unit.index, gradient_);
 }
 
+void Job::Impl::begin_use(std::uint32_t unit) {
+  require(held_.is_restored(), "use comes after restore()");
+  // The others may be in apply() already, where nobody is served.
+  if (scopes_.fetches(unit) && step_.is_open() && !slot_.is_open() && rounds_.is_through() && !world.over())
+    throw Error{
+        invalid(fmt::format("unit '{}' is used after the last slot and before apply(), where sharded weights are not gathered: use it "
+                            "before slots() or after apply()",
+                            declared.name_of_unit(unit)))};
+  // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
+  const bool came = scopes_.fetch(unit, phase(), recovery_.is_ready());
+  if (!came && outcome.has_value()) {
+    Failure f = world.why_over();
+    f.what = fmt::format("unit '{}' cannot be gathered after the last step: {}", declared.name_of_unit(unit), f.what);
+    throw Error{std::move(f)};
+  }
+  // What a program writes now may be made of what did not come.
+  if (!came && initial_values_.may_write() && world.size() > 1) held_.spoil();
+  scopes_.open(unit, phase(), step_.slot());
+}
+
+void Job::Impl::begin_gradient(std::uint32_t unit) {
+  require(slot_.is_open() && !step_.is_evaluating(), "use_grad is for the slots of a step; an evaluation has no gradients");
+  scopes_.require_use_left(unit, slot_.index());
+  begin_use(unit);
+  scopes_.open_gradient(unit, phase(), step_.own_slot());
+}
+
+void Job::Impl::end_use(std::uint32_t unit, bool gradient) { scopes_.close(unit, gradient, initial_values_); }
+
 }  // namespace elrun::inline v0

@@ -234,7 +234,7 @@ TEST_CASE("a member that begins has nothing, and with restore() its program make
   held.begin_anew(false);
   held.complete();
   CHECK_FALSE(held.has_state());
-  held.restored();
+  held.restored(false);
   CHECK(held.has_state());
   CHECK(held.has_begun());
   CHECK_FALSE(held.is_found());
@@ -256,7 +256,7 @@ TEST_CASE("a newcomer has parameters first and host state later", "[held_state]"
 
 TEST_CASE("who looks for a checkpoint may leave parts of one, also where none is found", "[held_state]") {
   HeldState held;
-  held.restored();
+  held.restored(false);
   held.begin_anew(true);
   CHECK_FALSE(held.has_state());
   CHECK(held.has_begun());

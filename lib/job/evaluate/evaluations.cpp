@@ -24,71 +24,46 @@ constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers 
 Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
   require(held_.is_restored(), "evaluate comes after restore()");
   require(!slot_.is_open() || world.over(), "evaluate is called inside a slot; call it between steps");
-  no_scope_open("evaluate()");
+  scopes_.require_all_closed("evaluate()");
   if (count == 0) return {.decided = true};
   if (const std::uint64_t slots = evaluation_slots(count, plan().micro_batch); slots > slots_max)
     throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
-  if (joined_running_) return {};  // the others come straight to next_step()
+  if (held_.joined_running()) return {};  // the others come straight to next_step()
   // In a step that is not decided: it is done again with all that the program does in it. After the end: there is no other world to come.
   if (step_.is_undecided() || outcome.has_value())
-    return world.over() || stage_ != Stage::ready ? Evaluation{} : run_evaluation(count, &forward);
+    return world.over() || !recovery_.is_ready() ? Evaluation{} : run_evaluation(count, &forward);
   const std::uint64_t step = decided_.applied();
   for (;;) {
     try {
       meet();
-      if (stage_ != Stage::ready) {
+      if (!recovery_.is_ready()) {
+        const StateTransfer& transfer = recovery_.transfer();
         // Of another step now, from a checkpoint or from members that went on without this one: so is the host state.
-        if (!transfer_.complete || transfer_.newcomers[world.rank()] || decided_.applied() != step) return {};
-        if (const auto known = evaluation_decided_elsewhere()) return remember(*known);
-        (void)somebody_evaluates(true);
+        if (!transfer.complete || transfer.newcomers[world.rank()] || decided_.applied() != step) return {};
+        if (const auto known = recovery_.evaluation_decided_elsewhere(step, decided_.evaluations())) {
+          const Evaluation e = expect(world, decode_evaluation(*known));
+          decided_.remember(e);
+          return e;
+        }
+        (void)recovery_.somebody_evaluates(world, true, step);
       }
-      if (const Evaluation e = run_evaluation(count, &forward); e.decided) return remember(e);
+      if (const Evaluation e = run_evaluation(count, &forward); e.decided) {
+        decided_.remember(e);
+        return e;
+      }
       if (!world.over()) revoked(world);
     } catch (const Revoked&) {
     }
   }
 }
 
-const Evaluation& Job::Impl::remember(const Evaluation& evaluation) {
-  decided_.remember(evaluation);
-  return evaluation;
-}
-
-/// What the evaluation at hand came to, where another member decided it and this one did not hear of that. No member can be ahead by two.
-std::optional<Evaluation> Job::Impl::evaluation_decided_elsewhere() {
-  for (const MemberStatus& s : statuses_)
-    if (s.has_state && s.knowledge.applied == decided_.applied() && s.evaluations == decided_.evaluations() + 1)
-      return expect(world, decode_evaluation(s.evaluation));
-  return std::nullopt;
-}
-
-/// Members of a new generation that have the state tell each other whether they come from next_step() or from an evaluation that goes on.
-bool Job::Impl::somebody_evaluates(bool i_do) {
-  if (std::ranges::none_of(statuses_, &MemberStatus::has_begun)) return false;
-  world.now(Call::meeting);
-  std::optional<std::uint32_t> evaluates, steps;
-  const std::byte word{i_do};
-  const auto words = expect(world, world.all_gather(std::span{&word, 1}));
-  for (std::uint32_t r = 0; r < words.size(); ++r) {
-    const bool does = words[r].size() == 1 && words[r][0] != std::byte{0};
-    if (does && !evaluates) evaluates = r;
-    if (!does && !steps && transfer_.complete && !transfer_.newcomers[r]) steps = r;
-  }
-  if (evaluates && steps)
-    throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                        fmt::format("rank {} is in {} and rank {} in {} after step {}: make the same calls on all ranks, in the same order",
-                                    *evaluates, name_of_call(static_cast<std::uint16_t>(Call::evaluate)), *steps,
-                                    name_of_call(static_cast<std::uint16_t>(Call::next_step)), decided_.applied())}};
-  return evaluates.has_value();
-}
-
 /// One pass. `forward`: null for a newcomer that only serves the others. Not decided: the world is over.
 Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<void(Slot&)>* forward) {
   std::vector<std::uint32_t> computing;  // ranks
   for (std::uint32_t r = 0; r < world.size(); ++r)
-    if (stage_ == Stage::ready || !transfer_.newcomers[r]) computing.push_back(r);
+    if (recovery_.runs_evaluations(r)) computing.push_back(r);
   world.now(Call::evaluate);
-  if (gathers() && !end_phase(phase())) return {};
+  if (gathers() && !scopes_.end_phase(phase())) return {};
   EvaluationPart mine{count};
   std::vector<std::vector<std::uint32_t>> by_rank(world.size());
   if (forward != nullptr) {
@@ -103,7 +78,7 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
   }
   const Phase ended = phase();
   step_.set_evaluating(false);
-  if (world.over() || (gathers() && !end_phase(ended))) return {};
+  if (world.over() || (gathers() && !scopes_.end_phase(ended))) return {};
   const auto parts = world.all_gather(forward == nullptr ? ByteSpan{} : mine.bytes());
   if (!parts.ok() || forward == nullptr) return {};
   auto result = fold_evaluation(count, plan().micro_batch, by_rank, *parts, world.rank());
@@ -120,7 +95,7 @@ bool Job::Impl::run_evaluation_slot(std::uint64_t count, std::uint32_t index, co
   samples.resize(std::min(plan().micro_batch, count - first));
   std::iota(samples.begin(), samples.end(), first);
   Slot& slot = slot_.begin(this, world.membership().generation.number, index, slot_stream(plan().seed, evaluation_step, index));
-  if (overlaps()) comm_thread_.work_alone(), evaluation_order_.begin();
+  scopes_.begin_slot(phase());
   slot_.begin_clock(host.clock.now());
   try {
     forward(slot);

@@ -17,6 +17,8 @@ class HeldState {
   [[nodiscard]] bool is_found() const { return found_; }
   /// `restore()` has returned.
   [[nodiscard]] bool is_restored() const { return restored_; }
+  /// It joined a job that runs, and its program has not come to `next_step()` yet: the others go there without what it does before.
+  [[nodiscard]] bool joined_running() const { return joined_running_; }
   /// The program has made initial values, or the arenas may hold parts of a state: it cannot begin from nothing where it is.
   [[nodiscard]] bool has_begun() const { return restored_ || overwritten_; }
 
@@ -34,11 +36,12 @@ class HeldState {
   void load() { found_ = true; }
   /// What `begin_anew` or the others left is all that there is: without a checkpoint the program makes it, in or after `restore()`.
   void complete() { state_ = restored_ || found_, host_state_ = true; }
-  /// `restore()` returns: the state is there, or the program makes it now.
-  void restored() { restored_ = state_ = true; }
+  /// `restore()` returns: the state is there, or the program makes it now. `running`: others were there before.
+  void restored(bool running) { restored_ = state_ = true, joined_running_ = running; }
+  void come_to_next_step() { joined_running_ = false; }
 
  private:
-  bool state_ = false, host_state_ = true, found_ = false, overwritten_ = false, restored_ = false;
+  bool state_ = false, host_state_ = true, found_ = false, overwritten_ = false, restored_ = false, joined_running_ = false;
 };
 
 }  // namespace elrun::inline v0

@@ -10,16 +10,16 @@ namespace elrun::inline v0 {
 Verification Job::Impl::verify() {
   require(held_.is_restored(), "verify comes after restore()");
   require(!slot_.is_open() || world.over(), "verify is called inside a slot; call it between steps");
-  no_scope_open("verify()");
-  if (world.over() || stage_ != Stage::ready || joined_running_ || (gathers() && !end_phase(phase()))) return {};
+  scopes_.require_all_closed("verify()");
+  if (world.over() || !recovery_.is_ready() || held_.joined_running() || (gathers() && !scopes_.end_phase(phase()))) return {};
   world.now(Call::verify);
   const auto mine = hash_tensors(state_, declared.units(), plan().placement, plan().optimizer);
   ByteWriter said;
   for (const TensorHash& h : mine) said.put(h.hash);
-  said.put(state_.hash_part(shard_map_, world.rank()));
+  said.put(state_.hash_part(shards_.map, world.rank()));
   const auto parts = world.all_gather(said.bytes());
   if (!parts.ok()) return {};
-  auto compared = compare_copies(mine, *parts, shard_map_, decided_.applied());
+  auto compared = compare_copies(mine, *parts, shards_.map, decided_.applied());
   if (compared.ok()) return std::move(compared).value();
   world.end(compared.failure());
   return {};

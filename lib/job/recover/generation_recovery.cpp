@@ -1,0 +1,61 @@
+#include "lib/job/recover/generation_recovery.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/job/revoked.hpp"
+
+namespace elrun::inline v0 {
+
+void GenerationRecovery::gather(JobWorld& world, const MemberStatus& mine, Sums sums) {
+  const auto parts = expect(world, world.all_gather(encode(mine)));
+  statuses_.clear();
+  for (const ByteVector& part : parts) statuses_.push_back(expect(world, decode_member_status(part)));
+  settled_ = settle(statuses_, sums);
+  if (auto same = check_same_update(statuses_, settled_.newest_step); !same.ok()) throw Error{std::move(same).failure()};
+}
+
+void GenerationRecovery::end_settling(bool whole_after_update) {
+  bring_up_to_date(statuses_, settled_, whole_after_update);
+  stage_ = Stage::settled;
+}
+
+bool GenerationRecovery::somebody_has_begun() const { return std::ranges::any_of(statuses_, &MemberStatus::has_begun); }
+
+std::vector<std::uint32_t> GenerationRecovery::nodes() const {
+  std::vector<std::string> names;
+  for (const MemberStatus& s : statuses_) names.push_back(s.node);
+  return number_nodes(names);
+}
+
+const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, const ShardMap& shards) {
+  return transfer_ = plan_state_transfer(layout, statuses_, settled_.newest_step, shards.cuts);
+}
+
+bool GenerationRecovery::somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) const {
+  if (!somebody_has_begun()) return false;
+  world.now(Call::meeting);
+  std::optional<std::uint32_t> evaluates, steps;
+  const std::byte word{i_am};
+  const auto words = expect(world, world.all_gather(std::span{&word, 1}));
+  for (std::uint32_t r = 0; r < words.size(); ++r) {
+    const bool does = words[r].size() == 1 && words[r][0] != std::byte{0};
+    if (does && !evaluates) evaluates = r;
+    if (!does && !steps && transfer_.complete && !transfer_.newcomers[r]) steps = r;
+  }
+  if (evaluates && steps)
+    throw Error{Failure{Code::mismatch, Remedy::fix_config,
+                        fmt::format("rank {} is in {} and rank {} in {} after step {}: make the same calls on all ranks, in the same order",
+                                    *evaluates, name_of_call(static_cast<std::uint16_t>(Call::evaluate)), *steps,
+                                    name_of_call(static_cast<std::uint16_t>(Call::next_step)), step)}};
+  return evaluates.has_value();
+}
+
+std::optional<ByteVector> GenerationRecovery::evaluation_decided_elsewhere(std::uint64_t step, std::uint64_t evaluations) const {
+  const auto at = std::ranges::find_if(
+      statuses_, [&](const MemberStatus& s) { return s.has_state && s.knowledge.applied == step && s.evaluations == evaluations + 1; });
+  return at == statuses_.end() ? std::nullopt : std::optional{at->evaluation};
+}
+
+}  // namespace elrun::inline v0

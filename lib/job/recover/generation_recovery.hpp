@@ -1,0 +1,71 @@
+#pragma once
+/// \file GenerationRecovery: how far this member has come in a generation, from the members' statuses to a state that all have.
+///
+/// | stage   | what is known                                                                                             | next                      |
+/// |---------|-----------------------------------------------------------------------------------------------------------|---------------------------|
+/// | joining | nothing: what members bring was not told                                                                  | `gather`, `end_settling`  |
+/// | settled | `statuses()`, `settled()`: which step was decided last, and who applies it                                | `plan_transfer`, `share`  |
+/// | shared  | `transfer()`: all have the parameters and moments of that step; newcomers lack host state until all are at `next_step()` | `finish` |
+/// | ready   | all have everything                                                                                       | `begin` of the next generation |
+///
+/// A generation can end at each of them, and `begin` leads back to the first. It plans and remembers; it moves no state.
+/// Called by the job's thread. Collectives are called on all ranks in the same order, and leave as `expect` (revoked.hpp) says.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/job/recover/member_status.hpp"
+#include "lib/job/recover/settle.hpp"
+#include "lib/job/recover/state_transfer.hpp"
+#include "lib/job/state/shard_map.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+class GenerationRecovery {
+ public:
+  enum class Stage : std::uint8_t { joining, settled, shared, ready };
+  [[nodiscard]] Stage stage() const { return stage_; }
+  [[nodiscard]] bool is_ready() const { return stage_ == Stage::ready; }
+  void begin() { stage_ = Stage::joining; }
+
+  /// Collective: the members' statuses, and what became of the last step. Throws Error (`mismatch`) on all alike where members applied it with different
+  /// values.
+  void gather(JobWorld& world, const MemberStatus& mine, Sums sums);
+  /// All that apply that step have done so. `whole_after_update`: as `bring_up_to_date`.
+  void end_settling(bool whole_after_update);
+  /// By rank.
+  [[nodiscard]] const std::vector<MemberStatus>& statuses() const { return statuses_; }
+  [[nodiscard]] const Settled& settled() const { return settled_; }
+  /// Some member was there before.
+  [[nodiscard]] bool somebody_has_begun() const;
+  /// By rank, the number of its node.
+  [[nodiscard]] std::vector<std::uint32_t> nodes() const;
+
+  /// Who sends which state to whom, for shards as in `shards`.
+  const StateTransfer& plan_transfer(const Layout& layout, const ShardMap& shards);
+  [[nodiscard]] const StateTransfer& transfer() const { return transfer_; }
+  /// The member that gives what all have alike.
+  [[nodiscard]] const MemberStatus& giver() const { return statuses_[transfer_.giver]; }
+  void share() { stage_ = Stage::shared; }
+
+  /// Members that were there before run evaluations; newcomers serve them until all have everything.
+  [[nodiscard]] bool runs_evaluations(std::uint32_t rank) const { return is_ready() || !transfer_.newcomers[rank]; }
+  /// Collective, once shared: whether a member is still in an evaluation. `i_am`: this one. Throws Error (`mismatch`) where another one with the same state
+  /// goes on with the next step. `step`: decided steps, for the message.
+  [[nodiscard]] bool somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) const;
+  /// What the evaluation came to that this member is in, where another one decided it and this one did not hear of that. No member can be ahead by
+  /// two. `step`, `evaluations`: decided here.
+  [[nodiscard]] std::optional<ByteVector> evaluation_decided_elsewhere(std::uint64_t step, std::uint64_t evaluations) const;
+  void finish() { stage_ = Stage::ready; }
+
+ private:
+  Stage stage_ = Stage::joining;
+  std::vector<MemberStatus> statuses_;
+  Settled settled_;
+  StateTransfer transfer_;
+};
+
+}  // namespace elrun::inline v0

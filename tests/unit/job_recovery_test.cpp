@@ -1,0 +1,115 @@
+// GenerationRecovery without a job: the stages of a generation's recovery, and what members tell each other in them.
+
+#include "lib/job/recover/generation_recovery.hpp"
+
+#include "lib/job/evaluate/evaluation.hpp"
+#include "tests/unit/job_parts.hpp"
+
+namespace elrun::test {
+namespace {
+
+using Stage = GenerationRecovery::Stage;
+
+MemberStatus trained(std::uint64_t applied, const char* node = "n") {
+  MemberStatus s{.has_state = true, .has_begun = true, .knowledge = {applied, applied, applied}, .node = node};
+  s.decision.count = applied;
+  return s;
+}
+
+/// Calls `then` on each rank once the statuses are known; what it throws, by rank.
+std::vector<std::string> after_gather(const std::vector<MemberStatus>& statuses,
+                                      const std::function<void(GenerationRecovery&, JobWorld&, std::uint32_t)>& then) {
+  std::vector<std::string> said(statuses.size());
+  in_world(static_cast<std::uint32_t>(statuses.size()), [&](JobWorld& world, std::uint32_t rank) {
+    try {
+      GenerationRecovery recovery;
+      recovery.gather(world, statuses[rank], Sums::alike);
+      then(recovery, world, rank);
+    } catch (const Error& e) {
+      said[rank] = e.failure().what;
+    }
+  });
+  return said;
+}
+
+/// The same once the transfer is planned, for replicated state.
+std::vector<std::string> after_share(const std::vector<MemberStatus>& statuses,
+                                     const std::function<void(GenerationRecovery&, JobWorld&, std::uint32_t)>& then) {
+  return after_gather(statuses, [&](GenerationRecovery& recovery, JobWorld& world, std::uint32_t rank) {
+    recovery.end_settling(true);
+    (void)recovery.plan_transfer(lay_out(two_units()), one_node(Spread::replicated, world.size()));
+    recovery.share();
+    then(recovery, world, rank);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("the stages of a recovery follow each other, and a new generation begins with the first", "[recovery]") {
+  std::atomic<int> right{0};
+  after_gather({trained(5), MemberStatus{}}, [&](GenerationRecovery& recovery, JobWorld& world, std::uint32_t) {
+    right += recovery.stage() == Stage::joining;
+    recovery.end_settling(true);
+    right += recovery.stage() == Stage::settled && recovery.settled().newest_step == 5;
+    const StateTransfer& transfer = recovery.plan_transfer(lay_out(two_units()), one_node(Spread::replicated, world.size()));
+    right += transfer.complete && transfer.newcomers == std::vector{false, true} && recovery.giver().knowledge.applied == 5;
+    recovery.share();
+    right += recovery.stage() == Stage::shared && !recovery.is_ready();
+    right += recovery.runs_evaluations(0) && !recovery.runs_evaluations(1);  // the newcomer serves
+    recovery.finish();
+    right += recovery.is_ready() && recovery.runs_evaluations(1);
+    recovery.begin();
+    right += recovery.stage() == Stage::joining;
+  });
+  CHECK(right == 2 * 7);
+}
+
+TEST_CASE("ranks on one node have one number, in the order of their first ranks", "[recovery]") {
+  std::atomic<int> right{0};
+  after_gather({trained(1, "z"), trained(1, "a"), trained(1, "z")}, [&](GenerationRecovery& recovery, JobWorld&, std::uint32_t) {
+    right += recovery.nodes() == std::vector<std::uint32_t>{0, 1, 0};
+  });
+  CHECK(right == 3);
+}
+
+TEST_CASE("members that applied the last step with other values end with the same message", "[recovery]") {
+  std::vector<MemberStatus> statuses{trained(5), trained(5)};
+  statuses[0].decision.update = {.kind = 1, .bits = {1}};
+  statuses[1].decision.update = {.kind = 1, .bits = {2}};
+  const auto said = after_gather(statuses, [](GenerationRecovery&, JobWorld&, std::uint32_t) {});
+  CHECK_FALSE(said[0].empty());
+  CHECK(said[0] == said[1]);
+}
+
+TEST_CASE("while a member that was there before evaluates, newcomers know it, and one at the next step is an error", "[recovery]") {
+  std::atomic<int> evaluate{0};
+  const auto ask = [&](const std::vector<MemberStatus>& statuses, const std::vector<bool>& evaluates) {
+    evaluate = 0;
+    return after_share(statuses, [&](GenerationRecovery& recovery, JobWorld& world, std::uint32_t rank) {
+      evaluate += recovery.somebody_evaluates(world, evaluates[rank], 5);
+    });
+  };
+  CHECK(ask({trained(5), MemberStatus{}}, {true, false}) == std::vector<std::string>(2));
+  CHECK(evaluate == 2);
+  CHECK(ask({trained(5), MemberStatus{}}, {false, false}) == std::vector<std::string>(2));
+  CHECK(evaluate == 0);
+  for (const std::string& said : ask({trained(5), trained(5)}, {false, true}))
+    CHECK_THAT(said, Catch::Contains("rank 1 is in job.evaluate() and rank 0 in job.next_step() after step 5"));
+  CHECK(ask({MemberStatus{}, MemberStatus{}}, {false, false}) == std::vector<std::string>(2));  // all begin: nobody is asked
+}
+
+TEST_CASE("an evaluation that another member decided is taken from it, if it followed the same step", "[recovery]") {
+  std::vector<MemberStatus> statuses{trained(5), trained(5), trained(4)};
+  statuses[1].evaluations = 3, statuses[1].evaluation = encode(Evaluation{.loss = 0.5f, .decided = true});
+  statuses[2].evaluations = 2;
+  std::atomic<int> right{0};
+  after_gather(statuses, [&](GenerationRecovery& recovery, JobWorld&, std::uint32_t) {
+    const auto known = recovery.evaluation_decided_elsewhere(5, 2);
+    right += known.has_value() && decode_evaluation(*known)->loss == 0.5f;
+    right += !recovery.evaluation_decided_elsewhere(5, 3).has_value();  // this member knows it, too
+    right += !recovery.evaluation_decided_elsewhere(5, 1).has_value();  // that one followed an earlier step
+  });
+  CHECK(right == 3 * 3);
+}
+
+}  // namespace elrun::test

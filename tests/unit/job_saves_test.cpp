@@ -1,0 +1,171 @@
+// JobSaves without a job: when a job saves, and what follows a save that failed.
+
+#include "lib/job/save/job_saves.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "lib/job/state/model_state.hpp"
+#include "lib/link/request_store.hpp"
+#include "tests/support/faulty_files.hpp"
+#include "tests/unit/job_parts.hpp"
+
+namespace elrun::test {
+namespace {
+
+/// A member alone in its world, with a state to save, on a storage that several can share.
+struct Saving {
+  Saving(FaultyFiles& storage, std::uint64_t generation, CheckpointOptions options) : files{storage}, number{generation} {
+    state.plan_world(shards, 0, Space::gradients);
+    state.allocate(shards.cuts[0]);
+    saves.configure(options);
+    saves.open(Saver{"test", session.place().membership.generation, Rank{0}, WorldSize{1}, identity(plan()),
+                     model_table(two_units(), state.layout(), Optimizer::adamw)},
+               state.to_save(shards, 0), state.to_load());
+  }
+  [[nodiscard]] Place place() const {
+    Place out;
+    out.membership = {{number, {{0x1234, number}}}, Rank{0}, WorldSize{1}};
+    return out;
+  }
+  [[nodiscard]] static Plan plan() {
+    Plan p;
+    p.global_batch = 8, p.micro_batch = 2, p.samples = 50, p.steps = 7;
+    return p;
+  }
+  [[nodiscard]] bool said(std::string_view part) const {
+    return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  }
+
+  FaultyFiles& files;
+  std::uint64_t number;
+  ManualClock clock;
+  std::vector<std::string> lines;
+  std::function<void()> while_waiting = [] {};
+  Log log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }};
+  SharedStore store{clock, place().membership.generation};
+  TestSession session{place(), store.of(Rank{0})};
+  JobHost host{.clock = clock, .files = files, .session = session, .log = log, .out = {}, .join = {}, .sleep = [this](Duration time) {
+                 clock.advance(time), while_waiting();
+               }};
+  JobWorld world{session, {}};
+  Absence absence{clock, session, world};
+  Departure departure{session};
+  SharedBuffers buffers = private_memory();
+  ShardMap shards = one_node(Spread::replicated, 1);
+  ModelState state{lay_out(two_units()), zero(0), Optimizer::adamw, buffers};
+  JobSaves saves{host, world, absence, departure};
+};
+
+const std::vector<Aux> host_state{{"elrun.step", {}}};
+
+int full(const Path&) { return ENOSPC; }
+
+}  // namespace
+
+TEST_CASE("a save is due every so many steps, and when a member leaves; never at the beginning or twice for one step", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3}};
+  const auto due = [&] {
+    std::vector<std::uint64_t> out;
+    for (std::uint64_t step = 0; step < 8; ++step)
+      if (member.saves.is_due(step)) out.push_back(step);
+    return out;
+  };
+  CHECK(due() == std::vector<std::uint64_t>{3, 6});
+  member.saves.set_saved_step(3);
+  CHECK(due() == std::vector<std::uint64_t>{6});
+  member.departure.set_member_leaves(true);
+  CHECK(due() == std::vector<std::uint64_t>{0, 1, 2, 4, 5, 6, 7});
+}
+
+TEST_CASE("without a directory nothing is due or saved, also when a member leaves", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {}};
+  member.departure.set_member_leaves(true);
+  CHECK_FALSE(member.saves.has_directory());
+  CHECK_FALSE(member.saves.is_due(4));
+  member.saves.save_at_the_end(7, host_state);
+  CHECK(files.all_files().empty());
+}
+
+TEST_CASE("a save that fails is told, training goes on, and the step is not saved", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3}};
+  files.broken = full;
+  member.saves.save(3, host_state);
+  CHECK(member.said("the checkpoint of step 3 could not be saved, training goes on, the one before it is untouched"));
+  CHECK(member.saves.is_due(3));
+  files.broken = {};
+  member.saves.save(6, host_state);
+  CHECK(member.saves.saved_step() == 6);
+  CHECK_FALSE(member.saves.is_due(6));
+}
+
+TEST_CASE("what was saved is restored, and an empty root restores nothing", "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root"}};
+  CHECK_FALSE(first.saves.restore().has_value());
+  first.state.parameters().span()[5] = 4.5f;
+  first.saves.save_at_the_end(7, {{"elrun.step", {std::byte{7}}}});
+  Saving second{files, 2, {.directory = "/root"}};
+  const auto restored = second.saves.restore();
+  REQUIRE(restored.has_value());
+  CHECK(restored->front().bytes == std::vector{std::byte{7}});
+  CHECK(second.state.parameters().span()[5] == 4.5f);
+}
+
+TEST_CASE("the final save is tried again until the storage heals; meanwhile this is no hang, and the agent may let the node go",
+          "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .final_wait = 90s}};
+  member.session.leaves_at = 7;
+  files.broken = full;
+  member.while_waiting = [&] {
+    if (member.clock.now() >= Instant{} + 2s) files.broken = {};
+  };
+  member.saves.save_at_the_end(7, host_state);
+  CHECK(member.said("all 7 steps are done, but try 1 of the final checkpoint failed"));
+  CHECK(member.said("the final checkpoint is saved, at try 3"));
+  CHECK(member.session.decided == 7);
+  CHECK(member.session.ready_at.size() == 1);
+  CHECK(member.saves.saved_step() == 7);
+  const std::size_t lines = member.lines.size();
+  member.saves.save_at_the_end(7, host_state);  // it is there
+  CHECK(member.lines.size() == lines);
+}
+
+TEST_CASE("a final save that never succeeds ends the job once its time is over", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .final_wait = 5s}};
+  files.broken = full;
+  CHECK_THROWS_WITH(member.saves.save_at_the_end(7, host_state),
+                    Catch::Contains("all 7 steps are done, but the final checkpoint could not be saved"));
+  CHECK(member.clock.now() == Instant{} + 5s);
+}
+
+TEST_CASE("a newer job on the same root ends the older one at its next save, and is not harmed", "[job_saves]") {
+  FaultyFiles files;
+  Saving older{files, 1, {.directory = "/root", .every = 1}}, newer{files, 2, {.directory = "/root", .every = 1}};
+  CHECK_FALSE(older.saves.restore().has_value());
+  CHECK_FALSE(newer.saves.restore().has_value());
+  try {
+    older.saves.save(1, host_state);
+    FAIL("the older job went on");
+  } catch (const Error& e) {
+    CHECK(e.failure().code == Code::refused);
+    CHECK(e.failure().remedy == Remedy::fix_config);
+  }
+  newer.saves.save(1, host_state);
+  CHECK(newer.saves.saved_step() == 1);
+}
+
+TEST_CASE("a world that ends in a save leaves it as a revoked call", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 1}};
+  files.before = [&](std::uint64_t) { member.world.end({Code::peer_lost, Remedy::rejoin, "rank 1 went away"}); };
+  CHECK_THROWS_WITH(member.saves.save(1, host_state), Catch::Contains("rank 1 went away"));  // no agent: an Error instead of Revoked
+  CHECK(member.saves.saved_step() != 1);
+}
+
+}  // namespace elrun::test

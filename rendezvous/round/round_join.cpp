@@ -22,6 +22,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     terms_.refuse(name, why);
     return refuse(stream, {Code::mismatch, Remedy::fix_config, fmt::format("node {} does not fit: {}", name.value(), why)});
   }
+  // Before anything is concluded of the second name: a stream that is closed for it would leave the first node with none that it knows of.
+  if (const auto& old = nodes_.stream(stream).node; old && *old != id)
+    return refuse(
+        stream, {Code::protocol, Remedy::exit_process, fmt::format("one stream spoke for two nodes, {} and {}", old->value(), id.value())});
   const auto refuse_replaced = [&] {
     refuse(stream, {Code::already_exists, Remedy::fix_config,
                     fmt::format("another agent has joined as node {} since; each agent needs a name of its own", id.value())});
@@ -37,9 +41,6 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     return nodes_.close(stream);
   }
   names_.take_over(join.who);
-  if (const auto& old = nodes_.stream(stream).node; old && *old != id)
-    return refuse(
-        stream, {Code::protocol, Remedy::exit_process, fmt::format("one stream spoke for two nodes, {} and {}", old->value(), id.value())});
   if (verdict_.is_given()) return known != nullptr ? admit(stream, *known, join, now) : send(stream, *verdict_.verdict());
   if (known != nullptr && known->join.who.number != join.who.number) {
     if (known->stream && known->stream != stream) return let_claim(stream, join, now);
@@ -169,9 +170,9 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
 // The node's workers still run for a generation that is over, or that another coordinator began.
 void Round::claim(Node& node, Instant now) {
   const Join& join = node.join;
-  // What is on record, or what another node has heard of, may be a later one: then this one is over.
-  const bool nothing_begun =
-      !generation().has_begun() && join.last.number >= earlier_.floor() && !ELRUN_PLANTED(fresh_coordinator_ends_what_runs);
+  // What is on record, or what another node has heard of, may be a later one: then this one is over. None has the number 0.
+  const bool nothing_begun = !generation().has_begun() && join.last.number > 0 && join.last.number >= earlier_.floor() &&
+                             !ELRUN_PLANTED(fresh_coordinator_ends_what_runs);
   if (nothing_begun && join.seat && (!recovery_ || recovery_->generation().number < join.last.number)) {
     const std::optional<RecoveryWindow> older = std::exchange(recovery_, {});
     if (older)

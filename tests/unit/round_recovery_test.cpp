@@ -504,4 +504,20 @@ TEST_CASE("the log reports the first step of each generation, then one a minute"
   CHECK(told() == 3);
 }
 
+TEST_CASE("nobody can resume a generation that was never begun", "[round]") {
+  RoundBench bench{one_to_three};
+  World never;
+  const bool whole = GENERATE(true, false);
+  const std::vector<Member> alone{{NodeId{"a"}, "a.local", 2, 0, 4000}};
+  never.seat = {.group_rank = 0, .base_rank = 0, .nodes = whole ? 1u : 2u, .world_size = whole ? 2u : 4u, .roster = roster_hash(alone)};
+  for (int again = 0; again < 3; ++again) {
+    const auto a = bench.resume("a", never);
+    CHECK(bench.count<Revoke>(a) == 1);
+    bench.pass(12s);
+    CHECK(bench.begun.empty());
+    bench.break_stream(a);
+    bench.pass(1s);
+  }
+}
+
 }  // namespace elrun::test

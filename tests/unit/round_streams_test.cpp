@@ -324,4 +324,18 @@ TEST_CASE("a member that was lost before its successor came is refused when it r
   CHECK(bench.begun.size() == 2);
 }
 
+TEST_CASE("a stream that speaks for a second node is refused, whatever is known of that one", "[round]") {
+  RoundBench bench{one_to_three};
+  const auto b = bench.join("b");
+  bench.join("a");
+  const auto a = bench.join("a");  // on another stream: what comes for it on an earlier one was sent before
+  bench.say(b, bench.a_join("a"));
+  REQUIRE(bench.last<Refused>(b));
+  CHECK(bench.last<Refused>(b)->failure.what == "one stream spoke for two nodes, b and a");
+  CHECK_FALSE(bench.open.contains(b));
+  CHECK(bench.open.contains(a));
+  bench.pass(40s);
+  CHECK(bench.world(a) == "a");
+}
+
 }  // namespace elrun::test

@@ -7,6 +7,7 @@ elrun_test(round_parts_test SOURCES unit/earlier_generations_test.cpp unit/exclu
   unit/root_cause_test.cpp unit/start_watch_test.cpp unit/status_messages_test.cpp unit/verdict_delivery_test.cpp LINK elrun::rendezvous_core LABELS unit)
 elrun_test(round_return_test SOURCES unit/round_return_test.cpp LINK elrun::rendezvous_core LABELS unit)
 elrun_test(admission_test SOURCES unit/admission_test.cpp LINK elrun::rendezvous_core LABELS unit)
+elrun_test(coordinator_parts_test SOURCES unit/coordinator_parts_test.cpp LINK elrun::rendezvous_core LABELS unit)
 elrun_test(wire_test SOURCES unit/wire_test.cpp LINK elrun::rendezvous_net LABELS unit)
 add_library(elrun_test_certificates STATIC support/certificates.cpp)
 target_include_directories(elrun_test_certificates PUBLIC ${PROJECT_SOURCE_DIR})

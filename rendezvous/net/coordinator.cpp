@@ -1,8 +1,6 @@
 // The shell around the round and the store. Streams and timers post tasks to the loop, which runs them one after the other.
 // Each event goes through a pure core, and what the core answers is performed. Nothing is decided here.
 
-#include <algorithm>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,7 +11,9 @@
 
 #include "lib/base/digest.hpp"
 #include "lib/base/log_limited.hpp"
+#include "rendezvous/net/announcements.hpp"
 #include "rendezvous/net/node_link.hpp"
+#include "rendezvous/net/store_callers.hpp"
 #include "rendezvous/net/stream.hpp"
 
 namespace elrun::inline v0 {
@@ -94,6 +94,8 @@ class InProcessLink final : public NodeLink {
   std::shared_ptr<Agent> agent_;
 };
 
+// 19 fields, for it is where everything meets that a coordinator has: the two cores, their timers, the streams, the service, and what these
+// need. It decides nothing: an event becomes one call of a core, and each action one call of what it is about.
 class CoordinatorShell final : public Coordinator, public StreamOwner {
  public:
   CoordinatorShell(Loop& loop, const Clock& clock, const Log& log, const Options& options)
@@ -103,6 +105,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
         access_{options.access},
         newcomer_{options.timeouts.newcomer},
         ledger_{options.ledger},
+        announcements_{options.ledger != nullptr},
         round_{setup_of(options)},
         round_timer_{loop},
         store_timer_{loop} {}
@@ -115,12 +118,10 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     return std::make_unique<InProcessLink>(loop_, self_, std::move(handler));
   }
   [[nodiscard]] const std::optional<Verdict>& verdict() const override { return round_.verdict(); }
-  [[nodiscard]] bool may_exit() const override { return held_.empty() && round_.may_end(clock_.now()); }
+  [[nodiscard]] bool may_exit() const override { return announcements_.empty() && round_.may_end(clock_.now()); }
   void on_may_exit(std::function<void()> call) override { on_may_exit_ = std::move(call); }
 
  private:
-  using Caller = std::pair<StreamNumber, std::uint64_t>;  // a stream and the worker on it
-
   StreamNumber number_stream() override { return StreamNumber{++streams_made_}; }
   void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process) override {
     streams_.emplace(number, std::move(end));
@@ -136,11 +137,13 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     if (const auto* call = std::get_if<StoreCall>(&message)) {
       const bool outside = outside_.contains(stream);
       if (!outside && !round_.joined(stream)) return;
-      const auto [caller, fresh] = callers_.try_emplace({stream, call->worker}, StoreCaller{callers_made_ + 1});
-      if (fresh) caller_of_.emplace(StoreCaller{++callers_made_}, caller->first);
-      return deliver(store_.call(caller->second, call->request, clock_.now(), outside ? StoreScope::job : StoreScope::generation));
+      const StoreCaller caller = callers_.number_of({stream, call->worker});
+      return deliver(store_.call(caller, call->request, clock_.now(), outside ? StoreScope::job : StoreScope::generation));
     }
-    if (const auto* gone = std::get_if<StoreCallerGone>(&message)) return forget({stream, gone->worker});
+    if (const auto* gone = std::get_if<StoreCallerGone>(&message)) {
+      if (const auto caller = callers_.forget({stream, gone->worker})) store_.forget(*caller);
+      return;
+    }
     feed(FromNode{stream, message});
   }
   void broken(StreamNumber stream) override {
@@ -150,48 +153,32 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
 
   void feed(const RoundEvent& event) {
     for (RoundAction& action : round_.step(event, clock_.now())) {
-      if (const auto* wake = std::get_if<WakeAt>(&action)) perform(*wake);  // tells nobody anything
-      else if (held_.empty() && !must_last(action)) announce(action);
-      else held_.push_back(std::move(action));
-    }
-    announce_held();
-  }
-  void announce(const RoundAction& action) {
-    if (says_verdict(action)) verdict_said_ = true;
-    std::visit([&](const auto& a) { perform(a); }, action);
-  }
-  // In the order of the round's decisions. What lasts, and all that follows it, waits until the ledger has it.
-  void announce_held() {
-    while (!held_.empty() && !clearing_) {
-      if (!cleared_ && must_last(held_.front())) {
-        const auto* begin = std::get_if<BeginGeneration>(&held_.front());
-        clearing_ = true;
-        ledger_->clear(
-            begin != nullptr ? std::optional{begin->generation} : std::nullopt,
-            [this, self = std::weak_ptr{self_}] {
-              if (self.expired()) return;
-              clearing_ = false;
-              cleared_ = true;
-              announce_held();
-            },
-            [this, self = std::weak_ptr{self_}](const std::string& why) {
-              if (!self.expired()) delayed(why);
-            });
-        return;
+      if (const auto* wake = std::get_if<WakeAt>(&action)) {
+        perform(*wake);
+      } else {
+        announcements_.add(std::move(action));
+        announce();
       }
-      const RoundAction action = std::move(held_.front());
-      held_.pop_front();
-      cleared_ = false;
-      announce(action);
     }
+    announce_or_ask();
+  }
+  void announce() {
+    while (const std::optional<RoundAction> action = announcements_.next()) std::visit([&](const auto& a) { perform(a); }, *action);
+  }
+  void announce_or_ask() {
+    announce();
+    if (const auto entry = announcements_.entry())
+      return ledger_->clear(
+          entry->generation,
+          [this, self = std::weak_ptr{self_}] {
+            if (self.expired()) return;
+            announcements_.cleared();
+            announce_or_ask();
+          },
+          [this, self = std::weak_ptr{self_}](const std::string& why) {
+            if (!self.expired()) delayed(why);
+          });
     tell_if_may_exit();
-  }
-  static bool says_verdict(const RoundAction& action) {
-    const auto* send = std::get_if<SendTo>(&action);
-    return send != nullptr && std::holds_alternative<Verdict>(send->message);
-  }
-  [[nodiscard]] bool must_last(const RoundAction& action) const {
-    return ledger_ != nullptr && (std::holds_alternative<BeginGeneration>(action) || (!verdict_said_ && says_verdict(action)));
   }
   void delayed(const std::string& why) {
     const std::string text = "the next step of the job cannot be written down yet, and waits: " + why;
@@ -231,9 +218,9 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
 
   void deliver(std::vector<StoreAnswer> answers) {
     for (StoreAnswer& answer : answers) {
-      const Caller& caller = caller_of_.at(answer.to);  // who is forgotten gets no answers
-      if (const auto stream = streams_.find(caller.first); stream != streams_.end())
-        stream->second->send(StoreResult{caller.second, std::move(answer.reply)});
+      const StoreCallers::Caller& caller = callers_.at(answer.to);
+      if (const auto stream = streams_.find(caller.stream); stream != streams_.end())
+        stream->second->send(StoreResult{caller.worker, std::move(answer.reply)});
     }
     const std::optional<Instant> next = store_.next_expiry();
     if (next == store_wake_) return;
@@ -247,20 +234,9 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
       deliver(store_.expire(clock_.now()));
     });
   }
-  void forget(const Caller& who) {
-    const auto caller = callers_.find(who);
-    if (caller == callers_.end()) return;
-    store_.forget(caller->second);
-    caller_of_.erase(caller->second);
-    callers_.erase(caller);
-  }
   void drop(StreamNumber stream) {
     streams_.erase(stream);
-    while (true) {
-      const auto caller = callers_.lower_bound({stream, 0});
-      if (caller == callers_.end() || caller->first.first != stream) return;
-      forget(Caller{caller->first});
-    }
+    for (const StoreCaller caller : callers_.forget(stream)) store_.forget(caller);
   }
 
   Loop& loop_;
@@ -270,20 +246,15 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   const Access access_;
   const Duration newcomer_;
   Ledger* const ledger_;
-  std::deque<RoundAction> held_;  // decided, not yet announced
-  bool clearing_ = false;         // the ledger is asked about the first of them
-  bool cleared_ = false;          // and has agreed
-  bool verdict_said_ = false;
+  Announcements announcements_;
   Round round_;
   StoreCore store_;
   boost::asio::steady_timer round_timer_, store_timer_;
   std::optional<Instant> store_wake_;
   std::map<StreamNumber, std::shared_ptr<StreamEnd>> streams_;
   std::set<StreamNumber> outside_;  // of those, streams of clients that are no nodes
-  std::map<Caller, StoreCaller> callers_;
-  std::map<StoreCaller, Caller> caller_of_;
   std::uint64_t streams_made_ = 0;
-  std::uint64_t callers_made_ = 0;
+  StoreCallers callers_;
   std::function<void()> on_may_exit_;
   bool told_may_exit_ = false;
   std::shared_ptr<StreamOwner*> self_ = std::make_shared<StreamOwner*>(this);  // posted tasks hold it weakly

@@ -5,7 +5,7 @@
 //
 // When etcd itself is away, nobody can be elected, and the coordinator that is there goes on with what runs: only a new
 // generation has to wait. It cannot tell this from being cut off alone, so once it has something to write and could not
-// for a whole lease more, it steps down, that others may find one who can.
+// for a whole lease more, it steps down: another agent may reach etcd.
 //
 //   looking --key absent, twice--> standing --key made--> leading --refused, lease gone, too long in doubt--> looking
 //      ^ `--key present: Follow--> following --line down--> looking
@@ -55,23 +55,22 @@ std::optional<Instant> Election::wake_at() const {
     if (when && (!least || *when < *least)) least = when;
   };
   if (phase_ == Phase::resigned) return least;
-  if (!calling_) at(next_at_);
-  if (leads() && !doubtful_) at(lease_until_);
+  at(calls_.next_at());
+  if (leads() && !office_->is_doubtful()) at(lease_until_);
   at(give_up_at());
   return least;
 }
 
-// Leading, with something to write that nobody takes.
 std::optional<Instant> Election::give_up_at() const {
-  if (!leads() || !doubtful_ || !writing_since_) return {};
-  return std::max(lease_until_, *writing_since_) + lease_.length;
+  if (!leads()) return {};
+  return office_->given_up_at(lease_until_, lease_.length);
 }
 
-Duration Election::half_by_chance(Duration most) {
+Duration EtcdCalls::half_by_chance(Duration most) {
   return most / 2 + Duration{static_cast<Duration::rep>(rng_.below(static_cast<std::uint64_t>((most / 2).count()) + 1))};
 }
 
-Duration Election::after_failure() {
+Duration EtcdCalls::after_failure() {
   const Duration wait = half_by_chance(backoff_);
   backoff_ = std::min(backoff_ * 2, etcd_backoff_max);
   return wait;
@@ -86,15 +85,15 @@ void Election::explain(std::string why) {
 // --- no coordinator is at hand --------------------------------------------------------------------------------------
 
 void Election::look() {
-  if (!calling_) call(Look{});
+  if (!calls_.under_way()) call(Look{});
 }
 
 void Election::on(const LineUp&) {
   if (phase_ != Phase::looking) return;
   phase_ = Phase::following;
-  next_at_.reset();
+  calls_.plan_nothing();
   explained_.clear();
-  // One that was frozen may answer again before it knows that its office is another's.
+  // A coordinator that was frozen may answer again before it knows that another one was elected.
   confirms_ = !std::exchange(is_first_line_, false);
   if (confirms_) look();
 }
@@ -107,20 +106,20 @@ void Election::on(const LineDown&) {
 }
 
 void Election::on(const Found& found) {
-  calling_ = false;
-  backoff_ = etcd_backoff_min;
+  calls_.end();
+  calls_.succeeded();
   if (phase_ == Phase::looking) consider(found.leader);
   else if (phase_ == Phase::following && confirms_) confirm(found.leader);
 }
 
-// Whoever answers on this line holds the office, or it is not known yet who does; else the line is left for the other's.
+// Keeps the line if it leads to the elected coordinator, or if nobody knows yet who is elected. Otherwise it follows the elected one.
 void Election::confirm(const std::optional<Leader>& leader) {
   if (leader && leader->is_office_of(followed_)) return void(confirms_ = false);
-  if (!leader || leader->address.empty() || leader->lease == lease_.id) return look_after(half_by_chance(look_interval));
+  if (!leader || leader->address.empty() || leader->lease == lease_.id) return look_after(calls_.half_by_chance(look_interval));
   confirms_ = false;
   phase_ = Phase::looking;
   was_absent_ = false;
-  look_after(half_by_chance(look_interval));
+  look_after(calls_.half_by_chance(look_interval));
   follow(*leader);
 }
 
@@ -132,21 +131,21 @@ void Election::follow(const Leader& leader) {
 }
 
 void Election::consider(const std::optional<Leader>& leader) {
-  // The one that is dialled holds the office no longer. It may be frozen, and answer when it thaws.
+  // The agent that this one connects to is not elected any more. It may be frozen, and answer when it thaws.
   if (!leader || !leader->is_office_of(followed_)) is_first_line_ = false;
   if (!leader) {
     if (!options_.campaigns) {
       explain("no agent coordinates, and this one may not (is_host=0)");
-      return look_after(half_by_chance(look_interval));
+      return look_after(calls_.half_by_chance(look_interval));
     }
-    if (now_ < campaign_not_before_) return look_after(half_by_chance(look_interval));
-    if (!std::exchange(was_absent_, true)) return look_after(half_by_chance(campaign_jitter));
+    if (now_ < campaign_not_before_) return look_after(calls_.half_by_chance(look_interval));
+    if (!std::exchange(was_absent_, true)) return look_after(calls_.half_by_chance(campaign_jitter));
     was_absent_ = false;
     phase_ = Phase::standing;
     return call(Grant{options_.lease});
   }
   was_absent_ = false;
-  look_after(half_by_chance(look_interval));
+  look_after(calls_.half_by_chance(look_interval));
   // Won in a campaign whose outcome was not heard, or given up while etcd was away: nobody is to wait for it.
   if (leader->lease == lease_.id) return give_the_lease_back();
   if (leader->address.empty()) return explain("an agent was elected, and has not opened its service yet");
@@ -158,15 +157,15 @@ void Election::give_the_lease_back() { act(Revoke{lease_.id}); }
 // --- the campaign ---------------------------------------------------------------------------------------------------
 
 void Election::on(const Granted& granted) {
-  calling_ = false;
+  calls_.end();
   lease_ = granted.lease;
-  lease_until_ = called_at_ + lease_.length;
+  lease_until_ = calls_.begun_at() + lease_.length;
   call(Stand{lease_.id});
 }
 
 void Election::on(const Counted& counted) {
-  calling_ = false;
-  backoff_ = etcd_backoff_min;
+  calls_.end();
+  calls_.succeeded();
   phase_ = Phase::looking;
   // Whose lease the key has tells who won, even if this is the answer to the second sending of the same campaign.
   if (!counted.leader || counted.leader->lease != lease_.id) {
@@ -180,22 +179,20 @@ void Election::on(const Counted& counted) {
       give_the_lease_back();
       campaign_not_before_ = now_ + campaign_pause;
       explain(state.failure().what);
-      return look_after(half_by_chance(look_interval));
+      return look_after(calls_.half_by_chance(look_interval));
     }
     floor = state.value().number;
   }
   phase_ = Phase::leading;
-  created_ = counted.leader->created;
-  published_ = doubtful_ = false;
-  writing_since_.reset();
+  office_.emplace(counted.leader->created);
   explained_.clear();
   followed_ = {};
-  act(Lead{created_, lease_.id, floor});
+  act(Lead{office_->created(), lease_.id, floor});
 }
 
 void Election::on(const Serving& serving) {
   if (!leads()) return;
-  address_ = serving.address;
+  office_->serve(serving.address);
   keep_or_publish();
 }
 
@@ -209,33 +206,41 @@ void Election::on(const CannotServe& cannot) {
 // --- in office ------------------------------------------------------------------------------------------------------
 
 void Election::keep_or_publish() {
-  if (calling_) return;
-  if (published_) call(KeepAlive{lease_.id});
-  else call(Publish{created_, lease_.id, address_});
+  if (calls_.under_way()) return;
+  if (office_->is_published()) call(KeepAlive{lease_.id});
+  else call(Publish{office_->created(), lease_.id, office_->address()});
 }
 
 void Election::on(const Published& published) {
-  calling_ = false;
+  calls_.end();
   if (!leads()) return look();
   if (!published.still_leader) return step_down("another agent was elected");
-  published_ = true;
-  backoff_ = etcd_backoff_min;
-  next_at_ = now_ + lease_.length / 3;
+  office_->publish();
+  calls_.succeeded();
+  calls_.plan(now_ + lease_.length / 3);
 }
 
 void Election::on(const Kept& kept) {
-  calling_ = false;
+  calls_.end();
   if (!leads()) return look();
   if (kept.left <= Duration{0}) return step_down("etcd has ended its lease");
   lease_.length = kept.left;
-  lease_until_ = called_at_ + kept.left;
-  backoff_ = etcd_backoff_min;
-  next_at_ = now_ + lease_.length / 3;
-  if (doubtful_ && now_ < lease_until_) {
-    doubtful_ = false;
+  lease_until_ = calls_.begun_at() + kept.left;
+  calls_.succeeded();
+  calls_.plan(now_ + lease_.length / 3);
+  if (office_->is_doubtful() && now_ < lease_until_) {
+    office_->trust();
     act(Say{Level::info, "etcd answers again, and this agent still coordinates"});
   }
-  if (!published_) keep_or_publish();
+  if (!office_->is_published()) keep_or_publish();
+}
+
+void Election::on(const WriteBegan&) {
+  if (office_) office_->begin_write(now_);
+}
+
+void Election::on(const WriteDone&) {
+  if (office_) office_->end_write();
 }
 
 void Election::on(const WriteRefused&) {
@@ -244,19 +249,18 @@ void Election::on(const WriteRefused&) {
 
 void Election::step_down(std::string why) {
   phase_ = Phase::looking;
-  created_ = {};
-  next_at_.reset();
+  office_.reset();
+  calls_.plan_nothing();
   was_absent_ = false;
-  writing_since_.reset();
   act(StepDown{std::move(why)});
   look();
 }
 
 void Election::on(const Unanswered& unanswered) {
-  calling_ = false;
-  const Duration wait = after_failure();
+  calls_.end();
+  const Duration wait = calls_.after_failure();
   if (phase_ == Phase::leading) {  // there is time: it is tried again well before the lease ends
-    next_at_ = now_ + std::min(wait, lease_.length / 6);
+    calls_.plan(now_ + std::min(wait, lease_.length / 6));
     return;
   }
   if (phase_ == Phase::standing) {
@@ -273,12 +277,12 @@ void Election::on(const Unanswered& unanswered) {
 void Election::on(const Tick&) {
   if (const auto end = give_up_at(); end && now_ >= *end)
     return step_down("etcd could not be asked to write for too long; another agent may reach it");
-  if (leads() && !doubtful_ && now_ >= lease_until_) {
-    doubtful_ = true;
+  if (leads() && !office_->is_doubtful() && now_ >= lease_until_) {
+    office_->doubt();
     act(Say{Level::warning, fmt::format("etcd has not answered for {:.3g} s: what runs goes on, but no generation can begin until it does",
                                         std::chrono::duration<double>(now_ - (lease_until_ - lease_.length)).count())});
   }
-  if (calling_ || !next_at_ || now_ < *next_at_) return;
+  if (const auto at = calls_.next_at(); !at || now_ < *at) return;
   if (phase_ == Phase::looking || confirms_) look();
   else if (leads()) keep_or_publish();
 }

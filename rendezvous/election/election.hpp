@@ -2,6 +2,7 @@
 /// \file Election: which agent of a job coordinates, decided through etcd. One agent's part in it, a pure state machine:
 /// events and time in, actions out.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -42,14 +43,14 @@ struct ElectionKeys {
   std::string leader, state;
 };
 
-/// Larger numbers in etcd are nobody's: there must be room above them.
+/// No agent writes a larger number to etcd: there must be room above it.
 constexpr std::uint64_t state_number_max = std::uint64_t{1} << 62;
 
 /// The value of `state`: `12 89ab0123...`, the number and the lineage.
 [[nodiscard]] std::string state_text(const Generation& generation);
 [[nodiscard]] Result<Generation> generation_from_state(std::string_view text);
 
-/// An agent that finds no leader waits for up to this before it stands, so that not all of a large job stand at once.
+/// An agent that finds no leader waits for up to this before it stands for election, so that not all of a large job do at once.
 constexpr Duration campaign_jitter = 200ms;
 /// An agent without a coordinator looks at the leader key this often, half of it by chance.
 constexpr Duration look_interval = 500ms;
@@ -133,7 +134,7 @@ struct KeepAlive {  // *
 struct Revoke {
   LeaseId lease;
 };
-/// The coordinator is there, whoever it is.
+/// There is a coordinator: connect to it.
 struct Follow {
   std::string address;
 };
@@ -159,16 +160,81 @@ using Action = std::variant<Look, Grant, Stand, Publish, KeepAlive, Revoke, Foll
 
 }  // namespace election
 
+/// When etcd is asked next. One call is under way at most; its answer decides what comes next. Pure.
+class EtcdCalls {
+ public:
+  explicit EtcdCalls(std::uint64_t seed) : rng_{seed} {}
+
+  void begin(Instant now) { under_way_ = true, begun_at_ = now, next_at_.reset(); }
+  /// Any answer has come, or the word that there is none.
+  void end() { under_way_ = false; }
+  [[nodiscard]] bool under_way() const { return under_way_; }
+  [[nodiscard]] Instant begun_at() const { return begun_at_; }
+
+  void plan(Instant at) { next_at_ = at; }
+  void plan_nothing() { next_at_.reset(); }
+  /// When the next call is due. Nothing while one is under way, or none is planned.
+  [[nodiscard]] std::optional<Instant> next_at() const { return under_way_ ? std::nullopt : next_at_; }
+
+  /// It answers: the next failure waits for the shortest time again.
+  void succeeded() { backoff_ = etcd_backoff_min; }
+  /// How long to wait after a failure: longer with each one in a row.
+  [[nodiscard]] Duration after_failure();
+  [[nodiscard]] Duration half_by_chance(Duration most);
+
+ private:
+  Rng rng_;
+  bool under_way_ = false;
+  Instant begun_at_{};
+  std::optional<Instant> next_at_;
+  Duration backoff_ = etcd_backoff_min;
+};
+
+/// What an agent has while it coordinates: its leader key, and how sure it is of it. Another term is another value. Pure.
+class Office {
+ public:
+  explicit Office(Revision created) : created_{created} {}
+
+  [[nodiscard]] Revision created() const { return created_; }
+  /// Of its service; empty until that is open.
+  [[nodiscard]] const std::string& address() const { return address_; }
+  void serve(std::string address) { address_ = std::move(address); }
+  /// The others can see the address.
+  void publish() { published_ = true; }
+  [[nodiscard]] bool is_published() const { return published_; }
+
+  /// The lease may be over, and nobody has said so.
+  [[nodiscard]] bool is_doubtful() const { return doubtful_; }
+  void doubt() { doubtful_ = true; }
+  void trust() { doubtful_ = false; }
+  void begin_write(Instant now) { writing_since_ = now; }
+  void end_write() { writing_since_.reset(); }
+  /// In doubt, and with something to write that nobody takes: another agent may reach etcd, so this one gives way then. `lease_until`: when
+  /// its lease ends at the earliest.
+  [[nodiscard]] std::optional<Instant> given_up_at(Instant lease_until, Duration lease) const {
+    if (!doubtful_ || !writing_since_) return {};
+    return std::max(lease_until, *writing_since_) + lease;
+  }
+
+ private:
+  Revision created_{};
+  std::string address_;
+  bool published_ = false;
+  bool doubtful_ = false;
+  std::optional<Instant> writing_since_;
+};
+
+/// One method for each event, and 14 fields: what is known of the leader, of the own lease and office, and of the calls to etcd.
 class Election {
  public:
-  explicit Election(const ElectionOptions& options) : options_{options}, rng_{options.seed} {}
+  explicit Election(const ElectionOptions& options) : options_{options}, calls_{options.seed} {}
 
   [[nodiscard]] std::vector<election::Action> on(const election::Event& event, Instant now);
   /// When a Tick has something to do; nothing when only events can help.
   [[nodiscard]] std::optional<Instant> wake_at() const;
   /// This agent coordinates.
   [[nodiscard]] bool leads() const { return phase_ == Phase::leading; }
-  /// It coordinates, and etcd has vouched for that: nobody else can have been elected.
+  /// It coordinates, and its lease has not ended by its own clock: nobody else can have been elected.
   [[nodiscard]] bool certain(Instant now) const { return leads() && now < lease_until_; }
 
  private:
@@ -191,8 +257,8 @@ class Election {
   void on(const election::Unanswered& unanswered);
   void on(const election::Serving& serving);
   void on(const election::CannotServe& cannot);
-  void on(const election::WriteBegan&) { writing_since_ = now_; }
-  void on(const election::WriteDone&) { writing_since_.reset(); }
+  void on(const election::WriteBegan&);
+  void on(const election::WriteDone&);
   void on(const election::WriteRefused&);
   void on(const election::Tick&);
   void on(const election::Resign&);
@@ -200,7 +266,7 @@ class Election {
   void look();
   void confirm(const std::optional<Leader>& leader);
   void follow(const Leader& leader);
-  void look_after(Duration wait) { next_at_ = now_ + wait; }
+  void look_after(Duration wait) { calls_.plan(now_ + wait); }
   void consider(const std::optional<Leader>& leader);
   void keep_or_publish();
   void step_down(std::string why);
@@ -208,13 +274,9 @@ class Election {
   void explain(std::string why);
   template <class Action>
   void call(Action action) {
-    calling_ = true;
-    called_at_ = now_;
-    next_at_.reset();
+    calls_.begin(now_);
     act(std::move(action));
   }
-  [[nodiscard]] Duration half_by_chance(Duration most);
-  [[nodiscard]] Duration after_failure();
   [[nodiscard]] std::optional<Instant> give_up_at() const;
   template <class Action>
   void act(Action action) {
@@ -222,27 +284,19 @@ class Election {
   }
 
   ElectionOptions options_;
-  Rng rng_;
   Instant now_{};
   std::vector<election::Action> actions_;  // of the event at hand
 
   Phase phase_ = Phase::looking;
-  bool calling_ = false;            // a call is under way; its answer decides what comes next
-  Instant called_at_{};             // when it was made
-  std::optional<Instant> next_at_;  // looking, leading: the next call
-  Duration backoff_ = etcd_backoff_min;
-  Lease lease_{};               // ours, or the last that was
-  Instant lease_until_{};       // at the least
-  Revision created_{};          // leading: of our leader key
-  Leader followed_{};           // looking, following
-  bool is_first_line_ = false;  // to the one that is followed: it was not up yet
-  bool confirms_ = false;       // following: the line came back by itself, and another may have been elected meanwhile
-  bool was_absent_ = false;     // looking: when it was looked at last, there was no leader
+  EtcdCalls calls_;
+  Lease lease_{};                 // ours, or the last that was
+  Instant lease_until_{};         // at the least
+  std::optional<Office> office_;  // leading
+  Leader followed_{};             // looking, following
+  bool is_first_line_ = false;    // to the one that is followed: it was not up yet
+  bool confirms_ = false;         // following: the line came back by itself, and another may have been elected meanwhile
+  bool was_absent_ = false;       // looking: when it was looked at last, there was no leader
   Instant campaign_not_before_{};
-  std::string address_;                   // leading: ours
-  bool published_ = false;                // leading: the others can see it
-  bool doubtful_ = false;                 // leading: the lease may be over; nobody has said so
-  std::optional<Instant> writing_since_;  // leading
   std::string explained_;
 };
 

@@ -313,3 +313,51 @@ TEST_CASE("the state is read as it was written, and nothing else is", "[election
                            "4611686018427387905 89ab0123456789010000000000000001", "-1 89ab0123456789010000000000000001"})
     CHECK_FALSE(generation_from_state(text).ok());
 }
+
+TEST_CASE("one call to etcd is under way at most, and its answer or a plan says when the next one is due", "[election]") {
+  EtcdCalls calls{1};
+  CHECK_FALSE(calls.next_at());
+  calls.plan(start);
+  CHECK(calls.next_at() == start);
+  calls.begin(start + 1s);
+  CHECK(calls.under_way());
+  CHECK(calls.begun_at() == start + 1s);
+  calls.plan(start + 2s);
+  CHECK_FALSE(calls.next_at());  // not while one is under way
+  calls.end();
+  CHECK(calls.next_at() == start + 2s);
+  calls.plan_nothing();
+  CHECK_FALSE(calls.next_at());
+}
+
+TEST_CASE("failures of etcd in a row wait longer, half of it by chance, until it answers", "[election]") {
+  EtcdCalls calls{1};
+  Duration most = etcd_backoff_min;
+  for (int i = 0; i < 10; ++i) {
+    const Duration wait = calls.after_failure();
+    CHECK(wait >= most / 2);
+    CHECK(wait <= most);
+    most = std::min(most * 2, etcd_backoff_max);
+  }
+  calls.succeeded();
+  CHECK(calls.after_failure() <= etcd_backoff_min);
+}
+
+TEST_CASE("an office is given up in doubt, with something to write, a whole lease after both", "[election]") {
+  Office office{Revision{9}};
+  CHECK_FALSE(office.is_published());
+  CHECK_FALSE(office.given_up_at(start, 5s));
+  office.doubt();
+  CHECK_FALSE(office.given_up_at(start, 5s));
+  office.begin_write(start + 3s);
+  CHECK(office.given_up_at(start, 5s) == start + 8s);
+  CHECK(office.given_up_at(start + 4s, 5s) == start + 9s);
+  SECTION("etcd answers again") {
+    office.trust();
+    CHECK_FALSE(office.given_up_at(start, 5s));
+  }
+  SECTION("it is written") {
+    office.end_write();
+    CHECK_FALSE(office.given_up_at(start, 5s));
+  }
+}

@@ -123,7 +123,7 @@ class Server final : public WorkerServer {
 
 Result<std::unique_ptr<WorkerServer>> serve(asio::io_context& loop, const SocketAddress& address, MessageStream::Limits limits,
                                             WorkerServer::Handler handler) {
-  ELRUN_TRY_ASSIGN(Fd listener, listen_on(address));
+  ELRUN_TRY_ASSIGN(Fd listener, listen_on(address, NotOwn::any_of_it));
   const SocketAddress bound = local_address(listener.get());
   return std::unique_ptr<WorkerServer>{std::make_unique<Server>(loop, std::move(listener), bound, limits, std::move(handler))};
 }

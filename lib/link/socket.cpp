@@ -101,14 +101,14 @@ Failure name_does_not_resolve(const std::string& host, const char* why) {
   return {Code::unreachable, Remedy::retry, fmt::format("the name \"{}\" does not resolve: {}", host, why)};
 }
 
-Result<Fd> listen_on(const SocketAddress& address) {
+Result<Fd> listen_on(const SocketAddress& address, NotOwn not_own) {
   ELRUN_TRY_ASSIGN(Fd fd, new_socket(address.family()));
   const int on = 1;
   // A port whose last owner has just gone may be taken again; one that is served may not.
   if (address.family() != AF_UNIX) (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const auto bound = [&](const SocketAddress& to) { return ::bind(fd.get(), raw(to), to.size) == 0; };
-  // The address of a service or behind a translator leads here but is not this host's own: then listen on all of them.
-  if (!(bound(address) || (errno == EADDRNOTAVAIL && bound(any_like(address)))) || ::listen(fd.get(), backlog) != 0) {
+  const auto bound_to_any = [&] { return not_own == NotOwn::any_of_it && errno == EADDRNOTAVAIL && bound(any_like(address)); };
+  if (!(bound(address) || bound_to_any()) || ::listen(fd.get(), backlog) != 0) {
     return from_errno(errno, fmt::format("listen on {}", to_string(address)));
   }
   return fd;

@@ -40,7 +40,12 @@ struct SocketAddress {
 [[nodiscard]] Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port);
 [[nodiscard]] Failure name_does_not_resolve(const std::string& host, const char* why);
 
-[[nodiscard]] Result<Fd> listen_on(const SocketAddress& address);
+/// What happens with an address that this host does not have.
+enum class NotOwn {
+  refuse,     ///< It is a failure.
+  any_of_it,  ///< All addresses of this host are listened at: what was asked for is that of a service, or behind a translator, and leads here.
+};
+[[nodiscard]] Result<Fd> listen_on(const SocketAddress& address, NotOwn not_own = NotOwn::refuse);
 /// A waiting connection; nothing when there is none (any more).
 [[nodiscard]] Result<std::optional<Fd>> accept_one(int listener);
 /// Begins to connect; the socket becomes writable when it is decided, and `connect_result` tells how.

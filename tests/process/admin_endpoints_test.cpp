@@ -147,6 +147,20 @@ TEST_CASE("a port that is taken ends a start that asked for it, and no other", "
   CHECK(inherited.says("TORCHELASTIC_HEALTH_CHECK_PORT: "));
 }
 
+TEST_CASE("a health port is opened at the address that was asked for, and at no other", "[side][process]") {
+  TemporaryDirectory directory;
+  const std::string elsewhere = "192.0.2.1:0";  // an address of documentation, which no machine has
+  Job job{with_words(directory, {"--health_port", elsewhere, "--no_python", "/bin/true"})};
+  CHECK(job.wait(patience) == 78);
+  INFO(job.output());
+  CHECK(job.says("listen on " + elsewhere));
+  CHECK_FALSE(job.says("health, status and metrics at"));
+  Job doctor{with_words(directory, {"doctor", "--health_port", elsewhere, "--no_python", "/bin/true"})};
+  CHECK(doctor.wait(patience) == 78);
+  INFO(doctor.output());
+  CHECK(doctor.says("FAIL  health"));
+}
+
 TEST_CASE("elrun status finds the agents of this machine", "[side][process]") {
   TemporaryDirectory directory;
   Job none{with_words(directory, {"status"})};

@@ -36,7 +36,7 @@ SocketAddress abstract_address(std::string_view name) {
 
 Result<RankAddress> Listeners::open(const std::string& address, bool with_unix) {
   ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, 0));
-  ELRUN_TRY_ASSIGN(tcp_, listen_on(addresses.front()));
+  ELRUN_TRY_ASSIGN(tcp_, listen_on(addresses.front(), NotOwn::any_of_it));
   // As peers reach this rank: a listener on all addresses does not know it.
   RankAddress mine{.port = local_address(tcp_.get()).port(), .host = addresses.front().host(), .boot = boot_of_host(), .socket = {}};
   if (mine.boot.empty() || !with_unix) return mine;

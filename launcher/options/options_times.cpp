@@ -24,6 +24,8 @@ constexpr std::array<std::string_view, 13> rdzv_conf_keys{"join_timeout",
                                                           "token_file",
                                                           "token"};
 
+constexpr Duration leaving = 5s;  // of the time between the signal and SIGKILL, for workers that have saved a checkpoint to end
+
 }  // namespace
 
 void Understanding::understand_times() {
@@ -77,8 +79,8 @@ void Understanding::understand_times() {
   understand_access();
   t.heartbeat_limit = t.heartbeat * attempts;
   understand_stop_grace();
-  // What depends on a time that was made short follows it.
-  t.drain = std::min(t.drain, t.stop_grace * 5 / 6);
+  // What depends on a time that was given follows it.
+  t.drain = std::max(t.stop_grace - leaving, t.stop_grace * 5 / 6);
   t.revocation = std::min(t.revocation, t.join / 2);
   t.reconnect_grace = std::min({t.reconnect_grace, t.join / 2, t.heartbeat_limit / 2});
   t.recovery = std::min(std::max(t.recovery, t.heartbeat_limit + 5s), t.join / 2);  // a dead address costs one limit

@@ -113,6 +113,20 @@ TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
   CHECK(launch({"--rdzv_conf", "join_timeout=0.2", "s"}).timeouts.consistent());
 }
 
+TEST_CASE("a Job has all but 5 s of --shutdown_timeout to save a checkpoint, five sixths of a short one", "[options]") {
+  const auto drain = [](const char* grace) {
+    const Timeouts t = launch({"--shutdown_timeout", grace, "s"}).timeouts;
+    CHECK(t.consistent());
+    return t.drain;
+  };
+  CHECK(launch({"s"}).timeouts.drain == 25s);
+  CHECK(drain("600") == 595s);
+  CHECK(drain("31") == 26s);
+  CHECK(drain("30") == 25s);
+  CHECK(drain("12") == 10s);
+  CHECK(drain("0") < 1ms);
+}
+
 TEST_CASE("--help names every exit code that is elrun's own", "[options]") {
   const std::string text = refused({"--help"}).text;
   for (const char* code : {" 64 ", "\n66 ", " 69 ", " 70 ", "\n78 ", " 126/127 ", " 128+n ", " 170 ", " 171 ", " 172 ", " 174 "}) {

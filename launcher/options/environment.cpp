@@ -71,6 +71,7 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
 
   if (setting.options.begin_anew) set("ELRUN_BEGIN_ANEW", *setting.options.begin_anew);
   set("ELRUN_SOCKET", setting.socket.native());
+  set(local_rank_variable, local);
   set("ELRUN_NODE", setting.node.value());
   set("ELRUN_NODE_ADDRESS", world.address);
   set("ELRUN_GENERATION", world.generation.number);

@@ -24,6 +24,9 @@ struct WorkerSetting {
   Path error_file{};                ///< Where the worker may explain its failure (torch's `record`); empty: nowhere.
 };
 
+/// Which worker of its node a process is, or was started by. LOCAL_RANK does not tell: it may be virtual.
+constexpr const char* local_rank_variable = "ELRUN_LOCAL_RANK";
+
 /// The agent's own environment, overlaid as torchrun does (RANK, WORLD_SIZE, ... TORCHELASTIC_*) and with ELRUN_*.
 [[nodiscard]] Variables worker_environment(Variables own, const WorkerSetting& setting);
 

@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 
+#include "launcher/options/environment.hpp"
+
 namespace elrun::inline v0::launcher {
 namespace {
 
@@ -53,7 +55,7 @@ std::vector<pid_t> child_processes() {
 }
 
 std::optional<LocalRank> local_rank_of(pid_t pid) {
-  constexpr std::string_view name = "LOCAL_RANK=";
+  const std::string name = std::string{local_rank_variable} + "=";
   std::ifstream file{"/proc/" + std::to_string(pid) + "/environ", std::ios::binary};
   for (std::string variable; std::getline(file, variable, '\0');) {
     std::uint32_t rank = 0;

@@ -45,7 +45,7 @@ class Orphans {
   boost::asio::signal_set endings_;
 };
 
-/// The worker that this process, or the one that started it, was; by LOCAL_RANK in its environment.
+/// The worker that this process, or the one that started it, was; by `local_rank_variable` in its environment.
 [[nodiscard]] std::optional<LocalRank> local_rank_of(pid_t pid);
 
 /// The living and the unread dead among this process's children, by /proc; none where there is no /proc.

@@ -222,6 +222,28 @@ TEST_CASE("programs that use libelrun's session", "[launcher][process]") {
   }
 }
 
+TEST_CASE("what a worker that stays has started is left alone, what a dead one has started is ended", "[launcher][process]") {
+  const bool is_virtual = GENERATE(false, true);
+  const int victim = GENERATE(0, 1);
+  TemporaryDirectory directory;
+  // Each worker leaves a process behind that has a session of its own, and no parent but the agent.
+  const std::string script = "[ $ELRUN_RESTART_COUNT = 0 ] && (setsid sleep 1000 >/dev/null 2>&1 & echo $! > " + directory.path() +
+                             "/$RANK); exec " + worker() + " stay " + std::to_string(victim);
+  std::vector<std::string> arguments{"--nproc_per_node", "3", "--no_python", "/bin/sh", "-c", script};
+  if (is_virtual) arguments.insert(arguments.begin(), "--virtual_local_rank");
+  Job job{{.arguments = arguments, .environment = {{"CUDA_VISIBLE_DEVICES", "0,1,2"}}}};
+  CHECK(job.wait() == 0);
+  INFO(job.output());
+  CHECK(job.says("generation 2: 1 node, 2 workers, 2 go on here in the same process"));
+  for (int rank = 0; rank < 3; ++rank) {
+    pid_t child = 0;
+    std::ifstream{directory.path() + "/" + std::to_string(rank)} >> child;
+    INFO("child " << child << " of rank " << rank);
+    REQUIRE(child > 1);
+    CHECK((::kill(child, SIGKILL) == 0) == (rank != victim));
+  }
+}
+
 TEST_CASE("an inherited ignored SIGCHLD does not hide the workers' ends", "[launcher][process]") {
   Job job{{.arguments = {"-c", "trap '' CHLD; exec " + program_path("elrun") + " --no_python " + worker() + " exit 0 7"},
            .program = "/bin/sh"}};

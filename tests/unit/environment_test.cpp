@@ -43,6 +43,7 @@ TEST_CASE("a worker finds torchrun's variables and ours", "[environment]") {
   const Variables expected{{"HOME", "/root"},
                            {"RANK", "4"},
                            {"LOCAL_RANK", "2"},
+                           {"ELRUN_LOCAL_RANK", "2"},
                            {"WORLD_SIZE", "5"},
                            {"LOCAL_WORLD_SIZE", "3"},
                            {"GROUP_RANK", "1"},
@@ -101,6 +102,7 @@ TEST_CASE("a virtual local rank is 0, with one device of those that are visible"
   };
   const Variables named{{"CUDA_VISIBLE_DEVICES", " 4,GPU-7f, 5"}};
   CHECK(of(1, named).at("LOCAL_RANK") == "0");
+  CHECK(of(1, named).at("ELRUN_LOCAL_RANK") == "1");
   CHECK(of(1, named).at("RANK") == "3");
   CHECK(of(0, named).at("CUDA_VISIBLE_DEVICES") == "4");
   CHECK(of(1, named).at("CUDA_VISIBLE_DEVICES") == "GPU-7f");

@@ -7,6 +7,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <string>
 
 #include <elrun/session.hpp>
@@ -84,6 +85,26 @@ int be_a_job(const std::string& then) {
   return 0;
 }
 
+// A session whose process stays: rank `victim` is killed in the first generation, and in the second the others finish the job.
+int stay(const std::string& victim) {
+  const elrun::SteadyClock clock;
+  const auto soon = [&] { return elrun::Deadline::after(clock.now(), std::chrono::seconds{30}); };
+  auto session = elrun::Session::open(elrun::WorkerKind::staying, soon());
+  if (!session) return std::fprintf(stderr, "%s\n", elrun::message(session.failure()).c_str()), 20;
+  std::promise<void> over;
+  (*session)->on_generation_over([&](const elrun::Failure&) { over.set_value(); });
+  // The victim may be killed before the others have the answer.
+  [[maybe_unused]] const auto met = (*session)->store().barrier("start", (*session)->place().membership.world, soon());
+  if (variable("RANK") == victim) ::raise(SIGKILL);
+  over.get_future().wait();
+  if (const auto next = (*session)->next_generation(soon()); !next)
+    return std::fprintf(stderr, "%s\n", elrun::message(next.failure()).c_str()), 21;
+  const elrun::Membership me = (*session)->place().membership;
+  if (!(*session)->store().barrier("end", me.world, soon()) || !(*session)->finished(soon())) return 22;
+  say("finished rank=%u generation=%llu", me.rank.value(), static_cast<unsigned long long>(me.generation.number));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -125,6 +146,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (mode == "job") return be_a_job(argc > 2 ? argv[2] : "");
+  if (mode == "stay") {  // stay VICTIM; a process that is started again never asks for its place
+    while (again) ::pause();
+    return stay(argv[2]);
+  }
   std::fprintf(stderr, "launcher_worker: unknown mode `%s`\n", mode.c_str());
   return 99;
 }

@@ -46,9 +46,10 @@ struct AgentEnd {
 // with. Most of its methods perform one kind of action each, in a line.
 class Agent {
  public:
-  Agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogStream& lines)
+  Agent(AgentSetting setting, const Guard& guard, const StartRefusal& refuse, const Clock& clock, LogStream& lines)
       : setting_{std::move(setting)},
         guard_{guard},
+        refuse_{refuse},
         clock_{clock},
         lines_{lines},
         who_{NodeId{fmt::format("{}.{:010x}", host_name(), random_number() >> 24)}, random_number()},
@@ -78,17 +79,17 @@ class Agent {
                                                feed(WorkerSaid{from, m});
                                              },
                                              [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
-    if (!server) return log_.error(message(server.failure())), exit_code::internal;
+    if (!server) return refuse_(exit_code::internal, message(server.failure()));
     server_ = std::move(*server);
     if (const auto opened = processes_.open_output(host_name(), lines_); !opened.ok())
-      return log_.error(message(opened.failure())), exit_code::contradiction;
+      return refuse_(exit_code::contradiction, message(opened.failure()));
     handle_ending_signals(signals_, options().signals_to_handle);
     wait_for_signal();
     watch_guard();
     admin_endpoints_.open_timers(options().side, setting_.directory, setting_.environment,
                                  [this](pid_t group) { return processes_.is_group(group); });
     if (const auto opened = admin_endpoints_.open(options().side, setting_.directory); !opened.ok())
-      return log_.error(message(opened.failure())), exit_code::contradiction;
+      return refuse_(exit_code::contradiction, message(opened.failure()));
     feed(Started{});
     rendezvous_.connect();
     loop_.run();
@@ -108,8 +109,7 @@ class Agent {
     return {[this] { feed(LinkUp{}); }, [this](const Failure& why) { feed(LinkDown{why}); },
             [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }, [this] { end_if_allowed(); },
             [this](const Failure& why) {
-              log_.error(message(why));
-              end_.exit_code = exit_code::contradiction;
+              end_.exit_code = refuse_(exit_code::contradiction, message(why));
               loop_.stop();  // there is nothing yet to bring to its end
             }};
   }
@@ -216,6 +216,7 @@ class Agent {
 
   AgentSetting setting_;
   const Guard& guard_;
+  const StartRefusal& refuse_;
   const Clock& clock_;
   LogStream& lines_;
   const Log log_{lines_, "elrun"};
@@ -239,15 +240,16 @@ class Agent {
 
 }  // namespace
 
-int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogStream& lines) {
+int run_agent(AgentSetting setting, const Guard& guard, const StartRefusal& refuse, const Clock& clock, LogStream& lines) {
   const Log log{lines, "elrun"};
   for (const std::string& note : setting.options.notes) log.warning(note);
   const bool meets_others = setting.options.endpoint || !setting.options.etcd.empty();
-  if (meets_others && !access_is_sound(setting.options.access, clock, log)) return exit_code::contradiction;
+  if (meets_others)
+    if (const auto problem = problem_of_access(setting.options.access, clock, log)) return refuse(exit_code::contradiction, *problem);
   if (meets_others && setting.options.host_rule != HostRule::never)
     if (const std::string warning = descriptors_warning(raise_descriptors(), setting.options.round.nodes_max); !warning.empty())
       log.warning(warning);
-  return Agent{std::move(setting), guard, clock, lines}.run();
+  return Agent{std::move(setting), guard, refuse, clock, lines}.run();
 }
 
 }  // namespace elrun::inline v0::launcher

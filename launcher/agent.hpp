@@ -12,6 +12,8 @@
 
 namespace elrun::inline v0::launcher {
 
+struct StartRefusal;
+
 struct AgentSetting {
   LaunchOptions options;
   Command command;
@@ -22,6 +24,7 @@ struct AgentSetting {
 };
 
 /// Runs the workers of this node until the job is over for it; returns elrun's exit code.
-[[nodiscard]] int run_agent(AgentSetting setting, const Guard& guard, const Clock& clock, LogStream& lines);
+/// What keeps it from starting is said by `refuse`.
+[[nodiscard]] int run_agent(AgentSetting setting, const Guard& guard, const StartRefusal& refuse, const Clock& clock, LogStream& lines);
 
 }  // namespace elrun::inline v0::launcher

@@ -46,17 +46,12 @@ std::uint64_t generation_floor(const std::string& checkpoint_root, const Log& lo
   return newest.ok() ? *newest : 0;
 }
 
-int launch(LaunchOptions options, launcher::Variables environment, const Clock& clock, LogStream& lines, std::string_view elrun_name) {
+int launch(LaunchOptions options, launcher::Variables environment, const launcher::StartRefusal& refuse, const Clock& clock,
+           LogStream& lines, std::string_view elrun_name) {
   const Log log{lines, "elrun"};
   auto command = resolve_command(options.program, environment, look_up_file, elrun_name);
   const auto* none = std::get_if<NoCommand>(&command);
   if (options.dry_run) return fmt::print("{}", plan_text(options, environment, command)), none != nullptr ? none->exit_code : 0;
-  const auto refuse = [&](int code, const std::string& why) {
-    log.error(why);
-    const int returned = returned_exit_code(options.exit_codes, code);
-    write_refusal(report_files(environment).termination_log, code, returned, why, clock);
-    return returned;
-  };
   if (none != nullptr) return refuse(none->exit_code, none->why);
   if (const std::string& warning = std::get<Command>(command).warning; !warning.empty()) log.warning(warning);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
@@ -64,10 +59,10 @@ int launch(LaunchOptions options, launcher::Variables environment, const Clock& 
   int code = exit_code::internal;
   {
     const auto guard = Guard::start(environment);  // before any thread
-    if (!guard) return log.error(message(guard.failure())), exit_code::internal;
+    if (!guard) return refuse(exit_code::internal, message(guard.failure()));
     code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), guard->directory(), *std::move(cpus),
                       generation_floor(options.checkpoint_root, log)},
-                     *guard, clock, lines);
+                     *guard, refuse, clock, lines);
     std::error_code ignored;
     std::filesystem::remove_all(guard->directory(), ignored);
   }
@@ -94,17 +89,18 @@ int main(int argc, char** argv) {
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);
   const auto* const of_launch = std::get_if<LaunchOptions>(&command);
+  const launcher::StartRefusal refuse{log, clock, report_files(environment).termination_log,
+                                      of_launch != nullptr ? of_launch->exit_codes : ExitCodes::elrun};
   if ((of_store != nullptr && of_store->log_format == LogFormat::json) ||
       (of_launch != nullptr && of_launch->log_format == LogFormat::json))
     lines.set_format([](const LogLine& line) { return json_line(line, {}); });
   try {
-    if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), clock, lines);
+    if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), refuse, clock, lines);
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
     if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
-    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), clock, lines, elrun_name);
+    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
   } catch (const Error& error) {
-    log.error(error.what());
-    return exit_code::internal;
+    return refuse(exit_code::internal, error.what());
   }
 }

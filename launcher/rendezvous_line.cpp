@@ -34,11 +34,11 @@ void tell_of_service(const Log& log, const std::string& endpoint, const std::str
         endpoint));
 }
 
-bool access_is_sound(const Access& access, const Clock& clock, const Log& log) {
+std::optional<std::string> problem_of_access(const Access& access, const Clock& clock, const Log& log) {
   for (const std::string& warning : access_warnings(access, clock.wall_ns() / 1'000'000'000)) log.warning(warning);
   const auto credentials = read_credentials(access);
-  if (!credentials.ok()) log.error("access to the rendezvous: " + message(credentials.failure()));
-  return credentials.ok();
+  if (credentials.ok()) return std::nullopt;
+  return "access to the rendezvous: " + message(credentials.failure());
 }
 
 std::uint16_t GenerationPort::hold(const Generation& last, bool resuming) {

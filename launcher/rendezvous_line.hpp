@@ -18,9 +18,8 @@
 
 namespace elrun::inline v0::launcher {
 
-/// What is not wise about the access is logged as a warning, and what is wrong with it as an error. False: it is wrong, and nothing may
-/// start.
-[[nodiscard]] bool access_is_sound(const Access& access, const Clock& clock, const Log& log);
+/// What is wrong with the access, so that nothing may start; nothing when it is sound. What is not wise about it is logged as a warning.
+[[nodiscard]] std::optional<std::string> problem_of_access(const Access& access, const Clock& clock, const Log& log);
 /// Says that the rendezvous is served at `endpoint`. Warns when anyone who reaches it can join.
 void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen, const Access& access);
 /// As a UUID looks, for programs that expect one.

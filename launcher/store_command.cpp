@@ -11,15 +11,17 @@
 #include "launcher/rendezvous_line.hpp"
 #include "launcher/report/endings.hpp"
 #include "launcher/report/failure_report.hpp"
+#include "launcher/report/reporter.hpp"
 #include "lib/base/failure.hpp"
 #include "rendezvous/net/node_link.hpp"
 
 namespace elrun::inline v0::launcher {
 
-int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, LogStream& lines) {
+int run_store(const StoreOptions& options, std::uint64_t generation_floor, const StartRefusal& refuse, const Clock& clock,
+              LogStream& lines) {
   const Log log{lines, "elrun"};
   for (const std::string& note : options.notes) log.warning(note);
-  if (!access_is_sound(options.access, clock, log)) return exit_code::contradiction;
+  if (const auto problem = problem_of_access(options.access, clock, log)) return refuse(exit_code::contradiction, *problem);
   raise_descriptors();
   boost::asio::io_context loop{1};
   const auto coordinator = Coordinator::create(loop, clock, log,
@@ -30,7 +32,7 @@ int run_store(const StoreOptions& options, std::uint64_t generation_floor, const
                                                 .access = options.access,
                                                 .generation_floor = generation_floor});
   const auto port = coordinator->serve(options.host, options.port);
-  if (!port) return log.error(message(port.failure())), exit_code::contradiction;
+  if (!port) return refuse(exit_code::contradiction, message(port.failure()));
   int code = 0;
   boost::asio::signal_set signals{loop};
   handle_ending_signals(signals, {SIGTERM, SIGINT, SIGHUP, SIGQUIT});

@@ -9,7 +9,10 @@
 
 namespace elrun::inline v0::launcher {
 
-/// Serves the coordinator alone until the job is over or a signal comes; returns the exit code.
-[[nodiscard]] int run_store(const StoreOptions& options, std::uint64_t generation_floor, const Clock& clock, LogStream& lines);
+struct StartRefusal;
+
+/// Serves the coordinator alone until the job is over or a signal comes; returns the exit code. What keeps it from starting is said by `refuse`.
+[[nodiscard]] int run_store(const StoreOptions& options, std::uint64_t generation_floor, const StartRefusal& refuse, const Clock& clock,
+                            LogStream& lines);
 
 }  // namespace elrun::inline v0::launcher

@@ -63,6 +63,13 @@ void write_refusal(const Path& termination_log, int exit_code, int returned, con
   write_termination_log(termination_log, job);
 }
 
+int StartRefusal::operator()(int exit_code, const std::string& why) const {
+  log.error(why);
+  const int returned = returned_exit_code(codes, exit_code);
+  write_refusal(termination_log, exit_code, returned, why, clock);
+  return returned;
+}
+
 Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::string host, ReportFiles files, const Clock& clock,
                    LogStream& lines, const Log& log)
     : options_{options},

@@ -26,6 +26,16 @@ struct ReportFiles {
 /// Says in one line of JSON, where Kubernetes looks, why nothing was started.
 void write_refusal(const Path& termination_log, int exit_code, int returned, const std::string& why, const Clock& clock);
 
+/// How a start ends that is refused, wherever that is found out.
+struct StartRefusal {
+  const Log& log;
+  const Clock& clock;
+  Path termination_log;
+  ExitCodes codes = ExitCodes::elrun;
+  /// Says why in the log and where Kubernetes looks; returns what this process returns.
+  [[nodiscard]] int operator()(int exit_code, const std::string& why) const;
+};
+
 /// On the agent's loop.
 class Reporter {
  public:

@@ -94,6 +94,55 @@ TEST_CASE("a file that is no program of this machine is told as such", "[launche
   CHECK(job.says(path));
 }
 
+TEST_CASE("what refuses a start is said where Kubernetes looks", "[launcher][process]") {
+  struct Refused {
+    std::vector<std::string> options;
+    std::map<std::string, std::string> environment;
+    std::string why;
+  };
+  const Refused refused =
+      GENERATE(Refused{{"--log_dir", "/proc/no"}, {}, "--log_dir"},
+               Refused{{"--health_port", "192.0.2.1:0"}, {}, "--health_port"},  // an address of documentation, which no machine has
+               Refused{{"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:1"},
+                       {{"ELRUN_RDZV_TOKEN_FILE", "/no/such"}},
+                       "/no/such"});
+  const bool as_torchrun = GENERATE(false, true);
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/termination-log";
+  std::ofstream{place} << "old text";
+  std::vector<std::string> arguments = refused.options;
+  arguments.insert(arguments.end(), {as_torchrun ? "--exit-codes=torchrun" : "--exit-codes=elrun", "--no_python", "/bin/true"});
+  auto environment = refused.environment;
+  environment["ELRUN_TERMINATION_LOG"] = place;
+  Job job{{.arguments = arguments, .environment = environment}};
+  const int code = as_torchrun ? 1 : 78;
+  CHECK(job.wait() == code);
+  INFO(job.output());
+  CHECK(job.says(refused.why));
+  std::ifstream file{place};
+  const auto line = nlohmann::json::parse(file, nullptr, false);
+  REQUIRE(line.is_object());
+  CHECK(line["exit_code"] == code);
+  CHECK(line["exit_code_of"] == "elrun");
+  CHECK_THAT(line["cause"].get<std::string>(), Catch::Matchers::Contains(refused.why));
+}
+
+TEST_CASE("what refuses elrun store is said there, too", "[launcher][process]") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/termination-log";
+  std::ofstream{place} << "old text";
+  const bool by_token = GENERATE(false, true);
+  std::map<std::string, std::string> environment{{"ELRUN_TERMINATION_LOG", place}};
+  if (by_token) environment["ELRUN_RDZV_TOKEN_FILE"] = "/no/such";
+  Job store{{.arguments = {"store", "--host", "192.0.2.1", "--port", "0"}, .environment = environment}};
+  CHECK(store.wait() == 78);
+  std::ifstream file{place};
+  const auto line = nlohmann::json::parse(file, nullptr, false);
+  REQUIRE(line.is_object());
+  CHECK(line["exit_code"] == 78);
+  CHECK_THAT(line["cause"].get<std::string>(), Catch::Matchers::Contains(by_token ? "/no/such" : "192.0.2.1"));
+}
+
 TEST_CASE("a worker that dies is answered by a restart of all, as often as --max_restarts says", "[launcher][process]") {
   SECTION("once") {
     Node node{{"--nproc_per_node", "3", "--max_restarts", "1"}, {"die_once", "1"}};

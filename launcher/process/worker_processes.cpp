@@ -68,6 +68,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
   never_ran.clear();
   if (!child) {
     log_.error(never_ran = message(child.failure()));
+    reporter_.not_started(rank, placed);
     return feed_(reporter_.ended(rank, {.exit_code = exit_code::cannot_execute}, clock_.wall_ns(), never_ran, {}));
   }
   if (const int error = (*child)->exec_error(); error != 0)

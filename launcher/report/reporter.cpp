@@ -129,6 +129,10 @@ void Reporter::started(LocalRank local, Rank rank, std::int64_t pid, Path error_
   event({.state = "START", .worker = WorkerEvent::Worker{worker.rank, local.value(), pid, {}}});
 }
 
+void Reporter::not_started(LocalRank local, Rank rank) {
+  workers_.insert_or_assign(local, Worker{.rank = rank.value(), .started_ns = clock_.wall_ns()});
+}
+
 WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
                             const std::vector<std::string>& last_lines) {
   WorkerEnded seen{local, ending};

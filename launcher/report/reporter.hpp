@@ -46,6 +46,8 @@ class Reporter {
   void began(const World& world, const Supervisor& supervisor);
   /// `keeps`: its error file is there when elrun is gone.
   void started(LocalRank worker, Rank rank, std::int64_t pid, Path error_file, bool keeps);
+  /// There is no process: what its predecessor left says nothing of it.
+  void not_started(LocalRank worker, Rank rank);
   /// A worker that could not be executed has the reason, whose exit code is elrun's.
   [[nodiscard]] WorkerEnded ended(LocalRank worker, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
                                   const std::vector<std::string>& last_lines);

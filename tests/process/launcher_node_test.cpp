@@ -143,6 +143,29 @@ TEST_CASE("what refuses elrun store is said there, too", "[launcher][process]") 
   CHECK_THAT(line["cause"].get<std::string>(), Catch::Matchers::Contains(by_token ? "/no/such" : "192.0.2.1"));
 }
 
+TEST_CASE("a worker for which no process can be made is not told as the one that died before it", "[launcher][process]") {
+  TemporaryDirectory directory;
+  // The first leaves a record, and takes the agent's descriptors away.
+  const std::string script =
+      "[ $ELRUN_RESTART_COUNT = 0 ] || exit 0; echo first=$$$$; echo '{\"message\": \"of the first\"}' > $TORCHELASTIC_ERROR_FILE; "
+      "prlimit --pid $PPID --nofile=0: && exit 3";
+  const std::string events = directory.path() + "/events";
+  Job job{{.arguments = {"--max_restarts", "1", "--event-log", events, "--no_python", "/bin/sh", "-c", script},
+           .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
+  const auto first = job.line("first=");
+  REQUIRE(first);
+  CHECK(job.wait() == 126);
+  INFO(job.output());
+  CHECK(job.says("start a process for /bin/sh"));
+  CHECK(job.says("exitcode  : 126 (pid: 0)"));
+  CHECK_FALSE(job.says("exitcode  : 126 (pid: " + std::to_string(number_after(*first, "first"))));
+  CHECK(job.output().find("error file is no error record", job.output().find("exitcode  : 126")) == std::string::npos);
+  std::ifstream file{events};
+  std::size_t starts = 0;
+  for (std::string line; std::getline(file, line);) starts += line.find("\"START\"") != std::string::npos;
+  CHECK(starts == 1);
+}
+
 TEST_CASE("a worker that dies is answered by a restart of all, as often as --max_restarts says", "[launcher][process]") {
   SECTION("once") {
     Node node{{"--nproc_per_node", "3", "--max_restarts", "1"}, {"die_once", "1"}};

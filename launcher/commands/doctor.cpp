@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "launcher/options/host.hpp"
+#include "launcher/process/descriptors.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -17,7 +18,7 @@ constexpr Duration name_slow = 1s;
 constexpr std::int64_t wall_seconds_least = 1'704'067'200;  // 2024; a clock that shows an earlier day was never set
 constexpr std::uint64_t mebi = 1 << 20, gibi = 1 << 30;
 constexpr std::uint64_t shared_memory_advised = gibi, shared_memory_least = mebi;
-constexpr std::uint64_t descriptors_of_agent = 128, descriptors_per_worker = 8, descriptors_per_node = 2, descriptors_advised = 4096;
+constexpr std::uint64_t descriptors_of_agent = 128, descriptors_per_worker = 8, descriptors_advised = 4096;
 constexpr std::uint64_t processes_per_worker = 64, locked_memory_advised = gibi, memory_per_worker = 512 * mebi;
 
 Finding well(std::string subject, std::string what) { return {Finding::Grade::ok, std::move(subject), std::move(what), {}}; }
@@ -98,6 +99,13 @@ Finding endpoint_here(const ServiceFact& service, const HostPlace& place, const 
               "give --rdzv_endpoint another port");
 }
 
+// What this machine would be as the coordinator's host; nothing when that is elsewhere.
+std::optional<HostPlace> place_here(const LaunchOptions& options, const DoctorFacts& facts) {
+  if (!facts.endpoint) return std::nullopt;
+  const ServiceFact& service = *facts.endpoint;
+  return host_place(service.endpoint, options.host_rule, {facts.own_name.name, facts.own_addresses, service.name.addresses});
+}
+
 Findings endpoint(const LaunchOptions& options, const DoctorFacts& facts) {
   if (!facts.endpoint) return options.etcd.empty() ? Findings{well("endpoint", "a single node: no rendezvous is needed")} : Findings{};
   const ServiceFact& service = *facts.endpoint;
@@ -110,7 +118,7 @@ Findings endpoint(const LaunchOptions& options, const DoctorFacts& facts) {
                        fmt::format("{} resolves to {} addresses; nodes may connect to different ones", service.endpoint.host,
                                    service.name.addresses.size()),
                        "give the name of a single pod or machine, not of a whole service"));
-  const auto place = host_place(service.endpoint, options.host_rule, {facts.own_name.name, facts.own_addresses, service.name.addresses});
+  const auto place = place_here(options, facts);
   if (place) all.push_back(endpoint_here(service, *place, facts.endpoint_port_problem));
   else if (service.name.addresses.empty())
     all.push_back(fail(
@@ -243,16 +251,22 @@ Finding shared_memory(const LaunchOptions& options, const std::optional<PathFact
 }
 
 Findings limits(const LaunchOptions& options, const DoctorFacts& facts) {
-  const std::uint64_t needed =
-      descriptors_of_agent + descriptors_per_worker * options.workers +
-      (options.round.nodes_max > 1 && options.host_rule != HostRule::never ? descriptors_per_node * options.round.nodes_max : 0);
+  const std::uint64_t needed = descriptors_of_agent + descriptors_per_worker * options.workers;
+  const bool may_coordinate = place_here(options, facts).has_value() || (!options.etcd.empty() && options.host_rule != HostRule::never);
+  const std::uint64_t needed_by_coordinator = may_coordinate ? descriptors_of_coordinator(options.round.nodes_max) : 0;
   Findings all;
   const std::string raise = "ulimit -n 65536 before the start, LimitNOFILE= in a unit, --ulimit nofile=65536 for a container";
   if (facts.descriptors_most && *facts.descriptors_most < needed)
     all.push_back(fail("limits",
-                       fmt::format("at most {} file descriptors are allowed (nofile); {} workers and up to {} nodes need about {}",
-                                   *facts.descriptors_most, options.workers, options.round.nodes_max, needed),
+                       fmt::format("at most {} file descriptors are allowed (nofile); {} workers need about {}", *facts.descriptors_most,
+                                   options.workers, needed),
                        raise));
+  else if (facts.descriptors_most && *facts.descriptors_most < needed_by_coordinator)
+    all.push_back(fail(
+        "limits",
+        fmt::format("at most {} file descriptors are allowed (nofile); the coordinator of {} nodes needs {}, or turns some of them away",
+                    *facts.descriptors_most, options.round.nodes_max, needed_by_coordinator),
+        raise));
   else if (facts.descriptors && *facts.descriptors < descriptors_advised)
     all.push_back(warn("limits", fmt::format("workers get {} file descriptors (nofile): few for data loaders", *facts.descriptors), raise));
   const std::uint64_t processes = processes_per_worker * options.workers;

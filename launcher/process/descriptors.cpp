@@ -3,11 +3,6 @@
 #include <fmt/format.h>
 
 namespace elrun::inline v0::launcher {
-namespace {
-
-constexpr std::uint64_t descriptors_besides = 160;  // of the coordinator's process itself, and those that admission control leaves free
-
-}  // namespace
 
 const rlimit& descriptors_at_start() {
   static const rlimit at_start = [] {
@@ -25,7 +20,7 @@ std::uint64_t raise_descriptors() {
 }
 
 std::string descriptors_warning(std::uint64_t limit, std::uint32_t nodes) {
-  if (nodes + descriptors_besides <= limit) return {};
+  if (descriptors_of_coordinator(nodes) <= limit) return {};
   return fmt::format(
       "this process may open {} files (ulimit -Hn), too few for {} nodes: some nodes will be turned away. Raise the limit, "
       "or let another machine serve the rendezvous",

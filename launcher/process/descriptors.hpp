@@ -11,6 +11,9 @@ namespace elrun::inline v0::launcher {
 /// With which this process was started. Its workers get the same: there are programs that select, or close all there can be.
 [[nodiscard]] const rlimit& descriptors_at_start();
 
+/// How many the process needs that serves the rendezvous for so many nodes: one for each, its own, and those that admission control leaves free.
+[[nodiscard]] constexpr std::uint64_t descriptors_of_coordinator(std::uint32_t nodes) { return std::uint64_t{nodes} + 160; }
+
 /// Takes as many as the system grants; how many those are.
 std::uint64_t raise_descriptors();
 

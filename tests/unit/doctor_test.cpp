@@ -46,6 +46,9 @@ Finding::Grade grade(const Patient& patient, std::string_view subject) {
   return *worst;
 }
 
+// The endpoint leads to this machine.
+void serves(Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nothing; }
+
 constexpr auto ok = Finding::Grade::ok, might = Finding::Grade::warn, fails = Finding::Grade::fail;
 
 }  // namespace
@@ -170,7 +173,16 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
       {"descriptors for a few", "limits", might, [](Patient& p) { p.facts.descriptors = 1024; }},
       {"descriptors for none", "limits", fails, [](Patient& p) { p.facts.descriptors_most = 64; }},
       {"descriptors for fewer nodes", "limits", fails,
-       [](Patient& p) { p.facts.descriptors_most = 1024, p.options.launch.round.nodes_max = 1000; }},
+       [](Patient& p) { serves(p), p.facts.descriptors_most = 1159, p.options.launch.round.nodes_max = 1000; }},
+      {"descriptors for so many nodes", "limits", ok,
+       [](Patient& p) { serves(p), p.facts.descriptors_most = 1160, p.options.launch.round.nodes_max = 1000; }},
+      {"the same, for a node that may be elected", "limits", fails,
+       [](Patient& p) {
+         p.options.launch.endpoint.reset(), p.facts.endpoint.reset(), p.options.launch.etcd = {{"e", 2379}};
+         p.facts.descriptors_most = 1159, p.options.launch.round.nodes_max = 1000;
+       }},
+      {"descriptors for fewer nodes than meet at another machine", "limits", ok,
+       [](Patient& p) { p.facts.descriptors_most = 1159, p.options.launch.round.nodes_max = 1000; }},
       {"few processes", "limits", might, [](Patient& p) { p.facts.processes = 20; }},
       {"no processes", "limits", fails, [](Patient& p) { p.facts.cgroup_processes = 3; }},
       {"little locked memory with RDMA", "limits", might, [](Patient& p) { p.facts.has_rdma = true, p.facts.locked_memory = 65536; }},

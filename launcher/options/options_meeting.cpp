@@ -66,8 +66,14 @@ void Understanding::understand_meeting() {
   if (asked.port) out_.endpoint->port = *asked.port;
   else if (out_.endpoint->port == 0) out_.endpoint->port = is_static ? master_port_default : endpoint_port_default;
   if (is_static && master_port) out_.master_port = master_port;
+  const bool same_port = out_.master_port == out_.endpoint->port;
+  if (same_port && asked.port) {  // others may have been told that the nodes meet there: a firewall, `elrun store`
+    out_.master_port.reset();
+    out_.notes.push_back(fmt::format("{} is the port of {}, where the nodes meet; the workers get a free one (MASTER_PORT)",
+                                     given_.shown("master_port"), given_.shown("rdzv_endpoint")));
+  }
   // The worker of rank 0 is to listen there: a program may have that port in its own arguments.
-  const bool shares_port = out_.master_port == out_.endpoint->port;
+  const bool shares_port = same_port && !asked.port;
   if (shares_port) out_.endpoint->port = meeting_port_beside(*master_port);
   if (!asked.host)
     out_.notes.push_back(fmt::format("{}; the nodes meet at {}:{}, by {}{}",

@@ -49,6 +49,12 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(places({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "s"}) == "29500 0");
     CHECK(places({"--nnodes", "2", "--rdzv_endpoint", "h:5000", "--master_port", "6000", "s"}) == "5000 6000");
     CHECK(places({"--nnodes", "2", "--rdzv_backend", "c10d", "--master_addr", "h", "--master_port", "6000", "s"}) == "6000 0");
+    // The nodes meet where --rdzv_endpoint says, also where both are one port.
+    CHECK(places({"--nnodes", "2", "--rdzv_endpoint", "h:5000", "--master_port", "5000", "s"}) == "5000 0");
+    CHECK(places({"--nnodes", "2", "--rdzv_endpoint", ":5000", "--master_addr", "h", "--master_port", "5000", "s"}) == "5000 0");
+    const LaunchOptions both = launch({"--nnodes", "2", "--rdzv_endpoint", "h:5000", "--master_port", "5000", "s"});
+    REQUIRE(both.notes.size() == 1);
+    CHECK(contains(both.notes[0], "--master_port 5000 is the port of --rdzv_endpoint h:5000, where the nodes meet"));
     const LaunchOptions o = launch({"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "29500", "s"});
     REQUIRE(o.notes.size() == 1);
     CHECK(contains(o.notes[0], "the nodes meet at h:19500"));

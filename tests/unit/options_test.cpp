@@ -310,6 +310,7 @@ TEST_CASE("help names every option that works, and exits with 0", "[options]") {
   for (const char* option : {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--rdzv-id", "--max-restarts",
                              "--standalone", "--no-python", "-m, --module", "--shutdown-timeout", "elrun store"})
     CHECK(contains(help.text, option));
+  CHECK(contains(help.text, "78 contradictory options, or versions differ"));
   for (std::size_t begin = 0, end = 0; (end = help.text.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 125);
 }
 

@@ -65,7 +65,7 @@ Parsed Understanding::store(std::span<const std::string> words) {
     else
       problems_.usage(
           fmt::format("elrun store: `{}` is not --host ADDRESS, --port 0..65535, --rdzv_id ID, --nnodes N|MIN:MAX, --rdzv_conf K=V,..., "
-                      "--shutdown_timeout SECONDS or --log_format text|json",
+                      "--shutdown_timeout SECONDS, --checkpoint_root DIR or --log_format text|json",
                       known ? fmt::format("{} {}", hyphened(name), value) : hyphened(name)));
   }
   if (names_run) {

@@ -337,6 +337,11 @@ TEST_CASE("elrun store takes a host and a port", "[options]") {
   CHECK(refused({"store", "--rdzv_id", "a\nb"}).exit_code == exit_code::usage);
   CHECK(refused({"store", "--port", "x"}).exit_code == exit_code::usage);
   CHECK(refused({"store", "x"}).exit_code == exit_code::usage);
+  for (const char* option :
+       {"--host", "--port", "--rdzv_id", "--nnodes", "--rdzv_conf", "--shutdown_timeout", "--checkpoint_root", "--log_format"}) {
+    INFO(option);
+    CHECK(contains(refused({"store", "--nothing"}).text, option));
+  }
 }
 
 TEST_CASE("no admin port is open unless it is asked for", "[options]") {

@@ -42,8 +42,9 @@ std::optional<std::size_t> worker_that_says(const Workers& workers, const Hello&
 }
 
 bool failed_first(const Workers& workers, const Worker& worker) {
-  return std::none_of(workers.begin(), workers.end(),
-                      [&](const Worker& w) { return &w != &worker && w.failed() && w.failed_at <= worker.failed_at; });
+  return std::none_of(workers.begin(), workers.end(), [&](const Worker& w) {
+    return &w != &worker && w.failed() && !w.life.was_dismissed() && w.failed_at <= worker.failed_at;
+  });
 }
 
 std::string fate_of(const Workers& workers) {

@@ -118,6 +118,7 @@ void Worker::ends(const WorkerEnded& e, Instant now) {
   ending = e.ending;
   failed_at = now - e.ago;
   death = e.death;
+  returns.by.reset();  // its end is told instead
   if (!hung.empty() && !e.ending.ok()) death.evidence = fmt::format("it hung ({}), and elrun ended it", hung);
 }
 

@@ -95,6 +95,19 @@ TEST_CASE("who does not come back from its program in time is killed: longer whe
   CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"failed 0 137 job"});  // as any worker that dies
 }
 
+TEST_CASE("a worker that has ended is not late to come back, however long the coordinator is away", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  node.tell(11, acknowledgement(1));
+  node.hear(world(2, 2));
+  node.tell(11, Returned{generation(2)});
+  node.on(LinkDown{});
+  node.ended(0, {.signal = SIGSEGV});
+  CHECK(node.wait(returning).empty());
+  CHECK(node.said.find("did not come back") == node.said.npos);
+}
+
 TEST_CASE("a lost peer that a worker tells of is no acknowledgement", "[supervisor][stay]") {
   Node node = running();
   node.hear(Revoke{generation(1), revoked});

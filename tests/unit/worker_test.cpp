@@ -215,6 +215,12 @@ TEST_CASE("the first failure of a node is told in full, and what became of its w
   workers[0].failed_at = Instant{} + 2s, workers[1].failed_at = Instant{} + 1s;
   CHECK_FALSE(failed_first(workers, workers[0]));
   CHECK(failed_first(workers, workers[1]));
+  Worker dismissed = started(2, {});
+  dismissed.life.enter(Life::dismissed);
+  dismissed.ends({LocalRank{2}, {.exit_code = 0, .signal = SIGKILL}}, Instant{});
+  workers.push_back(dismissed);
+  CHECK(failed_first(workers, workers[1]));  // elrun killed the other one, which is no failure
+  workers.pop_back();
   CHECK(fate_of(workers) == "1 worker ended, 1 worker killed");
   CHECK(fate_of({}) == "no worker of it was running");
 }

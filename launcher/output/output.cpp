@@ -2,12 +2,10 @@
 #include "launcher/output/output.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <mutex>
 
@@ -16,6 +14,7 @@
 
 #include "launcher/output/threads.hpp"
 #include "lib/base/assert.hpp"
+#include "lib/base/bounded_write.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -25,18 +24,9 @@ namespace {
 constexpr int pipe_bytes = 1 << 20;   // of a worker's pipe, if the system grants it
 constexpr Duration drain_limit = 1s;  // a file that blocks does not hold up the report of an end
 constexpr int stall_seconds = 10;     // a terminal that takes nothing for this long is given up
+constexpr Duration stall_limit = stall_seconds * 1s;
 
-// To standard error, in pieces that poll promises room for.
-bool write_patiently(std::string_view bytes) {
-  while (!bytes.empty()) {
-    pollfd room{2, POLLOUT, 0};
-    if (::poll(&room, 1, stall_seconds * 1000) == 0) return false;
-    const ssize_t n = ::write(2, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
-    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // there is no reader
-    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
+bool write_patiently(std::string_view bytes) { return write_within(2, bytes, {.first = stall_limit, .next = stall_limit}); }
 
 bool same_file(int a, int b) {
   struct stat one {

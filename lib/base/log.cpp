@@ -1,15 +1,13 @@
 #include "lib/base/log.hpp"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <climits>
 #include <ctime>
 
 #include <fmt/format.h>
 
+#include "lib/base/bounded_write.hpp"
 #include "lib/base/fd.hpp"
 #include "lib/base/printable.hpp"
 #include "lib/base/wall_time.hpp"
@@ -26,17 +24,7 @@ namespace {
 
 const char* mark_of(Level level) { return level == Level::error ? "error: " : level == Level::warning ? "warning: " : ""; }
 
-// In pieces that poll promises room for; once begun, a reader has a moment for the rest.
-bool write_if_there_is_room(std::string_view lines) {
-  for (std::size_t done = 0; done < lines.size();) {
-    pollfd room{2, POLLOUT, 0};
-    if (::poll(&room, 1, done == 0 ? 0 : 100) == 0) return false;
-    const ssize_t n = ::write(2, lines.data() + done, std::min<std::size_t>(lines.size() - done, PIPE_BUF));
-    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // nobody is there to read it
-    if (n > 0) done += static_cast<std::size_t>(n);
-  }
-  return true;
-}
+bool write_if_there_is_room(std::string_view lines) { return write_within(2, lines, {.first = Duration{0}, .next = 100ms}); }
 
 }  // namespace
 

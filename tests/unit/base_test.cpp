@@ -1,7 +1,18 @@
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <climits>
+#include <future>
+
 #include <elrun/philox.hpp>
+
+#include "lib/base/bounded_write.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/fd.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/log_limited.hpp"
@@ -187,6 +198,30 @@ TEST_CASE("lines of several logs go where their stream says, as it says", "[base
     CHECK(lines == std::vector<std::string>{"12 2 elrun 2 lines before this one were not read by anybody in time\n12 1 elrun e\n",
                                             "12 1 elrun f\n"});
   }
+}
+
+TEST_CASE("a reader that stops reading holds nobody up, also while signals come", "[base]") {
+  const auto before = ::signal(SIGALRM, [](int) {});
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const Fd out{ends[0]}, in{ends[1]};
+  const int room = ::fcntl(in.get(), F_GETPIPE_SZ);
+  const std::string filler(static_cast<std::size_t>(room) - PIPE_BUF, 'x'), line(PIPE_BUF + 1, 'y');
+  REQUIRE(::write(in.get(), filler.data(), filler.size()) == static_cast<ssize_t>(filler.size()));
+  const Duration limit = GENERATE(Duration{50ms}, Duration{0});  // signals come meanwhile, or there is no time for one
+  std::promise<pthread_t> writer;
+  auto written = std::async(std::launch::async, [&] {
+    writer.set_value(::pthread_self());
+    return write_within(in.get(), line, {.first = 60s, .next = limit});
+  });
+  const pthread_t signalled = writer.get_future().get();
+  for (int i = 0; i < 1000 && written.wait_for(10ms) != std::future_status::ready; ++i) ::pthread_kill(signalled, SIGALRM);
+  const bool came_back = written.wait_for(0s) == std::future_status::ready;
+  std::string rest(static_cast<std::size_t>(room), ' ');
+  REQUIRE(::read(out.get(), rest.data(), rest.size()) > 0);  // lets go of a writer that is stuck
+  CHECK(came_back);
+  CHECK_FALSE(written.get());
+  ::signal(SIGALRM, before);
 }
 
 TEST_CASE("a log line carries who and how bad, and repeats only what changed", "[base]") {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/printable.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -21,7 +22,7 @@ std::string shown(std::string text) {
   if (text.size() > shown_text_max) text.resize(shown_text_max), text += "...";
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = c == '\n' || c == '\t' ? ' ' : '?';
-  return text;
+  return printable(text);
 }
 
 // Fields of an object that anybody may have sent: what is missing or of another kind reads as nothing.

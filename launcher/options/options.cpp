@@ -12,6 +12,7 @@
 #include "launcher/options/option_values.hpp"
 #include "launcher/options/understanding.hpp"
 #include "launcher/report/endings.hpp"
+#include "lib/base/printable.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -126,9 +127,8 @@ void Understanding::understand() {
 }
 
 void Understanding::check_run_id() {
-  if (const std::string& id = given_.get("rdzv_id").text;
-      id.size() > 256 || std::any_of(id.begin(), id.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
-    problems_.value("--rdzv_id: at most 256 bytes without control characters");
+  if (const std::string& id = given_.get("rdzv_id").text; id.size() > 256 || printable(id) != id)
+    problems_.value("--rdzv_id: at most 256 bytes of UTF-8 without control characters");
 }
 
 void Understanding::understand_program() {

@@ -72,8 +72,9 @@ Log::Log(std::string who, Sink sink) : who_{std::move(who)}, least_{Level::debug
 void Log::operator()(Level level, std::string_view text) const {
   if (level < least_) return;
   // A line is read on terminals, and may hold what others said: nothing in it moves a cursor or hides what stands before it.
-  const auto hides = [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f; };
-  if (std::any_of(text.begin(), text.end(), hides)) return (*this)(level, printable(text, Lines::many));
+  const auto is_plain = [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t'; };
+  std::string shown;
+  if (!std::all_of(text.begin(), text.end(), is_plain)) text = shown = printable(text, Lines::many, Bytes8::kept);
   if (stream_) stream_->write(level, who_, text);
   else sink_(level, fmt::format("{}: {}{}", who_, mark_of(level), text));
 }

@@ -265,7 +265,14 @@ TEST_CASE("a log line moves no cursor, and what others cause is said so often an
   std::vector<std::string> lines;
   const Log log{"elrun", [&](Level, std::string_view line) { lines.emplace_back(line); }};
   log.info("node \x1b[1;31mred\r is lost\nsecond line");
-  CHECK(lines == std::vector<std::string>{"elrun: node \\x1b[1;31mred\\x0d is lost\nsecond line"});
+  log.info(
+      "node \xc2\x9b[2J and \xe2\x80\xae"
+      "back");                           // what a terminal takes for ESC [, and what turns the line round
+  log.info("r\xc3\xa9seau, r\xe9seau");  // the second as a worker prints it whose encoding is another
+  CHECK(lines == std::vector<std::string>{"elrun: node \\x1b[1;31mred\\x0d is lost\nsecond line",
+                                          "elrun: node \\xc2\\x9b[2J and \\xe2\\x80\\xae"
+                                          "back",
+                                          "elrun: r\xc3\xa9seau, r\xe9seau"});
   lines.clear();
   LogLimited refused{3, 10s};
   Instant now{};

@@ -5,6 +5,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "lib/base/printable.hpp"
 #include "lib/comm/call_monitor.hpp"
 #include "lib/comm/connect/address.hpp"
 #include "lib/comm/connect/listeners.hpp"
@@ -29,12 +30,16 @@ TEST_CASE("a rank's address comes out as it went in", "[connect]") {
 }
 
 TEST_CASE("what is no address names the rank that published it, and is bounded", "[connect]") {
-  for (const std::string text : {"", "29500", "0 host", "65536 host", "-1 host", "x host"}) {
+  for (const std::string text : {"", "29500", "0 host", "65536 host", "-1 host", "x host",
+                                 "1 ho\xc2\x9b"
+                                 "st",
+                                 "1 ho\x1bst"}) {
     CAPTURE(text);
     const auto got = decode_rank_address(Rank{3}, text);
     REQUIRE(!got.ok());
     CHECK(got.failure().code == Code::protocol);
     CHECK(got.failure().peer == Rank{3});
+    CHECK(printable(got.failure().what) == got.failure().what);
   }
   CHECK(decode_rank_address(Rank{3}, std::string(1 << 20, 'x')).failure().what.size() < 1000);
   const RankAddress cut = decode_rank_address(Rank{3}, "1 " + std::string(2000, 'h')).value();

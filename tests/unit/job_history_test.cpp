@@ -254,9 +254,9 @@ TEST_CASE("a status that anybody may have sent does no harm", "[pages]") {
   CHECK_FALSE(status_for_people("").ok());
   CHECK_FALSE(status_for_people("[]").ok());
   CHECK_FALSE(status_for_people(std::string(1'000'000, '[')).ok());
-  const auto text = status_for_people(R"({"run":"a\u001b[2Jb","node":7,"workers":[3,{"rank":"x"}],"restarts":[]})");
+  const auto text = status_for_people(R"({"run":"a\u001b[2Jb\u009b","node":7,"workers":[3,{"rank":"x"}],"restarts":[]})");
   REQUIRE(text.ok());
-  CHECK(has(*text, "run a?[2Jb on node "));
+  CHECK(has(*text, "run a?[2Jb\\xc2\\x9b on node "));
   CHECK(text->find('\x1b') == std::string::npos);
   CHECK(processes_in("{").empty());
 }

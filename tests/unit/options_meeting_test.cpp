@@ -70,6 +70,11 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK(o.notes.size() == 1);
     CHECK(contains(refused({"--nnodes", "2", "--rdzv_endpoint", ":29400", "s"}).text, "none was found"));
   }
+  SECTION("an id shows what it is: it is printed on terminals") {
+    CHECK(launch({"--rdzv_id", "r\xc3\xa9seau", "s"}).run == RunId{"r\xc3\xa9seau"});
+    for (const std::string hides : {"a\x1b[2J", "a\xc2\x9b[2J", "a\xe2\x80\xae(b", "a\xff"})
+      CHECK(contains(refused({"--rdzv_id", hides, "s"}).text, "--rdzv_id: at most 256 bytes of UTF-8"));
+  }
   SECTION("an id that a shell left empty counts as not given") {
     const LaunchOptions o = launch({"--rdzv_id", "--rdzv_backend=c10d", "s"});
     CHECK(o.program.name == "s");

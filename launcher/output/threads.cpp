@@ -14,13 +14,12 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
-#include <thread>
 
 #include <fmt/format.h>
 #include <boost/asio/post.hpp>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/quiet_thread.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;
@@ -50,14 +49,10 @@ std::size_t write_all(int fd, std::string_view bytes) {
   return done;
 }
 
-// No signal is for such a thread: the loop handles them, and a child between vfork and exec must not be disturbed.
+// The loop handles signals, and a child between vfork and exec must not be disturbed.
 template <class Body>
 void start_thread(Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread{std::move(body)}.detach();
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  quiet_thread(std::move(body)).detach();
 }
 
 }  // namespace

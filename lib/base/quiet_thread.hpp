@@ -8,14 +8,27 @@
 
 namespace elrun::inline v0 {
 
+/// The calling thread blocks all signals while this is there.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+/// Throws what std::thread throws where no thread can be started.
 template <class Body>
 [[nodiscard]] std::thread quiet_thread(Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);  // the new thread inherits the mask, so there is no gap
-  std::thread thread{std::move(body)};
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  const SignalsBlocked blocked;  // the new thread inherits the mask, so there is no gap
+  return std::thread{std::move(body)};
 }
 
 }  // namespace elrun::inline v0

@@ -50,9 +50,12 @@ Work CallQueue::begin(Call call) {
           Failure{Code::exhausted, Remedy::retry, fmt::format("{} calls wait already: wait for some of them first", waiting_max)};
       return Work{std::move(work)};
     }
+  }
+  if (!thread_.joinable()) thread_ = quiet_thread([this] { run(); });  // if it does not start, nothing was begun
+  {
+    const std::lock_guard lock{mutex_};
     waiting_.push_back({std::move(call), work});
   }
-  if (!thread_.joinable()) thread_ = quiet_thread([this] { run(); });
   changed_.notify_all();
   return Work{std::move(work)};
 }

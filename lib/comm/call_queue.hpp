@@ -27,7 +27,7 @@ class CallQueue {
   using Call = std::function<Result<void>()>;
 
   ~CallQueue();
-  /// Behind all that were begun. Fails at once with `exhausted` when too many wait.
+  /// Behind all that were begun. Fails at once with `exhausted` when too many wait. Throws when its thread cannot be started; then nothing was begun.
   Work begin(Call call);
   /// The same, and waits for it; on the caller's own thread when nothing is under way.
   template <class Body>

@@ -2,10 +2,14 @@
 
 #include <elrun/process_group.hpp>
 
+#include <pthread.h>
+
 #include <latch>
 #include <span>
+#include <system_error>
 #include <vector>
 
+#include "lib/comm/call_queue.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/process_groups.hpp"
 #include "tests/support/property.hpp"
@@ -60,6 +64,27 @@ TEST_CASE("a wait for a call that is not over says so, and may be made again", "
           complaints.must(work.wait(deadline_in(60s)), "the second wait");
           complaints.must(work.wait(deadline_in(0s)), "a wait for what is over");
         }) == "");
+}
+
+TEST_CASE("a call whose thread cannot be started was not begun", "[process_group]") {
+  CallQueue queue;
+  int done = 0;
+  const auto call = [&] { return ++done, Result<void>{}; };
+  pthread_attr_t usual, huge;
+  REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+  REQUIRE(::pthread_attr_init(&huge) == 0);
+  REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50) == 0);  // no machine has room for it
+  REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+  bool thrown = false;
+  try {
+    (void)queue.begin(call);
+  } catch (const std::system_error&) {
+    thrown = true;
+  }
+  REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+  CHECK(thrown);
+  CHECK(queue.begin(call).wait(deadline_in(60s)).ok());
+  CHECK(done == 1);
 }
 
 TEST_CASE("what is under way ends with its group, and by revocation", "[process_group]") {

@@ -18,6 +18,7 @@
 #include "lib/base/log_limited.hpp"
 #include "lib/base/mounts.hpp"
 #include "lib/base/printable.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/base/wall_time.hpp"
 #include "tests/support/property.hpp"
@@ -283,6 +284,20 @@ TEST_CASE("a log line moves no cursor, and what others cause is said so often an
   refused(log, now, Level::info, "and again");
   CHECK(lines.at(3) == "elrun: refused again (97 more like this before)");
   CHECK(lines.at(4) == "elrun: and again");
+}
+
+TEST_CASE("a thread that does not start leaves the signals of its caller as they were", "[base]") {
+  struct CannotBeMoved {
+    CannotBeMoved() = default;
+    CannotBeMoved(const CannotBeMoved&) { throw std::runtime_error{"no"}; }
+    void operator()() const {}
+  };
+  sigset_t usual, after;
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, nullptr, &usual) == 0);
+  CHECK_THROWS(quiet_thread(CannotBeMoved{}));
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &usual, &after) == 0);
+  CHECK(::sigismember(&after, SIGTERM) == ::sigismember(&usual, SIGTERM));
+  CHECK(::sigismember(&after, SIGUSR1) == ::sigismember(&usual, SIGUSR1));
 }
 
 TEST_CASE("a mount point that /etc/fstab has above a path, and that is not mounted, is found", "[base]") {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -356,6 +357,24 @@ TEST_CASE("a buffer that was not shown, or is none, is no memory to read", "[sha
   const auto refused = lanes[1]->transfer(nothing, receives, {}, 60s);
   CHECK(refused.failure().code == Code::protocol);
   CHECK(refused.failure().peer == Rank{0});
+}
+
+TEST_CASE("a rank without a free descriptor says so, and blames no peer", "[shared_memory]") {
+  Pair pair;
+  const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
+  REQUIRE(pair.lanes[0]->share(buffer).ok());
+  CHECK(pair.send(0, buffer.bytes(), 30ms).failure().code == Code::deadline_passed);  // it posted
+  std::vector<std::byte> got(1 << 20);
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(copy_of(0).get()), .rlim_max = usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto failed = pair.receive(1, got);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  REQUIRE(!failed.ok());
+  CHECK(failed.failure().code == Code::exhausted);
+  CHECK(failed.failure().peer == std::nullopt);
+  CHECK_THAT(failed.failure().what, Catch::Contains("no descriptor free") && Catch::Contains("ulimit -n"));
 }
 
 TEST_CASE("a buffer that is gone before its peer looks costs no memory", "[shared_memory]") {

@@ -308,9 +308,11 @@ void Connector::offer_memory(const PendingHandle& proved, Peer& peer) {
 void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
   MemoryOffer words;
   std::array<Fd, 3> files;
-  if (!receive_with(proved->socket->native_handle(), std::as_writable_bytes(std::span{&words, 1}), files).ok() ||
-      words.magic != MemoryOffer{}.magic) {
-    return give_up(proved, peer, "it offered no memory, as a rank of this host would");
+  const auto came = receive_with(proved->socket->native_handle(), std::as_writable_bytes(std::span{&words, 1}), files);
+  if (!came.ok() || words.magic != MemoryOffer{}.magic) {
+    return give_up(
+        proved, peer,
+        !came.ok() && came.failure().code == Code::exhausted ? came.failure().what : "it offered no memory, as a rank of this host would");
   }
   if (lanes_ == nullptr) {
     peer.last_problem = no_lanes_;

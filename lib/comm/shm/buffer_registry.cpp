@@ -51,6 +51,7 @@ Result<const SharedMemory*> PeerBuffers::find(std::uint64_t number) {
     Shown words;
     std::array<Fd, 1> file;
     const auto came = receive_with(post_.get(), std::as_writable_bytes(std::span{&words, 1}), file);
+    if (!came.ok() && came.failure().code == Code::exhausted) return came.failure();
     if (!came.ok() || !file[0] || views_.size() == shared_max) {
       return Failure{.code = Code::protocol,
                      .remedy = Remedy::abort_group,

@@ -52,7 +52,8 @@ class PeerBuffers {
   PeerBuffers() = default;
   /// `post`: through which they come.
   PeerBuffers(Rank whose, Fd post) : whose_{whose}, post_{std::move(post)} {}
-  /// The buffer of this number, mapped when it is first used. A number that the peer has not shown is its mistake.
+  /// The buffer of this number, mapped when it is first used. A number that the peer has not shown is its mistake; that this process has no
+  /// descriptor free is not.
   Result<const SharedMemory*> find(std::uint64_t number);
 
  private:

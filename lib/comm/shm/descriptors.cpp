@@ -50,11 +50,12 @@ Result<void> receive_with(int socket, std::span<std::byte> bytes, std::span<Fd> 
   message.msg_controllen = room.size();
   const ssize_t received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (received < 0) return from_errno(errno, "take a descriptor");
-  std::size_t count = 0;
-  bool too_many = (message.msg_flags & MSG_CTRUNC) != 0;
+  std::size_t count = 0, came = 0;
+  bool too_many = false;
   for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t here = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    came += here;
     for (std::size_t i = 0; i < here; ++i) {
       int number = -1;
       std::memcpy(&number, CMSG_DATA(control) + i * sizeof(int), sizeof number);
@@ -63,6 +64,11 @@ Result<void> receive_with(int socket, std::span<std::byte> bytes, std::span<Fd> 
       else too_many = true;
     }
   }
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && came < descriptors_max) {  // there was room for more, but no number
+    return Failure{Code::exhausted, Remedy::fix_config,
+                   "this process has no descriptor free for memory that a peer shows it: raise its limit of open files (ulimit -n)"};
+  }
+  too_many = too_many || (message.msg_flags & MSG_CTRUNC) != 0;
   if (static_cast<std::size_t>(received) != bytes.size()) return broken("a message that is cut short");
   if (too_many || (count != 0 && count != files.size())) return broken("another number of descriptors than belongs to the message");
   return {};

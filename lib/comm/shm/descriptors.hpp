@@ -12,7 +12,8 @@ namespace elrun::inline v0 {
 
 /// Sends `bytes` with the descriptors over a Unix socket whose buffer has room for them.
 [[nodiscard]] Result<void> send_with(int socket, std::span<const std::byte> bytes, std::span<const int> files);
-/// Receives exactly as many bytes, with `files.size()` descriptors or none at all.
+/// Receives exactly as many bytes, with `files.size()` descriptors or none at all. Fails with `exhausted` where this process can open no more: the
+/// message is lost then.
 [[nodiscard]] Result<void> receive_with(int socket, std::span<std::byte> bytes, std::span<Fd> files);
 
 }  // namespace elrun::inline v0

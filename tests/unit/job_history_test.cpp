@@ -58,7 +58,7 @@ class Node {
   JobHistory history_{now};
 };
 
-const Failure worker_failed{Code::peer_lost, Remedy::rejoin, "worker 2 ended by signal 9", Rank{2}};
+const Failure worker_killed{Code::peer_lost, Remedy::rejoin, "worker 2 ended by signal 9", Rank{2}};
 const Failure node_lost{Code::peer_lost, Remedy::rejoin, "node m is lost"};
 const Failure grown{Code::generation_over, Remedy::rejoin, "the world grows by n"};
 
@@ -85,7 +85,7 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
     CHECK(has(node.record().last_failure, "rank 2 (local rank 0, pid 100) ended by signal 9"));
     CHECK(node.record().workers.at(0).state == WorkerRecord::State::failed);
     node.pass(1s);
-    node.hear(Revoke{generation(1), worker_failed});
+    node.hear(Revoke{generation(1), worker_killed});
     CHECK(node.record().phase == Supervisor::Phase::stopping);
     CHECK(node.record().node_restarts == 1);
     node.end(1, {.signal = SIGTERM});
@@ -97,7 +97,7 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
     CHECK(node.record().worker_restarts.at(CauseLabel::worker) == 2);
     CHECK(node.record().worker_exits.at({0, SIGKILL}) == 1);
     CHECK(node.record().worker_exits.at({0, SIGTERM}) == 1);
-    CHECK(node.record().last_failure == worker_failed.what);
+    CHECK(node.record().last_failure == worker_killed.what);
     CHECK(node.record().coordinator_changes == 0);
   }
   SECTION("the loss of another node is not this one's failure") {

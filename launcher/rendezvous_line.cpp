@@ -27,11 +27,7 @@ RunId random_run() {
 void tell_of_service(const Log& log, const std::string& endpoint, const std::string& listen, const Access& access) {
   log.info(fmt::format("serving the rendezvous at {}{}{}", endpoint, access.has_tls() ? ", with TLS" : "",
                        access.has_token() ? ", with a token" : ""));
-  if (!is_loopback(listen) && access.is_open())
-    log.warning(fmt::format(
-        "there is neither TLS nor a token: anyone who can reach {} can join this job, read its data, corrupt its results and end it. Give all nodes a token "
-        "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or use a network that you trust",
-        endpoint));
+  if (!is_loopback(listen) && access.is_open()) log.warning(open_access_warning(endpoint));
 }
 
 std::optional<std::string> problem_of_access(const Access& access, const Clock& clock, const Log& log) {

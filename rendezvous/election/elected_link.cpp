@@ -1,5 +1,5 @@
-// The shell around the election: its events come from etcd, from timers and from the line that is followed; what it
-// answers is performed. Nothing is decided here, but that a write is tried again until it is taken or refused.
+// The shell around the election. Events come from etcd, from timers and from the line that is followed; the election's actions are performed.
+// One thing is decided here: a write to etcd is tried again until it is done or refused.
 
 #include "rendezvous/election/elected_link.hpp"
 
@@ -43,6 +43,8 @@ std::optional<Endpoint> endpoint_of(std::string_view text) {
   return endpoint;
 }
 
+// 23 fields: the election, its timer and queue; the office that it won (key, lease, what is written down, the coordinator); the line that is
+// followed; and what all of these need. What is decided is decided in Election; a write to the ledger is the one thing that is tried again here.
 class Link final : public ElectedLink, public Ledger {
  public:
   Link(Loop& loop, const Clock& clock, const Log& log, ElectionSetting setting, Handler handler, std::function<void()> may_exit)
@@ -68,7 +70,7 @@ class Link final : public ElectedLink, public Ledger {
   void send(const NodeMessage& message) override {
     if (line_) line_->send(message);
   }
-  // Whoever coordinates: a node that seemed to move would be another one to a new coordinator.
+  // The same whoever coordinates: to a new coordinator, a node with another address would be another node.
   [[nodiscard]] std::string local_address() const override {
     return setting_.local_address.empty() ? etcd_->local_address() : setting_.local_address;
   }
@@ -194,9 +196,10 @@ class Link final : public ElectedLink, public Ledger {
   void perform(const election::Follow& a) {
     const auto endpoint = endpoint_of(a.address);
     if (!endpoint) return tell_down(fmt::format("the leader key in etcd holds `{}`, which is no HOST:PORT", a.address.substr(0, 80)));
-    // It was up, to one that holds the office no longer.
+    // The line was up, to a coordinator that is not elected any more.
     if (std::exchange(up_, false)) tell_down(fmt::format("another agent was elected, at {}", a.address));
-    // It asks for a sign of life after one half of the limit, and waits for the other: who is silent for so long has lost its office.
+    // It asks for a sign of life after half of the limit and waits for the other half. A coordinator that is silent for so long is not elected
+    // any more.
     Timeouts timeouts = setting_.timeouts;
     timeouts.heartbeat_limit = std::max(timeouts.heartbeat_limit / 2, timeouts.heartbeat);
     line_ = connect_to_coordinator(loop_, *endpoint, timeouts, rng_.next64(), line_handler(), setting_.access);
@@ -219,11 +222,7 @@ class Link final : public ElectedLink, public Ledger {
     const Result<std::uint16_t> port = coordinator_->serve(listen, 0);
     if (!port.ok()) return feed(election::CannotServe{message(port.failure())});
     log_.info(fmt::format("elected to coordinate; serving at {}", text_of({address, *port})));
-    if (!loopback && setting_.access.is_open())
-      log_.warning(fmt::format(
-          "there is neither TLS nor a token: whoever reaches {} can be a node of this job, see its data, give it wrong sums, and end it. Give all nodes a token "
-          "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or keep it inside a network that you trust",
-          text_of({address, *port})));
+    if (!loopback && setting_.access.is_open()) log_.warning(open_access_warning(text_of({address, *port})));
     line_ = coordinator_->connect_in_process(line_handler());
     feed(election::Serving{text_of({address, *port})});
   }

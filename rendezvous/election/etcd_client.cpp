@@ -289,7 +289,7 @@ class Client final : public EtcdClient {
       else fail(call, problem);
     }
   }
-  // A channel of its own; says what is in the way.
+  // Opens a channel of its own. Returns why it cannot.
   std::string open(const Address& address) {
     auto credentials = grpc::InsecureChannelCredentials();
     grpc::ChannelArguments arguments;
@@ -332,7 +332,7 @@ class Client final : public EtcdClient {
     if (call->channel == channel_) turn();  // else another call has turned already
     fail(call, call->late ? too_late() : status.error_message());
   }
-  // To the next server, with a channel of its own.
+  // Turns to the next server, with a channel of its own.
   void turn() {
     channel_.reset();
     looking_up_ = false;

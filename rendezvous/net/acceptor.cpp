@@ -1,5 +1,5 @@
 // A visitor is a connection that was accepted and not handed to gRPC yet. Its first bytes are only peeked at (MSG_PEEK), so gRPC
-// still finds them. All visitors have the same time limit, so the oldest one's ends next, and one timer is enough.
+// still finds them. All visitors have the same time limit: the one that came first is due first, and one timer is enough.
 #include "rendezvous/net/acceptor.hpp"
 
 #include <fcntl.h>
@@ -59,7 +59,8 @@ Result<Fd> listen_on(const SocketAddress& where, const std::string& what) {
   Fd socket{::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (!socket) return from_errno(errno, what);
   const int on = 1, off = 0;
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // of a process that is gone, never of one that listens
+  // Takes the port of a process that is gone, never of one that listens.
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (where.family() == AF_INET6) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&where.storage), where.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0)
     return socket;
@@ -82,7 +83,7 @@ Result<Fd> listen_at(const std::string& address, std::uint16_t port) {
     auto socket = listen_on(found->front(), what);
     if (socket.ok()) return socket;
     if (!why || socket.failure().code == Code::already_exists) why = socket.failure();
-    if (why->code == Code::already_exists) break;  // nor in the other family
+    if (why->code == Code::already_exists) break;  // the other address family would fail as well
   }
   return *why;
 }
@@ -308,7 +309,7 @@ class PosixAcceptor final : public GrpcAcceptor {
     const auto room = admission_.make_room(backlog_length(listener_.native_handle()));
     if (room.to_close) {
       const auto visitor = std::find_if(visitors_.begin(), visitors_.end(), [&](const auto& v) { return v->id == *room.to_close; });
-      ELRUN_ASSERT(visitor != visitors_.end());  // whoever is neither in this list nor watched cannot be ended
+      ELRUN_ASSERT(visitor != visitors_.end());  // a connection that is neither in this list nor watched could not be ended
       tell(ended_for_others, {});
       drop(**visitor);
     }

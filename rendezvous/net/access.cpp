@@ -152,6 +152,13 @@ std::vector<std::string> access_warnings(const Access& access, std::int64_t wall
   return warnings;
 }
 
+std::string open_access_warning(std::string_view endpoint) {
+  return fmt::format(
+      "there is neither TLS nor a token: anyone who can reach {} can join this job, read its data, corrupt its results and end it. Give all nodes a token "
+      "(ELRUN_RDZV_TOKEN_FILE), or certificates (--rdzv_conf cacert=...,cert=...,key=...), or use a network that you trust",
+      endpoint);
+}
+
 std::string token_proof(const Secret& token) { return to_hex(digest_of("elrun rendezvous token: " + token.reveal())); }
 
 std::optional<std::string> token_refusal(const Secret& wanted, std::string_view shown) {

@@ -62,6 +62,9 @@ constexpr std::size_t token_size_max = 4096, token_size_advised = 16;
 /// `wall_seconds`: since 1970.
 [[nodiscard]] std::vector<std::string> access_warnings(const Access& access, std::int64_t wall_seconds);
 
+/// What is said once where a coordinator listens at `endpoint`, which others can reach, and asks for no proof.
+[[nodiscard]] std::string open_access_warning(std::string_view endpoint);
+
 /// What goes over the wire for a token: a digest in hex, so that the token itself, which may be used elsewhere, never does.
 [[nodiscard]] std::string token_proof(const Secret& token);
 

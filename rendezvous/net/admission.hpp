@@ -1,12 +1,13 @@
 #pragma once
 /// \file Admission control: which connection has to give up its place when all places are taken. Pure.
 ///
-/// A connection holds a place from `accept` until a node or a client on it was admitted (see `net/admission_watch.hpp`). Strangers can
-/// hold connections open without ever being admitted: silent ones, or ones that send a byte now and then. So nothing that a
-/// connection sends keeps its place. What counts is its age, and how many places its address holds:
+/// A connection holds a place from `accept` until a node or a client on it was admitted (see `net/admission_watch.hpp`). A peer that
+/// never authenticates can hold connections open: silent ones, or ones that send a byte now and then. So nothing that a connection sends
+/// keeps its place. What counts is its age, and how many places its address holds:
 ///  * While other connections wait, a connection has `age_max` (0.25 to 2 s) to be admitted. The more wait, the shorter.
-///  * An address that holds less than half as many places as the average of all addresses loses none. So a node never competes with strangers
-///    at other addresses. One behind the same address as a stranger (NAT) has its `age_max`, which several round trips fit into.
+///  * An address that holds less than half as many places as the average of all addresses loses none. So a node never competes with
+///    unauthenticated peers at other addresses. One behind the same address as such a peer (NAT) has its `age_max`, which several round trips
+///    fit into.
 ///  * When many nodes are admitted and each takes long, because the machine is busy, `age_max` grows with that (2 s at most).
 ///    Otherwise a crowd of honest nodes would push out its own members just before they are admitted.
 

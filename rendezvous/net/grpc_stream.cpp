@@ -5,8 +5,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-// So many events that wait for the loop are a crowd: it is woken for them once in a while instead of for each. On few cores
-// a wake-up costs more than what most events have to say.
+// From so many waiting events on, the loop is woken once in a while instead of for each. On few cores a wake-up costs more than handling
+// most events.
 constexpr std::size_t crowd = 8;
 constexpr std::int64_t crowd_pause_us = 1000;
 
@@ -56,7 +56,7 @@ std::size_t GrpcEvents::hand_over(const std::vector<Event>& events, const std::w
 void GrpcEvents::deliver() {
   const std::weak_ptr<void> open = this->open();
   take_what_came();
-  while (!open.expired() && !due_.empty()) finish_first();  // any of them may be the end of all this
+  while (!open.expired() && !due_.empty()) finish_first();  // each of them may destroy this
 }
 
 void GrpcEvents::take_what_came() {

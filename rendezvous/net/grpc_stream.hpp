@@ -14,7 +14,7 @@
 
 namespace elrun::inline v0 {
 
-/// Something that gRPC was asked for. It stays where it is until gRPC has finished it.
+/// An operation that gRPC was asked for. Its address does not change until gRPC has finished it.
 class GrpcOperation {
  public:
   virtual void finished(bool ok) = 0;
@@ -92,7 +92,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
  public:
   GrpcStream(std::unique_ptr<GrpcCall> call, std::weak_ptr<void> open) : call_{std::move(call)}, open_{std::move(open)} {}
   virtual ~GrpcStream() = default;
-  /// Tells the peer that somebody is there, and reads. Once, and instead of `finish`.
+  /// Accepts the call: sends the initial metadata, and reads. Once, and instead of `finish`.
   void start();
   /// What is being written is written before. Nothing is read any more.
   void finish(const grpc::Status& status = grpc::Status::OK);

@@ -27,8 +27,8 @@ struct Resolved {
 /// The address that packets to `peer` leave from; empty when there is no way there.
 [[nodiscard]] std::string source_address(const Address& peer);
 
-/// Loop thread only. A literal address is answered at once. A name gets a thread that nobody waits for, since
-/// a resolver can neither be cancelled nor bounded; its answer is dropped when the lookup is gone or was started anew.
+/// Loop thread only. A literal address is answered at once. A name is resolved on a thread that nobody waits for, because a resolver can
+/// neither be cancelled nor bounded. Its answer is dropped when the lookup is destroyed or was started anew.
 class NameLookup {
  public:
   explicit NameLookup(boost::asio::io_context& loop);

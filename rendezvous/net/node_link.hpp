@@ -36,7 +36,7 @@ class NodeLink {
   virtual void send(const NodeMessage& message) = 0;
   /// Asks the name again where it leads; when that is no longer where this line leads, connects anew. Never waits.
   virtual void look_again() {}
-  /// A verdict was heard, and that is being confirmed: until the coordinator has read it, or for `leave_taking_max`. Whoever ends before
+  /// A verdict was heard, and that is being confirmed: until the coordinator has read it, or for `leave_taking_max`. A process that ends before
   /// leaves a coordinator that stays for nothing.
   [[nodiscard]] virtual bool is_taking_leave() const { return false; }
   /// This node's address as the coordinator's host sees it; "127.0.0.1" in process.
@@ -48,7 +48,7 @@ class NodeLink {
 std::unique_ptr<NodeLink> connect_to_coordinator(boost::asio::io_context& loop, const Endpoint& endpoint, const Timeouts& timeouts,
                                                  std::uint64_t jitter_seed, NodeLink::Handler handler, const Access& access = {});
 
-/// What an elected coordinator asks before it announces anything that lasts: whether it still is the one.
+/// What an elected coordinator asks before it announces a generation or a verdict: whether it still is the elected one.
 class Ledger {
  public:
   virtual ~Ledger() = default;

@@ -1,5 +1,5 @@
-// All of this runs on the loop. A node that talks too fast waits in its own socket: its next message is read when the last
-// one was dealt with.
+// All of this runs on the loop. The next message of a node is read when its last one was handled, so a node that sends too fast waits in
+// its own socket.
 
 #include <absl/synchronization/mutex.h>
 #include <grpcpp/grpcpp.h>
@@ -34,7 +34,7 @@ namespace elrun::inline v0 {
 void quiet_grpc() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // A check of lock orders that the system's library is built with: a sixth of a busy server's time.
+    // Abseil's check of lock orders, which the system's library is built with, took a sixth of a busy server's time.
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
     if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
   });
@@ -60,7 +60,7 @@ class NodeStream final : public GrpcStream, public StreamEnd {
     if (closing_ || is_finished()) return;
     queue_.push_back(encoded(message));
     queued_ += queue_.back().Length();
-    if (queued_ > stream_queue_max.value()) return abort();  // the read that fails says that the stream is broken
+    if (queued_ > stream_queue_max.value()) return abort();  // the read fails, which reports that the stream is broken
     write_next();
   }
   void close() override {
@@ -104,7 +104,7 @@ class NodeStream final : public GrpcStream, public StreamEnd {
   }
   void received(grpc::ByteBuffer& bytes) override {
     const Result<std::optional<NodeMessage>> message = decoded(bytes);
-    if (!message.ok() || (*message && !join(**message))) {  // it speaks what no node speaks
+    if (!message.ok() || (*message && !join(**message))) {  // no node sends that
       broken();
       return abort();
     }
@@ -120,8 +120,8 @@ class NodeStream final : public GrpcStream, public StreamEnd {
   bool joined_ = false, closing_ = false;
 };
 
-// Gives gRPC its connections. Whoever does that also does what gRPC has to do for them at once, and on one that sends without
-// end that takes until it is cut: the loop is not for that.
+// Hands connections to gRPC, on a thread of its own. The thread that hands one over also does what gRPC has to do for it at once. For a peer
+// that sends without end this lasts until the connection is cut, and the loop must not wait for that.
 class Usher {
  public:
   Usher() : thread_{quiet_thread([this] { work_.run(); })} {}
@@ -148,7 +148,7 @@ class Usher {
   std::thread thread_;
 };
 
-// Streams that have not joined, oldest first: each has its time, and there are not too many of them.
+// Streams that have not joined, oldest first. Their number and the time of each are bounded.
 class Newcomers {
  public:
   Newcomers(Loop& loop, const Clock& clock, TurnedAway& turned_away, Duration patience, std::size_t most)
@@ -219,7 +219,7 @@ class GrpcServer final : public StreamServer {
         owner_{std::make_shared<StreamOwner*>(&owner)} {}
   ~GrpcServer() override {
     acceptor_.reset();
-    owner_.reset();                                                           // what streams still say finds nobody
+    owner_.reset();                                                           // what streams still deliver is dropped
     if (server_) server_->Shutdown(std::chrono::system_clock::time_point{});  // long past: it cancels every call
     usher_.close();
     if (events_) events_->close();
@@ -229,7 +229,7 @@ class GrpcServer final : public StreamServer {
     ELRUN_TRY_ASSIGN(const Credentials credentials, read_credentials(options_.access));
     ELRUN_TRY_ASSIGN(const auto server_side, server_credentials(options_.access));
     token_ = credentials.token;
-    // First of all, for it fails where another is the host already. Nobody comes in before the loop runs again.
+    // First of all, because it fails where another process is the host already. No connection is accepted before the loop runs again.
     ELRUN_TRY_ASSIGN(acceptor_,
                      GrpcAcceptor::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience},
                                         turned_away_, [this](Fd connection, std::function<void()> done) {
@@ -244,14 +244,14 @@ class GrpcServer final : public StreamServer {
     events_ = std::make_unique<GrpcEvents>(loop_, builder.AddCompletionQueue());
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
     builder.SetResourceQuota(grpc::ResourceQuota{"rendezvous"}.Resize(options_.memory_max.value()));
-    // Few, and no filters that do nothing here: each connection makes each filter anew, which reads all arguments.
+    // As few arguments and filters as possible: each connection makes each filter anew, which reads all arguments.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, patience);  // TLS, and HTTP/2's first settings
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, patience);       // a connection without a stream
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);  // a host that vanished with bytes still to be written
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);  // nodes may ping as often as they like
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);         // a ping for each message, to size a window: it is given instead
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // it would ping for each message to size a window; the window is set instead
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
     builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);  // streams have none
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
@@ -293,7 +293,7 @@ class GrpcServer final : public StreamServer {
     const std::string method = call->context.method();
     if (method == node_method) return open_node_stream(std::move(call));
     if (method == store_method) {
-      acceptor_->let_in(call->context.peer());  // by its token or its certificate; it says nothing before it is answered
+      acceptor_->let_in(call->context.peer());  // by its token or its certificate; it sends nothing before it is answered
       return open_store_stream(std::move(call), events_->open(), owner_, store_clients_);
     }
     refuse(std::move(call), events_->open(), {grpc::StatusCode::UNIMPLEMENTED, fmt::format("no part of elrun's rendezvous: {}", method)});
@@ -324,7 +324,7 @@ class GrpcServer final : public StreamServer {
   grpc::AsyncGenericService calls_;
   std::unique_ptr<GrpcEvents> events_;
   std::unique_ptr<grpc::Server> server_;
-  std::deque<Expected> expected_;  // the next ones, when they come: in a crowd each would else wait for this loop's turn
+  std::deque<Expected> expected_;  // calls that gRPC may fill when they come; with one alone, each of many would wait for this loop's turn
   Usher usher_;
   std::unique_ptr<GrpcAcceptor> acceptor_;
 };

@@ -34,7 +34,7 @@ class StreamEnd {
 /// What streams tell the coordinator; loop thread only.
 class StreamOwner {
  public:
-  /// For a stream that is about to be answered; a node says nothing before that, so numbers tell who came later.
+  /// For a stream that is about to be answered. A node sends nothing before that, so a larger number means that its stream came later.
   virtual StreamNumber number_stream() = 0;
   virtual void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process) = 0;
   /// Of a client that is no node: it makes store calls and nothing else.
@@ -55,7 +55,7 @@ class StreamServer {
 
 struct StreamServerOptions {
   Access access;
-  Duration patience = Timeouts{}.newcomer;  ///< Each step of a newcomer, up to its Join, is made within this.
+  Duration patience = Timeouts{}.newcomer;  ///< Each step of a new connection, up to its Join, has to happen within this.
   std::size_t waiting_max = newcomers_max;  ///< Of streams that do not join.
   Bytes memory_max = server_memory_max;     ///< Of what gRPC holds; beyond it connections and streams are ended.
 };

@@ -1,5 +1,5 @@
 // The client has no thread of its own. A caller encodes its call, hands it to the stream and waits on a condition variable
-// of its own; gRPC's thread puts the answer where the caller looks and wakes that one. When the stream is gone, the first
+// of its own. gRPC's thread stores the answer and wakes that caller. When the stream is gone, the first
 // caller that notices opens the next one within its own deadline, while the others wait for it within theirs.
 
 #include <grpcpp/grpcpp.h>
@@ -40,7 +40,7 @@ const SteadyClock steady;
 
 bool may_repeat(StoreOp op) { return op != StoreOp::add && op != StoreOp::compare_set && op != StoreOp::remove; }
 
-// What a stream tells its client, on gRPC's threads.
+// What a stream reports to its client, on gRPC's threads.
 class StreamUser {
  public:
   virtual void changed() = 0;  // it is up, or it is over
@@ -64,7 +64,7 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_ms);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a ping for each answer, to size a window: it is given instead
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // it would ping for each answer to size a window; the window is set instead
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, stream_window);
     expect_certificate_for(host, credentials, arguments);
     stub_ = wire::JobStore::NewStub(grpc::CreateCustomChannel(address.target, channel_credentials(credentials), arguments));
@@ -253,7 +253,7 @@ class StoreClient final : public RequestStore, StreamUser {
   void answered(wire::StoreResults& results) override {
     for (const wire::StoreResult& result : results.results()) {
       Result<StoreReply> reply = decode_store_reply(as_bytes(result.reply()));
-      if (!reply.ok()) continue;  // who waits for it ends by its deadline
+      if (!reply.ok()) continue;  // the caller that waits for it ends by its deadline
       const std::lock_guard lock{mutex_};
       const auto call = calls_.find(reply->id);
       if (call == calls_.end()) continue;

@@ -36,7 +36,7 @@ class StoreStream final : public GrpcStream, public StreamEnd {
   void answer(const StoreResult& result) {
     const ByteVector reply = encode_payload(result.reply);
     queued_ += reply.size();
-    if (queued_ > stream_queue_max.value()) return abort();  // it does not read; the read that fails says the rest
+    if (queued_ > stream_queue_max.value()) return abort();  // it does not read; the failing read reports that
     if (queue_.empty() || queue_.back().bytes + reply.size() > store_batch_max.value()) queue_.emplace_back();
     queue_.back().bytes += reply.size();
     wire::StoreResult& out = *queue_.back().results.add_results();
@@ -79,7 +79,7 @@ class StoreStream final : public GrpcStream, public StreamEnd {
     reading_batch_ = false;
     write_next();
   }
-  // It speaks what no client speaks.
+  // No client sends that.
   void end_of_nonsense() {
     broken();
     abort();

@@ -90,6 +90,8 @@ class ELRUN_API Work {
 /// Each call has a form that ends in `_async` and returns at once. Such calls run one after the other, in the order in
 /// which they were begun, on a thread of the group's own; a call without `_async` waits for its turn behind them. Their
 /// buffers are borrowed until the call is over, also when its Work is thrown away.
+///
+/// One class although it has nearly 30 methods: it is what programs call, each collective in two forms, and all of them share one order of calls.
 class ELRUN_API ProcessGroup {
  public:
   /// Connects to all peers of the session's generation. Every pair proves the generation's key to each other. The session

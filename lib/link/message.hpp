@@ -14,7 +14,7 @@
 #include <elrun/session.hpp>
 
 #include "lib/base/bytes.hpp"
-#include "lib/link/store_core.hpp"
+#include "lib/link/store_call.hpp"
 
 namespace elrun::inline v0 {
 

@@ -1,10 +1,6 @@
 // The idea: a caller that must wait is parked at exactly one key. When that key changes it is looked at again, and
 // answered or parked at the next key that it misses; so a `set` costs as much as it has waiters, however many wait
-// elsewhere. A barrier or all_gather is a room with one seat per caller that is answered whole, once it is full: whoever
-// gave up or died before has left its seat, so it never opens on behalf of somebody who is no longer there.
-//
-// An answer may be lost with the stream that carried it. So a room keeps its last answer, and who asks again by the same
-// number gets it. One is enough: nobody comes to the next gathering of a room without the answer of the last one.
+// elsewhere. A barrier or all_gather is a room (store_rooms.hpp): each caller has a seat, and all are answered once the room is full.
 
 #include "lib/link/store_core.hpp"
 
@@ -46,10 +42,9 @@ StoreReply with_value(ByteVector value) {
   return reply;
 }
 
-std::uint64_t weight(const StoreRequest& request) {  // what a waiting call holds
-  std::uint64_t bytes = request.value.size() + request.expected.size();
-  for (const std::string& key : request.keys) bytes += key.size();
-  return bytes;
+void answer(std::vector<StoreAnswer>& answers, const WaiterId& to, StoreReply reply) {
+  reply.id = to.second;
+  answers.push_back({to.first, std::move(reply)});
 }
 
 std::optional<std::string> out_of_bounds(const StoreRequest& r) {
@@ -79,10 +74,7 @@ std::optional<std::string> out_of_bounds(const StoreRequest& r) {
 std::vector<StoreAnswer> StoreCore::begin_generation(const Generation& generation) {
   Answers answers =
       dismiss_generation(fmt::format("generation {} is over; generation {} began", to_string(generation_), to_string(generation)));
-  for (auto entry = keys_.begin(); entry != keys_.end();) {
-    const auto here = entry++;
-    if (!here->first.starts_with(store_job_prefix) && !ELRUN_PLANTED(torchrun_d3_stale_keys)) erase_key(here);
-  }
+  keys_.drop_generation();
   generation_ = generation;
   over_.reset();
   return answers;
@@ -90,7 +82,7 @@ std::vector<StoreAnswer> StoreCore::begin_generation(const Generation& generatio
 
 std::vector<StoreAnswer> StoreCore::adopt_generation(const Generation& generation, std::uint32_t nodes) {
   Answers answers = begin_generation(generation);
-  nodes_to_hear_ = nodes;
+  adoption_.begin(nodes);
   return answers;
 }
 
@@ -111,17 +103,13 @@ std::vector<StoreAnswer> StoreCore::call(StoreCaller from, StoreRequest request,
     if (request.op == StoreOp::num_keys && request.keys.empty()) request.keys.emplace_back();
     for (std::string& key : request.keys) key.insert(0, store_job_prefix);
   }
-  if (nodes_to_hear_ > 0) {
-    bytes_ += weight(request);
-    put_off_.push_back({from, std::move(request), now, scope});
-  } else {
-    serve(answers, id, std::move(request), now, scope);
-  }
+  if (adoption_.is_under_way()) adoption_.put_off({from, std::move(request), now, scope});
+  else serve(answers, id, std::move(request), now, scope);
   return answers;
 }
 
 void StoreCore::serve(Answers& answers, const WaiterId& id, StoreRequest request, Instant now, StoreScope scope) {
-  const auto entry = request.keys.empty() ? keys_.end() : keys_.find(request.keys[0]);
+  const ByteVector* const value = request.keys.empty() ? nullptr : keys_.find(request.keys[0]);
   const auto answer_change = [&](StoreReply reply) {
     reply.version = ++version_;
     answer(answers, id, std::move(reply));
@@ -136,8 +124,8 @@ void StoreCore::serve(Answers& answers, const WaiterId& id, StoreRequest request
     case StoreOp::watch: wait_or_answer(answers, id, std::move(request), now, scope); break;
     case StoreOp::add: {
       std::int64_t sum = 0;
-      if (entry != keys_.end()) {
-        const std::string_view text = as_text(entry->second);
+      if (value != nullptr) {
+        const std::string_view text = as_text(*value);
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
         if (error != std::errc{} || end != text.data() + text.size()) {
           answer(
@@ -156,26 +144,20 @@ void StoreCore::serve(Answers& answers, const WaiterId& id, StoreRequest request
       break;
     }
     case StoreOp::compare_set:
-      if (entry == keys_.end() ? request.expected.empty() : entry->second == request.expected) {
+      if (value == nullptr ? request.expected.empty() : *value == request.expected) {
         answer_change(with_value(request.value));
         put(answers, request.keys[0], std::move(request.value));
       } else {
-        answer(answers, id, with_value(entry == keys_.end() ? request.expected : entry->second));
+        answer(answers, id, with_value(value == nullptr ? request.expected : *value));
       }
       break;
     case StoreOp::remove:
-      answer_change(with_number(entry != keys_.end()));
-      if (entry != keys_.end()) take(answers, entry);
+      answer_change(with_number(value != nullptr));
+      if (value != nullptr) take(answers, request.keys[0]);
       break;
-    case StoreOp::num_keys: {
-      std::int64_t number = static_cast<std::int64_t>(keys_.size());
-      if (!request.keys.empty()) {
-        number = 0;
-        for (auto at = keys_.lower_bound(request.keys[0]); at != keys_.end() && at->first.starts_with(request.keys[0]); ++at) ++number;
-      }
-      answer(answers, id, with_number(number));
+    case StoreOp::num_keys:
+      answer(answers, id, with_number(static_cast<std::int64_t>(request.keys.empty() ? keys_.size() : keys_.count(request.keys[0]))));
       break;
-    }
     case StoreOp::barrier:
     case StoreOp::all_gather: arrive(answers, id, std::move(request), now, scope); break;
     case StoreOp::relearned: ELRUN_ASSERT(false);  // refused, unless it is a replay
@@ -184,47 +166,31 @@ void StoreCore::serve(Answers& answers, const WaiterId& id, StoreRequest request
 
 // What a worker did in a store that is gone, told by its node. What is out of bounds was not done there either.
 void StoreCore::replay(Answers& answers, StoreRequest request) {
-  if (nodes_to_hear_ == 0 || request.generation != generation_ || over_) return;
+  if (!adoption_.is_under_way() || request.generation != generation_ || over_) return;
   version_ = std::max(version_, request.version);
   if (request.op == StoreOp::relearned) {
-    heard_.insert(request.rank);
-    if (heard_.size() < nodes_to_hear_) return;
-    for (StoreAnswer& late : serve_put_off()) answers.push_back(std::move(late));
+    if (!adoption_.hear(request.rank)) return;
+    for (StoreAnswer& late : end_adoption()) answers.push_back(std::move(late));
     return;
   }
-  if (out_of_bounds(request) || bytes_ + weight(request) > store_total_max.value()) return;
+  if (out_of_bounds(request) || held().value() + held_by(request) > store_total_max.value()) return;
   if (gathers(request.op)) return replay_arrival(answers, std::move(request));
   if (request.op != StoreOp::set && request.op != StoreOp::remove) return;
-  std::uint64_t& newest = replayed_[request.keys[0]];
-  if (request.version <= newest) return;  // another node's worker changed it later
-  newest = request.version;
+  if (!adoption_.is_newest(request.keys[0], request.version)) return;
   if (request.op == StoreOp::set) return put(answers, request.keys[0], std::move(request.value));
-  if (const auto entry = keys_.find(request.keys[0]); entry != keys_.end()) take(answers, entry);
+  if (keys_.contains(request.keys[0])) take(answers, request.keys[0]);
 }
 
 void StoreCore::replay_arrival(Answers& answers, StoreRequest request) {
-  const auto room = rooms_.try_emplace({StoreScope::generation, request.op, request.keys[0], request.count}).first;
-  if (request.version < room->second.past_version) return;  // others were through a later one, so all were through this
-  if (request.version > room->second.past_version) {
-    for (const auto& [asker, seat] : room->second.past) bytes_ -= seat.value.size();
-    room->second.past.clear();
-    room->second.past_version = request.version;
-  }
-  const std::uint64_t size = request.value.size();
-  const Asker rank{0, request.rank};
-  if (!room->second.past.try_emplace(rank, Seat{{}, {request.caller, request.rank}, request.turn, std::move(request.value)}).second) return;
-  bytes_ += size;
-  if (room->second.past.size() == request.count) finish(answers, room, std::exchange(room->second.past, {}), room->second.past_version);
+  const RoomName name{StoreScope::generation, request.op, request.keys[0], request.count};
+  RoomSeat seat{.waiter = {}, .asker = {request.caller, request.rank}, .turn = request.turn, .value = std::move(request.value)};
+  if (auto full = rooms_.replay(name, request.rank, std::move(seat), request.version)) finish(answers, name, *std::move(full));
 }
 
 // The end of an adoption: what was put off is served as if it came now, but waits no longer for that.
-std::vector<StoreAnswer> StoreCore::serve_put_off() {
-  nodes_to_hear_ = 0;
-  heard_.clear();
-  replayed_.clear();
+std::vector<StoreAnswer> StoreCore::end_adoption() {
   Answers answers;
-  for (PutOff& call : std::exchange(put_off_, {})) {
-    bytes_ -= weight(call.request);
+  for (PutOffCall& call : adoption_.end()) {
     const WaiterId id{call.from, call.request.id};
     if (waiters_.contains(id))
       answer(answers, id, failed(Code::invalid_argument, fmt::format("call {} is under way already", call.request.id)));
@@ -235,31 +201,23 @@ std::vector<StoreAnswer> StoreCore::serve_put_off() {
 
 void StoreCore::forget(StoreCaller caller) {
   if (ELRUN_PLANTED(forgotten_caller_counts)) return;
-  for (auto at = waiters_.lower_bound({caller, 0}); at != waiters_.end() && at->first.first == caller;) {
-    const WaiterId id = (at++)->first;
-    dismiss(id);
-  }
-  std::erase_if(put_off_, [&](const PutOff& call) {
-    if (call.from != caller) return false;
-    bytes_ -= weight(call.request);
-    return true;
-  });
+  for (const WaiterId& id : waiters_.of(caller)) dismiss(id);
+  adoption_.forget(caller);
 }
 
 std::vector<StoreAnswer> StoreCore::expire(Instant now) {
   Answers answers;
   // All who are late at one time get the same list of the missing, none of them on it: so first look, then dismiss.
-  std::vector<WaiterId> late;
-  for (auto at = expiries_.begin(); at != expiries_.end() && at->first <= now; ++at) late.push_back(at->second);
-  for (const WaiterId& id : late) answer(answers, id, failed(Code::deadline_passed, waited_for(waiters_.at(id))));
+  const std::vector<WaiterId> late = waiters_.late(now);
+  for (const WaiterId& id : late) {
+    const StoreWaiter& waiter = waiters_.at(id);
+    answer(answers, id, failed(Code::deadline_passed, waited_for(waiter.request, waiter.scope)));
+  }
   for (const WaiterId& id : late) dismiss(id);
   return answers;
 }
 
-std::optional<Instant> StoreCore::next_expiry() const {
-  if (expiries_.empty()) return {};
-  return expiries_.begin()->first;
-}
+std::optional<Instant> StoreCore::next_expiry() const { return waiters_.next_expiry(); }
 
 // Why a call is not even tried, if so: checked before anything is kept of it.
 std::optional<StoreReply> StoreCore::refusal(const WaiterId& id, const StoreRequest& request, StoreScope scope) const {
@@ -276,211 +234,115 @@ std::optional<StoreReply> StoreCore::refusal(const WaiterId& id, const StoreRequ
   if (waiters_.contains(id)) return failed(Code::invalid_argument, fmt::format("call {} is under way already", request.id));
   const bool grows = request.op == StoreOp::set || request.op == StoreOp::add || request.op == StoreOp::compare_set;
   const bool waits = request.op == StoreOp::get || request.op == StoreOp::wait || request.op == StoreOp::watch || gathers(request.op);
-  if ((grows || waits) && bytes_ + weight(request) > store_total_max.value())
-    return failed(Code::exhausted, fmt::format("the store is full: it holds {} of {} bytes", bytes_, store_total_max.value()));
-  if ((waits || nodes_to_hear_ > 0) && waiters_.size() + put_off_.size() >= store_waiters_max)
-    return failed(Code::exhausted, fmt::format("{} callers wait already", waiters_.size() + put_off_.size()));
+  if ((grows || waits) && held().value() + held_by(request) > store_total_max.value())
+    return failed(Code::exhausted, fmt::format("the store is full: it holds {} of {} bytes", held().value(), store_total_max.value()));
+  const std::size_t waiting = waiters_.size() + adoption_.calls();
+  if ((waits || adoption_.is_under_way()) && waiting >= store_waiters_max)
+    return failed(Code::exhausted, fmt::format("{} callers wait already", waiting));
   return {};
 }
 
-void StoreCore::answer(Answers& answers, const WaiterId& to, StoreReply reply) const {
-  reply.id = to.second;
-  answers.push_back({to.first, std::move(reply)});
-}
-
 void StoreCore::put(Answers& answers, const std::string& key, ByteVector value) {
-  const auto [entry, fresh] = keys_.try_emplace(key);
-  bytes_ += fresh ? key.size() : 0;
-  bytes_ += value.size();
-  bytes_ -= entry->second.size();
-  entry->second = std::move(value);
+  keys_.put(key, std::move(value));
   look_at(answers, key);
 }
 
-void StoreCore::take(Answers& answers, Keys::iterator entry) {
-  const std::string key = entry->first;
-  erase_key(entry);
+void StoreCore::take(Answers& answers, const std::string& key) {
+  keys_.erase(key);
   look_at(answers, key);
-}
-
-void StoreCore::erase_key(Keys::iterator entry) {
-  bytes_ -= entry->first.size() + entry->second.size();
-  keys_.erase(entry);
 }
 
 // The key has changed.
 void StoreCore::look_at(Answers& answers, const std::string& key) {
   if (ELRUN_PLANTED(waiter_not_woken)) return;
-  const auto parked = parked_.find(key);
-  if (parked == parked_.end()) return;
-  const std::set<WaiterId> looked_at = parked->second;  // a copy: who is answered or parked elsewhere leaves the set
-  for (const WaiterId& id : looked_at) {
-    Waiter& waiter = waiters_.at(id);
-    if (std::optional<StoreReply> reply = ready(waiter.request)) {
+  for (const WaiterId& id : waiters_.parked_at(key)) {
+    const StoreRequest& request = waiters_.at(id).request;
+    if (std::optional<StoreReply> reply = ready(request)) {
       dismiss(id);
       answer(answers, id, *std::move(reply));
-    } else if (waiter.request.op == StoreOp::wait) {
-      const auto here = parked_.find(key);
-      here->second.erase(id);
-      if (here->second.empty()) parked_.erase(here);
-      waiter.parked_at = *missing_key(waiter.request);
-      parked_[waiter.parked_at].insert(id);
+    } else if (request.op == StoreOp::wait) {
+      waiters_.park(id, *keys_.missing(request));
     }
   }
 }
 
 void StoreCore::wait_or_answer(Answers& answers, const WaiterId& id, StoreRequest request, Instant now, StoreScope scope) {
   if (std::optional<StoreReply> reply = ready(request)) return answer(answers, id, *std::move(reply));
-  if (request.wait <= Duration{0})
-    return answer(answers, id, failed(Code::deadline_passed, waited_for({std::move(request), now, scope, {}})));
-  const std::string at = request.op == StoreOp::watch ? request.keys[0] : *missing_key(request);
-  enlist(id, std::move(request), now, scope).parked_at = at;
-  parked_[at].insert(id);
+  if (request.wait <= Duration{0}) return answer(answers, id, failed(Code::deadline_passed, waited_for(request, scope)));
+  const std::string at = request.op == StoreOp::watch ? request.keys[0] : *keys_.missing(request);
+  waiters_.add(id, std::move(request), now, scope);
+  waiters_.park(id, at);
 }
 
 void StoreCore::arrive(Answers& answers, const WaiterId& id, StoreRequest request, Instant now, StoreScope scope) {
   const RoomName name{scope, request.op, request.keys[0], request.count};
   const Asker asker{request.caller, request.rank};
-  for (auto other = rooms_.lower_bound({scope, request.op, name.name, 0});
-       other != rooms_.end() && other->first.name == name.name && other->first.op == name.op && other->first.scope == scope; ++other)
-    if (other->first.count != name.count && !other->second.open.empty())
-      return answer(answers, id,
-                    failed(Code::mismatch, fmt::format("rank {} says that {} has {} callers, those before it said {}", request.rank,
-                                                       shown(name.name), name.count, other->first.count)));
-  const auto room = rooms_.try_emplace(name).first;
-  if (room->second.finished && request.caller != 0) {
-    const auto turn = room->second.finished->turns.find(asker);
-    if (turn != room->second.finished->turns.end() && turn->second == request.turn)
-      return answer(answers, id, *room->second.finished->reply);
-  }
+  if (const auto other = rooms_.other_count(name))
+    return answer(answers, id,
+                  failed(Code::mismatch, fmt::format("rank {} says that {} has {} callers, those before it said {}", request.rank,
+                                                     shown(name.name), name.count, *other)));
+  if (request.caller != 0)
+    if (const auto kept = rooms_.kept_answer(name, asker, request.turn)) return answer(answers, id, *kept);
   // Clients outside have no ranks: a barrier counts them by who they are.
   const Asker place{scope == StoreScope::job && request.op == StoreOp::barrier ? request.caller : 0, request.rank};
-  const bool past = !room->second.past.empty() && (!room->second.past.contains(place) || room->second.past.at(place).waiter);
-  Seats& seats = past ? room->second.past : room->second.open;
-  if (const auto seat = seats.find(place); seat != seats.end()) {
-    if (request.caller == 0 || seat->second.asker != asker || seat->second.turn != request.turn)
-      return answer(answers, id, failed(Code::already_exists, fmt::format("rank {} waits at {} already", request.rank, shown(name.name))));
-    const WaiterId before = *seat->second.waiter;  // it asks again, and no longer hears what it asked before
-    answer(answers, before, failed(Code::deadline_passed, fmt::format("rank {} asked again for {}", request.rank, shown(name.name))));
-    seat->second.waiter = id;
-    dismiss(before);
-  } else {
-    seats.emplace(place, Seat{id, asker, request.turn, {}});
+  StoreRooms::Arrival arrival = rooms_.arrive(name, place, RoomSeat{.waiter = id, .asker = asker, .turn = request.turn});
+  if (arrival.is_refused)
+    return answer(answers, id, failed(Code::already_exists, fmt::format("rank {} waits at {} already", request.rank, shown(name.name))));
+  if (arrival.replaced) {
+    answer(answers, *arrival.replaced,
+           failed(Code::deadline_passed, fmt::format("rank {} asked again for {}", request.rank, shown(name.name))));
+    waiters_.release(*arrival.replaced);
   }
   const bool waits = request.wait > Duration{0};
-  enlist(id, std::move(request), now, scope);
-  if (seats.size() == name.count - (ELRUN_PLANTED(barrier_opens_early) && name.count > 1 ? 1 : 0))
-    return finish(answers, room, std::exchange(seats, {}), past ? room->second.past_version : ++version_);
+  waiters_.add(id, std::move(request), now, scope);
+  if (arrival.full) return finish(answers, name, *std::move(arrival.full));
   if (waits) return;
-  answer(answers, id, failed(Code::deadline_passed, waited_for(waiters_.at(id))));
+  answer(answers, id, failed(Code::deadline_passed, waited_for(waiters_.at(id).request, scope)));
   dismiss(id);
 }
 
 // All are there: each gets the answer, and the name can be used again.
-void StoreCore::finish(Answers& answers, Rooms::iterator room, Seats seats, std::uint64_t version) {
+void StoreCore::finish(Answers& answers, const RoomName& name, FullRoom room) {
   StoreReply reply;
-  reply.version = version;
-  Finished finished;
-  finished.weight = room->first.name.size();
-  for (auto& [place, seat] : seats) {
-    if (room->first.op == StoreOp::all_gather) {
+  reply.version = room.version ? *room.version : ++version_;
+  std::map<Asker, std::uint64_t> turns;
+  std::uint64_t weight = name.name.size();
+  for (auto& [place, seat] : room.seats) {
+    if (name.op == StoreOp::all_gather) {
       reply.values.push_back(seat.waiter ? waiters_.at(*seat.waiter).request.value : std::move(seat.value));
-      finished.weight += reply.values.back().size() + sizeof(ByteVector);
-      if (!seat.waiter) bytes_ -= reply.values.back().size();
+      weight += reply.values.back().size() + sizeof(ByteVector);
     }
-    finished.weight += sizeof(Asker) + sizeof(std::uint64_t);
-    if (seat.asker.first != 0) finished.turns.insert_or_assign(seat.asker, seat.turn);
+    weight += sizeof(Asker) + sizeof(std::uint64_t);
+    if (seat.asker.first != 0) turns.insert_or_assign(seat.asker, seat.turn);
   }
-  for (const auto& [place, seat] : seats) {
+  for (const auto& [place, seat] : room.seats) {
     if (!seat.waiter) continue;
     answer(answers, *seat.waiter, reply);
-    release(*seat.waiter);
+    waiters_.release(*seat.waiter);
   }
-  finished.reply = std::make_shared<const StoreReply>(std::move(reply));
-  keep(room, std::move(finished));
-}
-
-void StoreCore::keep(Rooms::iterator room, Finished finished) {
-  drop_kept(room);
-  if (finished.turns.empty()) return tidy(room);
-  kept_bytes_ += finished.weight;
-  finished.order = ++kept_made_;
-  kept_.emplace(finished.order, room->first);
-  room->second.finished = std::move(finished);
-  while (kept_bytes_ > store_kept_max.value()) {
-    const auto oldest = rooms_.find(kept_.begin()->second);
-    drop_kept(oldest);
-    tidy(oldest);
-  }
-}
-
-void StoreCore::drop_kept(Rooms::iterator room) {
-  if (!room->second.finished) return;
-  kept_bytes_ -= room->second.finished->weight;
-  kept_.erase(room->second.finished->order);
-  room->second.finished.reset();
-}
-
-void StoreCore::tidy(Rooms::iterator room) {
-  if (room->second.past.empty() && room->second.open.empty() && !room->second.finished) rooms_.erase(room);
-}
-
-StoreCore::Waiter& StoreCore::enlist(const WaiterId& id, StoreRequest request, Instant now, StoreScope scope) {
-  request.wait = std::clamp(request.wait, Duration{0}, store_wait_max);
-  Waiter waiter{std::move(request), {}, scope, {}};
-  waiter.until = now + waiter.request.wait;
-  bytes_ += weight(waiter.request);
-  expiries_.emplace(waiter.until, id);
-  const auto [at, fresh] = waiters_.emplace(id, std::move(waiter));
-  ELRUN_ASSERT(fresh);
-  return at->second;
-}
-
-// It no longer waits.
-StoreCore::Waiter StoreCore::release(const WaiterId& id) {
-  Waiter waiter = std::move(waiters_.extract(id).mapped());
-  expiries_.erase({waiter.until, id});
-  bytes_ -= weight(waiter.request);
-  return waiter;
+  rooms_.keep(name, std::move(turns), std::make_shared<const StoreReply>(std::move(reply)), weight);
 }
 
 // It no longer waits, and counts nowhere.
 void StoreCore::dismiss(const WaiterId& id) {
-  const Waiter waiter = release(id);
+  const StoreWaiter waiter = waiters_.release(id);
   const StoreRequest& request = waiter.request;
-  if (gathers(request.op)) {
-    const auto room = rooms_.find({waiter.scope, request.op, request.keys[0], request.count});
-    for (Seats* seats : {&room->second.past, &room->second.open}) {
-      auto seat = seats->find({0, request.rank});
-      if (seat == seats->end()) seat = seats->find({request.caller, request.rank});
-      if (seat != seats->end() && seat->second.waiter == id) seats->erase(seat);
-    }
-    tidy(room);
-  } else if (const auto parked = parked_.find(waiter.parked_at); parked != parked_.end()) {
-    parked->second.erase(id);
-    if (parked->second.empty()) parked_.erase(parked);
-  }
+  if (gathers(request.op)) rooms_.leave({waiter.scope, request.op, request.keys[0], request.count}, {request.caller, request.rank}, id);
 }
 
 // The answer of a call that may wait, as soon as there is one.
 std::optional<StoreReply> StoreCore::ready(const StoreRequest& request) const {
   if (request.op == StoreOp::watch) {
-    const auto entry = keys_.find(request.keys[0]);
-    if (entry == keys_.end()) return request.absent ? std::nullopt : std::optional{StoreReply{}};
-    return !request.absent && entry->second == request.expected ? std::nullopt : std::optional{with_value(entry->second)};
+    const ByteVector* const value = keys_.find(request.keys[0]);
+    if (value == nullptr) return request.absent ? std::nullopt : std::optional{StoreReply{}};
+    return !request.absent && *value == request.expected ? std::nullopt : std::optional{with_value(*value)};
   }
-  if (missing_key(request) != nullptr) return {};
-  return request.op == StoreOp::get ? with_value(keys_.at(request.keys[0])) : StoreReply{};
-}
-
-const std::string* StoreCore::missing_key(const StoreRequest& request) const {
-  const auto missing = std::find_if(request.keys.begin(), request.keys.end(), [&](const std::string& key) { return !keys_.contains(key); });
-  return missing == request.keys.end() ? nullptr : &*missing;
+  if (keys_.missing(request) != nullptr) return {};
+  return request.op == StoreOp::get ? with_value(*keys_.find(request.keys[0])) : StoreReply{};
 }
 
 // What the caller waited for in vain, and who is missing.
-std::string StoreCore::waited_for(const Waiter& waiter) const {
-  const StoreRequest& request = waiter.request;
+std::string StoreCore::waited_for(const StoreRequest& request, StoreScope scope) const {
   const double seconds = std::chrono::duration<double>(std::max(request.wait, Duration{0})).count();
   if (request.op == StoreOp::watch) return fmt::format("waited {:.1f} s for key {} to change", seconds, shown(request.keys[0]));
   std::string names;
@@ -495,11 +357,10 @@ std::string StoreCore::waited_for(const Waiter& waiter) const {
     return fmt::format("waited {:.1f} s for {} {}", seconds, missing == 1 ? "key" : "keys", names);
   }
   const std::string_view what = request.op == StoreOp::barrier ? "barrier" : "all_gather";
-  const auto room = rooms_.find({waiter.scope, request.op, request.keys[0], request.count});
-  const bool past = room != rooms_.end() && room->second.past.contains({0, request.rank}) && room->second.past.at({0, request.rank}).waiter;
-  const Seats none;
-  const Seats& seats = room == rooms_.end() ? none : past ? room->second.past : room->second.open;
-  if (waiter.scope == StoreScope::job && request.op == StoreOp::barrier)
+  const RoomSeats none;
+  const RoomSeats* const taken = rooms_.seats_of({scope, request.op, request.keys[0], request.count}, request.rank);
+  const RoomSeats& seats = taken == nullptr ? none : *taken;
+  if (scope == StoreScope::job && request.op == StoreOp::barrier)
     return fmt::format("waited {:.1f} s at {} {}: {} of {} callers are there", seconds, what, shown(request.keys[0]), seats.size(),
                        request.count);
   // A caller may say that there are a million of them: only as many are looked at as are there, and named.
@@ -514,27 +375,14 @@ std::string StoreCore::waited_for(const Waiter& waiter) const {
 // Ends what belongs to this generation alone: its waiting calls, the callers that have arrived at a barrier, and the answers that were kept.
 std::vector<StoreAnswer> StoreCore::dismiss_generation(const std::string& why) {
   Answers answers;
-  std::vector<WaiterId> all;
-  for (const auto& [id, waiter] : waiters_)
-    if (waiter.scope == StoreScope::generation) all.push_back(id);
-  for (const WaiterId& id : all) {
+  for (const WaiterId& id : waiters_.of(StoreScope::generation)) {
     answer(answers, id, failed(Code::generation_over, why));
     dismiss(id);
   }
-  for (auto room = rooms_.begin(); room != rooms_.end();) {
-    const auto here = room++;
-    if (here->first.scope != StoreScope::generation) continue;
-    for (const auto& [place, seat] : here->second.past) bytes_ -= seat.value.size();
-    drop_kept(here);
-    rooms_.erase(here);
-  }
-  std::erase_if(put_off_, [&](const PutOff& call) {
-    if (call.scope != StoreScope::generation) return false;
+  rooms_.drop_generation();
+  for (const PutOffCall& call : adoption_.drop_generation())
     answer(answers, {call.from, call.request.id}, failed(Code::generation_over, why));
-    bytes_ -= weight(call.request);
-    return true;
-  });
-  for (StoreAnswer& late : serve_put_off()) answers.push_back(std::move(late));
+  for (StoreAnswer& late : end_adoption()) answers.push_back(std::move(late));
   return answers;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/base/planted.hpp"
-#include "lib/link/store_core.hpp"
+#include "lib/link/store_call.hpp"
 
 namespace elrun::inline v0 {
 

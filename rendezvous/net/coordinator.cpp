@@ -11,6 +11,7 @@
 
 #include "lib/base/digest.hpp"
 #include "lib/base/log_limited.hpp"
+#include "lib/link/store_core.hpp"
 #include "rendezvous/net/announcements.hpp"
 #include "rendezvous/net/node_link.hpp"
 #include "rendezvous/net/store_callers.hpp"

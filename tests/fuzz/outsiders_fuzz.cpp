@@ -7,6 +7,7 @@
 
 #include "lib/base/assert.hpp"
 #include "lib/link/message.hpp"
+#include "lib/link/store_core.hpp"
 #include "rendezvous.pb.h"
 #include "rendezvous/election/election.hpp"
 #include "rendezvous/net/acceptor.hpp"

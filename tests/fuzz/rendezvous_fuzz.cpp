@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/base/assert.hpp"
+#include "lib/link/store_core.hpp"
 #include "rendezvous/net/wire.hpp"
 #include "rendezvous/round/round.hpp"
 

@@ -10,6 +10,7 @@
 
 #include "lib/base/assert.hpp"
 #include "lib/link/message.hpp"
+#include "lib/link/store_core.hpp"
 
 using namespace elrun;
 

@@ -114,9 +114,28 @@ void Fingerprint::add(const Exclusions& exclusions) {
 }
 
 void Fingerprint::add(const StoreCore& store) {
-  const auto& [generation, over, keys, waiters, expiries, parked, rooms, kept, bytes, kept_bytes, kept_made, version, nodes_to_hear, heard,
-               replayed, put_off] = store;
-  all(generation, over, keys, waiters, rooms, kept, version, nodes_to_hear, heard, replayed, put_off);
+  const auto& [generation, over, keys, waiters, rooms, adoption, version] = store;
+  all(generation, over, keys, waiters, rooms, adoption, version);
+}
+
+void Fingerprint::add(const StoreKeys& store) {
+  const auto& [keys, bytes] = store;
+  all(keys);
+}
+
+void Fingerprint::add(const StoreWaiters& store) {
+  const auto& [waiters, expiries, parked, bytes] = store;
+  all(waiters);
+}
+
+void Fingerprint::add(const StoreRooms& store) {
+  const auto& [rooms, kept, bytes, kept_bytes, kept_made] = store;
+  all(rooms, kept);
+}
+
+void Fingerprint::add(const StoreAdoption& adoption) {
+  const auto& [nodes_to_hear, heard, replayed, put_off, bytes] = adoption;
+  all(nodes_to_hear, heard, replayed, put_off);
 }
 
 void Fingerprint::add(const StoreMemory& memory) {

@@ -106,6 +106,10 @@ class Fingerprint {
   void add(const RecoveryWindow& recovery);
   void add(const Exclusions& exclusions);
   void add(const StoreCore& store);
+  void add(const StoreKeys& keys);
+  void add(const StoreWaiters& waiters);
+  void add(const StoreRooms& rooms);
+  void add(const StoreAdoption& adoption);
   void add(const StoreMemory& memory);
   void add(const launcher::Deadlines& deadlines);
   void add(const launcher::StallCompensation& stall);

@@ -67,8 +67,7 @@ void Job::Impl::close_slot() {
   scopes_.require_no_gradient_open(slot_.index());
   scopes_.begin_unused_gradients(step_.own_slot());
   StepAudit& audit = step_.audit();
-  if (audit.is_chosen())
-    audit.note(slot_.index(), {reducer_.made_in(step_.own_slot()), state_.layout().gradients}, slot_.loss(), slot_.tokens());
+  if (audit.audits(slot_.index())) audit.note(reducer_.hash_of(step_.own_slot()), slot_.loss(), slot_.tokens());
   if (audit.end_slot()) return;
   votes_.set_slot(step_.slot(), slot_.loss(), slot_.tokens());
   if (streams()) scopes_.finish_leaves(ended, step_.own_slot());

@@ -30,14 +30,14 @@ enum class Call : std::uint16_t {
 /// "job.evaluate()"
 [[nodiscard]] const char* name_of_call(std::uint16_t call);
 
-/// The one collective that a job needs, over the members of one generation. The product's is a ProcessGroup; tests
-/// bring one of memory.
+/// The one collective that a job needs, over the members of one generation. The product's is made of Collectives (group_peers.cpp);
+/// tests bring one of memory.
 class Peers {
  public:
   virtual ~Peers() = default;
-  /// As ProcessGroup::exchange.
+  /// As Collectives::exchange.
   virtual Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) = 0;
-  /// As ProcessGroup::share.
+  /// As Collectives::share.
   virtual Result<void> share(const SharedBuffer&) { return {}; }
   /// Thread-safe; never waits.
   virtual void revoke(const Failure& why) = 0;

@@ -2,6 +2,7 @@
 
 #include "lib/job/state/model_state.hpp"
 
+#include "lib/job/gradients/reducer.hpp"
 #include "tests/unit/job_parts.hpp"
 
 namespace elrun::test {
@@ -152,6 +153,108 @@ TEST_CASE("after an update the parameters are whole where nobody else updates a 
     CHECK(part.state.parameters().data()[0] != before);
     CHECK(part.state.is_whole() == whole);
   }
+}
+
+namespace {
+
+/// The host's, and counts what is there.
+class CountingMemory final : public Memory {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* const at = host.allocate(bytes);
+    sizes[at] = bytes, allocated += bytes;
+    return at;
+  }
+  void free(void* memory) noexcept override {
+    allocated -= sizes[memory];
+    host.free(memory);
+  }
+  void fill_with_zeros(std::span<std::byte> run) override { host.fill_with_zeros(run); }
+  void copy(std::span<const std::byte> from, std::span<std::byte> to) override { host.copy(from, to); }
+  std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
+    ++hashes;
+    return host.hash(run, first_word, salt);
+  }
+  std::size_t page_bytes() const override { return host.page_bytes(); }
+  void* reserve(std::size_t bytes, Paging paging) override {
+    ++reservations;
+    return host.reserve(bytes, paging);
+  }
+  void unreserve(void* memory, std::size_t bytes) noexcept override {
+    --reservations;
+    host.unreserve(memory, bytes);
+  }
+  void hold(std::span<std::byte> pages) override {
+    ++holds;
+    host.hold(pages);
+  }
+  void give_back(std::span<std::byte> pages) override {
+    ++returns;
+    host.give_back(pages);
+  }
+
+  Memory& host = host_memory();
+  std::map<void*, std::size_t> sizes;
+  std::uint64_t allocated = 0;
+  int reservations = 0, holds = 0, returns = 0, hashes = 0;
+};
+
+}  // namespace
+
+TEST_CASE("all that a state and a reducer hold is of one memory, and given back to it", "[memory]") {
+  CountingMemory memory;
+  SharedBuffers buffers{{}, quiet(), memory};
+  for (const int stage : {0, 1, 2, 3}) {
+    const Layout layout = lay_out(two_units());
+    const ShardMap shards = one_node(zero(stage).optimizer, 3);
+    ModelState state{layout, zero(stage), Optimizer::adamw, buffers};
+    state.plan_world(shards, 1, Space::gradients);
+    state.allocate(shards.cuts[1]);
+    CHECK(memory.reservations == 1);                                         // the parameters
+    CHECK(memory.allocated == state.moments_bytes() + 300 * sizeof(float));  // and zeros for a checkpoint's frozen moments
+    const int hashes = memory.hashes;
+    (void)state.hash_part(shards, 1);
+    CHECK(memory.hashes > hashes);
+    for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot}) {
+      const std::uint64_t before = memory.allocated;
+      const GradientReducer reducer{layout, shards, 1, 6, exchanges, Reduce::exact, DType::bf16, buffers};
+      const std::uint64_t norm = elements(pieces(layout, shards.folds[1])) / granule * sizeof(float);
+      CHECK(memory.allocated - before == reducer.bytes() + reducer.exchange_bytes() + norm);
+      CHECK(memory.reservations == (reducer.is_per_slot() ? 3 : 1));  // leaves, and what arrives
+    }
+  }
+  CHECK(memory.allocated == 0);
+  CHECK(memory.reservations == 0);
+}
+
+TEST_CASE("pages of a unit come from the state's memory and go back to it", "[memory]") {
+  CountingMemory memory;
+  SharedBuffers buffers{{}, quiet(), memory};
+  ModelState state{lay_out(two_units()), zero(3), Optimizer::sgd, buffers};
+  const ShardMap shards = one_node(Spread::sharded, 2);
+  state.plan_world(shards, 0, Space::shard);
+  state.allocate(shards.cuts[0]);
+  const int holds = memory.holds, returns = memory.returns;
+  state.hold_unit(1);
+  CHECK(memory.holds == holds + 1);
+  state.let_go_of_unit(1);
+  CHECK(memory.returns > returns);
+}
+
+TEST_CASE("reserved pages of the host have memory of zeros while they are held", "[memory]") {
+  Memory& memory = host_memory();
+  const std::size_t page = memory.page_bytes();
+  auto* const at = static_cast<std::byte*>(memory.reserve(3 * page, Memory::Paging::comes_and_goes));
+  const std::span<std::byte> second{at + page, page};
+  memory.hold(second);
+  CHECK(second[0] == std::byte{0});
+  second[0] = std::byte{7};
+  memory.hold(second);  // it is held already
+  CHECK(second[0] == std::byte{7});
+  memory.give_back(second);
+  memory.hold(second);
+  CHECK(second[0] == std::byte{0});
+  memory.unreserve(at, 3 * page);
 }
 
 TEST_CASE("the host's memory is page-aligned zeros, and copies, fills and hashes whole runs", "[model_state]") {

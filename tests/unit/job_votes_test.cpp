@@ -59,11 +59,13 @@ TEST_CASE("an audited slot runs once on each auditor, before its own slots, and 
     REQUIRE(slot.has_value());
     CHECK(audit.is_running());
     CHECK_FALSE(audit.is_due());
-    const std::vector<float> gradient{1, 2, 3};
-    audit.note(*slot + 1, gradient, 1, 2);
-    CHECK(audit.hash() == 0);  // another slot
-    audit.note(*slot, gradient, 1, 2);
-    CHECK(audit.hash() != 0);
+    CHECK_FALSE(audit.audits(*slot + 1));
+    CHECK(audit.audits(*slot));
+    audit.note(17, 1, 2);
+    const std::uint64_t hash = audit.hash();
+    CHECK(hash != 0);
+    audit.note(18, 1, 2);
+    CHECK(audit.hash() != hash);
     CHECK(audit.end_slot());
     CHECK_FALSE(audit.take_slot().has_value());
     CHECK_FALSE(audit.end_slot());

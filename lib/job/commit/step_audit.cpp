@@ -24,10 +24,8 @@ std::optional<std::uint32_t> StepAudit::take_slot() {
 }
 
 /// Nothing in the hash depends on who computes the slot.
-void StepAudit::note(std::uint32_t slot, std::span<const float> gradient, float loss, std::uint64_t tokens) {
-  if (!audit_ || audit_->slot != slot) return;
-  hash_ = mix_sum(std::as_bytes(gradient), 0, 0) + Mix{}(std::bit_cast<std::uint32_t>(loss), salt_of("loss")) +
-          Mix{}(tokens, salt_of("tokens"));
+void StepAudit::note(std::uint64_t gradient, float loss, std::uint64_t tokens) {
+  hash_ = gradient + Mix{}(std::bit_cast<std::uint32_t>(loss), salt_of("loss")) + Mix{}(tokens, salt_of("tokens"));
 }
 
 bool StepAudit::end_slot() { return std::exchange(running_, false); }

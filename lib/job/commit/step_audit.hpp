@@ -41,8 +41,10 @@ class StepAudit {
   [[nodiscard]] std::optional<std::uint32_t> take_slot();
   /// The slot that is open is another rank's.
   [[nodiscard]] bool is_running() const { return running_; }
-  /// A slot ended with that gradient: it is hashed if it is the audited one.
-  void note(std::uint32_t slot, std::span<const float> gradient, float loss, std::uint64_t tokens);
+  /// `slot` is the audited one.
+  [[nodiscard]] bool audits(std::uint32_t slot) const { return audit_ && audit_->slot == slot; }
+  /// It ended, with a gradient of that hash.
+  void note(std::uint64_t gradient, float loss, std::uint64_t tokens);
   /// True: the slot that ended was run for the audit alone, and counts for nothing else.
   [[nodiscard]] bool end_slot();
 

@@ -1,7 +1,6 @@
 #include "lib/job/gradients/gradients.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "kernels/convert.hpp"
@@ -12,13 +11,16 @@ namespace elrun::inline v0 {
 
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards,
                      std::uint32_t rank, Reduce reduce, DType leaves, SharedBuffers* shared_buffers)
-    : space_{layout.gradients}, rounds_{leaves == DType::bf16}, delivers_{shards.cuts != shards.folds} {
+    : memory_{shared_buffers != nullptr ? &shared_buffers->private_memory() : &host_memory()},
+      space_{layout.gradients},
+      rounds_{leaves == DType::bf16},
+      delivers_{shards.cuts != shards.folds} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   const Summands tree = summands(slots_by_rank, reduce);
   schedule_ = tree.schedules[rank];
   buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
   const std::uint64_t partials = buffers_ * space_;
-  partials_ = Arena<float>{partials, shared_buffers != nullptr ? shared_buffers->make(partials * sizeof(float)) : std::nullopt};
+  partials_ = Arena<float>{partials, shared_buffers != nullptr ? shared_buffers->make(partials * sizeof(float)) : std::nullopt, *memory_};
   shard_ = pieces(layout, shards.folds[rank]);
   const std::uint64_t shard_elements = elements(shard_);
 
@@ -36,11 +38,11 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
       if (r == rank) own_leaves += travels_packed(node);
       else ++(travels_packed(node) ? received_leaves : received_nodes);
     }
-  received_ = Arena<float>{received_nodes * shard_elements};
-  own_leaves_ = Arena<float>{own_leaves * shard_elements};
-  received_leaves_ = Arena<bf16>{received_leaves * shard_elements};
+  received_ = Arena<float>{received_nodes * shard_elements, *memory_};
+  own_leaves_ = Arena<float>{own_leaves * shard_elements, *memory_};
+  received_leaves_ = Arena<bf16>{received_leaves * shard_elements, *memory_};
   for (const Piece& p : shard_) chunk_ = std::max(chunk_, std::min(fold_chunk, p.size()));
-  expanded_ = Arena<float>{received_leaves * chunk_};
+  expanded_ = Arena<float>{received_leaves * chunk_, *memory_};
   float *next = received_.data(), *own = own_leaves_.data(), *chunk = expanded_.data();
   bf16* leaf = received_leaves_.data();
   for (std::uint32_t r = 0; r < world; ++r) {
@@ -95,7 +97,9 @@ void Gradients::fold_leaf(std::size_t i) {
 void Gradients::pack_leaves() {
   for (std::size_t i = 0; i < packed_.size(); ++i) {
     float* const leaf = buffer(packed_[i]);
-    for (const Piece& p : shard_) std::copy_n(leaf + p.gradient, p.size(), own_leaves_.data() + i * elements(shard_) + p.place);
+    for (const Piece& p : shard_)
+      memory_->copy(std::as_bytes(std::span{leaf + p.gradient, p.size()}),
+                    std::as_writable_bytes(own_leaves_.span(i * elements(shard_) + p.place, p.size())));
     pack_to_bf16({leaf, space_});
   }
 }
@@ -115,7 +119,8 @@ Result<void> Gradients::reduce(JobWorld& world) {
         to_float(received_leaves_.span(i * shard_elements + p.place + begin, count), expanded_.span(i * chunk_, count));
       for (const Addition& a : additions_) add_into(chunk(a.left), chunk(a.right));
       float* const result = buffer(0) + p.gradient + begin;
-      if (const auto root = chunk(root_); root.data() != result) std::memcpy(result, root.data(), root.size_bytes());
+      if (const auto root = chunk(root_); root.data() != result)
+        memory_->copy(std::as_bytes(root), std::as_writable_bytes(std::span{result, root.size()}));
     }
   if (delivers_) ELRUN_TRY(world.exchange(sums_.sends, sums_.receives));
   return {};

@@ -22,10 +22,12 @@
 
 namespace elrun::inline v0 {
 
+/// More fields than 15: all but the arrays are the plan of one exchange in one world, made in the constructor and never changed.
 class Gradients {
  public:
   Gradients() = default;
-  /// `slots_by_rank`: see assign_slots. `shared_buffers`: where what goes to others is made, if peers may read it there.
+  /// `slots_by_rank`: see assign_slots. `shared_buffers`: where what goes to others is made, if peers may read it there; all
+  /// else lies in its private memory. Without it, in the host's.
   Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards, std::uint32_t rank,
             Reduce reduce = Reduce::exact, DType leaves = DType::f32, SharedBuffers* shared_buffers = nullptr);
 
@@ -44,8 +46,7 @@ class Gradients {
 
   [[nodiscard]] std::uint32_t buffers() const { return buffers_; }
   [[nodiscard]] std::uint64_t exchange_bytes() const {
-    return received_.span().size_bytes() + received_leaves_.span().size_bytes() + own_leaves_.span().size_bytes() +
-           expanded_.span().size_bytes();
+    return received_.bytes() + received_leaves_.bytes() + own_leaves_.bytes() + expanded_.bytes();
   }
 
  private:
@@ -57,6 +58,7 @@ class Gradients {
   };
   void pack_leaves();
   [[nodiscard]] float* buffer(std::uint64_t i) const { return partials_.data() + i * space_; }
+  Memory* memory_ = &host_memory();
   std::uint64_t space_ = 0;
   FoldSchedule schedule_;
   std::uint32_t buffers_ = 0;

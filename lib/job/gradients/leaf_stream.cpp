@@ -1,7 +1,6 @@
 #include "lib/job/gradients/leaf_stream.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/convert.hpp"
 #include "kernels/fold.hpp"
@@ -15,16 +14,10 @@ std::vector<std::vector<std::uint32_t>> deal_slots(std::uint32_t slots, std::uin
   return out;
 }
 
-namespace {
-
-void put(std::span<float> into, std::span<const float> leaf) { std::memcpy(into.data(), leaf.data(), leaf.size_bytes()); }
-void put(std::span<float> into, std::span<const bf16> leaf) { to_float(leaf, into); }
-
-}  // namespace
-
 LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap& shards, std::uint32_t rank, DType leaves,
                        SharedBuffers* shared_buffers)
-    : units_{layout.units},
+    : memory_{shared_buffers != nullptr ? &shared_buffers->private_memory() : &host_memory()},
+      units_{layout.units},
       slots_{slots},
       world_{shards.world()},
       rank_{rank},
@@ -32,7 +25,7 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap
       delivers_{shards.cuts != shards.folds},
       type_{leaves},
       shard_(layout.units.size()),
-      leaves_{layout.gradients},
+      leaves_{layout.gradients, *memory_},
       paging_{std::make_unique<std::mutex>()},
       open_(layout.units.size()),
       handed_(layout.units.size() * world_),
@@ -47,14 +40,20 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap
   for (std::uint32_t slot = 0; slot < slots; ++slot)
     depth_ = std::max(depth_, schedule_.buffer[slot] + (schedule_.merges[slot] == 0 ? 1 : 0));
   const std::uint64_t stack = depth_ * shard_elements_;
-  stack_ = Arena<float>{stack, delivers_ && shared_buffers != nullptr ? shared_buffers->make(stack * sizeof(float)) : std::nullopt};
-  arrivals_ = PagedArena{world_ * shard_elements_};
+  stack_ =
+      Arena<float>{stack, delivers_ && shared_buffers != nullptr ? shared_buffers->make(stack * sizeof(float)) : std::nullopt, *memory_};
+  arrivals_ = PagedArena{world_ * shard_elements_, *memory_};
   if (!delivers_) return;
   const auto held = pieces(layout, shards.cuts[rank]);
-  held_ = Arena<float>{elements(held)};
+  held_ = Arena<float>{elements(held), *memory_};
   own_ = common(pieces(layout, folds_[rank]), held);
   sums_ = deliver_sums(layout, shards, rank, {stack_.span(), Space::shard}, {held_.span(), Space::shard});
 }
+
+void LeafStream::put(std::span<const float> leaf, std::span<float> into) {
+  memory_->copy(std::as_bytes(leaf), std::as_writable_bytes(into));
+}
+void LeafStream::put(std::span<const bf16> leaf, std::span<float> into) { to_float(leaf, into); }
 
 /// Memory of leaves and arrivals comes and goes in here.
 template <class Change>
@@ -83,7 +82,8 @@ std::uint32_t LeafStream::busy() const { return complete() ? 0 : std::min(world_
 void LeafStream::open(std::uint32_t unit) {
   open_[unit] = 1;
   page([&] { leaves_.hold(begin_of(unit), begin_of(unit) + units_[unit].trainable); });
-  std::ranges::fill(leaves_.span(begin_of(unit), units_[unit].trainable), 0.0f);  // a page may be larger than a granule
+  memory_->fill_with_zeros(
+      std::as_writable_bytes(leaves_.span(begin_of(unit), units_[unit].trainable)));  // a page may be larger than a granule
 }
 
 void LeafStream::finish_leaf(std::uint32_t unit) {
@@ -133,7 +133,7 @@ void LeafStream::fold(std::uint32_t unit) {
     const auto take = [&](auto leaf, std::uint32_t slot) {
       std::uint64_t top = schedule_.buffer[slot];
       const std::uint32_t merges = schedule_.merges[slot];
-      if (merges == 0) return put(partial(top), leaf);
+      if (merges == 0) return put(leaf, partial(top));
       add_into(partial(--top), leaf);
       for (std::uint32_t m = 1; m < merges; ++m, --top) add_into(partial(top - 1), std::span<const float>{partial(top)});
     };
@@ -164,7 +164,8 @@ bool LeafStream::next() {
 Result<void> LeafStream::finish(JobWorld& world) {
   ELRUN_ASSERT(complete());
   if (!delivers_) return {};
-  for (const Common& both : own_) std::copy_n(stack_.data() + both.a.place, both.a.size(), held_.data() + both.b.place);
+  for (const Common& both : own_)
+    put(std::span<const float>{stack_.span(both.a.place, both.a.size())}, held_.span(both.b.place, both.b.size()));
   return world.exchange(sums_.sends, sums_.receives);
 }
 

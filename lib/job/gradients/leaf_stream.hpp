@@ -32,9 +32,12 @@ namespace elrun::inline v0 {
 /// Slots of each rank, ascending: i W + r.
 [[nodiscard]] std::vector<std::vector<std::uint32_t>> deal_slots(std::uint32_t slots, std::uint32_t world);
 
+/// More fields than 15: half of them are the plan of one world, made in the constructor and never changed; the others are the memory of leaves and sums,
+/// and who has handed off what, which change together in `arrived`, `fold` and `next`.
 class LeafStream {
  public:
   LeafStream() = default;
+  /// `shared_buffers`: where sums lie that others hold; all else lies in its private memory. Without it, in the host's.
   LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap& shards, std::uint32_t rank, DType leaves = DType::f32,
              SharedBuffers* shared_buffers = nullptr);
 
@@ -80,12 +83,15 @@ class LeafStream {
   [[nodiscard]] std::uint64_t begin_of(std::uint32_t unit) const { return units_[unit].gradient_begin; }
   /// Of memory in floats: what `elements` of a final leaf take.
   [[nodiscard]] std::uint64_t taken(std::uint64_t elements) const { return elements * size_of(type_) / sizeof(float); }
+  void put(std::span<const float> leaf, std::span<float> into);
+  void put(std::span<const bf16> leaf, std::span<float> into);
   void begin_micro_step();
   void fold(std::uint32_t unit);
   void close(std::uint32_t unit);
   template <class Change>
   void page(const Change& change);
 
+  Memory* memory_ = &host_memory();
   std::vector<UnitLayout> units_;
   std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
   std::vector<Cut> folds_;        // by rank

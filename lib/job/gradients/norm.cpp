@@ -8,12 +8,12 @@
 
 namespace elrun::inline v0 {
 
-NormTree::NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space)
+NormTree::NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space, Memory& memory)
     : rank_{rank},
       space_{space},
       granules_{layout.granules()},
       shard_{pieces(layout, shards.folds[rank])},
-      sums_{elements(shard_) / granule} {
+      sums_{elements(shard_) / granule, memory} {
   for (std::uint32_t r = 0; r < shards.world(); ++r) {
     std::vector<LeafRange> runs;
     for (const Piece& p : pieces(layout, shards.folds[r])) runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});

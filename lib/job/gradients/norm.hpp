@@ -17,8 +17,8 @@ namespace elrun::inline v0 {
 class NormTree {
  public:
   NormTree() = default;
-  /// `space`: in which the gradient will be given.
-  NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space);
+  /// `space`: in which the gradient will be given. `memory`: outlives it.
+  NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space, Memory& memory = host_memory());
   /// Nodes that a rank brings.
   [[nodiscard]] std::size_t nodes(std::uint32_t rank) const { return nodes_[rank].size(); }
   /// This rank's nodes, from the gradient that it folded.

@@ -9,12 +9,12 @@ namespace elrun::inline v0 {
 
 GradientReducer::GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges,
                                  Reduce reduce, DType leaves, SharedBuffers& shared_buffers)
-    : exchanges_{exchanges}, rank_{rank}, space_{layout.gradients} {
+    : memory_{&shared_buffers.private_memory()}, exchanges_{exchanges}, rank_{rank}, space_{layout.gradients} {
   slots_ = is_per_slot() ? deal_slots(slots, shards.world()) : assign_slots(slots, shards.world());
   for (const UnitLayout& unit : layout.units) units_.push_back({unit.gradient_begin, unit.gradient_begin + unit.trainable});
   if (is_per_slot()) stream_ = LeafStream{layout, slots, shards, rank, leaves, &shared_buffers};
   else gradients_ = Gradients{layout, slots_, shards, rank, reduce, leaves, &shared_buffers};
-  norm_ = NormTree{layout, shards, rank, space()};
+  norm_ = NormTree{layout, shards, rank, space(), *memory_};
 }
 
 std::size_t GradientReducer::slots_of_busiest() const {
@@ -33,7 +33,11 @@ float* GradientReducer::made_in(std::optional<std::size_t> slot) const {
 void GradientReducer::begin_unit(std::uint32_t unit, std::optional<std::size_t> slot) {
   if (is_per_slot()) return stream_.open(unit);
   const LeafRange run = units_[unit];
-  host_memory().fill_with_zeros(std::as_writable_bytes(std::span{made_in(slot) + run.begin, run.end - run.begin}));
+  memory_->fill_with_zeros(std::as_writable_bytes(std::span{made_in(slot) + run.begin, run.end - run.begin}));
+}
+
+std::uint64_t GradientReducer::hash_of(std::optional<std::size_t> slot) const {
+  return memory_->hash(std::as_bytes(std::span{made_in(slot), space_}), 0, 0);
 }
 
 void GradientReducer::end_slot(std::size_t slot) {

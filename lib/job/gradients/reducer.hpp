@@ -28,7 +28,8 @@ class GradientReducer {
   enum class Exchanges : std::uint8_t { per_step, per_slot };
 
   GradientReducer() = default;
-  /// `slots`: of a step. `shared_buffers`: makes what peers read, and outlives the constructor only.
+  /// `slots`: of a step. `shared_buffers`: makes what peers read, and outlives the constructor; its private memory outlives the
+  /// reducer.
   GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges, Reduce reduce,
                   DType leaves, SharedBuffers& shared_buffers);
 
@@ -48,6 +49,8 @@ class GradientReducer {
   [[nodiscard]] float* made_in(std::optional<std::size_t> slot) const;
   /// Per slot: a leaf of zeros is opened. Per step: the unit's gradient is set to zero.
   void begin_unit(std::uint32_t unit, std::optional<std::size_t> slot);
+  /// The hash of the whole gradient of that slot. Per step alone.
+  [[nodiscard]] std::uint64_t hash_of(std::optional<std::size_t> slot) const;
   /// All gradients of the slot are final.
   void end_slot(std::size_t slot);
   /// Per slot alone: the leaves.
@@ -78,6 +81,7 @@ class GradientReducer {
   [[nodiscard]] std::uint32_t buffers() const { return is_per_slot() ? stream_.partials() : gradients_.buffers(); }
 
  private:
+  Memory* memory_ = &host_memory();
   Exchanges exchanges_ = Exchanges::per_step;
   std::uint32_t rank_ = 0;
   std::vector<std::vector<std::uint32_t>> slots_ = std::vector<std::vector<std::uint32_t>>(1);  // by rank

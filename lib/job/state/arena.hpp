@@ -20,10 +20,10 @@ class Arena {
   explicit Arena(std::uint64_t count, Memory& memory = host_memory()) : size_{count} {
     if (count > 0) data_ = {static_cast<T*>(memory.allocate(count * sizeof(T))), Free{&memory}};
   }
-  /// In that memory, which is as large, where there is some.
-  Arena(std::uint64_t count, std::optional<SharedBuffer> shared) {
+  /// In `shared`, which is as large, where there is some.
+  Arena(std::uint64_t count, std::optional<SharedBuffer> shared, Memory& memory = host_memory()) {
     if (!shared) {
-      *this = Arena{count};
+      *this = Arena{count, memory};
       return;
     }
     data_ = {shared->as<T>().data(), Free{}};
@@ -35,6 +35,7 @@ class Arena {
   [[nodiscard]] T* data() const { return data_.get(); }
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] std::span<T> span() const { return {data_.get(), size_}; }
+  [[nodiscard]] std::uint64_t bytes() const { return size_ * sizeof(T); }
   [[nodiscard]] std::span<T> span(std::uint64_t begin, std::uint64_t count) const { return span().subspan(begin, count); }
 
  private:

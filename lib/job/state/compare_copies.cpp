@@ -41,7 +41,7 @@ std::vector<TensorHash> hash_tensors(const ModelState& state, const std::vector<
     std::uint64_t sum = 0;
     for (const Common& both : common(shard, extent))
       sum +=
-          host_memory().hash(std::as_bytes(std::span{at(both.a), both.a.size()}), both.a.begin * sizeof(float) / sizeof(std::uint64_t), 0);
+          state.memory().hash(std::as_bytes(std::span{at(both.a), both.a.size()}), both.a.begin * sizeof(float) / sizeof(std::uint64_t), 0);
     add(u, e, kind, true, sum);
   };
   for (std::size_t u = 0; u < specs.size(); ++u)
@@ -49,7 +49,7 @@ std::vector<TensorHash> hash_tensors(const ModelState& state, const std::vector<
       for (const Extent& e : extents(specs[u], layout.units[u], frozen)) {
         if (frozen || !sharded)
           add(u, e, "param", false,
-              host_memory().hash(std::as_bytes(std::span{parameters + layout.units[u].begin + e.begin, e.end - e.begin}), 0, 0));
+              state.memory().hash(std::as_bytes(std::span{parameters + layout.units[u].begin + e.begin, e.end - e.begin}), 0, 0));
         if (!frozen && sharded && copied) add_shard(u, e, "param", [&](const Piece& p) { return parameters + p.parameter; });
         if (!frozen && copied)
           for (std::size_t m = 0; m < state.moments(); ++m)

@@ -1,14 +1,30 @@
 #include "lib/job/state/memory.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include <elrun/result.hpp>
 
 #include "kernels/state_hash.hpp"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
 namespace {
+
+/// Takes the memory of pages away, and their contents with it. What is locked (mlockall) takes another advice, which Linux has
+/// since 5.18, and the headers of some systems have not.
+bool take_away(void* pages, std::size_t bytes) {
+  constexpr int dontneed_locked = 24;
+  return madvise(pages, bytes, MADV_DONTNEED) == 0 || (errno == EINVAL && madvise(pages, bytes, dontneed_locked) == 0);
+}
 
 class HostMemory final : public Memory {
  public:
@@ -30,6 +46,37 @@ class HostMemory final : public Memory {
   }
   std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
     return mix_sum(run, first_word, salt);
+  }
+
+  std::size_t page_bytes() const override {
+    static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    return bytes;
+  }
+  void* reserve(std::size_t bytes, Paging paging) override {
+    void* const at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc{};
+    if (paging == Paging::stays) return at;
+    // Asked here, where it can be told: a scope's end could only end the process.
+    if (!take_away(at, bytes)) {
+      const int error = errno;
+      unreserve(at, bytes);
+      throw Error{Failure{
+          Code::not_permitted, Remedy::fix_config,
+          fmt::format("memory that is not in use cannot be given back ({}): this process has locked its memory (mlockall), and Linux "
+                      "gives locked pages back since 5.18 alone; do not lock it, or use zero(0) or zero(1) with Exchange::per_step",
+                      std::generic_category().message(error))}};
+    }
+    // One element of a huge page would bring memory for all of it. A kernel that has none refuses the advice, rightly.
+    (void)madvise(at, bytes, MADV_NOHUGEPAGE);
+    return at;
+  }
+  void unreserve(void* memory, std::size_t bytes) noexcept override { ELRUN_ASSERT(munmap(memory, bytes) == 0); }
+  void hold(std::span<std::byte> pages) override {
+    if (mprotect(pages.data(), pages.size(), PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc{};
+  }
+  void give_back(std::span<std::byte> pages) override {
+    ELRUN_ASSERT(take_away(pages.data(), pages.size()));
+    ELRUN_ASSERT(mprotect(pages.data(), pages.size(), PROT_NONE) == 0);
   }
 };
 

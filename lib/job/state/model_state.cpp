@@ -8,15 +8,16 @@
 namespace elrun::inline v0 {
 
 ModelState::ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers)
-    : layout_{std::move(layout)}, placement_{placement}, optimizer_{optimizer} {
-  parameters_ = parameters_are_sharded() ? PagedArena{layout_.parameters}
-                                         : PagedArena::whole(layout_.parameters, shared_buffers.make(layout_.parameters * sizeof(float)));
+    : memory_{&shared_buffers.private_memory()}, layout_{std::move(layout)}, placement_{placement}, optimizer_{optimizer} {
+  parameters_ = parameters_are_sharded()
+                    ? PagedArena{layout_.parameters, *memory_}
+                    : PagedArena::whole(layout_.parameters, shared_buffers.make(layout_.parameters * sizeof(float)), *memory_);
   std::uint64_t frozen = 0;
   for (const UnitLayout& unit : layout_.units) {
     parameters_.hold(unit.begin + unit.trainable, unit.begin + unit.size);
     frozen = std::max(frozen, unit.used - std::min(unit.used, unit.trainable));
   }
-  frozen_zeros_.assign(frozen, 0.0f);
+  frozen_zeros_ = Arena<float>{frozen, *memory_};
 }
 
 // ---- memory and cut

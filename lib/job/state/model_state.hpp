@@ -38,7 +38,8 @@ namespace elrun::inline v0 {
 class ModelState {
  public:
   ModelState() = default;
-  /// Makes the parameters; the moments come with the first `allocate`. `shared_buffers`: where whole parameters lie, if peers may read them.
+  /// Makes the parameters; the moments come with the first `allocate`. `shared_buffers`: where whole parameters lie, if
+  /// peers may read them; all else lies in its private memory, which outlives the state.
   ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers);
 
   [[nodiscard]] const Layout& layout() const { return layout_; }
@@ -46,6 +47,9 @@ class ModelState {
   [[nodiscard]] bool optimizer_is_whole() const { return placement_.optimizer == Spread::replicated; }
 
   // ---- memory and cut
+
+  /// Where all of it lies.
+  [[nodiscard]] Memory& memory() const { return *memory_; }
 
   /// Moments of that shard, all zeros, and memory for its parameters. What was held of another shard of the parameters stays.
   void allocate(Cut cut);
@@ -122,8 +126,8 @@ class ModelState {
     Cut cut;
     std::vector<Arena<float>> moments;
   };
-  std::optional<Old> old_;           // during a recut
-  std::vector<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
+  std::optional<Old> old_;     // during a recut
+  Arena<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
   std::vector<UpdateRun> updates_;
   Delivery gather_;
   bool whole_ = true;

@@ -1,6 +1,7 @@
 #pragma once
 /// \file PagedArena: addresses for everything, memory for what is held. Views into it stay where they are while pages come
-/// and go under them; touching what is not held ends the process at once, so that nobody computes with what is not there.
+/// and go under them; touching what is not held ends the process at once, so that nobody computes with what is not there. Pages are those
+/// of a Memory, which outlives the arena.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,15 +12,17 @@
 
 #include <elrun/process_group.hpp>
 
+#include "lib/job/state/memory.hpp"
+
 namespace elrun::inline v0 {
 
 class PagedArena {
  public:
   PagedArena() = default;
   /// Addresses of `count` floats, on page borders. None is held.
-  explicit PagedArena(std::uint64_t count);
+  explicit PagedArena(std::uint64_t count, Memory& memory = host_memory());
   /// All is held, for good; in `shared`, which is as large, where there is some.
-  [[nodiscard]] static PagedArena whole(std::uint64_t count, std::optional<SharedBuffer> shared = {});
+  [[nodiscard]] static PagedArena whole(std::uint64_t count, std::optional<SharedBuffer> shared = {}, Memory& memory = host_memory());
   /// What peers may be shown of it: all, or nothing.
   [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return shared_; }
 
@@ -37,15 +40,19 @@ class PagedArena {
   [[nodiscard]] std::uint64_t held_bytes_max() const { return held_bytes_max_; }
 
  private:
-  struct Unmap {
-    std::size_t bytes;  // none: they are the shared buffer's
-    void operator()(float* p) const;
+  struct Unreserve {
+    Memory* memory;  // none: they are the shared buffer's
+    std::size_t bytes;
+    void operator()(float* p) const {
+      if (memory != nullptr) memory->unreserve(p, bytes);
+    }
   };
-  enum class Pages : std::uint8_t { small, any };
-  PagedArena(std::uint64_t count, Pages pages);
+  PagedArena(std::uint64_t count, Memory& memory, Memory::Paging paging);
+  [[nodiscard]] std::span<std::byte> pages(std::size_t first, std::size_t last) const;
   void mark(std::size_t first, std::size_t last, bool held);
   std::optional<SharedBuffer> shared_;
-  std::unique_ptr<float[], Unmap> data_;
+  Memory* memory_ = &host_memory();
+  std::unique_ptr<float[], Unreserve> data_;
   std::uint64_t size_ = 0;
   std::vector<bool> held_;  // by page
   std::uint64_t held_bytes_ = 0, held_bytes_max_ = 0;

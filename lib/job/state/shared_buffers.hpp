@@ -1,6 +1,6 @@
 #pragma once
 /// \file SharedBuffers: makes memory that peers on the same host read in place (zero-copy), and shows it to them. Where none can be had
-/// the caller takes private memory. No result depends on which it is, so ranks need not agree.
+/// the caller takes `private_memory`, in which all else of a job lies as well. No result depends on which it is, so ranks need not agree.
 
 #include <cstdint>
 #include <functional>
@@ -9,6 +9,7 @@
 #include <elrun/process_group.hpp>
 
 #include "lib/base/log.hpp"
+#include "lib/job/state/memory.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
@@ -17,7 +18,9 @@ class SharedBuffers {
  public:
   using Make = std::function<Result<SharedBuffer>(Bytes)>;
   /// `make`: none where nobody is there to read.
-  SharedBuffers(Make make, const Log& log) : make_{std::move(make)}, log_{log} {}
+  SharedBuffers(Make make, const Log& log, Memory& memory = host_memory()) : make_{std::move(make)}, log_{log}, memory_{memory} {}
+
+  [[nodiscard]] Memory& private_memory() { return memory_; }
 
   /// Filled with zeros. Nothing: take private memory. The first failure is logged.
   [[nodiscard]] std::optional<SharedBuffer> make(std::uint64_t bytes);
@@ -28,6 +31,7 @@ class SharedBuffers {
   void tell_once(const Failure& why);
   Make make_;
   const Log& log_;
+  Memory& memory_;
   bool told_ = false;
 };
 

@@ -345,8 +345,7 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
   if (!timeline_.empty()) head.parent = timeline_.back();
   ELRUN_TRY_ASSIGN(const Manifest manifest, merge(std::move(head), std::move(parts)));
   const std::string text = encode(manifest);
-  if (text.size() > manifest_bytes_max.value())
-    return Failure{Code::exhausted, Remedy::fix_config, fmt::format("the manifest would have {} bytes; use fewer units", text.size())};
+  ELRUN_TRY(check_manifest_size(manifest.fragments.size(), text.size()));
   ELRUN_TRY(root_.files().write_durably(directory / manifest_file, as_bytes(text)));
   ELRUN_TRY(root_.files().sync_directory(directory));
 

@@ -116,7 +116,9 @@ Result<RunRecord> CheckpointRoot::read_or_make_run(const std::vector<CheckpointI
     // The lineage is random, so the digest is an identity that no other root has.
     RunRecord mine{.root = {}, .author = author(), .plan = saver_.plan, .model = saver_.model};
     mine.root = to_hex(sha256(as_bytes(fmt::format("{} {} {}", to_string(mine.author), fence, mine.author.wall_ns)))).substr(0, 32);
-    auto made = publish_once(files_, path_, run_file, unique(), encode(mine));
+    const std::string text = encode(mine);
+    ELRUN_TRY(check_run_size(text.size()));
+    auto made = publish_once(files_, path_, run_file, unique(), text);
     if (made.ok()) return mine;
     if (made.failure().code != Code::already_exists) return std::move(made).failure();
   }

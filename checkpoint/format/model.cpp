@@ -96,6 +96,10 @@ std::vector<std::string> problems(const ModelTable& table) {
   std::vector<std::string> all;
   std::set<std::string> kinds, units;
   if (table.kinds.empty()) all.emplace_back("a checkpoint needs at least one kind of state");
+  if (table.kinds.size() > kinds_max)
+    all.push_back(fmt::format("{} kinds of state; at most {} can be saved", table.kinds.size(), kinds_max));
+  if (table.units.size() > units_max)
+    all.push_back(fmt::format("{} units; at most {} can be saved: use fewer and larger ones", table.units.size(), units_max));
   std::uint64_t bytes = 0;
   for (const KindInfo& kind : table.kinds) {
     if (!is_plain_text(kind.name) || kind.name.find_first_of("/@") != std::string::npos || kind.name == "aux" ||
@@ -116,6 +120,8 @@ std::vector<std::string> problems(const ModelTable& table) {
         all.push_back(fmt::format("unit {}: more than 2^53 bytes of state", shown));
         bytes = 0;
       }
+    if (unit.tensors.size() > tensors_max)
+      all.push_back(fmt::format("unit {}: {} tensors; at most {} can be saved", shown, unit.tensors.size(), tensors_max));
     std::set<std::string> tensors;
     for (const TensorInfo& tensor : unit.tensors) {
       if (!is_plain_text(tensor.name)) all.push_back(fmt::format("unit {}: a tensor's name is empty or not printable", shown));

@@ -12,6 +12,10 @@
 
 namespace elrun::inline v0 {
 
+constexpr std::size_t kinds_max = 256;
+constexpr std::size_t units_max = 1u << 20;
+constexpr std::size_t tensors_max = 1u << 20;  ///< Of one unit.
+
 struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;

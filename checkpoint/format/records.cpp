@@ -107,14 +107,14 @@ DType dtype_of(const Fields& in) {
 
 ModelTable model_of(const Fields& in, std::string& problem) {
   ModelTable model;
-  for (const Json& row : in.list("kinds", 256)) {
+  for (const Json& row : in.list("kinds", kinds_max)) {
     const Fields kind{row, in.where() + ".kinds", problem};
     model.kinds.push_back({kind.text("name", 256), dtype_of(kind)});
   }
-  for (const Json& row : in.list("units", 1 << 20)) {
+  for (const Json& row : in.list("units", units_max)) {
     const Fields unit{row, in.where() + ".units", problem};
     UnitInfo info{unit.text("name", 256), unit.number("elements"), {}};
-    for (const Json& tensor_row : unit.list("tensors", 1 << 20)) {
+    for (const Json& tensor_row : unit.list("tensors", tensors_max)) {
       const Fields tensor{tensor_row, unit.where() + ".tensors", problem};
       TensorInfo t{tensor.text("name", 256), dtype_of(tensor), {}, tensor.number("offset")};
       for (const Json& extent : tensor.list("shape", 8)) t.shape.push_back(number_of(extent, json_integer_max, tensor));
@@ -165,8 +165,8 @@ std::vector<FragmentRecord> fragments_of(const Fields& in, std::uint32_t files) 
       in.complain("has a fragment that is not six numbers");
       return {};
     }
-    fragments.push_back({.kind = small(number_of(row[0], 255, in)),
-                         .unit = small(number_of(row[1], (1 << 20) - 1, in)),
+    fragments.push_back({.kind = small(number_of(row[0], kinds_max - 1, in)),
+                         .unit = small(number_of(row[1], units_max - 1, in)),
                          .file = small(number_of(row[4], files - 1, in)),
                          .begin = number_of(row[2], json_integer_max, in),
                          .end = number_of(row[3], json_integer_max, in),
@@ -376,6 +376,22 @@ std::string encode(const Manifest& m) {
                                 {"aux", json_of(m.aux)},
                                 {"writer", "elrun 0.1"}})) +
          "\n";
+}
+
+Result<void> check_manifest_size(std::size_t fragments, std::size_t text_bytes) {
+  const auto refused = [](std::string what) { return Failure{Code::exhausted, Remedy::fix_config, std::move(what)}; };
+  if (fragments > fragments_max)
+    return refused(fmt::format("the manifest would list {} ranges of elements, and at most {} can be read back: use fewer and larger units",
+                               fragments, fragments_max));
+  if (text_bytes > manifest_bytes_max.value()) return refused(fmt::format("the manifest would have {} bytes; use fewer units", text_bytes));
+  return {};
+}
+
+Result<void> check_run_size(std::size_t text_bytes) {
+  if (text_bytes <= record_bytes_max.value()) return {};
+  return Failure{Code::exhausted, Remedy::fix_config,
+                 fmt::format("RUN.json would have {} bytes, and at most {} can be read back: use fewer units and tensors, or shorter names",
+                             text_bytes, record_bytes_max.value())};
 }
 
 Result<Manifest> decode_manifest(ByteSpan text, std::string_view what) {

@@ -155,6 +155,11 @@ struct Manifest {
 [[nodiscard]] std::string encode(const Manifest& manifest);
 [[nodiscard]] Result<Manifest> decode_manifest(ByteSpan text, std::string_view what);
 
+/// A manifest of this size can be read back. What a reader refuses must not be committed: the save fails with `exhausted` instead.
+[[nodiscard]] Result<void> check_manifest_size(std::size_t fragments, std::size_t text_bytes);
+/// The same for RUN.json.
+[[nodiscard]] Result<void> check_run_size(std::size_t text_bytes);
+
 /// COMMIT: its appearance under this name is the commit.
 struct CommitRecord {
   CheckpointId id;

@@ -58,6 +58,42 @@ TEST_CASE("a sealed record notices every flipped bit", "[checkpoint]") {
     }
 }
 
+TEST_CASE("what a reader would refuse is not written", "[checkpoint]") {
+  CHECK(check_manifest_size(fragments_max, manifest_bytes_max.value()).ok());
+  for (const auto& refused : {check_manifest_size(fragments_max + 1, 1000), check_manifest_size(1, manifest_bytes_max.value() + 1),
+                              check_run_size(record_bytes_max.value() + 1)}) {
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.failure().code == Code::exhausted);
+    CHECK_THAT(refused.failure().what, Contains("use fewer"));
+  }
+  CHECK(check_run_size(record_bytes_max.value()).ok());
+
+  // A model at the limits of problems() is accepted by the reader of records, and one above by neither.
+  const auto with_kinds = [](std::size_t count) {
+    ModelTable model{.units = {{"unit", 1, {}}}, .kinds = {}};
+    for (std::size_t i = 0; i < count; ++i) model.kinds.push_back({"kind" + std::to_string(i), DType::u8});
+    return model;
+  };
+  const auto with_tensors = [](std::size_t count) {
+    ModelTable model{.units = {{"unit", count, {}}}, .kinds = {{"param", DType::u8}}};
+    for (std::size_t i = 0; i < count; ++i) model.units[0].tensors.push_back({std::to_string(i), DType::u8, {1}, i});
+    return model;
+  };
+  const auto read = [](const ModelTable& model) {
+    return decode_run(as_bytes(encode(RunRecord{std::string(32, 'a'), {.run_id = "run"}, {"h", "d"}, model})), "RUN.json");
+  };
+  for (const std::size_t above : {0, 1}) {
+    const ModelTable kinds = with_kinds(kinds_max + above);
+    CHECK(problems(kinds).empty() == (above == 0));
+    CHECK(read(kinds).ok() == (above == 0));
+  }
+  CHECK(problems(with_tensors(tensors_max)).empty());
+  CHECK_FALSE(problems(with_tensors(tensors_max + 1)).empty());
+  ModelTable units{.units = std::vector<UnitInfo>(units_max + 1), .kinds = {{"param", DType::u8}}};
+  for (std::size_t i = 0; i < units.units.size(); ++i) units.units[i].name = std::to_string(i);
+  CHECK_THAT(problems(units).at(0), Contains("use fewer and larger"));
+}
+
 TEST_CASE("a format from the future is refused as such, not called damage", "[checkpoint]") {
   CHECK_THAT(said(decode_claim(as_bytes(seal({{"format", 2}, {"requires", Json::array()}})), "claim")),
              Contains("mismatch") && Contains("newer elrun"));

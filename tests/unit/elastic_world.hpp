@@ -24,6 +24,8 @@ struct Fate {
   std::uint64_t at = 0;
   bool comes_back = true;      ///< A newcomer in the place of the one that dies or leaves.
   bool with_its_node = false;  ///< When it dies, so do all others of its node.
+  /// Of a split: called by each member that it leaves out, before anybody hears of it. So the one whom it reached goes on meanwhile.
+  std::function<void(Call)> before_told{};
 };
 
 /// What members sent each other in one generation, of pieces that have whole granules (votes and words are smaller): out of memory
@@ -115,8 +117,10 @@ class ElasticWorld {
       }
       const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false, label_);
       if (!done.ok()) return spoil(receives), done;
-      if (!world_.misses(membership_, count_ - 1)) return done;
+      const auto missed = world_.misses(membership_, count_ - 1);
+      if (!missed) return done;
       spoil(receives);
+      if (missed->before_told) missed->before_told(label_);
       const Failure why{Code::peer_lost, Remedy::rejoin, "the line was cut at the last byte"};
       world_.end_generation(membership_.generation.number, why);
       return why;
@@ -333,11 +337,12 @@ class ElasticWorld {
     return fate.kind == Fate::Kind::dies;
   }
 
-  /// Whether this member does not get what all others sent in this exchange, as far as it knows.
-  bool misses(const Membership& who, std::uint64_t exchange) {
+  /// The split in which this member does not get what all others sent in this exchange, as far as it knows.
+  std::optional<Fate> misses(const Membership& who, std::uint64_t exchange) {
     const std::lock_guard lock{mutex_};
-    return fate_ && fate_->kind == Fate::Kind::splits && fate_->at == exchange && who.generation.number == number_ &&
-           fate_->whom % who.world.value() != who.rank.value();
+    const bool does = fate_ && fate_->kind == Fate::Kind::splits && fate_->at == exchange && who.generation.number == number_ &&
+                      fate_->whom % who.world.value() != who.rank.value();
+    return does ? fate_ : std::nullopt;
   }
 
   const SteadyClock clock_;

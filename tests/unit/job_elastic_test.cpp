@@ -9,10 +9,23 @@
 namespace elrun::test {
 namespace {
 
-std::uint64_t undisturbed(const Plan& plan, bool evaluates = false) {
-  static std::map<std::tuple<std::uint64_t, std::uint64_t, DType, bool>, std::uint64_t> known;
-  auto& hash = known[{plan.slots(), plan.steps, plan.leaves, evaluates}];
-  if (hash == 0) hash = run_world({.world = 1}, toy({.plan = plan, .evaluates = evaluates}))[0].outcome->state_hash;
+/// What the random programs do beside their steps; see ToyOptions.
+struct Habits {
+  bool evaluates = false, evaluates_in_step = false, evaluates_first = false, throws = false;
+};
+ToyOptions with_habits(const Plan& plan, const CheckpointOptions& checkpoint, const Habits& habits) {
+  return {.plan = plan,
+          .checkpoint = checkpoint,
+          .evaluates = habits.evaluates,
+          .evaluates_in_step = habits.evaluates_in_step,
+          .evaluates_first = habits.evaluates_first,
+          .throws = habits.throws};
+}
+
+std::uint64_t undisturbed(const Plan& plan, const Habits& habits = {}) {
+  static std::map<std::tuple<std::uint64_t, std::uint64_t, DType, bool, bool, bool>, std::uint64_t> known;
+  auto& hash = known[{plan.slots(), plan.steps, plan.leaves, habits.evaluates, habits.evaluates_in_step, habits.evaluates_first}];
+  if (hash == 0) hash = run_world({.world = 1}, toy(with_habits(plan, {}, habits)))[0].outcome->state_hash;
   return hash;
 }
 
@@ -31,6 +44,7 @@ std::vector<Fate> random_fates(Rng& rng, std::uint64_t count, std::uint64_t exch
   for (std::uint64_t i = 0; i < count; ++i) {
     const auto kind = static_cast<Fate::Kind>(rng.below(5));
     fates.push_back({kind, static_cast<std::uint32_t>(rng.below(8)), rng.below(rng.chance(0.3) ? 8 : exchanges), rng.chance(0.7)});
+    if (rng.chance(0.5)) fates.back().before_told = [](Call) { std::this_thread::sleep_for(2ms); };  // the other one's next slots
   }
   return fates;
 }
@@ -44,7 +58,7 @@ std::string describe(const std::vector<Fate>& fates) {
 }
 
 /// A random history of any placement, with checkpoints or none.
-void any_history(Rng& rng, bool evaluates) {
+void any_history(Rng& rng, const Habits& habits) {
   const int stage = static_cast<int>(rng.below(4));
   const bool per_slot = rng.chance(stage >= 2 ? 0.8 : 0.2);
   const TemporaryDirectory root;
@@ -56,7 +70,7 @@ void any_history(Rng& rng, bool evaluates) {
   if (rng.chance(0.25)) plan.leaves = DType::bf16;
   INFO("zero(" << stage << "), gradients in " << name_of(plan.leaves) << (per_slot ? " per slot" : " per step") << ", " << members
                << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
-  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint, .evaluates = evaluates})};
+  ElasticWorld world{members, fates, toy(with_habits(plan, checkpoint, habits))};
   std::size_t done = 0;
   auto& results = world.wait();
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -68,7 +82,7 @@ void any_history(Rng& rng, bool evaluates) {
     REQUIRE(!m.failure.has_value());
     REQUIRE(m.outcome.has_value());
     CHECK(m.outcome->step == plan.steps);
-    CHECK(m.outcome->state_hash == undisturbed(plan, evaluates));
+    CHECK(m.outcome->state_hash == undisturbed(plan, habits));
     CHECK(m.host_state == plan.steps);  // rolled with the step: counted once each
     CHECK(m.steps_begun == plan.steps);
     ++done;
@@ -230,12 +244,21 @@ TEST_CASE("a checkpoint is read over whatever a failed exchange left, beyond the
 }
 
 TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") {
-  for_all_seeds(150, [](Rng& rng) { any_history(rng, false); });
+  for_all_seeds(150, [](Rng& rng) { any_history(rng, {}); });
 }
 
 TEST_CASE("any history ends with the same bits where the learning rate follows from evaluations between the steps",
           "[job][elastic][evaluation]") {
-  for_all_seeds(150, [](Rng& rng) { any_history(rng, true); });
+  for_all_seeds(150, [](Rng& rng) { any_history(rng, {.evaluates = true}); });
+}
+
+TEST_CASE("any history ends with the same bits where exceptions come out of revoked slots", "[job][elastic][evaluation]") {
+  for_all_seeds(100, [](Rng& rng) {
+    const bool first = rng.chance(0.5);
+    any_history(rng, {.evaluates = true, .evaluates_first = first, .throws = true});
+  });
+}
+
 }
 
 TEST_CASE("an evaluation between two steps is decided on all members, whoever is lost or comes in it", "[job][elastic][evaluation]") {
@@ -251,10 +274,65 @@ TEST_CASE("an evaluation between two steps is decided on all members, whoever is
           INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
           if (world.was_killed(i) || (!m.outcome && !m.failure)) continue;
           REQUIRE(m.outcome.has_value());
-          CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage), true));
+          CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage), {.evaluates = true}));
         }
         CHECK(world.generations() == 2);
       }
+}
+
+TEST_CASE("a program that runs again keeps the evaluation that another member did not hear of", "[job][elastic][evaluation]") {
+  std::size_t ran_again = 0;
+  for (std::uint64_t at = 6; at < 24; ++at) {
+    INFO("splits 0 at " << at);
+    std::atomic<bool> in_slot = false, told = false;
+    const auto wait_until = [](const std::atomic<bool>& holds, Duration limit) {
+      for (const auto begin = std::chrono::steady_clock::now(); !holds && std::chrono::steady_clock::now() - begin < limit;)
+        std::this_thread::sleep_for(100us);
+    };
+    Fate split{Fate::Kind::splits, 0, at};
+    split.before_told = [&](Call call) {
+      if (call == Call::evaluate) wait_until(in_slot, 300ms);
+      told = true;
+    };
+    ElasticWorld world{2, {split}, [&](Job& job, Member& me) {
+                         Plan plan = toy_plan(0);
+                         plan.steps = 3;
+                         job.configure(plan);
+                         Unit unit = job.unit("layer");
+                         const auto weight = unit.tensor<float>("weight", {3001});
+                         std::uint64_t evaluations = 0;  // host state
+                         job.state("evaluations", evaluations);
+                         job.seal();
+                         if (!job.restore()) std::ranges::fill(weight.span(), 1.0f);
+                         while (auto step = job.next_step()) {
+                           for (Slot& slot : step->slots()) {
+                             // The first member has heard the first evaluation to its end, and the other one has not.
+                             if (step->number() == 1 && evaluations == 1 && job.prints()) {
+                               in_slot = true;
+                               wait_until(told, 100ms);
+                               for (int i = 0; told && i < 1000 && !slot.revoked(); ++i) std::this_thread::sleep_for(100us);
+                               if (slot.revoked()) throw std::runtime_error{"of a slot that is revoked"};
+                             }
+                             const auto scope = unit.use_grad();
+                             std::ranges::fill(weight.grad_span(), 1.0f);
+                             slot.report(1, 1);
+                           }
+                           if (!step->apply(toy_adamw, {.lr = 0.1f}).decided) continue;
+                           evaluations += job.evaluate(10, [&](Slot& slot) { slot.report(weight.data()[0], 1); }).decided;
+                         }
+                         me.host_state = evaluations;
+                         me.outcome = job.outcome();
+                       }};
+    for (const Member& m : world.wait()) {
+      INFO((m.failure ? message(*m.failure) : ""));
+      if (m.failure && m.failure->code == Code::generation_over) continue;  // the job was over; its agent ends it
+      REQUIRE(m.outcome.has_value());
+      CHECK(m.host_state == 3);
+    }
+    ran_again += static_cast<std::size_t>(
+        std::ranges::count_if(world.lines(), [](const std::string& l) { return l.find("the program runs again") != l.npos; }));
+  }
+  CHECK(ran_again > 0);
 }
 
 }  // namespace elrun::test

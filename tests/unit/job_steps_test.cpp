@@ -215,6 +215,7 @@ TEST_CASE("the program's next run in the process goes on where the last one was,
   do_step(before, false, 0.5f);
   before.hand_out();
   before.ask_to_stop();
+  before.remember({.loss = 2, .decided = true});
   DecidedSteps revoked = begun(), between = begun();
   revoked.continue_from(before, true);
   between.continue_from(before, false);
@@ -223,6 +224,8 @@ TEST_CASE("the program's next run in the process goes on where the last one was,
   CHECK(revoked.decision() == before.decision());
   CHECK_FALSE(revoked.asks_to_stop());
   CHECK(between.asks_to_stop());
+  CHECK(revoked.evaluations() == 1);  // other members may not have heard of it yet
+  CHECK(revoked.evaluation() == before.evaluation());
 }
 
 // ---- HeldState

@@ -318,7 +318,12 @@ struct ToyOptions {
   AnyOptimizer optimizer = toy_adamw;
   std::uint64_t stop_after = ~std::uint64_t{0};  ///< Leaves the program after this many steps.
   std::function<void(Job&, std::uint64_t step, Slot&)> in_slot{};
-  bool evaluates = false;  ///< After each decided step, twice; the learning rate follows from what comes, and is host state.
+  // Evaluations from which the learning rate follows, a variable of host state:
+  bool evaluates = false;          ///< After each decided step, twice.
+  bool evaluates_in_step = false;  ///< Between next_step() and the slots.
+  bool evaluates_first = false;    ///< Before the loop, once in the life of the state.
+  bool throws = false;             ///< Out of slots that are revoked.
+  [[nodiscard]] bool adapts() const { return evaluates || evaluates_in_step || evaluates_first; }
 };
 
 /// A pass over 10 samples, whose losses follow from the weights.
@@ -351,7 +356,8 @@ inline Program toy(const ToyOptions& options) {
     }
     std::uint64_t mine = 0, begun = 0;  // host state
     float factor = 1;                   // of the learning rate
-    if (options.evaluates) job.state("factor", factor);
+    std::uint64_t first = 0;            // evaluations before the loop
+    if (options.adapts()) job.state("factor", factor), job.state("first", first);
     job.state("steps seen", mine);
     job.state("steps begun", begun);
     me.steps.clear();
@@ -362,11 +368,20 @@ inline Program toy(const ToyOptions& options) {
         const RandomStream rng = job.rng(toy_tensors()[t].name);
         for (std::uint64_t i = 0; i < tensors[t].size(); ++i) tensors[t].data()[i] = rng.normal(i);
       }
+    const auto adapt = [&](const Evaluation& e) {
+      if (e.decided)
+        factor *= 1.0f + 0.001f * static_cast<float>(std::bit_cast<std::uint32_t>(e.loss) % 64 +
+                                                     std::bit_cast<std::uint64_t>(e.sum("weights")) % 64);
+      return e.decided;
+    };
+    if (options.evaluates_first && first == 0) first += adapt(evaluate_toy(job, units, unit_of, tensors));
     while (auto step = job.next_step()) {
       if (step->number() == options.stop_after) return;
       ++begun;
+      if (options.evaluates_in_step) adapt(evaluate_toy(job, units, unit_of, tensors));
       for (Slot& slot : step->slots()) {
         if (options.in_slot) options.in_slot(job, step->number(), slot);
+        if (options.throws && slot.revoked()) throw std::runtime_error{"out of a slot that is revoked"};
         const auto add = [&](std::size_t t, std::uint32_t use) {
           add_toy_gradient({tensors[t].grad(), tensors[t].size()}, tensors[t].span(), slot.samples(), slot.rng(), use);
         };
@@ -387,22 +402,20 @@ inline Program toy(const ToyOptions& options) {
           auto g = units[0].use_grad();
           add(0, 5);
         }
+        if (options.throws && slot.revoked()) throw std::runtime_error{"out of a slot that is revoked"};
         const float loss = toy_loss(slot.samples(), slot.rng());
         slot.report(DeviceScalar{&loss}, 3 + slot.index());
       }
       const StepResult r = std::visit(
           [&](const auto& optimizer) {
             ApplyOptions apply = toy_options(step->number());
-            if (options.evaluates) apply.lr = apply.lr.at(step->number()) * factor;
+            if (options.adapts()) apply.lr = apply.lr.at(step->number()) * factor;
             return step->apply(optimizer, apply);
           },
           options.optimizer);
       if (!r.decided) continue;
       me.steps.push_back(r), ++mine;
-      for (int pass = 0; options.evaluates && pass < 2; ++pass)
-        if (const Evaluation e = evaluate_toy(job, units, unit_of, tensors); e.decided)
-          factor *= 1.0f + 0.001f * static_cast<float>(std::bit_cast<std::uint32_t>(e.loss) % 64 +
-                                                       std::bit_cast<std::uint64_t>(e.sum("weights")) % 64);
+      for (int pass = 0; options.evaluates && pass < 2; ++pass) adapt(evaluate_toy(job, units, unit_of, tensors));
       job.print(fmt::format("step {}", r.step));
       me.ahead = job.samples_ahead(2).size();
     }

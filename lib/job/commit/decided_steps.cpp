@@ -56,6 +56,7 @@ void DecidedSteps::continue_from(const DecidedSteps& before, bool revoked) {
   decision_ = before.decision_;
   updates_.set_voted(before.updates_.voted());
   loss_ = before.loss_, skipped_ = before.skipped_;
+  evaluations_ = before.evaluations_, evaluation_ = before.evaluation_;
   stop_ = before.stop_;
   if (revoked) stop_.put_back();
 }

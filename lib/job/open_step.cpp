@@ -16,7 +16,7 @@ void require(bool holds, const char* what) {
 void OpenStep::reset() {
   loop_ = Loop::untaken;
   slot_ = 0;
-  evaluating_ = false;
+  evaluating_ = lost_evaluation_ = false;
   begun_ = {};
   audit_.begin_step();
 }

@@ -58,6 +58,9 @@ class OpenStep {
   /// The slots that the program gets are those of an evaluation, in a step or between two.
   void set_evaluating(bool evaluating) { evaluating_ = evaluating; }
   [[nodiscard]] bool is_evaluating() const { return evaluating_; }
+  /// An evaluation in this step was undecided, for the world was lost. Until the step is handed out again.
+  void lose_evaluation() { lost_evaluation_ = true; }
+  [[nodiscard]] bool lost_evaluation() const { return lost_evaluation_; }
 
  private:
   enum class Stage : std::uint8_t { none, open, undecided };
@@ -67,7 +70,7 @@ class OpenStep {
   Loop loop_ = Loop::untaken;
   std::size_t slot_ = 0;
   bool asked_for_ = false;  // over all steps
-  bool evaluating_ = false;
+  bool evaluating_ = false, lost_evaluation_ = false;
   Instant begun_{};
   StepAudit audit_;
 };

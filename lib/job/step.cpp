@@ -126,7 +126,8 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
   scopes_.require_all_closed("apply()");
   step_.close();
   const std::uint64_t step = decided_.applied();
-  decided_.pass(optimizer, options);
+  // Where the evaluation was lost, the program goes on without what follows from it. Its next try has that, and may pass other values.
+  decided_.pass(optimizer, options, !step_.lost_evaluation());
   if (!world.over()) {
     world.now(Call::apply);
     require(step_.slot() == my_slots().size() && !step_.audit().is_due(), "apply was called before all slots of the step were run");

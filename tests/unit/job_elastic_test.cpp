@@ -259,6 +259,32 @@ TEST_CASE("any history ends with the same bits where exceptions come out of revo
   });
 }
 
+TEST_CASE("any history ends with the same bits where the learning rate follows from evaluations inside of the steps",
+          "[job][elastic][evaluation]") {
+  for_all_seeds(100, [](Rng& rng) {
+    const bool between = rng.chance(0.3), throws = rng.chance(0.5);
+    any_history(rng, {.evaluates = between, .evaluates_in_step = true, .throws = throws});
+  });
+}
+
+TEST_CASE("a world that is lost in an evaluation inside of a step costs the step alone", "[job][elastic][evaluation]") {
+  using Kind = Fate::Kind;
+  for (const int stage : {0, 3})
+    for (const Kind kind : {Kind::splits, Kind::dies, Kind::breaks})
+      for (std::uint64_t at = stage == 0 ? 4 : 20; at < (stage == 0 ? 20 : 80); at += stage == 0 ? 1 : 7) {
+        INFO("zero(" << stage << "): " << describe({{kind, 1, at, true}}));
+        ElasticWorld world{3, {{kind, 1, at, true}}, toy({.plan = toy_plan(stage), .evaluates_in_step = true})};
+        const auto& results = world.wait();
+        for (std::size_t i = 0; i < results.size(); ++i) {
+          const Member& m = results[i];
+          INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
+          if (world.was_killed(i) || (!m.outcome && !m.failure)) continue;
+          REQUIRE(m.outcome.has_value());
+          CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage), {.evaluates_in_step = true}));
+        }
+      }
+}
+
 }
 
 TEST_CASE("an evaluation between two steps is decided on all members, whoever is lost or comes in it", "[job][elastic][evaluation]") {

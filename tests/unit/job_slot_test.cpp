@@ -159,12 +159,12 @@ TEST_CASE("that a member leaves is acted on once, and forgotten with the generat
 TEST_CASE("a vote says what was passed, what was remembered of the step, and what was tried first", "[update_record]") {
   const UpdateOptions first{.lr = 0.5f}, second{.lr = 0.25f};
   UpdateRecord record;
-  record.pass(4, Sgd{}, first);
+  record.pass(4, Sgd{}, first, true);
   CHECK_FALSE(record.said(4).passed.known());  // it did not vote yet
   record.vote();
   CHECK(record.said(4).passed == values_of(Sgd{}, first));
   CHECK_FALSE(record.said(4).remembered.known());
-  record.pass(4, Sgd{}, second);  // the world was lost, and the step is tried again with another value
+  record.pass(4, Sgd{}, second, true);  // the world was lost, and the step is tried again with another value
   record.vote();
   CHECK(record.said(4).passed == values_of(Sgd{}, second));
   CHECK(record.said(4).tried == values_of(Sgd{}, first));
@@ -179,7 +179,7 @@ TEST_CASE("after a checkpoint, values of step 0 that the last step did not have 
     record.memory().remember(0, values_of(Sgd{}, {.lr = lr_of_0}));
     record.memory().remember(8, values_of(Sgd{}, {.lr = lr_of_8}));
     record.set_from_checkpoint(true);
-    record.pass(9, Sgd{}, {.lr = lr_of_9});
+    record.pass(9, Sgd{}, {.lr = lr_of_9}, true);
     record.vote();
     return record;
   };

@@ -15,7 +15,7 @@ Membership alone(std::uint64_t generation) { return {{generation, {}}, Rank{0}, 
 /// This world of one votes, hears itself, decides and applies.
 void do_step(DecidedSteps& steps, bool stops = false, float loss = 1) {
   steps.hand_out();
-  steps.pass(Sgd{}, {.lr = 0.5f});
+  steps.pass(Sgd{}, {.lr = 0.5f}, true);
   const Vote mine = steps.vote(true);
   REQUIRE(steps.hear(Rank{0}, mine));
   steps.decide({.squares = 4, .loss = loss, .tokens = 7, .stops = stops});
@@ -56,6 +56,18 @@ TEST_CASE("a step is open until apply(), and undecided until it is decided or re
     step.close();
     CHECK_FALSE(step.is_undecided());
   }
+}
+
+TEST_CASE("an evaluation that was lost in a step is known until the step is done again", "[open_step]") {
+  OpenStep step;
+  step.begin(noon);
+  CHECK_FALSE(step.lost_evaluation());
+  step.lose_evaluation();
+  step.close();
+  CHECK(step.lost_evaluation());
+  SECTION("it is handed out again") { step.begin(noon); }
+  SECTION("it is revoked") { CHECK(step.revoke()); }
+  CHECK_FALSE(step.lost_evaluation());
 }
 
 TEST_CASE("after a way back to a checkpoint host state is put back at the next change of the world", "[open_step]") {
@@ -121,7 +133,7 @@ TEST_CASE("a decided step takes the values of its votes along", "[decided_steps]
 TEST_CASE("a step whose norm is not finite counts, and is skipped", "[decided_steps]") {
   DecidedSteps steps = begun();
   steps.hand_out();
-  steps.pass(Sgd{}, {.lr = 0.5f});
+  steps.pass(Sgd{}, {.lr = 0.5f}, true);
   REQUIRE(steps.hear(Rank{0}, steps.vote(false)));
   steps.decide({.squares = 4});
   CHECK(steps.decision().skips());
@@ -147,6 +159,21 @@ TEST_CASE("an end that is asked for in a revoked step is forgotten, and one in a
   CHECK_FALSE(loaded.ends());
 }
 
+TEST_CASE("what was passed for a step is what it has to be done again with, unless an evaluation in it was lost", "[decided_steps]") {
+  DecidedSteps steps = begun();
+  steps.hand_out();
+  steps.pass(Sgd{}, {.lr = 0.25f}, false);  // follows from what the lost evaluation would have said
+  CHECK_FALSE(steps.said().tried.known());
+  steps.revoke(), steps.hand_out();
+  steps.pass(Sgd{}, {.lr = 0.5f}, true);
+  CHECK(steps.said().tried == values_of(Sgd{}, {.lr = 0.5f}));
+  steps.revoke(), steps.hand_out();
+  steps.pass(Sgd{}, {.lr = 0.75f}, false);
+  CHECK(steps.said().tried == values_of(Sgd{}, {.lr = 0.5f}));
+  REQUIRE(steps.hear(Rank{0}, steps.vote(true)));
+  CHECK(steps.said().passed == values_of(Sgd{}, {.lr = 0.75f}));
+}
+
 TEST_CASE("evaluations are counted since the last applied step", "[decided_steps]") {
   DecidedSteps steps = begun();
   do_step(steps);
@@ -162,7 +189,7 @@ TEST_CASE("a member that voted learns the decision in the next generation, and a
   DecidedSteps steps;
   steps.begin_anew({{1, {}}, Rank{0}, WorldSize{2}});
   steps.hand_out();
-  steps.pass(Sgd{}, {.lr = 0.5f});
+  steps.pass(Sgd{}, {.lr = 0.5f}, true);
   CHECK(steps.hear(Rank{0}, steps.vote(true)));
   CHECK(steps.knowledge().voted == 1);
   const Decision theirs{.squares = 9, .loss = 3, .count = 1};

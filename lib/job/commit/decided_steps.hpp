@@ -46,8 +46,10 @@ class DecidedSteps {
   [[nodiscard]] bool asks_to_stop() const { return stop_.is_asked(); }
   /// A decided step was the last one.
   [[nodiscard]] bool ends() const { return stop_.is_decided(); }
-  /// What the program passed to `apply`.
-  void pass(const AnyOptimizer& optimizer, const UpdateOptions& options) { updates_.pass(applied(), optimizer, options); }
+  /// What the program passed to `apply`. `binds`: see UpdateRecord.
+  void pass(const AnyOptimizer& optimizer, const UpdateOptions& options, bool binds) {
+    updates_.pass(applied(), optimizer, options, binds);
+  }
   /// This member's vote, with what was passed. `finite`: see Vote.
   [[nodiscard]] Vote vote(bool finite);
   /// After a vote; see UpdateRecord.

@@ -4,10 +4,10 @@
 
 namespace elrun::inline v0 {
 
-void UpdateRecord::pass(std::uint64_t step, const AnyOptimizer& optimizer, const UpdateOptions& options) {
+void UpdateRecord::pass(std::uint64_t step, const AnyOptimizer& optimizer, const UpdateOptions& options, bool binds) {
   optimizer_ = optimizer;
   options_ = options;
-  memory_.try_first(step, values_of(optimizer, options));
+  if (binds) memory_.try_first(step, values_of(optimizer, options));
 }
 
 std::optional<std::string> UpdateRecord::take_doubt(std::uint64_t step) {

@@ -13,8 +13,8 @@ namespace elrun::inline v0 {
 
 class UpdateRecord {
  public:
-  /// The program called `apply` for this step.
-  void pass(std::uint64_t step, const AnyOptimizer& optimizer, const UpdateOptions& options);
+  /// The program called `apply` for this step. `binds`: it has to pass the same should the step be done again.
+  void pass(std::uint64_t step, const AnyOptimizer& optimizer, const UpdateOptions& options, bool binds);
   /// This member votes for it, with what was passed.
   void vote() { voted_ = values_of(optimizer_, options_); }
   /// With which it voted last.

@@ -30,7 +30,7 @@ struct UpdateSaid {
   UpdateValues passed;      ///< To `apply`, now,
   UpdateValues remembered;  ///< and when the step was decided before; not known where it was not, or the rank does not remember;
   UpdateValues
-      tried{};  ///< and in this process's first `apply` for this step, should the world have been lost then; not known: this is the first.
+      tried{};  ///< and in this process's first `apply` for this step that binds, should the world have been lost then; not known: there was none.
 };
 /// Success where all ranks passed the same values, those with which the step was decided before, and those with which they tried to apply it before. The failure names the step, each
 /// value that differs with both of its values, the ranks and the remedy. All ranks come to the same.
@@ -52,7 +52,7 @@ class UpdateMemory {
   void remember(std::uint64_t step, const UpdateValues& values);
   /// Not known: nothing is remembered of that step.
   [[nodiscard]] UpdateValues of(std::uint64_t step) const;
-  /// Of a step for which `apply` was called: the first values are kept, until another step is tried. It is decided or not.
+  /// Of a step for which `apply` was called with values that bind: the first values are kept, until another step is tried. It is decided or not.
   void try_first(std::uint64_t step, const UpdateValues& values);
   /// Not known: `step` was not the last one that was tried.
   [[nodiscard]] UpdateValues tried(std::uint64_t step) const { return step == tried_step_ ? tried_ : UpdateValues{}; }

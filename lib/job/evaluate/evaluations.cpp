@@ -30,8 +30,12 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
     throw Error{invalid(fmt::format("evaluate({}): {} slots are above the limit of {}", count, slots, slots_max))};
   if (held_.joined_running()) return {};  // the others come straight to next_step()
   // In a step that is not decided: it is done again with all that the program does in it. After the end: there is no other world to come.
-  if (step_.is_undecided() || outcome.has_value())
-    return world.over() || !recovery_.is_ready() ? Evaluation{} : run_evaluation(count, &forward);
+  if (step_.is_undecided() || outcome.has_value()) {
+    Evaluation e;
+    if (!world.over() && recovery_.is_ready()) e = run_evaluation(count, &forward);
+    if (!e.decided) step_.lose_evaluation();
+    return e;
+  }
   const std::uint64_t step = decided_.applied();
   for (;;) {
     try {

@@ -186,7 +186,7 @@ bool Job::Impl::restore() {
     } catch (const Revoked&) {
     }
   }
-  held_.restored(recovery_.somebody_has_begun());
+  held_.restored(recovery_.somebody_runs());
   initial_values_.allow(!held_.is_found());
   if (decided_.applied() > plan().steps && world.leads())
     host.log.warning(

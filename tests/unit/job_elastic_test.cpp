@@ -1,6 +1,7 @@
 // Worlds that change: members die in the middle of any exchange, newcomers come, and the others go on where they are.
 
 #include <algorithm>
+#include <filesystem>
 
 #include "lib/job/declare/plan.hpp"
 #include "tests/support/property.hpp"
@@ -285,6 +286,86 @@ TEST_CASE("a world that is lost in an evaluation inside of a step costs the step
       }
 }
 
+/// A job that goes on from a checkpoint of step 4, with an evaluation before its loop.
+void any_second_life(Rng& rng) {
+  const TemporaryDirectory root;
+  const std::string copy = root.path() + "/alone", shared = root.path() + "/shared";
+  Plan first = toy_plan(0), plan = toy_plan(0);
+  first.steps = 4;
+  const CheckpointOptions saves{.directory = shared, .every = 2};
+  for (const Member& m : run_world({.world = 2}, toy(with_habits(first, saves, {.evaluates = true})))) REQUIRE(m.outcome.has_value());
+  std::filesystem::copy(shared, copy, std::filesystem::copy_options::recursive);
+  const Habits habits{.evaluates = true, .evaluates_first = true, .throws = rng.chance(0.5)};
+  const auto alone = run_world({.world = 1}, toy(with_habits(plan, {.directory = copy, .every = 100}, habits)));
+  REQUIRE(alone[0].outcome.has_value());
+  const auto members = 2 + static_cast<std::uint32_t>(rng.below(3));
+  const auto fates = random_fates(rng, 1 + rng.below(3), 40);
+  INFO(members << " members: " << describe(fates));
+  ElasticWorld world{members, fates, toy(with_habits(plan, {.directory = shared, .every = 1 + rng.below(3)}, habits))};
+  auto& results = world.wait();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Member& m = results[i];
+    INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
+    if (world.was_killed(i) || (!m.outcome && (!m.failure || m.failure->code == Code::generation_over))) continue;
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.outcome->state_hash == alone[0].outcome->state_hash);
+  }
+}
+TEST_CASE("any history of a job that goes on from a checkpoint has the evaluation before its loop", "[job][elastic][evaluation]") {
+  for_all_seeds(60, any_second_life);
+}
+
+TEST_CASE("a loss while a checkpoint is loaded leaves the evaluation before the loop decided", "[job][elastic][evaluation]") {
+  const TemporaryDirectory root;
+  const auto program = [&](std::uint64_t steps, const std::function<void(const Job&)>& restored,
+                           const std::function<void(const Evaluation&)>& evaluated) -> Program {
+    return [=, &root](Job& job, Member& me) {
+      Plan plan = toy_plan(0);
+      plan.steps = steps;
+      job.configure(plan, {.directory = root.path(), .every = 2});
+      Unit unit = job.unit("layer");
+      const auto weight = unit.tensor<float>("weight", {3001});
+      job.seal();
+      if (!job.restore()) std::ranges::fill(weight.span(), 1.0f);
+      restored(job);
+      evaluated(job.evaluate(10, [&](Slot& slot) { slot.report(weight.data()[0], 1); }));
+      while (auto step = job.next_step()) {
+        for (Slot& slot : step->slots()) {
+          const auto scope = unit.use_grad();
+          std::ranges::fill(weight.grad_span(), 1.0f);
+          slot.report(1, 1);
+        }
+        (void)step->apply(toy_adamw, {.lr = 0.1f});
+      }
+      me.outcome = job.outcome();
+    };
+  };
+  for (const Member& m : run_world({.world = 2}, program(
+                                                     4, [](const Job&) {}, [](const Evaluation&) {})))
+    REQUIRE(m.outcome.has_value());
+  std::size_t lost_in_the_load = 0;
+  for (std::uint64_t at = 0; at < 20; ++at) {
+    INFO("dies 1 at " << at);
+    std::atomic<bool> left_before = false;  // the load was over when the world was lost
+    std::atomic<int> decided = 0, undecided = 0;
+    ElasticWorld world{2,
+                       {{Fate::Kind::dies, 1, at, true}},
+                       program(
+                           5,
+                           [&](const Job& job) {
+                             if (JobAccess::host(job).session.place().membership.generation.number == 1) left_before = true;
+                           },
+                           [&](const Evaluation& e) { ++(e.decided ? decided : undecided); })};
+    for (std::size_t i = 0; const Member& m : world.wait()) {
+      INFO((m.failure ? message(*m.failure) : ""));
+      CHECK((world.was_killed(i++) || m.outcome.has_value()));
+    }
+    if (left_before) continue;
+    ++lost_in_the_load;
+    CHECK(decided == 2);
+    CHECK(undecided == 0);
+  }
+  CHECK(lost_in_the_load > 5);
 }
 
 TEST_CASE("an evaluation between two steps is decided on all members, whoever is lost or comes in it", "[job][elastic][evaluation]") {

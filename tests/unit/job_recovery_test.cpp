@@ -11,7 +11,7 @@ namespace {
 using Stage = GenerationRecovery::Stage;
 
 MemberStatus trained(std::uint64_t applied, const char* node = "n") {
-  MemberStatus s{.has_state = true, .has_begun = true, .knowledge = {applied, applied, applied}, .node = node};
+  MemberStatus s{.has_state = true, .has_begun = true, .is_past_restore = true, .knowledge = {applied, applied, applied}, .node = node};
   s.decision.count = applied;
   return s;
 }
@@ -110,6 +110,26 @@ TEST_CASE("an evaluation that another member decided is taken from it, if it fol
     right += !recovery.evaluation_decided_elsewhere(5, 1).has_value();  // that one followed an earlier step
   });
   CHECK(right == 3 * 3);
+}
+
+TEST_CASE("a newcomer joins a job that runs where a member is in its loop, or comes back to its place there", "[recovery]") {
+  const auto runs = [](const MemberStatus& first) {
+    int said = 0;
+    std::mutex mutex;
+    after_share({first, MemberStatus{}}, [&](GenerationRecovery& recovery, JobWorld&, std::uint32_t) {
+      const std::lock_guard lock{mutex};
+      said += recovery.somebody_runs();
+    });
+    return said;
+  };
+  MemberStatus first = trained(3);
+  CHECK(runs(first) == 2);
+  first.is_past_restore = false;
+  CHECK(runs(first) == 0);  // it has loaded a checkpoint, and the world was lost before restore() returned
+  first.keeps_position = true;
+  CHECK(runs(first) == 2);
+  first.has_state = false;
+  CHECK(runs(first) == 0);  // a checkpoint is loaded: its place is nobody's any more
 }
 
 }  // namespace elrun::test

@@ -9,7 +9,8 @@ namespace {
 
 /// Decided steps, and those that the member applied.
 MemberStatus member(std::uint64_t applied, std::uint64_t decided, std::uint64_t voted) {
-  MemberStatus s{.has_state = true, .has_begun = true, .knowledge = {.applied = applied, .decided = decided, .voted = voted}};
+  MemberStatus s{
+      .has_state = true, .has_begun = true, .is_past_restore = true, .knowledge = {.applied = applied, .decided = decided, .voted = voted}};
   s.decision.count = decided;
   s.evaluations = 2;
   return s;
@@ -32,6 +33,25 @@ TEST_CASE("who voted for a step that one member knows to be decided applies it; 
   CHECK_FALSE(statuses[2].whole_parameters);
   CHECK(statuses[1].evaluations == 2);
   CHECK(statuses[3].knowledge.applied == 4);
+TEST_CASE("the first member whose program was in its loop prints", "[settle]") {
+  std::vector<MemberStatus> statuses{MemberStatus{}, MemberStatus{}, member(5, 5, 5)};
+  statuses[0].has_begun = true;  // a newcomer that got parts of the state before its giver died
+  CHECK(settle(statuses, Sums::alike).printer == 2);
+  statuses[2].is_past_restore = false, statuses[2].keeps_position = true;  // runs again in its process
+  CHECK(settle(statuses, Sums::alike).printer == 2);
+  statuses[2].keeps_position = false;
+  CHECK(settle(statuses, Sums::alike).printer == 0);
+}
+
+TEST_CASE("a member's status comes out as it went in", "[settle]") {
+  for (int bit = 0; bit < 6; ++bit) {
+    MemberStatus in = member(4, 4, 5);
+    in.has_state = bit == 0, in.has_host_state = bit == 1, in.has_begun = bit == 2, in.is_past_restore = bit == 3;
+    in.keeps_position = bit == 4, in.whole_parameters = bit == 5;
+    const auto out = decode_member_status(encode(in));
+    REQUIRE(out.ok());
+    CHECK(*out == in);
+  }
 }
 
 TEST_CASE("a step for which members voted and that nobody knows to be decided is done again", "[settle]") {

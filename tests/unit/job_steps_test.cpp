@@ -317,8 +317,17 @@ TEST_CASE("what a run of the program takes over is a whole state, or a newcomer'
   CHECK(held.is_found());
   CHECK(held.has_begun());
   CHECK_FALSE(held.is_restored());
-  held.lose();  // its variables are others
-  CHECK_FALSE(held.has_state());
+  CHECK(held.keeps_position());
+  SECTION("its variables are others") {
+    held.lose();
+    CHECK_FALSE(held.has_state());
+  }
+  SECTION("the state is lost, and comes from a checkpoint") { held.begin_anew(true); }
+  SECTION("it was a step behind, and gets the others' state") {
+    held.spoil();
+    held.receive_state();
+  }
+  CHECK_FALSE(held.keeps_position());
 }
 
 }  // namespace elrun::test

@@ -23,6 +23,11 @@ void GenerationRecovery::end_settling(bool whole_after_update) {
 
 bool GenerationRecovery::somebody_has_begun() const { return std::ranges::any_of(statuses_, &MemberStatus::has_begun); }
 
+bool GenerationRecovery::somebody_runs() const {
+  return std::ranges::any_of(statuses_,
+                             [&](const MemberStatus& s) { return s.is_past_restore || (s.keeps_position && transfer_.complete); });
+}
+
 std::vector<std::uint32_t> GenerationRecovery::nodes() const {
   std::vector<std::string> names;
   for (const MemberStatus& s : statuses_) names.push_back(s.node);
@@ -34,7 +39,7 @@ const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, con
 }
 
 bool GenerationRecovery::somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) const {
-  if (!somebody_has_begun()) return false;
+  if (!somebody_runs()) return false;
   world.now(Call::meeting);
   std::optional<std::uint32_t> evaluates, steps;
   const std::byte word{i_am};

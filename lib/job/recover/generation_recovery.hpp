@@ -39,8 +39,11 @@ class GenerationRecovery {
   /// By rank.
   [[nodiscard]] const std::vector<MemberStatus>& statuses() const { return statuses_; }
   [[nodiscard]] const Settled& settled() const { return settled_; }
-  /// Some member was there before.
+  /// Some member's program cannot begin where it is; see MemberStatus.
   [[nodiscard]] bool somebody_has_begun() const;
+  /// Once it is known what is shared: some member's program is past `restore()`, or goes there with its place in the loop. Where a checkpoint was loaded and all
+  /// come out of `restore()`, nobody's is.
+  [[nodiscard]] bool somebody_runs() const;
   /// By rank, the number of its node.
   [[nodiscard]] std::vector<std::uint32_t> nodes() const;
 

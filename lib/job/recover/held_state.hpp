@@ -21,18 +21,20 @@ class HeldState {
   [[nodiscard]] bool joined_running() const { return joined_running_; }
   /// The program has made initial values, or the arenas may hold parts of a state: it cannot begin from nothing where it is.
   [[nodiscard]] bool has_begun() const { return restored_ || overwritten_; }
+  /// What was taken over is still what this member holds.
+  [[nodiscard]] bool keeps_position() const { return kept_; }
 
   /// All was taken over from the program's run before this one.
-  void take_over() { state_ = found_ = overwritten_ = true; }
+  void take_over() { state_ = found_ = overwritten_ = kept_ = true; }
   /// But not its host state: this member counts as a newcomer.
-  void lose() { state_ = false; }
+  void lose() { state_ = kept_ = false; }
   /// What the program writes now may be made of weights that did not come, or a transfer was cut short: arenas may hold a mixture.
-  void spoil() { state_ = false, overwritten_ = true; }
+  void spoil() { state_ = kept_ = false, overwritten_ = true; }
   /// The others give parameters and moments; host state comes later.
   void receive_state() { state_ = true, host_state_ = false; }
   void receive_host_state() { found_ = true; }
   /// No member has a whole state: it comes from a checkpoint, if there is a directory for them, or from nothing.
-  void begin_anew(bool loads) { state_ = found_ = false, overwritten_ |= loads; }
+  void begin_anew(bool loads) { state_ = found_ = kept_ = false, overwritten_ |= loads; }
   void load() { found_ = true; }
   /// What `begin_anew` or the others left is all that there is: without a checkpoint the program makes it, in or after `restore()`.
   void complete() { state_ = restored_ || found_, host_state_ = true; }
@@ -41,7 +43,7 @@ class HeldState {
   void come_to_next_step() { joined_running_ = false; }
 
  private:
-  bool state_ = false, host_state_ = true, found_ = false, overwritten_ = false, restored_ = false, joined_running_ = false;
+  bool state_ = false, host_state_ = true, found_ = false, overwritten_ = false, restored_ = false, joined_running_ = false, kept_ = false;
 };
 
 }  // namespace elrun::inline v0

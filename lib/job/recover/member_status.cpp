@@ -38,6 +38,8 @@ ByteVector encode(const MemberStatus& s) {
   w.put(static_cast<std::uint8_t>(s.has_state));
   w.put(static_cast<std::uint8_t>(s.has_host_state));
   w.put(static_cast<std::uint8_t>(s.has_begun));
+  w.put(static_cast<std::uint8_t>(s.is_past_restore));
+  w.put(static_cast<std::uint8_t>(s.keeps_position));
   for (const std::uint64_t n : {s.knowledge.applied, s.knowledge.decided, s.knowledge.voted}) w.put(n);
   put(w, s.knowledge.decided_in);
   put(w, s.knowledge.voted_in);
@@ -65,6 +67,8 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.has_state = r.get<std::uint8_t>() != 0;
   s.has_host_state = r.get<std::uint8_t>() != 0;
   s.has_begun = r.get<std::uint8_t>() != 0;
+  s.is_past_restore = r.get<std::uint8_t>() != 0;
+  s.keeps_position = r.get<std::uint8_t>() != 0;
   for (std::uint64_t* n : {&s.knowledge.applied, &s.knowledge.decided, &s.knowledge.voted}) *n = r.get<std::uint64_t>();
   s.knowledge.decided_in = generation_from(r);
   s.knowledge.voted_in = generation_from(r);

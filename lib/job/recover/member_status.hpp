@@ -20,9 +20,11 @@ namespace elrun::inline v0 {
 
 /// What one member brings. A newcomer has no state.
 struct MemberStatus {
-  bool has_state = false;      ///< Parameters and moments of `knowledge.applied` steps,
-  bool has_host_state = true;  ///< and host state: who got the first from others has the second once all come to next_step().
-  bool has_begun = false;      ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
+  bool has_state = false;        ///< Parameters and moments of `knowledge.applied` steps,
+  bool has_host_state = true;    ///< and host state: who got the first from others has the second once all come to next_step().
+  bool has_begun = false;        ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
+  bool is_past_restore = false;  ///< Its program has left restore(): it may be anywhere in its loop.
+  bool keeps_position = false;   ///< Its program runs again up to restore(), with the state and the place in the loop of its last run.
   Knowledge knowledge{};
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.

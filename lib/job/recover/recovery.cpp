@@ -61,6 +61,8 @@ MemberStatus Job::Impl::status() const {
   return {.has_state = held_.has_state(),
           .has_host_state = held_.has_host_state(),
           .has_begun = held_.has_begun(),
+          .is_past_restore = held_.is_restored(),
+          .keeps_position = held_.keeps_position(),
           .knowledge = decided_.knowledge(),
           .decision = decided_.decision(),
           .voted_update = decided_.updates().voted(),

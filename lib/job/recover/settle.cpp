@@ -6,7 +6,7 @@ namespace elrun::inline v0 {
 
 Settled settle(std::span<const MemberStatus> statuses, Sums sums) {
   Settled out;
-  const auto there_before = std::ranges::find_if(statuses, &MemberStatus::has_begun);
+  const auto there_before = std::ranges::find_if(statuses, [](const MemberStatus& s) { return s.is_past_restore || s.keeps_position; });
   out.printer = there_before == statuses.end() ? 0 : static_cast<std::uint32_t>(there_before - statuses.begin());
   std::vector<Knowledge> known;
   for (const MemberStatus& s : statuses) known.push_back(s.has_state ? s.knowledge : Knowledge{});

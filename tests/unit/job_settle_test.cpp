@@ -33,6 +33,9 @@ TEST_CASE("who voted for a step that one member knows to be decided applies it; 
   CHECK_FALSE(statuses[2].whole_parameters);
   CHECK(statuses[1].evaluations == 2);
   CHECK(statuses[3].knowledge.applied == 4);
+  CHECK(statuses[2].decision == statuses[1].decision);  // for newcomers that get the state from it
+}
+
 TEST_CASE("the first member whose program was in its loop prints", "[settle]") {
   std::vector<MemberStatus> statuses{MemberStatus{}, MemberStatus{}, member(5, 5, 5)};
   statuses[0].has_begun = true;  // a newcomer that got parts of the state before its giver died

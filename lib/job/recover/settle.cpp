@@ -42,7 +42,8 @@ void bring_up_to_date(std::span<MemberStatus> statuses, const Settled& settled, 
     if (settled.members[r] == Recovery::fetch && s.knowledge.applied == settled.newest_step) s.has_state = false;
     if (!s.has_state || !settled.applies(r)) continue;
     s.knowledge = {settled.newest_step, settled.newest_step, settled.newest_step, settled.decided_in};
-    s.evaluations = 0;  // those that it says followed the step before
+    s.decision = *settled.decision;  // newcomers get it with the state
+    s.evaluations = 0;               // those that it says followed the step before
     // Its own shard alone; the others' owners are somewhere else now.
     s.whole_parameters = whole_after_update || settled.decision->skips();
   }

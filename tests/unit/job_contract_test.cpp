@@ -184,6 +184,13 @@ const std::vector<Misuse>& misuses() {
          (void)step->slots();
        },
        {"slots() is called after apply()"}},
+      {"an evaluation of more slots than there are numbers for",
+       [](Job& job) {
+         Stage s{job};
+         s.begin();
+         (void)job.evaluate(endless, [](Slot& slot) { slot.report(1, 1); });
+       },
+       {"evaluate(18446744073709551615)", "slots are above the limit"}},
       {"a sum in a slot of a step",
        [](Job& job) { Stage{job}.in_slot([](Slot& slot) { slot.add("hits", 1); }); },
        {"add() is for the slots of evaluate()"}},

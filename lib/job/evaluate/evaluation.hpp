@@ -27,7 +27,7 @@ inline constexpr std::size_t evaluation_bytes_max =
 
 /// The slots of a pass over `count` samples.
 [[nodiscard]] constexpr std::uint64_t evaluation_slots(std::uint64_t count, std::uint64_t micro_batch) {
-  return (count + micro_batch - 1) / micro_batch;
+  return count / micro_batch + (count % micro_batch != 0);  // no sum with `count`, which may be the largest number
 }
 
 /// What one slot added, by name.

@@ -292,8 +292,8 @@ class ELRUN_API Job {
   /// Declares a unit. Throws Error (`invalid_argument`) before `configure` and after `seal`; names that are used twice are told by `seal`. Names are unique; the order of declaration is the order in the state hash and the checkpoint.
   Unit unit(std::string_view name);
   /// Small host state that is rolled with the step: `value` is restored before `restore()` returns and saved with every
-  /// checkpoint. Registered before `restore()`; lives as long as the job. Throws Error (`invalid_argument`) before `configure`, after `restore`, and for a name
-  /// that was used before.
+  /// checkpoint. Registered before `restore()`; lives as long as the job. Throws Error (`invalid_argument`) before `configure`, after `restore`, for a name
+  /// that was used before, and beyond 64 MB in all: a worker that joins gets all of it in one piece.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void state(std::string_view name, T& value) { register_state(name, std::as_writable_bytes(std::span{&value, 1})); }

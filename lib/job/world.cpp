@@ -9,7 +9,6 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t gather_bytes_max = std::uint64_t{64} << 20;  // of one rank's part: host state and votes, no tensors
 constexpr std::size_t status_text_max = 64 << 10;
 
 }  // namespace

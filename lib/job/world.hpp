@@ -48,6 +48,9 @@ class Peers {
 };
 using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
 
+/// Most bytes of one rank's part of an `all_gather`: host state and votes, no tensors.
+inline constexpr std::uint64_t gather_bytes_max = std::uint64_t{64} << 20;
+
 /// How long an exchange may last at least, whatever is known of programs.
 inline constexpr Duration patience_min = 600s;
 

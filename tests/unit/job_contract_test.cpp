@@ -1,5 +1,6 @@
 // Out-of-contract use of a job: a clear error and exit code 78, never wrong numbers. One row per misuse.
 
+#include <array>
 #include <atomic>
 #include <cfenv>
 #include <limits>
@@ -151,6 +152,14 @@ const std::vector<Misuse>& misuses() {
          job.state("late", late);
        },
        {"state is registered after restore()"}},
+      {"more host state than goes to a newcomer",
+       [](Job& job) {
+         static std::array<char, 40 << 20> one, other;
+         Stage s{job};
+         job.state("one", one);
+         job.state("other", other);
+       },
+       {"state 'other'", "83.9 MB of host state", "64.0 MB", "frozen tensor"}},
       {"a unit before configure()", [](Job& job) { (void)job.unit("early"); }, {"unit comes after configure()"}},
       {"host state before configure()",
        [](Job& job) {

@@ -2,6 +2,8 @@
 
 #include "lib/job/state/host_state.hpp"
 
+#include <array>
+
 #include <elrun/failure.hpp>
 #include <elrun/result.hpp>
 
@@ -29,6 +31,16 @@ TEST_CASE("variables are put back to what they were when they were kept", "[host
   variables.put_back();
   CHECK(patience == 3);
   CHECK(best == 0.5);
+}
+
+TEST_CASE("host state is at most what goes to a worker that joins, and more is told with its size", "[host_state]") {
+  static std::array<std::byte, HostVariables::bytes_max> many;
+  std::byte one{};
+  HostVariables variables;
+  variables.add("most", std::span{many}.first(many.size() - 1000));
+  CHECK_THROWS_WITH(variables.add("more", std::span{many}.first(2000)),
+                    Catch::Contains("state 'more' of 2000 B") && Catch::Contains("at most 64.0 MB"));
+  variables.add("one", {&one, 1});
 }
 
 TEST_CASE("another run of the program takes what was kept, if its variables are the same", "[host_state]") {

@@ -14,6 +14,9 @@
 #include "lib/job/job_impl.hpp"
 
 namespace elrun::inline v0 {
+
+static_assert(HostVariables::bytes_max + (std::uint64_t{1} << 16) <= gather_bytes_max);  // with the job's progress
+
 /// Waits for this process's place in the next generation.
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();

@@ -17,7 +17,9 @@ namespace elrun::inline v0 {
 /// The variables that the program registered. Their memory is the program's, and outlives this object. Called by the job's thread.
 class HostVariables {
  public:
-  /// Throws Error where the name is taken.
+  /// Bytes of all variables, with what goes along with each of them: they travel to a newcomer in one piece, and memory for it is asked for at once.
+  static constexpr std::uint64_t bytes_max = 64'000'000;
+  /// Throws Error where the name is taken, and where it would be more than `bytes_max`.
   void add(std::string_view name, std::span<std::byte> bytes);
   [[nodiscard]] bool empty() const { return variables_.empty(); }
 
@@ -43,6 +45,7 @@ class HostVariables {
     std::vector<std::byte> kept;
   };
   std::vector<Variable> variables_;
+  std::uint64_t bytes_ = 0;
   std::optional<std::vector<Aux>> inherited_;
 };
 

@@ -38,15 +38,19 @@ class Rate {
  public:
   Rate(float value = 0.0f) : value_{value} {}  // NOLINT: a number is a rate
   Rate(const Schedule& schedule)
-      : function_{[schedule](std::uint64_t step) { return schedule.at(step); }} {}  // NOLINT: and so is a schedule
+      : function_{[schedule](std::uint64_t step) { return schedule.at(step); }},
+        problems_{schedule.problems()} {}  // NOLINT: and so is a schedule
   template <class F>
   requires std::is_invocable_r_v<float, const F&, std::uint64_t> Rate(F function)
       : function_{std::move(function)} {}  // NOLINT: and a function of the step
   [[nodiscard]] float at(std::uint64_t step) const { return function_ ? function_(step) : value_; }
+  /// Those of the schedule; `Step::apply` throws them. Empty for a number and for a function.
+  [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
 
  private:
   float value_ = 0.0f;
   std::function<float(std::uint64_t)> function_;
+  std::vector<std::string> problems_;
 };
 
 }  // namespace elrun::inline v0

@@ -117,7 +117,9 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
 
 StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& wanted) {
   const UpdateOptions options{.lr = wanted.lr.at(decided_.applied()), .clip_norm = wanted.clip_norm};
-  if (const auto wrong = problems(optimizer, options); !wrong.empty()) throw Error{invalid(wrong)};
+  std::vector<std::string> refused = problems(optimizer, options);
+  for (const std::string& problem : wanted.lr.problems()) refused.push_back("the schedule of lr: " + problem);
+  if (!refused.empty()) throw Error{invalid(refused)};
   if (kind_of(optimizer) != plan().optimizer)
     throw Error{invalid(fmt::format("apply is called with {}, but the plan says {}: set plan.optimizer before configure()",
                                     name_of(kind_of(optimizer)), name_of(plan().optimizer)))};

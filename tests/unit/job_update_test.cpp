@@ -77,7 +77,12 @@ TEST_CASE("a schedule's contradictions are told at once", "[job]") {
   using Shape = Schedule::Shape;
   CHECK(Schedule{.highest = 0.1}.problems().empty());
   CHECK(Schedule{.shape = Shape::cosine, .highest = 0.1, .warm_up = 2, .steps = 3}.problems().empty());
-  CHECK(Schedule{.shape = Shape::linear, .highest = -1, .last = 2, .warm_up = 3, .steps = 3}.problems().size() == 3);
+  CHECK(Schedule{.shape = Shape::linear, .highest = -1, .last = 2, .warm_up = 3, .steps = 2}.problems().size() == 3);
+  CHECK(Schedule{.shape = Shape::cosine, .highest = 0.1, .warm_up = 1, .steps = 1}.problems().empty());  // a job of one step
+  CHECK(Schedule{.shape = Shape::cosine, .highest = 0.1}.problems().size() == 1);                        // steps was forgotten
+  CHECK(Rate{Schedule{.shape = Shape::cosine, .highest = 0.1}}.problems().size() == 1);
+  CHECK(Rate{Schedule{.highest = 0.1}}.problems().empty());
+  CHECK(Rate{0.1f}.problems().empty());
 }
 
 }  // namespace elrun::test

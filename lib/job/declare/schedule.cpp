@@ -35,8 +35,10 @@ std::vector<std::string> Schedule::problems() const {
   if (!(highest >= 0) || !std::isfinite(highest)) out.push_back(fmt::format("highest is {}: a rate is a number of at least 0", highest));
   if (shape == Shape::constant) return out;
   if (!(last >= 0 && last <= 1)) out.push_back(fmt::format("last is {}: it is a part of highest, from 0 to 1", last));
-  if (steps <= warm_up)
-    out.push_back(fmt::format("{} steps leave none after a warm-up of {}: raise steps, or use Shape::constant", steps, warm_up));
+  if (steps == 0) out.push_back("steps is 0: say at which step the shape ends (plan.steps, say), or use Shape::constant");
+  else if (steps < warm_up)
+    out.push_back(
+        fmt::format("{} steps end before the warm-up of {}: raise steps, shorten the warm-up, or use Shape::constant", steps, warm_up));
   return out;
 }
 

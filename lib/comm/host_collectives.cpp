@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/comm/cursor.hpp"
 #include "lib/comm/fold.hpp"
@@ -28,6 +29,8 @@ Result<void> on_host(const CallOptions& call) {
   if (call.memory == MemoryKind::host) return {};
   return invalid("a collective call on device memory: the transports of this group (TCP, shared memory) serve host memory");
 }
+
+CallLimit begins_now(const CallOptions& call) { return CallLimit::from(SteadyClock{}.now(), call.limit); }
 
 }  // namespace
 
@@ -54,9 +57,9 @@ void HostCollectives::clear() {
   for (ReceiveList& list : receives_) list.clear();
 }
 
-/// The lists of this object.
-Result<void> HostCollectives::transfer(const CallOptions& call, std::optional<Rank> peer, const std::function<void()>& meanwhile) {
-  return told(mesh_->transfer(sends_, receives_, peer, call.limit, call.label, meanwhile));
+Result<void> HostCollectives::transfer(const CallLimit& limit, const CallOptions& call, std::optional<Rank> peer,
+                                       const std::function<void()>& meanwhile) {
+  return told(mesh_->transfer(sends_, receives_, peer, limit, call.label, meanwhile));
 }
 
 Result<void> HostCollectives::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const CallOptions& call) {
@@ -70,7 +73,7 @@ Result<void> HostCollectives::exchange(std::span<const SendList> sends, std::spa
   if (given != taken)
     return Failure{Code::protocol, Remedy::abort_group,
                    fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken)};
-  return told(mesh_->transfer(sends, receives, {}, call.limit, call.label));
+  return told(mesh_->transfer(sends, receives, {}, begins_now(call), call.label));
 }
 
 Result<void> HostCollectives::all_gather(std::span<const std::byte> in, std::span<std::byte> out, const CallOptions& call) {
@@ -83,7 +86,7 @@ Result<void> HostCollectives::all_gather(std::span<const std::byte> in, std::spa
     sends_[r].push_back(in);
     receives_[r].push_back(out.subspan(r * in.size(), in.size()));
   }
-  return transfer(call);
+  return transfer(begins_now(call), call);
 }
 
 Result<void> HostCollectives::all_to_all(std::span<const std::byte> in, std::span<std::byte> out, const CallOptions& call) {
@@ -98,7 +101,7 @@ Result<void> HostCollectives::all_to_all(std::span<const std::byte> in, std::spa
     sends_[r].push_back(in.subspan(r * part, part));
     receives_[r].push_back(out.subspan(r * part, part));
   }
-  return transfer(call);
+  return transfer(begins_now(call), call);
 }
 
 /// A small broadcast goes from the root to everybody. In a large one each rank gets a part from the root, then all ranks exchange their
@@ -106,13 +109,14 @@ Result<void> HostCollectives::all_to_all(std::span<const std::byte> in, std::spa
 Result<void> HostCollectives::broadcast(std::span<std::byte> data, Rank root, const CallOptions& call) {
   ELRUN_TRY(on_host(call));
   if (root.value() >= world()) return invalid(fmt::format("broadcast from rank {} in a world of {}", root.value(), world()));
+  const CallLimit limit = begins_now(call);
   const bool from_me = root == membership_.rank;
   clear();
   if (data.size() < scatter_first_min || world() == 2 || mesh_->all_local()) {  // all ranks read shared memory at the same time
     for (std::uint32_t r = 0; r < world() && from_me; ++r)
       if (r != me()) sends_[r].push_back(data);
     if (!from_me) receives_[root.value()].push_back(data);
-    return transfer(call);
+    return transfer(limit, call);
   }
   const auto part = [&](std::uint32_t r) {
     const Range range = part_of(Rank{r}, membership_.world, data.size());
@@ -121,14 +125,14 @@ Result<void> HostCollectives::broadcast(std::span<std::byte> data, Rank root, co
   for (std::uint32_t r = 0; r < world() && from_me; ++r)
     if (r != me()) sends_[r].push_back(part(r));
   if (!from_me) receives_[root.value()].push_back(part(me()));
-  ELRUN_TRY(transfer(call));
+  ELRUN_TRY(transfer(limit, call));
   clear();
   for (std::uint32_t r = 0; r < world(); ++r) {
     if (r == me()) continue;
     if (Rank{r} != root) sends_[r].push_back(part(me()));
     if (!from_me) receives_[r].push_back(part(r));
   }
-  return transfer(call);
+  return transfer(limit, call);
 }
 
 Result<void> HostCollectives::send_receive(std::span<const std::byte> out, std::span<std::byte> in, Rank peer, const CallOptions& call) {
@@ -138,7 +142,7 @@ Result<void> HostCollectives::send_receive(std::span<const std::byte> out, std::
   clear();
   sends_[peer.value()].push_back(out);
   receives_[peer.value()].push_back(in);
-  return transfer(call, peer);
+  return transfer(begins_now(call), call, peer);
 }
 
 Result<void> HostCollectives::all_reduce(std::byte* data, std::size_t count, DType type, ReduceOp op, const CallOptions& call) {
@@ -174,6 +178,7 @@ Result<void> HostCollectives::reduce_small(std::byte* data, std::size_t count, D
 Result<void> HostCollectives::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather,
                                      const CallOptions& call) {
   if (mesh_->all_local()) return mesh_->reduce(in, out, count, type, op, gather, call.limit, call.label);
+  const CallLimit limit = begins_now(call);
   const std::size_t width = size_of(type);
   const std::uint64_t part = count * width / world();
   const std::uint64_t most = std::min(block_max.value(), scratch_max.value() / (2 * world())),
@@ -216,7 +221,7 @@ Result<void> HostCollectives::reduce(const std::byte* in, std::byte* out, std::s
         receives_[r].push_back({out + given.begin * width, given.size() * width});
       }
     }
-    ELRUN_TRY(transfer(call, {}, std::ref(fold_last)));
+    ELRUN_TRY(transfer(limit, call, {}, std::ref(fold_last)));
   }
   return {};
 }

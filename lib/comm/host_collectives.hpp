@@ -42,7 +42,9 @@ class HostCollectives final : public Collectives {
   [[nodiscard]] std::uint32_t me() const { return membership_.rank.value(); }
   [[nodiscard]] std::uint32_t world() const { return membership_.world.value(); }
   void clear();
-  Result<void> transfer(const CallOptions& call, std::optional<Rank> peer = {}, const std::function<void()>& meanwhile = {});
+  /// The lists of this object, as one call or as a part of one that has this limit.
+  Result<void> transfer(const CallLimit& limit, const CallOptions& call, std::optional<Rank> peer = {},
+                        const std::function<void()>& meanwhile = {});
   Result<void> told(Result<void> result);
   Result<void> reduce_small(std::byte* data, std::size_t count, DType type, ReduceOp op, const CallOptions& call);
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather,

@@ -95,8 +95,8 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     thread_.join();
   }
 
-  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
-                        const CallLabel& label, const std::function<void()>& meanwhile) {
+  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                        const CallLimit& limit, const CallLabel& label, const std::function<void()>& meanwhile) {
     const LocalPeers::Ways by = local_.ways_to(whom);
     const std::size_t me = me_.rank.value();
     if (!by.memory) copy_lists(sends[me], receives[me]);
@@ -179,14 +179,14 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   // --- calls through frames ---
 
-  void begin_frames(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
-                    const CallLabel& label) {
+  void begin_frames(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                    const CallLimit& limit, const CallLabel& label) {
     if (stage_ == Stage::over) return monitor_.end(false);
     stage_ = Stage::calling;
-    timer_.expires_after(limit);
-    timer_.async_wait([this, limit](const ErrorCode& error) {
+    timer_.expires_after(limit.at.left(SteadyClock{}.now()));
+    timer_.async_wait([this, whole = limit.whole](const ErrorCode& error) {
       // A timer that had expired when it was set anew still calls: its time is over only if no later one stands.
-      if (!error && stage_ == Stage::calling && timer_.expiry() <= asio::steady_timer::clock_type::now()) fail(late(limit));
+      if (!error && stage_ == Stage::calling && timer_.expiry() <= asio::steady_timer::clock_type::now()) fail(late(whole));
     });
     frames_.begin(sends, receives, whom, label);
   }
@@ -287,7 +287,7 @@ Result<void> Mesh::check_owner() const {
 }
 
 Result<void> Mesh::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
-                            Duration limit, const CallLabel& label, const std::function<void()>& meanwhile) {
+                            const CallLimit& limit, const CallLabel& label, const std::function<void()>& meanwhile) {
   ELRUN_TRY(check_owner());
   return state_->transfer(sends, receives, whom, limit, label, meanwhile);
 }

@@ -7,6 +7,7 @@
 
 #include <elrun/process_group.hpp>
 
+#include "lib/comm/call_limit.hpp"
 #include "lib/comm/label.hpp"
 
 namespace elrun::inline v0 {
@@ -23,8 +24,8 @@ class Mesh {
   /// Moves list r of `sends` to rank r and fills list r of `receives` from rank r, all at the same time. `whom`: the peer, in a call of two
   /// ranks; nothing in a call of all ranks. Both kinds count as calls of the pair. `meanwhile` runs once on the caller's thread while
   /// frames travel; it touches nothing that is received.
-  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
-                        const CallLabel& label, const std::function<void()>& meanwhile = {});
+  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                        const CallLimit& limit, const CallLabel& label, const std::function<void()>& meanwhile = {});
   /// All peers are reached through shared memory. Only then `reduce` may be called.
   [[nodiscard]] bool all_local() const;
   /// As Lanes::reduce.

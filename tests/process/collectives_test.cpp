@@ -1,5 +1,7 @@
 #include "lib/comm/collectives.hpp"
 
+#include <future>
+#include <thread>
 #include <vector>
 
 #include "lib/comm/host_collectives.hpp"
@@ -87,4 +89,42 @@ TEST_CASE("a call that misses a peer names it", "[collectives]") {
     return missed.ok() ? "it succeeded alone" : missed.failure().peer == Rank{1} ? "" : text(missed);
   });
   CHECK(problems == std::vector<std::string>(2));
+}
+
+TEST_CASE("a call of many transfers has one limit for all of them", "[collectives]") {
+  const bool reduces = GENERATE(false, true);
+  constexpr Duration limit = 4s, late = 3s;  // what is late is in the first transfer; in the second rank 2 is missing
+  constexpr std::size_t block = 256 << 10;   // bytes; a reduction of eight times as much per rank has several rounds
+  std::promise<void> over;
+  auto all_over = over.get_future().share();
+  const auto problems = run_collectives(3, Transport::tcp, [&](std::uint32_t rank, Collectives& group) -> std::string {
+    std::vector<std::byte> data(3 * 8 * block);
+    const auto call = [&] {
+      return reduces ? group.all_reduce(data.data(), data.size(), DType::u8, ReduceOp::sum, {.limit = limit})
+                     : group.broadcast(data, Rank{0}, {.limit = limit});
+    };
+    if (rank == 2 && reduces) {  // takes part in the first round alone
+      std::this_thread::sleep_for(late);
+      std::vector<SendList> sends(3);
+      std::vector<ReceiveList> receives(3);
+      for (const std::uint32_t peer : {0, 1})
+        sends[peer].push_back(std::span{data}.first(2 * block)),
+            receives[peer].push_back(std::span{data}.subspan((2 + 2 * peer) * block, 2 * block));
+      const auto first = group.exchange(sends, receives, patient);
+      if (!first.ok()) return text(first);
+    }
+    if (rank == 2) return all_over.wait(), "";
+    if (rank == 0 && !reduces) std::this_thread::sleep_for(late);
+    const SteadyClock clock;
+    const Instant before = clock.now();
+    const auto ended = call();
+    if (rank == 0) return "";
+    const Duration took = clock.now() - before;
+    over.set_value();
+    if (ended.ok()) return "it succeeded without rank 2";
+    const bool own = ended.failure().code == Code::deadline_passed;  // or rank 0 ran out of time a moment before
+    if (own && ended.failure().what.find("within 4000 ms") == std::string::npos) return text(ended);
+    return took < limit + late ? "" : "it took " + std::to_string(took / 1ms) + " ms";
+  });
+  CHECK(problems == std::vector<std::string>(3));
 }

@@ -84,7 +84,7 @@ Result<void> LaneSet::share(const std::shared_ptr<const void>& owner, const Shar
 }
 
 CallLimit LaneSet::begin(Duration limit, const CallLabel& label) {
-  label_ = label;
+  begin(label);
   return waiting_.begin(limit);
 }
 

@@ -48,6 +48,7 @@ class LaneSet {
   // --- a call ---
 
   CallLimit begin(Duration limit, const CallLabel& label);
+  void begin(const CallLabel& label) { label_ = label; }
   [[nodiscard]] const CallLabel& label() const { return label_; }
   /// No: what was read of peers before this question was still theirs to give. For a group is over before its connections end, and its peers reuse
   /// what it reads only after that.

@@ -13,16 +13,12 @@
 #include <elrun/result.hpp>
 
 #include "lib/base/clock.hpp"
+#include "lib/comm/call_limit.hpp"
 #include "lib/comm/shm/doorbell.hpp"
 #include "lib/comm/shm/peer_lane.hpp"
 #include "lib/comm/shm/region.hpp"
 
 namespace elrun::inline v0 {
-
-struct CallLimit {
-  Deadline at;
-  Duration whole;
-};
 
 [[nodiscard]] Failure generation_is_over();
 
@@ -35,7 +31,7 @@ class LaneWait {
 
   [[nodiscard]] const Doorbell& doorbell() const { return doorbell_; }
   /// A call begins.
-  [[nodiscard]] CallLimit begin(Duration limit) const { return {Deadline::after(clock_.now(), limit), limit}; }
+  [[nodiscard]] CallLimit begin(Duration limit) const { return CallLimit::from(clock_.now(), limit); }
   [[nodiscard]] bool is_over() const { return over_.load(); }
   /// Every wait ends now, with `generation_over`; later ones, too, unless what they wait for is there.
   void end() noexcept;

@@ -67,9 +67,15 @@ void Lanes::lose(Rank peer) noexcept {
 void Lanes::end() noexcept { state_->set->end(); }
 
 Result<void> Lanes::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
-                             Duration limit, const CallLabel& label) {
+                             const CallLimit& limit, const CallLabel& label) {
   LaneSet& set = *state_->set;
-  return set.or_withdraw(state_->transfer.run(sends, receives, whom, set.begin(limit, label)));
+  set.begin(label);
+  return set.or_withdraw(state_->transfer.run(sends, receives, whom, limit));
+}
+
+Result<void> Lanes::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                             Duration limit, const CallLabel& label) {
+  return transfer(sends, receives, whom, state_->set->begin(limit, label), label);
 }
 
 Result<void> Lanes::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,

@@ -9,6 +9,7 @@
 #include <elrun/process_group.hpp>
 
 #include "lib/base/fd.hpp"
+#include "lib/comm/call_limit.hpp"
 #include "lib/comm/label.hpp"
 
 namespace elrun::inline v0 {
@@ -43,6 +44,9 @@ class Lanes {
   void end() noexcept;
 
   /// As Mesh::transfer, with the attached peers and this rank itself only: the lists of other ranks are left alone.
+  Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
+                        const CallLimit& limit, const CallLabel& label = {});
+  /// The same as a call of its own, which begins now.
   Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom, Duration limit,
                         const CallLabel& label = {});
   /// All ranks of the world are attached. Element by element, in rank order, straight from the peers' memory. `gather`:

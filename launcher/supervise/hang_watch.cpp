@@ -6,7 +6,7 @@ void HangWatches::begin_generation(const Workers& workers, Instant now) {
   were_asked_ = false;
   unopened_.clear();
   for (std::uint32_t i = 0; i < workers.size(); ++i) {
-    if (workers[i].is_starting()) unopened_.watch(LocalRank{i}, now);
+    if (workers[i].is_starting()) (workers[i].session.opened ? in_world_ : unopened_).watch(LocalRank{i}, now);
     if (workers[i].in_world() && sign_ == HangSign::output) in_world_.watch(LocalRank{i}, now);
   }
 }

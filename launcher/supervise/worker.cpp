@@ -78,8 +78,8 @@ bool Worker::take_place(std::uint32_t in_place) {
 }
 
 void Worker::enter_world(Instant now, Duration returning) {
-  session.joined = session.joined || life.stays() || life.is(Life::ready);
-  if (life.stays() || pending.says_ready) returns.by = now + std::max(returning, returns.within);
+  session.joined = session.joined || (life.stays() && !session.is_job) || life.is(Life::ready);
+  if (session.joined && (life.stays() || pending.says_ready)) returns.by = now + std::max(returning, returns.within);
   life.enter(Life::running);
   ready_to_leave = false;
   peer_loss = PeerLoss::none;

@@ -75,7 +75,7 @@ struct WorkerSession {
   bool can_stay = false;  ///< Its process can go on in the next generation.
   bool says_end = false;  ///< Its libelrun says the job's end before its process ends.
   bool decided = false;   ///< It has said that a step was decided.
-  bool joined = false;    ///< It has joined this generation: it has asked for its peers, or it stays.
+  bool joined = false;    ///< It has asked for its peers, in this generation or before; one without a Job may just stay.
 };
 
 /// Its process ended with exit code 0 before the job's end. Its last message may not have been read yet.
@@ -123,7 +123,7 @@ struct Worker {
   /// A place in a new world. True: it can be told. Else it has lost its connection, was killed, and is lost in this generation.
   [[nodiscard]] bool take_place(std::uint32_t in_place);
   /// It hears of its place in a new generation: what held for the last one is over. `returning` is the least time to come back from its
-  /// program.
+  /// program. A Job's program that has not come to its world yet, in any generation, has nothing to come back from: it is still starting.
   void enter_world(Instant now, Duration returning);
   /// Its generation is over. `stay`: those stay who can. True if this one does.
   [[nodiscard]] bool leave_generation(bool stay);
@@ -143,7 +143,7 @@ struct Worker {
   [[nodiscard]] bool runs() const { return in_world() && !ending; }
   [[nodiscard]] bool is_pending() const { return lives() && !in_world(); }
   [[nodiscard]] bool hangs() const { return in_world() && !hung.empty(); }
-  /// It has not joined the world yet. A session without a Job has no world to join, and a worker that stays has a time of its own.
+  /// It has not joined the world yet, in any generation. A session without a Job has no world to join.
   [[nodiscard]] bool is_starting() const { return runs() && !session.joined && (!session.opened || session.is_job); }
   /// Its process may end with 0 only after it has said that the job is over.
   [[nodiscard]] bool owes_end() const { return session.can_stay && (session.says_end || session.decided); }

@@ -1,6 +1,8 @@
 #pragma once
 /// \file Absence: how long the program is away from the world, in a slot or in a save. Peers and the agent wait for it accordingly.
 
+#include <algorithm>
+
 #include <elrun/session.hpp>
 
 #include "lib/base/clock.hpp"
@@ -13,18 +15,27 @@ class Absence {
  public:
   Absence(const Clock& clock, Session& session, JobWorld& world) : clock_{clock}, session_{session}, world_{world} {}
 
-  /// The program gets a slot. Nobody knows yet how long the first one takes.
-  void begin_slot() {
-    if (longest_ == Duration{}) world_.be_patient(first_slot_within);
+  /// The programs of all ranks get slots. Until this one has ended a step's slot nobody here knows how long one takes, whatever an evaluation or
+  /// a save took; a rank without slots never knows.
+  void begin_slots() {
+    if (!had_slot_) world_.be_patient(std::max<Duration>(first_slot_within, times_to_return * longest_));
   }
-  /// The program, or a save, was away since `begun`.
+  /// A step's slot that was begun then.
+  void ended_slot(Instant begun) {
+    had_slot_ = true;
+    ended(begun);
+  }
+  /// The program, in a slot of an evaluation, or a save was away since `begun`.
   void ended(Instant begun) {
     const Duration took = clock_.now() - begun;
     if (took > longest_) session_.returns_within(times_to_return * (longest_ = took));
     world_.be_patient(times_to_return * longest_);  // with the others' programs as with this one
   }
   /// The program runs again in this process, and is as slow as before.
-  void continue_from(const Absence& before) { longest_ = before.longest_; }
+  void continue_from(const Absence& before) {
+    longest_ = before.longest_, had_slot_ = before.had_slot_;
+    if (longest_ > Duration{}) world_.be_patient(times_to_return * longest_);
+  }
 
  private:
   static constexpr int times_to_return = 8;  // the longest absence: so long may a program take to come back to next_step()
@@ -33,6 +44,7 @@ class Absence {
   Session& session_;
   JobWorld& world_;
   Duration longest_{};
+  bool had_slot_ = false;
 };
 
 }  // namespace elrun::inline v0

@@ -25,15 +25,18 @@ class GroupPeers final : public Peers {
   CallLabel label_;
 };
 
+/// Under elrun. A peer may still be reading its data before it comes to restore(), or have to come back from a long slot. Its agent and the
+/// coordinator know how long that may take: they end who does not come back, and who does not join a job that has trained (start_timeout) or
+/// shows no sign of progress (--hang_timeout). A peer that came and cannot be reached is told much sooner. So no limit of this process's own applies.
+constexpr Duration comes_within = 24h;
+
 }  // namespace
 
 Result<std::unique_ptr<Peers>> join_process_group(Session& session) {
-  // A peer that stays may have to come back from a long slot first. Its agent knows how long that may take, and kills it
-  // when it takes longer.
-  GroupOptions options;
-  if (session.place().elastic && session.place().membership.generation.number > 1) options.connect = options.collective;
+  const GroupOptions options;
   ELRUN_TRY_ASSIGN(const Transport transport, transport_of_process(options.transport));
-  ELRUN_TRY_ASSIGN(auto group, join_host_collectives(session, {.transport = transport, .connect = options.connect}));
+  ELRUN_TRY_ASSIGN(auto group, join_host_collectives(
+                                   session, {.transport = transport, .connect = session.place().elastic ? comes_within : options.connect}));
   return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group), options.collective)};
 }
 

@@ -231,6 +231,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (saves_.is_due(step)) saves_.save(step, host_state());
       if (departure_.take_member_leaves()) departure_.tell_agent();
       step_.begin(host.clock.now());
+      absence_.begin_slots();
       rounds_.begin_step();
       slot_.end();
       reducer_.begin_step();

@@ -45,7 +45,6 @@ Slot* Job::Impl::next_slot() {
   samples.resize(plan().micro_batch);
   samples_of_slot(plan(), ELRUN_PLANTED(samples_by_generation) ? generation : decided_.applied(), index, samples);
   Slot& slot = slot_.begin(this, generation, index, slot_stream(plan().seed, decided_.applied(), index));
-  absence_.begin_slot();
   scopes_.begin_slot(phase());
   slot_.begin_clock(host.clock.now());
   return &slot;
@@ -61,7 +60,7 @@ void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) { slo
 void Job::Impl::close_slot() {
   const Phase ended = phase();
   slot_.end();
-  absence_.ended(slot_.begun());
+  absence_.ended_slot(slot_.begun());
   if (world.over()) return;  // nothing of it will be used
   require(slot_.has_reported(), "a slot ended without slot.report(loss, tokens)");
   scopes_.require_no_gradient_open(slot_.index());

@@ -81,14 +81,14 @@ TEST_CASE("others wait for a program as long as it is slow, and an hour for its 
   TestSession session{place_alone(), nullptr};
   JobWorld world{session, nobody()};
   Absence absence{clock, session, world};
-  absence.begin_slot();
+  absence.begin_slots();
   CHECK(world.patience() == 1h);
   const Instant begun = clock.now();
   clock.advance(200s);
-  absence.ended(begun);
+  absence.ended_slot(begun);
   CHECK(session.within == 1600s);    // the agent: eight times the longest absence,
   CHECK(world.patience() == 1600s);  // and the peers likewise
-  absence.begin_slot();
+  absence.begin_slots();
   CHECK(world.patience() == 1600s);
   SECTION("a shorter absence changes nothing") {
     session.within = {};
@@ -99,13 +99,27 @@ TEST_CASE("others wait for a program as long as it is slow, and an hour for its 
     CHECK(world.patience() == 1600s);
   }
   SECTION("a program that runs again in this process is as slow as before") {
+    world.be_patient(patience_min);  // as a new world is
     Absence again{clock, session, world};
     again.continue_from(absence);
-    world.be_patient(patience_min);
-    again.begin_slot();
-    CHECK(world.patience() == patience_min);  // it is no first slot
-    again.ended(clock.now());
     CHECK(world.patience() == 1600s);
+    again.begin_slots();
+    CHECK(world.patience() == 1600s);  // it is no first slot
+  }
+}
+
+TEST_CASE("what an evaluation or a save took says nothing of a slot, unless it was longer than an hour allows", "[absence]") {
+  ManualClock clock;
+  TestSession session{place_alone(), nullptr};
+  JobWorld world{session, nobody()};
+  Absence absence{clock, session, world};
+  for (const Duration took : {Duration{2min}, Duration{10min}}) {
+    const Instant begun = clock.now();
+    clock.advance(took);
+    absence.ended(begun);
+    CHECK(world.patience() == 8 * took);
+    absence.begin_slots();
+    CHECK(world.patience() == std::max<Duration>(1h, 8 * took));
   }
 }
 

@@ -168,6 +168,7 @@ TEST_CASE("a new coordinator is told again that more workers are ready", "[super
 
 TEST_CASE("a worker with an earlier libelrun has a place as soon as it has acknowledged", "[supervisor][pending]") {
   Node node = without_one();
+  node.tell(10, StepDecided{generation(2), 7});
   node.tell(20, Hello{.pid = 201, .rank = 1, .world = 4, .is_job = true, .stays = true});
   CHECK(node.tell(20, acknowledgement(1)) == Words{"more"});
   end(node, 2, {10, 12, 13});

@@ -11,15 +11,16 @@ Message acknowledgement(std::uint64_t number, Duration returns_within = Duration
   return GenerationOver{generation(number), {.code = Code::generation_over}, returns_within};
 }
 
-/// Two workers of generation 1 that can stay, on connections 10 and 11.
-Node running() {
-  Node node;
+/// Two workers of generation 1 that can stay, on connections 10 and 11. `trains`: they have joined the world, and decided a step.
+Node running(bool trains = true, Duration hang_timeout = Duration{0}) {
+  Node node{2, hang_timeout, HangSign::progress};
   node.on(LinkUp{});
   node.hear(world(1, 2));
   for (std::uint32_t i = 0; i < 2; ++i) {
     node.on(WorkerStarted{LocalRank{i}, 100 + i});
     CHECK(node.tell(10 + i, Hello{.rank = i, .world = 2, .is_job = true, .stays = true}) == Words{fmt::format("welcome {}", 10 + i)});
   }
+  if (trains) CHECK(node.tell(10, StepDecided{generation(1), 1}) == Words{"progress 1"});
   return node;
 }
 
@@ -106,6 +107,32 @@ TEST_CASE("a worker that has ended is not late to come back, however long the co
   node.ended(0, {.signal = SIGSEGV});
   CHECK(node.wait(returning).empty());
   CHECK(node.said.find("did not come back") == node.said.npos);
+}
+
+TEST_CASE("a worker whose program has not come to its Job yet is not late in the next generation: it still starts", "[supervisor][stay]") {
+  const bool watched = GENERATE(false, true);
+  Node node = running(false, watched ? Duration{100 * returning} : Duration{0});
+  StoreRequest asks_for_peers;
+  asks_for_peers.op = StoreOp::all_gather;
+  asks_for_peers.id = 1, asks_for_peers.generation = generation(1);
+  asks_for_peers.keys = {"peers"};
+  asks_for_peers.count = 2, asks_for_peers.wait = 600s;
+  node.tell(10, asks_for_peers);  // the other one reads its data
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  node.tell(11, acknowledgement(1));
+  CHECK(node.hear(world(2, 2)) == Words{"welcome 10", "welcome 11"});
+  CHECK(node.tell(10, Returned{generation(2)}).empty());
+  CHECK(node.wait(returning).empty());
+  const WorkersStarting* told = nullptr;
+  for (const Action& a : node.actions)
+    if (const auto* send = std::get_if<Send>(&a))
+      if (const auto* starting = std::get_if<WorkersStarting>(&send->message)) told = starting;
+  REQUIRE(told != nullptr);  // the coordinator says for whom the others wait
+  CHECK(told->count == 1);
+  CHECK(told->rank == 1);
+  CHECK(node.wait(90 * returning).empty());
+  if (watched) CHECK(node.wait(9 * returning) == Words{"stacks 0", "stacks 1"});
 }
 
 TEST_CASE("a lost peer that a worker tells of is no acknowledgement", "[supervisor][stay]") {

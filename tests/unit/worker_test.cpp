@@ -162,6 +162,7 @@ TEST_CASE("a place in a new generation ends what held for the last one", "[worke
   const Instant now{};
   w.ready_to_leave = true, w.peer_loss = PeerLoss::held;
   w.returns.within = 50s;
+  w.session.is_job = w.session.joined = true;
   REQUIRE(w.leave_generation(true));
   w.life.enter(Life::stayed);
   CHECK(w.take_place(0));
@@ -174,6 +175,14 @@ TEST_CASE("a place in a new generation ends what held for the last one", "[worke
   CHECK_FALSE(w.is_late(now + 50s - 1ns));
   CHECK(w.is_late(now + 50s));
   CHECK_FALSE(w.is_late(now + 50s));  // once
+  Worker loads = staying();           // its program has not come to its Job yet
+  loads.session.is_job = true;
+  REQUIRE(loads.leave_generation(true));
+  loads.life.enter(Life::stayed);
+  CHECK(loads.take_place(0));
+  loads.enter_world(now, 30s);
+  CHECK_FALSE(loads.returns.by);
+  CHECK(loads.is_starting());
   Worker fresh = started(1, 1);
   fresh.enter_world(now, 30s);
   CHECK_FALSE(fresh.returns.by);  // it has nowhere to come back from

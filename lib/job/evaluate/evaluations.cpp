@@ -76,6 +76,7 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
     for (std::size_t i = 0; i < computing.size(); ++i) by_rank[computing[i]] = assigned[i];
   }
   step_.set_evaluating(true);
+  absence_.begin_slots();
   for (const std::uint32_t index : by_rank[world.rank()]) {
     if (world.over() || !run_evaluation_slot(count, index, *forward)) break;
     mine.put_slot(slot_.loss(), slot_.tokens(), slot_.sums());

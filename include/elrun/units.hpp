@@ -27,7 +27,10 @@ using Instant = MonotonicTime::time_point;
 /// The instant after which a wait ends with `Code::deadline_passed`.
 struct Deadline {
   Instant at{};
-  [[nodiscard]] static constexpr Deadline after(Instant now, Duration wait) { return {now + wait}; }
+  /// A wait that is longer than the clock can count, such as `Duration::max()`, has no end.
+  [[nodiscard]] static constexpr Deadline after(Instant now, Duration wait) {
+    return {wait > Duration{0} && now > Instant::max() - wait ? Instant::max() : now + wait};
+  }
   [[nodiscard]] constexpr bool passed(Instant now) const { return now >= at; }
   [[nodiscard]] constexpr Duration left(Instant now) const { return now >= at ? Duration{0} : at - now; }
   friend constexpr auto operator<=>(const Deadline&, const Deadline&) = default;

@@ -171,6 +171,17 @@ TEST_CASE("time-outs that contradict each other are named, all at once", "[base]
   CHECK_FALSE(wrong.consistent());
 }
 
+TEST_CASE("a wait that is longer than the clock has time ends with the clock", "[base]") {
+  const Instant now{1h};
+  const Deadline never = Deadline::after(now, Duration::max());
+  CHECK_FALSE(never.passed(now));
+  CHECK(never.at == Instant::max());
+  CHECK(never.left(now) == Duration::max() - 1h);
+  CHECK(Deadline::after(now, Instant::max() - now).at == Instant::max());
+  CHECK(Deadline::after(now, 2s).at == Instant{1h + 2s});
+  CHECK(Deadline::after(now, -2s).passed(now));
+}
+
 TEST_CASE("lines of several logs go where their stream says, as it says", "[base]") {
   ManualClock clock;
   clock.advance(12ns);

@@ -75,7 +75,7 @@ void FailureRecords::forget(const IsMember& is_member) {
 }
 
 void FailureRecords::exclude(const NodeId& node, Duration held_up, Duration longest, Instant now) {
-  History& history = histories_.at(record_of(node));
+  History& history = histories_[record_of(node)];
   const int doubled = 1 << std::min(history.exclusions, exclusion_doublings_max);
   history.until =
       now + std::max<Duration>(exclusion_first * doubled, std::min<Duration>(std::min<Duration>(held_up, longest) * doubled, longest));

@@ -33,7 +33,6 @@ void Round::judge_starting(Instant now) {
   std::vector<std::string> names;
   for (const NodeId& id : late) {
     names.push_back(fmt::format("rank {} of node {}", watch.all().at(id).rank, id.value()));
-    excluded_.failed(id, what, true);
   }
   const Rank first{watch.all().at(late.front()).rank};
   revoke(
@@ -47,7 +46,11 @@ void Round::judge_starting(Instant now) {
        generation().id(),
        late.front().value()},
       now);
-  for (const NodeId& id : late) exclude(id, now);
+  // One after the other: a record that is excluded is not forgotten to make room for the next one.
+  for (const NodeId& id : late) {
+    excluded_.failed(id, what, true);
+    exclude(id, now);
+  }
 }
 
 }  // namespace elrun::inline v0

@@ -143,4 +143,27 @@ TEST_CASE("who does not join the world is waited for where nobody can say that i
   }
 }
 
+TEST_CASE("more nodes hang at their start than failures are remembered: the others go on without them", "[round][start]") {
+  constexpr std::size_t stuck = histories_max + 76, others = 10;
+  RoundBench bench{{.nodes_min = others, .nodes_max = stuck + others, .last_call = 1s}};
+  std::vector<StreamNumber> streams;
+  const auto name = [](std::size_t i) { return "n" + std::to_string(i); };
+  for (std::size_t i = 0; i < stuck + others; ++i) streams.push_back(bench.join(name(i)));
+  bench.pass(1s);
+  bench.say(streams[0], WorkersAreJob{bench.generation()});
+  bench.say(streams[0], Progress{bench.generation(), 5});
+  bench.say(streams[0], WorkerFailed{bench.generation(), 0, 9, "signal 9", true, {}, {}});
+  for (std::size_t i = 0; i < streams.size(); ++i) bench.acknowledge(streams[i], name(i));
+  bench.pass(2s);
+  REQUIRE(bench.begun.size() == 2);
+  REQUIRE(bench.members.size() == stuck + others);
+  for (std::size_t i = 0; i < stuck; ++i)
+    bench.say(streams[i], WorkersStarting{.generation = bench.generation(), .rank = static_cast<std::uint32_t>(2 * i), .count = 2, .ago = 10s});
+  bench.pass(302s);
+  for (std::size_t i = 0; i < streams.size(); ++i) bench.acknowledge(streams[i], name(i));
+  bench.pass(2s);
+  CHECK(bench.begun.size() == 3);
+  CHECK(bench.members.size() == others);
+}
+
 }  // namespace elrun::test

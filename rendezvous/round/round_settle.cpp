@@ -102,6 +102,7 @@ void Round::remove(const NodeId& id, bool close, Instant now) {
   }
   if (recovery_) recovery_->remove(id);
   excluded_.leave(id, now);
+  current_.unreachable.remove(id);
   nodes_.erase(id);
   if (!nodes_.all().empty()) return;
   forming_.stop();

@@ -29,6 +29,12 @@ bool UnreachablePairs::are_certain(const NodeTable& nodes, Duration again, Insta
   return true;
 }
 
+void UnreachablePairs::remove(const NodeId& node) {
+  if (!report_) return;
+  std::erase_if(report_->pairs, [&](const ApartNodes& pair) { return pair.first == node || pair.second == node; });
+  if (report_->pairs.empty()) report_.reset();
+}
+
 UnreachablePairs::Report UnreachablePairs::take() { return *std::exchange(report_, {}); }
 
 }  // namespace elrun::inline v0

@@ -43,6 +43,8 @@ class UnreachablePairs {
   /// All that was reported, and forgets it. Only when there is something.
   [[nodiscard]] Report take();
   void forget() { report_.reset(); }
+  /// The node is gone: whether it can be reached is no question any more.
+  void remove(const NodeId& node);
 
  private:
   ELRUN_COMPARED_IN_SIMULATION

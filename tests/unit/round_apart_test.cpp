@@ -273,4 +273,20 @@ TEST_CASE("what is said of a peer counts only in its generation, of another node
   CHECK(bench.count<Revoke>(bench.a) == 0);
 }
 
+TEST_CASE("of two nodes that cannot reach each other one is done and leaves: the other's failure is judged without it", "[round]") {
+  Three bench;
+  bench.cannot_reach(bench.a, 0, 2);
+  bench.say(bench.b, WorkersDone{bench.generation(), true});
+  bench.say(bench.b, Leave{"SIGTERM came"});
+  SECTION("the pair is forgotten") {
+    bench.pass(10s);
+    CHECK(bench.begun.size() == 1);
+    CHECK(bench.why(bench.a).empty());
+  }
+  SECTION("a worker fails") {
+    bench.say(bench.a, WorkerFailed{bench.generation(), 0, 1, "exit code 1", true, {}, {}});
+    CHECK_THAT(bench.why(bench.a), Contains("exit code 1"));
+  }
+}
+
 }  // namespace elrun::test

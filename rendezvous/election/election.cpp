@@ -138,6 +138,10 @@ void Election::consider(const std::optional<Leader>& leader) {
       explain("no agent coordinates, and this one may not (is_host=0)");
       return look_after(calls_.half_by_chance(look_interval));
     }
+    if (withdrawn_) {
+      explain("no agent coordinates, and this one leaves");
+      return look_after(calls_.half_by_chance(look_interval));
+    }
     if (now_ < campaign_not_before_) return look_after(calls_.half_by_chance(look_interval));
     if (!std::exchange(was_absent_, true)) return look_after(calls_.half_by_chance(campaign_jitter));
     was_absent_ = false;
@@ -168,6 +172,10 @@ void Election::on(const Counted& counted) {
   calls_.succeeded();
   phase_ = Phase::looking;
   // Whose lease the key has tells who won, even if this is the answer to the second sending of the same campaign.
+  if (withdrawn_ && counted.leader && counted.leader->lease == lease_.id) {  // it won while it left
+    give_the_lease_back();
+    return look_after(calls_.half_by_chance(look_interval));
+  }
   if (!counted.leader || counted.leader->lease != lease_.id) {
     give_the_lease_back();
     return consider(counted.leader);

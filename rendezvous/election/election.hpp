@@ -106,10 +106,12 @@ struct WriteDone {};
 /// etcd refused to write for this leader: there is another one, or was.
 struct WriteRefused {};
 struct Tick {};
+/// The agent leaves the job and will end when its workers have: it stands for election no more. One that leads goes on until it resigns.
+struct Withdraw {};
 /// The agent is about to end.
 struct Resign {};
 using Event = std::variant<Begin, LineUp, LineDown, Found, Granted, Counted, Published, Kept, Unanswered, Serving, CannotServe, WriteBegan,
-                           WriteDone, WriteRefused, Tick, Resign>;
+                           WriteDone, WriteRefused, Tick, Withdraw, Resign>;
 
 // --- actions --------------------------------------------------------------------------------------------------------
 
@@ -234,6 +236,8 @@ class Election {
   [[nodiscard]] std::optional<Instant> wake_at() const;
   /// This agent coordinates.
   [[nodiscard]] bool leads() const { return phase_ == Phase::leading; }
+  /// It has asked for the office, and does not know yet whether it has it.
+  [[nodiscard]] bool stands() const { return phase_ == Phase::standing; }
   /// It coordinates, and its lease has not ended by its own clock: nobody else can have been elected.
   [[nodiscard]] bool certain(Instant now) const { return leads() && now < lease_until_; }
 
@@ -261,6 +265,7 @@ class Election {
   void on(const election::WriteDone&);
   void on(const election::WriteRefused&);
   void on(const election::Tick&);
+  void on(const election::Withdraw&) { withdrawn_ = true; }
   void on(const election::Resign&);
 
   void look();
@@ -297,6 +302,7 @@ class Election {
   bool confirms_ = false;         // following: the line came back by itself, and another may have been elected meanwhile
   bool was_absent_ = false;       // looking: when it was looked at last, there was no leader
   Instant campaign_not_before_{};
+  bool withdrawn_ = false;
   std::string explained_;
 };
 

@@ -304,6 +304,38 @@ TEST_CASE("an agent that ends gives its office up, and does nothing more", "[ele
   CHECK(agent.on(Kept{5s}).actions.empty());
 }
 
+TEST_CASE("an agent that leaves stands for election no more", "[election]") {
+  Agent agent;
+  SECTION("it never stood") {
+    agent.on(Withdraw{}).on(Begin{}).on(Found{});
+    REQUIRE(agent.did<Explain>());
+    CHECK(agent.did<Explain>()->why == "no agent coordinates, and this one leaves");
+    for (int i = 0; i < 20; ++i) {
+      agent.tick();
+      REQUIRE(agent.did<Look>());
+      agent.on(Found{});
+      CHECK(agent.actions.empty());
+    }
+    CHECK(agent.tick().on(Found{other}).did<Follow>());
+  }
+  SECTION("it wins meanwhile, and gives the office back") {
+    agent.on(Begin{}).on(Found{}).tick().on(Found{}).on(Withdraw{}).on(Granted{{LeaseId{50}, 5s}});
+    REQUIRE(agent.did<Stand>());
+    CHECK(agent.election.stands());
+    agent.on(Counted{Leader{Revision{9}, LeaseId{50}, ""}, {}});
+    CHECK_FALSE(agent.did<Lead>());
+    REQUIRE(agent.did<Revoke>());
+    CHECK(agent.did<Revoke>()->lease == LeaseId{50});
+    CHECK_FALSE(agent.election.stands());
+  }
+  SECTION("it leads, and goes on until it resigns") {
+    agent.lead().on(Withdraw{});
+    CHECK(agent.actions.empty());
+    CHECK(agent.election.leads());
+    CHECK(agent.on(Resign{}).did<Revoke>());
+  }
+}
+
 TEST_CASE("the state is read as it was written, and nothing else is", "[election]") {
   const Generation generation{12, {{0x89ab012345678901, 0x1}}};
   CHECK(state_text(generation) == "12 89ab0123456789010000000000000001");

@@ -68,7 +68,13 @@ class Link final : public ElectedLink, public Ledger {
   // --- the agent's side ---
 
   void send(const NodeMessage& message) override {
-    if (line_) line_->send(message);
+    if (std::holds_alternative<Leave>(message)) feed(election::Withdraw{});
+    if (!line_) return;
+    const Join* const join = std::get_if<Join>(&message);
+    if (join == nullptr) return line_->send(message);
+    Join whole = *join;
+    whole.may_coordinate = setting_.campaigns;
+    line_->send(whole);
   }
   // The same whoever coordinates: to a new coordinator, a node with another address would be another node.
   [[nodiscard]] std::string local_address() const override {
@@ -77,7 +83,7 @@ class Link final : public ElectedLink, public Ledger {
   [[nodiscard]] bool is_taking_leave() const override { return line_ && line_->is_taking_leave(); }
   [[nodiscard]] const Coordinator* coordinator() const override { return coordinator_.get(); }
   void resign(std::function<void()> done) override {
-    if (!coordinator_) return boost::asio::post(loop_, std::move(done));
+    if (!coordinator_ && !election_.stands()) return boost::asio::post(loop_, std::move(done));
     resigned_ = std::move(done);
     resign_timer_.expires_after(resign_limit);
     resign_timer_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {

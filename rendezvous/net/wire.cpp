@@ -196,6 +196,7 @@ struct PutNodeMessage {
     join.set_place(m.place);
     join.set_confirms_verdict(m.confirms_verdict);
     join.set_coordinator_fell_silent(m.coordinator_fell_silent);
+    join.set_may_coordinate(m.may_coordinate);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -322,6 +323,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.place = check.text("place", in.place(), wire_name_max);
   out.confirms_verdict = in.confirms_verdict();
   out.coordinator_fell_silent = in.coordinator_fell_silent();
+  out.may_coordinate = in.may_coordinate();
   return check.finish<NodeMessage>(std::move(out));
 }
 

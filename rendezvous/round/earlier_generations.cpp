@@ -23,8 +23,16 @@ std::uint64_t EarlierGenerations::next_number() {
   return ELRUN_PLANTED(generation_number_reused) ? std::max<std::uint64_t>(floor_, 1) : ++floor_;
 }
 
-Duration EarlierGenerations::last_call(const NodeTable& nodes, Duration of_first_generation) const {
-  if (!ended_ || nodes.waiting() < nodes.connected()) return of_first_generation;
+Duration EarlierGenerations::last_call(const NodeTable& nodes, bool is_full, Duration of_first_generation) const {
+  if (!ended_) return is_full ? Duration{0} : of_first_generation;
+  if (is_full) {
+    if (whoever_is_left_waits(nodes)) return Duration{0};
+    const bool one_ends_workers = std::any_of(nodes.all().begin(), nodes.all().end(), [&](const auto& entry) {
+      return entry.second.stream && entry.second.join.resuming && entry.second.join.last == *ended_;
+    });
+    return one_ends_workers ? of_first_generation : reconnect_window;
+  }
+  if (nodes.waiting() < nodes.connected()) return of_first_generation;
   if (whoever_is_left_waits(nodes)) return Duration{0};
   return std::min(of_first_generation, reconnect_window);
 }
@@ -35,7 +43,7 @@ bool EarlierGenerations::whoever_is_left_waits(const NodeTable& nodes) const {
   std::set<std::uint32_t> here;
   std::set<std::optional<std::uint32_t>> coordinators;
   for (const auto& [id, node] : nodes.all()) {
-    if (!node.is_waiting() || node.join.last != *ended_ || !node.join.seat) continue;
+    if (!node.is_waiting() || !node.comes_from(*ended_)) continue;
     here.insert(node.join.seat->group_rank);
     coordinators.insert(node.join.coordinated_by);
   }

@@ -18,15 +18,17 @@ bool others_suffice(const NodeTable& nodes, const std::set<NodeId>& without, std
   return static_cast<std::size_t>(others) >= needed;
 }
 
-std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room) {
+std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room, const std::optional<Generation>& ended) {
   std::vector<NodeId> chosen;
   std::set<std::int32_t> hints;
   for (const auto& [id, node] : nodes.all())
-    if (node.member && node.is_waiting()) chosen.push_back(id), hints.insert(node.join.hint);
+    if (node.is_waiting() && (node.member || (ended && node.comes_from(*ended) && chosen.size() < room)))
+      chosen.push_back(id), hints.insert(node.join.hint);
   std::vector<NodeId> others, twins;
   std::map<std::int32_t, NodeId> latest;
   for (const auto& [arrived, id] : nodes.newcomers()) latest.insert_or_assign(nodes.at(id).join.hint, id);
   for (const auto& [arrived, id] : nodes.newcomers()) {
+    if (ended && nodes.at(id).comes_from(*ended)) continue;
     const std::int32_t hint = nodes.at(id).join.hint;
     const bool twin = hint >= 0 && (hints.contains(hint) || latest.at(hint) != id);
     (twin ? twins : others).push_back(id);

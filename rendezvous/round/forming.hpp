@@ -66,8 +66,9 @@ class Forming {
 [[nodiscard]] inline bool is_first_formation(const NodeTable& nodes) { return nodes.newcomers().size() == nodes.waiting(); }
 /// The members, and newcomers that wait for a place, satisfy the minimum `without` these nodes.
 [[nodiscard]] bool others_suffice(const NodeTable& nodes, const std::set<NodeId>& without, std::size_t needed);
-/// Who gets a place, of all that wait: members of the last generation, then newcomers in the order in which they came, as far as there is
-/// `room`. Of two nodes with one hint the later comes first: the earlier one is probably on its way out.
-[[nodiscard]] std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room);
+/// Who gets a place, of all that wait: members of the last generation, be it this coordinator's or the one that was over before it came
+/// (`ended`); then newcomers in the order in which they came, as far as there is `room`. Of two nodes with one hint the later comes first:
+/// the earlier one is probably on its way out.
+[[nodiscard]] std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room, const std::optional<Generation>& ended = {});
 
 }  // namespace elrun::inline v0

@@ -54,6 +54,8 @@ class NodeTable {
     /// A member whose workers of the newest generation may still be there.
     [[nodiscard]] bool is_late() const { return member && !(ready && !owes && stream); }
     [[nodiscard]] bool is_newcomer() const { return !member && is_waiting(); }
+    /// It had a place in that generation, as it says.
+    [[nodiscard]] bool comes_from(const Generation& generation) const { return join.seat && join.last == generation; }
   };
   using Nodes = std::map<NodeId, Node>;
 

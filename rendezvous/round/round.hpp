@@ -181,6 +181,7 @@ class Round {
   void grow(Instant now);
   [[nodiscard]] Instant closes_at() const;
   void form(Instant now);
+  [[nodiscard]] bool another_may_coordinate() const;
   void begin(const std::vector<NodeId>& chosen, Instant now);
   void enter(const Generation& generation, std::vector<Member> members, bool adopted, Instant now);
   [[nodiscard]] World world_of(std::uint32_t group_rank, const Key256& key) const;

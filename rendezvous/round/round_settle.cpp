@@ -150,8 +150,10 @@ void Round::grow(Instant now) {
 // When those who wait are a world.
 Instant Round::closes_at() const {
   const Instant enough = *forming_.enough_since();
-  if (!is_first_formation(nodes_) || nodes_.waiting() >= room()) return enough;
-  return enough + (generation().has_begun() ? options().last_call : earlier_.last_call(nodes_, options().last_call));
+  if (!is_first_formation(nodes_)) return enough;
+  const bool is_full = nodes_.waiting() >= room();
+  if (generation().has_begun()) return is_full ? enough : enough + options().last_call;
+  return enough + earlier_.last_call(nodes_, is_full, options().last_call);
 }
 
 void Round::form(Instant now) {
@@ -162,11 +164,16 @@ void Round::form(Instant now) {
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
   // for the last one.
   if (!members_are_ready()) return;
-  if (succession_.is_due()) {
+  if (succession_.is_due() && another_may_coordinate()) {
     if (succession_.hand_over()) actions_.emplace_back(HandOver{});
     return;
   }
-  if (now >= closes_at()) begin(choose_nodes(nodes_, room()), now);
+  if (now >= closes_at()) begin(choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended()), now);
+}
+
+bool Round::another_may_coordinate() const {
+  return std::any_of(nodes_.all().begin(), nodes_.all().end(),
+                     [](const auto& entry) { return entry.second.is_waiting() && entry.second.join.may_coordinate; });
 }
 
 void Round::begin(const std::vector<NodeId>& chosen, Instant now) {

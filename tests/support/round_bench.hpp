@@ -76,6 +76,7 @@ class RoundBench {
     join.workers = 2;
     join.address = node + ".local";
     join.master_port = 4000;
+    join.may_coordinate = true;
     return join;
   }
   StreamNumber join(const Join& message) {

@@ -140,4 +140,54 @@ TEST_CASE("an elected coordinator whose own node leaves begins no generation: it
   CHECK(bench.begun.size() == (elected && own_leaves ? 1 : 2));
 }
 
+TEST_CASE("an elected coordinator whose node leaves hands over only where another node may coordinate", "[round]") {
+  RoundSetup setup = bench_setup();
+  setup.elected = true;
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 3, .last_call = 0s}, setup};
+  const auto own = bench.join_in_process("b"), a = bench.join("a");
+  bench.acknowledge(own, "b");
+  REQUIRE(bench.world(a) == "b a");
+  const bool may = GENERATE(true, false);
+  CAPTURE(may);
+  bench.say(own, Leave{"SIGTERM came"});
+  const Generation over = bench.generation();
+  bench.say(a, Acknowledge{over});
+  Join again = bench.a_join("a");
+  again.last = over;
+  again.may_coordinate = may;
+  bench.say(a, again);
+  bench.pass(5s);
+  CHECK(bench.handed_over == (may ? 1 : 0));
+  CHECK(bench.begun.size() == (may ? 2 : 3));
+}
+
+TEST_CASE("members of a generation that was over come before spares, which were here first", "[round]") {
+  RoundSetup setup = fresh_setup();
+  setup.elected = setup.floor_may_run = true;
+  setup.generation_floor = 1;
+  RoundBench bench{one_to_three, setup};
+  Return before;
+  Join spare = bench.a_join("x");
+  spare.heard = 1;
+  bench.join(spare);
+  spare.who.node = NodeId{"y"};
+  const auto y = bench.join(spare);
+  bench.pass(1s);
+  const auto c = bench.join(before.ended("c", before.c));
+  CHECK(bench.begun.empty());  // three are here, and a member is missing
+  SECTION("the other one comes") {
+    bench.pass(1s);
+    const auto a = bench.join(before.ended("a", before.a));
+    CHECK(bench.world(a) == "a c x");
+    CHECK(bench.world(c) == "a c x");
+    REQUIRE(bench.last<Waiting>(y));
+  }
+  SECTION("it does not: it is waited for as long as it tries again within") {
+    bench.pass(2900ms);
+    CHECK(bench.begun.empty());
+    bench.pass(100ms);
+    CHECK(bench.world(c) == "c x y");
+  }
+}
+
 }  // namespace elrun::test

@@ -35,6 +35,7 @@ Join a_join() {
   join.place = "00ff";
   join.confirms_verdict = true;
   join.coordinator_fell_silent = true;
+  join.may_coordinate = true;
   return join;
 }
 
@@ -126,6 +127,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.coordinated_by == 0);
   CHECK(join.place == "00ff");
   CHECK(join.confirms_verdict);
+  CHECK(join.may_coordinate);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
   there_and_back(NodeMessage{NodeAlive{}});
@@ -397,6 +399,7 @@ TEST_CASE("what an earlier version does not say has its default", "[wire]") {
   CHECK_FALSE(join.resuming);
   CHECK_FALSE(join.coordinated_by);
   CHECK_FALSE(join.confirms_verdict);
+  CHECK_FALSE(join.may_coordinate);
   CHECK(join.restarts == RestartCounts{});
   CHECK(join.topology.empty());
 }

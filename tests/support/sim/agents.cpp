@@ -234,7 +234,7 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     whole.master_port = agent.port;
     whole.hint = static_cast<std::int32_t>(agent.slot);
     whole.place = agent.who.node.value();
-    whole.confirms_verdict = true;
+    whole.confirms_verdict = whole.may_coordinate = true;
     message = std::move(whole);
   }
   if (traced_ && !std::holds_alternative<StoreCall>(message)) tell("{} says {}", name(id), words(message));

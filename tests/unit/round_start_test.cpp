@@ -158,7 +158,8 @@ TEST_CASE("more nodes hang at their start than failures are remembered: the othe
   REQUIRE(bench.begun.size() == 2);
   REQUIRE(bench.members.size() == stuck + others);
   for (std::size_t i = 0; i < stuck; ++i)
-    bench.say(streams[i], WorkersStarting{.generation = bench.generation(), .rank = static_cast<std::uint32_t>(2 * i), .count = 2, .ago = 10s});
+    bench.say(streams[i],
+              WorkersStarting{.generation = bench.generation(), .rank = static_cast<std::uint32_t>(2 * i), .count = 2, .ago = 10s});
   bench.pass(302s);
   for (std::size_t i = 0; i < streams.size(); ++i) bench.acknowledge(streams[i], name(i));
   bench.pass(2s);

@@ -145,11 +145,11 @@ TEST_CASE("what refuses elrun store is said there, too", "[launcher][process]") 
 
 TEST_CASE("a worker for which no process can be made is not told as the one that died before it", "[launcher][process]") {
   TemporaryDirectory directory;
-  // The first leaves a record, and takes the agent's descriptors away.
-  const std::string script =
-      "[ $ELRUN_RESTART_COUNT = 0 ] || exit 0; echo first=$$$$; echo '{\"message\": \"of the first\"}' > $TORCHELASTIC_ERROR_FILE; "
-      "prlimit --pid $PPID --nofile=0: && exit 3";
   const std::string events = directory.path() + "/events";
+  // The first leaves a record, and takes the agent's descriptors away once the agent has told of its start.
+  const std::string script = "[ $ELRUN_RESTART_COUNT = 0 ] || exit 0; until grep -q START " + events +
+                             "; do sleep 0.01; done; echo first=$$$$; echo '{\"message\": \"of the first\"}' > $TORCHELASTIC_ERROR_FILE; "
+                             "prlimit --pid $PPID --nofile=0: && exit 3";
   Job job{{.arguments = {"--max_restarts", "1", "--event-log", events, "--no_python", "/bin/sh", "-c", script},
            .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
   const auto first = job.line("first=");

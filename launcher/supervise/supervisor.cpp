@@ -252,6 +252,7 @@ void Supervisor::on_message(const Verdict& m) {
       dismiss_pending();
       deadlines_.set(Wait::kill, now_ + options_.timeouts.last_work);
       deadlines_.clear(Wait::coordinator);
+      deadlines_.clear(Wait::leave);  // nothing is left to save
       return;
     }
   }

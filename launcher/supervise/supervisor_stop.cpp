@@ -98,15 +98,15 @@ void Supervisor::prepare_to_leave(int signal) {
 
 void Supervisor::leave(int number) {
   deadlines_.clear(Wait::leave);  // workers that are ending by themselves already are not stopped once more
+  const bool stopping = phase_ == Phase::stopping;
+  Instant kill_at = departure_.kill_at(now_, options_.timeouts.stop_grace);
+  if (stopping && deadlines_.is_set(Wait::kill)) deadlines_.set(Wait::kill, kill_at = std::min(*deadlines_.at(Wait::kill), kill_at));
   const std::size_t alive = running(workers_.all());
   say(Level::warning, fmt::format("{}: {}", signal_name(number),
                                   alive > 0 ? fmt::format("forwarded to {}; SIGKILL after {}", count_of(alive, "worker"),
-                                                          for_people(options_.timeouts.stop_grace))
+                                                          for_people(std::max(kill_at - now_, Duration{0})))
                                             : "this node leaves"));
   act(Send{Leave{fmt::format("{} came", signal_name(number))}});
-  const bool stopping = phase_ == Phase::stopping;
-  if (stopping && deadlines_.is_set(Wait::kill))
-    deadlines_.set(Wait::kill, std::min(*deadlines_.at(Wait::kill), departure_.kill_at(now_, options_.timeouts.stop_grace)));
   stop({.rejoin = false, .finish = {job_.is_over() ? 0 : 128 + number, {}, false}, .signal = number}, number, {});
   if (stopping) act(workers_.pass_on(number));
 }

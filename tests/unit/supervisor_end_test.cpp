@@ -67,7 +67,9 @@ TEST_CASE("a node that is asked to leave lets its Job save what would be lost", 
   REQUIRE(node.on(SignalCame{SIGTERM}) == Words{"prepare 10", "prepare 11"});
   CHECK(node.tell(10, PrepareToLeave{generation(1)}).empty());
   SECTION("and leaves when all have") {
+    node.wait(10s);
     CHECK(node.tell(11, PrepareToLeave{generation(1)}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    CHECK(node.said.find("SIGKILL after 20") != node.said.npos);  // the grace began with the signal to this node
     node.ended(0, {.signal = SIGTERM});
     CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
   }
@@ -92,7 +94,8 @@ TEST_CASE("a node that is asked to leave lets its Job save what would be lost", 
   SECTION("the end of the job is its end, also while its workers still do work of their own") {
     node.tell(10, JobOver{generation(1)});
     node.hear(Verdict{});
-    node.wait(25s);
+    CHECK(node.wait(25s).empty());
+    CHECK(node.said.empty());
     REQUIRE(node.wake_at());
     CHECK(*node.wake_at() > node.now);
   }

@@ -156,6 +156,10 @@ Actions NodeWorkers::end_generation(const GenerationEnd& end) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& w = workers_[i];
     if (!w.in_world() || w.life.is(Life::collected)) continue;
+    if (end.lets_last_work && w.session.job_over && !w.ending) {
+      w.give_up();
+      continue;
+    }
     const bool stays = w.leave_generation(end.some_stay);
     if (w.session.connection && !end.signal) add(actions, Answer{*w.session.connection, GenerationOver{end.generation, end.why}});
     if (stays) continue;
@@ -187,6 +191,16 @@ Actions NodeWorkers::kill_staying(std::optional<Duration> late) {
     add(actions, SignalGroup{local_rank(i), SIGKILL});
   }
   return actions;
+}
+
+bool NodeWorkers::some_stay() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.life.stays(); });
+}
+
+bool NodeWorkers::let_last_work() {
+  for (Worker& w : workers_)
+    if (w.life.stays() && w.session.job_over) w.give_up();
+  return some_stay();
 }
 
 Actions NodeWorkers::kill_late(Instant now, Duration returning, Generation generation) {

@@ -55,6 +55,7 @@ struct GenerationEnd {
   bool some_stay = false;     ///< Those that can stay do.
   std::optional<int> signal;  ///< With which the node was asked to end; none: each worker's own
   bool node_runs_job = false;
+  bool lets_last_work = false;  ///< Workers that have said that the job is over end by themselves.
 };
 
 /// Owns the workers. What is done to several of them comes back as actions, in the order in which they are to be performed. Their names,
@@ -93,6 +94,9 @@ class NodeWorkers {
   [[nodiscard]] Actions pass_on(int signal) const { return signal_running(signal, true); }
   /// Those that stay are killed: `late` ones, which did not acknowledge the end within that time, or all, for there is no next generation.
   [[nodiscard]] Actions kill_staying(std::optional<Duration> late);
+  /// The job is over: of those that stay, workers that have said so end by themselves. True: there are others, which may be about to say it.
+  [[nodiscard]] bool let_last_work();
+  [[nodiscard]] bool some_stay() const;
   /// A worker that does not come back from its program answers no peer. It is killed, and started again as a new process. `returning` is the
   /// least time that each has.
   [[nodiscard]] Actions kill_late(Instant now, Duration returning, Generation generation);

@@ -255,6 +255,15 @@ void Supervisor::on_message(const Verdict& m) {
       deadlines_.clear(Wait::leave);  // nothing is left to save
       return;
     }
+    if (!left_behind && workers_.some_stay() && (phase_ == Phase::joining || stop_.rejoins())) {  // the generation was ended meanwhile
+      job_.finish();
+      const AfterStop after{.rejoin = false, .finish = {0, {}, true}};
+      if (std::exchange(phase_, Phase::stopping) == Phase::joining) stop_.begin(after, now_);
+      else stop_.replace(after);
+      for (const Wait wait : {Wait::coordinator, Wait::join, Wait::look_again}) deadlines_.clear(wait);
+      dismiss_pending();
+      return let_last_work();
+    }
   }
   const Failure why{Code::generation_over, Remedy::exit_process, m.report.empty() ? "the job is over" : m.report};
   if (ELRUN_PLANTED(torchrun_d14_spare_fails) && phase_ == Phase::joining) return act(Finish{1, "the store is gone", true});
@@ -291,7 +300,7 @@ void Supervisor::on_tick() {
     say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(workers_.all()), "worker")));
     if (!ELRUN_PLANTED(kill_deadline_forgotten)) act(workers_.kill_running());
   }
-  if (is_over(Wait::acknowledge)) kill_staying(options_.timeouts.revocation);
+  if (is_over(Wait::acknowledge)) kill_staying(job_.is_over() ? std::optional<Duration>{} : options_.timeouts.revocation);
   act(workers_.kill_late(now_, options_.timeouts.returning, generation_.last()));
   for (std::size_t i = 0; i < workers_.size(); ++i)
     if (is_due(workers_[i].early.judge_by)) judge_early_end(i);

@@ -128,6 +128,7 @@ class Supervisor {
   void stop(AfterStop after, std::optional<int> signal, const Failure& why);
   void stop_if_done();
   void kill_staying(std::optional<Duration> late);
+  void let_last_work();
   void hold_the_broken();
   void dismiss_pending();
   void prepare_to_leave(int signal);

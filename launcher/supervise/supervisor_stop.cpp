@@ -30,16 +30,17 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   if (ELRUN_PLANTED(acknowledges_before_the_end) && rejoin) act(Send{Acknowledge{generation_.last()}});
   act(workers_.end_generation({.generation = generation_.last(),
                                .why = why,
-                               .some_stay = rejoin && !signal && !job_.is_over() && !world_hangs,
+                               .some_stay = rejoin && !signal && !world_hangs,
                                .signal = signal,
-                               .node_runs_job = job_.is_job()}));
-  if (std::any_of(workers_.all().begin(), workers_.all().end(), [](const Worker& w) { return w.life.is(Life::leaving); }))
-    deadlines_.set(Wait::acknowledge, now_ + options_.timeouts.revocation);
+                               .node_runs_job = job_.is_job(),
+                               .lets_last_work = rejoin && !signal && job_.is_over()}));
+  if (rejoin && job_.is_over()) let_last_work();
+  else if (workers_.some_stay()) deadlines_.set(Wait::acknowledge, now_ + options_.timeouts.revocation);
   stop_if_done();
 }
 
 void Supervisor::stop_if_done() {
-  if (!workers_.are_stopped()) return;
+  if (!workers_.are_stopped() || (job_.is_over() && workers_.some_stay())) return;
   deadlines_.clear(Wait::kill);
   deadlines_.clear(Wait::acknowledge);
   Finish finish = stop_.finish(workers_.all(), job_.is_over());
@@ -59,6 +60,14 @@ void Supervisor::stop_if_done() {
 void Supervisor::kill_staying(std::optional<Duration> late) {
   deadlines_.clear(Wait::acknowledge);
   act(workers_.kill_staying(late));
+}
+
+// The job is over and so is the generation: there is no next one. Workers that know it end by themselves, as they do after a verdict. Of the
+// others, one that does not say it soon lost its peers before it could learn it, and waits for a next generation.
+void Supervisor::let_last_work() {
+  deadlines_.set(Wait::kill, now_ + options_.timeouts.last_work);
+  if (workers_.let_last_work()) deadlines_.set(Wait::acknowledge, now_ + options_.timeouts.revocation);
+  else deadlines_.clear(Wait::acknowledge);
 }
 
 // While the coordinator is away, nobody can end the generation. A worker that has lost a peer waits only a short time for

@@ -231,16 +231,18 @@ void Supervisor::on_worker_wrote(LocalRank worker) {
 
 void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   // Also when that generation is over: all its members decided it before.
-  if (!worker_with(workers_.all(), from) || (m.generation != generation_.last() && m.generation != generation_.before())) return;
+  const auto i = worker_with(workers_.all(), from);
+  if (!i || (m.generation != generation_.last() && m.generation != generation_.before())) return;
   if (!job_.is_over()) act(Send{JobFinished{generation_.last()}});
   job_.finish();
+  workers_[*i].session.job_over = true;
   workers_.job_is_over();
   dismiss_pending();
   if (phase_ == Phase::joining) {  // there is no next generation for those who stayed
     phase_ = Phase::stopping;
     stop_.begin({}, now_);
   }
-  if (phase_ == Phase::stopping) kill_staying({});
+  if (phase_ == Phase::stopping && workers_.some_stay()) let_last_work();
   hangs_.end_generation();  // what they do now is work of their own
   deadlines_.clear(Wait::end_hung);
   act(Answer{from, JobOver{m.generation}});

@@ -76,6 +76,7 @@ struct WorkerSession {
   bool says_end = false;  ///< Its libelrun says the job's end before its process ends.
   bool decided = false;   ///< It has said that a step was decided.
   bool joined = false;    ///< It has asked for its peers, in this generation or before; one without a Job may just stay.
+  bool job_over = false;  ///< It has said that the job is over: it ends by itself, after work of its own.
 };
 
 /// Its process ended with exit code 0 before the job's end. Its last message may not have been read yet.

@@ -191,20 +191,78 @@ TEST_CASE("workers that stay end with the job", "[supervisor][stay]") {
   }
 }
 
-TEST_CASE("a worker whose word that the job is over comes after the end of its generation is believed", "[supervisor][stay]") {
+TEST_CASE("a worker whose word that the job is over comes after the end of its generation is believed, and does its last work",
+          "[supervisor][stay]") {
   Node node = running();
   node.hear(Revoke{generation(1), revoked});
   node.tell(10, acknowledgement(1));
   SECTION("while others acknowledge") {
-    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "signal 0 9", "signal 1 9", "over 10"});
+    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
+    CHECK(node.tell(11, acknowledgement(1)).empty());
+    CHECK(node.tell(11, JobOver{generation(1)}) == Words{"over 11"});
+    CHECK(node.wait(3599s).empty());
+    CHECK(node.ended(0) == Words{"signal 0 9"});
+    CHECK(node.ended(1) == Words{"signal 1 9", "release 0", "release 1", "join last 1", "job finished"});
   }
   SECTION("while they wait for a world: there is none for them any more") {
     node.tell(11, acknowledgement(1));
-    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "signal 0 9", "signal 1 9", "over 10"});
+    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
     CHECK(node.hear(world(2, 2)).empty());  // of a round that it is not in any more
-    node.ended(0, {.signal = SIGKILL});
-    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 0", "release 1", "join last 1", "job finished"});
+    SECTION("one that does not say it waits for nothing, and is killed") {
+      CHECK(node.wait(revocation) == Words{"signal 1 9"});
+      CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9"});
+      CHECK(node.wait(3590s).empty());
+      CHECK(node.ended(0) == Words{"signal 0 9", "release 0", "release 1", "join last 1", "job finished"});
+    }
+    SECTION("nor is the node done while that one may still say it") {
+      CHECK(node.ended(0) == Words{"signal 0 9"});
+      CHECK(node.tell(11, JobOver{generation(1)}) == Words{"over 11"});
+      CHECK(node.wait(3599s).empty());
+      CHECK(node.wait(1s) == Words{"signal 1 9"});  // the hour is over
+    }
   }
+  SECTION("the verdict comes before it") {
+    if (GENERATE(true, false)) node.tell(11, acknowledgement(1));
+    CHECK(node.hear(Verdict{}).empty());
+    CHECK(node.tell(10, JobOver{generation(1)}) == Words{"over 10"});
+    CHECK(node.wait(revocation) == Words{"signal 1 9"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9"});
+    CHECK(node.wait(3590s).empty());
+    CHECK(node.ended(0) == Words{"signal 0 9", "release 0", "release 1", "finish 0"});
+  }
+  SECTION("a signal to this node ends its last work") {
+    node.tell(10, JobOver{generation(1)});
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 1 9", "signal 0 15", "signal 1 15"});
+    CHECK(node.wait(30s) == Words{"signal 0 9", "signal 1 9"});
+  }
+}
+
+TEST_CASE("a worker that has said that the job is over does its last work, also when its generation is ended after that",
+          "[supervisor][stay]") {
+  Node node = running();
+  CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 11"});
+  SECTION("and so does one that says it then") {
+    CHECK(node.tell(11, acknowledgement(1)).empty());
+    CHECK(node.tell(11, JobOver{generation(1)}) == Words{"over 11"});
+    CHECK(node.wait(3599s).empty());
+    CHECK(node.hear(Verdict{}).empty());
+    CHECK(node.ended(0) == Words{"signal 0 9"});
+    CHECK(node.ended(1).back() == "finish 0");
+  }
+  SECTION("but no other") {
+    CHECK(node.wait(revocation) == Words{"signal 1 9"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9"});
+    CHECK(node.ended(0) == Words{"signal 0 9", "release 0", "release 1", "join last 1", "job finished"});
+  }
+}
+
+TEST_CASE("workers of an older generation had no part in the end of the job, and are ended with it", "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(10, acknowledgement(1));
+  node.tell(11, acknowledgement(1));
+  CHECK(node.hear(Verdict{.generation = generation(2)}) == Words{"revoke 10", "signal 0 9", "revoke 11", "signal 1 9"});
 }
 
 TEST_CASE("a worker that loses a peer while the coordinator is away keeps its state until it is back", "[supervisor][stay]") {

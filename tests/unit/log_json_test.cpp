@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/log.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;

@@ -19,8 +19,8 @@ bool has_room_within(int fd, Duration most) {
   for (;;) {
     pollfd room{fd, POLLOUT, 0};
     const int got = ::poll(&room, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(end.left(clock.now())).count()));
-    if (got > 0) return true;
-    if (got == 0 || errno != EINTR) return false;
+    if (got == 0) return false;
+    if (got > 0 || errno != EINTR) return true;  // where it cannot be asked (RLIMIT_NOFILE is 0), the write itself tells
   }
 }
 

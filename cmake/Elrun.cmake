@@ -28,14 +28,18 @@ endif()
 
 # elrun_library(name SOURCES a.cpp ... [SIMULATED b.cpp ...] PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias
 # elrun::<name>. SIMULATED names further sources. The simulator compiles them again, with planted bugs (tests/sim.cmake).
+# PRECOMPILED std|asio|grpc: the headers that need not be parsed for each source (Precompiled.cmake).
 function(elrun_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;SIMULATED;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "" "PRECOMPILED" "SOURCES;SIMULATED;PUBLIC;PRIVATE" ${ARGN})
   add_library(elrun_${name} STATIC ${ARG_SOURCES} ${ARG_SIMULATED})
   list(TRANSFORM ARG_SIMULATED PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   set_target_properties(elrun_${name} PROPERTIES ELRUN_SIMULATED "${ARG_SIMULATED}")
   add_library(elrun::${name} ALIAS elrun_${name})
   target_include_directories(elrun_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
   target_link_libraries(elrun_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> ${ARG_PRIVATE})
+  if(ARG_PRECOMPILED)
+    elrun_precompiled(elrun_${name} ${ARG_PRECOMPILED})
+  endif()
 endfunction()
 
 # elrun_executable(name SOURCES ... LINK ...): a program in build/bin.

@@ -1,5 +1,5 @@
-# Precompiled headers of code that only checks: those of std, fmt and Catch2, which no change of elrun touches. With g++ alone: the build with clang
-# of `tests/run.sh --full` shows that every source still includes what it uses.
+# Precompiled headers: those of std, fmt, Asio, gRPC and Catch2, which no change of elrun touches. Parsing them was half of the build. With
+# g++ alone: the build with clang of `tests/run.sh --full` shows that every source still includes what it uses.
 set(headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cmath> <compare> <condition_variable> <cstddef> <cstdint> <cstdio> <cstdlib>
   <cstring> <deque> <filesystem> <fstream> <functional> <limits> <map> <memory> <mutex> <numeric> <optional> <set> <span> <sstream> <stdexcept>
   <string> <string_view> <thread> <tuple> <type_traits> <utility> <variant> <vector> <fmt/format.h>)
@@ -9,6 +9,37 @@ set(headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cmath> <comp
 set(ELRUN_QUICK_TO_COMPILE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Og> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 # For code that only checks, and runs for long.
 set(ELRUN_QUICK_TO_RUN $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-O1>)
+
+# In precompiled headers g++ 12 forgets where its library asked for silence, and complains of its own std::string.
+set(ELRUN_PRECOMPILED_WARNINGS
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overflow> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread>)
+
+# elrun_precompiled_set(name LINK ... HEADERS ...): the object library elrun_precompiled_<name>, from which targets take the headers.
+function(elrun_precompiled_set name)
+  cmake_parse_arguments(ARG "" "" "LINK;HEADERS" ${ARGN})
+  file(CONFIGURE OUTPUT precompiled_${name}.cpp CONTENT "")
+  add_library(elrun_precompiled_${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/precompiled_${name}.cpp)
+  target_link_libraries(elrun_precompiled_${name} PRIVATE elrun_build_flags fmt::fmt ${ARG_LINK})
+  target_precompile_headers(elrun_precompiled_${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(asio <boost/asio/buffer.hpp> <boost/asio/error.hpp> <boost/asio/executor_work_guard.hpp> <boost/asio/generic/stream_protocol.hpp>
+    <boost/asio/io_context.hpp> <boost/asio/ip/tcp.hpp> <boost/asio/posix/stream_descriptor.hpp> <boost/asio/post.hpp> <boost/asio/read.hpp>
+    <boost/asio/signal_set.hpp> <boost/asio/steady_timer.hpp> <boost/asio/write.hpp>)
+  elrun_precompiled_set(std HEADERS ${headers})
+  elrun_precompiled_set(asio LINK Boost::headers HEADERS ${headers} ${asio})
+  elrun_precompiled_set(grpc LINK Boost::headers gRPC::grpc++ HEADERS ${headers} ${asio} <grpcpp/grpcpp.h>)
+endif()
+
+# elrun_precompiled(target std|asio|grpc): the product's sources, compiled with the headers of that set.
+function(elrun_precompiled target name)
+  if(TARGET elrun_precompiled_${name})
+    target_precompile_headers(${target} REUSE_FROM elrun_precompiled_${name})
+    target_compile_options(${target} PRIVATE ${ELRUN_PRECOMPILED_WARNINGS})
+  endif()
+endfunction()
 
 # An object or archive that only executables link is compiled as they are: one set of precompiled headers serves them all.
 function(elrun_for_programs target)
@@ -43,8 +74,5 @@ function(elrun_checks target)
   if(TARGET elrun_precompiled)
     target_precompile_headers(${target} REUSE_FROM elrun_precompiled)
   endif()
-  # In precompiled headers g++ 12 forgets where its library asked for silence, and complains of its own std::string.
-  target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
-    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overflow> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread>)
+  target_compile_options(${target} PRIVATE ${ELRUN_PRECOMPILED_WARNINGS})
 endfunction()

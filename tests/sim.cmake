@@ -8,6 +8,14 @@ function(elrun_simulated out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
+# Compiled as what only checks, and runs for long: the simulator's figures are counts and no times.
+function(elrun_simulates)
+  foreach(name ${ARGN})
+    elrun_checks(elrun_${name})
+    target_compile_options(elrun_${name} PRIVATE ${ELRUN_QUICK_TO_RUN})
+  endforeach()
+endfunction()
+
 elrun_simulated(sim_cores rendezvous_core launcher_core link_core)
 elrun_library(sim_cores SOURCES ${sim_cores} PUBLIC elrun::base Boost::headers)
 target_compile_definitions(elrun_sim_cores PUBLIC ELRUN_PLANTED_BUGS="tests/support/sim/planted_bugs.hpp")
@@ -22,8 +30,6 @@ elrun_library(sim_world
           support/sim/program.cpp support/sim/turns.cpp
           support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp support/faulty_files.cpp
   PUBLIC elrun::sim_cores elrun::sim_job)
-# g++ 12 takes moved-from variants for reads of what was never written.
-target_compile_options(elrun_sim_world PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 set_target_properties(elrun_sim_world PROPERTIES UNITY_BUILD ON)
 
 # A world of many nodes: the same cores, and the product's encoder to count bytes.
@@ -31,9 +37,11 @@ elrun_library(sim_scale
   SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/net/wire.cpp ${PROJECT_SOURCE_DIR}/lib/link/message.cpp
   PUBLIC elrun::sim_cores
   PRIVATE elrun_rendezvous_proto fmt::fmt)
+elrun_simulates(sim_cores sim_job sim_world)
 
 # The planted copies as objects: from archives, the linker may take the product's, which come with the job.
 elrun_executable(elrun_sim SOURCES sim/main.cpp $<TARGET_OBJECTS:elrun_sim_cores> $<TARGET_OBJECTS:elrun_sim_job> LINK elrun::sim_world elrun::sim_scale Threads::Threads)
+elrun_checks(elrun_sim)
 
 # The long campaign is `elrun_sim --seeds 5000 --nodes 5`.
 add_test(NAME sim_seeds COMMAND elrun_sim --seeds 500 --nodes 5)

@@ -113,6 +113,7 @@ endif()
 # The whole golden proof is `elrun_golden` without options, which takes two hours on two cores; here a selection, drawn by a seed.
 if(TARGET gpt AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE STREQUAL "thread")
   elrun_executable(elrun_golden SOURCES golden/main.cpp golden/fleet.cpp golden/history.cpp golden/options.cpp support/spawn.cpp LINK elrun::base fmt::fmt)
+  elrun_checks(elrun_golden)
   add_dependencies(elrun_golden gpt elrun_launcher)
   if(ELRUN_SANITIZE)
     set(selection --cells 3 --histories 3)

@@ -172,13 +172,13 @@ void Election::on(const Counted& counted) {
   calls_.succeeded();
   phase_ = Phase::looking;
   // Whose lease the key has tells who won, even if this is the answer to the second sending of the same campaign.
-  if (withdrawn_ && counted.leader && counted.leader->lease == lease_.id) {  // it won while it left
-    give_the_lease_back();
-    return look_after(calls_.half_by_chance(look_interval));
-  }
   if (!counted.leader || counted.leader->lease != lease_.id) {
     give_the_lease_back();
     return consider(counted.leader);
+  }
+  if (withdrawn_) {  // it won while it left
+    give_the_lease_back();
+    return look_after(calls_.half_by_chance(look_interval));
   }
   std::uint64_t floor = 0;
   if (counted.state) {

@@ -6,10 +6,11 @@
 namespace elrun::inline v0 {
 
 Duration Exclusions::exclude(const NodeId& node, std::uint64_t incarnation, std::string why, std::set<NodeId> apart_from, Instant now) {
-  if (all_.size() >= exclusions_max && !all_.contains(node)) {  // the list is full: drop the entry with the earliest end
-    const auto first =
-        std::min_element(all_.begin(), all_.end(), [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
-    all_.erase(first);
+  if (all_.size() >= exclusions_max && !all_.contains(node)) {  // drops the oldest entry that is over; one that holds is never dropped
+    const auto first = std::min_element(all_.begin(), all_.end(), [](const auto& a, const auto& b) {
+      return std::tuple{!a.second.over, a.second.until} < std::tuple{!b.second.over, b.second.until};
+    });
+    if (first->second.over) all_.erase(first);
   }
   Exclusion& e = all_[node];
   const bool forgotten = e.times > 0 && e.over && now - e.until >= exclusion_forgotten;

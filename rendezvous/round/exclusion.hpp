@@ -21,7 +21,8 @@ namespace elrun::inline v0 {
 constexpr Duration exclusion_least = 30s, exclusion_most = 1800s;
 /// A node that was let in and behaved for this long starts again with the shortest exclusion.
 constexpr Duration exclusion_forgotten = 1800s;
-constexpr std::size_t exclusions_max = 4096;  ///< Entries kept, for nodes that are out now and nodes that were out before.
+constexpr std::size_t exclusions_max =
+    4096;  ///< Entries beyond this are kept only for nodes that are out now, not for nodes that were out before.
 
 struct Exclusion {
   std::uint64_t incarnation = 0;  ///< The exclusion is for this process of the node. A new process under the same name may join at once.

@@ -47,6 +47,21 @@ TEST_CASE("of nodes that are apart as few are kept out as it takes, the later be
   CHECK(excluded({apart("a", "c"), apart("a", "d"), apart("b", "c"), apart("b", "d")}, {"a", "b", "c", "d"}) == Names{"d", "c"});
 }
 
+TEST_CASE("an exclusion that holds is never dropped when the list is full; one that is over is", "[exclusion]") {
+  Exclusions exclusions;
+  const Instant now{1h};
+  const auto name = [](std::size_t i) { return NodeId{"n" + std::to_string(i)}; };
+  for (std::size_t i = 0; i < exclusions_max; ++i)
+    static_cast<void>(exclusions.exclude(name(i), 1, "why", {}, now + std::chrono::seconds{i}));
+  static_cast<void>(exclusions.exclude(name(exclusions_max), 1, "why", {}, now));
+  for (std::size_t i = 0; i <= exclusions_max; ++i) REQUIRE(exclusions.of(name(i), 1) != nullptr);
+  // The one that is over is forgotten for the next node, so it is out for the shortest time again.
+  exclusions.let_in(name(7), now);
+  static_cast<void>(exclusions.exclude(NodeId{"other"}, 1, "why", {}, now));
+  CHECK(exclusions.of(name(0), 1) != nullptr);
+  CHECK(exclusions.exclude(name(7), 1, "why", {}, now) == exclusion_least);
+}
+
 TEST_CASE("a node is kept out for longer each time, and what is long ago is forgotten", "[exclusion]") {
   Exclusions exclusions;
   const NodeId node{"n"};

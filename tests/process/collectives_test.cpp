@@ -93,7 +93,7 @@ TEST_CASE("a call that misses a peer names it", "[collectives]") {
 
 TEST_CASE("a call of many transfers has one limit for all of them", "[collectives]") {
   const bool reduces = GENERATE(false, true);
-  constexpr Duration limit = 4s, late = 3s;  // what is late is in the first transfer; in the second rank 2 is missing
+  constexpr Duration limit = 8s, late = 7s;  // what is late is in the first transfer; in the second rank 2 is missing
   constexpr std::size_t block = 256 << 10;   // bytes; a reduction of eight times as much per rank has several rounds
   std::promise<void> over;
   auto all_over = over.get_future().share();
@@ -123,7 +123,8 @@ TEST_CASE("a call of many transfers has one limit for all of them", "[collective
     over.set_value();
     if (ended.ok()) return "it succeeded without rank 2";
     const bool own = ended.failure().code == Code::deadline_passed;  // or rank 0 ran out of time a moment before
-    if (own && ended.failure().what.find("within 4000 ms") == std::string::npos) return text(ended);
+    if (own && ended.failure().what.find("within 8000 ms") == std::string::npos) return text(ended);
+    // A limit for each transfer would take limit + late at least; a busy machine has `late` to spare here.
     return took < limit + late ? "" : "it took " + std::to_string(took / 1ms) + " ms";
   });
   CHECK(problems == std::vector<std::string>(3));

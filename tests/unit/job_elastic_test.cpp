@@ -30,6 +30,21 @@ std::uint64_t undisturbed(const Plan& plan, const Habits& habits = {}) {
   return hash;
 }
 
+/// Every member that lived and took part ends with this state, and at least one did.
+void all_end_with(ElasticWorld& world, std::uint64_t state_hash) {
+  const auto& results = world.wait();
+  std::size_t ended = 0;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Member& m = results[i];
+    INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
+    if (world.was_killed(i) || (!m.outcome && !m.failure)) continue;
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.outcome->state_hash == state_hash);
+    ++ended;
+  }
+  CHECK(ended > 0);
+}
+
 float losses_undisturbed() {
   static const float sum = [] {
     const std::vector<Member> members = run_world({.world = 1}, toy({.plan = toy_plan(0)}));
@@ -275,14 +290,7 @@ TEST_CASE("a world that is lost in an evaluation inside of a step costs the step
       for (std::uint64_t at = stage == 0 ? 4 : 20; at < (stage == 0 ? 20 : 80); at += stage == 0 ? 1 : 7) {
         INFO("zero(" << stage << "): " << describe({{kind, 1, at, true}}));
         ElasticWorld world{3, {{kind, 1, at, true}}, toy({.plan = toy_plan(stage), .evaluates_in_step = true})};
-        const auto& results = world.wait();
-        for (std::size_t i = 0; i < results.size(); ++i) {
-          const Member& m = results[i];
-          INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
-          if (world.was_killed(i) || (!m.outcome && !m.failure)) continue;
-          REQUIRE(m.outcome.has_value());
-          CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage), {.evaluates_in_step = true}));
-        }
+        all_end_with(world, undisturbed(toy_plan(stage), {.evaluates_in_step = true}));
       }
 }
 
@@ -375,14 +383,7 @@ TEST_CASE("an evaluation between two steps is decided on all members, whoever is
       for (std::uint64_t at = stage < 2 ? 4 : 20; at < (stage < 2 ? 26 : 110); at += stage < 2 ? 1 : 9) {
         INFO("zero(" << stage << "): " << describe({{kind, 1, at, true}}));
         ElasticWorld world{3, {{kind, 1, at, true}}, toy({.plan = toy_plan(stage), .evaluates = true})};
-        const auto& results = world.wait();
-        for (std::size_t i = 0; i < results.size(); ++i) {
-          const Member& m = results[i];
-          INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
-          if (world.was_killed(i) || (!m.outcome && !m.failure)) continue;
-          REQUIRE(m.outcome.has_value());
-          CHECK(m.outcome->state_hash == undisturbed(toy_plan(stage), {.evaluates = true}));
-        }
+        all_end_with(world, undisturbed(toy_plan(stage), {.evaluates = true}));
         CHECK(world.generations() == 2);
       }
 }

@@ -30,7 +30,7 @@ Duration EarlierGenerations::last_call(const NodeTable& nodes, bool is_full, Dur
     const bool one_ends_workers = std::any_of(nodes.all().begin(), nodes.all().end(), [&](const auto& entry) {
       return entry.second.stream && entry.second.join.resuming && entry.second.join.last == *ended_;
     });
-    return one_ends_workers ? of_first_generation : reconnect_window;
+    return one_ends_workers ? std::max<Duration>(of_first_generation, reconnect_window) : reconnect_window;
   }
   if (nodes.waiting() < nodes.connected()) return of_first_generation;
   if (whoever_is_left_waits(nodes)) return Duration{0};

@@ -44,8 +44,8 @@ class EarlierGenerations {
   [[nodiscard]] std::uint32_t ended_nodes() const { return ended_nodes_; }
   /// How long those who wait let others come, where no generation has begun here. `is_full`: they are as many as there is room for. Last
   /// call is for the first generation of a job. Where one was over before this coordinator came, it is waited for whoever is left of that,
-  /// no longer than live agents take to reconnect, and not while a node that is here still ends its workers. Its members have the job's
-  /// state, so they are waited for even where spares fill the room.
+  /// no longer than live agents take to reconnect; while a node that is here still ends its workers, as long as last call. Its members have
+  /// the job's state, so they are waited for even where spares fill the room.
   [[nodiscard]] Duration last_call(const NodeTable& nodes, bool is_full, Duration of_first_generation) const;
 
  private:

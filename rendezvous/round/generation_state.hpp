@@ -2,7 +2,7 @@
 /// \file GenerationState: the newest generation, who its members are, and what has become of them. Pure.
 ///
 /// CurrentGeneration is all that holds for one generation alone. Another generation is another value, so nothing of the last one can be left
-/// over: it is assigned in one place for each way to begin (`begin`, `adopt` and `end_recovery` of Round).
+/// over: it is assigned where a generation begins or goes on here (`Round::enter`), and where one is known to be over (`Round::end_recovery`).
 
 #include <cstddef>
 #include <cstdint>

@@ -168,12 +168,18 @@ void Round::form(Instant now) {
     if (succession_.hand_over()) actions_.emplace_back(HandOver{});
     return;
   }
+  if (succession_.has_nobody())
+    say(Level::warning,
+        "this agent leaves, and no other agent of the job may coordinate (is_host=0): the next generation has no coordinator once this agent has ended. "
+        "Let more agents coordinate, or start this one again soon");
   if (now >= closes_at()) begin(choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended()), now);
 }
 
 bool Round::another_may_coordinate() const {
-  return std::any_of(nodes_.all().begin(), nodes_.all().end(),
-                     [](const auto& entry) { return entry.second.is_waiting() && entry.second.join.may_coordinate; });
+  return std::any_of(nodes_.all().begin(), nodes_.all().end(), [&](const auto& entry) {
+    const Node& node = entry.second;
+    return node.stream && node.join.may_coordinate && !nodes_.is_in_process(node);
+  });
 }
 
 void Round::begin(const std::vector<NodeId>& chosen, Instant now) {

@@ -104,6 +104,7 @@ TEST_CASE("of a generation that was over before, whoever is left is waited for",
     SECTION("one of them still ends its workers") {
       table.nodes.change(come("b", 2, 0), [](NodeTable::Node& n) { n.ready = false, n.join.resuming = true; });
       CHECK(earlier.last_call(table.nodes, true, last_call) == last_call);
+      CHECK(earlier.last_call(table.nodes, true, 0s) == reconnect_window);
     }
     SECTION("all that are left are here") {
       come("b", 2, 0);

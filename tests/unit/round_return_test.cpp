@@ -147,8 +147,12 @@ TEST_CASE("an elected coordinator whose node leaves hands over only where anothe
   const auto own = bench.join_in_process("b"), a = bench.join("a");
   bench.acknowledge(own, "b");
   REQUIRE(bench.world(a) == "b a");
-  const bool may = GENERATE(true, false);
-  CAPTURE(may);
+  const bool observer_may = GENERATE(true, false), may = GENERATE(true, false);
+  CAPTURE(may, observer_may);
+  Join observer = bench.a_join("o");
+  observer.workers = 0;
+  observer.may_coordinate = observer_may;
+  bench.join(observer);
   bench.say(own, Leave{"SIGTERM came"});
   const Generation over = bench.generation();
   bench.say(a, Acknowledge{over});
@@ -157,8 +161,11 @@ TEST_CASE("an elected coordinator whose node leaves hands over only where anothe
   again.may_coordinate = may;
   bench.say(a, again);
   bench.pass(5s);
-  CHECK(bench.handed_over == (may ? 1 : 0));
-  CHECK(bench.begun.size() == (may ? 2 : 3));
+  CHECK(bench.handed_over == (may || observer_may ? 1 : 0));
+  CHECK(bench.begun.size() == (may || observer_may ? 2 : 3));
+  const auto warned =
+      std::count_if(bench.said.begin(), bench.said.end(), [](const std::string& line) { return line.find("is_host=0") != line.npos; });
+  CHECK(warned == (may || observer_may ? 0 : 1));
 }
 
 TEST_CASE("members of a generation that was over come before spares, which were here first", "[round]") {

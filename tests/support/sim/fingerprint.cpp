@@ -59,8 +59,8 @@ void Fingerprint::add(const VerdictDelivery& delivery) {
 }
 
 void Fingerprint::add(const Succession& succession) {
-  const auto& [elected, own_node_left, handed_over] = succession;
-  all(own_node_left, handed_over);
+  const auto& [elected, own_node_left, handed_over, told_of_nobody] = succession;
+  all(own_node_left, handed_over, told_of_nobody);
 }
 
 void Fingerprint::add(const WakeUp& wake_up) {

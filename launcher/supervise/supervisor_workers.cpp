@@ -33,6 +33,9 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   const std::size_t i = e.worker.value();
   ELRUN_ASSERT(i < workers_.size() && !workers_[i].ending);
   Worker& w = workers_[i];
+  const auto after_the_end = [&] {
+    return fmt::format("{} ended by {} after the job was over; it does not count", workers_.name(i), describe(e.ending));
+  };
   if (phase_ == Phase::running && w.in_world() && e.ending.ok() && !job_.is_over() && w.owes_end()) return ends_early(i, e);
   w.ends(e, now_);
   hangs_.forget(e.worker);
@@ -45,11 +48,12 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
     const bool ended_by_elrun = e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL;
     if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
+    if (!e.ending.ok() && !ended_by_elrun && job_.is_over() && w.session.job_over) say(Level::warning, after_the_end());
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
     return stop_if_done();
   }
   if (!e.ending.ok() && job_.is_over()) {
-    say(Level::warning, fmt::format("{} ended by {} after the job was over; it does not count", workers_.name(i), describe(e.ending)));
+    say(Level::warning, after_the_end());
   } else if (!e.ending.ok()) {
     say(Level::error, fmt::format("{} ended by {}{} in generation {}{}", workers_.name(i), w.cause(),
                                   e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), generation_.last().number,

@@ -207,15 +207,19 @@ TEST_CASE("a worker whose word that the job is over comes after the end of its g
   SECTION("while they wait for a world: there is none for them any more") {
     node.tell(11, acknowledgement(1));
     CHECK(node.tell(10, JobOver{generation(1)}) == Words{"job finished", "over 10"});
-    CHECK(node.hear(world(2, 2)).empty());  // of a round that it is not in any more
+    CHECK(node.hear(world(2, 2)) == Words{"job finished"});  // begun before the coordinator heard it: of that generation, too
     SECTION("one that does not say it waits for nothing, and is killed") {
       CHECK(node.wait(revocation) == Words{"signal 1 9"});
+      CHECK(node.said.find("rank 1") != std::string::npos);
+      CHECK(node.said.find("did not say within 2.0 s that it knows that the job is over (generation 1): killed") != std::string::npos);
       CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9"});
+      CHECK(node.said.find("after the job was over") == std::string::npos);
       CHECK(node.wait(3590s).empty());
       CHECK(node.ended(0) == Words{"signal 0 9", "release 0", "release 1", "join last 1", "job finished"});
     }
     SECTION("nor is the node done while that one may still say it") {
-      CHECK(node.ended(0) == Words{"signal 0 9"});
+      CHECK(node.ended(0, {.exit_code = 1}) == Words{"signal 0 9"});
+      CHECK(node.said.find("ended by exit code 1 after the job was over; it does not count") != std::string::npos);
       CHECK(node.tell(11, JobOver{generation(1)}) == Words{"over 11"});
       CHECK(node.wait(3599s).empty());
       CHECK(node.wait(1s) == Words{"signal 1 9"});  // the hour is over

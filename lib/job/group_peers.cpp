@@ -25,18 +25,13 @@ class GroupPeers final : public Peers {
   CallLabel label_;
 };
 
-/// Under elrun. A peer may still be reading its data before it comes to restore(), or have to come back from a long slot. Its agent and the
-/// coordinator know how long that may take: they end who does not come back, and who does not join a job that has trained (start_timeout) or
-/// shows no sign of progress (--hang_timeout). A peer that came and cannot be reached is told much sooner. So no limit of this process's own applies.
-constexpr Duration comes_within = 24h;
-
 }  // namespace
 
 Result<std::unique_ptr<Peers>> join_process_group(Session& session) {
   const GroupOptions options;
   ELRUN_TRY_ASSIGN(const Transport transport, transport_of_process(options.transport));
-  ELRUN_TRY_ASSIGN(auto group, join_host_collectives(
-                                   session, {.transport = transport, .connect = session.place().elastic ? comes_within : options.connect}));
+  ELRUN_TRY_ASSIGN(auto group, join_host_collectives(session, {.transport = transport,
+                                                               .connect = session.place().elastic ? peers_come_within : options.connect}));
   return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group), options.collective)};
 }
 

@@ -86,15 +86,15 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
 
   const double mood = static_cast<double>(rng.below(100)) / 100;
   if (mood < 0.06) {  // nothing goes wrong
-    p.harmless = p.coordinator_stays = p.slow_messages == 0;
-    p.bad_node = p.jobs && p.nodes > 1 && p.nodes > p.round.nodes_min && Rng{seed ^ 0x2545f4914f6cdd1du}.chance(0.7);
-    p.stuck_node = p.jobs && !p.bad_node && p.nodes > 1 && p.nodes > p.round.nodes_min && p.round.nodes_max > p.round.nodes_min &&
+    // Where messages are late, others can be lost for a while, and then they need the bad node.
+    const bool calm = p.harmless = p.coordinator_stays = p.slow_messages == 0;
+    const bool others_satisfy_minimum = p.nodes > 1 && p.nodes > p.round.nodes_min;
+    p.bad_node = calm && p.jobs && others_satisfy_minimum && Rng{seed ^ 0x2545f4914f6cdd1du}.chance(0.7);
+    p.stuck_node = calm && p.jobs && !p.bad_node && others_satisfy_minimum && p.round.nodes_max > p.round.nodes_min &&
                    Rng{seed ^ 0x9fb21c651e98df25u}.chance(0.7);
     if (p.bad_node || p.stuck_node) p.wedged_workers = 0;  // a node that cannot end its workers leaves the others below the minimum
-    if (p.stuck_node)
-      p.harmless = false, p.timeouts.session = 20s,
-      p.last_arrives = p.arrive_within + p.round.last_call + 2 * p.spawn + 5 * p.step;  // they have trained by then
-    if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;       // the others are a world by then
+    if (p.stuck_node) p.harmless = false, p.timeouts.session = 20s;
+    if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;  // the others are a world by then
     return p;
   }
   p.worker_faults = rng.chance(0.3);

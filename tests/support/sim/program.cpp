@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "kernels/state_hash.hpp"
+#include "lib/job/group_peers.hpp"
 #include "tests/support/sim/simulation.hpp"
 
 namespace elrun::sim {
@@ -392,8 +393,8 @@ Result<std::unique_ptr<elrun::Peers>> Program::join(Session& session) {
   const Membership& membership = place_.membership;
   ++groups_;
   const std::string mine = fmt::format("{}", id_.value());
-  const auto parts = session.store().all_gather("peers", membership.rank, membership.world, as_bytes(mine),
-                                                Deadline::after(now(), simulation_.profile_.timeouts.store_wait));
+  const auto parts =
+      session.store().all_gather("peers", membership.rank, membership.world, as_bytes(mine), Deadline::after(now(), peers_come_within));
   if (!parts.ok()) return parts.failure();
   std::vector<ProcessId> members;
   for (const auto& part : *parts) {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <csignal>
 
+#include "lib/job/group_peers.hpp"
 #include "tests/support/sim/simulation.hpp"
 
 namespace elrun::sim {
@@ -98,7 +99,7 @@ void Simulation::gather_peers(ProcessId id) {
   gather.value = bytes_of(fmt::format("{} {}", id.value(), decided_));
   gather.rank = w.rank;
   gather.count = w.world;
-  gather.wait = profile_.timeouts.store_wait;
+  gather.wait = peers_come_within;
   call_store(id, std::move(gather));
 }
 
@@ -184,6 +185,7 @@ void Simulation::count_votes(ProcessId id) {
   if (w.over || w.votes[w.step].size() < w.world) return;
   w.votes.erase(w.step);
   ++w.step;
+  if (decided_ == 0 && profile_.stuck_node) happen_after(random(profile_.arrive_within), {}, AgentArrives{profile_.nodes - 1});
   decided_ = std::max(decided_, w.step);
   see(StepWasDecided{id, w.who, w.generation, w.step});
   if (w.local_rank.value() == 0) tell("{} decides step {}", name(id), w.step);

@@ -41,7 +41,9 @@ Simulation::Simulation(Profile profile, bool traced)
   for (Slot slot = 0; slot < profile_.nodes; ++slot) {
     hosts_.push_back(true);
     nodes_.push_back({NodeId{fmt::format("node{}", slot)}, static_cast<HostId>(slot + 1), {}, false});
-    const bool late = slot + 1 == profile_.nodes && profile_.last_arrives > Duration{0};
+    const bool last = slot + 1 == profile_.nodes;
+    if (last && profile_.stuck_node) continue;  // it comes when the others have trained (count_votes)
+    const bool late = last && profile_.last_arrives > Duration{0};
     happen(now_ + (late ? profile_.last_arrives : random(profile_.arrive_within)), {}, AgentArrives{slot});
   }
   if (!profile_.hosted) happen(now_ + random(profile_.arrive_within / 2), {}, FreshCoordinator{});

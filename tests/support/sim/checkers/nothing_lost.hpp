@@ -3,7 +3,8 @@
 /// members that have all of its parts together.
 ///
 /// Who holds which part is reckoned here anew, from the place in which a worker got its last step. One that went through another
-/// generation since, and got no step in it, may hold another part, and is not counted. Where sums follow the world (`Reduce::fast`),
+/// generation since, and got no step in it, may hold another part, and is not counted. Nor is one that met a newer state since: a state
+/// arrives in the memory of the older one, and both are lost when its sender is lost meanwhile. Where sums follow the world (`Reduce::fast`),
 /// parts of as many steps need not be of one state: there, only what is whole is looked at.
 
 #include <algorithm>
@@ -27,7 +28,13 @@ struct NothingLost {
     Member& member = members_[place.worker];
     member.places_since += 1;
     member.place = place;
-    generations_[key_of(place.generation)].push_back(place);
+    auto& there = generations_[key_of(place.generation)];
+    there.push_back(place);
+    const std::uint64_t newest = newest_of(there);
+    for (const PlaceTaken& one : there) {
+      Member& behind = members_[one.worker];
+      behind.overtaken = behind.overtaken || (behind.steps && *behind.steps < newest && !voted_for(behind, newest));
+    }
   }
   void on(const StepApplied& applied, Report& report) {
     Member& member = members_[applied.worker];
@@ -40,14 +47,14 @@ struct NothingLost {
   }
   void on(const StepHandedOut& step, Report& report) {
     const auto& there = generations_[key_of(step.generation)];
-    std::uint64_t newest = 0;
-    for (const PlaceTaken& place : there) newest = std::max(newest, members_[place.worker].steps.value_or(0));
+    const std::uint64_t newest = newest_of(there);
     if (step.step < newest && all_is_there(there, newest))
       report.violate(name, fmt::format("worker#{} gets step {} in generation {}, whose members hold the state of {} decided steps",
                                        step.worker.value(), step.step, to_string(step.generation), newest));
     Member& member = members_[step.worker];
     member.steps = step.step;
     member.places_since = 0;
+    member.overtaken = false;
     member.ready = member.place;
     member.parts = 1, member.part = 0;
     if (plan.placement.optimizer == Spread::replicated) return;
@@ -69,18 +76,26 @@ struct NothingLost {
     std::optional<std::uint64_t> steps;  // in its state
     PlaceTaken place, ready;
     std::uint32_t places_since = 0;  // it got a step
+    bool overtaken = false;          // it met a newer state, which may have begun to arrive in the place of its own
     std::uint32_t parts = 1, part = 0;
   };
   static constexpr std::array<std::uint64_t, 2> granules{3, 1};  // of the model's units
 
+  [[nodiscard]] std::uint64_t newest_of(const std::vector<PlaceTaken>& there) {
+    std::uint64_t newest = 0;
+    for (const PlaceTaken& place : there) newest = std::max(newest, members_[place.worker].steps.value_or(0));
+    return newest;
+  }
+  /// Who decided a step had the votes of all members: each of them holds what it takes to apply it.
+  [[nodiscard]] bool voted_for(const Member& member, std::uint64_t newest) {
+    return member.steps && *member.steps + 1 == newest && voted_in_[newest].contains(key_of(member.ready.generation)) &&
+           member.places_since == 1;
+  }
   [[nodiscard]] bool all_is_there(const std::vector<PlaceTaken>& there, std::uint64_t newest) {
     std::array<std::set<std::uint64_t>, granules.size()> held;
     for (const PlaceTaken& place : there) {
       const Member& member = members_[place.worker];
-      // Who decided a step had the votes of all members: each of them holds what it takes to apply it.
-      const bool voted = member.steps && *member.steps + 1 == newest && voted_in_[newest].contains(key_of(member.ready.generation)) &&
-                         member.places_since == 1;
-      if (member.steps != newest && !voted) continue;
+      if (member.overtaken || (member.steps != newest && !voted_for(member, newest))) continue;
       if (plan.placement.optimizer == Spread::replicated) return true;
       if (member.places_since > 1 || plan.reduce == Reduce::fast) continue;
       for (std::size_t unit = 0; unit < granules.size(); ++unit) {

@@ -78,6 +78,11 @@ NodeNames::Settled NodeNames::settle(const NodeId& name, const NodeTable& nodes,
   return settled;
 }
 
+void NodeNames::begin_anew(Instant now) {
+  for (auto& [name, claimants] : claimants_)
+    for (Claimant& c : claimants) c.since = now;
+}
+
 std::vector<StreamNumber> NodeNames::end_claims(const NodeTable& nodes) {
   std::vector<StreamNumber> streams;
   for (const auto& [name, claimants] : std::exchange(claimants_, {}))

@@ -62,6 +62,8 @@ class NodeNames {
     std::optional<Claimant> heir;       ///< The node is gone: this one has its name. The others wait on, as if they had come now.
   };
   [[nodiscard]] Settled settle(const NodeId& name, const NodeTable& nodes, const Timeouts& timeouts, Instant now);
+  /// This coordinator was stopped itself, so all streams count as heard now: that says of no node that it lives. Claimants wait as if they had come now.
+  void begin_anew(Instant now);
   /// The job is over: the streams of all claimants, which claim nothing any more.
   [[nodiscard]] std::vector<StreamNumber> end_claims(const NodeTable& nodes);
   /// When the first claimant of each name is refused, if the node lives.

@@ -33,6 +33,7 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   if (const Duration late = wake_up_.late(now);
       late > setup_.timeouts.reconnect_grace / 4 && !ELRUN_PLANTED(coordinator_blames_nodes_for_its_nap)) {
     nodes_.compensate_stall(late, setup_.timeouts, now);
+    if (late > setup_.timeouts.heartbeat) names_.begin_anew(now);
     wake_up_.caught_up(now);  // once for all that came meanwhile, or each of many thousand words would cost a walk over many thousand nodes
   }
   std::visit([&](const auto& e) { on(e, now); }, event);

@@ -90,6 +90,13 @@ TEST_CASE("a claimant waits until the node is silent or gone", "[node_names]") {
     table.nodes.heard(StreamNumber{1}, start + 1s);
     CHECK(settle(start + 9s).refused.empty());
   }
+  SECTION("what counts as heard since the coordinator was stopped proves nothing") {
+    table.nodes.heard(StreamNumber{1}, start + 7s);
+    names.begin_anew(start + 7s);
+    CHECK(settle(start + 7s).refused.empty());
+    CHECK(names.refused_at(5s) == std::vector{start + 12s});
+    CHECK(settle(start + 12s).refused.empty());
+  }
   SECTION("the earliest one has the name when the node is gone, and the others wait anew") {
     table.nodes.erase(a);
     const auto settled = settle(start + 3s);

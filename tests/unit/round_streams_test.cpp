@@ -211,6 +211,20 @@ TEST_CASE("a process that joins under the name of a live node does not replace i
   CHECK(bench.count<World>(stranger) == 0);
 }
 
+TEST_CASE("a process has a node's name when the node is gone, though the coordinator was stopped itself meanwhile", "[round]") {
+  Pair bench;
+  const auto successor = bench.join("b", 2);
+  bench.silent.insert(bench.b);
+  bench.pass(500ms);
+  bench.now += 7s;  // nobody was heard: that says of no node that it lives
+  bench.pass(4s);
+  CHECK(bench.count<Refused>(successor) == 0);
+  CHECK_FALSE(bench.round.joined(successor));
+  bench.pass(2s);
+  CHECK(bench.count<Refused>(successor) == 0);
+  CHECK(bench.round.joined(successor));
+}
+
 TEST_CASE("a generation number that cannot exist is refused, and does not stop the next generation", "[round]") {
   Pair bench;
   const auto claims = [&](std::uint64_t last, std::uint64_t heard) {

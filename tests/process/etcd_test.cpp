@@ -401,4 +401,25 @@ TEST_CASE("the coordinator's node leaves in order: the others go on at once, und
   CHECK(worker_of(b) == worker_b);
 }
 
+TEST_CASE("the coordinator's node and another one leave in order: the one that stays is elected, and no other", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  Job first{cluster.agent("1:4", "1", {"wait"})};
+  REQUIRE(first.line("elected to coordinate"));
+  Job a{cluster.agent("1:4", "1", {"wait"})}, b{cluster.agent("1:4", "1", {"wait"})}, c{cluster.agent("1:4", "1", {"wait"})};
+  for (Job* job : {&first, &a, &b, &c}) REQUIRE(job->line("ready"));
+  std::vector<pid_t> slow;  // these leave for long: their workers do not end
+  for (Job* job : {&a, &b}) {
+    slow.push_back(worker_of(*job));
+    ::kill(slow.back(), SIGSTOP);
+    job->signal(SIGTERM);
+  }
+  first.signal(SIGTERM);
+  CHECK(first.wait() == 128 + SIGTERM);
+  CHECK(c.line("elected to coordinate", Wait{60000}));
+  for (Job* job : {&a, &b}) CHECK_FALSE(job->says("elected to coordinate"));
+  for (const pid_t worker : slow) ::kill(worker, SIGKILL);
+  for (Job* job : {&a, &b}) CHECK(job->wait() == 128 + SIGTERM);
+}
+
 }  // namespace elrun::test

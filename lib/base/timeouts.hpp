@@ -25,7 +25,8 @@ struct Timeouts {
   Duration collective = 600s;  ///< A collective call; deaths are told by agents, not by this.
   Duration session =
       300s;  ///< A node's workers that others of a Job wait for have joined the world within this, or their node is excluded (`start_timeout`).
-  Duration connect = 60s;             ///< All peers of a new generation are connected within this.
+  Duration connect =
+      60s;  ///< All peers of a new generation are connected within this. Workers of a Job under elrun count it from when all of them have come.
   Duration drain = 25s;               ///< A planned leave is prepared within this ...
   Duration stop_grace = 30s;          ///< ... of the time between the forwarded signal and SIGKILL.
   Duration stacks = 5s;               ///< Of workers that hang, stacks are taken for this long before they are killed.

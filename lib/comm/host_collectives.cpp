@@ -35,7 +35,7 @@ CallLimit begins_now(const CallOptions& call) { return CallLimit::from(SteadyClo
 }  // namespace
 
 Result<std::unique_ptr<Collectives>> join_host_collectives(Session& session, const GroupToJoin& group) {
-  auto mesh = Mesh::join(session, group.transport, group.name, group.connect);
+  auto mesh = Mesh::join(session, group);
   if (!mesh.ok()) return tell_unreachable(session, mesh.failure()), std::move(mesh).failure();
   return std::unique_ptr<Collectives>{std::make_unique<HostCollectives>(session, std::move(*mesh))};
 }

@@ -12,13 +12,6 @@
 
 namespace elrun::inline v0 {
 
-/// Which group of the session's generation is joined, and how.
-struct GroupToJoin {
-  Transport transport = Transport::automatic;  ///< The environment was asked already.
-  std::string name{};                          ///< Tells apart the groups of one generation.
-  Duration connect;                            ///< All peers are connected within this.
-};
-
 /// Connects to all peers of the session's generation. When a peer turns out to be unreachable, then or in a call, the session is told
 /// (`Session::cannot_go_on`); it is there for as long as calls are made.
 [[nodiscard]] Result<std::unique_ptr<Collectives>> join_host_collectives(Session& session, const GroupToJoin& group);

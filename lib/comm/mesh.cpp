@@ -52,9 +52,9 @@ ConnectionEnd end_by(const ErrorCode& error) {
 /// Conducts: the connector, the transports, the loss policy, the timers, and the thread on which all but shared memory runs.
 class Mesh::State : public std::enable_shared_from_this<State> {
  public:
-  State(const Place& place, Transport transport, const std::string& name, Duration connect)
+  State(const Place& place, const GroupToJoin& group)
       : me_{place.membership},
-        name_{name},
+        name_{group.name},
         timer_{loop_},
         loss_timer_{loop_},
         wire_timer_{loop_},
@@ -66,10 +66,11 @@ class Mesh::State : public std::enable_shared_from_this<State> {
                             .failed = [this](Failure failure) { fail(std::move(failure)); }}},
         connector_{loop_,
                    {.me = me_,
-                    .key = name.empty() ? place.key : hmac_sha256(place.key, as_bytes("group " + name)),
-                    .name = name,
-                    .transport = transport,
-                    .deadline = Deadline::after(SteadyClock{}.now(), connect)},
+                    .key = name_.empty() ? place.key : hmac_sha256(place.key, as_bytes("group " + name_)),
+                    .name = name_,
+                    .transport = group.transport,
+                    .connect = group.connect,
+                    .deadline = Deadline::after(SteadyClock{}.now(), group.whole.value_or(group.connect))},
                    states_,
                    {.connected = [this](ConnectedPeer peer) { take(std::move(peer)); },
                     .complete = [this] { become_ready(); },
@@ -268,8 +269,8 @@ Mesh::~Mesh() {
   else (void)new std::shared_ptr<State>{std::move(state_)};  // a forked child: thread, loop and sockets are the parent's
 }
 
-Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, Transport transport, const std::string& name, Duration connect) {
-  const auto state = std::make_shared<State>(session.place(), transport, name, connect);
+Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& group) {
+  const auto state = std::make_shared<State>(session.place(), group);
   std::unique_ptr<Mesh> mesh{new Mesh{state}};
   // From the first moment: a generation that ends while its members connect ends their waiting too.
   session.on_generation_over([weak = std::weak_ptr<State>{state}](const Failure& why) {

@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 #include <elrun/process_group.hpp>
 
@@ -12,12 +14,19 @@
 
 namespace elrun::inline v0 {
 
+/// Which group of the session's generation is joined, and how.
+struct GroupToJoin {
+  Transport transport = Transport::automatic;  ///< The environment was asked already.
+  std::string name{};                          ///< Tells apart the groups of one generation: they do not hear each other.
+  Duration connect;                            ///< Once all peers have come, they are connected within this.
+  std::optional<Duration> whole{};             ///< The whole join takes no longer, waiting for peers included. Nothing: than `connect`.
+};
+
 /// Made and used by one thread; `revoke` from any. It has one communication thread, on which no user code runs.
 class Mesh {
  public:
-  /// Returns when every pair of ranks has proved the generation's key and chosen a transport (see connect/connector.hpp). `transport`: what
-  /// the program or the environment wants. Groups of different names do not hear each other.
-  static Result<std::unique_ptr<Mesh>> join(Session& session, Transport transport, const std::string& name, Duration connect);
+  /// Returns when every pair of ranks has proved the generation's key and chosen a transport (see connect/connector.hpp).
+  static Result<std::unique_ptr<Mesh>> join(Session& session, const GroupToJoin& group);
   /// Aborts: closes all connections, waits for nobody.
   ~Mesh();
 

@@ -31,7 +31,8 @@ Result<std::unique_ptr<Peers>> join_process_group(Session& session) {
   const GroupOptions options;
   ELRUN_TRY_ASSIGN(const Transport transport, transport_of_process(options.transport));
   ELRUN_TRY_ASSIGN(auto group, join_host_collectives(session, {.transport = transport,
-                                                               .connect = session.place().elastic ? peers_come_within : options.connect}));
+                                                               .connect = options.connect,
+                                                               .whole = session.place().elastic ? peers_come_within : options.connect}));
   return std::unique_ptr<Peers>{std::make_unique<GroupPeers>(std::move(group), options.collective)};
 }
 

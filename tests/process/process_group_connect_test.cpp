@@ -11,8 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <latch>
+#include <thread>
 
 #include "lib/comm/connect/handshake.hpp"
+#include "lib/comm/host_collectives.hpp"
 #include "lib/link/socket.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/process_groups.hpp"
@@ -82,6 +84,29 @@ TEST_CASE("a proof that was captured on one connection opens no other", "[proces
     const Sha256 own = proof_of(Role::dialer, session.place().key, mine, third);
     (void)::send(honest.get(), own.data(), own.size(), MSG_NOSIGNAL);
     complaints(session.store().get("joined", Deadline::after(local.clock().now(), 60s)).ok(), "rank 0 did not join");
+  });
+  CHECK(complaints.all() == "");
+}
+
+TEST_CASE("peers that come late are waited for, and a peer that came and does not answer is not", "[process_group]") {
+  constexpr Duration connect = 1s, late = 3s, whole = 60s;
+  LocalWorld local{3};
+  Complaints complaints;
+  local.run([&](std::uint32_t rank, Session& session) {
+    const Instant before = local.clock().now();
+    if (rank == 2) {  // freezes when it has told its address: the system still accepts connections there
+      std::this_thread::sleep_for(late);
+      const Fd frozen = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+      const std::string place = std::to_string(local_address(frozen.get()).port()) + " 127.0.0.1";
+      (void)session.store().all_gather("elrun/comm/addresses", Rank{2}, WorldSize{3}, as_bytes(place), Deadline::after(before, whole));
+      return (void)session.store().wait(std::vector<std::string>{"over 0", "over 1"}, Deadline::after(before, whole + late));
+    }
+    const auto group = join_host_collectives(session, {.connect = connect, .whole = whole});
+    const Duration took = local.clock().now() - before;
+    (void)session.store().set("over " + std::to_string(rank), {}, Deadline::after(before, whole + late));
+    complaints(!group.ok() && group.failure().code == Code::deadline_passed && group.failure().peer == Rank{2},
+               group.ok() ? "joined" : message(group.failure()));
+    complaints(took > late && took < whole / 2, "it took " + std::to_string(took / 1ms) + " ms");
   });
   CHECK(complaints.all() == "");
 }

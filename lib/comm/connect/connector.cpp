@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -99,7 +100,7 @@ Result<std::unique_ptr<Lanes>> Connector::publish(Session& session) {
 
 void Connector::begin(Lanes* lanes) {
   lanes_ = lanes;
-  deadline_timer_.expires_after(group_.deadline.left(clock_.now()));
+  deadline_timer_.expires_after(std::min(group_.connect, group_.deadline.left(clock_.now())));
   deadline_timer_.async_wait([this](const ErrorCode& error) {
     if (!error && !stopped_ && !states_.missing().empty()) events_.failed(not_connected());
   });

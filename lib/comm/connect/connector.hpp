@@ -49,7 +49,8 @@ class Connector {
     Key256 key;
     std::string name;  ///< Of the group within the generation.
     Transport transport = Transport::automatic;
-    Deadline deadline;
+    Duration connect;   ///< Of all that `begin` does: then every peer has published its address.
+    Deadline deadline;  ///< Of `publish` too, which waits for peers that come late.
   };
   Connector(boost::asio::io_context& loop, Group group, PeerStates& states, Events events);
 

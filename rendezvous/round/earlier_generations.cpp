@@ -23,18 +23,16 @@ std::uint64_t EarlierGenerations::next_number() {
   return ELRUN_PLANTED(generation_number_reused) ? std::max<std::uint64_t>(floor_, 1) : ++floor_;
 }
 
-Duration EarlierGenerations::last_call(const NodeTable& nodes, bool is_full, Duration of_first_generation) const {
-  if (!ended_) return is_full ? Duration{0} : of_first_generation;
-  if (is_full) {
-    if (whoever_is_left_waits(nodes)) return Duration{0};
-    const bool one_ends_workers = std::any_of(nodes.all().begin(), nodes.all().end(), [&](const auto& entry) {
-      return entry.second.stream && entry.second.join.resuming && entry.second.join.last == *ended_;
-    });
-    return one_ends_workers ? std::max<Duration>(of_first_generation, reconnect_window) : reconnect_window;
-  }
-  if (nodes.waiting() < nodes.connected()) return of_first_generation;
+Duration EarlierGenerations::last_call(const NodeTable& nodes, bool is_full, const Limits& limits) const {
+  if (!ended_) return is_full ? Duration{0} : limits.last_call;
+  const bool one_ends_workers = std::any_of(nodes.all().begin(), nodes.all().end(), [&](const auto& entry) {
+    return entry.second.stream && entry.second.join.resuming && entry.second.join.last == *ended_;
+  });
+  if (!is_full && nodes.waiting() < nodes.connected())
+    return one_ends_workers ? std::max(limits.last_call, limits.workers_end) : limits.last_call;
   if (whoever_is_left_waits(nodes)) return Duration{0};
-  return std::min(of_first_generation, reconnect_window);
+  if (one_ends_workers) return std::max<Duration>(limits.workers_end, reconnect_window);
+  return is_full ? reconnect_window : std::min<Duration>(limits.last_call, reconnect_window);
 }
 
 // All nodes of the generation that was over, or all but the one in whose process it was coordinated.

@@ -42,11 +42,15 @@ class EarlierGenerations {
   /// The newest generation that nodes come from whose workers are gone.
   [[nodiscard]] const std::optional<Generation>& ended() const { return ended_; }
   [[nodiscard]] std::uint32_t ended_nodes() const { return ended_nodes_; }
+  struct Limits {
+    Duration last_call;    ///< Of the first generation of a job.
+    Duration workers_end;  ///< The workers of a node have ended within this, or the node counts as lost.
+  };
   /// How long those who wait let others come, where no generation has begun here. `is_full`: they are as many as there is room for. Last
   /// call is for the first generation of a job. Where one was over before this coordinator came, it is waited for whoever is left of that,
-  /// no longer than live agents take to reconnect; while a node that is here still ends its workers, as long as last call. Its members have
+  /// no longer than live agents take to reconnect; while a node that is here still ends its workers, until they have ended. Its members have
   /// the job's state, so they are waited for even where spares fill the room.
-  [[nodiscard]] Duration last_call(const NodeTable& nodes, bool is_full, Duration of_first_generation) const;
+  [[nodiscard]] Duration last_call(const NodeTable& nodes, bool is_full, const Limits& limits) const;
 
  private:
   ELRUN_COMPARED_IN_SIMULATION

@@ -179,6 +179,10 @@ class Round {
   void revoke(EndCause cause, Failure why, Instant now);
   [[nodiscard]] std::optional<Instant> growth_at() const;
   void grow(Instant now);
+  /// Workers are asked to end, then killed. A node that is still silent about it after all that is not coming back.
+  [[nodiscard]] Duration workers_end_within() const {
+    return setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
+  }
   [[nodiscard]] Instant closes_at() const;
   void form(Instant now);
   [[nodiscard]] bool another_may_coordinate() const;

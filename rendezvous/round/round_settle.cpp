@@ -112,8 +112,7 @@ void Round::remove(const NodeId& id, bool close, Instant now) {
 
 void Round::revoke(EndCause cause, Failure why, Instant now) {
   ELRUN_ASSERT(generation().runs());
-  // Workers are asked, then killed; a node that is still silent about it after all that is not coming back.
-  current_.revoke(now + setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit);
+  current_.revoke(now + workers_end_within());
   cause_ = why.what;
   budget_.generation_ended(cause);
   forming_.restart(now);
@@ -153,7 +152,7 @@ Instant Round::closes_at() const {
   if (!is_first_formation(nodes_)) return enough;
   const bool is_full = nodes_.waiting() >= room();
   if (generation().has_begun()) return is_full ? enough : enough + options().last_call;
-  return enough + earlier_.last_call(nodes_, is_full, options().last_call);
+  return enough + earlier_.last_call(nodes_, is_full, {options().last_call, workers_end_within()});
 }
 
 void Round::form(Instant now) {

@@ -8,7 +8,8 @@ namespace elrun::test {
 namespace {
 
 constexpr Instant now{100s};
-constexpr Duration wait = 10s, last_call = 30s;
+constexpr Duration wait = 10s, last_call = 30s, workers_end = 45s;
+constexpr EarlierGenerations::Limits limits{last_call, workers_end};
 
 Join knows(std::uint64_t last, std::uint64_t heard = 0) {
   Join join;
@@ -63,8 +64,8 @@ TEST_CASE("members of a generation that may still run come first", "[earlier_gen
 TEST_CASE("of a generation that was over before, whoever is left is waited for", "[earlier_generations]") {
   EarlierGenerations earlier{0, false};
   Table table;
-  CHECK(earlier.last_call(table.nodes, false, last_call) == last_call);
-  CHECK(earlier.last_call(table.nodes, true, last_call) == 0s);
+  CHECK(earlier.last_call(table.nodes, false, limits) == last_call);
+  CHECK(earlier.last_call(table.nodes, true, limits) == 0s);
   const auto come = [&](const std::string& name, std::uint32_t place, std::optional<std::uint32_t> coordinator) -> NodeTable::Node& {
     NodeTable::Node& node = table.wait(name, now);
     table.nodes.change(node, [&](NodeTable::Node& n) {
@@ -79,36 +80,37 @@ TEST_CASE("of a generation that was over before, whoever is left is waited for",
   REQUIRE(earlier.ended());
   CHECK(earlier.ended()->number == 4);
   CHECK(earlier.ended_nodes() == 3);
-  CHECK(earlier.last_call(table.nodes, false, last_call) == reconnect_window);
-  CHECK(earlier.last_call(table.nodes, false, 1s) == 1s);
+  CHECK(earlier.last_call(table.nodes, false, limits) == reconnect_window);
+  CHECK(earlier.last_call(table.nodes, false, {1s, workers_end}) == 1s);
   SECTION("all are here but the one in whose process it was coordinated") {
     come("b", 2, 0);
-    CHECK(earlier.last_call(table.nodes, false, last_call) == 0s);
+    CHECK(earlier.last_call(table.nodes, false, limits) == 0s);
   }
   SECTION("all are here but one, and it coordinated nothing") {
     come("b", 2, 1);
-    CHECK(earlier.last_call(table.nodes, false, last_call) == reconnect_window);
+    CHECK(earlier.last_call(table.nodes, false, limits) == reconnect_window);
   }
   SECTION("all are here") {
     come("b", 2, {});
     come("c", 0, {});
-    CHECK(earlier.last_call(table.nodes, false, last_call) == 0s);
+    CHECK(earlier.last_call(table.nodes, false, limits) == 0s);
   }
   SECTION("a node that is here still ends its workers") {
     table.nodes.change(come("b", 2, 0), [](NodeTable::Node& n) { n.ready = false; });
-    CHECK(earlier.last_call(table.nodes, false, last_call) == last_call);
+    CHECK(earlier.last_call(table.nodes, false, limits) == last_call);
   }
   SECTION("spares fill the room: its members are waited for all the same") {
-    CHECK(earlier.last_call(table.nodes, true, last_call) == reconnect_window);
-    CHECK(earlier.last_call(table.nodes, true, 0s) == reconnect_window);
+    CHECK(earlier.last_call(table.nodes, true, limits) == reconnect_window);
+    CHECK(earlier.last_call(table.nodes, true, {0s, workers_end}) == reconnect_window);
     SECTION("one of them still ends its workers") {
       table.nodes.change(come("b", 2, 0), [](NodeTable::Node& n) { n.ready = false, n.join.resuming = true; });
-      CHECK(earlier.last_call(table.nodes, true, last_call) == last_call);
-      CHECK(earlier.last_call(table.nodes, true, 0s) == reconnect_window);
+      CHECK(earlier.last_call(table.nodes, true, limits) == workers_end);
+      CHECK(earlier.last_call(table.nodes, true, {last_call, 0s}) == reconnect_window);
+      CHECK(earlier.last_call(table.nodes, false, limits) == workers_end);
     }
     SECTION("all that are left are here") {
       come("b", 2, 0);
-      CHECK(earlier.last_call(table.nodes, true, last_call) == 0s);
+      CHECK(earlier.last_call(table.nodes, true, limits) == 0s);
     }
   }
   SECTION("an older one does not count") {

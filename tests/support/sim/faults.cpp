@@ -182,7 +182,8 @@ void Simulation::heal() {
   // Some of the lost never return, where the job can go on without them.
   const bool enough = nodes_alive() >= profile_.round.nodes_min;
   for (Slot slot = 0; slot < nodes_.size(); ++slot)
-    if (!nodes_[slot].left && ((profile_.hosted && slot == 0) || !enough || rng_.chance(0.5)))
+    if (!nodes_[slot].left && !(profile_.stuck_node && slot + 1 == profile_.nodes) &&
+        ((profile_.hosted && slot == 0) || !enough || rng_.chance(0.5)))
       happen_after(random(2s), {}, AgentArrives{slot});
 }
 
@@ -201,11 +202,16 @@ bool Simulation::settled() const {
   const bool over = std::any_of(agents.begin(), agents.end(), [&](ProcessId id) { return agents_.at(id).job_over; });
   if (nodes_alive() < profile_.round.nodes_min && !over) return true;
   if (!named_ || !process(*named_).alive) return profile_.hosted && nodes_[0].left;
-  const std::optional<Generation> running = coordinators_.at(*named_).round.running();
-  if (!running) return false;
-  std::uint32_t there = 0;
-  for (const ProcessId id : agents) there += agents_.at(id).up && agents_.at(id).supervisor.last_generation() == *running;
-  return there == sizes_.at(key_of(*running));
+  // One that was stopped while another took its name may go on with the nodes that stayed with it.
+  const std::vector<ProcessId> coordinators = alive(Process::Kind::coordinator);
+  return std::any_of(coordinators.begin(), coordinators.end(), [&](ProcessId coordinator) {
+    const std::optional<Generation> running = coordinators_.at(coordinator).round.running();
+    if (!running) return false;
+    const auto there = std::count_if(agents.begin(), agents.end(), [&](ProcessId id) {
+      return agents_.at(id).up && agents_.at(id).supervisor.last_generation() == *running;
+    });
+    return static_cast<std::uint32_t>(there) == sizes_.at(key_of(*running));
+  });
 }
 
 void Simulation::watch_liveness() {

@@ -4,15 +4,18 @@
 
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <latch>
 #include <thread>
 
+#include "lib/base/timeouts.hpp"
 #include "lib/comm/connect/handshake.hpp"
 #include "lib/comm/host_collectives.hpp"
 #include "lib/link/socket.hpp"
@@ -111,6 +114,78 @@ TEST_CASE("peers that come late are waited for, and a peer that came and does no
   CHECK(complaints.all() == "");
 }
 
+namespace {
+
+/// A rank's session that acts once the rank has learned where the others listen, before it connects to them.
+class Spy final : public Session {
+ public:
+  using Learned = std::function<void(const std::vector<Store::Value>& places)>;
+  Spy(Session& real, Learned learned) : real_{real}, learned_{std::move(learned)}, store_{*this} {}
+  const Place& place() const override { return real_.place(); }
+  Store& store() override { return store_; }
+  void on_generation_over(OnOver call) override { real_.on_generation_over(std::move(call)); }
+  void progress(StepNumber) override {}
+  void cannot_go_on(const Failure& why) override { blamed = why.peer; }
+  Result<void> finished(Deadline) override { return {}; }
+  std::optional<Rank> blamed;
+
+ private:
+  struct SpyStore final : Store {
+    explicit SpyStore(Spy& owner) : spy{owner} {}
+    Store& real() { return spy.real_.store(); }
+    Result<void> set(std::string_view k, ByteSpan v, Deadline d) override { return real().set(k, v, d); }
+    Result<Value> get(std::string_view k, Deadline d) override { return real().get(k, d); }
+    Result<std::int64_t> add(std::string_view k, std::int64_t n, Deadline d) override { return real().add(k, n, d); }
+    Result<Value> compare_set(std::string_view k, ByteSpan e, ByteSpan v, Deadline d) override { return real().compare_set(k, e, v, d); }
+    Result<void> wait(std::span<const std::string> k, Deadline d) override { return real().wait(k, d); }
+    Result<bool> remove(std::string_view k, Deadline d) override { return real().remove(k, d); }
+    Result<std::optional<Value>> watch(std::string_view key, std::optional<ByteSpan> known, Deadline d) override {
+      return real().watch(key, known, d);
+    }
+    Result<std::uint64_t> num_keys(std::string_view prefix, Deadline d) override { return real().num_keys(prefix, d); }
+    Result<void> barrier(std::string_view n, WorldSize c, Deadline d) override { return real().barrier(n, c, d); }
+    Result<std::vector<Value>> all_gather(std::string_view n, Rank r, WorldSize c, ByteSpan v, Deadline d) override {
+      auto places = real().all_gather(n, r, c, v, d);
+      if (places.ok()) spy.learned_(*places);
+      return places;
+    }
+    Spy& spy;
+  };
+  Session& real_;
+  Learned learned_;
+  SpyStore store_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank that lacks descriptors of its own calls no peer unreachable", "[process_group]") {
+  LocalWorld local{2};
+  Complaints complaints;
+  local.run([&](std::uint32_t rank, Session& session) {
+    const Deadline deadline = Deadline::after(local.clock().now(), 60s);
+    if (rank == 0) {  // is played here: it only listens
+      const Fd listener = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+      const std::string place = std::to_string(local_address(listener.get()).port()) + " 127.0.0.1";
+      (void)session.store().all_gather("elrun/comm/addresses", Rank{0}, WorldSize{2}, as_bytes(place), deadline);
+      return (void)session.store().get("over", deadline);
+    }
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    Spy spy{session, [&](const std::vector<Store::Value>&) {
+              const rlimit none{0, before.rlim_max};
+              complaints(::setrlimit(RLIMIT_NOFILE, &none) == 0, "the limit stays");
+            }};
+    const auto group = join_host_collectives(spy, {.connect = Timeouts{}.peer_silence + 1s});
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    (void)session.store().set("over", {}, deadline);
+    if (group.ok()) return complaints(false, "joined");
+    complaints(!spy.blamed, "blames rank 0");
+    complaints(group.failure().code != Code::unreachable, message(group.failure()));
+    complaints(group.failure().what.find("Too many open files") != std::string::npos, message(group.failure()));
+  });
+  CHECK(complaints.all() == "");
+}
+
 TEST_CASE("connections of strangers cost the acceptor nothing", "[process_group]") {
   LocalWorld local{2};
   Complaints complaints;
@@ -121,67 +196,32 @@ TEST_CASE("connections of strangers cost the acceptor nothing", "[process_group]
       return complaints.must(group->barrier(), "barrier");
     }
     // Rank 1 learns where rank 0 listens, sends strangers first, and comes late.
-    class Spy final : public Session {
-     public:
-      explicit Spy(Session& real) : real_{real}, store_{*this} {}
-      const Place& place() const override { return real_.place(); }
-      Store& store() override { return store_; }
-      void on_generation_over(OnOver call) override { real_.on_generation_over(std::move(call)); }
-      void progress(StepNumber) override {}
-      Result<void> finished(Deadline) override { return {}; }
-      std::vector<Fd> strangers;
-
-     private:
-      struct SpyStore final : Store {
-        explicit SpyStore(Spy& owner) : spy{owner} {}
-        Store& real() { return spy.real_.store(); }
-        Result<void> set(std::string_view k, ByteSpan v, Deadline d) override { return real().set(k, v, d); }
-        Result<Value> get(std::string_view k, Deadline d) override { return real().get(k, d); }
-        Result<std::int64_t> add(std::string_view k, std::int64_t n, Deadline d) override { return real().add(k, n, d); }
-        Result<Value> compare_set(std::string_view k, ByteSpan e, ByteSpan v, Deadline d) override {
-          return real().compare_set(k, e, v, d);
-        }
-        Result<void> wait(std::span<const std::string> k, Deadline d) override { return real().wait(k, d); }
-        Result<bool> remove(std::string_view k, Deadline d) override { return real().remove(k, d); }
-        Result<std::optional<Value>> watch(std::string_view key, std::optional<ByteSpan> known, Deadline d) override {
-          return real().watch(key, known, d);
-        }
-        Result<std::uint64_t> num_keys(std::string_view prefix, Deadline d) override { return real().num_keys(prefix, d); }
-        Result<void> barrier(std::string_view n, WorldSize c, Deadline d) override { return real().barrier(n, c, d); }
-        Result<std::vector<Value>> all_gather(std::string_view n, Rank r, WorldSize c, ByteSpan v, Deadline d) override {
-          auto places = real().all_gather(n, r, c, v, d);
-          if (!places.ok()) return places;
-          const std::uint16_t port = static_cast<std::uint16_t>(std::atoi(std::string{as_text((*places)[0])}.c_str()));
-          const SocketAddress acceptor = resolve("127.0.0.1", port).value().front();
-          for (int i = 0; i < 20; ++i) {
-            Fd stranger = connect_begin(acceptor).value();
-            const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');  // none, some, more than an introduction
-            (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-            if (i % 3 != 0) spy.strangers.push_back(std::move(stranger));  // a third hangs up
-          }
-          // And at its Unix socket, where it has one.
-          const std::string told{as_text((*places)[0])};
-          if (const auto name = told.rfind("elrun-"); name != std::string::npos) {
-            for (int i = 0; i < 20; ++i) {
-              Fd stranger{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-              sockaddr_un address{};
-              address.sun_family = AF_UNIX;
-              told.copy(address.sun_path + 1, sizeof address.sun_path - 1, name);
-              const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + told.size() - name);
-              if (::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) std::abort();
-              const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');
-              (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-              if (i % 3 != 0) spy.strangers.push_back(std::move(stranger));
-            }
-          }
-          return places;
-        }
-        Spy& spy;
-      };
-      Session& real_;
-      SpyStore store_;
-    };
-    Spy spy{session};
+    std::vector<Fd> strangers;
+    Spy spy{session, [&](const std::vector<Store::Value>& places) {
+              const std::uint16_t port = static_cast<std::uint16_t>(std::atoi(std::string{as_text(places[0])}.c_str()));
+              const SocketAddress acceptor = resolve("127.0.0.1", port).value().front();
+              for (int i = 0; i < 20; ++i) {
+                Fd stranger = connect_begin(acceptor).value();
+                const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');  // none, some, more than an introduction
+                (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+                if (i % 3 != 0) strangers.push_back(std::move(stranger));  // a third hangs up
+              }
+              // And at its Unix socket, where it has one.
+              const std::string told{as_text(places[0])};
+              if (const auto name = told.rfind("elrun-"); name != std::string::npos) {
+                for (int i = 0; i < 20; ++i) {
+                  Fd stranger{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+                  sockaddr_un address{};
+                  address.sun_family = AF_UNIX;
+                  told.copy(address.sun_path + 1, sizeof address.sun_path - 1, name);
+                  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + told.size() - name);
+                  if (::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) std::abort();
+                  const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');
+                  (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+                  if (i % 3 != 0) strangers.push_back(std::move(stranger));
+                }
+              }
+            }};
     auto group = ProcessGroup::join(spy, patient);
     if (!group.ok()) return complaints(false, message(group.failure()));
     complaints.must(group->barrier(), "barrier");

@@ -136,11 +136,12 @@ Failure Connector::not_connected() const {
 }
 
 /// A peer listens before it publishes its address. If not even a connection could be made after all this time, a cable, a switch or a
-/// firewall lets nothing through. Such a peer is not waited for any longer: a slot's time can be long.
+/// firewall lets nothing through. Such a peer is not waited for any longer: a slot's time can be long. What this process itself lacks (a
+/// descriptor, say) is no reason to call a peer unreachable, for the peer's node would be excluded. Then the deadline ends the waiting.
 void Connector::fail_for_the_unreachable() {
   std::vector<Rank> silent;
   for (std::uint32_t rank = 0; rank < group_.me.rank.value(); ++rank)
-    if (states_.of(Rank{rank}) == PeerState::absent) silent.push_back(Rank{rank});
+    if (states_.of(Rank{rank}) == PeerState::absent && peers_[rank].is_silent) silent.push_back(Rank{rank});
   if (silent.empty()) return;
   const Peer& first = peers_[silent.front().value()];
   events_.failed(
@@ -217,8 +218,9 @@ void Connector::dial(Peer& peer) {
   const PendingHandle host = pend(std::move(*fd), to.family());
   host->socket->async_wait(StreamSocket::wait_write, [this, host, &peer, to](const ErrorCode& error) {
     if (stopped_) return dismiss(host);
-    if (error) return give_up(host, peer, fmt::format("{} did not answer", to_string(to)));
-    if (const auto connected = connect_result(host->socket->native_handle(), to); !connected.ok()) {
+    const auto connected = error ? Failure{Code::deadline_passed, Remedy::retry, fmt::format("{} did not answer", to_string(to))}
+                                 : connect_result(host->socket->native_handle(), to);
+    if (!connected.ok()) {
       dismiss(host);
       return not_reached(peer, connected.failure());
     }
@@ -232,6 +234,7 @@ void Connector::dial(Peer& peer) {
 void Connector::not_reached(Peer& peer, const Failure& why) {
   if (connects_by_unix_socket(peer.facts) && (why.code == Code::unreachable || why.code == Code::not_permitted))
     peer.facts.same_network = Known::no;
+  peer.is_silent = why.code == Code::unreachable || why.code == Code::deadline_passed;
   dial_later(peer, why.what);
 }
 

@@ -69,6 +69,7 @@ class Connector {
     SocketAddress unix_address;  // likewise, where they listen for ranks of their host
     PairFacts facts;
     std::string last_problem;  // why it is not connected yet
+    bool is_silent = false;    // its host did not answer when it was dialled last
   };
   struct Pending;  // a connection that has not proved the key yet
   using PendingHandle = std::shared_ptr<Pending>;

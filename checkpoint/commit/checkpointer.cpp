@@ -47,38 +47,48 @@ Result<void> Checkpointer::open_root() {
   return {};
 }
 
-/// Walks back from the newest until one passes all checks; `line` then ends with it, or is empty.
-Result<void> Checkpointer::choose(std::vector<Found>& line, const std::string& root_identity, Start& start) {
-  for (; !line.empty(); line.pop_back()) {
-    const auto& [id, committed, quarantined, unreadable] = line.back();
+/// What a walk back from the newest found, until one passed all checks.
+struct Checkpointer::Choice {
+  std::vector<Found> line;  ///< Ends with the one that passed; empty: none did.
+  std::uint32_t manifest_crc = 0;
+  std::vector<std::string> passed_over{};                   ///< Why newer ones did not, a line each.
+  std::vector<std::pair<CheckpointId, Failure>> damaged{};  ///< Those of them that are to be marked.
+  [[nodiscard]] std::optional<CheckpointId> id() const { return line.empty() ? std::nullopt : std::optional{line.back().id}; }
+};
+
+/// Only reads.
+Result<Checkpointer::Choice> Checkpointer::choose(std::vector<Found> line, const std::string& root_identity) const {
+  Choice choice{.line = std::move(line)};
+  for (; !choice.line.empty(); choice.line.pop_back()) {
+    const auto& [id, committed, quarantined, unreadable] = choice.line.back();
     if (!unreadable.empty()) {
       if (const auto again = root_.files().list(root_.path_of(id)); !again.ok() && again.failure().code != Code::io) return again.failure();
-      note(start.notes, fmt::format("checkpoint {} cannot be read, going back to the one before it: {}", to_string(id), unreadable));
+      choice.passed_over.push_back(
+          fmt::format("checkpoint {} cannot be read, going back to the one before it: {}", to_string(id), unreadable));
       continue;
     }
     if (quarantined || std::find(rejected_.begin(), rejected_.end(), id) != rejected_.end()) {
-      note(start.notes, fmt::format("checkpoint {} is passed over: it was found damaged before", to_string(id)));
+      choice.passed_over.push_back(fmt::format("checkpoint {} is passed over: it was found damaged before", to_string(id)));
       continue;
     }
     auto verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
     if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
       verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
     if (verified.ok()) {
-      start.choice = id;
-      start.manifest_crc = verified->crc;
-      return {};
+      choice.manifest_crc = verified->crc;
+      break;
     }
-    const Failure why = std::move(verified).failure();
+    Failure why = std::move(verified).failure();
     if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
       const auto names = root_.files().list(root_.path_of(id));
       if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) continue;
     }
-    const bool damaged = why.code == Code::corrupt || why.code == Code::not_found;
-    if (!damaged && why.code != Code::io) return why;
-    note(start.notes, fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", to_string(id), why.what));
-    if (damaged) (void)root_.quarantine(id, why);
+    const bool is_damaged = why.code == Code::corrupt || why.code == Code::not_found;
+    if (!is_damaged && why.code != Code::io) return why;
+    choice.passed_over.push_back(fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", to_string(id), why.what));
+    if (is_damaged) choice.damaged.emplace_back(id, std::move(why));
   }
-  return {};
+  return choice;
 }
 
 Result<Start> Checkpointer::start(std::span<const Witness> outside) { return start(outside, false); }
@@ -98,11 +108,13 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
               "{} is empty, and this job's fence is gone: was the checkpoint root removed or unmounted while the job runs? Put it back",
               root_.path().string())};
     const std::vector<Found> listed = timeline(before.found, before.highest);
-    const auto newest = listed.empty() ? std::nullopt : std::optional{listed.back().id};
-    const auto allowed = has_state ? save_on(before) : resume(before, newest, {}, root_.saver().begin_anew);
-    // A step that is given up with all that is left of a damaged root is known only when that was looked into.
-    const bool is_about_damage = !listed.empty() && root_.saver().begin_anew.has_value();
-    if (const auto* no = std::get_if<Failure>(&allowed); no != nullptr && !is_about_damage) return *no;
+    Choice expected{.line = listed};
+    // What --begin_anew gives up may be all that is left of a damaged root. Looked into here, for a start that is refused takes over nothing.
+    if (root_.saver().begin_anew && !has_state) {
+      ELRUN_TRY_ASSIGN(expected, root_.of_reading(choose(listed, before.root)));
+    }
+    const auto allowed = has_state ? save_on(before) : resume(before, expected.id(), expected.passed_over, root_.saver().begin_anew);
+    if (const auto* no = std::get_if<Failure>(&allowed)) return *no;
 
     for (const Path& directory : {root_.path(), root_.path() / fences_directory, root_.path() / checkpoints_directory})
       ELRUN_TRY(root_.files().make_directories(directory));
@@ -120,11 +132,16 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     for (const Found& f : line) ids.push_back(f.id);
     ELRUN_TRY_ASSIGN(const auto run, root_.read_or_rebuild_run(ids));
 
-    const std::size_t said = start.notes.size();
-    if (run && !has_state)
-      ELRUN_TRY(root_.of_reading(choose(line, run->root, start)));  // with state, nobody needs to know yet which are whole
-    const std::vector<std::string> passed_over(start.notes.begin() + static_cast<std::ptrdiff_t>(said), start.notes.end());
-    auto decided = has_state ? save_on(view) : resume(view, start.choice, passed_over, root_.saver().begin_anew);
+    Choice choice;
+    if (run && !has_state) {  // with state, nobody needs to know yet which are whole
+      ELRUN_TRY_ASSIGN(choice, root_.of_reading(choose(line, run->root)));
+      for (const auto& [id, why] : choice.damaged) (void)root_.quarantine(id, why);
+      for (const std::string& text : choice.passed_over) note(start.notes, text);
+      line = choice.line;
+      start.choice = choice.id();
+      start.manifest_crc = choice.manifest_crc;
+    }
+    auto decided = has_state ? save_on(view) : resume(view, start.choice, choice.passed_over, root_.saver().begin_anew);
     if (auto* no = std::get_if<Failure>(&decided)) return std::move(*no);
     GoOn& go = std::get<GoOn>(decided);
     for (std::string& text : go.notes) note(start.notes, std::move(text));

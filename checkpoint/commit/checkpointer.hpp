@@ -88,7 +88,8 @@ class Checkpointer {
 
  private:
   Result<Start> start(std::span<const Witness> outside, bool has_state);
-  Result<void> choose(std::vector<Found>& line, const std::string& root_identity, Start& start);
+  struct Choice;
+  Result<Choice> choose(std::vector<Found> line, const std::string& root_identity) const;
   Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
                                bool& published);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);

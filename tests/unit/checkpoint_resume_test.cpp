@@ -179,19 +179,19 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
       if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
     CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)),
                Contains("--begin_anew 30 gave up an earlier checkpoint of that step, and does not count again") &&
-                   Contains("by --begin_anew 30@3 "));
+                   Contains("by --begin_anew 30@2 "));
     CHECK_THAT(said(TestJob{files, 1, 6}.begin_anew({30, 1})), Contains("does not count again"));
     CHECK_THAT(said(TestJob{files, 1, 7}.begin_anew({30, 9})),
-               Contains("names another checkpoint of that step than the one that is lost, 30@3"));
+               Contains("names another checkpoint of that step than the one that is lost, 30@2"));
     TestJob again{files, 1, 8};
-    REQUIRE(again.begin_anew({30, 3})->choice == CheckpointId{20, 1, 1});
-    CHECK(TestJob{files, 1, 9}.begin_anew({30, 3})->choice == CheckpointId{20, 1, 1});  // left in place it does nothing
+    REQUIRE(again.begin_anew({30, 2})->choice == CheckpointId{20, 1, 1});
+    CHECK(TestJob{files, 1, 9}.begin_anew({30, 2})->choice == CheckpointId{20, 1, 1});  // left in place it does nothing
     REQUIRE(said(again.start()) == "");
     REQUIRE(said(again.save(30)) == "");
-    CHECK(TestJob{files, 1, 10}.begin_anew({30, 3})->choice->step == 30);
+    CHECK(TestJob{files, 1, 10}.begin_anew({30, 2})->choice->step == 30);
     for (const Found& f : all_found(files))
       if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
-    CHECK_THAT(said(TestJob{files, 1, 11}.begin_anew({30, 3})), Contains("does not count again"));  // nor at the third loss
+    CHECK_THAT(said(TestJob{files, 1, 11}.begin_anew({30, 2})), Contains("does not count again"));  // nor at the third loss
   }
   SECTION("retention leaves alone what was given up") {
     for (const std::uint64_t step : {30u, 40u, 50u, 60u}) {
@@ -486,6 +486,40 @@ TEST_CASE("the option refuses where nothing is missed, so that one in a template
     CHECK_THAT(said(refused), Contains("nothing is missed") && Contains("s000000000030"));
   }
   CHECK(TestJob{files, 1, 3}.start()->choice->step == 30);
+}
+
+TEST_CASE("a start that is refused leaves the root to the job that runs there, whatever step the option names", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  TestJob running{files, 1, 2};
+  REQUIRE(said(running.start()) == "");
+  std::vector<std::uint64_t> steps{0, 10, 20, 30, 40};
+  SECTION("nothing is missed") {}
+  SECTION("the newest is damaged, and the one before it is whole") {
+    files.overwrite("/ckpts/ckpt/s000000000030.g00000001.a01/MANIFEST.json", ByteVector(10));
+  }
+  SECTION("all are damaged") {
+    for (const std::uint64_t step : {10u, 20u, 30u})
+      files.overwrite(Path{"/ckpts/ckpt"} / to_string(CheckpointId{step, 1, 1}) / "MANIFEST.json", ByteVector(10));
+    std::erase(steps, 30);
+  }
+  SECTION("the newest is missed") {
+    remove_commit(files, 30);
+    std::erase(steps, 30);
+  }
+  const auto before = files.all_files();
+  for (const std::uint64_t step : steps) CHECK_FALSE(TestJob{files, 1, 3}.begin_anew(step).ok());
+  CHECK((files.all_files() == before));  // no claim, and no quarantine
+  REQUIRE(said(running.save(50)) == "");
+  SECTION("nor does a job with another root take it over because it has its state") {
+    TestJob other{files, 1, 4, small_model(), 1, "run", "/other"};
+    REQUIRE(said(other.start()) == "");
+    REQUIRE(said(other.save(60)) == "");
+    other.leader.begin_anew = LossName{50, {}};
+    Checkpointer moved{files, other.clock, other.log, "/ckpts", other.leader};
+    CHECK_THAT(said(moved.start_with_state(remembered(other))), Contains("is another one"));
+    CHECK(said(running.save(70)) == "");
+  }
 }
 
 TEST_CASE("a directory that cannot be read stops nobody who does not need it", "[checkpoint]") {

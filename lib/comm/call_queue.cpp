@@ -1,17 +1,14 @@
 #include "lib/comm/call_queue.hpp"
-
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
+#include "lib/base/wait_time.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
 constexpr std::size_t waiting_max = 4096;
-constexpr Duration wait_max = 24h * 365;  // no clock overflows by it
 
 }  // namespace
 
@@ -25,8 +22,7 @@ bool Work::done() const {
 Result<void> Work::wait(Deadline deadline) const {
   const SteadyClock clock;
   std::unique_lock lock{state_->mutex};
-  const Duration most = std::min<Duration>(deadline.left(clock.now()), wait_max);
-  if (state_->changed.wait_for(lock, most, [&] { return state_->done; })) return state_->result;
+  if (state_->changed.wait_for(lock, wait_time(deadline, clock.now()), [&] { return state_->done; })) return state_->result;
   return Failure{Code::deadline_passed, Remedy::retry, "the call is still under way; it ends by its own deadline"};
 }
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/wait_time.hpp"
+
 namespace elrun::inline v0 {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr std::size_t calls_max = 65536;  // store calls under way in one proces
 
 Result<void> SessionState::wait_until_ready(Deadline deadline) {
   std::unique_lock lock{mutex_};
-  changed_.wait_for(lock, deadline.left(clock_.now()) + answer_slack, [&] { return place_ || lost_; });
+  changed_.wait_for(lock, wait_time(deadline, clock_.now()) + answer_slack, [&] { return place_ || lost_; });
   if (place_) return {};
   if (lost_) return *lost_;
   return Failure{Code::deadline_passed, Remedy::retry, fmt::format("no word from {} in time", where_)};
@@ -45,7 +47,7 @@ Result<std::uint64_t> SessionState::begin_call() {
 
 Result<StoreReply> SessionState::wait_for_answer(std::uint64_t call, const std::string& key, Deadline deadline) {
   std::unique_lock lock{mutex_};
-  changed_.wait_for(lock, deadline.left(clock_.now()), [&] { return over_ || calls_.at(call); });
+  changed_.wait_for(lock, wait_time(deadline, clock_.now()), [&] { return over_ || calls_.at(call); });
   auto ended = calls_.extract(call);
   if (ended.mapped()) return std::move(*ended.mapped());
   if (auto failure = over_failure()) return *failure;
@@ -59,7 +61,7 @@ Result<StoreReply> SessionState::wait_for_answer(std::uint64_t call, const std::
 
 Result<bool> SessionState::wait_until_over(Deadline deadline) {
   std::unique_lock lock{mutex_};
-  changed_.wait_for(lock, deadline.left(clock_.now()), [&] { return over_ || lost_; });
+  changed_.wait_for(lock, wait_time(deadline, clock_.now()), [&] { return over_ || lost_; });
   if (over_ || lost_) return next_.has_value();
   return Failure{.code = Code::deadline_passed,
                  .remedy = Remedy::exit_process,
@@ -79,7 +81,7 @@ Result<void> SessionState::next_place() {
 
 Result<void> SessionState::wait_until_job_is_over(Deadline deadline) {
   std::unique_lock lock{mutex_};
-  changed_.wait_for(lock, deadline.left(clock_.now()), [&] { return job_over_ || lost_; });
+  changed_.wait_for(lock, wait_time(deadline, clock_.now()), [&] { return job_over_ || lost_; });
   if (job_over_) return {};
   if (lost_) return *lost_;
   return Failure{Code::deadline_passed, Remedy::retry, fmt::format("{} has not confirmed in time that the job is over", where_)};

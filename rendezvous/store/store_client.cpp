@@ -20,6 +20,7 @@
 #include <elrun/store.hpp>
 
 #include "lib/base/digest.hpp"
+#include "lib/base/wait_time.hpp"
 #include "lib/link/message.hpp"
 #include "lib/link/request_store.hpp"
 #include "rendezvous.grpc.pb.h"
@@ -216,11 +217,11 @@ class StoreClient final : public RequestStore, StreamUser {
           lock.lock();
           continue;  // the answer may be there
         }
-        call.wake.wait_for(lock, deadline.left(steady.now()));
+        call.wake.wait_for(lock, wait_time(deadline, steady.now()));
       } else if (call.sent_on != 0 && !call.repeatable) {
         failure = lost(key);
       } else if (opening_) {
-        call.wake.wait_for(lock, deadline.left(steady.now()));
+        call.wake.wait_for(lock, wait_time(deadline, steady.now()));
       } else if (auto opened = open(lock, deadline); !opened.ok() && opened.failure().remedy != Remedy::retry) {
         failure = std::move(opened).failure();
       }

@@ -161,6 +161,26 @@ TEST_CASE("the next place is taken only after the generation is over, and a gene
   }
 }
 
+TEST_CASE("a wait that has no end waits for what it is for", "[session]") {
+  Bench bench;
+  const Deadline never = Deadline::after(bench.clock.now(), Duration::max());
+  const auto while_waiting = [&](auto wait, auto then) {
+    std::thread link{[&] {
+      std::this_thread::sleep_for(20ms);
+      then();
+    }};
+    const bool came = wait().ok();
+    link.join();
+    return came;
+  };
+  CHECK(while_waiting([&] { return bench.state.wait_until_ready(never); }, [&] { bench.state.welcome(place_in(1), {}); }));
+  StoreReply reply;
+  reply.id = bench.state.begin_call().value();
+  CHECK(while_waiting([&] { return bench.state.wait_for_answer(reply.id, "k", never); }, [&] { bench.state.answer(reply); }));
+  CHECK(while_waiting([&] { return bench.state.wait_until_over(never); }, [&] { bench.state.end(over); }));
+  CHECK(while_waiting([&] { return bench.state.wait_until_job_is_over(never); }, [&] { bench.state.job_is_over(); }));
+}
+
 TEST_CASE("the end of a job is confirmed in time, or it is said that it was not", "[session]") {
   Bench bench;
   bench.state.welcome(place_in(1), {});

@@ -153,6 +153,8 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
     timeline_.clear();
     for (const Found& f : line)
       if (!f.quarantined) timeline_.push_back(f.id);
+    whole_.clear();
+    if (start.choice) whole_.push_back(*start.choice);
     ELRUN_TRY(fence_.publish(root_, timeline_, start.choice, std::move(go.gives_up)));
     if (has_state) return start;
     root_.log().info(
@@ -374,6 +376,7 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
   published = true;
   ELRUN_TRY(publish_once(root_.files(), directory, commit_file, root_.unique(), encode(record)));
   timeline_.push_back(ticket.id);
+  whole_.push_back(ticket.id);
   // Whoever took over since then may have looked before COMMIT appeared: such a commit must not be promised to anybody.
   ELRUN_TRY(still_owner());
   ELRUN_TRY(fence_.check_newest(root_));

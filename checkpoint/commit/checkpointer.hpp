@@ -34,6 +34,7 @@
 namespace elrun::inline v0 {
 
 struct Found;
+struct Retention;
 struct Witness;
 
 /// Not thread-safe. `files`, `clock` and `log` outlive it. Every call may block for as long as the storage does.
@@ -82,8 +83,8 @@ class Checkpointer {
   /// Leader. Removes what an uncommitted save left; best effort, and never a committed one.
   void abandon(const SaveTicket& ticket);
 
-  /// Leader. Keeps the newest `keep` (at least 2) checkpoints of the timeline, removes older ones and leftovers of
-  /// dead saves. A failure leaves every kept one untouched.
+  /// Leader. Keeps the newest `keep` (at least 2) checkpoints of the timeline that pass all checks but those of their data blocks. Removes older
+  /// ones and leftovers of dead saves. A failure leaves every kept one untouched.
   Result<void> retain(std::uint32_t keep);
 
  private:
@@ -93,6 +94,8 @@ class Checkpointer {
   Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
                                bool& published);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
+  Result<Retention> what_goes(std::vector<Found>& found, const std::vector<CheckpointId>& promised, const std::string& root_identity,
+                              std::uint32_t keep);
   Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
   Result<void> remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised);
   void note(std::vector<std::string>& notes, std::string line);
@@ -101,6 +104,7 @@ class Checkpointer {
   OwnFence fence_{};                      // claimed by start()
   std::optional<CheckpointId> tried_{};   // the newest name that a save began with
   std::vector<CheckpointId> timeline_{};  // inherited by our fence, then committed by it, oldest first
+  std::vector<CheckpointId> whole_{};     // of these: that this process has looked into, or made
   std::vector<CheckpointId> rejected_{};  // passed over even where a quarantine could not be written
 };
 

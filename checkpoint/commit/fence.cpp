@@ -21,15 +21,18 @@ Retention retention(const std::vector<Found>& found, const std::vector<Checkpoin
   const auto among = [](const std::vector<CheckpointId>& ids, const CheckpointId& id) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();
   };
-  std::vector<CheckpointId> good;
   Retention result;
+  std::vector<CheckpointId>& good = result.keep;
   for (const Found& f : found) {
     if (f.quarantined || !f.unreadable.empty() || f.id.fence > mine) continue;
     if (f.committed && among(line, f.id)) good.push_back(f.id);
     else if (!f.committed && !among(promised, f.id)) result.sweep.push_back(f.id);
   }
   std::sort(good.begin(), good.end());
-  if (good.size() > keep) result.uncommit.assign(good.begin(), good.end() - keep);
+  if (good.size() > keep) {
+    result.uncommit.assign(good.begin(), good.end() - keep);
+    good.erase(good.begin(), good.end() - keep);
+  }
   return result;
 }
 

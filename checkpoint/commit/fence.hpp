@@ -26,6 +26,7 @@ struct Found {
 [[nodiscard]] std::vector<Found> timeline(const std::vector<Found>& found, const std::optional<FenceRecord>& highest);
 
 struct Retention {
+  std::vector<CheckpointId> keep;      ///< The newest of the timeline, oldest first.
   std::vector<CheckpointId> uncommit;  ///< Committed ones to remove, oldest first.
   std::vector<CheckpointId> sweep;     ///< Leftovers of saves that were never committed.
 };

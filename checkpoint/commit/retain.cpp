@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/storage/storage.hpp"
@@ -14,6 +16,29 @@ constexpr std::size_t fences_kept = 32;         // the newest, whoever needs the
 constexpr std::size_t fences_removed_max = 64;  // by one retain
 
 }  // namespace
+
+/// A damaged checkpoint that is kept stands for no whole one that goes. A start with state has not looked, so each that is kept is looked into,
+/// once, before the first one goes.
+Result<Retention> Checkpointer::what_goes(std::vector<Found>& found, const std::vector<CheckpointId>& promised,
+                                          const std::string& root_identity, std::uint32_t keep) {
+  for (;;) {
+    Retention gone = retention(found, timeline_, promised, fence_.number(), keep);
+    const auto doubtful = std::find_if(gone.keep.begin(), gone.keep.end(),
+                                       [&](const CheckpointId& id) { return std::find(whole_.begin(), whole_.end(), id) == whole_.end(); });
+    if (gone.uncommit.empty() || doubtful == gone.keep.end()) return gone;
+    const auto verified = verify_checkpoint(root_.files(), root_.path_of(*doubtful), *doubtful, root_identity);
+    if (verified.ok()) {
+      whole_.push_back(*doubtful);
+      continue;
+    }
+    const Failure& why = verified.failure();
+    const bool is_damaged = why.code == Code::corrupt || why.code == Code::not_found;
+    if (!is_damaged && why.code != Code::io) return why;
+    root_.log().warning(fmt::format("checkpoint {} cannot be used, one more before it is kept: {}", to_string(*doubtful), why.what));
+    if (is_damaged) (void)root_.quarantine(*doubtful, why);
+    std::find_if(found.begin(), found.end(), [&](const Found& f) { return f.id == *doubtful; })->quarantined = true;
+  }
+}
 
 Result<void> Checkpointer::remove_committed(const CheckpointId& id, const std::string& root_identity) {
   const auto commit = read_commit(root_.files(), root_.path_of(id));
@@ -60,11 +85,11 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     ELRUN_TRY(fence_.check_newest(root_));
     ELRUN_TRY_ASSIGN(const auto run, root_.read_run());
     if (!run) return {};
-    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(root_.files(), root_.path()));
+    ELRUN_TRY_ASSIGN(auto found, find_checkpoints(root_.files(), root_.path()));
     ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.files(), root_.path()));
     for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
     keep_first(remove_old_fences(found, promised));
-    const Retention gone = retention(found, timeline_, promised, fence_.number(), keep);
+    ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(found, promised, run->root, keep)));
     for (const CheckpointId& id : gone.uncommit) keep_first(remove_committed(id, run->root));
     for (const CheckpointId& id : gone.sweep) {
       const auto left = read_manifest(root_.files(), root_.path_of(id));

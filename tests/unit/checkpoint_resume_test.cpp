@@ -453,6 +453,24 @@ TEST_CASE("a job that has its state saves on although a COMMIT was removed, and 
   CHECK(TestJob{files, 1, 3}.start()->choice->step == 20);  // it was judged
 }
 
+TEST_CASE("a job that has its state keeps the whole checkpoints before a damaged one", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  const Path newest = "/ckpts/ckpt/s000000000030.g00000001.a01";
+  const bool is_damaged = GENERATE(true, false);  // or cannot be read
+  if (is_damaged) files.overwrite(newest / "MANIFEST.json", ByteVector(10));
+  else files.broken = [&](const Path& at) { return at == newest / "MANIFEST.json" ? EIO : 0; };
+  TestJob next{files, 1, 2};
+  REQUIRE(said(next.ranks[0].start_with_state()) == "");
+  REQUIRE(said(next.save(40)) == "");
+  REQUIRE(said(next.ranks[0].retain(2)) == "");
+  files.overwrite("/ckpts/ckpt/s000000000040.g00000002.a01/MANIFEST.json", ByteVector(10));
+  CHECK(TestJob{files, 1, 3}.start()->choice == CheckpointId{20, 1, 1});
+  const auto names = files.list(newest).value();
+  CHECK((std::find(names.begin(), names.end(), quarantine_file) != names.end()) == is_damaged);
+  CHECK_FALSE(files.list("/ckpts/ckpt/s000000000010.g00000001.a01").ok());
+}
+
 TEST_CASE("a checkpoint that is damaged is there: the one before is used, with a word, as before", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);

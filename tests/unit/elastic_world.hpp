@@ -56,6 +56,9 @@ class ElasticWorld {
   }
   [[nodiscard]] std::uint64_t generations() const { return number_; }
   [[nodiscard]] bool was_killed(std::size_t member) const { return people_[member]->killed; }
+  [[nodiscard]] bool has_left(std::size_t member) const { return people_[member]->has_left; }
+  /// It had no place any more: its node is gone or has left, or the job was over.
+  [[nodiscard]] bool was_refused(std::size_t member) const { return people_[member]->refused; }
   [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
   [[nodiscard]] const std::map<std::uint64_t, Sent>& sent() const { return sent_; }  ///< By generation; once all have ended.
 
@@ -98,7 +101,7 @@ class ElasticWorld {
     const std::uint32_t node;
     bool dies_too = false;  // in its next exchange, or before it comes to the next generation
     bool alive = true, waits = true, killed = false;
-    bool comes_back = false, has_left = false;
+    bool comes_back = false, has_left = false, refused = false;
     std::atomic<bool> is_leaving = false;
     std::optional<Failure> over;
     std::optional<Place> next;
@@ -252,15 +255,19 @@ class ElasticWorld {
 
   Result<void> next(Person& person) {
     std::unique_lock lock{mutex_};
-    if (person.dies_too) return Failure{Code::generation_over, Remedy::exit_process, "its node is gone"};
-    if (person.has_left) return Failure{Code::generation_over, Remedy::exit_process, "its node has left"};
+    const auto refuse = [&](const char* why) {
+      person.refused = true;
+      return Failure{Code::generation_over, Remedy::exit_process, why};
+    };
+    if (person.dies_too) return refuse("its node is gone");
+    if (person.has_left) return refuse("its node has left");
     if (!person.next) {
       person.waits = true;
       form();
     }
     if (!changed_.wait_for(lock, 60s, [&] { return person.next || over_for_good_; }))
       return Failure{Code::deadline_passed, Remedy::exit_process, "no generation formed in the test's world"};
-    if (!person.next) return Failure{Code::generation_over, Remedy::exit_process, "the job is over"};
+    if (!person.next) return refuse("the job is over");
     person.session.place_ = *std::exchange(person.next, std::nullopt);
     person.session.store_ = person.shared->store.of(person.session.place_.membership.rank);
     person.session.calls_.clear();

@@ -30,19 +30,27 @@ std::uint64_t undisturbed(const Plan& plan, const Habits& habits = {}) {
   return hash;
 }
 
-/// Every member that lived and took part ends with this state, and at least one did.
-void all_end_with(ElasticWorld& world, std::uint64_t state_hash) {
+/// Every member that had a place to the end came to the job's end, and at least one did, unless all were killed or have left.
+template <class Check>
+void all_end(ElasticWorld& world, const Check& check) {
   const auto& results = world.wait();
-  std::size_t ended = 0;
+  bool somebody_ended = false, somebody_stayed = false;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const Member& m = results[i];
     INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
-    if (world.was_killed(i) || (!m.outcome && !m.failure)) continue;
+    somebody_stayed |= !world.was_killed(i) && !world.has_left(i);
+    if (world.was_killed(i) || world.was_refused(i)) continue;
+    REQUIRE(!m.failure.has_value());
     REQUIRE(m.outcome.has_value());
-    CHECK(m.outcome->state_hash == state_hash);
-    ++ended;
+    check(m);
+    somebody_ended = true;
   }
-  CHECK(ended > 0);
+  CHECK((somebody_ended || !somebody_stayed));
+}
+
+/// And with this state.
+void all_end_with(ElasticWorld& world, std::uint64_t state_hash) {
+  all_end(world, [&](const Member& m) { CHECK(m.outcome->state_hash == state_hash); });
 }
 
 float losses_undisturbed() {
@@ -87,27 +95,14 @@ void any_history(Rng& rng, const Habits& habits) {
   INFO("zero(" << stage << "), gradients in " << name_of(plan.leaves) << (per_slot ? " per slot" : " per step") << ", " << members
                << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
   ElasticWorld world{members, fates, toy(with_habits(plan, checkpoint, habits))};
-  std::size_t done = 0;
-  auto& results = world.wait();
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const Member& m = results[i];
-    INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
-    const bool came_late = !m.outcome && !m.failure;
-    const bool heard_late = m.failure && m.failure->code == Code::generation_over;  // the job was over; its agent ends it
-    if (world.was_killed(i) || came_late || heard_late) continue;
-    REQUIRE(!m.failure.has_value());
-    REQUIRE(m.outcome.has_value());
+  all_end(world, [&](const Member& m) {
     CHECK(m.outcome->step == plan.steps);
     CHECK(m.outcome->state_hash == undisturbed(plan, habits));
     CHECK(m.host_state == plan.steps);  // rolled with the step: counted once each
     CHECK(m.steps_begun == plan.steps);
-    ++done;
     if (stage == 0)  // nothing decided is ever done again
       for (std::size_t s = 1; s < m.steps.size(); ++s) CHECK(m.steps[s].step == m.steps[s - 1].step + 1);
-  }
-  const bool none_was_left =
-      std::any_of(fates.begin(), fates.end(), [](const Fate& f) { return f.kind == Fate::Kind::dies || f.kind == Fate::Kind::leaves; });
-  CHECK((done > 0 || none_was_left));
+  });
 }
 
 }  // namespace
@@ -310,14 +305,7 @@ void any_second_life(Rng& rng) {
   const auto fates = random_fates(rng, 1 + rng.below(3), 40);
   INFO(members << " members: " << describe(fates));
   ElasticWorld world{members, fates, toy(with_habits(plan, {.directory = shared, .every = 1 + rng.below(3)}, habits))};
-  auto& results = world.wait();
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const Member& m = results[i];
-    INFO("member " << i << (m.failure ? ": " + message(*m.failure) : ""));
-    if (world.was_killed(i) || (!m.outcome && (!m.failure || m.failure->code == Code::generation_over))) continue;
-    REQUIRE(m.outcome.has_value());
-    CHECK(m.outcome->state_hash == alone[0].outcome->state_hash);
-  }
+  all_end_with(world, alone[0].outcome->state_hash);
 }
 TEST_CASE("any history of a job that goes on from a checkpoint has the evaluation before its loop", "[job][elastic][evaluation]") {
   for_all_seeds(60, any_second_life);
@@ -431,12 +419,7 @@ TEST_CASE("a program that runs again keeps the evaluation that another member di
                          me.host_state = evaluations;
                          me.outcome = job.outcome();
                        }};
-    for (const Member& m : world.wait()) {
-      INFO((m.failure ? message(*m.failure) : ""));
-      if (m.failure && m.failure->code == Code::generation_over) continue;  // the job was over; its agent ends it
-      REQUIRE(m.outcome.has_value());
-      CHECK(m.host_state == 3);
-    }
+    all_end(world, [](const Member& m) { CHECK(m.host_state == 3); });
     ran_again += static_cast<std::size_t>(
         std::ranges::count_if(world.lines(), [](const std::string& l) { return l.find("the program runs again") != l.npos; }));
   }

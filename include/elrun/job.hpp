@@ -369,8 +369,9 @@ class ELRUN_API Job {
 /// Finds this worker's place (see Session::open), runs `program`, and returns the exit code for `main`: 0 when it
 /// returned after the job's end (`next_step()` returned nothing), or on all ranks without ever asking for a step; 78 for a wrong configuration, 1 for another failure, whose message goes to standard error. Where sharded
 /// state was lost with a worker and there is no checkpoint, `program` is left by an exception and run again, with a new
-/// Job. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun; such an exception
-/// costs no restart). So it is written to be run several times: what it needs, it makes anew.
+/// Job. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun). Such an exception
+/// costs no restart, and the others wait until the program comes to `restore()` again; but should the world change meanwhile, it has to come there within 30 s
+/// (or eight times its longest slot, if that is more), or its process is killed and started again. So it is written to be run several times: what it needs, it makes anew.
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
 
 }  // namespace elrun::inline v0

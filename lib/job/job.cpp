@@ -87,7 +87,6 @@ void Job::Impl::allocate(Impl* before, Layout layout) {
 }
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
-  before->rounds_.begin_anew(before->declared.unit_count());  // nothing of the old world is under way any more
   decided_.memory() = std::move(before->decided_.memory());
   absence_.continue_from(before->absence_);
   before_ = std::move(before);
@@ -364,6 +363,8 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
   UpdateMemory updates_done;  // a program that runs again does the same steps again
   std::unique_ptr<Job::Impl> before;
   for (bool again = true; std::exchange(again, false);) {
+    // Before the program runs again: it may need long until it asks for its place, and nobody else may know that the generation is over.
+    if (before != nullptr) before->rejoin();
     Job job{std::make_unique<Job::Impl>(job_host)};
     if (before != nullptr) job.impl_->go_on_from(std::move(before));
     else job.impl_->decided_.memory() = std::move(updates_done);

@@ -17,8 +17,9 @@ namespace elrun::test {
 /// What happens to a generation. `at` counts exchanges of the one to whom it happens.
 struct Fate {
   /// A member goes away; one more wants in; it has to end with nobody lost; or one exchange reaches one member alone: all
-  /// others fail in it. Or its node is asked to leave, with the next fate in the same generation.
-  enum class Kind : std::uint8_t { dies, grows, breaks, splits, leaves };
+  /// others fail in it. Or its node is asked to leave, with the next fate in the same generation. Or one exchange takes too long on all members:
+  /// nobody hears of it but from the member that says so to its session.
+  enum class Kind : std::uint8_t { dies, grows, breaks, splits, leaves, times_out };
   Kind kind = Kind::dies;
   std::uint32_t whom = 0;  ///< Of the members in rank order, modulo their number.
   std::uint64_t at = 0;
@@ -102,6 +103,7 @@ class ElasticWorld {
     bool dies_too = false;  // in its next exchange, or before it comes to the next generation
     bool alive = true, waits = true, killed = false;
     bool comes_back = false, has_left = false, refused = false;
+    std::atomic<std::uint64_t> failed_in = 0;  // the generation in which one of its exchanges failed
     std::atomic<bool> is_leaving = false;
     std::optional<Failure> over;
     std::optional<Place> next;
@@ -119,10 +121,12 @@ class ElasticWorld {
         throw MemberKilled{};
       }
       const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false, label_);
-      if (!done.ok()) return spoil(receives), done;
-      const auto missed = world_.misses(membership_, count_ - 1);
-      if (!missed) return done;
+      const auto missed = done.ok() ? world_.misses(membership_, count_ - 1) : std::nullopt;
+      if (done.ok() && !missed) return done;
+      person_.failed_in = membership_.generation.number;
       spoil(receives);
+      if (!missed) return done;
+      if (missed->kind == Fate::Kind::times_out) return Failure{Code::deadline_passed, Remedy::rejoin, "the exchange took too long"};
       if (missed->before_told) missed->before_told(label_);
       const Failure why{Code::peer_lost, Remedy::rejoin, "the line was cut at the last byte"};
       world_.end_generation(membership_.generation.number, why);
@@ -239,6 +243,8 @@ class ElasticWorld {
                         .log = log,
                         .out = [&](std::string_view line) { result.lines.emplace_back(line); },
                         .join = [this, &person](Session&) -> Result<std::unique_ptr<Peers>> {
+                          if (person.failed_in == person.session.place().membership.generation.number)  // its peers may never come again
+                            throw Error{{Code::protocol, Remedy::exit_process, "a generation is joined again in which an exchange failed"}};
                           return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)};
                         },
                         .share = SharedBuffer::make},
@@ -318,7 +324,7 @@ class ElasticWorld {
     {
       const std::lock_guard lock{mutex_};
       if (std::exchange(person.dies_too, false)) return person.alive = false, true;
-      if (!fate_ || fate_->kind == Fate::Kind::splits || who.generation.number != number_ ||
+      if (!fate_ || fate_->kind == Fate::Kind::splits || fate_->kind == Fate::Kind::times_out || who.generation.number != number_ ||
           fate_->whom % who.world.value() != who.rank.value() || fate_->at != exchange)
         return false;
       fate = *std::exchange(fate_, std::nullopt);
@@ -344,19 +350,19 @@ class ElasticWorld {
     return fate.kind == Fate::Kind::dies;
   }
 
-  /// The split in which this member does not get what all others sent in this exchange, as far as it knows.
+  /// The fate for which this member does not get what others sent in this exchange, as far as it knows.
   std::optional<Fate> misses(const Membership& who, std::uint64_t exchange) {
     const std::lock_guard lock{mutex_};
-    const bool does = fate_ && fate_->kind == Fate::Kind::splits && fate_->at == exchange && who.generation.number == number_ &&
-                      fate_->whom % who.world.value() != who.rank.value();
-    return does ? fate_ : std::nullopt;
+    if (!fate_ || fate_->at != exchange || who.generation.number != number_) return std::nullopt;
+    const bool splits = fate_->kind == Fate::Kind::splits && fate_->whom % who.world.value() != who.rank.value();
+    return splits || fate_->kind == Fate::Kind::times_out ? fate_ : std::nullopt;
   }
 
   const SteadyClock clock_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Fate> fates_;
-  std::optional<Fate> fate_;  // of this generation; one that struck is gone, but for a split
+  std::optional<Fate> fate_;  // of this generation; one that struck is gone, but for a split or a timeout
   const Program program_;
   const std::vector<std::uint32_t> nodes_;
   std::deque<std::unique_ptr<Person>> people_;

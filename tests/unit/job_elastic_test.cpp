@@ -66,7 +66,7 @@ float losses_undisturbed() {
 std::vector<Fate> random_fates(Rng& rng, std::uint64_t count, std::uint64_t exchanges) {
   std::vector<Fate> fates;
   for (std::uint64_t i = 0; i < count; ++i) {
-    const auto kind = static_cast<Fate::Kind>(rng.below(5));
+    const auto kind = static_cast<Fate::Kind>(rng.below(6));
     fates.push_back({kind, static_cast<std::uint32_t>(rng.below(8)), rng.below(rng.chance(0.3) ? 8 : exchanges), rng.chance(0.7)});
     if (rng.chance(0.5)) fates.back().before_told = [](Call) { std::this_thread::sleep_for(2ms); };  // the other one's next slots
   }
@@ -74,7 +74,7 @@ std::vector<Fate> random_fates(Rng& rng, std::uint64_t count, std::uint64_t exch
 }
 
 std::string describe(const std::vector<Fate>& fates) {
-  constexpr const char* names[] = {"dies", "grows", "breaks", "splits", "leaves"};
+  constexpr const char* names[] = {"dies", "grows", "breaks", "splits", "leaves", "times out"};
   std::string text;
   for (const Fate& f : fates)
     text += fmt::format("{} {} at {}{}; ", names[static_cast<std::size_t>(f.kind)], f.whom, f.at, f.comes_back ? ", comes back" : "");
@@ -252,6 +252,20 @@ TEST_CASE("a checkpoint is read over whatever a failed exchange left, beyond the
     REQUIRE(results[i].outcome.has_value());
     CHECK(results[i].outcome->state_hash == undisturbed(plan));
   }
+}
+
+TEST_CASE("a program that runs again says first that it cannot go on in its generation", "[job][elastic]") {
+  std::size_t ran_again = 0;
+  for (const int stage : {0, 3})
+    for (std::uint64_t at = stage == 0 ? 6 : 20; at < (stage == 0 ? 20 : 80); at += stage == 0 ? 2 : 5) {
+      INFO("zero(" << stage << "), at exchange " << at);
+      ElasticWorld world{2, {{Fate::Kind::times_out, 0, at}}, toy({.plan = toy_plan(stage), .throws = true})};
+      all_end_with(world, undisturbed(toy_plan(stage)));
+      CHECK(world.generations() == 2);
+      ran_again += static_cast<std::size_t>(
+          std::ranges::count_if(world.lines(), [](const std::string& l) { return l.find("the program runs again") != l.npos; }));
+    }
+  CHECK(ran_again > 0);
 }
 
 TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") {

@@ -223,6 +223,25 @@ TEST_CASE("a slot that throws once it is revoked is over like any other: same pr
     }
 }
 
+TEST_CASE("where a loop left its revoked slot, what keeps it from the next generation ends the program", "[job][elastic]") {
+  int runs = 0;
+  const auto members = run_world({.world = 1, .elastic = true}, [&](Job& job, Member&) {
+    ++runs;
+    Small s{job};
+    while (auto step = job.next_step())
+      for (const Slot& slot : step->slots()) {
+        auto& session = dynamic_cast<TestSession&>(JobAccess::host(job).session);  // which has no next generation
+        session.end({Code::peer_lost, Remedy::rejoin, "the world is lost"});
+        must(slot.revoked(), "the slot is revoked");
+        break;
+      }
+  });
+  CHECK(runs == 1);
+  REQUIRE(members[0].failure.has_value());
+  CHECK(contains(members[0].failure->what, "(and before that: the world is lost)"));
+  CHECK(std::ranges::none_of(members[0].lines, [](const std::string& l) { return contains(l, "the program runs again"); }));
+}
+
 TEST_CASE("an exception out of a slot that is not revoked ends the program", "[job][elastic]") {
   const auto program = [](Job& job, Member&) {
     Small s{job};

@@ -20,6 +20,7 @@ static_assert(HostVariables::bytes_max + (std::uint64_t{1} << 16) <= gather_byte
 /// Waits for this process's place in the next generation.
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
+  slot_.end();  // the program has left it, so what is thrown here does not come out of a slot
   stop_if_ranks_differ(world);
   rounds_.begin_anew(declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
   if (!host.session.place().elastic) leave(world, why);

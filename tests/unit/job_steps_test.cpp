@@ -230,9 +230,12 @@ TEST_CASE("a checkpoint's progress is that of the job that wrote it, and a way b
   loaded.load(saved, alone(4), 9);
   CHECK(loaded.progress(9) == saved);
   CHECK(loaded.knowledge().decided_in == Generation{4, {}});
+  steps.remember({.loss = 2, .decided = true});
   steps.begin_anew(alone(5));
   CHECK(steps.applied() == 0);
   CHECK(steps.decision() == Decision{});
+  CHECK(steps.evaluations() == 0);  // it was of other weights
+  CHECK(steps.evaluation().empty());
   CHECK(steps.progress(9).first_update == UpdateValues{});
 }
 

@@ -48,6 +48,7 @@ void DecidedSteps::begin_anew(const Membership& me) {
   updates_.set_from_checkpoint(false);
   stop_.set(false, false);
   decision_ = {};
+  forget_evaluations();
   commit_ = StepCommit{me, 0};
 }
 

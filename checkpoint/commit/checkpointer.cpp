@@ -150,9 +150,14 @@ Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_sta
            fmt::format("checkpoints under {} were committed by jobs that had lost the root, or were given up; they are ignored, and kept",
                        root_.path().string()));
 
+    std::erase_if(line, [](const Found& f) { return f.quarantined; });
+    // What cannot be read and nobody knows of may be a save's leftover: inherited as the newest, it would be missed by the next start.
+    const auto is_known = [&](const CheckpointId& id) {
+      return std::any_of(view.witnesses.begin(), view.witnesses.end(), [&](const Witness& w) { return w.id == id; });
+    };
+    while (!line.empty() && !line.back().unreadable.empty() && !is_known(line.back().id)) line.pop_back();
     timeline_.clear();
-    for (const Found& f : line)
-      if (!f.quarantined) timeline_.push_back(f.id);
+    for (const Found& f : line) timeline_.push_back(f.id);
     whole_.clear();
     if (start.choice) whole_.push_back(*start.choice);
     ELRUN_TRY(fence_.publish(root_, timeline_, start.choice, std::move(go.gives_up)));

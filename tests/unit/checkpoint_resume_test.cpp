@@ -540,6 +540,23 @@ TEST_CASE("a start that is refused leaves the root to the job that runs there, w
   }
 }
 
+TEST_CASE("what a save left without a COMMIT, and could not be read for a while, is missed by nobody", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  TestJob cut{files, 2, 2};
+  REQUIRE(said(cut.start()) == "");
+  const Path left = Path{"/ckpts/ckpt"} / to_string(cut.ranks[0].begin_save(40)->id);
+  files.broken = [&](const Path& at) { return at == left ? EIO : 0; };
+  TestJob next{files, 1, 3};
+  REQUIRE(said(next.ranks[0].start_with_state()) == "");
+  files.broken = nullptr;
+  CHECK(TestJob{files, 1, 4}.start()->choice == CheckpointId{30, 1, 1});
+  SECTION("an acknowledged one is") {
+    remove_commit(files, 30);
+    CHECK_THAT(said(TestJob{files, 1, 5}.start()), Contains("step 30 was acknowledged"));
+  }
+}
+
 TEST_CASE("a directory that cannot be read stops nobody who does not need it", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);

@@ -73,8 +73,8 @@ CheckpointId newest_loss(const RootView& view, const std::vector<Found>& line, c
 }
 
 /// Also what lies there without a COMMIT: of roots without acknowledgements nobody knows whether it had one, so retention must not
-/// take it for a leftover.
-std::vector<GivenUp> giving_up(const RootView& view, const std::vector<Witness>& lost) {
+/// take it for a leftover. `unusable`: what is there, and is given up, too.
+std::vector<GivenUp> giving_up(const RootView& view, const std::vector<Witness>& lost, const std::vector<CheckpointId>& unusable = {}) {
   std::vector<GivenUp> all = given_up_before(view);
   const auto add = [&](GivenUp g) {
     if (std::find(all.begin(), all.end(), g) == all.end()) all.push_back(std::move(g));
@@ -82,6 +82,7 @@ std::vector<GivenUp> giving_up(const RootView& view, const std::vector<Witness>&
   for (const Found& f : view.found)
     if (!f.committed) add({f.id, view.root});
   for (auto w = lost.rbegin(); w != lost.rend(); ++w) add({w->id, w->root.empty() && !w->is_outside ? view.root : w->root});
+  for (const CheckpointId& id : unusable) add({id, view.root});
   if (all.size() > given_up_max) all.erase(all.begin(), all.end() - given_up_max);
   return all;
 }
@@ -150,10 +151,11 @@ std::variant<GoOn, Failure> resume(const RootView& view, std::optional<Checkpoin
   const bool is_exact = begin_anew && begin_anew->fence.has_value();
   const bool is_named = begin_anew && names(*begin_anew, newest);
   if (is_named && !used_up && (is_exact || view.highest)) {
-    GoOn go{giving_up(view, lost), {}};
-    if (lost.empty() && !none_usable) go.gives_up.push_back({newest, view.root});
+    std::vector<CheckpointId> unusable;
+    if (lost.empty() && !none_usable) unusable.push_back(newest);
     if (none_usable)
-      for (const Found& f : line) go.gives_up.push_back({f.id, view.root});
+      for (const Found& f : line) unusable.push_back(f.id);
+    GoOn go{giving_up(view, lost, unusable), {}};
     go.notes.push_back(fmt::format("{} is given up, as {} says; the job {}; nothing is deleted. {}",
                                    newest.step > 0 ? fmt::format("step {}", newest.step) : std::string{"what cannot be found"}, option,
                                    consequence(usable), why));

@@ -132,6 +132,23 @@ TEST_CASE("in all small worlds: a start goes on only if the newest that is known
   CHECK(gave_up > 100);
 }
 
+TEST_CASE("a fence that gives up more than fits keeps the newest, and can be read back", "[checkpoint]") {
+  const bool hollow = GENERATE(false, true);  // or none that is there can be used
+  RootView view{.where = "/ck", .root = here, .highest = FenceRecord{.number = 3}, .newest_fence = 3};
+  for (std::uint64_t step = 1; step <= given_up_max; ++step) view.highest->gives_up.push_back({{step, 1, 1}, elsewhere});
+  if (hollow) view.hollow = "is gone";
+  else
+    for (const std::uint64_t step : {1000u, 2000u}) view.found.push_back({{step, 3, 1}, true, false});
+  const CheckpointId newest = hollow ? CheckpointId{0, 3, 1} : CheckpointId{2000, 3, 1};
+  const auto decided = resume(view, {}, {}, LossName{newest.step, newest.fence});
+  REQUIRE(why(decided) == "");
+  FenceRecord next{.number = 4, .author = {"run", Generation{3, {{1, 2}}}, 0}, .gives_up = std::get<GoOn>(decided).gives_up};
+  const auto read = decode_fence(as_bytes(encode(next)), "x");
+  REQUIRE(said(read) == "");
+  CHECK(read->gives_up.size() == given_up_max);
+  CHECK(read->gives_up.back().id == newest);
+}
+
 TEST_CASE("a name of an acknowledgement says step, fence and attempt, and is no fence's", "[checkpoint]") {
   const CheckpointId id{12000, 7, 2};
   CHECK(acknowledgement_name(id) == "g00000007.s000000012000.a02.acknowledged");

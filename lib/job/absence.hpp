@@ -17,27 +17,27 @@ class Absence {
 
   /// The programs of all ranks get slots. Until this one has ended a step's slot nobody here knows how long one takes, whatever an evaluation or
   /// a save took; a rank without slots never knows.
-  void begin_slots() {
-    if (!had_slot_) world_.be_patient(std::max<Duration>(first_slot_within, times_to_return * longest_));
-  }
+  void begin_slots() { be_patient(); }
   /// A step's slot that was begun then.
   void ended_slot(Instant begun) {
     had_slot_ = true;
     ended(begun);
   }
-  /// The program, in a slot of an evaluation, or a save was away since `begun`.
+  /// The program, in a slot of an evaluation or one that was revoked, or a save was away since `begun`.
   void ended(Instant begun) {
     const Duration took = clock_.now() - begun;
     if (took > longest_) session_.returns_within(times_to_return * (longest_ = took));
-    world_.be_patient(times_to_return * longest_);  // with the others' programs as with this one
+    be_patient();
   }
   /// The program runs again in this process, and is as slow as before.
   void continue_from(const Absence& before) {
     longest_ = before.longest_, had_slot_ = before.had_slot_;
-    if (longest_ > Duration{}) world_.be_patient(times_to_return * longest_);
+    be_patient();
   }
 
  private:
+  /// With the others' programs as with this one.
+  void be_patient() { world_.be_patient(std::max<Duration>(had_slot_ ? Duration{} : first_slot_within, times_to_return * longest_)); }
   static constexpr int times_to_return = 8;  // the longest absence: so long may a program take to come back to next_step()
   static constexpr Duration first_slot_within = 1h;
   const Clock& clock_;

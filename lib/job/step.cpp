@@ -60,8 +60,8 @@ void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) { slo
 void Job::Impl::close_slot() {
   const Phase ended = phase();
   slot_.end();
+  if (world.over()) return absence_.ended(slot_.begun());  // nothing of it will be used
   absence_.ended_slot(slot_.begun());
-  if (world.over()) return;  // nothing of it will be used
   require(slot_.has_reported(), "a slot ended without slot.report(loss, tokens)");
   scopes_.require_no_gradient_open(slot_.index());
   scopes_.begin_unused_gradients(step_.own_slot());

@@ -242,6 +242,39 @@ TEST_CASE("where a loop left its revoked slot, what keeps it from the next gener
   CHECK(std::ranges::none_of(members[0].lines, [](const std::string& l) { return contains(l, "the program runs again"); }));
 }
 
+TEST_CASE("a slot that was revoked is not the first one, for which others wait an hour", "[job][elastic]") {
+  struct Told final : Peers {
+    Told(MemoryNet& net, std::uint32_t rank, Duration& limit) : peers{net, rank, std::nullopt}, at_most{limit} {}
+    Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+      return peers.exchange(sends, receives);
+    }
+    void revoke(const Failure& why) override { peers.revoke(why); }
+    void wait_at_most(Duration limit) override { at_most = limit; }
+    MemoryPeers peers;
+    Duration& at_most;
+  };
+  MemoryNet net{2};
+  std::array<Duration, 2> at_most{}, after_slot{};
+  const auto rank_of = [](const Session& session) { return session.place().membership.rank.value(); };
+  (void)run_world({.world = 2,
+                   .elastic = true,
+                   .join = [&](Session& session) -> Result<std::unique_ptr<Peers>> {
+                     return std::unique_ptr<Peers>{std::make_unique<Told>(net, rank_of(session), at_most[rank_of(session)])};
+                   }},
+                  [&](Job& job, Member&) {
+                    Small s{job};
+                    while (auto step = job.next_step()) {
+                      auto& session = dynamic_cast<TestSession&>(JobAccess::host(job).session);  // which has no next generation
+                      for (const Slot& slot : step->slots()) {
+                        session.end({Code::peer_lost, Remedy::rejoin, "the world is lost"});
+                        must(slot.revoked(), "the slot is revoked");
+                      }
+                      after_slot[rank_of(session)] = at_most[rank_of(session)];
+                    }
+                  });
+  for (const Duration limit : after_slot) CHECK(limit == 1h);
+}
+
 TEST_CASE("an exception out of a slot that is not revoked ends the program", "[job][elastic]") {
   const auto program = [](Job& job, Member&) {
     Small s{job};

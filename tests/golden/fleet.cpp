@@ -45,6 +45,8 @@ struct Later {
   std::function<void()> act;
 };
 
+/// One history, from its first agent to its end: a script with a method per thing that can happen. Its fields are the agents, stores and
+/// clocks of the script, and nothing outlives run().
 class Fleet {
  public:
   Fleet(const Training& training, const History& history) : training_{training}, history_{history}, setting_{history.setting} {}

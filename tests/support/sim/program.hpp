@@ -34,6 +34,8 @@ class Trainer {
   virtual void ended(const elrun::Outcome& outcome) = 0;
 };
 
+/// A worker's process, whose thread runs the product's Job: its end of everything that the product gets from outside. Its methods are what the
+/// simulated session, store, peers and clock need of it (they are nested for that reason), and what comes in from the world.
 class Program final : private Trainer {
  public:
   Program(Simulation& simulation, ProcessId id, Place place);

@@ -57,6 +57,8 @@ constexpr std::size_t index_of() {
 
 using NodeNumber = std::uint32_t;
 
+/// Some thousand agents and one coordinator, with the cost of each message by the model: a smaller world than Simulation's, without faults and
+/// checkers. A method per kind of event and of action; nothing outlives run().
 class Fleet {
  public:
   Fleet(std::uint32_t nodes, const ScaleModel& model) : members_{nodes}, model_{model}, timeouts_{scale_timeouts(nodes)}, rng_{nodes} {

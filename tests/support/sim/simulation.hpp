@@ -271,6 +271,12 @@ class Program;
 
 // --- the simulation -----------------------------------------------------------------------------------------------
 
+/// The world of one seed: time, hosts, the network between them, the processes on them, and their faults.
+///
+/// Its methods are many: half of them are one overload per kind of event (`on`) and per action of a core (`perform`), and each source file
+/// has one part of the world (the headings below name it). It is one class because nearly every event touches several parts, a host that loses
+/// its power all of them, and because the exhaustive search compares worlds as wholes (Fingerprint). What the cores have to keep is not in
+/// here but in checkers/.
 class Simulation {
  public:
   Simulation(Profile profile, bool traced);

@@ -1,5 +1,5 @@
 #pragma once
-/// \file When a step is decided, who may apply it, and what a change of the world leaves.
+/// \file When a step is decided, who may apply it, and what a change of the world leaves. (A checkpoint's COMMIT is in checkpoint/commit.)
 ///
 /// A member votes for a step once it holds, locally and final, every byte that its own part of `apply` reads. Whoever
 /// has heard the votes of all members of one generation knows that the step is decided, and applies it whatever happens

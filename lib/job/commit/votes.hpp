@@ -1,6 +1,6 @@
 #pragma once
-/// \file VoteExchange: the one exchange in which all ranks tell each other their votes for a step, with losses, tokens and their nodes of the
-/// global norm. It carries values; StepCommit (commit.hpp) decides.
+/// \file VoteExchange: the one exchange in which all ranks tell each other their votes for a step, with losses, tokens and their partial
+/// sums of the global norm. It carries values; StepCommit (commit.hpp) decides.
 ///
 /// Called by the job's thread. Its memory follows from the world and is made once for each: `exchange` allocates nothing.
 /// Votes of two versions of libelrun never meet, for all workers of a job run one program. So their format may change.
@@ -20,7 +20,7 @@ namespace elrun::inline v0 {
 /// What one rank says with its vote.
 struct VoteSaid {
   Vote vote;
-  bool leaves = false;  ///< Its node leaves, and its agent does not know yet that the job may go on without it.
+  bool leaves = false;  ///< Its node leaves the job, and its agent does not know yet that the job may go on without it.
   bool stops = false;   ///< Its program asked for the job's end.
   std::uint64_t audit_hash = 0;
   double audit_probability = 0;

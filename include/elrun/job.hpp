@@ -209,7 +209,8 @@ class ELRUN_API Step {
   ///
   /// Options of the optimizer and of `apply` are the same on all ranks, and the same when a step is done again; see ApplyOptions. They are compared bit by
   /// bit before the step is decided: between the ranks; with those of the same step when it was decided before, as far as a member of this generation remembers
-  /// it (each process remembers the steps that it decided, 65,536 changes of the values at most, and the last step of the checkpoint or state that it got);
+  /// it (each process remembers the steps that it decided, 65,536 changes of the values at most, and the last step of the checkpoint or state that it got;
+  /// with `Reduce::fast` it forgets its steps where the job goes back to a checkpoint, for then they are done again with other weights);
   /// and, of a step that was decided while a member was away, with what that member voted for. What differs throws Error (`mismatch`) on all ranks. A step that
   /// was tried and not decided is tried again with the values of this process's first try. But where an evaluation inside of the step was lost with the world, `apply` gets
   /// what the program has without it, and that try does not count. Where the whole world begins at a checkpoint, nobody knows what its next steps had: then values of step 0 that

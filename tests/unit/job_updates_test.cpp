@@ -236,6 +236,53 @@ TEST_CASE("a rate that the loop keeps for itself is told when decided steps are 
   check_told(world.wait(), world, {"was not applied", "when this step was decided before, and is "});
 }
 
+TEST_CASE("with Reduce::fast a rate that is host state may follow from weights that are others when steps are done again",
+          "[job][elastic]") {
+  const auto program = [](const CheckpointOptions& checkpoint) -> Program {
+    return [checkpoint](Job& job, Member& me) {
+      Plan plan = toy_plan(1);
+      plan.reduce = Reduce::fast;
+      job.configure(plan, checkpoint);
+      Unit unit = job.unit("layer");
+      const auto weight = unit.tensor<float>("weight", {3001});
+      float rate = first_rate;
+      job.state("rate", rate);
+      job.seal();
+      if (!job.restore()) std::ranges::fill(weight.span(), 1.0f);
+      while (auto step = job.next_step()) {
+        for (Slot& slot : step->slots()) {
+          const auto scope = unit.use_grad();
+          add_toy_gradient(weight.grad_span(), weight.span(), slot.samples(), slot.rng(), 1);
+          slot.report(1, 1);
+        }
+        if (!step->apply(toy_adamw, {.lr = rate}).decided) continue;
+        const Evaluation e = job.evaluate(1, [&](Slot& slot) {
+          std::uint32_t bits = 0;
+          for (const float w : weight.span()) bits = 31 * bits + std::bit_cast<std::uint32_t>(w);
+          slot.report(static_cast<float>(bits % 1024), 1);
+        });
+        if (e.decided) rate = first_rate * (1 + e.loss / 2048);
+      }
+      me.outcome = job.outcome();
+    };
+  };
+  for (const bool saves : {true, false}) {
+    const TemporaryDirectory root;
+    CheckpointOptions checkpoint;
+    if (saves) checkpoint = {.directory = root.path(), .every = 3};
+    // Nobody comes: the survivors alone do steps again that three had decided.
+    ElasticWorld world{3, {{Fate::Kind::dies, 1, saves ? 50u : 30u, false}}, program(checkpoint)};
+    const auto& results = world.wait();
+    INFO((saves ? "with" : "without") << " checkpoints");
+    for (const std::size_t survivor : {0u, 2u}) {
+      INFO((results[survivor].failure ? message(*results[survivor].failure) : ""));
+      REQUIRE(results[survivor].outcome.has_value());
+      CHECK(results[survivor].outcome->state_hash == results[0].outcome->state_hash);
+    }
+    CHECK(std::ranges::any_of(world.lines(), [](const std::string& l) { return contains(l, "was lost with a worker"); }));
+  }
+}
+
 TEST_CASE("a rate that outlives the program's run is told when the job begins again from nothing", "[job][elastic]") {
   static std::array<float, 8> rates;  // as a global variable of each process
   rates.fill(first_rate);

@@ -133,13 +133,13 @@ void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
   held_.begin_anew(saves_.has_directory());
   decided_.begin_anew(world.membership());
+  // Sums of another world give other weights, and what the program passes to apply() may follow from those.
+  if (plan().reduce == Reduce::fast) decided_.memory() = {};
   if (state_.cut() != shards_.mine()) state_.allocate_anew(shards_.mine());
   if (!saves_.has_directory()) {
     if (generation.number > 1 && world.leads())
-      host.log.warning(
-          fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured; "
-                      "the bits will be the same",
-                      to_string(generation)));
+      host.log.warning(fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured{}",
+                                   to_string(generation), plan().reduce == Reduce::exact ? "; the bits will be the same" : ""));
     return;
   }
   open_saves();

@@ -267,8 +267,8 @@ void Job::Impl::program_returned() {
       .code = Code::refused,
       .remedy = Remedy::exit_process,
       .what = fmt::format(
-          "the program returned at step {} of {}, before the job's end was decided: go on until next_step() returns nothing, or call job.stop() to end early",
-          decided_.applied(), plan().steps),
+          "the program returned {}, before the job's end was decided: go on until next_step() returns nothing, or call job.stop() to end early",
+          declared.is_sealed() ? fmt::format("at step {} of {}", decided_.applied(), plan().steps) : "before seal()"),
       .rank = world.membership().rank,
       .generation = world.membership().generation}};
 }
@@ -360,7 +360,8 @@ UpdateValues JobAccess::remembered(const Job& job, std::uint64_t step) { return 
 RankBytes JobAccess::held(const Job& job) { return job.impl_->held_bytes(); }
 
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
-  UpdateMemory updates_done;  // a program that runs again does the same steps again
+  UpdateMemory updates_done;     // a program that runs again does the same steps again
+  bool asked_for_steps = false;  // by a run before this one
   std::unique_ptr<Job::Impl> before;
   for (bool again = true; std::exchange(again, false);) {
     // Before the program runs again: it may need long until it asks for its place, and nobody else may know that the generation is over.
@@ -368,6 +369,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     Job job{std::make_unique<Job::Impl>(job_host)};
     if (before != nullptr) job.impl_->go_on_from(std::move(before));
     else job.impl_->decided_.memory() = std::move(updates_done);
+    if (asked_for_steps) job.impl_->step_.ask();
     const Job::Impl& impl = *job.impl_;
     try {
       program(job);
@@ -377,6 +379,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
         job_host.log.info(fmt::format(
             "an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has",
             e.what()));
+        asked_for_steps = impl.step_.was_asked_for();
         before = std::move(job.impl_);
         again = true;
         continue;
@@ -384,6 +387,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
       if (dynamic_cast<const Error*>(&e) == nullptr && impl.world.over()) leave(impl.world, impl.world.why_over());
       throw;
     } catch (const BeginAgain&) {
+      asked_for_steps = impl.step_.was_asked_for();
       updates_done = std::move(job.impl_->decided_.memory());
       again = true;
     } catch (...) {

@@ -25,7 +25,7 @@ namespace elrun::inline v0 {
 
 class OpenStep {
  public:
-  /// `next_step()` was called, ever.
+  /// `next_step()` was called, ever: also by a run of the program before this one in its process.
   void ask() { asked_for_ = true; }
   [[nodiscard]] bool was_asked_for() const { return asked_for_; }
   void begin(Instant now);

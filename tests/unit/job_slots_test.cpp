@@ -242,6 +242,48 @@ TEST_CASE("where a loop left its revoked slot, what keeps it from the next gener
   CHECK(std::ranges::none_of(members[0].lines, [](const std::string& l) { return contains(l, "the program runs again"); }));
 }
 
+TEST_CASE("a program that asked for a step, runs again and returns has not come to the job's end", "[job][elastic]") {
+  /// Its first generation is over in a slot, and there is a second one.
+  struct Twice final : Session {
+    explicit Twice(const Clock& clock) : shared{clock, {1, {}}}, members{shared.of(Rank{0})} { here.elastic = true; }
+    const Place& place() const override { return here; }
+    Store& store() override { return *members; }
+    void on_generation_over(OnOver call) override { over = std::move(call); }
+    void progress(StepNumber) override {}
+    Result<void> finished(Deadline) override { return {}; }
+    Result<void> next_generation(Deadline) override { return ++here.membership.generation.number, Result<void>{}; }
+    SharedStore shared;
+    std::unique_ptr<Store> members;
+    Place here{.membership = {{1, {}}, Rank{0}, WorldSize{1}}};
+    OnOver over;
+  };
+  const SteadyClock clock;
+  PosixFiles files;
+  Twice session{clock};
+  const Log log{"test", [](Level, std::string_view) {}};
+  int runs = 0;
+  const auto drive = [&] {
+    JobAccess::drive({.clock = clock,
+                      .files = files,
+                      .session = session,
+                      .log = log,
+                      .out = [](std::string_view) {},
+                      .join = [](Session&) -> Result<std::unique_ptr<Peers>> { return std::unique_ptr<Peers>{}; },
+                      .must_end = true},
+                     [&](Job& job) {
+                       Small s{job};
+                       if (++runs == 2) return;
+                       auto step = job.next_step();
+                       for (const Slot& slot : step->slots()) {
+                         session.over({Code::peer_lost, Remedy::rejoin, "the world is lost"});
+                         throw std::runtime_error{fmt::format("out of slot {}, which is revoked", slot.index())};
+                       }
+                     });
+  };
+  CHECK_THROWS_WITH(drive(), Catch::Contains("the program returned at step 0 of 7"));
+  CHECK(runs == 2);
+}
+
 TEST_CASE("a slot that was revoked is not the first one, for which others wait an hour", "[job][elastic]") {
   struct Told final : Peers {
     Told(MemoryNet& net, std::uint32_t rank, Duration& limit) : peers{net, rank, std::nullopt}, at_most{limit} {}

@@ -118,7 +118,8 @@ class ELRUN_API Unit {
   ///   its own shard of them when the scope ends. What is written anywhere else is lost or wrong;
   /// * but not between the end of `slots()` and `apply`, where others vote already: sharded parameters are an error there;
   /// * no scope is open when `next_step`, `apply` or `evaluate` are called.
-  /// When the world changes under it, it returns at once: memory is there, its contents are unspecified.
+  /// When the world changes under it, it returns at once: memory is there, its contents are unspecified. So they are after an `apply` or `evaluate` in which the world
+  /// changed, until the next `next_step()`: what has to be exact is read in `forward`, or in a slot.
   /// Throws Error (`invalid_argument`) where it is not allowed, and after the last step where those who have the weights are gone.
   [[nodiscard]] UseScope use(Stream stream = {});
   /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off. Inside a slot
@@ -274,7 +275,7 @@ struct ELRUN_API Evaluation {
   /// same at any world size.
   float loss = 0;
   std::uint64_t tokens = 0;
-  bool decided = false;                                ///< False, on all ranks: see `Job::evaluate`.
+  bool decided = false;                                ///< False: it has no result, maybe on some ranks alone; see `Job::evaluate`.
   std::vector<std::pair<std::string, double>> sums{};  ///< What slots added, in the order of the names.
   /// What slots added under this name; 0 where none did.
   [[nodiscard]] double sum(std::string_view name) const;
@@ -334,9 +335,11 @@ class ELRUN_API Job {
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   /// Runs `forward` on the slots of a pass over samples 0 .. count-1 in order (the last slot may be short), spread
   /// over the world; nothing is applied. `forward` reports each slot's loss. On all ranks, with the same count, between steps.
-  /// When the world is lost meanwhile it goes on in the next one, with `forward` called again, and returns the same on all ranks. It returns undecided in a step that
-  /// was handed out and is revoked (the step is done again), where the state went back to a checkpoint (so did host state), and in a process that joined a
-  /// running job and has not called `next_step()` yet.
+  /// When the world is lost meanwhile it goes on in the next one, with `forward` called again, and returns the same on all ranks. It returns undecided
+  /// * in a step that was handed out and is revoked: the step is done again;
+  /// * where the state went back to a checkpoint (so did host state), or where this process got a newer state from the others (with host state, in `next_step()`);
+  /// * in a process that joined a running job and has not called `next_step()` yet;
+  /// * after the last step, when the world is lost: there is no next one.
   /// Throws Error: `invalid_argument` before `restore`, inside a slot, with an open scope, for too many slots, and for a slot without a report; `mismatch` for ranks that
   /// make different calls; and whatever `forward` throws.
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);

@@ -46,7 +46,7 @@ std::uint64_t generation_floor(const std::string& checkpoint_root, const Log& lo
   return newest.ok() ? *newest : 0;
 }
 
-int launch(LaunchOptions options, launcher::Variables environment, const launcher::StartRefusal& refuse, const Clock& clock,
+int launch(const LaunchOptions& options, launcher::Variables environment, const launcher::StartRefusal& refuse, const Clock& clock,
            LogStream& lines, std::string_view elrun_name) {
   const Log log{lines, "elrun"};
   auto command = resolve_command(options.program, environment, look_up_file, elrun_name);
@@ -99,8 +99,8 @@ int main(int argc, char** argv) {
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
     if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
-    return launch(std::get<LaunchOptions>(std::move(command)), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
-  } catch (const Error& error) {
+    return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
+  } catch (const std::exception& error) {
     return refuse(exit_code::internal, error.what());
   }
 }

@@ -36,13 +36,13 @@ struct Schedule {
 /// same step in each process; `Step::apply` calls it, on the thread that called `apply`, and what it throws comes out of there.
 class Rate {
  public:
-  Rate(float value = 0.0f) : value_{value} {}  // NOLINT: a number is a rate
-  Rate(const Schedule& schedule)
-      : function_{[schedule](std::uint64_t step) { return schedule.at(step); }},
-        problems_{schedule.problems()} {}  // NOLINT: and so is a schedule
+  // Implicit: a number, a schedule and a function of the step are rates.
+  Rate(float value = 0.0f) : value_{value} {}  // NOLINT(google-explicit-constructor)
+  Rate(const Schedule& schedule)               // NOLINT(google-explicit-constructor)
+      : function_{[schedule](std::uint64_t step) { return schedule.at(step); }}, problems_{schedule.problems()} {}
   template <class F>
-  requires std::is_invocable_r_v<float, const F&, std::uint64_t> Rate(F function)
-      : function_{std::move(function)} {}  // NOLINT: and a function of the step
+  requires std::is_invocable_r_v<float, const F&, std::uint64_t> Rate(F function)  // NOLINT(google-explicit-constructor)
+      : function_{std::move(function)} {}
   [[nodiscard]] float at(std::uint64_t step) const { return function_ ? function_(step) : value_; }
   /// Those of the schedule; `Step::apply` throws them. Empty for a number and for a function.
   [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }

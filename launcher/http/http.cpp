@@ -20,7 +20,7 @@ std::string text_of(const Text& text) {
   return {text.data(), text.size()};
 }
 
-HttpReply refusal(int status, std::string why) { return {.status = status, .body = why + "\n"}; }
+HttpReply refusal(int status, const std::string& why) { return {.status = status, .body = why + "\n"}; }
 
 }  // namespace
 

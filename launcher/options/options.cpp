@@ -292,7 +292,7 @@ Parsed parse_command(std::span<const std::string> arguments, const Variables& en
   Understanding understanding{environment, machine, program_name};
   const std::string_view first = arguments.empty() || is_torchrun(program_name) ? std::string_view{} : std::string_view{arguments[0]};
   const auto as_parsed = [](auto parsed) {
-    return std::visit([](auto&& options) { return Parsed{std::move(options)}; }, std::move(parsed));
+    return std::visit([](auto&& options) { return Parsed{std::forward<decltype(options)>(options)}; }, std::move(parsed));
   };
   if (first == "store") return understanding.store(arguments);
   if (first == "doctor") return understanding.doctor(arguments.subspan(1));

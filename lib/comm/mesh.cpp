@@ -266,7 +266,8 @@ Mesh::Mesh(std::shared_ptr<State> state) : state_{std::move(state)}, owner_{::ge
 
 Mesh::~Mesh() {
   if (::getpid() == owner_) state_->stop();
-  else (void)new std::shared_ptr<State>{std::move(state_)};  // a forked child: thread, loop and sockets are the parent's
+  // A forked child: thread, loop and sockets are the parent's.
+  else (void)new std::shared_ptr<State>{std::move(state_)};  // NOLINT(bugprone-unhandled-exception-at-new)
 }
 
 Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& group) {

@@ -367,8 +367,8 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     // Before the program runs again: it may need long until it asks for its place, and nobody else may know that the generation is over.
     if (before != nullptr) before->rejoin();
     Job job{std::make_unique<Job::Impl>(job_host)};
-    if (before != nullptr) job.impl_->go_on_from(std::move(before));
-    else job.impl_->decided_.memory() = std::move(updates_done);
+    if (before != nullptr) job.impl_->go_on_from(std::exchange(before, nullptr));
+    else job.impl_->decided_.memory() = std::exchange(updates_done, {});
     if (asked_for_steps) job.impl_->step_.ask();
     const Job::Impl& impl = *job.impl_;
     try {

@@ -23,10 +23,9 @@ void revoked(const JobWorld& world) {
   throw Revoked{};
 }
 
-void expect(const JobWorld& world, Result<void> result) {
-  if (result.ok()) return;
+void failed(const JobWorld& world, Failure why) {
   if (world.over()) revoked(world);
-  throw Error{std::move(result).failure()};
+  throw Error{std::move(why)};
 }
 
 }  // namespace elrun::inline v0

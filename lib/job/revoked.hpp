@@ -20,11 +20,16 @@ void stop_if_ranks_differ(const JobWorld& world);
 /// The generation is over: throws Revoked, or Error where no other generation comes.
 [[noreturn]] void revoked(const JobWorld& world);
 
-/// Nothing where `result` is a success. Else as `revoked` where the generation is over, or the failure as Error.
-void expect(const JobWorld& world, Result<void> result);
+/// A call failed: as `revoked` where the generation is over, else throws the failure as Error.
+[[noreturn]] void failed(const JobWorld& world, Failure why);
+
+/// Nothing where `result` is a success, else as `failed`.
+inline void expect(const JobWorld& world, Result<void> result) {
+  if (!result.ok()) failed(world, std::move(result).failure());
+}
 template <class T>
 T expect(const JobWorld& world, Result<T> result) {
-  if (!result.ok()) expect(world, Result<void>{std::move(result).failure()});
+  if (!result.ok()) failed(world, std::move(result).failure());
   return std::move(result).value();
 }
 

@@ -309,7 +309,7 @@ void StoreCore::finish(Answers& answers, const RoomName& name, FullRoom room) {
   std::uint64_t weight = name.name.size();
   for (auto& [place, seat] : room.seats) {
     if (name.op == StoreOp::all_gather) {
-      reply.values.push_back(seat.waiter ? waiters_.at(*seat.waiter).request.value : std::move(seat.value));
+      reply.values.push_back(seat.waiter ? ByteVector{waiters_.at(*seat.waiter).request.value} : std::move(seat.value));
       weight += reply.values.back().size() + sizeof(ByteVector);
     }
     weight += sizeof(Asker) + sizeof(std::uint64_t);

@@ -136,7 +136,7 @@ void AdmissionWatch::end_largest() {
 
 void AdmissionWatch::end(const Watched& one, std::string_view why) {
   const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
-  ::connect(one.socket.get(), &nowhere, sizeof nowhere);  // for a connected socket of TCP this means a reset
+  (void)::connect(one.socket.get(), &nowhere, sizeof nowhere);  // for a connected socket of TCP this means a reset
   ::shutdown(one.socket.get(), SHUT_RDWR);
   has_garbage_ = true;
   places_.gone(one.id);

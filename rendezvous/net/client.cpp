@@ -70,7 +70,7 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
     AddHold();  // reads and writes are started from outside gRPC's callbacks
     StartCall();
   }
-  ~Attempt() {
+  ~Attempt() override {
     owner_.reset();
     context_.TryCancel();
     release();

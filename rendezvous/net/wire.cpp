@@ -362,7 +362,7 @@ Result<std::optional<NodeMessage>> read(const wire::WorkersStarting& in) {
   out.ago = Duration{check.number<std::int64_t>("ago", in.ago_ns(), 0, Duration{24h}.count())};
   out.opened = in.opened();
   out.watched = in.watched();
-  return check.finish<NodeMessage>(std::move(out));
+  return check.finish<NodeMessage>(out);
 }
 
 Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {

@@ -74,7 +74,7 @@ class CallStream final : grpc::ClientBidiReactor<wire::StoreCalls, wire::StoreRe
     AddHold();  // writes are started from outside gRPC's callbacks
     StartCall();
   }
-  ~CallStream() {
+  ~CallStream() override {
     context_.TryCancel();
     release();
     ended_->get_future().wait();  // a cancelled call ends by itself, in this process

@@ -16,7 +16,8 @@ namespace elrun::inline v0 {
 
 /// Part of the world's compute that works: V / (W ceil(V/W)).
 [[nodiscard]] constexpr double compute_efficiency(std::uint64_t slots, std::uint64_t world) {
-  return static_cast<double>(slots) / (static_cast<double>(world) * static_cast<double>((slots + world - 1) / world));
+  const std::uint64_t most = (slots + world - 1) / world;  // slots of one rank
+  return static_cast<double>(slots) / (static_cast<double>(world) * static_cast<double>(most));
 }
 
 }  // namespace elrun::inline v0

@@ -10,6 +10,7 @@ namespace elrun::inline v0 {
 CommThread::~CommThread() {
   if (!thread_.joinable()) return;
   if (::getpid() != owner_) {  // a forked child: the thread is the parent's
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
     (void)new std::thread{std::move(thread_)};
     (void)meeting_.release();
     return;

@@ -62,7 +62,9 @@ TEST_CASE("a program that leaves in mid-job has failed, whatever its exit code s
     INFO(ended.output);
     CHECK(ended.code == 1);
     CHECK_FALSE(ended.says("the job is done"));
-    CHECK(ended.says("exit code 0 after step 9, before the end of the job was decided"));
+    // The newest step that the agent heard of. The word of the last one travels on a thread of its own, which exit(0) can end first.
+    CHECK((ended.says("exit code 0 after step 9, before the end of the job was decided") ||
+           ended.says("exit code 0 after step 8, before the end of the job was decided")));
     CHECK(ended.says("job.stop() ends a job early"));
     CHECK(ended.says("all 3 restarts"));
   }

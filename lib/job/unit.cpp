@@ -59,6 +59,11 @@ void Job::Impl::begin_use(std::uint32_t unit) {
     f.what = fmt::format("unit '{}' cannot be gathered after the last step: {}", declared.name_of_unit(unit), f.what);
     throw Error{std::move(f)};
   }
+  if (!came && !world.over() && !recovery_.is_ready())
+    host.log.warning(fmt::format(
+        "unit '{}' is used after the world changed and before next_step(): the weights of other ranks did not come, and what is read "
+        "of them is unspecified; use it after next_step(), or in an evaluation",
+        declared.name_of_unit(unit)));
   // What a program writes now may be made of what did not come.
   if (!came && initial_values_.may_write() && world.size() > 1) held_.spoil();
   scopes_.open(unit, phase(), step_.slot());

@@ -390,6 +390,42 @@ TEST_CASE("an evaluation between two steps is decided on all members, whoever is
       }
 }
 
+TEST_CASE("weights that are used after the world changed and before next_step() are said not to have come", "[job][elastic]") {
+  const Program program = [](Job& job, Member& me) {
+    job.configure(toy_plan(3), {});
+    Unit unit = job.unit("layer");
+    const auto weight = unit.tensor<float>("weight", {3001});
+    job.seal();
+    if (!job.restore()) {
+      const auto scope = unit.use();
+      std::ranges::fill(weight.span(), 1.0f);
+    }
+    while (auto step = job.next_step()) {
+      for (Slot& slot : step->slots()) {
+        const auto scope = unit.use_grad();
+        add_toy_gradient(weight.grad_span(), weight.span(), slot.samples(), slot.rng(), 1);
+        slot.report(1, 1);
+      }
+      if (!step->apply(toy_adamw, {.lr = 0.01f}).decided) continue;
+      (void)job.evaluate(4, [&](Slot& slot) { slot.report(1, 1); });
+      const auto scope = unit.use();  // in user code this would be an export, say
+    }
+    me.outcome = job.outcome();
+  };
+  const auto warnings = [](ElasticWorld& world) {
+    (void)world.wait();
+    return std::ranges::count_if(world.lines(), [](const std::string& l) { return l.find("is used after the world changed") != l.npos; });
+  };
+  ElasticWorld calm{3, {}, program};
+  CHECK(warnings(calm) == 0);
+  std::ptrdiff_t said = 0;
+  for (std::uint64_t at = 10; at < 40; ++at) {
+    ElasticWorld world{3, {{Fate::Kind::grows, 1, at}}, program};
+    said += warnings(world);
+  }
+  CHECK(said > 0);
+}
+
 TEST_CASE("a program that runs again keeps the evaluation that another member did not hear of", "[job][elastic][evaluation]") {
   std::size_t ran_again = 0;
   for (std::uint64_t at = 6; at < 24; ++at) {

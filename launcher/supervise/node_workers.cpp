@@ -179,13 +179,16 @@ Actions NodeWorkers::signal_running(int signal, bool staying_too) const {
   return actions;
 }
 
-Actions NodeWorkers::kill_staying(std::optional<Duration> late) {
+Actions NodeWorkers::kill_staying(std::optional<Duration> late, std::optional<Generation> job_over_in) {
   Actions actions;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& w = workers_[i];
-    if (late ? !w.life.is(Life::leaving) : !w.life.stays()) continue;
+    if (late && !job_over_in ? !w.life.is(Life::leaving) : !w.life.stays()) continue;
     w.give_up();
-    if (late)
+    if (late && job_over_in)
+      add(actions, Say{Level::warning, fmt::format("{} did not say within {} that it knows that the job is over (generation {}): killed",
+                                                   name(i), for_people(*late), job_over_in->number)});
+    else if (late)
       add(actions, Say{Level::error,
                        fmt::format("{} did not acknowledge within {} that its generation is over: killed", name(i), for_people(*late))});
     add(actions, SignalGroup{local_rank(i), SIGKILL});

@@ -177,10 +177,9 @@ void Supervisor::on_message(const Waiting& m) {
 }
 
 void Supervisor::on_message(const World& m) {
-  if (phase_ == Phase::stopping && stop_.rejoins() && job_.is_over())
-    return act(
-        Send{JobFinished{m.generation}});  // begun before the coordinator heard that the job is over: its members would wait for this node
-  if (phase_ != Phase::joining) return;    // of a round that this node has left since
+  // Begun before the coordinator heard that the job is over: its members would wait for this node.
+  if (phase_ == Phase::stopping && stop_.rejoins() && job_.is_over()) return act(Send{JobFinished{m.generation}});
+  if (phase_ != Phase::joining) return;  // of a round that this node has left since
   if (generation_.is_past(m))
     return say(Level::warning, fmt::format("generation {} was offered after generation {}; it is not taken", to_string(m.generation),
                                            to_string(generation_.last())));
@@ -303,14 +302,7 @@ void Supervisor::on_tick() {
     say(Level::warning, fmt::format("{} did not end in time: killed", count_of(running(workers_.all()), "worker")));
     if (!ELRUN_PLANTED(kill_deadline_forgotten)) act(workers_.kill_running());
   }
-  if (is_over(Wait::acknowledge)) {
-    if (job_.is_over())
-      for (std::size_t i = 0; i < workers_.size(); ++i)
-        if (workers_[i].life.stays())
-          say(Level::warning, fmt::format("{} did not say within {} that it knows that the job is over (generation {}): killed",
-                                          workers_.name(i), for_people(options_.timeouts.revocation), generation_.last().number));
-    kill_staying(job_.is_over() ? std::optional<Duration>{} : options_.timeouts.revocation);
-  }
+  if (is_over(Wait::acknowledge)) kill_staying(options_.timeouts.revocation);
   act(workers_.kill_late(now_, options_.timeouts.returning, generation_.last()));
   for (std::size_t i = 0; i < workers_.size(); ++i)
     if (is_due(workers_[i].early.judge_by)) judge_early_end(i);

@@ -59,7 +59,7 @@ void Supervisor::stop_if_done() {
 
 void Supervisor::kill_staying(std::optional<Duration> late) {
   deadlines_.clear(Wait::acknowledge);
-  act(workers_.kill_staying(late));
+  act(workers_.kill_staying(late, job_.is_over() ? std::optional{generation_.last()} : std::nullopt));
 }
 
 // The job is over and so is the generation: there is no next one. Workers that know it end by themselves, as they do after a verdict. Of the

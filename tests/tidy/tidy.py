@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -68,6 +69,9 @@ def main():
     build = ROOT / "build"
     if not (build / "compile_commands.json").exists():
         sys.exit("tidy.py: build first: bash tests/run.sh (CONTRIBUTING.md has the steps by hand)")
+    for tool in ("clang++-14", "clang-tidy-14"):
+        if not shutil.which(tool):
+            sys.exit(f"tidy.py: {tool} is missing: apt-get install clang-14 clang-tidy-14")
     flags_of = commands(build)
     folder = build / "tidy"
     folder.mkdir(exist_ok=True)

@@ -94,7 +94,7 @@ class NodeWorkers {
   [[nodiscard]] Actions pass_on(int signal) const { return signal_running(signal, true); }
   /// Those that stay are killed: `late` ones, which did not acknowledge the end within that time, or all, for there is no next generation.
   /// `job_over_in`: the end is that of the job, in this generation.
-  [[nodiscard]] Actions kill_staying(std::optional<Duration> late, std::optional<Generation> job_over_in);
+  [[nodiscard]] Actions kill_staying(std::optional<Duration> late, std::optional<Generation> job_over_in = {});
   /// The job is over: of those that stay, workers that have said so end by themselves. True: there are others, which may be about to say it.
   [[nodiscard]] bool let_last_work();
   [[nodiscard]] bool some_stay() const;

@@ -86,7 +86,10 @@ TEST_CASE("who does not acknowledge in time is killed, and who did only when the
   CHECK(words(workers.kill_staying(2s)).empty());
   CHECK(words(workers.kill_running()) == "signal 1 9; ");  // of those that stay none
   CHECK(words(workers.pass_on(SIGINT)) == "signal 0 2; signal 1 2; ");
-  CHECK(words(workers.kill_staying({})) == "signal 0 9; ");
+  SECTION("there is none") { CHECK(words(workers.kill_staying({})) == "signal 0 9; "); }
+  SECTION("the job is over, and it did not say in time that it knows") {
+    CHECK(words(workers.kill_staying(2s, Generation{3, {}})) == "say; signal 0 9; ");
+  }
   CHECK_FALSE(workers.are_stopped());
 }
 

@@ -1,0 +1,43 @@
+#pragma once
+/// \file What each rank says of itself before a communicator is made, and whether all of them together can make one. Pure.
+///
+/// All ranks say it in one call of the store, so a rank that cannot take part is named by every rank at once, where NCCL would wait.
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <elrun/ids.hpp>
+#include <elrun/result.hpp>
+
+#include "lib/comm/nccl/version.hpp"
+
+namespace elrun::inline v0 {
+
+/// `ncclUniqueId`: where the ranks find each other. Used for one communicator.
+using NcclId = std::array<std::byte, 128>;
+
+struct NcclFacts {
+  std::string problem{};  ///< Why this rank cannot take part; empty: it can.
+  NcclVersion version{};
+  std::string host{};    ///< The same for all processes of one kernel, and for no others.
+  std::string device{};  ///< The device's PCI address there.
+  bool has_id = false;
+  NcclId id{};  ///< Of a rank where others are to find each other (`nccl_roots`).
+  friend bool operator==(const NcclFacts&, const NcclFacts&) = default;
+};
+
+[[nodiscard]] std::vector<std::byte> encode(const NcclFacts& facts);
+/// `protocol` for bytes that no rank of this version writes.
+[[nodiscard]] Result<NcclFacts> decode_nccl_facts(std::span<const std::byte> bytes);
+
+/// The ranks that give an id: one per 128, for a single one becomes the bottleneck of large worlds.
+[[nodiscard]] std::vector<Rank> nccl_roots(WorldSize world);
+
+/// The ids of all roots, in rank order. Fails the same way on all ranks: somebody cannot take part, has another version, or
+/// two share a device.
+[[nodiscard]] Result<std::vector<NcclId>> agree_on_nccl(std::span<const NcclFacts> facts);
+
+}  // namespace elrun::inline v0

@@ -2,6 +2,7 @@
 /// \file The grid-stride kernel that runs a functor, and grids of a size that fits the device.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include <elrun/device.hpp>
@@ -19,6 +20,28 @@ inline constexpr std::uint64_t grid_blocks_max = 132 * 16;  // enough to fill an
   return static_cast<unsigned>(std::min((threads + block_threads - 1) / block_threads, grid_blocks_max));
 }
 
+template <auto kernel>
+struct Launch;
+
+template <class... Parameters, void (*kernel)(Parameters...)>
+struct Launch<kernel> {
+  static void on(unsigned grid, unsigned block, std::size_t shared, cudaStream_t stream, Parameters... arguments) {
+    void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&arguments))...};
+    ELRUN_CUDA_CHECK(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3{grid}, dim3{block}, pointers, shared, stream));
+  }
+};
+
+/// Launches `kernel` with a grid of `grid` blocks of `block` threads and `shared` bytes of dynamic shared memory. In place of <<<>>>: the
+/// kernel is known here by name, so another compilation of the same file can make a twin of it (tests/fakegpu).
+template <auto kernel, class... Arguments>
+void launch(unsigned grid, unsigned block, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+#ifdef ELRUN_TWIN
+  ELRUN_TWIN(kernel);
+#else
+  Launch<kernel>::on(grid, block, shared, stream, arguments...);
+#endif
+}
+
 template <class Body>
 __global__ void __launch_bounds__(block_threads) for_each_kernel(std::uint64_t count, Body body) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * block_threads;
@@ -29,8 +52,7 @@ __global__ void __launch_bounds__(block_threads) for_each_kernel(std::uint64_t c
 template <class Body>
 void for_each_async(std::uint64_t count, const Body& body, Stream stream) {
   if (count == 0) return;
-  for_each_kernel<<<blocks_for(count), block_threads, 0, stream_of(stream)>>>(count, body);
-  ELRUN_CUDA_CHECK(cudaGetLastError());
+  launch<for_each_kernel<Body>>(blocks_for(count), block_threads, 0, stream_of(stream), count, body);
 }
 
 }  // namespace elrun::inline v0

@@ -1,5 +1,6 @@
 elrun_test(kernels_test SOURCES unit/kernels_test.cpp LINK elrun::kernels LABELS unit)
 if(ELRUN_CUDA)
-  elrun_test(kernels_gpu_test SOURCES gpu/kernels_test.cpp LINK elrun::kernels CUDA::cudart_static LABELS gpu TIMEOUT 300)
-  elrun_bench(adamw_bench SOURCES gpu/adamw_bench.cpp LINK elrun::kernels CUDA::cudart_static)
+  elrun_test(kernels_gpu_test SOURCES gpu/kernels_test.cpp LINK elrun::kernels elrun::cudart LABELS gpu TIMEOUT 300)
+  elrun_bench(adamw_bench SOURCES gpu/adamw_bench.cpp LINK elrun::kernels elrun::cudart)
 endif()
+elrun_devices_test(kernels_devices_test SOURCES gpu/kernels_test.cpp LINK elrun::kernels SEEDS 1 2 3)

@@ -1,0 +1,74 @@
+# The fake devices (fakegpu/README.md): a libcudart.so.13 for the product's own objects, and twins of its kernels.
+#
+# elrun_devices_test(name SOURCES ... LINK ... [TWINS target ...] [SEEDS 1 2 ...] [ENVIRONMENT A=1 ...]): a Catch2 program on fake devices, label
+# `devices`, one ctest entry per seed. Without CUDA, or with another compiler than g++, there is none.
+if(NOT ELRUN_CUDA OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR ELRUN_SANITIZE)
+  message(STATUS "elrun: no tests on fake devices: they need nvcc, g++, x86-64 and no sanitizer")
+  function(elrun_devices_test)
+  endfunction()
+  return()
+endif()
+
+set(fakegpu_folder ${PROJECT_BINARY_DIR}/tests/fakegpu)
+add_library(elrun_fakegpu SHARED
+  fakegpu/runtime/abi_copy.cpp fakegpu/runtime/abi_device.cpp fakegpu/runtime/abi_launch.cpp fakegpu/runtime/abi_memory.cpp
+  fakegpu/runtime/abi_stream.cpp fakegpu/runtime/checker.cpp fakegpu/runtime/external.cpp fakegpu/runtime/fault_handler.cpp
+  fakegpu/runtime/faults.cpp fakegpu/runtime/history.cpp fakegpu/runtime/memory.cpp fakegpu/runtime/reports.cpp fakegpu/runtime/runtime.cpp
+  fakegpu/runtime/scheduler.cpp fakegpu/runtime/settings.cpp fakegpu/runtime/streams.cpp fakegpu/runtime/twins.cpp
+  fakegpu/simt/fiber.cpp fakegpu/simt/hooks.cpp fakegpu/simt/interpreter.cpp)
+set_target_properties(elrun_fakegpu PROPERTIES OUTPUT_NAME cudart VERSION 13 SOVERSION 13 LIBRARY_OUTPUT_DIRECTORY ${fakegpu_folder}
+  LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/runtime/exports.map)
+target_include_directories(elrun_fakegpu PUBLIC ${PROJECT_SOURCE_DIR})
+target_include_directories(elrun_fakegpu SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
+# Not elrun_build_flags, which hide names: what is exported is for the version script to say.
+target_compile_options(elrun_fakegpu PRIVATE -Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers -ffp-contract=off
+  $<$<BOOL:${ELRUN_WERROR}>:-Werror>)
+target_link_options(elrun_fakegpu PRIVATE LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/runtime/exports.map)
+target_link_libraries(elrun_fakegpu PRIVATE Threads::Threads)
+
+# elrun_twins(name SOURCES a.cu ... [LINK ...]): the twins of all kernels that these files launch, in a library that registers them.
+# -O1 without what merges or splits accesses: each access of the source is seen, with its own size.
+function(elrun_twins name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} SHARED ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${fakegpu_folder})
+  set_source_files_properties(${ARG_SOURCES} PROPERTIES LANGUAGE CXX)
+  foreach(source ${ARG_SOURCES})
+    get_filename_component(file ${source} NAME)
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS FAKEGPU_TWIN_FILE="${file}")
+  endforeach()
+  target_compile_definitions(${name} PRIVATE ELRUN_CUDA)
+  target_compile_options(${name} PRIVATE -w -O1 -g1 -mfma -ffp-contract=off -fvisibility=hidden -ffunction-sections
+    -fno-tree-vectorize -fno-tree-slp-vectorize -fno-store-merging -fno-math-errno
+    -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -fsanitize=alignment
+    "SHELL:-include ${PROJECT_SOURCE_DIR}/tests/fakegpu/simt/simt.hpp")
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  # What launches the kernels is compiled too, and never called: it goes, with all that it needs.
+  target_link_options(${name} PRIVATE LINKER:--gc-sections LINKER:--version-script=${PROJECT_SOURCE_DIR}/tests/fakegpu/simt/twins.map)
+  target_link_libraries(${name} PRIVATE elrun_fakegpu ${ARG_LINK})
+endfunction()
+
+get_target_property(sources elrun_kernels SOURCES)
+list(FILTER sources INCLUDE REGEX "\\.cu$")
+list(TRANSFORM sources PREPEND ${PROJECT_SOURCE_DIR}/kernels/)
+elrun_twins(elrun_kernel_twins SOURCES ${sources})
+
+function(elrun_devices_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;TWINS;SEEDS;ENVIRONMENT" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests ELRUN_FAKE_DEVICES ON)
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> elrun_test_support ${ARG_LINK} elrun_fakegpu
+    -Wl,--push-state,--no-as-needed elrun_kernel_twins ${ARG_TWINS} -Wl,--pop-state)
+  elrun_checks(${name})
+  if(NOT ARG_SEEDS)
+    set(ARG_SEEDS 1)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
+  endif()
+  foreach(seed ${ARG_SEEDS})
+    add_test(NAME ${name}_${seed} COMMAND ${name})
+    set_tests_properties(${name}_${seed} PROPERTIES LABELS devices TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "FAKEGPU_SEED=${seed};ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR};ELRUN_TEST_TIME_FACTOR=${ELRUN_TEST_TIME_FACTOR};${ARG_ENVIRONMENT}")
+  endforeach()
+endfunction()

@@ -1,0 +1,192 @@
+// Entry points of libcudart.so.13: kernels. Those with two underscores are what nvcc's code calls: each object registers its kernels
+// when it is loaded, and a launch names a kernel by the address of its stub.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "tests/fakegpu/runtime/abi.hpp"
+#include "tests/fakegpu/runtime/reports.hpp"
+#include "tests/fakegpu/runtime/twins.hpp"
+#include "tests/fakegpu/simt/interpreter.hpp"
+
+using namespace fakegpu;
+
+namespace {
+
+struct Configuration {
+  dim3 grid, block;
+  std::size_t shared;
+  cudaStream_t stream;
+};
+thread_local std::vector<Configuration> configurations;  // of launches that nvcc's code has begun
+
+bool fits(dim3 grid, dim3 block, std::size_t shared) {
+  const auto no_zero = [](dim3 d) { return d.x != 0 && d.y != 0 && d.z != 0; };
+  return no_zero(grid) && no_zero(block) && std::size_t{block.x} * block.y * block.z <= std::size_t{device_facts::block_threads_max} &&
+         block.z <= 64 && grid.y <= 65535 && grid.z <= 65535 && shared <= std::size_t{device_facts::shared_bytes_opt_in};
+}
+
+/// The arguments are copied when the kernel is launched.
+using Arguments = std::vector<std::vector<std::byte>>;
+
+Operation operation_of(Runtime& r, const Kernel& kernel, int device, dim3 grid, dim3 block, void** args, std::size_t shared) {
+  const Twin& twin = *kernel.twins.front();
+  const auto kept = std::make_shared<Arguments>();
+  for (std::size_t i = 0; i < twin.count; ++i) {
+    const auto* bytes = static_cast<const std::byte*>(args[i]);
+    kept->emplace_back(bytes, bytes + twin.sizes[i]);
+  }
+  Operation operation{.kind = Operation::Kind::kernel};
+  operation.name = "launch " + std::to_string(++r.launches) + " of " + kernel.name;
+  operation.run = [=, &r] {
+    std::vector<void*> pointers;
+    for (auto& argument : *kept) pointers.push_back(argument.data());
+    if (!run_grid(r, {twin.body, pointers.data(), grid, block, shared}))  // it went where it must not go
+      r.devices[static_cast<std::size_t>(device)].sticky = cudaErrorIllegalAddress;
+  };
+  return operation;
+}
+
+/// What the plan of faults does to this launch. Not cudaSuccess: it is refused.
+cudaError_t apply_faults(Runtime& r, Operation& operation, int device) {
+  for (const Faults::Fault& fault : r.faults.next_launch()) {
+    switch (fault.kind) {
+      case Faults::Kind::launch: return cudaErrorLaunchOutOfResources;
+      case Faults::Kind::sticky:
+        operation.run = [&r, device, fault] { r.devices[static_cast<std::size_t>(device)].sticky = static_cast<cudaError_t>(fault.value); };
+        break;
+      case Faults::Kind::stuck: operation.ready = [] { return false; }; break;
+      case Faults::Kind::slow: {
+        const auto until = std::make_shared<std::chrono::steady_clock::time_point>();
+        operation.ready = [until, fault] {
+          const auto now = std::chrono::steady_clock::now();
+          if (*until == std::chrono::steady_clock::time_point{}) *until = now + std::chrono::milliseconds{fault.value};
+          return now >= *until;
+        };
+        break;
+      }
+      default: break;
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** args, std::size_t shared, cudaStream_t handle) {
+  return call([&](Runtime& r) -> cudaError_t {
+    const Kernel* const kernel = Twins::get().find(stub);
+    if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+    if (!fits(grid, block, shared)) return cudaErrorInvalidConfiguration;
+    Stream* const stream = stream_here(r, handle, "a launch of " + kernel->name);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (kernel->twins.size() != 1) {
+      report((kernel->twins.empty() ? "no twin of " : "several twins of ") + kernel->key + " is in the loaded libraries");
+      return cudaErrorNoKernelImageForDevice;
+    }
+    Operation operation = operation_of(r, *kernel, stream->device, grid, block, args, shared);
+    if (const cudaError_t error = apply_faults(r, operation, stream->device); error != cudaSuccess) return error;
+    return r.push(*stream, std::move(operation));
+  });
+}
+
+/// Runs `body` (const Kernel&) for a kernel that has a twin.
+template <class Body>
+cudaError_t with_kernel(const void* stub, const Body& body) {
+  return call([&](Runtime&) -> cudaError_t {
+    const Kernel* const kernel = Twins::get().find(stub);
+    if (kernel == nullptr || kernel->twins.empty()) return cudaErrorInvalidDeviceFunction;
+    body(*kernel);
+    return cudaSuccess;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) { return 1; }
+
+void __cudaRegisterFunction(void**, const char* stub, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+  Twins::get().add_kernel(stub, name);
+}
+
+void __cudaRegisterVar(void**, char*, char*, const char* name, int, std::size_t, int, int) {
+  report(std::string{"variables of the device are not supported by the fake: "} + name);
+}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, CUstream_st* stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
+  if (configurations.empty()) return finish(cudaErrorMissingConfiguration);
+  const Configuration c = configurations.back();
+  configurations.pop_back();
+  *grid = c.grid;
+  *block = c.block;
+  *shared = c.shared;
+  *static_cast<cudaStream_t*>(stream) = c.stream;
+  return cudaSuccess;
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(stub));
+  return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args, std::size_t shared, cudaStream_t stream) {
+  return launch(reinterpret_cast<const void*>(kernel), grid, block, args, shared, stream);
+}
+
+cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** args, std::size_t shared, cudaStream_t stream) {
+  return launch(stub, grid, block, args, shared, stream);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* stub, void** args) {
+  return launch(stub, c->gridDim, c->blockDim, args, c->dynamicSmemBytes, c->stream);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* stub) {
+  return with_kernel(stub, [&](const Kernel&) {
+    *attributes = cudaFuncAttributes{};
+    attributes->maxThreadsPerBlock = device_facts::block_threads_max;
+    attributes->maxDynamicSharedSizeBytes = device_facts::shared_bytes;
+    attributes->numRegs = 32;
+    attributes->ptxVersion = attributes->binaryVersion = 90;
+  });
+}
+
+cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute, int) {
+  return with_kernel(stub, [](const Kernel&) {});
+}
+
+cudaError_t cudaFuncSetCacheConfig(const void* stub, cudaFuncCache) {
+  return with_kernel(stub, [](const Kernel&) {});
+}
+
+cudaError_t cudaFuncGetName(const char** name, const void* stub) {
+  return with_kernel(stub, [&](const Kernel& kernel) { *name = kernel.name.c_str(); });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* stub, int threads, std::size_t shared,
+                                                                   unsigned) {
+  if (threads < 1 || threads > device_facts::block_threads_max) return finish(cudaErrorInvalidValue);
+  return with_kernel(stub, [&](const Kernel&) {
+    const int by_threads = std::min(device_facts::threads_of_multiprocessor / threads, 32);
+    const auto each = static_cast<int>(shared) + 1024;
+    *blocks = std::min(by_threads, device_facts::shared_bytes_of_multiprocessor / each);
+  });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* stub, int threads, std::size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, stub, threads, shared, 0);
+}
+
+}  // extern "C"

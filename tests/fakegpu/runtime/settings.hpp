@@ -1,0 +1,32 @@
+#pragma once
+/// \file What the environment says of the fake devices, read once. README.md lists the variables.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace fakegpu {
+
+/// When enqueued work runs.
+enum class Progress {
+  seeded,  ///< The seed says how much of it runs at each call; a background thread goes on while the host makes no call.
+  lazy,    ///< Only while a host thread waits for a stream, an event or a device, or asks whether they are done.
+  eager,   ///< A background thread runs it at once.
+};
+
+inline constexpr int devices_max = 16;
+
+struct Settings {
+  std::uint64_t seed = 1;
+  Progress progress = Progress::seeded;
+  int devices = 1;
+  std::size_t memory = std::size_t{16} << 30;  ///< Of each device, in bytes. Only what is used costs memory of the host.
+  bool check = true;                           ///< Whether accesses are compared with each other.
+  std::string report_file;                     ///< Reports are appended to it as well; empty for none.
+  int report_exit = 86;                        ///< The exit code of a process with reports that nobody took.
+  std::string faults;                          ///< What fails: faults.hpp.
+};
+
+[[nodiscard]] const Settings& settings();
+
+}  // namespace fakegpu

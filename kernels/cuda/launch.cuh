@@ -42,6 +42,17 @@ void launch(unsigned grid, unsigned block, std::size_t shared, cudaStream_t stre
 #endif
 }
 
+/// The dynamic shared memory of the block, as many bytes as launch() says. In place of `extern __shared__`.
+template <class T>
+__device__ T* dynamic_shared() {
+#ifdef ELRUN_TWIN
+  return static_cast<T*>(ELRUN_TWIN_DYNAMIC_SHARED);
+#else
+  extern __shared__ __align__(16) unsigned char elrun_dynamic_shared[];
+  return reinterpret_cast<T*>(elrun_dynamic_shared);
+#endif
+}
+
 template <class Body>
 __global__ void __launch_bounds__(block_threads) for_each_kernel(std::uint64_t count, Body body) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * block_threads;

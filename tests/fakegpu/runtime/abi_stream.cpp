@@ -103,8 +103,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
   return with_stream(handle, [&](Runtime& r, Stream& stream) -> cudaError_t {
     const Event* const e = r.streams.find_event(event);
     if (e == nullptr) return cudaErrorInvalidResourceHandle;
-    if (e->latest == nullptr) return cudaSuccess;
-    return r.push(stream, {.kind = Operation::Kind::wait, .name = "cudaStreamWaitEvent", .recording = e->latest});
+    const std::shared_ptr<Recording> recording = e->last_recording();
+    if (recording == nullptr) return cudaSuccess;
+    return r.push(stream, {.kind = Operation::Kind::wait, .name = "cudaStreamWaitEvent", .recording = recording});
   });
 }
 
@@ -126,6 +127,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t func
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return call([&](Runtime& r) {
+    if ((flags & cudaEventInterprocess) != 0 && (flags & cudaEventDisableTiming) == 0) return cudaErrorInvalidValue;
     *event = r.streams.create_event(this_thread().device, flags);
     return cudaSuccess;
   });
@@ -152,6 +154,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
       return cudaErrorInvalidResourceHandle;
     }
     const auto recording = std::make_shared<Recording>();
+    recording->shared = e->shared;
+    if (e->shared != nullptr) recording->number = ++e->shared->recorded;
     e->latest = recording;
     return r.push(stream, {.kind = Operation::Kind::record, .name = "cudaEventRecord", .recording = recording});
   });
@@ -163,9 +167,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call([&](Runtime& r) -> cudaError_t {
     const Event* const e = r.streams.find_event(event);
     if (e == nullptr) return cudaErrorInvalidResourceHandle;
-    const std::shared_ptr<Recording> recording = e->latest;  // the event may be destroyed meanwhile
+    const std::shared_ptr<Recording> recording = e->last_recording();  // the event may be destroyed meanwhile
     if (recording == nullptr) return cudaSuccess;
-    r.scheduler.wait([&] { return recording->done; });
+    r.scheduler.wait([&] { return recording->happened(); });
     r.host_knows(recording->clock);
     return cudaSuccess;
   });
@@ -175,10 +179,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return call([&](Runtime& r) -> cudaError_t {
     const Event* const e = r.streams.find_event(event);
     if (e == nullptr) return cudaErrorInvalidResourceHandle;
-    const std::shared_ptr<Recording> recording = e->latest;
+    const std::shared_ptr<Recording> recording = e->last_recording();
     if (recording == nullptr) return cudaSuccess;
-    if (!recording->done) r.scheduler.step();
-    if (!recording->done) return cudaErrorNotReady;
+    if (!recording->happened()) r.scheduler.step();
+    if (!recording->happened()) return cudaErrorNotReady;
     r.host_knows(recording->clock);
     return cudaSuccess;
   });

@@ -55,6 +55,54 @@ std::string Checker::who() const {
   return text;
 }
 
+// Defined before its callers, for this is what every access of a kernel asks, several times.
+inline bool Checker::in_order(Stamp stamp, ThreadMark mark) const {
+  if (mark == several_operations) return false;
+  if (stamp < turn_begin_) {  // of another operation, or of an earlier turn of this one
+    for (const Turns& t : known_in_order_)
+      if (stamp - t.begin < t.end - t.begin) return true;
+    return false;
+  }
+  if (mark == whole_operation || thread_.thread == whole_operation) return true;
+  if (stamp < thread_.block_begin) return false;
+  if (mark == thread_.thread || stamp < thread_.barrier) return true;
+  const unsigned warp = thread_.thread >> warp_shift;
+  const bool same_warp = mark < threads_of_block ? mark >> warp_shift == warp : mark == several_of_warp + warp;
+  return same_warp && stamp < thread_.warp_barrier[warp];
+}
+
+inline void Checker::note_read(Cell& cell) {
+  const Stamp now = history_.now();
+  if (cell.read == 0 || in_order(cell.read, cell.reader)) {
+    cell.read = now;
+    cell.reader = thread_.thread;
+  } else if (cell.reader == several_operations || (cell.read < turn_begin_ && !turn_in_order(cell.read))) {
+    read_beside_others(cell);
+  } else {
+    cell.reader = cell.read < turn_begin_ ? thread_.thread : both(cell.reader, thread_.thread, cell.read >= thread_.block_begin);
+    cell.read = now;
+  }
+}
+
+inline void Checker::check_cell(Cell& cell, Access access, const Place& place) {
+  if (cell.written != 0) {
+    const bool both_atomic = access == Access::atomic && cell.writer == atomic_access && cell.written >= turn_begin_;
+    if (!both_atomic && !in_order(cell.written, cell.writer)) check_after(cell.written, cell.writer, true, access, place);
+  } else if (access != Access::write && (place.allocation->kind == MemoryKind::device || place.allocation->kind == MemoryKind::shared)) {
+    if (told_.insert(std::to_string(operation_) + "unwritten" + std::to_string(place.allocation->number)).second)
+      report(who() + " reads what nothing has written: " + bytes_at(place.offset, place.bytes) + " of " + place.allocation->name());
+    cell = {history_.now(), 0, whole_operation, 0};  // told once
+  }
+  if (access == Access::read) return note_read(cell);
+  if (cell.read != 0 && cell.reader == several_operations) {
+    for (const Stamp stamp : readers_.at(cell.read))
+      if (stamp != turn_begin_) check_after(stamp, whole_operation, false, access, place);
+  } else if (cell.read != 0 && !in_order(cell.read, cell.reader)) {
+    check_after(cell.read, cell.reader, false, access, place);
+  }
+  cell = {history_.now(), 0, access == Access::atomic ? atomic_access : thread_.thread, 0};
+}
+
 Allocation* Checker::usable(const void* p, std::size_t bytes, Access access) {
   const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(p) >> 12;
   Allocation*& recent = recent_[page % recent_.size()];
@@ -108,42 +156,11 @@ void Checker::check_cells(Allocation& a, std::size_t offset, std::size_t bytes, 
   }
 }
 
-void Checker::check_cell(Cell& cell, Access access, const Place& place) {
-  if (cell.written != 0) {
-    const bool both_atomic = access == Access::atomic && cell.writer == atomic_access && cell.written >= turn_begin_;
-    if (!both_atomic && !in_order(cell.written, cell.writer)) check_after(cell.written, cell.writer, true, access, place);
-  } else if (access != Access::write && (place.allocation->kind == MemoryKind::device || place.allocation->kind == MemoryKind::shared)) {
-    if (told_.insert(std::to_string(operation_) + "unwritten" + std::to_string(place.allocation->number)).second)
-      report(who() + " reads what nothing has written: " + bytes_at(place.offset, place.bytes) + " of " + place.allocation->name());
-    cell = {history_.now(), 0, whole_operation, 0};  // told once
-  }
-  if (access == Access::read) return note_read(cell);
-  if (cell.read != 0 && cell.reader == several_operations) {
-    for (const Stamp stamp : readers_.at(cell.read)) check_after(stamp, whole_operation, false, access, place);
-  } else if (cell.read != 0 && !in_order(cell.read, cell.reader)) {
-    check_after(cell.read, cell.reader, false, access, place);
-  }
-  cell = {history_.now(), 0, access == Access::atomic ? atomic_access : thread_.thread, 0};
-}
-
 // Where in_order() does not know at once.
 void Checker::check_after(Stamp stamp, ThreadMark mark, bool earlier_wrote, Access access, const Place& place) {
   if (stamp >= turn_begin_ || !turn_in_order(stamp)) return conflict(stamp, mark, earlier_wrote, access, place);
   if (earlier_wrote && access != Access::write && history_.at(history_.turn_of(stamp).operation).given_up)
     conflict(stamp, mark, earlier_wrote, access, place);
-}
-
-bool Checker::in_order(Stamp stamp, ThreadMark mark) const {
-  if (mark == several_operations) return false;
-  if (stamp < turn_begin_) {  // of another operation, or of an earlier turn of this one
-    return std::ranges::any_of(known_in_order_, [&](const Turns& t) { return stamp - t.begin < t.end - t.begin; });
-  }
-  if (mark == whole_operation || thread_.thread == whole_operation) return true;
-  if (stamp < thread_.block_begin) return false;
-  if (mark == thread_.thread || stamp < thread_.barrier) return true;
-  const unsigned warp = thread_.thread >> warp_shift;
-  const bool same_warp = mark < threads_of_block ? mark >> warp_shift == warp : mark == several_of_warp + warp;
-  return same_warp && stamp < thread_.warp_barrier[warp];
 }
 
 bool Checker::turn_in_order(Stamp stamp) {
@@ -152,19 +169,6 @@ bool Checker::turn_in_order(Stamp stamp) {
   if (turn.operation != operation_ && past.epoch > clock_->at(past.actor)) return false;
   if (!past.given_up) known_in_order_[known_next_++ % known_in_order_.size()] = {turn.begin, turn.end};
   return true;
-}
-
-void Checker::note_read(Cell& cell) {
-  const Stamp now = history_.now();
-  if (cell.read == 0 || in_order(cell.read, cell.reader)) {
-    cell.read = now;
-    cell.reader = thread_.thread;
-  } else if (cell.reader == several_operations || (cell.read < turn_begin_ && !turn_in_order(cell.read))) {
-    read_beside_others(cell);
-  } else {
-    cell.reader = cell.read < turn_begin_ ? thread_.thread : both(cell.reader, thread_.thread, cell.read >= thread_.block_begin);
-    cell.read = now;
-  }
 }
 
 // Streams that nothing orders read at a time: a later write has to come behind all of them.
@@ -229,18 +233,23 @@ bool Checker::touch_shared(SharedMemory& shared, std::size_t offset, std::size_t
 
 void Checker::check_free(const Allocation& a, const Clock& host) {
   if (!settings().check) return;
-  Turns known{0, 0};
+  std::array<Turns, 2> ended{};  // for writes and for reads: neighbours mostly have the same
+  const auto has_ended = [&](Stamp stamp, Turns& known) {
+    if (stamp == 0 || stamp - known.begin < known.end - known.begin) return true;
+    const History::Turn turn = history_.turn_of(stamp);
+    const PastOperation& past = history_.at(turn.operation);
+    if (past.epoch > host.at(past.actor)) {
+      report("the host frees " + a.name() + ", and has not waited for " + history_.describe(turn.operation) + ", which uses it");
+      return false;
+    }
+    known = {turn.begin, turn.end};
+    return true;
+  };
   for (const auto& chunk : a.shadow.chunks()) {
     if (chunk == nullptr) continue;
     for (const Cell& cell : chunk->cells) {
-      for (const Stamp stamp : {cell.written, cell.reader == several_operations ? readers_.at(cell.read).back() : cell.read}) {
-        if (stamp == 0 || stamp - known.begin < known.end - known.begin) continue;
-        const History::Turn turn = history_.turn_of(stamp);
-        const PastOperation& past = history_.at(turn.operation);
-        known = {turn.begin, turn.end};
-        if (past.epoch <= host.at(past.actor)) continue;
-        return report("the host frees " + a.name() + ", and has not waited for " + history_.describe(turn.operation) + ", which uses it");
-      }
+      const Stamp read = cell.reader == several_operations ? readers_.at(cell.read).back() : cell.read;
+      if (!has_ended(cell.written, ended[0]) || !has_ended(read, ended[1])) return;
     }
   }
 }

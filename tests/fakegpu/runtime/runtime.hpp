@@ -10,6 +10,7 @@
 #include "tests/fakegpu/runtime/checker.hpp"
 #include "tests/fakegpu/runtime/faults.hpp"
 #include "tests/fakegpu/runtime/history.hpp"
+#include "tests/fakegpu/runtime/ipc.hpp"
 #include "tests/fakegpu/runtime/memory.hpp"
 #include "tests/fakegpu/runtime/scheduler.hpp"
 #include "tests/fakegpu/runtime/streams.hpp"
@@ -36,13 +37,13 @@ class Runtime {
   Memory memory;
   History history;
   Streams streams;
+  Ipc ipc;
   Checker checker{memory, history};
   Faults faults;
   Scheduler scheduler;
   std::array<DeviceState, devices_max> devices;
   std::shared_ptr<const Clock> host_clock = std::make_shared<const Clock>();  ///< What the host has waited for.
   std::uint64_t launches = 0;
-  std::uint64_t next_stuck = 0;
 
   /// The host has seen that what `clock` says has ended.
   void host_knows(const Clock& clock);
@@ -73,7 +74,6 @@ cudaError_t call(const Body& body, Lost lost = Lost::refuse) {
   runtime.scheduler.lock();
   cudaError_t result = lost == Lost::refuse ? runtime.current().sticky : cudaSuccess;
   if (result == cudaSuccess) result = body(runtime);
-  if (result == cudaSuccess && lost == Lost::refuse) result = runtime.current().sticky;
   runtime.scheduler.unlock();
   return finish(result);
 }

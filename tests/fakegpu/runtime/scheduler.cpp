@@ -75,7 +75,7 @@ bool Scheduler::can_run(const Stream& stream) const {
   if (stream.queue.empty()) return false;
   const Operation& next = stream.queue.front();
   if (runtime_.devices[static_cast<std::size_t>(stream.device)].sticky != cudaSuccess) return true;  // it will be dropped
-  if (next.kind == Operation::Kind::wait) return next.recording->done;
+  if (next.kind == Operation::Kind::wait) return next.recording->happened();
   if (next.ticket != nullptr && next.ticket->given_up) return true;
   if (next.start != nullptr && !next.started) return true;
   return next.ready == nullptr || next.ready();
@@ -115,6 +115,7 @@ void Scheduler::run_turn(Stream& stream) {
     case Operation::Kind::wait: stream.clock.join(operation.recording->clock); break;
     case Operation::Kind::record:
       operation.recording->done = true;
+      if (operation.recording->shared != nullptr) operation.recording->shared->done = operation.recording->number;
       operation.recording->clock = stream.clock;
       operation.recording->when = steady_clock::now();
       break;

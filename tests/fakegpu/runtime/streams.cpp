@@ -1,5 +1,7 @@
 #include "tests/fakegpu/runtime/streams.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "tests/fakegpu/runtime/settings.hpp"
@@ -14,6 +16,19 @@ Stream*& of_this_thread(int device) {
 }
 
 }  // namespace
+
+Event::~Event() {
+  if (file >= 0) close(file);
+}
+
+std::shared_ptr<Recording> Event::last_recording() const {
+  if (shared == nullptr || shared->recorded == 0) return latest;
+  if (latest != nullptr && latest->number == shared->recorded) return latest;
+  auto of_another = std::make_shared<Recording>();
+  of_another->shared = shared;
+  of_another->number = shared->recorded;
+  return of_another;
+}
 
 std::string Stream::name() const {
   const std::string what = legacy ? "the legacy stream" : "stream " + std::to_string(number);
@@ -76,6 +91,7 @@ cudaEvent_t Streams::create_event(int device, unsigned flags) {
   auto event = std::make_unique<Event>();
   event->device = device;
   event->flags = flags;
+  if ((flags & cudaEventInterprocess) != 0) event->shared = Ipc::make_event(event->file);
   const auto handle = reinterpret_cast<cudaEvent_t>(event.get());
   events_.emplace(handle, std::move(event));
   return handle;

@@ -15,6 +15,7 @@
 #include "tests/fakegpu/runtime/clock.hpp"
 #include "tests/fakegpu/runtime/external.hpp"
 #include "tests/fakegpu/runtime/history.hpp"
+#include "tests/fakegpu/runtime/ipc.hpp"
 
 namespace fakegpu {
 
@@ -28,6 +29,10 @@ class Ticket {
 /// One recording of an event. A wait keeps the recording that was the last when the wait was enqueued.
 struct Recording {
   bool done = false;
+  SharedEventPtr shared;     ///< Of an event that other processes know: this is its `number`-th recording,
+  std::uint64_t number = 0;  ///< which may be another process's.
+  /// Whether it has happened, here or in another process.
+  [[nodiscard]] bool happened() const { return done || (shared != nullptr && shared->done >= number); }
   Clock clock;  ///< What had happened before it.
   std::chrono::steady_clock::time_point when;
 };
@@ -36,6 +41,11 @@ struct Event {
   int device = 0;
   unsigned flags = 0;
   std::shared_ptr<Recording> latest;  ///< Null: never recorded.
+  SharedEventPtr shared;              ///< Null: no other process knows it.
+  int file = -1;                      ///< The memory file of `shared`, in the process that made it.
+  ~Event();
+  /// The recording that a wait means which is enqueued now. Null: none yet.
+  [[nodiscard]] std::shared_ptr<Recording> last_recording() const;
 };
 
 /// Work on a stream.

@@ -1,5 +1,6 @@
 #pragma once
-/// \file Included in front of a .cu when g++ compiles it as a twin (tests/fakegpu.cmake): CUDA's language for a host.
+/// \file Included in front of a .cu when g++ compiles it as a twin (tests/fakegpu.cmake): CUDA's language for a host. FAKEGPU_TWIN_FILE is the
+/// file's name.
 ///
 /// Instrumentation tells each access of memory (hooks.cpp). What is not here is not supported, and does not compile; a kernel that uses
 /// mma, ldmatrix or cp.async gets wrappers for them, in a header of their own beside this one, when the first comes.
@@ -60,6 +61,7 @@ T shuffle(unsigned mask, T value, unsigned from) {
 
 /// launch.cuh says this for each kernel that is launched anywhere.
 #define ELRUN_TWIN(kernel) ((void)fakegpu::TwinOf<kernel>::enrolled)
+#define ELRUN_TWIN_DYNAMIC_SHARED fakegpu::dynamic_shared_memory()
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)

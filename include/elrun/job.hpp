@@ -353,6 +353,7 @@ class ELRUN_API Job {
   [[nodiscard]] bool prints() const;
   /// Threads that this process should compute with: OMP_NUM_THREADS, else CPUs of its affinity / workers of the node.
   [[nodiscard]] std::uint32_t compute_threads() const;
+  /// Where tensors lie and are computed: the host, as yet. ELRUN_DEVICE decides; what it asks for and cannot be had ends the process with 78.
   [[nodiscard]] Device device() const;
 
   Job(const Job&) = delete;

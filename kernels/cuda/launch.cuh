@@ -14,7 +14,7 @@ namespace elrun::inline v0 {
 inline constexpr unsigned block_threads = 256;
 inline constexpr std::uint64_t grid_blocks_max = 132 * 16;  // enough to fill any device of today; the stride does the rest
 
-[[nodiscard]] inline cudaStream_t stream_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle()); }
+[[nodiscard]] inline cudaStream_t stream_of(Stream stream) { return cuda_stream(stream); }
 
 [[nodiscard]] inline unsigned blocks_for(std::uint64_t threads) {
   return static_cast<unsigned>(std::min((threads + block_threads - 1) / block_threads, grid_blocks_max));

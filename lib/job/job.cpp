@@ -348,7 +348,7 @@ void Job::print(std::string_view line) {
 }
 bool Job::prints() const { return impl_->prints(); }
 std::uint32_t Job::compute_threads() const { return impl_->host.threads; }
-Device Job::device() const { return {}; }
+Device Job::device() const { return impl_->host.device; }
 
 const JobHost& JobAccess::host(const Job& job) { return job.impl_->host; }
 std::uint32_t JobAccess::rank(const Job& job) { return job.impl_->world.rank(); }

@@ -14,6 +14,7 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/base/timeouts.hpp"
+#include "lib/device/facts.hpp"
 #include "lib/job/group_peers.hpp"
 #include "lib/job/job_impl.hpp"
 
@@ -47,6 +48,17 @@ Result<std::optional<LossName>> begin_anew() {
       text));
 }
 
+/// A job computes on the host alone as yet: programs are written for that, also on machines with devices. Who asks for a device is refused, and
+/// learns first what is wrong with those of this machine.
+Device device_of_job(std::uint32_t local_rank) {
+  const DeviceWishes wishes = device_wishes(local_rank);
+  if (!wishes.device) return {};
+  const Device chosen = choose_device(wishes, device_facts()).value();
+  if (chosen.kind == DeviceKind::cuda)
+    throw Error{invalid(fmt::format("ELRUN_DEVICE={}: a Job computes on the CPU alone as yet; unset it, or say cpu", *wishes.device))};
+  return chosen;
+}
+
 void print_line(std::string_view line) {
   std::string text{line};
   text += '\n';
@@ -65,6 +77,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
     const Place& place = session->place();
+    const Device device = device_of_job(place.local_rank.value());
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
     PosixFiles files;
@@ -76,6 +89,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
                       .join = join_process_group,
                       .share = place.local_world > 1 ? SharedBuffers::Make{SharedBuffer::make} : SharedBuffers::Make{},
                       .threads = compute_threads(place.local_world),
+                      .device = device,
                       .memory = machine_memory(),
                       .begin_anew = *anew,
                       .must_end = true},

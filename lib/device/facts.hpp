@@ -1,0 +1,16 @@
+#pragma once
+/// \file Asks the CUDA runtime which devices this process sees, and the environment which it should use.
+
+#include <cstdint>
+
+#include "lib/device/choose.hpp"
+
+namespace elrun::inline v0 {
+
+/// Makes no context on any device, so it costs no memory there. The driver is loaded by the first call in a process (some 0.1 s).
+[[nodiscard]] DeviceFacts device_facts();
+
+/// ELRUN_DEVICE and CUDA_VISIBLE_DEVICES of this process. An empty ELRUN_DEVICE is as none.
+[[nodiscard]] DeviceWishes device_wishes(std::uint32_t local_rank);
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,36 @@
+// A build without CUDA: there is no device, and nobody comes as far as to use one.
+
+#include "lib/device/runtime.hpp"
+
+namespace elrun::inline v0::runtime {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error{{.code = Code::not_found,
+               .remedy = Remedy::fix_config,
+               .what = "this libelrun was built without CUDA, and is asked to use a device"}};
+}
+
+}  // namespace
+
+DeviceFacts facts() { return {}; }
+
+int current_device() { refuse(); }
+void set_current_device(int) { refuse(); }
+void set_current_device_or_ignore(int) noexcept {}
+void* make_stream() { refuse(); }
+void destroy_stream(void*) noexcept {}
+void* make_event() { refuse(); }
+void destroy_event(void*) noexcept {}
+void record(void*, Stream) { refuse(); }
+void wait(Stream, Event) { refuse(); }
+Result<bool> is_done(Event) { refuse(); }
+Result<bool> is_done(Stream) { refuse(); }
+void* allocate(std::size_t) { refuse(); }
+void free(void*) noexcept {}
+void* allocate_pinned(std::size_t) { refuse(); }
+void free_pinned(void*) noexcept {}
+void fill_async(std::span<std::byte>, std::byte, Stream) { refuse(); }
+void copy_async(std::span<const std::byte>, std::span<std::byte>, Stream) { refuse(); }
+
+}  // namespace elrun::inline v0::runtime

@@ -1,0 +1,7 @@
+elrun_test(device_core_test SOURCES unit/device_choose_test.cpp unit/device_errors_test.cpp LINK elrun::device_core fmt::fmt LABELS unit)
+elrun_test(device_test SOURCES unit/device_test.cpp LINK elrun::device LABELS unit)
+if(TARGET gpt)
+  elrun_test(device_process_test SOURCES process/device_process_test.cpp LINK elrun::device LABELS process)
+  add_dependencies(device_process_test gpt)
+endif()
+elrun_devices_test(device_layer_test SOURCES devices/device_layer_test.cpp LINK elrun::device SEEDS 1 2 ENVIRONMENT FAKEGPU_DEVICES=2)

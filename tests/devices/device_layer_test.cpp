@@ -1,0 +1,220 @@
+// The device layer on fake devices: order between streams, waiting with a deadline, what is refused, what each fault becomes.
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/fold.hpp"
+#include "lib/device/current_device.hpp"
+#include "lib/device/facts.hpp"
+#include "lib/device/handles.hpp"
+#include "lib/device/runtime.hpp"
+#include "lib/device/wait.hpp"
+#include "tests/fakegpu/runtime/inspect.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+
+namespace {
+
+constexpr std::uint64_t count = 3000;
+const Device first{DeviceKind::cuda, 0}, second{DeviceKind::cuda, 1};
+const SteadyClock test_clock;
+
+Deadline soon(Duration wait = 30s) { return Deadline::after(test_clock.now(), wait); }
+
+std::optional<Failure> failure_of_call(const std::function<void()>& call) {
+  try {
+    call();
+    return std::nullopt;
+  } catch (const Error& e) {
+    return e.failure();
+  }
+}
+
+/// All that the stream was given is done: memory that it uses may go.
+void finish(Stream stream) {
+  OwnedEvent done{stream.device()};
+  done.record(stream);
+  REQUIRE(wait_for(done.view(), {.what = "the rest", .deadline = soon()}, test_clock).ok());
+}
+
+/// Floats on a device, with a way there and back through pinned memory.
+struct Floats {
+  Device device;
+  DeviceBuffer there{device, count * sizeof(float)};
+  PinnedBuffer here{device, count * sizeof(float)};
+  [[nodiscard]] DeviceSpan<float> span() const { return {reinterpret_cast<float*>(there.data()), count}; }
+  [[nodiscard]] std::span<std::byte> bytes() const { return {there.data(), there.size()}; }
+  void fill(float with, Stream stream) {
+    const CurrentDevice current{device};
+    const std::vector<float> values(count, with);
+    std::memcpy(here.span().data(), values.data(), here.span().size());
+    runtime::copy_async(here.span(), bytes(), stream);
+  }
+  void fetch(Stream stream) {
+    const CurrentDevice current{device};
+    runtime::copy_async(bytes(), here.span(), stream);
+  }
+  [[nodiscard]] float value(std::size_t i) const {
+    float out;
+    std::memcpy(&out, here.span().data() + i * sizeof(float), sizeof out);
+    return out;
+  }
+};
+
+/// `to` becomes 3, made on one stream, sent home on another. `waits`: the second waits for the first.
+void add_and_fetch(Floats& to, Floats& from, bool waits) {
+  OwnedStream compute{to.device}, copies{to.device};
+  OwnedEvent made{to.device}, arrived{to.device};
+  to.fill(1, compute.view());
+  from.fill(2, compute.view());
+  {
+    const CurrentDevice current{to.device};
+    add_into_async(to.span(), from.span(), compute.view());
+  }
+  made.record(compute.view());
+  if (waits) wait_in(copies.view(), made.view());
+  to.fetch(copies.view());
+  arrived.record(copies.view());
+  REQUIRE(wait_for(made.view(), {.what = "a sum", .deadline = soon()}, test_clock).ok());
+  REQUIRE(wait_for(arrived.view(), {.what = "a copy", .deadline = soon()}, test_clock).ok());
+}
+
+}  // namespace
+
+TEST_CASE("a stream that waits for an event sees what was done before it, on each device", "[devices]") {
+  for (const Device device : {first, second})
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      fakegpu::set_seed(seed);
+      Floats to{device}, from{device};
+      add_and_fetch(to, from, true);
+      CHECK(to.value(0) == 3.0f);
+      CHECK(to.value(count - 1) == 3.0f);
+    }
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("without the wait the fake devices report a race: the case above can fail", "[devices]") {
+  fakegpu::set_seed(1);
+  Floats to{first}, from{first};
+  add_and_fetch(to, from, false);
+  CHECK_FALSE(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("work for a device refuses the host's stream, and a thread whose current device is another", "[devices]") {
+  Floats to{second}, from{second};
+  OwnedStream stream{second};
+  to.fill(1, stream.view()), from.fill(2, stream.view());
+  const auto host = failure_of_call([&] { add_into_async(to.span(), from.span(), Stream{}); });
+  REQUIRE(host);
+  CHECK(host->what.find("the host's stream") != std::string::npos);
+  const auto other = failure_of_call([&] { add_into_async(to.span(), from.span(), stream.view()); });
+  REQUIRE(other);
+  CHECK(other->what.find("a stream of device 1 comes from a thread whose current device is 0") != std::string::npos);
+  const CurrentDevice current{second};
+  CHECK_FALSE(failure_of_call([&] { add_into_async(to.span(), from.span(), stream.view()); }));
+  finish(stream.view());
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("the current device is put back at the scope's end", "[devices]") {
+  {
+    const CurrentDevice outer{second};
+    CHECK(runtime::current_device() == 1);
+    {
+      const CurrentDevice inner{first};
+      CHECK(runtime::current_device() == 0);
+    }
+    CHECK(runtime::current_device() == 1);
+  }
+  CHECK(runtime::current_device() == 0);
+}
+
+TEST_CASE("a wait for a device ends by its deadline and when the generation is over", "[devices]") {
+  Floats to{first}, from{first};
+  OwnedStream stream{first};
+  OwnedEvent done{first};
+  to.fill(1, stream.view()), from.fill(2, stream.view());
+  fakegpu::set_faults("slow:1:400");
+  add_into_async(to.span(), from.span(), stream.view());
+  done.record(stream.view());
+  const auto late = wait_for(done.view(), {.what = "the norm of step 12", .deadline = soon(20ms)}, test_clock);
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.failure().code == Code::deadline_passed);
+  CHECK(late.failure().what.find("device 0 did not finish the norm of step 12 within") != std::string::npos);
+  const auto over = wait_for(done.view(), {.what = "the norm", .over = [] { return true; }, .deadline = soon()}, test_clock);
+  REQUIRE_FALSE(over.ok());
+  CHECK(over.failure().code == Code::generation_over);
+  CHECK(over.failure().remedy == Remedy::rejoin);
+  CHECK(wait_for(done.view(), {.what = "the norm", .deadline = soon()}, test_clock).ok());
+  fakegpu::set_faults("");
+}
+
+TEST_CASE("a device without memory is exhausted, and works on", "[devices]") {
+  fakegpu::set_faults("malloc:1,pinned:1");
+  const auto device = failure_of_call([] { const DeviceBuffer made{second, 64}; });
+  REQUIRE(device);
+  CHECK(device->code == Code::exhausted);
+  CHECK(device->what.find("cudaMalloc") != std::string::npos);
+  CHECK(device->what.find("on device 1") != std::string::npos);
+  const auto pinned = failure_of_call([] { const PinnedBuffer made{first, 64}; });
+  REQUIRE(pinned);
+  CHECK(pinned->code == Code::exhausted);
+  fakegpu::set_faults("");
+  CHECK_FALSE(failure_of_call([] { const DeviceBuffer made{second, 64}; }));
+}
+
+TEST_CASE("making and destroying a thousand times leaks nothing", "[devices]") {
+  const fakegpu::Holdings before = fakegpu::holdings();
+  for (int i = 0; i < 1000; ++i) {
+    const Device device = i % 2 == 0 ? first : second;
+    OwnedStream stream{device};
+    OwnedEvent event{device};
+    DeviceBuffer memory{device, 256};
+    PinnedBuffer pinned{device, 256};
+    event.record(stream.view());
+    OwnedStream moved{std::move(stream)};
+    memory = DeviceBuffer{device, 512};
+    finish(moved.view());
+  }
+  CHECK(fakegpu::holdings() == before);
+}
+
+TEST_CASE("no driver, an old driver and no device are facts that lead to the right decision", "[devices]") {
+  CHECK(choose_device({.local_rank = 1}, device_facts()).value() == second);
+  fakegpu::set_faults("no_driver");
+  CHECK(choose_device({}, device_facts()).value() == Device{});
+  const auto missing = choose_device({.device = "cuda"}, device_facts());
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.failure().what.find("there is no NVIDIA driver here") != std::string::npos);
+  fakegpu::set_faults("old_driver");
+  const auto old = choose_device({}, device_facts());
+  REQUIRE_FALSE(old.ok());
+  CHECK(old.failure().what.find("CUDA 12.2 at most") != std::string::npos);
+  fakegpu::set_faults("no_device");
+  CHECK(choose_device({}, device_facts()).value() == Device{});
+  fakegpu::set_faults("");
+}
+
+// The last case: the device stays lost.
+TEST_CASE("a device that is lost ends the process, wherever it is noticed", "[devices]") {
+  OwnedStream stream{second};
+  OwnedEvent done{second};
+  Floats to{second}, from{second};
+  to.fill(1, stream.view()), from.fill(2, stream.view());
+  fakegpu::set_faults("sticky:1");
+  {
+    const CurrentDevice current{second};
+    add_into_async(to.span(), from.span(), stream.view());
+  }
+  const auto lost = failure_of_call([&] {
+    done.record(stream.view());
+    wait_for(done.view(), {.what = "a sum", .deadline = soon()}, test_clock).value();
+  });
+  REQUIRE(lost);
+  CHECK(lost->remedy == Remedy::exit_process);
+  CHECK(lost->what.find("lost the device") != std::string::npos);
+}

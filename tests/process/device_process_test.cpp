@@ -1,0 +1,47 @@
+// A program that asks for a device which it cannot have ends with 78 and a sentence; one that asks for the CPU runs.
+
+#include "lib/device/facts.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+
+using namespace elrun::test;
+
+namespace {
+
+constexpr Wait patience{60000};
+
+Job::Setting training(const Folder& folder, const std::string& device) {
+  return {.arguments = gpt_arguments(folder / "text", 1), .environment = {{"ELRUN_DEVICE", device}}, .program = "gpt"};
+}
+
+}  // namespace
+
+TEST_CASE("ELRUN_DEVICE=cuda is refused with 78 and what is the matter", "[device]") {
+  const Folder folder;
+  Job job{training(folder, "cuda")};
+  CHECK(job.wait(patience) == 78);
+  INFO(job.output());
+  CHECK(job.says("ELRUN_DEVICE=cuda"));
+  const elrun::DeviceFacts facts = elrun::device_facts();
+  if (!facts.built_with_cuda) CHECK(job.says("built without CUDA"));
+  else if (facts.count > 0) CHECK(job.says("computes on the CPU alone"));
+  else if (facts.failed && facts.failed->driver_version == 0) CHECK(job.says("there is no NVIDIA driver here"));
+}
+
+TEST_CASE("a word that ELRUN_DEVICE does not know is refused with 78", "[device]") {
+  const Folder folder;
+  Job job{training(folder, "gpu")};
+  CHECK(job.wait(patience) == 78);
+  CHECK(job.says("ELRUN_DEVICE=gpu"));
+  CHECK(job.says("cpu, cuda and cuda:N"));
+}
+
+TEST_CASE("ELRUN_DEVICE=cpu and an empty one train on the host", "[device]") {
+  const Folder folder;
+  for (const char* word : {"cpu", ""}) {
+    Job job{training(folder, word)};
+    CHECK(job.wait(patience) == 0);
+    INFO(job.output());
+    CHECK(job.says("done"));
+  }
+}

@@ -80,9 +80,10 @@ function(elrun_devices_test name)
 endfunction()
 
 # The interpreter and the checker themselves, by planted bugs.
-add_library(elrun_planted_kernels STATIC fakegpu/planted/kernels.cu)
+add_library(elrun_planted_kernels STATIC fakegpu/planted/answers.cu fakegpu/planted/kernels.cu)
 target_link_libraries(elrun_planted_kernels PUBLIC elrun::kernels PRIVATE elrun_build_flags)
-elrun_twins(elrun_planted_twins SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/planted/kernels.cu)
+elrun_twins(elrun_planted_twins SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/planted/answers.cu ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/planted/kernels.cu)
+elrun_devices_test(planted_answers_test SOURCES fakegpu/planted/answers_test.cpp LINK elrun_planted_kernels elrun::kernels TWINS elrun_planted_twins)
 elrun_devices_test(planted_kernels_test SOURCES fakegpu/planted/kernels_test.cpp LINK elrun_planted_kernels elrun::kernels TWINS elrun_planted_twins)
 elrun_devices_test(planted_streams_test SOURCES fakegpu/planted/streams_test.cpp LINK elrun::kernels ENVIRONMENT FAKEGPU_DEVICES=2)
 elrun_devices_test(fakegpu_runtime_test SOURCES fakegpu/planted/runtime_test.cpp LINK elrun::kernels ENVIRONMENT FAKEGPU_DEVICES=2)

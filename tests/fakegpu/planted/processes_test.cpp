@@ -39,12 +39,16 @@ TEST_CASE("a process with a report fails, and says it in a file for all processe
 }
 
 TEST_CASE("without a driver, with an old one and without a device the answers are those of the real runtime", "[devices]") {
-  const auto facts = [](const std::string& faults) {
-    Job job = process({"facts"}, {{"FAKEGPU_FAULTS", faults}});
+  const auto facts = [](const std::string& faults, std::map<std::string, std::string> more = {}) {
+    more.emplace("FAKEGPU_FAULTS", faults);
+    Job job = process({"facts"}, more);
     CHECK(job.wait() == 0);
     return job.output();
   };
   CHECK(facts("") == "count 0, devices 1, driver 13000, malloc 0, last 0 0\n");
+  CHECK(facts("", {{"FAKEGPU_DEVICES", "4"}, {"CUDA_VISIBLE_DEVICES", "3,1,4,0"}}) ==
+        "count 0, devices 2, driver 13000, malloc 0, last 0 0\n");
+  CHECK(facts("", {{"CUDA_VISIBLE_DEVICES", ""}}) == "count 100, devices -1, driver 13000, malloc 100, last 100 100\n");
   CHECK(facts("no_driver") == "count 35, devices -1, driver 0, malloc 35, last 35 35\n");  // as measured, without libcuda
   CHECK(facts("old_driver") == "count 35, devices -1, driver 12020, malloc 35, last 35 35\n");
   CHECK(facts("no_device") == "count 100, devices -1, driver 13000, malloc 100, last 100 100\n");

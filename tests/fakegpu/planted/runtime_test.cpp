@@ -99,6 +99,7 @@ TEST_CASE("an event says when it happened, unless it was made without timing", "
 TEST_CASE("an operation of another library ends when it is ready, and other streams go on before", "[devices]") {
   const Arrays a;
   const cudaStream_t waiting = new_stream(), other = new_stream();
+  a.add(waiting);  // loads the kernel
   std::atomic<bool> may_end{false};
   std::atomic<int> started{0}, ran{0};
   fakegpu::TicketPtr ticket;

@@ -26,6 +26,10 @@ struct Step {
   DeviceSpan<float> parameter = new_array(count), exp_avg = new_array(count, 0.5f), exp_avg_sq = new_array(count, 0.25f);
   DeviceSpan<float> gradient = new_array(count), received = new_array(count, 2.0f);
 
+  Step() {
+    update(compute);  // loads the kernel
+    must(cudaStreamSynchronize(compute));
+  }
   void add(cudaStream_t stream) const { add_into_async(gradient, DeviceSpan<const float>{received}, view(stream)); }
   void update(cudaStream_t stream) const {
     const AdamWStep values{
@@ -89,6 +93,17 @@ const std::vector<Mistake>& orders() {
        [](Step& s) {
          s.add(s.comm);
          std::thread{[&] { must(cudaStreamSynchronize(s.comm)); }}.join();
+         s.update(s.compute);
+       }},
+      {"no event, on a stream that has the place of one that was destroyed", "race: ",
+       [](Step& s) {
+         const cudaStream_t old = new_stream();
+         for (int i = 0; i < 5; ++i) s.add(old);
+         s.record(old), s.wait(s.compute), clear(s.gradient, s.compute), s.record(s.compute);
+         must(cudaStreamDestroy(old));
+         fakegpu::make_progress(100);  // all of it has run, and the host does not know
+         clear(s.exp_avg, new_stream());
+         fakegpu::make_progress(100);
          s.update(s.compute);
        }},
       {"two copies into one buffer from two streams", "race: ",
@@ -256,6 +271,13 @@ const std::vector<Mistake>& other_libraries() {
          fakegpu::give_up(ticket);
        }},
       {"an operation that was given up, and nobody read", "", [](Step& s) { fakegpu::give_up(begin(s, false)); }},
+      {"a kernel that is loaded while another library may wait", "may wait for another process",
+       [](Step& s) {
+         const auto ticket = begin(s, false);
+         const DeviceSpan<float> elsewhere = new_array(count);
+         add_into_async(elsewhere, DeviceSpan<const float>{s.received}, view(s.compute));
+         fakegpu::give_up(ticket);
+       }},
       {"a range outside of its allocation", "is to write",
        [](Step& s) {
          s.gradient.data += 1;

@@ -8,6 +8,7 @@
 
 #include "tests/fakegpu/runtime/abi.hpp"
 #include "tests/fakegpu/runtime/runtime.hpp"
+#include "tests/fakegpu/runtime/twins.hpp"
 
 using namespace fakegpu;
 
@@ -54,7 +55,7 @@ constexpr struct {
 
 std::string bus_id(int device) {
   char text[32];
-  std::snprintf(text, sizeof text, "0000:%02X:00.0", device + 1);
+  std::snprintf(text, sizeof text, "0000:%02X:00.0", settings().physical[device] + 1);
   return text;
 }
 
@@ -106,7 +107,7 @@ cudaError_t cudaGetDeviceFlags(unsigned* flags) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (const cudaError_t why = refused(); why != cudaSuccess) return finish(why);
   if (!is_device(device)) return finish(cudaErrorInvalidDevice);
-  if (attribute == cudaDevAttrPciBusId) return *value = device + 1, cudaSuccess;
+  if (attribute == cudaDevAttrPciBusId) return *value = settings().physical[device] + 1, cudaSuccess;
   const auto* known = std::ranges::find_if(attributes, [&](const auto& a) { return a.attribute == attribute; });
   *value = known == std::end(attributes) ? 0 : known->value;
   return cudaSuccess;
@@ -118,7 +119,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   *p = cudaDeviceProp{};
   std::snprintf(p->name, sizeof p->name, "fake device");
   std::memcpy(p->uuid.bytes, "elrun-fakegpu--", 15);
-  p->uuid.bytes[15] = static_cast<char>(device);
+  p->uuid.bytes[15] = static_cast<char>(settings().physical[device]);
   p->totalGlobalMem = settings().memory;
   p->sharedMemPerBlock = device_facts::shared_bytes;
   p->sharedMemPerBlockOptin = device_facts::shared_bytes_opt_in;
@@ -133,7 +134,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->maxThreadsPerMultiProcessor = device_facts::threads_of_multiprocessor;
   p->maxBlocksPerMultiProcessor = 32;
   p->l2CacheSize = 50 << 20;
-  p->pciBusID = device + 1;
+  p->pciBusID = settings().physical[device] + 1;
   p->unifiedAddressing = p->concurrentKernels = p->canMapHostMemory = p->hostRegisterSupported = p->ipcEventSupported = 1;
   p->asyncEngineCount = 3;
   return cudaSuccess;
@@ -208,9 +209,10 @@ cudaError_t cudaDeviceReset() {
   return call(
       [](Runtime& r) {
         const int device = this_thread().device;
-        for (const auto& s : r.streams.all())
-          if (s->device == device) s->done += s->queue.size(), s->queue.clear();
+        r.scheduler.wait([&] { return !r.scheduler.is_running(); });  // a function of the host runs without the lock
+        r.streams.drop_all_of(device);
         r.memory.free_all_of(device);
+        Twins::get().unload(device);
         r.current() = DeviceState{};
         this_thread().last = cudaSuccess;
         return cudaSuccess;

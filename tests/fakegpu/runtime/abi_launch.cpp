@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "tests/fakegpu/runtime/abi.hpp"
 #include "tests/fakegpu/runtime/reports.hpp"
@@ -72,17 +73,31 @@ cudaError_t apply_faults(Runtime& r, Operation& operation, int device) {
   return cudaSuccess;
 }
 
+/// The real runtime loads a kernel when it is first launched, or asked about, and may wait for the device then. An operation that waits for
+/// another process never ends, if that process waits for this one's launch.
+void load(Runtime& r, Kernel& kernel, int device) {
+  if (std::exchange(kernel.loaded, kernel.loaded | 1u << device) >> device & 1) return;
+  for (const auto& stream : r.streams.all())
+    for (const Operation& operation : stream->queue)
+      if (stream->device == device && operation.kind == Operation::Kind::external && operation.ready != nullptr)
+        return report(
+            kernel.name + " is loaded while " + operation.name + " on " + stream->name() +
+            " may wait for another process: a deadlock where that one waits for this. cudaFuncGetAttributes before loads it in time");
+}
+
 cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** args, std::size_t shared, cudaStream_t handle) {
   return call([&](Runtime& r) -> cudaError_t {
-    const Kernel* const kernel = Twins::get().find(stub);
+    Kernel* const kernel = Twins::get().find(stub);
     if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
     if (!fits(grid, block, shared)) return cudaErrorInvalidConfiguration;
     Stream* const stream = stream_here(r, handle, "a launch of " + kernel->name);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (kernel->twins.size() != 1) {
+    // Of one name that is no file's own there is one definition, whichever library's copy runs.
+    if (kernel->twins.empty() || (kernel->twins.size() > 1 && kernel->key.find('@') != kernel->key.npos)) {
       report((kernel->twins.empty() ? "no twin of " : "several twins of ") + kernel->key + " is in the loaded libraries");
       return cudaErrorNoKernelImageForDevice;
     }
+    load(r, *kernel, stream->device);
     Operation operation = operation_of(r, *kernel, stream->device, grid, block, args, shared);
     if (const cudaError_t error = apply_faults(r, operation, stream->device); error != cudaSuccess) return error;
     return r.push(*stream, std::move(operation));
@@ -92,9 +107,10 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** args, std::si
 /// Runs `body` (const Kernel&) for a kernel that has a twin.
 template <class Body>
 cudaError_t with_kernel(const void* stub, const Body& body) {
-  return call([&](Runtime&) -> cudaError_t {
-    const Kernel* const kernel = Twins::get().find(stub);
+  return call([&](Runtime& r) -> cudaError_t {
+    Kernel* const kernel = Twins::get().find(stub);
     if (kernel == nullptr || kernel->twins.empty()) return cudaErrorInvalidDeviceFunction;
+    load(r, *kernel, this_thread().device);
     body(*kernel);
     return cudaSuccess;
   });

@@ -20,9 +20,13 @@ class Clock {
     if (seen_.size() < other.seen_.size()) seen_.resize(other.seen_.size());
     for (std::size_t i = 0; i < other.seen_.size(); ++i) seen_[i] = std::max(seen_[i], other.seen_[i]);
   }
-  std::uint32_t advance(Actor actor) {
+  void set(Actor actor, std::uint32_t operation) {
     if (seen_.size() <= actor) seen_.resize(actor + 1);
-    return ++seen_[actor];
+    seen_[actor] = operation;
+  }
+  std::uint32_t advance(Actor actor) {
+    set(actor, at(actor) + 1);
+    return at(actor);
   }
 
  private:

@@ -47,7 +47,7 @@ SharedEventPtr mapped_event(int file) {
 
 cudaIpcMemHandle_t Ipc::handle_of(Memory& memory, const Allocation& a) const {
   return packed<cudaIpcMemHandle_t>(
-      {mark, getpid(), memory.file_of(a.device), a.device, 0, memory.offset_in_file(a), a.size, a.page_bytes});
+      {mark, getpid(), memory.file_of(a.device), settings().physical[a.device], 0, memory.offset_in_file(a), a.size, a.page_bytes});
 }
 
 Allocation* Ipc::open(Memory& memory, const cudaIpcMemHandle_t& handle) {
@@ -59,7 +59,10 @@ Allocation* Ipc::open(Memory& memory, const cudaIpcMemHandle_t& handle) {
   Word word{};
   const int file = opened_file(handle, word);
   if (file < 0) return nullptr;
-  Allocation* const a = memory.import(file, word.offset, word.size, word.page_bytes, word.device);
+  const int* const begin = settings().physical;
+  const int* const device = std::find(begin, begin + settings().devices, word.device);
+  if (device == begin + settings().devices) return ::close(file), nullptr;  // a device that this process does not see
+  Allocation* const a = memory.import(file, word.offset, word.size, word.page_bytes, static_cast<int>(device - begin));
   ::close(file);
   opened_.emplace(key, Opened{a, 1});
   return a;

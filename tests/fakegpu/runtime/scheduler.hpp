@@ -31,6 +31,7 @@ class Scheduler {
   /// Something that a waiting operation depends on has changed.
   void wake() { changed_.notify_all(); }
 
+  [[nodiscard]] bool is_running() const { return running_; }
   [[nodiscard]] Random& random() { return random_; }
 
   /// Taken by every entry point; the background thread lets callers go first.

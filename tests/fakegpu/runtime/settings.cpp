@@ -1,5 +1,6 @@
 #include "tests/fakegpu/runtime/settings.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,10 +27,29 @@ std::uint64_t number(const char* name, std::uint64_t otherwise, std::uint64_t mo
   return value;
 }
 
+// As the driver reads it: a list of numbers. It ends before the first that is no device, or comes again.
+void see_devices(Settings& s) {
+  const int all = static_cast<int>(number("FAKEGPU_DEVICES", 1, devices_max));
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  s.devices = 0;
+  if (list == nullptr) {
+    for (; s.devices < all; ++s.devices) s.physical[s.devices] = s.devices;
+    return;
+  }
+  while (*list != '\0' && s.devices < all) {
+    char* end = nullptr;
+    const long device = std::strtol(list, &end, 10);
+    const bool again = std::find(s.physical, s.physical + s.devices, device) != s.physical + s.devices;
+    if (end == list || device < 0 || device >= all || again) return;
+    s.physical[s.devices++] = static_cast<int>(device);
+    list = *end == ',' ? end + 1 : "";
+  }
+}
+
 Settings from_environment() {
   Settings s;
   s.seed = number("FAKEGPU_SEED", s.seed, UINT64_MAX);
-  s.devices = static_cast<int>(number("FAKEGPU_DEVICES", 1, devices_max));
+  see_devices(s);
   s.memory = number("FAKEGPU_MEMORY_MIB", s.memory >> 20, 1u << 19) << 20;
   s.check = number("FAKEGPU_CHECK", 1, 1) != 0;
   s.report_exit = static_cast<int>(number("FAKEGPU_REPORT_EXIT", 86, 255));

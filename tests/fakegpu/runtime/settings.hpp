@@ -19,7 +19,8 @@ inline constexpr int devices_max = 16;
 struct Settings {
   std::uint64_t seed = 1;
   Progress progress = Progress::seeded;
-  int devices = 1;
+  int devices = 1;                             ///< That the process sees: those of CUDA_VISIBLE_DEVICES, up to the first that is none.
+  int physical[devices_max] = {};              ///< Which device of the machine each of them is.
   std::size_t memory = std::size_t{16} << 30;  ///< Of each device, in bytes. Only what is used costs memory of the host.
   bool check = true;                           ///< Whether accesses are compared with each other.
   std::string report_file;                     ///< Reports are appended to it as well; empty for none.

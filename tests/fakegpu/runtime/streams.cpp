@@ -42,9 +42,13 @@ Stream& Streams::add(int device, unsigned flags, int priority, bool legacy) {
   stream->priority = priority;
   stream->legacy = legacy;
   if (!legacy) stream->number = ++numbered_;
-  // An actor is used again: what the old stream did counts as having happened before. That hides nothing that a program can still reach.
-  if (free_actors_.empty()) stream->actor = actors_++;
-  else stream->actor = free_actors_.back(), free_actors_.pop_back();
+  if (former_.empty()) {
+    stream->actor = actors_++;
+  } else {  // what the former stream did counts as having happened before; what the new one does is told from it by its number
+    stream->actor = former_.back().actor;
+    stream->clock.set(stream->actor, former_.back().operations);
+    former_.pop_back();
+  }
   all_.push_back(std::move(stream));
   return *all_.back();
 }
@@ -66,6 +70,7 @@ Stream* Streams::find(cudaStream_t handle, int device) {
   if (handle == cudaStreamPerThread) {
     Stream*& mine = of_this_thread(device);
     if (mine == nullptr) mine = &add(device, cudaStreamDefault, 0, false);
+    mine->of_thread = true;
     return mine;
   }
   const auto* wanted = reinterpret_cast<const Stream*>(handle);
@@ -82,9 +87,26 @@ void Streams::destroy(Stream& stream) {
 void Streams::sweep() {
   std::erase_if(all_, [&](const auto& s) {
     if (!s->destroyed || !s->queue.empty() || s->done != s->pushed) return false;
-    free_actors_.push_back(s->actor);
+    former_.push_back({s->actor, s->clock.at(s->actor)});
     return true;
   });
+}
+
+void Streams::drop_all_of(int device) {
+  for (const auto& stream : all_) {
+    if (stream->device != device) continue;
+    for (const Operation& operation : stream->queue) {
+      if (operation.ticket != nullptr) operation.ticket->over = true;
+      if (operation.kind == Operation::Kind::record) operation.recording->done = true;  // another device's stream may wait for it
+    }
+    stream->done += stream->queue.size();
+    stream->queue.clear();
+    if (stream->legacy || stream->of_thread || stream->destroyed) continue;
+    stream->destroyed = true;
+    --created_;
+  }
+  sweep();
+  std::erase_if(events_, [&](const auto& e) { return e.second->device == device; });
 }
 
 cudaEvent_t Streams::create_event(int device, unsigned flags) {

@@ -72,6 +72,7 @@ struct Stream {
   int priority = 0;
   std::uint64_t number = 0;  ///< For reports; the legacy streams are 0.
   bool legacy = false;
+  bool of_thread = false;  ///< cudaStreamPerThread of some thread.
   bool destroyed = false;  ///< Gone for the program; what is enqueued still runs.
   Clock clock;             ///< What happened before whatever comes next on it.
   std::deque<Operation> queue;
@@ -94,6 +95,8 @@ class Streams {
   void destroy(Stream& stream);
   /// Destroyed streams whose queue is empty go.
   void sweep();
+  /// As cudaDeviceReset: nothing that is enqueued runs, and no handle is valid any more.
+  void drop_all_of(int device);
 
   cudaEvent_t create_event(int device, unsigned flags);
   [[nodiscard]] Event* find_event(cudaEvent_t handle);
@@ -106,7 +109,11 @@ class Streams {
  private:
   Stream& add(int device, unsigned flags, int priority, bool legacy);
   std::vector<std::unique_ptr<Stream>> all_;
-  std::vector<Actor> free_actors_;
+  struct FormerActor {
+    Actor actor;
+    std::uint32_t operations;
+  };
+  std::vector<FormerActor> former_;  ///< Of streams that are gone, to be used again.
   Actor actors_ = host_actor + 1;
   std::uint64_t numbered_ = 0;
   std::size_t created_ = 0;  ///< Not destroyed, legacy streams not counted.

@@ -76,17 +76,22 @@ Twins& Twins::get() {
   return *twins;
 }
 
-void Twins::add_twin(const Twin& twin) { twins_.emplace(key_of_twin(twin.type_name, twin.file), twin); }
+void Twins::add_twin(const Twin& twin) {
+  const std::scoped_lock lock{mutex_};
+  twins_.emplace(key_of_twin(twin.type_name, twin.file), twin);
+}
 
 void Twins::add_kernel(const void* stub, const char* mangled) {
   Kernel kernel{key_of_kernel(mangled), {}, {}};
   kernel.name = kernel.key.substr(0, kernel.key.find('@'));
   replace_all(kernel.name, std::string{unnamed_short} + "::", "");
   replace_all(kernel.name, "elrun::v0::", "");
+  const std::scoped_lock lock{mutex_};
   kernels_.insert_or_assign(stub, std::move(kernel));
 }
 
 Kernel* Twins::find(const void* stub) {
+  const std::scoped_lock lock{mutex_};
   const auto found = kernels_.find(stub);
   if (found == kernels_.end()) return nullptr;
   Kernel& kernel = found->second;
@@ -95,6 +100,11 @@ Kernel* Twins::find(const void* stub) {
     for (auto twin = begin; twin != end; ++twin) kernel.twins.push_back(&twin->second);
   }
   return &kernel;
+}
+
+void Twins::unload(int device) {
+  const std::scoped_lock lock{mutex_};
+  for (auto& [stub, kernel] : kernels_) kernel.loaded &= ~(1u << device);
 }
 
 void register_twin(const Twin& twin) { Twins::get().add_twin(twin); }

@@ -2,6 +2,8 @@
 /// \file Which twin runs for which kernel. nvcc's code registers a kernel by the address of its stub and its mangled name, a twin comes
 /// with the name of its type. Both lead to one key: the demangled name, and the file for names of unnamed namespaces.
 
+#include <cstdint>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +16,7 @@ struct Kernel {
   std::string key;   ///< As of Twins::key.
   std::string name;  ///< For people, without namespaces and arguments.
   std::vector<const Twin*> twins;
+  std::uint32_t loaded = 0;  ///< A bit for each device on which it was launched, or asked about.
 };
 
 class Twins {
@@ -23,8 +26,11 @@ class Twins {
   void add_kernel(const void* stub, const char* mangled);
   /// Null for what is no kernel's stub.
   [[nodiscard]] Kernel* find(const void* stub);
+  /// Kernels have to be loaded again on this device.
+  void unload(int device);
 
  private:
+  std::mutex mutex_;  ///< Libraries may be loaded while others launch.
   std::unordered_map<const void*, Kernel> kernels_;
   std::unordered_multimap<std::string, Twin> twins_;
 };

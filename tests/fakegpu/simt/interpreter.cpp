@@ -80,7 +80,7 @@ class Block {
   bool stopped_ = false, running_ = false;
 };
 
-Block block;
+Block& block = *new Block;  // never destroyed: the background thread may run a kernel while the process ends
 
 /// The data of the library that a twin lies in: its variables of static duration are the shared memory.
 struct Module {
@@ -112,13 +112,13 @@ int find_module(dl_phdr_info* info, std::size_t, void* data) {
 
 /// Of the twin that runs, and what `extern __shared__` would be.
 Module* module_now = nullptr;
-SharedMemory dynamic_now;
+SharedMemory& dynamic_now = *new SharedMemory;
 alignas(1024) std::byte dynamic_bytes[dynamic_shared_max];
 
 Module& module_of(TwinBody body) {
-  static std::vector<std::unique_ptr<Module>> modules;
+  static auto& modules = *new std::vector<std::unique_ptr<Module>>;
+  static auto& known = *new std::vector<std::pair<std::uintptr_t, Module*>>;
   const auto code = reinterpret_cast<std::uintptr_t>(body);
-  static std::vector<std::pair<std::uintptr_t, Module*>> known;
   for (const auto& [at, module] : known)
     if (at == code) return *module;
   Module found;

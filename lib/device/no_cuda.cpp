@@ -32,5 +32,6 @@ void* allocate_pinned(std::size_t) { refuse(); }
 void free_pinned(void*) noexcept {}
 void fill_async(std::span<std::byte>, std::byte, Stream) { refuse(); }
 void copy_async(std::span<const std::byte>, std::span<std::byte>, Stream) { refuse(); }
+void mix_sum_async(std::span<const std::byte>, std::uint64_t, std::uint64_t, std::span<std::byte>, Stream) { refuse(); }
 
 }  // namespace elrun::inline v0::runtime

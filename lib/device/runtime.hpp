@@ -5,6 +5,7 @@
 /// Where nothing else is said a call is for the calling thread's current device, never waits for work on a device, and throws Error.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include <elrun/device.hpp>
@@ -45,5 +46,7 @@ void free_pinned(void* memory) noexcept;
 void fill_async(std::span<std::byte> run, std::byte with, Stream stream);
 /// Between any two of the device's memory and pinned memory. `from` and `to` have the same size.
 void copy_async(std::span<const std::byte> from, std::span<std::byte> to, Stream stream);
+/// Adds the sum of `run`'s mixed words (kernels/state_hash.hpp) to the 8 bytes of `sum`, on the device.
+void mix_sum_async(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt, std::span<std::byte> sum, Stream stream);
 
 }  // namespace elrun::inline v0::runtime

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/check.hpp"
+#include "kernels/state_hash.hpp"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0::runtime {
@@ -93,6 +94,10 @@ void fill_async(std::span<std::byte> run, std::byte with, Stream stream) {
 void copy_async(std::span<const std::byte> from, std::span<std::byte> to, Stream stream) {
   ELRUN_ASSERT(from.size() == to.size());
   if (!from.empty()) ELRUN_CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDefault, cuda_stream(stream)));
+}
+void mix_sum_async(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt, std::span<std::byte> sum, Stream stream) {
+  ELRUN_ASSERT(sum.size() == sizeof(std::uint64_t));
+  elrun::mix_sum_async({run.data(), run.size()}, first_word, salt, reinterpret_cast<std::uint64_t*>(sum.data()), stream);
 }
 
 }  // namespace elrun::inline v0::runtime

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/device/memory.hpp"
 #include "lib/job/declare/assign.hpp"
-#include "lib/job/state/memory.hpp"
 
 namespace elrun::inline v0 {
 

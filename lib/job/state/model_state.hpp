@@ -22,11 +22,11 @@
 #include <elrun/plan.hpp>
 
 #include "checkpoint/format/model.hpp"
+#include "lib/device/memory.hpp"
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/state/arena.hpp"
 #include "lib/job/state/delivery.hpp"
-#include "lib/job/state/memory.hpp"
 #include "lib/job/state/paged_arena.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"

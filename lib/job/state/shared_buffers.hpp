@@ -9,7 +9,7 @@
 #include <elrun/process_group.hpp>
 
 #include "lib/base/log.hpp"
-#include "lib/job/state/memory.hpp"
+#include "lib/device/memory.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {

@@ -1,4 +1,4 @@
-#include "lib/job/state/memory.hpp"
+#include "lib/device/memory.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,6 +28,7 @@ bool take_away(void* pages, std::size_t bytes) {
 
 class HostMemory final : public Memory {
  public:
+  Stream stream() const override { return {}; }
   void* allocate(std::size_t bytes) override {
     constexpr std::size_t page = 4096;
     const std::size_t whole_pages = (bytes + page - 1) / page * page;
@@ -44,6 +45,8 @@ class HostMemory final : public Memory {
     ELRUN_ASSERT(from.size() == to.size());
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
   }
+  void write(std::span<const std::byte> from, std::span<std::byte> run) override { HostMemory::copy(from, run); }
+  void read(std::span<const std::byte> run, std::span<std::byte> to) override { HostMemory::copy(run, to); }
   std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
     return mix_sum(run, first_word, salt);
   }

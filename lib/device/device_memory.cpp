@@ -1,0 +1,166 @@
+#include "lib/device/device_memory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/device/current_device.hpp"
+#include "lib/device/handles.hpp"
+#include "lib/device/runtime.hpp"
+#include "lib/device/wait.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+class DeviceMemory final : public Memory {
+ public:
+  DeviceMemory(Device device, const Clock& clock, DeviceMemoryOptions options)
+      : clock_{clock},
+        options_{options},
+        device_{device},
+        stream_{device},
+        done_{device},
+        sum_{device, sizeof(std::uint64_t)},
+        word_{device, sizeof(std::uint64_t)} {
+    ELRUN_ASSERT(options.staging.value() >= 2);
+    for (Half& half : halves_) half = Half{PinnedBuffer{device, options.staging.value() / 2}, OwnedEvent{device}};
+  }
+  ~DeviceMemory() override {
+    if (!wait_until_done(options_.last_wait)) keep_for_good();
+  }
+
+  Stream stream() const override { return stream_.view(); }
+  void* allocate(std::size_t bytes) override {
+    const CurrentDevice current{device_};
+    void* const memory = runtime::allocate(bytes);
+    runtime::fill_async({static_cast<std::byte*>(memory), bytes}, std::byte{0}, stream());
+    return memory;
+  }
+  void free(void* memory) noexcept override {
+    if (memory != nullptr && wait_until_done(options_.last_wait)) runtime::free(memory);
+  }
+  void fill_with_zeros(std::span<std::byte> run) override {
+    const CurrentDevice current{device_};
+    runtime::fill_async(run, std::byte{0}, stream());
+  }
+  void copy(std::span<const std::byte> from, std::span<std::byte> to) override {
+    const CurrentDevice current{device_};
+    runtime::copy_async(from, to, stream());
+  }
+  std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
+    if (run.empty()) return 0;
+    const std::lock_guard lock{mutex_};
+    const CurrentDevice current{device_};
+    const std::span<std::byte> sum{sum_.data(), sum_.size()};
+    runtime::fill_async(sum, std::byte{0}, stream());
+    runtime::mix_sum_async(run, first_word, salt, sum, stream());
+    runtime::copy_async(sum, word_.span(), stream());
+    done_.record(stream());
+    wait(done_, "a hash");
+    std::uint64_t out;
+    std::memcpy(&out, word_.span().data(), sizeof out);
+    return out;
+  }
+  void write(std::span<const std::byte> from, std::span<std::byte> run) override {
+    ELRUN_ASSERT(from.size() == run.size());
+    const std::lock_guard lock{mutex_};
+    const CurrentDevice current{device_};
+    for (std::size_t begin = 0; begin < from.size();) {
+      Half& half = next_half();
+      const std::size_t bytes = std::min(from.size() - begin, half.memory.span().size());
+      std::memcpy(half.memory.span().data(), from.data() + begin, bytes);
+      runtime::copy_async(half.memory.span().first(bytes), run.subspan(begin, bytes), stream());
+      half.free.record(stream());
+      begin += bytes;
+    }
+  }
+  void read(std::span<const std::byte> run, std::span<std::byte> to) override {
+    ELRUN_ASSERT(run.size() == to.size());
+    const std::lock_guard lock{mutex_};
+    const CurrentDevice current{device_};
+    std::span<std::byte> arriving;  // in the half before
+    Half* before = nullptr;
+    const auto empty = [&] {
+      if (before == nullptr) return;
+      wait(before->free, "a copy from the device");
+      std::memcpy(arriving.data(), before->memory.span().data(), arriving.size());
+    };
+    for (std::size_t begin = 0; begin < run.size();) {
+      Half& half = next_half();
+      const std::size_t bytes = std::min(run.size() - begin, half.memory.span().size());
+      runtime::copy_async(run.subspan(begin, bytes), half.memory.span().first(bytes), stream());
+      half.free.record(stream());
+      empty();
+      before = &half, arriving = to.subspan(begin, bytes);
+      begin += bytes;
+    }
+    empty();
+  }
+
+  std::size_t page_bytes() const override { return 4096; }
+  void* reserve(std::size_t bytes, Paging paging) override {
+    if (paging == Paging::stays) return allocate(bytes);
+    throw Error{
+        invalid("sharded parameters, and gradients that are exchanged slot by slot, are not on devices yet: use zero(0) or zero(1), with "
+                "Exchange::per_step, or ELRUN_DEVICE=cpu")};
+  }
+  void unreserve(void* memory, std::size_t) noexcept override { free(memory); }
+  void hold(std::span<std::byte>) override {}
+  void give_back(std::span<std::byte>) override { ELRUN_ASSERT(false); }
+
+ private:
+  /// Pinned memory on its way. `free`: the device no longer reads or writes it.
+  struct Half {
+    PinnedBuffer memory;
+    OwnedEvent free;
+  };
+  /// The device is done with what was in it.
+  Half& next_half() {
+    Half& half = halves_[turn_++ % halves_.size()];
+    wait(half.free, "a copy between host and device");
+    return half;
+  }
+
+  void wait(const OwnedEvent& event, std::string_view what) const {
+    wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), options_.patience)}, clock_).value();
+  }
+  /// All that the stream was given. Nothing is thrown: a device that is lost has nothing under way.
+  bool wait_until_done(Duration limit) noexcept {
+    try {
+      const std::lock_guard lock{mutex_};
+      done_.record(stream());
+      const auto done = wait_for(done_.view(), {.what = "its last work", .deadline = Deadline::after(clock_.now(), limit)}, clock_);
+      return done.ok() || done.failure().code != Code::deadline_passed;
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+  /// CUDA's calls that free memory would wait for what hangs.
+  void keep_for_good() {
+    new DeviceBuffer{std::move(sum_)};
+    new PinnedBuffer{std::move(word_)};
+    for (Half& half : halves_) new PinnedBuffer{std::move(half.memory)};
+  }
+
+  const Clock& clock_;
+  const DeviceMemoryOptions options_;
+  const Device device_;
+  const OwnedStream stream_;
+  std::mutex mutex_;  // of all that follows
+  OwnedEvent done_;
+  DeviceBuffer sum_;
+  PinnedBuffer word_;
+  std::array<Half, 2> halves_;
+  std::size_t turn_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Memory> make_device_memory(Device device, const Clock& clock, DeviceMemoryOptions options) {
+  return std::make_unique<DeviceMemory>(device, clock, options);
+}
+
+}  // namespace elrun::inline v0

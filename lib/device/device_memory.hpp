@@ -1,0 +1,25 @@
+#pragma once
+/// \file A device's Memory: all its work in the order of one stream, bytes to and from the host through pinned memory.
+
+#include <memory>
+
+#include <elrun/device.hpp>
+#include <elrun/units.hpp>
+
+#include "lib/base/clock.hpp"
+#include "lib/device/memory.hpp"
+
+namespace elrun::inline v0 {
+
+struct DeviceMemoryOptions {
+  Bytes staging{
+      std::uint64_t{8} << 20};  ///< Pinned memory, in two halves: one is copied by the device while the host fills or empties the other.
+  Duration patience = 600s;     ///< How long `hash` and `read` wait for what the stream was given before them: the program's work too.
+  Duration last_wait = 2s;      ///< How long memory that is freed waits for work that may use it. Later it is kept until the process ends.
+};
+
+/// Any thread may call; each call makes the device current for itself. Errors of CUDA are thrown as Error: from `free` and `unreserve` never. A wait that
+/// outlives `patience` throws Error (`deadline_passed`). `clock` outlives it. Destroyed after all that was allocated.
+[[nodiscard]] std::unique_ptr<Memory> make_device_memory(Device device, const Clock& clock, DeviceMemoryOptions options = {});
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,55 @@
+#pragma once
+/// \file Memory: where the arrays of a job lie, and what is done to whole runs of them: allocate, fill, copy, hash, to and from the program; and
+/// addresses whose pages come and go. The host's is host_memory(), a device's device_memory.hpp. Each call is for a run of many elements, so that none
+/// costs a virtual call per element. All calls are thread-safe for runs that do not overlap.
+///
+/// A run is given by its addresses. Those of a device are for the calls of its Memory alone: no loop of the host may touch them.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <elrun/device.hpp>
+
+namespace elrun::inline v0 {
+
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  /// The order in which `fill_with_zeros`, `copy`, `hash`, `write` and `read` work: each sees what those before it did. On the host each is done when
+  /// it returns; on a device `hash` and `read` are.
+  [[nodiscard]] virtual Stream stream() const = 0;
+  [[nodiscard]] Device device() const { return stream().device(); }
+
+  /// Page-aligned and filled with zeros. Throws std::bad_alloc on the host, Error (`exhausted`) on a device. Given back by `free`.
+  [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
+  virtual void free(void* memory) noexcept = 0;
+  virtual void fill_with_zeros(std::span<std::byte> run) = 0;
+  /// Both runs are of this memory, have the same size and do not overlap.
+  virtual void copy(std::span<const std::byte> from, std::span<std::byte> to) = 0;
+  /// The sum of the mixed words of `run` (kernels/state_hash.hpp), which begins on a border of 8 bytes. The first of them counts as word `first_word`.
+  [[nodiscard]] virtual std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) = 0;
+  /// From any memory of the host into `run`, of the same size. `from` may change as soon as it returns.
+  virtual void write(std::span<const std::byte> from, std::span<std::byte> run) = 0;
+  /// From `run` into any memory of the host.
+  virtual void read(std::span<const std::byte> run, std::span<std::byte> to) = 0;
+
+  // ---- addresses without memory. `pages`: begins and ends where a page does
+
+  [[nodiscard]] virtual std::size_t page_bytes() const = 0;
+  /// Whether pages of a reservation are given back one by one, or all are held for good.
+  enum class Paging : std::uint8_t { comes_and_goes, stays };
+  /// Addresses of whole pages, of which none is held: who touches it ends the process. Throws std::bad_alloc; and Error (`not_permitted`) where
+  /// pages could not be given back later. Given back by `unreserve`, whole. On a device all is held from here on, and `comes_and_goes` is refused.
+  [[nodiscard]] virtual void* reserve(std::size_t bytes, Paging paging) = 0;
+  virtual void unreserve(void* memory, std::size_t bytes) noexcept = 0;
+  /// Gives memory to pages: zeros where none was held. Throws std::bad_alloc.
+  virtual void hold(std::span<std::byte> pages) = 0;
+  /// Takes it away again, with its contents.
+  virtual void give_back(std::span<std::byte> pages) = 0;
+};
+
+/// One object for the whole process; it has no state.
+[[nodiscard]] Memory& host_memory();
+
+}  // namespace elrun::inline v0

@@ -160,6 +160,10 @@ class DeviceMemory final : public Memory {
 }  // namespace
 
 std::unique_ptr<Memory> make_device_memory(Device device, const Clock& clock, DeviceMemoryOptions options) {
+  {
+    const CurrentDevice current{device};
+    runtime::preload_kernels();
+  }
   return std::make_unique<DeviceMemory>(device, clock, options);
 }
 

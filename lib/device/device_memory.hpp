@@ -18,6 +18,8 @@ struct DeviceMemoryOptions {
   Duration last_wait = 2s;      ///< How long memory that is freed waits for work that may use it. Later it is kept until the process ends.
 };
 
+/// Loads every kernel on the device before anything else, so that none is loaded beside a collective that waits.
+///
 /// Any thread may call; each call makes the device current for itself. Errors of CUDA are thrown as Error: from `free` and `unreserve` never. A wait that
 /// outlives `patience` throws Error (`deadline_passed`). `clock` outlives it. Destroyed after all that was allocated.
 [[nodiscard]] std::unique_ptr<Memory> make_device_memory(Device device, const Clock& clock, DeviceMemoryOptions options = {});

@@ -18,6 +18,7 @@ DeviceFacts facts() { return {}; }
 int current_device() { refuse(); }
 void set_current_device(int) { refuse(); }
 void set_current_device_or_ignore(int) noexcept {}
+std::size_t preload_kernels() { refuse(); }
 void* make_stream() { refuse(); }
 void destroy_stream(void*) noexcept {}
 void* make_event() { refuse(); }

@@ -22,6 +22,9 @@ void set_current_device(int index);
 /// For destructors: a device that is lost stays as it is.
 void set_current_device_or_ignore(int index) noexcept;
 
+/// Loads all kernels that this program can launch (kernels/cuda/preload.hpp), and returns how many there are.
+std::size_t preload_kernels();
+
 /// A stream that does not wait for CUDA's default stream. Destroying it is allowed while work is under way there.
 [[nodiscard]] void* make_stream();
 void destroy_stream(void* stream) noexcept;

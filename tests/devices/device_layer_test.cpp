@@ -1,17 +1,23 @@
 // The device layer on fake devices: order between streams, waiting with a deadline, what is refused, what each fault becomes.
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "kernels/adamw.hpp"
+#include "kernels/convert.hpp"
 #include "kernels/fold.hpp"
+#include "kernels/granule.hpp"
+#include "kernels/momentum.hpp"
 #include "lib/device/current_device.hpp"
 #include "lib/device/facts.hpp"
 #include "lib/device/handles.hpp"
 #include "lib/device/runtime.hpp"
 #include "lib/device/wait.hpp"
+#include "tests/fakegpu/runtime/external.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/support/catch.hpp"
 
@@ -165,6 +171,51 @@ TEST_CASE("a device without memory is exhausted, and works on", "[devices]") {
   CHECK(pinned->code == Code::exhausted);
   fakegpu::set_faults("");
   CHECK_FALSE(failure_of_call([] { const DeviceBuffer made{second, 64}; }));
+}
+
+namespace {
+
+/// Every kernel of the job's, beside an operation of another library that waits for another process.
+void launch_beside_a_waiting_operation(Device device) {
+  const CurrentDevice current{device};
+  OwnedStream compute{device}, collectives{device};
+  DeviceBuffer memory{device, 16 * 1024};
+  runtime::fill_async({memory.data(), memory.size()}, std::byte{0}, compute.view());
+  std::atomic<bool> may_end = false;
+  REQUIRE(fakegpu::enqueue(static_cast<cudaStream_t>(collectives.view().handle()),
+                           {.name = "a collective", .ready = [&] { return may_end.load(); }}, nullptr) == cudaSuccess);
+  const auto part = [&]<class T>(T, std::size_t begin) { return DeviceSpan<T>{reinterpret_cast<T*>(memory.data() + begin), 512}; };
+  add_into_async(part(0.0f, 0), part(0.0f, 4096), compute.view());
+  add_into_async(part(0.0f, 0), part(bf16{}, 4096), compute.view());
+  to_bf16_async(part(0.0f, 0), part(bf16{}, 4096), compute.view());
+  to_float_async(part(bf16{}, 4096), part(0.0f, 8192), compute.view());
+  adamw_async(part(0.0f, 0), part(0.0f, 4096), part(0.0f, 8192), part(0.0f, 12288),
+              {.beta1 = 0.9f, .epsilon = 1.0f, .bias1 = 1, .bias2 = 1}, {}, compute.view());
+  sgd_async(part(0.0f, 0), part(0.0f, 4096), part(0.0f, 8192), {}, {}, compute.view());
+  lion_async(part(0.0f, 0), part(0.0f, 4096), part(0.0f, 8192), {}, {}, compute.view());
+  sums_of_squares_async(part(0.0f, 0), {reinterpret_cast<float*>(memory.data() + 4096), 1}, compute.view());
+  runtime::mix_sum_async({memory.data(), 1024}, 0, 0, {memory.data() + 8192, 8}, compute.view());
+  finish(compute.view());
+  may_end = true;
+  finish(collectives.view());
+}
+
+}  // namespace
+
+TEST_CASE("a kernel that was not loaded is reported beside a collective: the case below can fail", "[devices]") {
+  launch_beside_a_waiting_operation(first);
+  const std::vector<std::string> reports = fakegpu::take_reports();
+  REQUIRE_FALSE(reports.empty());
+  for (const std::string& report : reports) CHECK(report.find("is loaded while a collective") != std::string::npos);
+}
+
+TEST_CASE("once all kernels are loaded none is loaded beside a collective", "[devices]") {
+  {
+    const CurrentDevice current{second};
+    CHECK(runtime::preload_kernels() >= 9);
+  }
+  launch_beside_a_waiting_operation(second);
+  CHECK(fakegpu::take_reports().empty());
 }
 
 TEST_CASE("making and destroying a thousand times leaks nothing", "[devices]") {

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/check.hpp"
+#include "kernels/cuda/preload.hpp"
 #include "kernels/state_hash.hpp"
 #include "lib/base/assert.hpp"
 
@@ -49,6 +50,8 @@ void set_current_device(int index) { ELRUN_CUDA_CHECK(cudaSetDevice(index)); }
 void set_current_device_or_ignore(int index) noexcept {
   if (cudaSetDevice(index) != cudaSuccess) (void)cudaGetLastError();
 }
+
+std::size_t preload_kernels() { return elrun::preload_kernels(); }
 
 void* make_stream() {
   cudaStream_t stream = nullptr;

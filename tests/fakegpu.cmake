@@ -85,7 +85,8 @@ target_link_libraries(elrun_planted_kernels PUBLIC elrun::kernels PRIVATE elrun_
 elrun_twins(elrun_planted_twins SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/planted/answers.cu ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/planted/kernels.cu)
 elrun_devices_test(planted_answers_test SOURCES fakegpu/planted/answers_test.cpp LINK elrun_planted_kernels elrun::kernels TWINS elrun_planted_twins)
 elrun_devices_test(planted_kernels_test SOURCES fakegpu/planted/kernels_test.cpp LINK elrun_planted_kernels elrun::kernels TWINS elrun_planted_twins)
-elrun_devices_test(planted_streams_test SOURCES fakegpu/planted/streams_test.cpp LINK elrun::kernels ENVIRONMENT FAKEGPU_DEVICES=2)
+elrun_devices_test(planted_streams_test SOURCES fakegpu/planted/streams_test.cpp LINK elrun_planted_kernels elrun::kernels TWINS elrun_planted_twins
+  ENVIRONMENT FAKEGPU_DEVICES=2)
 elrun_devices_test(fakegpu_runtime_test SOURCES fakegpu/planted/runtime_test.cpp LINK elrun::kernels ENVIRONMENT FAKEGPU_DEVICES=2)
 add_executable(fakegpu_process fakegpu/planted/process.cpp)
 set_target_properties(fakegpu_process PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests ELRUN_FAKE_DEVICES ON)

@@ -46,7 +46,7 @@ void where_async(Extent grid, Extent block, std::uint64_t* out, Stream stream) {
   ELRUN_TWIN(where);
 #else
   ELRUN_CUDA_CHECK(cudaLaunchKernel(reinterpret_cast<const void*>(where), dim3{grid.x, grid.y, grid.z}, dim3{block.x, block.y, block.z},
-                                    arguments, 0, stream_of(stream)));
+                                    arguments, 0, static_cast<cudaStream_t>(stream.handle())));
 #endif
 }
 

@@ -11,7 +11,8 @@ struct Extent {
   unsigned x = 1, y = 1, z = 1;
 };
 
-/// out[block * threads of a block + thread] = block * 1000000 + thread's z * 10000 + y * 100 + x.
+/// out[block * threads of a block + thread] = block * 1000000 + thread's z * 10000 + y * 100 + x. The product's own checks of
+/// the stream are not asked: the runtime gets what is given here.
 void where_async(Extent grid, Extent block, std::uint64_t* out, Stream stream);
 
 inline constexpr unsigned answers_per_thread = 8;

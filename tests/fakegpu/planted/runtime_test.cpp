@@ -182,7 +182,6 @@ TEST_CASE("a launch that is refused leaves the device well", "[devices]") {
   const cudaStream_t stream = new_stream();
   fakegpu::set_faults("launch:1");
   CHECK_THROWS_WITH(a.add(stream), Catch::Contains("cudaErrorLaunchOutOfResources"));
-  CHECK(cudaGetLastError() == cudaErrorLaunchOutOfResources);
   a.add(stream);
   CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
   reset();

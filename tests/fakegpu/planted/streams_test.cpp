@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "kernels/adamw.hpp"
+#include "kernels/cuda/preload.hpp"
 #include "kernels/fold.hpp"
+#include "tests/fakegpu/planted/answers.hpp"
 #include "tests/fakegpu/planted/on_device.hpp"
 #include "tests/fakegpu/runtime/external.hpp"
 #include "tests/support/property.hpp"
@@ -47,6 +49,8 @@ struct Mistake {
 };
 
 void clear(DeviceSpan<float> array, cudaStream_t stream) { must(cudaMemsetAsync(array.data, 0, bytes, stream)); }
+/// A launch past the product's own checks of the stream.
+void number(Step& s, Stream stream) { where_async(Extent{1}, Extent{32}, reinterpret_cast<std::uint64_t*>(s.gradient.data), stream); }
 void ignore(cudaError_t) { (void)cudaGetLastError(); }
 
 const std::vector<Mistake>& orders() {
@@ -184,7 +188,7 @@ const std::vector<Mistake>& devices() {
       {"a launch while another device is current", "while device 1 is current",
        [](Step& s) {
          must(cudaSetDevice(1));
-         CHECK_THROWS(s.add(s.comm));
+         CHECK_THROWS(number(s, view(s.comm)));
          must(cudaSetDevice(0));
          (void)cudaGetLastError();
        }},
@@ -192,7 +196,7 @@ const std::vector<Mistake>& devices() {
        [](Step& s) {
          on_the_other([&] {
            const cudaStream_t stream = new_stream();
-           std::thread{[&] { CHECK_THROWS(add_into_async(s.gradient, DeviceSpan<const float>{s.received}, view(stream, 1))); }}.join();
+           std::thread{[&] { CHECK_THROWS(number(s, view(stream, 1))); }}.join();
          });
        }},
       {"memory of another device", "peer access to it is not enabled",
@@ -273,6 +277,14 @@ const std::vector<Mistake>& other_libraries() {
       {"an operation that was given up, and nobody read", "", [](Step& s) { fakegpu::give_up(begin(s, false)); }},
       {"a kernel that is loaded while another library may wait", "may wait for another process",
        [](Step& s) {
+         const auto ticket = begin(s, false);
+         const DeviceSpan<float> elsewhere = new_array(count);
+         add_into_async(elsewhere, DeviceSpan<const float>{s.received}, view(s.compute));
+         fakegpu::give_up(ticket);
+       }},
+      {"kernels that are loaded before another library may wait", "",
+       [](Step& s) {
+         (void)preload_kernels();
          const auto ticket = begin(s, false);
          const DeviceSpan<float> elsewhere = new_array(count);
          add_into_async(elsewhere, DeviceSpan<const float>{s.received}, view(s.compute));

@@ -14,6 +14,9 @@ if(ELRUN_SANITIZE STREQUAL "address")
   # Without vptr: that check opens a pipe, and takes every object for a wrong one in a process without a free descriptor,
   # which is what some tests are about.
   target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
+  if(NOT ELRUN_SANITIZE_ALL)  # a third of the compilation; what they find, the address sanitizer or the processor finds where it does harm
+    target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment,object-size,pointer-overflow>)
+  endif()
   target_link_options(elrun_build_flags INTERFACE -fsanitize=address,undefined)
 elseif(ELRUN_SANITIZE STREQUAL "thread")
   # The sanitizer does not understand fences. Asio's stand beside its locks, which order the same accesses.
@@ -44,6 +47,14 @@ function(elrun_library name)
   endif()
 endfunction()
 
+# elrun_waits(targets...): their code waits far more than it computes. With -O1 instead of -O3 it takes g++ two thirds of the time; what the
+# launcher and recoveries take does not change (tests/MEASURED.md). There g++ 12 takes moved-from variants for reads of what was never written.
+function(elrun_waits)
+  foreach(target ${ARGN})
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-O1;-Wno-maybe-uninitialized>)
+  endforeach()
+endfunction()
+
 # elrun_executable(name SOURCES ... LINK ...): a program in build/bin.
 function(elrun_executable name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
@@ -57,14 +68,19 @@ include(Precompiled)
 # alone, for machines with a load of 25, and never less than this.
 set(ELRUN_TEST_TIMEOUT_MIN 300)
 
-# elrun_test(name SOURCES ... LINK ... LABELS unit [TIMEOUT seconds]): a Catch2 program under build/tests, one ctest entry.
+# elrun_test(name SOURCES ... LINK ... LABELS unit [TIMEOUT seconds] [ARGUMENTS ...]): a Catch2 program under build/tests, one ctest entry.
 function(elrun_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ARGUMENTS" ${ARGN})
   if("elrun::rendezvous_net" IN_LIST ARG_LINK)
     list(APPEND ARG_LABELS grpc)
   endif()
   if(ELRUN_SANITIZE STREQUAL "thread" AND "grpc" IN_LIST ARG_LABELS)
     return()  # the system's gRPC is not compiled for it: every report would be about that
+  endif()
+  set(with_threads ${ARG_LINK})
+  list(FILTER with_threads EXCLUDE REGEX "_core$|^elrun::kernels$|^elrun_checkpoint_test_support$|^nlohmann_json::nlohmann_json$|^fmt::fmt$")
+  if(ELRUN_THREADS_ALONE AND ARG_LINK AND NOT with_threads)
+    return()  # values in, values out
   endif()
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -78,7 +94,7 @@ function(elrun_test name)
   elseif(ARG_TIMEOUT LESS ELRUN_TEST_TIMEOUT_MIN)
     message(FATAL_ERROR "${name}: a time-out of ${ARG_TIMEOUT} s is shorter than ${ELRUN_TEST_TIMEOUT_MIN} s, which a busy machine needs")
   endif()
-  add_test(NAME ${name} COMMAND ${name})
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGUMENTS})
   # Skipped is only what said why and checked nothing: a failure beside a skipped case stays a failure.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     SKIP_REGULAR_EXPRESSION "SKIPPED:.*assertions: - none -" ENVIRONMENT "ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR};ELRUN_TEST_TIME_FACTOR=${ELRUN_TEST_TIME_FACTOR}")
@@ -88,6 +104,9 @@ endfunction()
 # a fuzzer, built by the target `fuzzers`; otherwise a test that feeds it mutations of its examples by seed.
 function(elrun_fuzzer name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  if(ELRUN_THREADS_ALONE)
+    return()
+  endif()
   set(labels fuzz)
   if("elrun::rendezvous_net" IN_LIST ARG_LINK)
     list(APPEND labels grpc)

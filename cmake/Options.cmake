@@ -5,10 +5,15 @@ option(ELRUN_WERROR "Treat warnings as errors: CI does, presets do not, for each
 set(ELRUN_WITH_CUDA AUTO CACHE STRING "Build the device code: AUTO (when nvcc is found), ON or OFF")
 set(ELRUN_CUDART static CACHE STRING "The CUDA runtime that libelrun links: static, as in releases, or shared (libcudart.so.13 is then found at run time)")
 set(ELRUN_SANITIZE "" CACHE STRING "address (with undefined), thread, or empty")
+option(ELRUN_SANITIZE_ALL "Under a sanitizer: also what it can hardly say anything new about. tests/README.md has the list; tests/run.sh --full turns it on" OFF)
 option(ELRUN_LIBFUZZER "Build the fuzzers with libFuzzer (clang); otherwise they are tests that run for a moment" OFF)
 set(ELRUN_TEST_TIME_FACTOR 1 CACHE STRING "Multiplies every test's time-out and long waits: sanitizers and long campaigns need it")
 set_property(CACHE ELRUN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set_property(CACHE ELRUN_SANITIZE PROPERTY STRINGS "" address thread)
+# The thread sanitizer is for code with threads. Cores have none, and the launcher's are gRPC's, which this sanitizer does not know, but for one that writes.
+if(ELRUN_SANITIZE STREQUAL "thread" AND NOT ELRUN_SANITIZE_ALL)
+  set(ELRUN_THREADS_ALONE TRUE)
+endif()
 set_property(CACHE ELRUN_CUDART PROPERTY STRINGS static shared)
 
 if(NOT CMAKE_BUILD_TYPE)

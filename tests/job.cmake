@@ -14,10 +14,14 @@ elrun_test(job_parts_test
 elrun_test(job_hybrid_test
   SOURCES unit/job_hybrid_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 600)
+set(cases "")
+if(ELRUN_THREADS_ALONE)  # evaluations go through the exchanges of the other cases, and would take half of the time
+  set(cases ~[evaluation])
+endif()
 elrun_test(job_test
   SOURCES unit/job_audit_test.cpp unit/job_contract_test.cpp unit/job_elastic_test.cpp unit/job_first_values_test.cpp unit/job_golden_test.cpp unit/job_leaves_test.cpp unit/job_shared_buffers_test.cpp unit/job_memory_table_test.cpp unit/job_overlap_test.cpp unit/job_recut_test.cpp
           unit/job_sharing_test.cpp unit/job_slots_test.cpp unit/job_test.cpp unit/job_updates_test.cpp unit/job_verify_test.cpp
-  LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 1200)
+  LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 1200 ARGUMENTS ${cases})
 
 # A tensor of something else than floats does not compile, and a sentence says why.
 add_test(NAME tensor_of_double COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/unit/tensor_of_double.cpp)

@@ -9,7 +9,7 @@ bash tests/run.sh [--sanitize address|thread] [--full] [--help] [-- CTEST-OPTION
 
   (nothing)            release build in build/, all tests
   --sanitize address   address and undefined behaviour, in build/asan
-  --sanitize thread    data races, in build/tsan; without the tests that link gRPC
+  --sanitize thread    data races, in build/tsan; what has threads of its own, without gRPC's
   --torch              with Debian's PyTorch for the compatibility list, which is 220 MB to fetch; else what needs it is
                        skipped where it is not installed. Part of --full
   --full               the long campaigns too: more seeds and kills (ELRUN_FULL=1), everything once more with clang 16
@@ -85,8 +85,9 @@ build() {
 
 factor=1  # of the tests' time-outs
 [[ -n "$sanitize" ]] && factor=5
-[[ -n "$full" ]] && factor=$((factor * 10))
-patience=(-DELRUN_TEST_TIME_FACTOR=$factor)
+all=OFF
+[[ -n "$full" ]] && factor=$((factor * 10)) all=ON
+patience=(-DELRUN_TEST_TIME_FACTOR=$factor "-DELRUN_SANITIZE_ALL=$all")
 build "$preset" "$folder" "${patience[@]}"
 if [[ -n "$full" ]]; then
   export ELRUN_FULL=1
@@ -94,6 +95,7 @@ if [[ -n "$full" ]]; then
     build no-cuda build/clang -DCMAKE_CXX_COMPILER=clang++-16 "${patience[@]}"
     ctest --test-dir build/clang -j "$jobs" "$@"
     # Half an hour: every cell of the golden matrix, 200 histories of real kills.
+    build/bin/elrun_sim --exhaustive
     if [[ -x build/bin/elrun_golden ]]; then build/bin/elrun_golden --logs build/golden-logs; fi
     target=fuzzers build asan build/fuzz -DCMAKE_CXX_COMPILER=clang++-16 -DELRUN_LIBFUZZER=ON
     find build/fuzz -name '*_fuzz' -type f -perm -u+x | sort | while read -r fuzzer; do
@@ -103,4 +105,5 @@ if [[ -n "$full" ]]; then
     env -u ELRUN_FULL bash tests/systems.sh
   fi
 fi
-exec "${prefix[@]}" ctest --test-dir "$folder" -j "$jobs" "$@"
+# One more than processors: the longest tests wait for silent nodes most of their time.
+exec "${prefix[@]}" ctest --test-dir "$folder" -j $((jobs + 1)) "$@"

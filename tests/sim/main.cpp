@@ -39,7 +39,8 @@ step; a broken rule ends the run with its trace and the line that replays it.
   elrun_sim --planted all [--seeds N]           each of them, as a table; --planted list: only their names
   elrun_sim --regressions FILE                  the seeds that once failed: lines of "seed nodes why"
 
-  elrun_sim --exhaustive [--planted NAME|all]   every order of events of three nodes, with one fault at any place
+  elrun_sim --exhaustive [--planted NAME|all]   every order of events of three nodes, with one fault at any place: five searches
+            [--states N]                        each stops after N states, and says so
 
   elrun_sim --job --seeds N [--from S] [--nodes M]    the same worlds, whose workers run the product's Job: all of lib/job, with
                                                 its steps, votes and recovery; --planted, --seed, --regressions as above

@@ -20,11 +20,11 @@
 
 namespace elrun::test {
 
-/// Seeds of ELRUN_FULL: ten times as many; under a sanitizer a quarter, for it looks at each of them more closely.
+/// Seeds of ELRUN_FULL: ten times as many; under a sanitizer an eighth, for it looks at each of them more closely.
 inline std::uint64_t seeds_of(std::uint64_t count) {
   if (std::getenv("ELRUN_FULL") != nullptr) return count * 10;
 #ifdef ELRUN_TEST_SANITIZED
-  return std::max<std::uint64_t>(1, count / 4);
+  return std::max<std::uint64_t>(1, count / 8);
 #else
   return count;
 #endif

@@ -269,16 +269,16 @@ TEST_CASE("a program that runs again says first that it cannot go on in its gene
 }
 
 TEST_CASE("any history of losses and arrivals ends with the same bits", "[job][elastic]") {
-  for_all_seeds(150, [](Rng& rng) { any_history(rng, {}); });
+  for_all_seeds(80, [](Rng& rng) { any_history(rng, {}); });
 }
 
 TEST_CASE("any history ends with the same bits where the learning rate follows from evaluations between the steps",
           "[job][elastic][evaluation]") {
-  for_all_seeds(150, [](Rng& rng) { any_history(rng, {.evaluates = true}); });
+  for_all_seeds(80, [](Rng& rng) { any_history(rng, {.evaluates = true}); });
 }
 
 TEST_CASE("any history ends with the same bits where exceptions come out of revoked slots", "[job][elastic][evaluation]") {
-  for_all_seeds(100, [](Rng& rng) {
+  for_all_seeds(60, [](Rng& rng) {
     const bool first = rng.chance(0.5);
     any_history(rng, {.evaluates = true, .evaluates_first = first, .throws = true});
   });
@@ -286,7 +286,7 @@ TEST_CASE("any history ends with the same bits where exceptions come out of revo
 
 TEST_CASE("any history ends with the same bits where the learning rate follows from evaluations inside of the steps",
           "[job][elastic][evaluation]") {
-  for_all_seeds(100, [](Rng& rng) {
+  for_all_seeds(60, [](Rng& rng) {
     const bool between = rng.chance(0.3), throws = rng.chance(0.5);
     any_history(rng, {.evaluates = between, .evaluates_in_step = true, .throws = throws});
   });
@@ -322,7 +322,7 @@ void any_second_life(Rng& rng) {
   all_end_with(world, alone[0].outcome->state_hash);
 }
 TEST_CASE("any history of a job that goes on from a checkpoint has the evaluation before its loop", "[job][elastic][evaluation]") {
-  for_all_seeds(60, any_second_life);
+  for_all_seeds(40, any_second_life);
 }
 
 TEST_CASE("a loss while a checkpoint is loaded leaves the evaluation before the loop decided", "[job][elastic][evaluation]") {

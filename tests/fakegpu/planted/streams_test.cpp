@@ -1,5 +1,7 @@
 // The checker between launches: the right use of streams, events and memory gives no report, each mistake is found, whatever the seed.
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <string_view>
 #include <thread>
@@ -91,6 +93,16 @@ const std::vector<Mistake>& orders() {
        [](Step& s) {
          s.add(s.comm), s.record(s.comm);
          while (cudaEventQuery(s.event) == cudaErrorNotReady) std::this_thread::yield();
+         s.update(s.compute);
+       }},
+      {"a function of the host that the host waits for", "",
+       [](Step& s) {
+         std::atomic<bool> told{false};
+         s.add(s.comm);
+         must(cudaLaunchHostFunc(
+             s.comm, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &told));
+         const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+         while (!told && std::chrono::steady_clock::now() < until) std::this_thread::yield();
          s.update(s.compute);
        }},
       {"a wait of one thread, and a launch of another", "",

@@ -128,6 +128,7 @@ void Scheduler::run_turn(Stream& stream) {
         runtime_.history.go_on(operation.past);
       }
       if (operation.kind == Operation::Kind::host_function) {
+        runtime_.host_knows(stream.clock);  // it may tell a thread that waits for it
         run_host_function(operation);
         break;
       }

@@ -1,7 +1,12 @@
-# NCCL::headers, for the device code. Nothing uses NCCL yet; its library is to be loaded at run time, so only headers are needed.
+# NCCL::headers, for lib/comm/nccl, which finds the library itself at run time. NCCL_VERSION: the header's, which has to be 2.26 or newer.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+if(NCCL_INCLUDE_DIR)
+  file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_numbers REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) ")
+  list(TRANSFORM nccl_numbers REPLACE "^#define NCCL_[A-Z]+ +([0-9]+).*" "\\1")
+  list(JOIN nccl_numbers "." NCCL_VERSION)
+endif()
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_INCLUDE_DIR)
+find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_INCLUDE_DIR VERSION_VAR NCCL_VERSION)
 if(NCCL_FOUND AND NOT TARGET NCCL::headers)
   add_library(NCCL::headers INTERFACE IMPORTED)
   target_include_directories(NCCL::headers INTERFACE ${NCCL_INCLUDE_DIR})

@@ -62,7 +62,7 @@ if(NOT ELRUN_WITH_CUDA STREQUAL "OFF")
     endif()
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # elrun::cudart below is linked by name
     find_package(CUDAToolkit REQUIRED)
-    find_package(NCCL)
+    find_package(NCCL 2.26)
     set(ELRUN_CUDA TRUE)
   elseif(ELRUN_WITH_CUDA STREQUAL "ON")
     message(FATAL_ERROR "ELRUN_WITH_CUDA=ON, but no CUDA compiler was found. Put nvcc on PATH, or set CUDACXX, or use ELRUN_WITH_CUDA=OFF.")

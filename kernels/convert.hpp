@@ -6,11 +6,11 @@
 #include <span>
 
 #include <elrun/device.hpp>
+#include <elrun/device_span.hpp>
 #include <elrun/hd.hpp>
 #include <elrun/tensor.hpp>
 
 #include "kernels/arithmetic.hpp"
-#include "kernels/device_span.hpp"
 #include "kernels/isa.hpp"
 
 namespace elrun::inline v0 {

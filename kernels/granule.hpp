@@ -9,8 +9,8 @@
 #include <span>
 
 #include <elrun/device.hpp>
+#include <elrun/device_span.hpp>
 
-#include "kernels/device_span.hpp"
 #include "kernels/isa.hpp"
 
 namespace elrun::inline v0 {

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include <elrun/device.hpp>
+#include <elrun/device_span.hpp>
 
 #include "kernels/arithmetic.hpp"
-#include "kernels/device_span.hpp"
 
 namespace elrun::inline v0 {
 

@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <elrun/device.hpp>
+#include <elrun/device_span.hpp>
 #include <elrun/export.hpp>
 #include <elrun/ids.hpp>
 #include <elrun/result.hpp>
@@ -33,11 +35,16 @@ struct GroupOptions {
   Duration collective = std::chrono::seconds{600};  ///< Default deadline of a call.
   Transport transport = Transport::automatic;
   std::string name{};  ///< Tells apart several groups of one generation: the same on all ranks of one, used once.
+  /// The device whose memory `ProcessGroup::on` takes, one of its own for each rank; the host: none. All ranks name one, or none does.
+  Device device{};
 };
 
 /// Pieces of memory that travel to, or come from, one peer, in this order. Borrowed until the call returns.
 using SendList = std::vector<std::span<const std::byte>>;
 using ReceiveList = std::vector<std::span<std::byte>>;
+/// The same in device memory. Piece k that one rank sends is piece k that the other receives, of the same length.
+using DeviceSendList = std::vector<DeviceSpan<const std::byte>>;
+using DeviceReceiveList = std::vector<DeviceSpan<std::byte>>;
 
 /// Memory of this process that the other workers of its host can read in place. All of its pages are there from the
 /// beginning, zeroed; only this process writes to it (a forked child too: it is not copied by fork). It goes back to the
@@ -73,16 +80,68 @@ class ELRUN_API Work {
 
  private:
   friend class CallQueue;
+  friend class WorkPromise;
   struct State;
   explicit Work(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
+};
+
+class ProcessGroup;
+
+/// The calls of a group on device memory, in the order of one stream (`ProcessGroup::on`). A value; group and stream outlive it.
+///
+/// A call returns once it is in the stream, or has failed. What the stream is given afterwards runs behind it. Its Work ends when the call is
+/// over on the device; buffers belong to the call until then, also when the Work is thrown away.
+///
+/// **Only a Work that succeeded says that results are good.** Behind a call that failed the stream goes on over garbage, and events complete as if
+/// nothing had happened. So a program waits for the Work, not for the stream, before it keeps what it has computed. When a
+/// Work has failed, nothing of the call touches its buffers any more, unless the remedy is `exit_process`: NCCL's abort did not return, and only the
+/// end of the process frees the device.
+///
+/// Calls with bytes are exact moves. **Reductions are not folded in rank order** as those on host memory are: NCCL's floating sums depend on
+/// the world size, on its version and on its algorithm, and so do their bits (integers, min and max do not). Where bits have to be
+/// the same in every world, exchange and fold in a fixed order, as a Job does.
+///
+/// All ranks make the same calls in the same order, whatever their streams, from one thread; calls on host memory have an order of their own. NCCL
+/// does not notice other calls, lengths or a missing peer: such a call ends by its deadline. What does not fit is `invalid_argument` before
+/// anything moves, and the group lives on.
+class ELRUN_API DeviceCalls {
+ public:
+  /// In place. Types and operations are those of ProcessGroup::all_reduce.
+  template <class T>
+  [[nodiscard]] Work all_reduce(DeviceSpan<T> data, ReduceOp op = ReduceOp::sum) const {
+    return all_reduce(data.data, data.size, DTypeOf<T>::value, op);
+  }
+  /// `in` has world size x n elements, `out` n: the reduced part of this rank.
+  template <class T>
+  [[nodiscard]] Work reduce_scatter(DeviceSpan<const T> in, DeviceSpan<T> out, ReduceOp op = ReduceOp::sum) const {
+    return reduce_scatter(in.data, in.size, out.data, out.size, DTypeOf<T>::value, op);
+  }
+  [[nodiscard]] Work all_gather(DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out) const;
+  [[nodiscard]] Work broadcast(DeviceSpan<std::byte> data, Rank root) const;
+  /// The two do not overlap.
+  [[nodiscard]] Work all_to_all(DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out) const;
+  /// Between two, which alone make the call. Both are over when the bytes have arrived, or nearly.
+  [[nodiscard]] Work send(DeviceSpan<const std::byte> data, Rank to) const;
+  [[nodiscard]] Work receive(DeviceSpan<std::byte> data, Rank from) const;
+  /// As ProcessGroup::exchange; lists agree piece by piece. They are borrowed until this returns.
+  [[nodiscard]] Work exchange(std::span<const DeviceSendList> sends, std::span<const DeviceReceiveList> receives) const;
+
+ private:
+  friend class ProcessGroup;
+  DeviceCalls(ProcessGroup& group, Stream stream) : group_{&group}, stream_{stream} {}
+  [[nodiscard]] Work all_reduce(void* data, std::uint64_t count, DType type, ReduceOp op) const;
+  [[nodiscard]] Work reduce_scatter(const void* in, std::uint64_t in_count, void* out, std::uint64_t out_count, DType type,
+                                    ReduceOp op) const;
+  ProcessGroup* group_;
+  Stream stream_;
 };
 
 /// One rank's hold on one generation. When that generation ends, or `revoke` is called, every call, also one that
 /// waits, fails with `generation_over`; a peer that goes away is `peer_lost`, one whose host answers nothing for 15 s is
 /// `unreachable` (the session's agent is told), and the group is over. After a failure
 /// the contents of the buffers are unspecified and all later calls fail the same way.
-/// Calls come from one thread, in the same order on all ranks; `revoke` from any. Buffers are host memory, borrowed
+/// Calls come from one thread, in the same order on all ranks; `revoke` from any. Buffers are host memory (device memory has `on`), borrowed
 /// until the call returns. Every wait ends by its deadline (GroupOptions) and names the ranks that are missing.
 /// What does not fit (lengths, a rank that is none, the average of integers) is `invalid_argument` before anything moves,
 /// and the group lives on; ranks that make different calls learn it as `protocol`, and it is over.
@@ -157,6 +216,14 @@ class ELRUN_API ProcessGroup {
   /// nothing happens. A group made by `split` has to be shown it too. `exhausted` after 1024 buffers, or when a peer takes no notice.
   Result<void> share(const SharedBuffer& buffer);
 
+  /// The group's calls on the memory of GroupOptions::device, in the order of `stream`, which is one of that device. In a group without a device they
+  /// fail with `invalid_argument`.
+  [[nodiscard]] DeviceCalls on(Stream stream);
+
+  /// The orderly end of a group that has done all its calls: all ranks come to it, within the deadline of calls. Afterwards every call fails. A group
+  /// with a device has to be ended so where the others live on: without it, what a peer is still about to receive may be cut off.
+  Result<void> finish();
+
   /// The deadline of calls that begin from now on, instead of GroupOptions::collective. Thread-safe.
   void set_deadline(Duration collective);
 
@@ -173,6 +240,7 @@ class ELRUN_API ProcessGroup {
   ~ProcessGroup();  ///< Closes the connections at once, which ends the calls under way; waits for no peer.
 
  private:
+  friend class DeviceCalls;
   class Impl;
   explicit ProcessGroup(std::unique_ptr<Impl> impl);
   Result<void> all_reduce(void* data, std::size_t count, DType type, ReduceOp op);

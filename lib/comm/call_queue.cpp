@@ -26,6 +26,15 @@ Result<void> Work::wait(Deadline deadline) const {
   return Failure{Code::deadline_passed, Remedy::retry, "the call is still under way; it ends by its own deadline"};
 }
 
+void WorkPromise::end(Result<void> result) const {
+  {
+    const std::lock_guard lock{state_->mutex};
+    state_->result = std::move(result);
+    state_->done = true;
+  }
+  state_->changed.notify_all();
+}
+
 CallQueue::~CallQueue() {
   if (!thread_.joinable()) return;
   {
@@ -37,23 +46,21 @@ CallQueue::~CallQueue() {
 }
 
 Work CallQueue::begin(Call call) {
-  auto work = std::make_shared<Work::State>();
+  WorkPromise promise;
   {
     const std::lock_guard lock{mutex_};
     if (waiting_.size() >= waiting_max) {
-      work->done = true;
-      work->result =
-          Failure{Code::exhausted, Remedy::retry, fmt::format("{} calls wait already: wait for some of them first", waiting_max)};
-      return Work{std::move(work)};
+      promise.end(Failure{Code::exhausted, Remedy::retry, fmt::format("{} calls wait already: wait for some of them first", waiting_max)});
+      return promise.work();
     }
   }
   if (!thread_.joinable()) thread_ = quiet_thread([this] { run(); });  // if it does not start, nothing was begun
   {
     const std::lock_guard lock{mutex_};
-    waiting_.push_back({std::move(call), work});
+    waiting_.push_back({std::move(call), promise});
   }
   changed_.notify_all();
-  return Work{std::move(work)};
+  return promise.work();
 }
 
 bool CallQueue::idle() {
@@ -82,12 +89,7 @@ void CallQueue::run() {
     lock.lock();
     running_ = false;
     lock.unlock();
-    {
-      const std::lock_guard done{entry.work->mutex};
-      entry.work->result = std::move(result);
-      entry.work->done = true;
-    }
-    entry.work->changed.notify_all();
+    entry.promise.end(std::move(result));
     lock.lock();
   }
 }

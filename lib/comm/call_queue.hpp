@@ -21,6 +21,19 @@ struct Work::State {
   Result<void> result;
 };
 
+/// The side of a Work that knows when the call is over. Thread-safe.
+class WorkPromise {
+ public:
+  WorkPromise() : state_{std::make_shared<Work::State>()} {}
+  [[nodiscard]] Work work() const { return Work{state_}; }
+  /// The call is over. Once.
+  void end(Result<void> result) const;
+
+ private:
+  friend class CallQueue;
+  std::shared_ptr<Work::State> state_;
+};
+
 /// Used by one thread. The destructor waits for the calls that were begun: whoever owns it makes them fail first.
 class CallQueue {
  public:
@@ -40,7 +53,7 @@ class CallQueue {
  private:
   struct Entry {
     Call call;
-    std::shared_ptr<Work::State> work;
+    WorkPromise promise;
   };
   bool idle();
   static Result<void> result_of(const Work& work);

@@ -1,7 +1,6 @@
 #pragma once
-/// \file Collectives: what the ranks of one generation do together. `ProcessGroup` and the job make their calls here; transports are behind it.
-///
-/// A transport that serves whole groups (NCCL, for example) is another implementation. Between ranks of one group, `choose` picks the transport.
+/// \file Collectives: what the ranks of one generation do together on host memory. `ProcessGroup` and the job make their calls here; transports are
+/// behind it. Between ranks of one group, `choose` picks the transport. Device memory has calls of its own: device_collectives.hpp.
 
 #include <cstdint>
 #include <functional>
@@ -14,18 +13,10 @@
 
 namespace elrun::inline v0 {
 
-/// Where the buffers of a call lie. Implementations refuse what they do not serve with `invalid_argument`, before anything moves.
-enum class MemoryKind : std::uint8_t {
-  host,
-  device,  ///< Memory of a GPU. No implementation serves it yet.
-};
-
 /// What a call needs besides its buffers.
 struct CallOptions {
-  Duration limit;                        ///< The call is over within this, or fails with `deadline_passed` and names who is missing.
-  CallLabel label{};                     ///< What the call is for. Ranks whose labels differ fail with `mismatch`.
-  MemoryKind memory = MemoryKind::host;  ///< Of all buffers of the call.
-  void* stream = nullptr;                ///< Device memory only: the stream behind whose work the call's own work goes.
+  Duration limit;     ///< The call is over within this, or fails with `deadline_passed` and names who is missing.
+  CallLabel label{};  ///< What the call is for. Ranks whose labels differ fail with `mismatch`.
 };
 
 /// One rank's part in the calls of one generation. All ranks make the same calls in the same order, each from one thread; `revoke` from any.
@@ -60,6 +51,8 @@ class Collectives {
 
   /// From now on peers of this host read what is sent out of `buffer` where it lies, if a transport can.
   virtual Result<void> share(const SharedBuffer& buffer) = 0;
+  /// The first peer whose connection has ended. Fatal only to what still needs that peer. Thread-safe.
+  [[nodiscard]] virtual std::optional<Rank> lost_peer() const = 0;
   /// Ends every call now, with this reason. Thread-safe; never waits.
   virtual void revoke(const Failure& why) = 0;
 };

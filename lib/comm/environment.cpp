@@ -1,10 +1,13 @@
 #include "lib/comm/environment.hpp"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/printable.hpp"
 
 namespace elrun::inline v0 {
 
@@ -19,6 +22,20 @@ Result<Transport> transport_of_process(Transport by_program) {
   const char* const variable = std::getenv("ELRUN_TRANSPORT");
   if (by_program != Transport::automatic || variable == nullptr) return by_program;
   return parse_transport(variable);
+}
+
+std::string nccl_settings() {
+  constexpr std::size_t text_max = 1024;
+  std::string text;
+  for (char** each = environ; each != nullptr && *each != nullptr && text.size() < text_max; ++each) {
+    std::string_view setting{*each};
+    if (!setting.starts_with("NCCL_")) continue;
+    const std::string_view name = setting.substr(0, setting.find('='));
+    for (const char* secret : {"KEY", "TOKEN", "SECRET", "PASSWORD"})
+      if (name.find(secret) != name.npos) setting = name;
+    text += (text.empty() ? "" : ", ") + printable(setting.substr(0, 200));
+  }
+  return text;
 }
 
 }  // namespace elrun::inline v0

@@ -1,6 +1,7 @@
 #pragma once
 /// \file What a worker's environment says about transports. The one place in lib/comm that reads the environment.
 
+#include <string>
 #include <string_view>
 
 #include <elrun/process_group.hpp>
@@ -13,5 +14,9 @@ namespace elrun::inline v0 {
 
 /// What the program asks for. Where it leaves the choice open, ELRUN_TRANSPORT of this process decides.
 [[nodiscard]] Result<Transport> transport_of_process(Transport by_program);
+
+/// NCCL's variables that are set in this process, "NCCL_A=1, NCCL_B=2": elrun sets none, so they are the user's, and failures name them. A variable
+/// whose name says that it holds a secret is named without its value; the text is bounded.
+[[nodiscard]] std::string nccl_settings();
 
 }  // namespace elrun::inline v0

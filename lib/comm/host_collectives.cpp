@@ -25,11 +25,6 @@ void tell_unreachable(Session& session, const Failure& why) {
   if (why.code == Code::unreachable && why.peer) session.cannot_go_on(why);
 }
 
-Result<void> on_host(const CallOptions& call) {
-  if (call.memory == MemoryKind::host) return {};
-  return invalid("a collective call on device memory: the transports of this group (TCP, shared memory) serve host memory");
-}
-
 CallLimit begins_now(const CallOptions& call) { return CallLimit::from(SteadyClock{}.now(), call.limit); }
 
 }  // namespace
@@ -63,7 +58,6 @@ Result<void> HostCollectives::transfer(const CallLimit& limit, const CallOptions
 }
 
 Result<void> HostCollectives::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const CallOptions& call) {
-  ELRUN_TRY(on_host(call));
   if (sends.size() != world() || receives.size() != world()) {
     return invalid(fmt::format("an exchange needs one list per rank: {} to send and {} to receive in a world of {}", sends.size(),
                                receives.size(), world()));
@@ -77,7 +71,6 @@ Result<void> HostCollectives::exchange(std::span<const SendList> sends, std::spa
 }
 
 Result<void> HostCollectives::all_gather(std::span<const std::byte> in, std::span<std::byte> out, const CallOptions& call) {
-  ELRUN_TRY(on_host(call));
   if (out.size() != in.size() * world()) {
     return invalid(fmt::format("all_gather of {} bytes from {} ranks into {} bytes", in.size(), world(), out.size()));
   }
@@ -90,7 +83,6 @@ Result<void> HostCollectives::all_gather(std::span<const std::byte> in, std::spa
 }
 
 Result<void> HostCollectives::all_to_all(std::span<const std::byte> in, std::span<std::byte> out, const CallOptions& call) {
-  ELRUN_TRY(on_host(call));
   if (in.size() != out.size() || in.size() % world() != 0) {
     return invalid(
         fmt::format("all_to_all of {} bytes into {} bytes among {} ranks: both are equal, in equal parts", in.size(), out.size(), world()));
@@ -107,7 +99,6 @@ Result<void> HostCollectives::all_to_all(std::span<const std::byte> in, std::spa
 /// A small broadcast goes from the root to everybody. In a large one each rank gets a part from the root, then all ranks exchange their
 /// parts; so the root sends everything once, not once per rank.
 Result<void> HostCollectives::broadcast(std::span<std::byte> data, Rank root, const CallOptions& call) {
-  ELRUN_TRY(on_host(call));
   if (root.value() >= world()) return invalid(fmt::format("broadcast from rank {} in a world of {}", root.value(), world()));
   const CallLimit limit = begins_now(call);
   const bool from_me = root == membership_.rank;
@@ -136,7 +127,6 @@ Result<void> HostCollectives::broadcast(std::span<std::byte> data, Rank root, co
 }
 
 Result<void> HostCollectives::send_receive(std::span<const std::byte> out, std::span<std::byte> in, Rank peer, const CallOptions& call) {
-  ELRUN_TRY(on_host(call));
   if (peer.value() >= world()) return invalid(fmt::format("rank {} in a world of {}", peer.value(), world()));
   if (peer == membership_.rank) return invalid("a rank cannot send to itself, or receive from itself, in a call between two");
   clear();
@@ -146,7 +136,6 @@ Result<void> HostCollectives::send_receive(std::span<const std::byte> out, std::
 }
 
 Result<void> HostCollectives::all_reduce(std::byte* data, std::size_t count, DType type, ReduceOp op, const CallOptions& call) {
-  ELRUN_TRY(on_host(call));
   ELRUN_TRY(check_reduction(type, op));
   if (count * size_of(type) * world() <= gather_whole_max) return reduce_small(data, count, type, op, call);
   return reduce(data, data, count, type, op, true, call);
@@ -154,7 +143,6 @@ Result<void> HostCollectives::all_reduce(std::byte* data, std::size_t count, DTy
 
 Result<void> HostCollectives::reduce_scatter(const std::byte* in, std::size_t in_count, std::byte* out, std::size_t out_count, DType type,
                                              ReduceOp op, const CallOptions& call) {
-  ELRUN_TRY(on_host(call));
   ELRUN_TRY(check_reduction(type, op));
   if (in_count != out_count * world()) {
     return invalid(fmt::format("reduce_scatter of {} elements to {} per rank in a world of {}", in_count, out_count, world()));

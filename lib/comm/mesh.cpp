@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include <fmt/format.h>
@@ -124,6 +125,11 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     return shared.ok() ? shared : Result<void>{located(shared.failure())};
   }
 
+  [[nodiscard]] std::optional<Rank> lost_peer() const {
+    const std::int64_t rank = first_lost_.load(std::memory_order_relaxed);
+    return rank < 0 ? std::nullopt : std::optional{Rank{static_cast<std::uint32_t>(rank)}};
+  }
+
   /// From any thread.
   void revoke(const Failure& why) {
     Failure failure = why;
@@ -212,6 +218,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   void lose(Rank peer, const ErrorCode& error) {
     if (states_.of(peer) != PeerState::lost) states_.enter(peer, PeerState::lost);
     loss_.ended(peer, end_by(error), error.message());
+    if (std::int64_t nobody = -1; stage_ != Stage::over) (void)first_lost_.compare_exchange_strong(nobody, peer.value());
     local_.lose(peer);
     if (stage_ == Stage::calling && frames_.is_busy_with(peer)) miss(peer);
   }
@@ -257,6 +264,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   FrameTransport frames_;
   Connector connector_;
 
+  std::atomic<std::int64_t> first_lost_{-1};  // a rank
   LocalPeers local_;
   CallMonitor monitor_;
   std::thread thread_;
@@ -306,6 +314,8 @@ Result<void> Mesh::reduce(const std::byte* in, std::byte* out, std::size_t count
   ELRUN_TRY(check_owner());
   return state_->reduce(in, out, count, type, op, gather, limit, label);
 }
+
+std::optional<Rank> Mesh::lost_peer() const { return state_->lost_peer(); }
 
 void Mesh::revoke(const Failure& why) { state_->revoke(why); }
 

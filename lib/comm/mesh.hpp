@@ -42,6 +42,8 @@ class Mesh {
                       const CallLabel& label);
   /// As Lanes::share. Does nothing where no peer is reached through shared memory.
   Result<void> share(const SharedBuffer& buffer);
+  /// The first peer whose connection has ended. Fatal only to what still needs that peer. Thread-safe.
+  [[nodiscard]] std::optional<Rank> lost_peer() const;
   /// Ends every call now, with this reason. Thread-safe; never waits.
   void revoke(const Failure& why);
 

@@ -7,7 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/failure.hpp"
 #include "lib/comm/call_queue.hpp"
+#include "lib/comm/device_collectives.hpp"
 #include "lib/comm/environment.hpp"
 #include "lib/comm/host_collectives.hpp"
 #include "lib/comm/split.hpp"
@@ -46,11 +48,31 @@ class PartOfSession final : public Session {
 /// Adds to Collectives: deadlines and labels that last for many calls, asynchronous calls in order, and groups that are split off.
 class ProcessGroup::Impl {
  public:
-  Impl(Session& session, const GroupOptions& options, std::unique_ptr<PartOfSession> part, std::unique_ptr<Collectives> collectives)
+  /// `transport`: the environment was asked. `part`: of a group that is split off.
+  static Result<std::unique_ptr<Impl>> join(Session& session, const GroupOptions& options, std::unique_ptr<PartOfSession> part) {
+    Session& members = part ? static_cast<Session&>(*part) : session;
+    ELRUN_TRY_ASSIGN(std::shared_ptr<Collectives> host,
+                     join_host_collectives(members, {.transport = options.transport, .name = options.name, .connect = options.connect}));
+    std::unique_ptr<DeviceCollectives> device;
+    if (options.device.kind != DeviceKind::host) {
+      const auto lost_peer = [weak = std::weak_ptr{host}]() -> std::optional<Rank> {
+        const auto alive = weak.lock();
+        return alive ? alive->lost_peer() : std::nullopt;
+      };
+      ELRUN_TRY_ASSIGN(device,
+                       join_device_collectives(
+                           members, {.device = options.device, .name = options.name, .connect = options.connect, .lost_peer = lost_peer}));
+    }
+    return std::make_unique<Impl>(session, options, std::move(part), std::move(host), std::move(device));
+  }
+
+  Impl(Session& session, const GroupOptions& options, std::unique_ptr<PartOfSession> part, std::shared_ptr<Collectives> collectives,
+       std::unique_ptr<DeviceCollectives> device)
       : session_{session},
         options_{options},
         part_{std::move(part)},
         collectives_{std::move(collectives)},
+        device_{std::move(device)},
         calls_{std::make_unique<CallQueue>()} {}
 
   ~Impl() {
@@ -65,6 +87,24 @@ class ProcessGroup::Impl {
 
   CallQueue& calls() { return *calls_; }
   Collectives& collectives() { return *collectives_; }
+  /// A call on device memory.
+  template <class Call>
+  Work on_device(Stream stream, const Call& call) {
+    if (device_) return call(*device_, DeviceCall{stream, collective_.load(std::memory_order_relaxed)});
+    const WorkPromise refused;
+    refused.end(invalid("a call on device memory in a group of host memory: join it with GroupOptions::device"));
+    return refused.work();
+  }
+  void revoke(const Failure& why) {
+    collectives_->revoke(why);
+    if (device_) device_->revoke(why);
+  }
+  Result<void> finish() {
+    ELRUN_TRY(barrier());
+    if (device_) ELRUN_TRY(device_->close(collective_.load(std::memory_order_relaxed)));
+    revoke({.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was finished"});
+    return {};
+  }
   [[nodiscard]] CallOptions call() const { return {.limit = collective_.load(std::memory_order_relaxed), .label = label_}; }
   void set_label(const CallLabel& label) { label_ = label; }
   void set_deadline(Duration collective) { collective_.store(collective, std::memory_order_relaxed); }
@@ -92,9 +132,8 @@ class ProcessGroup::Impl {
     if (part_)  // this group was split off itself
       for (Rank& member : members) member = part_->members()[member.value()];
     auto part = std::make_unique<PartOfSession>(session_, in_part, std::move(members));
-    ELRUN_TRY_ASSIGN(auto joined,
-                     join_host_collectives(*part, {.transport = options.transport, .name = options.name, .connect = options.connect}));
-    return std::optional{ProcessGroup{std::make_unique<Impl>(session_, options, std::move(part), std::move(joined))}};
+    ELRUN_TRY_ASSIGN(auto joined, join(session_, options, std::move(part)));
+    return std::optional{ProcessGroup{std::move(joined)}};
   }
 
  private:
@@ -103,7 +142,8 @@ class ProcessGroup::Impl {
   std::atomic<Duration> collective_{options_.collective};  // of calls that begin now
   CallLabel label_;                                        // likewise
   std::unique_ptr<PartOfSession> part_;                    // of a group that was split off
-  std::unique_ptr<Collectives> collectives_;
+  std::shared_ptr<Collectives> collectives_;
+  std::unique_ptr<DeviceCollectives> device_;  // none: the group serves host memory alone
   std::uint64_t splits_ = 0;
   const int owner_ = ::getpid();
   std::unique_ptr<CallQueue> calls_;  // the last member: its thread ends before what its calls use
@@ -112,9 +152,8 @@ class ProcessGroup::Impl {
 Result<ProcessGroup> ProcessGroup::join(Session& session, const GroupOptions& options) {
   GroupOptions chosen = options;
   ELRUN_TRY_ASSIGN(chosen.transport, transport_of_process(options.transport));
-  ELRUN_TRY_ASSIGN(auto joined,
-                   join_host_collectives(session, {.transport = chosen.transport, .name = chosen.name, .connect = chosen.connect}));
-  return ProcessGroup{std::make_unique<Impl>(session, chosen, nullptr, std::move(joined))};
+  ELRUN_TRY_ASSIGN(auto joined, Impl::join(session, chosen, nullptr));
+  return ProcessGroup{std::move(joined)};
 }
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}
@@ -123,9 +162,14 @@ ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
 
 const Membership& ProcessGroup::membership() const { return impl_->collectives().membership(); }
-void ProcessGroup::revoke(const Failure& why) { impl_->collectives().revoke(why); }
+void ProcessGroup::revoke(const Failure& why) { impl_->revoke(why); }
+DeviceCalls ProcessGroup::on(Stream stream) { return {*this, stream}; }
 void ProcessGroup::set_label(std::uint16_t label, const char* (*name)(std::uint16_t)) { impl_->set_label({label, name}); }
 void ProcessGroup::set_deadline(Duration collective) { impl_->set_deadline(collective); }
+
+Result<void> ProcessGroup::finish() {
+  return impl_->calls().in_turn([&] { return impl_->finish(); });
+}
 
 Result<void> ProcessGroup::share(const SharedBuffer& buffer) {
   return impl_->calls().in_turn([&] { return impl_->collectives().share(buffer); });
@@ -164,5 +208,23 @@ ELRUN_GROUP_CALL(reduce_scatter, (const void* in, std::size_t in_count, void* ou
                  impl->collectives().reduce_scatter(static_cast<const std::byte*>(in), in_count, static_cast<std::byte*>(out), out_count,
                                                     type, op, impl->call()))
 #undef ELRUN_GROUP_CALL
+
+#define ELRUN_DEVICE_CALL(name, parameters, ...)                                                                              \
+  Work DeviceCalls::name parameters const {                                                                                   \
+    return group_->impl_->on_device(stream_, [&](DeviceCollectives& device, const DeviceCall& call) { return __VA_ARGS__; }); \
+  }
+ELRUN_DEVICE_CALL(all_gather, (DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out), device.all_gather(in, out, call))
+ELRUN_DEVICE_CALL(broadcast, (DeviceSpan<std::byte> data, Rank root), device.broadcast(data, root, call))
+ELRUN_DEVICE_CALL(all_to_all, (DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out), device.all_to_all(in, out, call))
+ELRUN_DEVICE_CALL(send, (DeviceSpan<const std::byte> data, Rank to), device.send_receive(data, {}, to, call))
+ELRUN_DEVICE_CALL(receive, (DeviceSpan<std::byte> data, Rank from), device.send_receive({}, data, from, call))
+ELRUN_DEVICE_CALL(exchange, (std::span<const DeviceSendList> sends, std::span<const DeviceReceiveList> receives),
+                  device.exchange(sends, receives, call))
+ELRUN_DEVICE_CALL(all_reduce, (void* data, std::uint64_t count, DType type, ReduceOp op),
+                  device.all_reduce(static_cast<std::byte*>(data), count, type, op, call))
+ELRUN_DEVICE_CALL(reduce_scatter, (const void* in, std::uint64_t in_count, void* out, std::uint64_t out_count, DType type, ReduceOp op),
+                  device.reduce_scatter(static_cast<const std::byte*>(in), in_count, static_cast<std::byte*>(out), out_count, type, op,
+                                        call))
+#undef ELRUN_DEVICE_CALL
 
 }  // namespace elrun::inline v0

@@ -62,24 +62,6 @@ TEST_CASE("the interface's calls do on each transport what their names say", "[c
   CHECK(problems == std::vector<std::string>(world));
 }
 
-TEST_CASE("a call on device memory is refused before anything moves, and the group lives on", "[collectives]") {
-  const auto problems = run_collectives(2, Transport::automatic, [](std::uint32_t, Collectives& group) -> std::string {
-    const CallOptions device{.limit = 60s, .memory = MemoryKind::device};
-    std::vector<std::byte> one(4), two(8);
-    const std::vector<SendList> sends(2);
-    const std::vector<ReceiveList> receives(2);
-    const Rank peer{1 - group.membership().rank.value()};
-    for (const auto& refused :
-         {group.all_reduce(one.data(), 1, DType::f32, ReduceOp::sum, device),
-          group.reduce_scatter(two.data(), 2, one.data(), 1, DType::f32, ReduceOp::sum, device), group.all_gather(one, two, device),
-          group.broadcast(one, Rank{0}, device), group.all_to_all(two, two, device), group.exchange(sends, receives, device),
-          group.send_receive(one, one, peer, device)})
-      if (refused.ok() || refused.failure().code != Code::invalid_argument) return "not refused: " + text(refused);
-    return text(group.all_gather(one, two, patient));
-  });
-  CHECK(problems == std::vector<std::string>(2));
-}
-
 TEST_CASE("a call that misses a peer names it", "[collectives]") {
   const auto problems = run_collectives(2, Transport::automatic, [](std::uint32_t rank, Collectives& group) -> std::string {
     std::vector<std::byte> in(1), out(2);

@@ -35,7 +35,7 @@ inline const std::vector<Layer>& layers() {
       {"samples/", {"samples/"}, {}},
       {"tests/",
        {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},
-       {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "openssl/", "zlib.h"}},
+       {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "nccl", "openssl/", "zlib.h"}},
   };
   return all;
 }

@@ -21,7 +21,10 @@ Instant at(Duration time) { return Instant{} + 100s + time; }
 /// A life with short words for what its owner sees.
 struct Owner {
   CommunicatorLife life{
-      {.me = {generation, Rank{3}, WorldSize{8}}, .device = {DeviceKind::cuda, 1}, .group = "weights"}, limits, at(0s), 60s};
+      {.me = {generation, Rank{3}, WorldSize{8}}, .device = {DeviceKind::cuda, 1}, .group = "weights", .settings = "NCCL_DEBUG=WARN"},
+      limits,
+      at(0s),
+      60s};
   Next look(Duration now, NcclResult answer = NcclResult::success, CommunicatorView view = {}) {
     view.now = at(now);
     view.answer = answer;
@@ -169,7 +172,7 @@ TEST_CASE("each wait for NCCL ends by its deadline, and names rank, generation, 
     CHECK_THAT(owner.why(), Catch::Contains("orderly end"));
   }
   CHECK_THAT(owner.why(), Catch::Contains("deadline_passed: rank 3 of generation 12@89ab0123") && Catch::Contains("\"weights\"") &&
-                              Catch::Contains("give the process group up"));
+                              Catch::Contains("(set by the user: NCCL_DEBUG=WARN)") && Catch::Contains("give the process group up"));
 }
 
 TEST_CASE("a call that was under way when something failed never succeeds, whatever its event says", "[nccl]") {
@@ -221,12 +224,23 @@ TEST_CASE("an abort that does not return in time means that the process has to e
     CHECK(owner.life.state() == State::gone);
     CHECK(owner.life.failure_so_far().remedy == Remedy::abort_group);
   }
+  SECTION("it returns, but a kernel stays in its stream") {
+    CHECK(owner.look(5s - 1ns, NcclResult::success, {.abort_returned = true, .drained = false}) == Next::look_again);
+    CHECK(owner.look(5s, NcclResult::success, {.abort_returned = true, .drained = false}) == Next::end);
+    CHECK(owner.life.state() == State::stuck);
+    CHECK_THAT(owner.why(), Catch::Contains("did not leave its streams") && Catch::Contains("; exit"));
+  }
+  SECTION("the streams are empty, but it does not return") {
+    CHECK(owner.look(5s - 1ns, NcclResult::success, {.drained = true}) == Next::look_again);
+    CHECK(owner.look(5s, NcclResult::success, {.drained = true}) == Next::end);
+    CHECK(owner.life.state() == State::stuck);
+  }
   SECTION("it does not") {
     CHECK(owner.look(5s - 1ns) == Next::look_again);
     CHECK(owner.look(5s) == Next::end);
     CHECK(owner.life.state() == State::stuck);
     CHECK(owner.life.failure_so_far().remedy == Remedy::exit_process);
-    CHECK_THAT(owner.why(), Catch::Contains("ncclCommAbort on cuda:1 did not return within 2000 ms") &&
+    CHECK_THAT(owner.why(), Catch::Contains("ncclCommAbort did not return on cuda:1 within 2000 ms") &&
                                 Catch::Contains("ncclAllGather on cuda:1 with 8 ranks was not over"));
     CHECK(owner.look(6s, NcclResult::success, {.abort_returned = true}) == Next::end);
     CHECK(owner.life.state() == State::stuck);  // what was told stays true

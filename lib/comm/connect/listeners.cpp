@@ -12,17 +12,12 @@
 #include "lib/base/digest.hpp"
 
 namespace elrun::inline v0 {
-namespace {
 
-/// Identifies the running kernel; empty when the system does not tell. Two processes that read the same id and reach each other's abstract
-/// sockets can share memory.
 std::string boot_of_host() {
   std::string id;
   std::ifstream{"/proc/sys/kernel/random/boot_id"} >> id;
   return id.size() <= 40 ? id : std::string{};
 }
-
-}  // namespace
 
 SocketAddress abstract_address(std::string_view name) {
   SocketAddress address;

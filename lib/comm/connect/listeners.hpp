@@ -15,6 +15,10 @@
 
 namespace elrun::inline v0 {
 
+/// Identifies the running kernel; empty when the system does not tell. Two processes that read the same id and reach each other's abstract
+/// sockets can share memory.
+[[nodiscard]] std::string boot_of_host();
+
 /// The Unix socket of this name (RankAddress::socket), in the kernel's memory and in no folder, so nothing stays behind.
 [[nodiscard]] SocketAddress abstract_address(std::string_view name);
 

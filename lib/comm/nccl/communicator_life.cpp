@@ -32,11 +32,10 @@ void CommunicatorLife::fail(Failure why) {
   why.rank = place_.me.rank;
   why.generation = place_.me.generation;
   if (!place_.group.empty()) why.what = fmt::format("in the group \"{}\": {}", place_.group, why.what);
+  if (!place_.settings.empty()) why.what += fmt::format(" (set by the user: {})", place_.settings);
   failure_ = std::move(why);
   enter(CommunicatorState::revoked);
 }
-
-void CommunicatorLife::nothing_to_abort() { enter(CommunicatorState::gone); }
 
 Result<std::uint64_t> CommunicatorLife::begin_call(std::string name, Instant now, Duration limit) {
   if (failure_) return failure_so_far();
@@ -78,8 +77,7 @@ CommunicatorLife::Next CommunicatorLife::look(const CommunicatorView& view) {
     return Next::give_up;
   }
   if (state_ == CommunicatorState::aborting) {
-    if (view.abort_returned) enter(CommunicatorState::gone);
-    else if (view.now - aborting_since_ >= limits_.abort) enter(CommunicatorState::stuck);
+    look_at_abort(view);
   } else if (view.answer == NcclResult::success) {
     if (state_ == CommunicatorState::making || state_ == CommunicatorState::issuing) enter(CommunicatorState::ready);
     else if (state_ == CommunicatorState::closing) enter(CommunicatorState::gone);
@@ -127,6 +125,12 @@ void CommunicatorLife::look_at_deadlines(Instant now) {
   if (passed != calls_.end()) late(passed->second);
 }
 
+void CommunicatorLife::look_at_abort(const CommunicatorView& view) {
+  abort_returned_ = view.abort_returned;
+  if (view.abort_returned && view.drained) enter(CommunicatorState::gone);
+  else if (view.now - aborting_since_ >= limits_.abort) enter(CommunicatorState::stuck);
+}
+
 bool CommunicatorLife::call_ended(std::uint64_t number, NcclResult answer) {
   // An event behind a kernel that was aborted is over, too: only what ended while nothing had failed has succeeded.
   if (!usable() || is_error(answer)) return false;
@@ -140,10 +144,10 @@ Failure CommunicatorLife::failure_so_far() const {
   Failure stuck = *failure_;
   stuck.code = Code::deadline_passed;
   stuck.remedy = Remedy::exit_process;
-  stuck.what = fmt::format(
-      "ncclCommAbort on {} did not return within {} ms, so only the end of this process frees the device; it was aborted "
-      "because of {}: {}",
-      device(), limits_.abort / 1ms, to_string(failure_->code), failure_->what);
+  stuck.what =
+      fmt::format("{} on {} within {} ms, so only the end of this process frees the device; aborted because of {}: {}",
+                  abort_returned_ ? "what was issued did not leave its streams after ncclCommAbort" : "ncclCommAbort did not return",
+                  device(), limits_.abort / 1ms, to_string(failure_->code), failure_->what);
   return stuck;
 }
 

@@ -29,7 +29,7 @@ enum class CommunicatorState : std::uint8_t {
   closing,   ///< Its orderly end was begun: all ranks have to come to it.
   revoked,   ///< Something failed. It is still with the owner, who makes no call any more.
   aborting,  ///< Given up: another thread aborts it.
-  gone,      ///< It is freed.
+  gone,      ///< It is freed, and nothing of it is left in a stream.
   stuck,     ///< The abort did not return in time. Only the end of this process frees the device.
 };
 
@@ -42,7 +42,6 @@ inline constexpr CommunicatorTransition communicator_transitions[] = {
     {CommunicatorState::closing, CommunicatorState::gone},    {CommunicatorState::making, CommunicatorState::revoked},
     {CommunicatorState::ready, CommunicatorState::revoked},   {CommunicatorState::issuing, CommunicatorState::revoked},
     {CommunicatorState::closing, CommunicatorState::revoked}, {CommunicatorState::revoked, CommunicatorState::aborting},
-    {CommunicatorState::revoked, CommunicatorState::gone},  // NCCL had made nothing that could be aborted
     {CommunicatorState::aborting, CommunicatorState::gone},   {CommunicatorState::aborting, CommunicatorState::stuck},
 };
 [[nodiscard]] constexpr bool may_follow(CommunicatorState from, CommunicatorState to) {
@@ -63,7 +62,8 @@ struct CommunicatorLimits {
 struct CommunicatorPlace {
   Membership me{};
   Device device{};
-  std::string group{};  ///< The group's name; may be empty.
+  std::string group{};     ///< The group's name; may be empty.
+  std::string settings{};  ///< NCCL's variables that the user has set, for failures; may be empty.
 };
 
 /// What the owner sees when it looks.
@@ -74,6 +74,7 @@ struct CommunicatorView {
   const Failure* over = nullptr;            ///< The generation is over, or somebody gave the group up.
   std::optional<Rank> lost{};               ///< A peer whose connection to the host's group has ended.
   bool abort_returned = false;
+  bool drained = true;  ///< No call that was issued is left in a stream.
 };
 
 class CommunicatorLife {
@@ -98,8 +99,6 @@ class CommunicatorLife {
   void answered(std::string_view call, NcclResult result, std::string_view detail);
   /// The owner could not do its own part of a call (no event, another device).
   void fail(Failure why);
-  /// There is no handle: nothing to abort.
-  void nothing_to_abort();
 
   /// Looks at everything, in the order in which causes are worth naming. Changes the state.
   Next look(const CommunicatorView& view);
@@ -122,6 +121,7 @@ class CommunicatorLife {
   void look_for_trouble(const CommunicatorView& view);
   void look_for_loss(const CommunicatorView& view);
   void look_at_deadlines(Instant now);
+  void look_at_abort(const CommunicatorView& view);
 
   const CommunicatorPlace place_;
   const CommunicatorLimits limits_;
@@ -131,6 +131,7 @@ class CommunicatorLife {
   std::uint64_t last_call_ = 0;
   std::optional<Instant> lost_since_;
   Instant aborting_since_{};
+  bool abort_returned_ = false;
   std::optional<Failure> failure_;
 };
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <elrun/device.hpp>
+#include <elrun/device_span.hpp>
 #include "kernels/cuda/check.hpp"
-#include "kernels/device_span.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
 
 namespace elrun::planted {

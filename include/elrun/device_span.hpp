@@ -2,7 +2,9 @@
 /// \file DeviceSpan: a run of elements in a device's memory. A type of its own, so that no host loop gets one.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace elrun::inline v0 {
 
@@ -18,5 +20,15 @@ struct DeviceSpan {
   requires std::is_const_v<T>
   constexpr DeviceSpan(DeviceSpan<U> other) : data{other.data}, size{other.size} {}  // NOLINT: meant to convert
 };
+
+/// The bytes of a run, for calls that move and do not count.
+template <class T>
+[[nodiscard]] DeviceSpan<const std::byte> as_bytes(DeviceSpan<T> run) {
+  return {reinterpret_cast<const std::byte*>(run.data), run.size * sizeof(T)};
+}
+template <class T>
+[[nodiscard]] DeviceSpan<std::byte> as_writable_bytes(DeviceSpan<T> run) {
+  return {reinterpret_cast<std::byte*>(run.data), run.size * sizeof(T)};
+}
 
 }  // namespace elrun::inline v0

@@ -1,0 +1,464 @@
+/// The idea: NCCL takes one thread at a time per communicator, and any of its calls may hang. So one thread owns the communicator, and nobody who waits for
+/// it waits without an end. The owner does what CommunicatorLife says; this file only sees, calls and waits.
+
+#include "lib/comm/nccl/communicator.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lib/base/clock.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/quiet_thread.hpp"
+#include "lib/base/wait_time.hpp"
+#include "lib/comm/call_queue.hpp"
+#include "lib/device/current_device.hpp"
+#include "lib/device/handles.hpp"
+#include "lib/device/runtime.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+using Next = CommunicatorLife::Next;
+
+/// How often the owner looks while something is under way: at first often, for most calls are short.
+constexpr Duration look_first = 50us, look_last = 1ms;
+/// What the owner may take beyond a call's limit and an abort before it counts as lost inside NCCL.
+constexpr Duration owner_grace = 1s;
+
+/// Once an abort has not returned in this process, or an owner, nothing more is begun there.
+std::atomic<bool> process_is_stuck{false};
+
+Failure forked(int process) {
+  return {.code = Code::refused,
+          .remedy = Remedy::exit_process,
+          .what = fmt::format("this process was forked from worker {} and has no communicator", process)};
+}
+
+}  // namespace
+
+class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
+ public:
+  Owner(const NcclLibrary& nccl, NcclGroup group)
+      : nccl_{nccl}, group_{std::move(group)}, life_{group_.place, group_.limits, clock_.now(), group_.connect} {}
+
+  // --- on the caller's threads ---
+
+  Result<void> begin() {
+    if (group_.on_generation_over) {
+      group_.on_generation_over([weak = weak_from_this()](const Failure& why) {
+        if (const auto alive = weak.lock()) alive->revoke(why);
+      });
+    }
+    thread_ = quiet_thread([self = shared_from_this()] { self->run(); });
+    return await(group_.connect, "making the communicator", [&] { return made_ || ended_; });
+  }
+
+  Work call(std::string name, Stream stream, Duration limit, Body body) {
+    auto request = std::make_shared<Request>(Request{std::move(name), stream, limit, std::move(body), {}, false});
+    {
+      const std::lock_guard lock{mutex_};
+      if (ended_) {
+        request->promise.end(*failure_);
+        return request->promise.work();
+      }
+      requests_.push_back(request);
+    }
+    changed_.notify_all();
+    if (const auto issued = await(limit, request->name, [&] { return request->issued; }); !issued.ok() && !is_issued(*request)) {
+      WorkPromise lost;
+      lost.end(issued.failure());
+      return lost.work();
+    }
+    return request->promise.work();
+  }
+
+  void revoke(const Failure& why) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (over_) return;
+      over_ = why;
+    }
+    changed_.notify_all();
+  }
+
+  Result<void> close(Duration limit) {
+    {
+      const std::lock_guard lock{mutex_};
+      close_ = Close{Deadline::after(clock_.now(), limit), limit};
+    }
+    changed_.notify_all();
+    ELRUN_TRY(await(limit, "the communicator's orderly end", [&] { return ended_; }));
+    const std::lock_guard lock{mutex_};
+    if (closed_well_) return {};
+    return *failure_;
+  }
+
+  /// Waits for the owner. False: it is lost, and stays behind.
+  bool join() {
+    if (!thread_.joinable()) return true;
+    {
+      std::unique_lock lock{mutex_};
+      if (!changed_.wait_for(lock, group_.limits.abort + owner_grace, [&] { return ended_; })) {
+        process_is_stuck = true;
+        thread_.detach();
+        return false;
+      }
+    }
+    thread_.join();
+    return true;
+  }
+
+ private:
+  struct Request {
+    std::string name;
+    Stream stream;
+    Duration limit;
+    Body body;
+    WorkPromise promise;
+    bool issued;  // it is in its stream, or has failed
+  };
+  struct Close {
+    Deadline at;
+    Duration limit;
+  };
+  struct Running {
+    std::uint64_t number;
+    OwnedEvent end;
+    WorkPromise promise;
+    bool event_over = false;
+  };
+
+  bool is_issued(const Request& request) {
+    const std::lock_guard lock{mutex_};
+    return request.issued;
+  }
+
+  /// The owner keeps the deadline itself. If it does not come back from NCCL, nothing in this process helps any more.
+  template <class Condition>
+  Result<void> await(Duration limit, const std::string& what, const Condition& condition) {
+    const Instant now = clock_.now();
+    const Duration most = wait_time(Deadline::after(now, limit), now) + group_.limits.abort + owner_grace;
+    std::unique_lock lock{mutex_};
+    if (changed_.wait_for(lock, most, condition)) {
+      if (ended_ && !closed_well_) return *failure_;
+      return {};
+    }
+    process_is_stuck = true;
+    return Failure{
+        .code = Code::deadline_passed,
+        .remedy = Remedy::exit_process,
+        .what = fmt::format("{} on cuda:{}: a call of NCCL did not return within {} ms, so only the end of this process frees the device",
+                            what, group_.place.device.index, most / 1ms),
+        .rank = group_.place.me.rank,
+        .generation = group_.place.me.generation};
+  }
+
+  // --- on the owner's thread ---
+
+  void run() {
+    try {
+      const CurrentDevice device{group_.place.device};
+      make();
+      Duration pause = look_first;
+      for (;;) {
+        const Next next = look();
+        if (next == Next::end) break;
+        if (next == Next::give_up) give_up();
+        if (life_.state() == CommunicatorState::ready && work()) {
+          pause = look_first;
+          continue;
+        }
+        rest(next, pause);
+        pause = std::min(2 * pause, look_last);
+      }
+      if (helper_.joinable() && life_.state() == CommunicatorState::gone) helper_.join();
+      else if (helper_.joinable()) helper_.detach();
+      tell_the_end();
+    } catch (const Error& error) {
+      fail_with(error.failure());
+    } catch (const std::exception& error) {
+      fail_with(
+          {.code = Code::exhausted, .remedy = Remedy::exit_process, .what = fmt::format("the owner of a communicator: {}", error.what())});
+    }
+  }
+
+  void make() {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const Membership& me = group_.place.me;
+    std::vector<ncclUniqueId> ids(group_.ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) std::ranges::copy(group_.ids[i], reinterpret_cast<std::byte*>(ids[i].internal));
+    answered("ncclCommInitRankScalable", nccl_.comm_init(&comm_, static_cast<int>(me.world.value()), static_cast<int>(me.rank.value()),
+                                                         static_cast<int>(ids.size()), ids.data(), &config));
+  }
+
+  void answered(const char* call, ncclResult_t result) {
+    const NcclResult answer = result_of(result);
+    life_.answered(call, answer, is_error(answer) ? last_error() : "");
+  }
+
+  std::string last_error() {
+    const char* text = comm_ != nullptr ? nccl_.get_last_error(comm_) : nullptr;
+    return text == nullptr ? "" : text;
+  }
+
+  /// First the events, then NCCL's answer: what NCCL says after an event holds for what was before it.
+  Next look() {
+    std::vector<std::size_t> over;
+    bool drained = true;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      if (!running_[i].event_over) {
+        const auto done = runtime::is_done(running_[i].end.view());
+        if (!done.ok()) life_.fail(done.failure());
+        running_[i].event_over = !done.ok() || *done;
+      }
+      if (running_[i].event_over) over.push_back(i);
+      else drained = false;
+    }
+    ncclResult_t answer = ncclSuccess;
+    if (comm_ != nullptr) answered("ncclCommGetAsyncError", nccl_.comm_get_async_error(comm_, &answer));
+    const std::string detail = is_error(result_of(answer)) ? last_error() : "";
+    std::ranges::reverse(over);
+    for (const std::size_t i : over) {
+      if (!life_.call_ended(running_[i].number, result_of(answer))) continue;
+      running_[i].promise.end({});
+      spare_events_.push_back(std::move(running_[i].end));
+      running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    std::optional<Failure> generation_over;
+    CommunicatorView view{.now = clock_.now(), .answer = result_of(answer), .detail = detail, .drained = drained};
+    {
+      const std::lock_guard lock{mutex_};
+      generation_over = over_;
+      view.abort_returned = abort_returned_;
+    }
+    if (generation_over) view.over = &*generation_over;
+    if (group_.lost_peer) view.lost = group_.lost_peer();
+    const Next next = life_.look(view);
+    if (life_.state() == CommunicatorState::ready) publish_made();
+    if (next == Next::end && !life_.has_failed()) answered("ncclCommDestroy", nccl_.comm_destroy(std::exchange(comm_, nullptr)));
+    return next;
+  }
+
+  void publish_made() {
+    if (std::exchange(told_made_, true)) return;
+    {
+      const std::lock_guard lock{mutex_};
+      made_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  /// The next request, or the orderly end. False: there is none.
+  bool work() {
+    std::shared_ptr<Request> request;
+    std::optional<Close> close;
+    {
+      const std::lock_guard lock{mutex_};
+      if (over_) return false;
+      close = close_;
+      if (!requests_.empty()) {
+        request = std::move(requests_.front());
+        requests_.pop_front();
+      } else if (running_.empty()) {
+        close_.reset();
+      }
+    }
+    if (request) return issue(request), true;
+    if (close && running_.empty()) {
+      if (life_.begin_close(clock_.now(), close->limit).ok()) answered("ncclCommFinalize", nccl_.comm_finalize(comm_));
+      return true;
+    }
+    if (close && close->at.passed(clock_.now()))
+      life_.fail({.code = Code::deadline_passed,
+                  .remedy = Remedy::abort_group,
+                  .what = fmt::format("{} calls were under way at the group's orderly end, and not over within {} ms", running_.size(),
+                                      close->limit / 1ms)});
+    return false;
+  }
+
+  void issue(const std::shared_ptr<Request>& request) {
+    const auto number = life_.begin_call(request->name, clock_.now(), request->limit);
+    if (!number.ok()) return is_in_stream(*request, number.failure());
+    ncclResult_t first = nccl_.group_start();
+    if (first == ncclSuccess) {
+      first = request->body(nccl_, comm_, static_cast<cudaStream_t>(request->stream.handle()));
+      const ncclResult_t end = nccl_.group_end();
+      if (first == ncclSuccess || first == ncclInProgress) first = end;
+    }
+    answered(request->name.c_str(), first);
+    Next next = look();
+    for (Duration pause = 10us; life_.state() == CommunicatorState::issuing; next = look()) {
+      std::this_thread::sleep_for(pause);  // NCCL gives the call to its stream on a thread of its own
+      pause = std::min(2 * pause, look_last);
+    }
+    if (next == Next::give_up) give_up();
+    if (!life_.has_failed()) watch(*number, *request);
+    if (life_.has_failed()) failed_in_issue_.push_back(request);  // told once it is aborted
+    else is_in_stream(*request, {});
+  }
+
+  /// An event behind the call tells its end.
+  void watch(std::uint64_t number, const Request& request) {
+    try {
+      Running running{number, spare_event(), request.promise, false};
+      running.end.record(request.stream);
+      running_.push_back(std::move(running));
+    } catch (const Error& error) {  // of the device layer: the device is lost, or has no memory
+      life_.fail(error.failure());
+    }
+  }
+
+  OwnedEvent spare_event() {
+    if (spare_events_.empty()) return OwnedEvent{group_.place.device};
+    OwnedEvent event = std::move(spare_events_.back());
+    spare_events_.pop_back();
+    return event;
+  }
+
+  /// `failure`: of a call that did not come there.
+  void is_in_stream(Request& request, const std::optional<Failure>& failure) {
+    if (failure) request.promise.end(*failure);
+    {
+      const std::lock_guard lock{mutex_};
+      request.issued = true;
+    }
+    changed_.notify_all();
+  }
+
+  void give_up() {
+    ncclComm_t comm = std::exchange(comm_, nullptr);
+    const auto returned = [](Owner& owner) {
+      {
+        const std::lock_guard lock{owner.mutex_};
+        owner.abort_returned_ = true;
+      }
+      owner.changed_.notify_all();
+    };
+    if (comm == nullptr) return returned(*this);
+    try {
+      helper_ = quiet_thread([self = shared_from_this(), comm, returned] {
+        const CurrentDevice device{self->group_.place.device};
+        (void)self->nccl_.comm_abort(comm);  // whatever it says, the communicator is gone
+        returned(*self);
+      });
+    } catch (const std::system_error&) {
+      // Without a thread it cannot be aborted. The limit of the abort passes, and the process is told to end.
+    }
+  }
+
+  void rest(Next next, Duration pause) {
+    std::unique_lock lock{mutex_};
+    const auto wanted = [&] {
+      return (over_ && !life_.has_failed()) || (life_.state() == CommunicatorState::aborting && abort_returned_) ||
+             (life_.state() == CommunicatorState::ready && (!requests_.empty() || (close_ && running_.empty())));
+    };
+    if (next == Next::rest) changed_.wait(lock, wanted);
+    else changed_.wait_for(lock, pause, wanted);
+  }
+
+  void tell_the_end() {
+    if (life_.state() == CommunicatorState::stuck) process_is_stuck = true;
+    if (life_.has_failed()) return fail_with(life_.failure_so_far());
+    fail_with({.code = Code::refused, .remedy = Remedy::abort_group, .what = "the group was closed"}, true);
+  }
+
+  /// All that was begun fails, and all that will be.
+  void fail_with(Failure why, bool closed_well = false) {
+    why.rank = group_.place.me.rank;
+    why.generation = group_.place.me.generation;
+    if (life_.state() == CommunicatorState::stuck)
+      for (Running& each : running_) (void)new OwnedEvent{std::move(each.end)};  // NOLINT: what is stuck is left alone
+    for (const Running& each : running_) each.promise.end(why);
+    running_.clear();
+    for (const auto& each : failed_in_issue_) is_in_stream(*each, why);
+    std::deque<std::shared_ptr<Request>> rest;
+    {
+      const std::lock_guard lock{mutex_};
+      failure_ = why;
+      closed_well_ = closed_well;
+      rest.swap(requests_);
+    }
+    for (const auto& each : rest) is_in_stream(*each, why);
+    {
+      const std::lock_guard lock{mutex_};
+      ended_ = true;
+      for (const auto& each : requests_) each->issued = true, each->promise.end(why);
+      requests_.clear();
+    }
+    changed_.notify_all();
+  }
+
+  const NcclLibrary nccl_;
+  const NcclGroup group_;
+  const SteadyClock clock_;
+  std::thread thread_;
+
+  // The owner's own.
+  CommunicatorLife life_;
+  ncclComm_t comm_ = nullptr;
+  std::vector<Running> running_;
+  std::vector<std::shared_ptr<Request>> failed_in_issue_;
+  std::vector<OwnedEvent> spare_events_;
+  bool told_made_ = false;
+  std::thread helper_;  // aborts
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Request>> requests_;
+  std::optional<Close> close_;
+  std::optional<Failure> over_, failure_;
+  bool made_ = false, ended_ = false, closed_well_ = false, abort_returned_ = false;
+};
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<Owner> owner) : owner_{std::move(owner)}, process_{::getpid()} {}
+
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::make(const NcclLibrary& nccl, NcclGroup group) {
+  if (process_is_stuck)
+    return Failure{.code = Code::exhausted,
+                   .remedy = Remedy::exit_process,
+                   .what = fmt::format("an abort of NCCL did not return in this process, so cuda:{} cannot be used here any more",
+                                       group.place.device.index),
+                   .rank = group.place.me.rank,
+                   .generation = group.place.me.generation};
+  std::unique_ptr<NcclCommunicator> made{new NcclCommunicator{std::make_shared<Owner>(nccl, std::move(group))}};
+  ELRUN_TRY(made->owner_->begin());
+  return made;
+}
+
+Work NcclCommunicator::call(std::string name, Stream stream, Duration limit, Body body) {
+  if (::getpid() == process_) return owner_->call(std::move(name), stream, limit, std::move(body));
+  WorkPromise none;
+  none.end(forked(process_));
+  return none.work();
+}
+
+void NcclCommunicator::revoke(const Failure& why) {
+  if (::getpid() == process_) owner_->revoke(why);
+}
+
+Result<void> NcclCommunicator::close(Duration limit) {
+  if (::getpid() != process_) return forked(process_);
+  return owner_->close(limit);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (::getpid() != process_) {                           // thread and communicator are the parent's
+    (void)new std::shared_ptr<Owner>{std::move(owner_)};  // NOLINT(bugprone-unhandled-exception-at-new)
+    return;
+  }
+  owner_->revoke({.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was given up"});
+  (void)owner_->join();
+}
+
+}  // namespace elrun::inline v0

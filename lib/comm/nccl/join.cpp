@@ -1,0 +1,85 @@
+/// How the ranks of a generation come to a communicator: each loads NCCL and says so in the store, in one call; then all conclude the same.
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lib/base/clock.hpp"
+#include "lib/comm/connect/listeners.hpp"
+#include "lib/comm/device_collectives.hpp"
+#include "lib/comm/environment.hpp"
+#include "lib/comm/nccl/nccl_collectives.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+/// What this rank says of itself. What is wrong with it is said, too: the others would wait for it.
+NcclFacts facts_of(const Result<NcclLibrary>& nccl, const DeviceGroupToJoin& group, const Membership& me) {
+  NcclFacts facts{.host = boot_of_host()};
+  if (group.device.kind != DeviceKind::cuda) {
+    facts.problem = "its group names no device";
+    return facts;
+  }
+  if (!nccl.ok()) {
+    facts.problem = nccl.failure().what;
+    return facts;
+  }
+  facts.version = nccl->version();
+  std::array<char, 64> address{};
+  if (const cudaError_t error = cudaDeviceGetPCIBusId(address.data(), address.size(), group.device.index); error != cudaSuccess) {
+    facts.problem = fmt::format("cuda:{} cannot be used: {}", group.device.index, cudaGetErrorString(error));
+    return facts;
+  }
+  facts.device = address.data();
+  const auto roots = nccl_roots(me.world);
+  if (std::ranges::find(roots, me.rank) == roots.end()) return facts;
+  ncclUniqueId id{};
+  if (const ncclResult_t got = nccl->get_unique_id(&id); got != ncclSuccess) {
+    const char* text = nccl->get_last_error(nullptr);
+    facts.problem =
+        from_nccl(result_of(got), "ncclGetUniqueId", fmt::format("cuda:{}", group.device.index), text == nullptr ? "" : text).what;
+    return facts;
+  }
+  facts.has_id = true;
+  std::ranges::copy(std::as_bytes(std::span{id.internal}), facts.id.begin());
+  return facts;
+}
+
+Failure located(Failure failure, const Membership& me, const std::string& group) {
+  failure.rank = me.rank;
+  failure.generation = me.generation;
+  if (!group.empty()) failure.what = fmt::format("in the group \"{}\": {}", group, failure.what);
+  return failure;
+}
+
+Result<std::vector<NcclId>> agree(Session& session, const DeviceGroupToJoin& group, const NcclFacts& mine) {
+  const Membership& me = session.place().membership;
+  ELRUN_TRY_ASSIGN(const auto said, session.store().all_gather("nccl/" + group.name, me.rank, me.world, encode(mine),
+                                                               Deadline::after(SteadyClock{}.now(), group.connect)));
+  std::vector<NcclFacts> all;
+  for (const Store::Value& each : said) {
+    ELRUN_TRY_ASSIGN(auto facts, decode_nccl_facts(each));
+    all.push_back(std::move(facts));
+  }
+  return agree_on_nccl(all);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCollectives>> join_device_collectives(Session& session, const DeviceGroupToJoin& group) {
+  const Membership me = session.place().membership;
+  const Result<NcclLibrary> nccl = NcclLibrary::load();
+  const auto ids = agree(session, group, facts_of(nccl, group, me));
+  if (!ids.ok()) return located(ids.failure(), me, group.name);
+  NcclGroup wanted{
+      .place = {me, group.device, group.name, nccl_settings()}, .ids = *ids, .connect = group.connect, .lost_peer = group.lost_peer};
+  wanted.on_generation_over = [&session](std::function<void(const Failure&)> call) { session.on_generation_over(std::move(call)); };
+  ELRUN_TRY_ASSIGN(auto communicator, NcclCommunicator::make(*nccl, std::move(wanted)));
+  return std::unique_ptr<DeviceCollectives>{std::make_unique<NcclCollectives>(me, group.device, std::move(communicator))};
+}
+
+}  // namespace elrun::inline v0

@@ -64,6 +64,13 @@ bool is_over(const TicketPtr& ticket) {
   return over;
 }
 
+void host_has_waited(const TicketPtr& ticket) {
+  Runtime& r = Runtime::get();
+  r.scheduler.lock();
+  r.host_knows(ticket->clock);
+  r.scheduler.unlock();
+}
+
 void wake() { Runtime::get().scheduler.wake(); }
 
 void make_progress(std::size_t operations) {

@@ -46,6 +46,9 @@ void give_up(const TicketPtr& ticket);
 /// Whether run() has ended, or the operation was given up and its stream went on.
 [[nodiscard]] bool is_over(const TicketPtr& ticket);
 
+/// The host has waited for this operation, which is over, as by an ncclCommAbort that returned: what it used may be freed.
+void host_has_waited(const TicketPtr& ticket);
+
 /// Something that a ready() depends on has changed. Without this call it is asked again within a millisecond.
 void wake();
 

@@ -141,7 +141,7 @@ void Scheduler::run_turn(Stream& stream) {
       runtime_.memory.close_all();
   }
   if (!over) return;
-  if (operation.ticket != nullptr) operation.ticket->over = true;
+  if (operation.ticket != nullptr) operation.ticket->over = true, operation.ticket->clock = stream.clock;
   stream.queue.pop_front();
   ++stream.done;
   changed_.notify_all();

@@ -24,6 +24,7 @@ struct Stream;
 class Ticket {
  public:
   bool given_up = false, over = false;
+  Clock clock;  ///< Once it is over: what had happened then, itself included.
 };
 
 /// One recording of an event. A wait keeps the recording that was the last when the wait was enqueued.

@@ -1,0 +1,262 @@
+// How device collectives end that cannot succeed: generations that are over, deadlines, peers that never come, other orders of calls, storms of aborts.
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "lib/comm/nccl/communicator.hpp"
+#include "tests/devices/nccl_world.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+bool full() { return std::getenv("ELRUN_FULL") != nullptr; }
+
+/// One generation in which everything succeeds, to the end.
+std::string whole_generation(std::uint32_t world, std::uint64_t number = 1) {
+  LocalWorld local{world, number};
+  Complaints complaints;
+  run_devices(local, complaints, [](DeviceRank& mine) {
+    const OnDevice<std::uint32_t> sum{mine.stream.view(), std::vector<std::uint32_t>(500, mine.rank)};
+    mine.must(mine.calls().all_reduce(sum.span()), "all_reduce");
+    mine.complain(sum.values() == std::vector<std::uint32_t>(500, mine.world * (mine.world - 1) / 2), "the sum is wrong");
+    mine.complain.must(mine.group.finish(), "finish");
+  });
+  return complaints.all();
+}
+
+/// Between fakes and product: the hook of one test.
+struct AtCall {
+  std::uint64_t at = 0;
+  std::function<void()> act;
+  std::once_flag once;
+};
+void on_call(void* data, std::uint64_t number, const char*) {
+  auto& at_call = *static_cast<AtCall*>(data);
+  if (number >= at_call.at) std::call_once(at_call.once, at_call.act);
+}
+
+const Failure killed{.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "rank 9 was killed"};
+
+}  // namespace
+
+TEST_CASE("a world is rebuilt again and again and leaves nothing behind", "[nccl]") {
+  CHECK(whole_generation(3) == "");
+  const HeldByProcess before = HeldByProcess::now();
+  const std::uint64_t generations = full() ? 1000 : 100;
+  for (std::uint64_t number = 2; number < generations + 2; ++number) REQUIRE(whole_generation(3, number) == "");
+  const HeldByProcess after = HeldByProcess::now();
+  CHECK(after.descriptors == before.descriptors);
+  CHECK(after.threads == before.threads);
+  CHECK((before.communicators == 0 && after.communicators == 0));
+  CHECK(after.devices == before.devices);
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("when the generation is over, calls that wait for a peer end, their streams drain, and the next generation works", "[nccl]") {
+  LocalWorld local{3};
+  Complaints complaints;
+  std::atomic<int> waiting{0};
+  run_devices(local, complaints, [&](DeviceRank& mine) {
+    const OnDevice<std::uint32_t> data{mine.stream.view(), std::vector<std::uint32_t>(500, mine.rank)};
+    mine.must(mine.calls().broadcast(data.bytes(), Rank{0}), "before");
+    if (mine.rank == 2) {  // never makes the next call
+      while (waiting < 2) std::this_thread::yield();
+      local.end_generation(killed);
+      return;
+    }
+    const Work work = mine.calls().all_reduce(data.span());
+    ++waiting;
+    const auto result = work.wait(deadline_in(60s));
+    mine.complain(!result.ok() && result.failure().code == Code::generation_over &&
+                      result.failure().what.find("rank 9 was killed") != std::string::npos && result.failure().rank == Rank{mine.rank},
+                  result.ok() ? "it succeeded without rank 2" : message(result.failure()));
+    // Behind the aborted call the stream runs on; nothing says so but the Work.
+    mine.complain(cudaStreamSynchronize(static_cast<cudaStream_t>(mine.stream.view().handle())) == cudaSuccess, "the stream did not drain");
+    const auto later = mine.calls().broadcast(data.bytes(), Rank{0}).wait(deadline_in(60s));
+    mine.complain(!later.ok() && later.failure().code == Code::generation_over, "a later call did not fail the same way");
+  });
+  CHECK(complaints.all() == "");
+  CHECK(whole_generation(3, 2) == "");
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("a call whose peer never comes ends by its deadline, and names rank, generation, device and remedy", "[nccl]") {
+  LocalWorld local{2, 7};
+  Complaints complaints;
+  std::atomic<bool> over{false};
+  run_devices(local, complaints, [&](DeviceRank& mine) {
+    if (mine.rank == 1) {
+      while (!over) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    const OnDevice<std::uint32_t> data{mine.stream.view(), {1, 2, 3}};
+    mine.group.set_deadline(300ms);
+    const auto result = mine.calls().all_reduce(data.span()).wait(deadline_in(60s));
+    over = true;
+    const std::string text = result.ok() ? "it succeeded alone" : message(result.failure());
+    for (const char* part : {"deadline_passed", "rank 0 of generation 7", "ncclAllReduce on cuda:0 with 2 ranks was not over within 300 ms",
+                             "give the process group up"})
+      mine.complain(text.find(part) != std::string::npos, text);
+  });
+  CHECK(complaints.all() == "");
+  CHECK(whole_generation(2, 8) == "");
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("a communicator for which a peer never comes ends by its deadline, with who, where and what to do", "[nccl]") {
+  const NcclLibrary nccl = NcclLibrary::load().value();
+  ncclUniqueId id{};
+  REQUIRE(nccl.get_unique_id(&id) == ncclSuccess);
+  NcclGroup group{.place = {.me = {{5, {{0x1234'5678'0000'0000, 1}}}, Rank{0}, WorldSize{2}}, .device = cuda(1), .group = "weights"},
+                  .ids = {NcclId{}},
+                  .connect = 300ms};
+  std::ranges::copy(std::as_bytes(std::span{id.internal}), group.ids.front().begin());
+  const auto made = NcclCommunicator::make(nccl, group);
+  REQUIRE(!made.ok());
+  CHECK_THAT(message(made.failure()), Catch::Contains("deadline_passed: rank 0 of generation 5@12345678") &&
+                                          Catch::Contains("\"weights\"") &&
+                                          Catch::Contains("making the communicator on cuda:1 with 2 ranks was not over within 300 ms") &&
+                                          Catch::Contains("give the process group up"));
+  CHECK(HeldByProcess::now().communicators == 0);
+}
+
+TEST_CASE("a peer that leaves while a call needs it is named a second later", "[nccl]") {
+  LocalWorld local{2};
+  Complaints complaints;
+  run_devices(local, complaints, [&](DeviceRank& mine) {
+    if (mine.rank == 1) return;  // its connections close
+    const OnDevice<std::uint32_t> data{mine.stream.view(), {1, 2, 3}};
+    const auto result = mine.calls().all_reduce(data.span()).wait(deadline_in(60s));
+    mine.complain(!result.ok() && result.failure().code == Code::peer_lost && result.failure().peer == Rank{1} &&
+                      result.failure().remedy == Remedy::rejoin,
+                  result.ok() ? "it succeeded alone" : message(result.failure()));
+  });
+  CHECK(complaints.all() == "");
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("ranks that make different calls hang, and are reported by the fake", "[nccl]") {
+  const std::size_t before = fakegpu::report_count();
+  const std::string complaints = run_devices(2, [before](DeviceRank& mine) {
+    const OnDevice<std::uint32_t> data{mine.stream.view(), {1, 2, 3, 4}};
+    const Work work = mine.rank == 0 ? mine.calls().all_reduce(data.span()) : mine.calls().broadcast(data.bytes(), Rank{0});
+    const Deadline deadline = deadline_in(60s);
+    while (fakegpu::report_count() == before && !deadline.passed(SteadyClock{}.now())) std::this_thread::sleep_for(1ms);
+    mine.complain(!work.done(), "it is over");
+    mine.complain.must(mine.group.barrier(), "barrier");
+    mine.group.revoke(killed);
+    mine.complain(!work.wait(deadline_in(60s)).ok(), "it succeeded");
+  });
+  CHECK(complaints == "");
+  const auto reports = fakegpu::take_reports();
+  REQUIRE(!reports.empty());
+  CHECK_THAT(reports.front(),
+             Catch::Contains("ncclAllReduce of 16 bytes") && Catch::Contains("ncclBroadcast of 16 bytes") && Catch::Contains("hang"));
+}
+
+TEST_CASE("a generation that ends at any call of NCCL leaves no wait, no wrong success and nothing behind", "[nccl]") {
+  CHECK(whole_generation(2) == "");
+  const HeldByProcess before = HeldByProcess::now();
+  const auto set_hook = in_fake_nccl<void (*)(FakeNcclHook, void*)>("fakenccl_set_hook");
+  const auto calls = in_fake_nccl<std::uint64_t (*)()>("fakenccl_calls");
+  const auto generation = [&](LocalWorld& local, Complaints& complaints) {
+    local.run([&](std::uint32_t rank, Session& session) {
+      (void)cudaSetDevice(static_cast<int>(rank));
+      const OwnedStream stream{cuda(rank)};
+      auto group = ProcessGroup::join(session, device_options(rank));
+      if (!group.ok()) return complaints(group.failure().code == Code::generation_over, message(group.failure()));
+      const OnDevice<std::uint32_t> data{stream.view(), std::vector<std::uint32_t>(300, rank + 1)};
+      for (int i = 0; i < 3; ++i) {
+        const auto result = group->on(stream.view()).all_reduce(data.span()).wait(deadline_in(60s));
+        if (!result.ok()) return complaints(result.failure().code == Code::generation_over, message(result.failure()));
+        complaints(data.values().front() == 3u << i, "a call that succeeded has brought garbage");
+      }
+      const auto finished = group->finish();
+      if (!finished.ok()) complaints(finished.failure().code == Code::generation_over, message(finished.failure()));
+    });
+  };
+  const std::uint64_t begin = calls();
+  LocalWorld undisturbed{2, 2};
+  Complaints none;
+  generation(undisturbed, none);
+  REQUIRE(none.all() == "");
+  const std::uint64_t count = calls() - begin;  // of both ranks; how often they ask differs a little
+  REQUIRE(count > 20);
+  const std::uint64_t stride = full() ? 1 : 1 + count / 60;
+  for (std::uint64_t k = 1; k <= count; k += stride) {
+    INFO("call " << k << " of " << count);
+    LocalWorld local{2, 2 + k};
+    Complaints complaints;
+    AtCall at_call{.at = calls() + k, .act = [&] { std::thread{[&] { local.end_generation(killed); }}.join(); }};
+    set_hook(on_call, &at_call);
+    generation(local, complaints);
+    set_hook(nullptr, nullptr);
+    REQUIRE(complaints.all() == "");
+  }
+  CHECK(whole_generation(2, 100'000) == "");
+  CHECK(HeldByProcess::now() == before);
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("storms of aborts from all sides end every call once, and the next generation works", "[nccl]") {
+  CHECK(whole_generation(3) == "");
+  const HeldByProcess before = HeldByProcess::now();
+  for (std::uint64_t round = 0; round < (full() ? 200u : 20u); ++round) {
+    LocalWorld local{3, 2 + round};
+    Complaints complaints;
+    std::atomic<bool> go{false};
+    std::thread storm{[&] {
+      while (!go) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::microseconds{517 * (round % 23)});
+      local.end_generation(killed);
+    }};
+    local.run([&](std::uint32_t rank, Session& session) {
+      (void)cudaSetDevice(static_cast<int>(rank));
+      const auto over = [&](const Failure& why) {
+        complaints(why.code == Code::generation_over || why.code == Code::peer_lost, message(why));
+      };
+      go = true;
+      auto group = ProcessGroup::join(session, device_options(rank));
+      if (!group.ok()) return over(group.failure());
+      const OwnedStream stream{cuda(rank)};
+      const OnDevice<std::uint32_t> data{stream.view(), std::vector<std::uint32_t>(300, rank)};
+      std::thread second;
+      if (rank == 1) second = std::thread{[&] { group->revoke(killed); }};
+      std::vector<Work> works;
+      for (int i = 0; i < 5; ++i) works.push_back(group->on(stream.view()).broadcast(data.bytes(), Rank{0}));
+      for (const Work& work : works)
+        if (const auto result = work.wait(deadline_in(60s)); !result.ok()) over(result.failure());
+      if (second.joinable()) second.join();
+    });
+    storm.join();
+    REQUIRE(complaints.all() == "");
+  }
+  CHECK(whole_generation(3, 1000) == "");
+  CHECK(HeldByProcess::now() == before);
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("a call of NCCL that fails ends the group with code, device and remedy", "[nccl]") {
+  // The other rank is told by the host's group, or by its deadline.
+  LocalWorld local{2};
+  Complaints complaints;
+  const NcclLibrary nccl = NcclLibrary::load().value();
+  run_devices(local, complaints, [&](DeviceRank& mine) {
+    if (mine.rank == 1) return;
+    const std::vector<std::uint32_t> on_host{1, 2, 3};
+    const DeviceSpan<std::byte> wrong{reinterpret_cast<std::byte*>(const_cast<std::uint32_t*>(on_host.data())), 12};
+    const auto result = mine.calls().broadcast(wrong, Rank{0}).wait(deadline_in(60s));
+    mine.complain(!result.ok() && result.failure().code == Code::invalid_argument &&
+                      result.failure().what.find("ncclBroadcast on cuda:0") != std::string::npos,
+                  result.ok() ? "it succeeded" : message(result.failure()));
+  });
+  CHECK(complaints.all() == "");
+  const auto reports = fakegpu::take_reports();
+  REQUIRE(reports.size() == 1);
+  CHECK_THAT(reports.front(), Catch::Contains("memory that is not that device's"));
+}

@@ -99,6 +99,19 @@ class DeviceMemory final : public Memory {
     }
     empty();
   }
+  void add_into(std::span<float> left, std::span<const float> right) override {
+    const CurrentDevice current{device_};
+    runtime::add_into_async(left, right, stream());
+  }
+  void sums_of_squares(std::span<const float> data, std::span<float> sums) override {
+    const CurrentDevice current{device_};
+    runtime::sums_of_squares_async(data, sums, stream());
+  }
+  void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
+              const OptimizerStep& step) override {
+    const CurrentDevice current{device_};
+    runtime::update_async(parameter, moments, gradient, step, stream());
+  }
 
   std::size_t page_bytes() const override { return 4096; }
   void* reserve(std::size_t bytes, Paging paging) override {

@@ -13,6 +13,8 @@
 
 #include <elrun/result.hpp>
 
+#include "kernels/fold.hpp"
+#include "kernels/granule.hpp"
 #include "kernels/state_hash.hpp"
 #include "lib/base/assert.hpp"
 
@@ -49,6 +51,20 @@ class HostMemory final : public Memory {
   void read(std::span<const std::byte> run, std::span<std::byte> to) override { HostMemory::copy(run, to); }
   std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
     return mix_sum(run, first_word, salt);
+  }
+  void add_into(std::span<float> left, std::span<const float> right) override { elrun::add_into(left, right); }
+  void sums_of_squares(std::span<const float> data, std::span<float> sums) override { elrun::sums_of_squares(data, sums); }
+  void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
+              const OptimizerStep& step) override {
+    struct Pass {
+      std::span<float> parameter;
+      std::span<const std::span<float>> moments;
+      std::span<const float> gradient;
+      void operator()(const AdamWStep& s) const { adamw(parameter, moments[0], moments[1], gradient, s); }
+      void operator()(const SgdStep& s) const { sgd(parameter, moments[0], gradient, s); }
+      void operator()(const LionStep& s) const { lion(parameter, moments[0], gradient, s); }
+    };
+    std::visit(Pass{parameter, moments, gradient}, step);
   }
 
   std::size_t page_bytes() const override {

@@ -1,6 +1,6 @@
 #pragma once
-/// \file Memory: where the arrays of a job lie, and what is done to whole runs of them: allocate, fill, copy, hash, to and from the program; and
-/// addresses whose pages come and go. The host's is host_memory(), a device's device_memory.hpp. Each call is for a run of many elements, so that none
+/// \file Memory: where the arrays of a job lie, and what is done to whole runs of them: allocate, fill, copy, hash, add, update, to and from the
+/// program; and addresses whose pages come and go. The host's is host_memory(), a device's device_memory.hpp. Each call is for a run of many elements, so that none
 /// costs a virtual call per element. All calls are thread-safe for runs that do not overlap.
 ///
 /// A run is given by its addresses. Those of a device are for the calls of its Memory alone: no loop of the host may touch them.
@@ -8,10 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <variant>
 
 #include <elrun/device.hpp>
 
+#include "kernels/adamw.hpp"
+#include "kernels/momentum.hpp"
+
 namespace elrun::inline v0 {
+
+/// The scalars of one step, of whichever optimizer.
+using OptimizerStep = std::variant<AdamWStep, SgdStep, LionStep>;
 
 class Memory {
  public:
@@ -33,6 +40,16 @@ class Memory {
   virtual void write(std::span<const std::byte> from, std::span<std::byte> run) = 0;
   /// From `run` into any memory of the host.
   virtual void read(std::span<const std::byte> run, std::span<std::byte> to) = 0;
+
+  // ---- arithmetic: the same bits wherever it runs. Runs of one call have the same size and do not overlap
+
+  /// left = left + right (kernels/fold.hpp).
+  virtual void add_into(std::span<float> left, std::span<const float> right) = 0;
+  /// One sum for each granule of `data` (kernels/granule.hpp), into `sums` of this memory.
+  virtual void sums_of_squares(std::span<const float> data, std::span<float> sums) = 0;
+  /// One pass of an optimizer. `moments`: as many as it has.
+  virtual void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
+                      const OptimizerStep& step) = 0;
 
   // ---- addresses without memory. `pages`: begins and ends where a page does
 

@@ -34,5 +34,8 @@ void free_pinned(void*) noexcept {}
 void fill_async(std::span<std::byte>, std::byte, Stream) { refuse(); }
 void copy_async(std::span<const std::byte>, std::span<std::byte>, Stream) { refuse(); }
 void mix_sum_async(std::span<const std::byte>, std::uint64_t, std::uint64_t, std::span<std::byte>, Stream) { refuse(); }
+void add_into_async(std::span<float>, std::span<const float>, Stream) { refuse(); }
+void sums_of_squares_async(std::span<const float>, std::span<float>, Stream) { refuse(); }
+void update_async(std::span<float>, std::span<const std::span<float>>, std::span<const float>, const OptimizerStep&, Stream) { refuse(); }
 
 }  // namespace elrun::inline v0::runtime

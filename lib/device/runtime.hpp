@@ -12,6 +12,7 @@
 #include <elrun/result.hpp>
 
 #include "lib/device/choose.hpp"
+#include "lib/device/memory.hpp"
 
 namespace elrun::inline v0::runtime {
 
@@ -51,5 +52,10 @@ void fill_async(std::span<std::byte> run, std::byte with, Stream stream);
 void copy_async(std::span<const std::byte> from, std::span<std::byte> to, Stream stream);
 /// Adds the sum of `run`'s mixed words (kernels/state_hash.hpp) to the 8 bytes of `sum`, on the device.
 void mix_sum_async(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt, std::span<std::byte> sum, Stream stream);
+/// As Memory has them (memory.hpp).
+void add_into_async(std::span<float> left, std::span<const float> right, Stream stream);
+void sums_of_squares_async(std::span<const float> data, std::span<float> sums, Stream stream);
+void update_async(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
+                  const OptimizerStep& step, Stream stream);
 
 }  // namespace elrun::inline v0::runtime

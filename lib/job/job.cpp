@@ -48,6 +48,19 @@ void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes
 
 // ---- memory
 
+/// What a job on a device cannot do yet, in one message.
+void Job::Impl::refuse_on_device() const {
+  if (shared_buffers_.on_host()) return;
+  std::vector<std::string> wrong;
+  if (world.size() > 1) wrong.emplace_back("a world of more than one worker");
+  if (saves_.has_directory()) wrong.emplace_back("checkpoints");
+  if (plan().leaves != DType::f32) wrong.emplace_back("leaves in bf16");
+  if (wrong.empty()) return;
+  std::string what = "not on a device yet: ";
+  for (std::size_t i = 0; i < wrong.size(); ++i) what += (i == 0 ? "" : ", ") + wrong[i];
+  throw Error{invalid(what + "; ELRUN_DEVICE=cpu has them")};
+}
+
 void Job::Impl::seal() {
   Layout layout = declared.lay_out();
   const std::unique_ptr<Impl> before = std::move(before_);
@@ -111,6 +124,7 @@ void Job::Impl::take_position(Impl& before) {
 /// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `nodes`:
 /// by rank, the number of its node.
 void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
+  refuse_on_device();
   const std::uint32_t rank = world.rank();
   ShardMap wanted = shard_map(plan().placement.optimizer, nodes);
   if (rank == shards_.rank && wanted == shards_.map) return;

@@ -34,6 +34,7 @@ struct JobHost {
   SharedBuffers::Make share{};            ///< Memory that peers of this host can read; none: all of it is private.
   std::uint32_t threads = 1;              ///< See Job::compute_threads.
   Device device{};                        ///< See Job::device.
+  Memory* arrays = nullptr;               ///< Where parameters, moments and gradients lie; none: the host's memory. Of `device`.
   std::uint64_t memory = 0;               ///< Bytes of this machine, with swap; 0: not known.
   std::optional<LossName> begin_anew{};   ///< `--begin_anew`: the lost checkpoint that a person gives up.
   bool must_end = false;                  ///< A program that returns between its first step and the job's end has failed.

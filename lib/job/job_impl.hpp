@@ -94,6 +94,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     [[nodiscard]] const Cut& mine() const { return map.cuts[rank]; }
   };
 
+  void refuse_on_device() const;
   void require(bool holds, std::string_view what) const;
   [[nodiscard]] std::vector<std::uint32_t> guess_my_nodes() const;
   void allocate(Impl * before, Layout layout);
@@ -152,7 +153,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Absence absence_{host.clock, host.session, world};
   Departure departure_{host.session};
   JobSaves saves_{host, world, absence_, departure_};
-  SharedBuffers shared_buffers_{host.share, host.log};
+  SharedBuffers shared_buffers_{host.share, host.log, host.arrays != nullptr ? *host.arrays : host_memory()};
   std::unique_ptr<Impl> before_;  // of the program's run before this one, until seal()
   // Of this generation,
   GenerationRecovery recovery_;

@@ -194,7 +194,11 @@ float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(deci
 
 void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(*this, loss, tokens); }
 void Slot::add(std::string_view name, double value) { static_cast<Job::Impl*>(impl_)->add(*this, name, value); }
-void Slot::report(DeviceScalar loss, std::uint64_t tokens) { report(*loss.pointer, tokens); }  // on the host it has arrived
+void Slot::report(DeviceScalar loss, std::uint64_t tokens) {
+  if (loss.stream.device().kind != DeviceKind::host)
+    throw Error{invalid("a loss in a device's memory cannot be reported yet: copy it to the host")};
+  report(*loss.pointer, tokens);  // on the host it has arrived
+}
 bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->is_revoked(*this); }
 
 Step::Slots Step::slots() {

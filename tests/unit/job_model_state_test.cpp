@@ -174,6 +174,12 @@ class CountingMemory final : public Memory {
   void copy(std::span<const std::byte> from, std::span<std::byte> to) override { host.copy(from, to); }
   void write(std::span<const std::byte> from, std::span<std::byte> run) override { host.write(from, run); }
   void read(std::span<const std::byte> run, std::span<std::byte> to) override { host.read(run, to); }
+  void add_into(std::span<float> left, std::span<const float> right) override { host.add_into(left, right); }
+  void sums_of_squares(std::span<const float> data, std::span<float> sums) override { host.sums_of_squares(data, sums); }
+  void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
+              const OptimizerStep& step) override {
+    host.update(parameter, moments, gradient, step);
+  }
   std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
     ++hashes;
     return host.hash(run, first_word, salt);

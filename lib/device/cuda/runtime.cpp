@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/check.hpp"
 #include "kernels/cuda/preload.hpp"
+#include "kernels/fold.hpp"
+#include "kernels/granule.hpp"
 #include "kernels/state_hash.hpp"
 #include "lib/base/assert.hpp"
 
@@ -13,6 +15,11 @@ namespace {
 [[nodiscard]] cudaEvent_t cuda_event(const Event& event) {
   ELRUN_ASSERT(event.device().kind == DeviceKind::cuda && event.handle() != nullptr);
   return static_cast<cudaEvent_t>(event.handle());
+}
+
+template <class T>
+DeviceSpan<T> on_device(std::span<T> run) {
+  return {run.data(), run.size()};
 }
 
 /// What a query says. It may repeat an error of work that was given to the device before.
@@ -101,6 +108,28 @@ void copy_async(std::span<const std::byte> from, std::span<std::byte> to, Stream
 void mix_sum_async(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt, std::span<std::byte> sum, Stream stream) {
   ELRUN_ASSERT(sum.size() == sizeof(std::uint64_t));
   elrun::mix_sum_async({run.data(), run.size()}, first_word, salt, reinterpret_cast<std::uint64_t*>(sum.data()), stream);
+}
+
+void add_into_async(std::span<float> left, std::span<const float> right, Stream stream) {
+  elrun::add_into_async(on_device(left), on_device(right), stream);
+}
+void sums_of_squares_async(std::span<const float> data, std::span<float> sums, Stream stream) {
+  elrun::sums_of_squares_async(on_device(data), on_device(sums), stream);
+}
+void update_async(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
+                  const OptimizerStep& step, Stream stream) {
+  struct Pass {
+    DeviceSpan<float> parameter;
+    std::span<const std::span<float>> moments;
+    DeviceSpan<const float> gradient;
+    Stream stream;
+    void operator()(const AdamWStep& s) const {
+      adamw_async(parameter, on_device(moments[0]), on_device(moments[1]), gradient, s, {}, stream);
+    }
+    void operator()(const SgdStep& s) const { sgd_async(parameter, on_device(moments[0]), gradient, s, {}, stream); }
+    void operator()(const LionStep& s) const { lion_async(parameter, on_device(moments[0]), gradient, s, {}, stream); }
+  };
+  std::visit(Pass{on_device(parameter), moments, on_device(gradient), stream}, step);
 }
 
 }  // namespace elrun::inline v0::runtime

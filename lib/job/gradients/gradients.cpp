@@ -90,7 +90,7 @@ void Gradients::fold_leaf(std::size_t i) {
   if (rounds_) round_to_bf16({leaf(i), space_});
   std::uint64_t top = schedule_.buffer[i];
   for (std::uint32_t m = 0; m < schedule_.merges[i]; ++m, --top)
-    add_into(std::span{buffer(top - 1), space_}, std::span<const float>{buffer(top), space_});
+    memory_->add_into(std::span{buffer(top - 1), space_}, std::span<const float>{buffer(top), space_});
 }
 
 /// Of this rank's leaves that go out as they are: its own part is kept as floats, and the rest is packed.
@@ -117,7 +117,7 @@ Result<void> Gradients::reduce(JobWorld& world) {
       };
       for (std::uint64_t i = 0; i < leaves; ++i)
         to_float(received_leaves_.span(i * shard_elements + p.place + begin, count), expanded_.span(i * chunk_, count));
-      for (const Addition& a : additions_) add_into(chunk(a.left), chunk(a.right));
+      for (const Addition& a : additions_) memory_->add_into(chunk(a.left), chunk(a.right));
       float* const result = buffer(0) + p.gradient + begin;
       if (const auto root = chunk(root_); root.data() != result)
         memory_->copy(std::as_bytes(root), std::as_writable_bytes(std::span{result, root.size()}));

@@ -13,7 +13,9 @@ NormTree::NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t r
       space_{space},
       granules_{layout.granules()},
       shard_{pieces(layout, shards.folds[rank])},
-      sums_{elements(shard_) / granule, memory} {
+      memory_{&memory},
+      sums_{elements(shard_) / granule, memory},
+      read_(memory.device().kind == DeviceKind::host ? 0 : sums_.size()) {
   for (std::uint32_t r = 0; r < shards.world(); ++r) {
     std::vector<LeafRange> runs;
     for (const Piece& p : pieces(layout, shards.folds[r])) runs.push_back({p.gradient / granule, (p.gradient + p.size()) / granule});
@@ -25,12 +27,14 @@ NormTree::NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t r
 
 void NormTree::fold_shard(const float* gradient, std::span<float> out) {
   for (const Piece& p : shard_)
-    sums_of_squares({gradient + begin_in(space_, p), p.size()}, sums_.span(p.place / granule, p.size() / granule));
+    memory_->sums_of_squares({gradient + begin_in(space_, p), p.size()}, sums_.span(p.place / granule, p.size() / granule));
+  if (!read_.empty()) memory_->read(std::as_bytes(sums_.span()), std::as_writable_bytes(std::span{read_}));
+  const std::span<const float> sums = read_.empty() ? sums_.span() : std::span<const float>{read_};
   // A node's granules are consecutive among mine, for all of them are mine; and its tree depends on their number alone.
   std::uint64_t first = 0;
   for (std::size_t i = 0; i < nodes_[rank_].size(); ++i) {
     const std::uint64_t size = nodes_[rank_][i].size;
-    out[i] = fold_leaves(std::span<const float>{sums_.span(first, size)}, FoldFunctor{});
+    out[i] = fold_leaves(sums.subspan(first, size), FoldFunctor{});
     first += size;
   }
 }

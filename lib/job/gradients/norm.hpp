@@ -32,7 +32,9 @@ class NormTree {
   std::uint64_t granules_ = 0;
   std::vector<Piece> shard_;
   std::vector<std::vector<TreeNode>> nodes_;
-  Arena<float> sums_;  // one per granule of the shard
+  Memory* memory_ = &host_memory();
+  Arena<float> sums_;        // one per granule of the shard
+  std::vector<float> read_;  // the same on the host, where the memory is a device's
   struct Place {
     TreeNode node;
     std::uint32_t rank, index;

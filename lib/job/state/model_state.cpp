@@ -121,7 +121,7 @@ void ModelState::update(const AnyOptimizer& optimizer, float lr, float scale, st
     UpdateElements elements{
         .parameter = parameters_.span(run.parameter, run.size), .gradient = {gradient + run.gradient, run.size}, .decay = run.decay};
     for (std::size_t m = 0; m < moments_.size(); ++m) elements.moments[m] = moments_[m].span(run.state, run.size);
-    elrun::update(optimizer, lr, scale, t, elements);
+    elrun::update(optimizer, lr, scale, t, elements, *memory_);
   }
   whole_ = optimizer_is_whole() || parameters_are_sharded();
 }

@@ -7,7 +7,7 @@
 namespace elrun::inline v0 {
 
 std::optional<SharedBuffer> SharedBuffers::make(std::uint64_t bytes) {
-  if (!make_ || bytes == 0) return std::nullopt;
+  if (!make_ || bytes == 0 || !on_host()) return std::nullopt;
   auto made = make_(Bytes{bytes});
   if (made.ok()) return std::move(made).value();
   tell_once(made.failure());

@@ -21,6 +21,8 @@ class SharedBuffers {
   SharedBuffers(Make make, const Log& log, Memory& memory = host_memory()) : make_{std::move(make)}, log_{log}, memory_{memory} {}
 
   [[nodiscard]] Memory& private_memory() { return memory_; }
+  /// On a device nothing is shared in this way.
+  [[nodiscard]] bool on_host() const { return memory_.device().kind == DeviceKind::host; }
 
   /// Filled with zeros. Nothing: take private memory. The first failure is logged.
   [[nodiscard]] std::optional<SharedBuffer> make(std::uint64_t bytes);

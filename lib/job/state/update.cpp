@@ -37,30 +37,28 @@ struct Checks {
   void operator()(const Lion& o) { part("beta1", o.beta1), part("beta2", o.beta2), number("weight_decay", o.weight_decay); }
 };
 
-struct Run {
+/// The scalars of a step, of which none depends on where it is made.
+struct StepOf {
   float lr, scale;
   std::uint64_t t;
-  const UpdateElements& e;
-  [[nodiscard]] float decay(float weight_decay) const { return e.decay ? weight_decay : 0.0f; }
+  bool decays;
+  [[nodiscard]] float decay(float weight_decay) const { return decays ? weight_decay : 0.0f; }
 
-  void operator()(const AdamW& o) const {
-    adamw(e.parameter, e.moments[0], e.moments[1], e.gradient,
-          {.lr = lr,
-           .beta1 = o.beta1,
-           .beta2 = o.beta2,
-           .epsilon = o.epsilon,
-           .weight_decay = decay(o.weight_decay),
-           .bias1 = static_cast<float>(1.0 - power(o.beta1, t)),
-           .bias2 = static_cast<float>(1.0 - power(o.beta2, t)),
-           .scale = scale});
+  OptimizerStep operator()(const AdamW& o) const {
+    return AdamWStep{.lr = lr,
+                     .beta1 = o.beta1,
+                     .beta2 = o.beta2,
+                     .epsilon = o.epsilon,
+                     .weight_decay = decay(o.weight_decay),
+                     .bias1 = static_cast<float>(1.0 - power(o.beta1, t)),
+                     .bias2 = static_cast<float>(1.0 - power(o.beta2, t)),
+                     .scale = scale};
   }
-  void operator()(const Sgd& o) const {
-    sgd(e.parameter, e.moments[0], e.gradient,
-        {.lr = lr, .momentum = o.momentum, .weight_decay = decay(o.weight_decay), .scale = scale, .nesterov = o.nesterov});
+  OptimizerStep operator()(const Sgd& o) const {
+    return SgdStep{.lr = lr, .momentum = o.momentum, .weight_decay = decay(o.weight_decay), .scale = scale, .nesterov = o.nesterov};
   }
-  void operator()(const Lion& o) const {
-    lion(e.parameter, e.moments[0], e.gradient,
-         {.lr = lr, .beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = decay(o.weight_decay), .scale = scale});
+  OptimizerStep operator()(const Lion& o) const {
+    return LionStep{.lr = lr, .beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = decay(o.weight_decay), .scale = scale};
   }
 };
 
@@ -100,9 +98,10 @@ std::vector<std::string> problems(const AnyOptimizer& optimizer, const UpdateOpt
   return std::move(checks.wrong);
 }
 
-void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const UpdateElements& elements) {
+void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const UpdateElements& elements, Memory& memory) {
   ELRUN_ASSERT(t > 0);
-  std::visit(Run{lr, scale, t, elements}, optimizer);
+  const OptimizerStep step = std::visit(StepOf{lr, scale, t, elements.decay}, optimizer);
+  memory.update(elements.parameter, elements.moments, elements.gradient, step);
 }
 
 }  // namespace elrun::inline v0

@@ -11,6 +11,8 @@
 
 #include <elrun/optimizer.hpp>
 
+#include "lib/device/memory.hpp"
+
 namespace elrun::inline v0 {
 
 using AnyOptimizer = std::variant<AdamW, Sgd, Lion>;
@@ -37,7 +39,8 @@ struct UpdateElements {
   bool decay = false;
 };
 
-/// Step `t`, the first of which is 1. `scale` multiplies the gradient.
-void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const UpdateElements& elements);
+/// Step `t`, the first of which is 1. `scale` multiplies the gradient. `memory`: in which the elements lie.
+void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const UpdateElements& elements,
+            Memory& memory = host_memory());
 
 }  // namespace elrun::inline v0

@@ -256,7 +256,8 @@ ncclResult_t Communicator::finalize() {
 
 void Communicator::give_up() {
   pending_.clear();
-  for (const fakegpu::TicketPtr& ticket : tickets_) fakegpu::give_up(ticket);
+  // The last first: otherwise one that still runs would read what the one before it has left behind.
+  for (auto ticket = tickets_.rbegin(); ticket != tickets_.rend(); ++ticket) fakegpu::give_up(*ticket);
   fakegpu::wake();
 }
 

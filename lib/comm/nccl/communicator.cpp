@@ -74,7 +74,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       requests_.push_back(request);
     }
     changed_.notify_all();
-    if (const auto issued = await(limit, request->name, [&] { return request->issued; }); !issued.ok() && !is_issued(*request)) {
+    if (const auto issued = await(limit, request->name, [&] { return request->issued; }); !issued.ok() && withdraw(request)) {
       WorkPromise lost;
       lost.end(issued.failure());
       return lost.work();
@@ -138,9 +138,12 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     bool event_over = false;
   };
 
-  bool is_issued(const Request& request) {
+  /// The caller waits no longer, and may free its buffers: what the owner has not begun is not begun any more. False: it was issued after all.
+  bool withdraw(const std::shared_ptr<Request>& request) {
     const std::lock_guard lock{mutex_};
-    return request.issued;
+    if (request->issued) return false;
+    std::erase(requests_, request);
+    return true;
   }
 
   /// The owner keeps the deadline itself. If it does not come back from NCCL, nothing in this process helps any more.

@@ -1,5 +1,7 @@
 #include "lib/comm/nccl/nccl_collectives.hpp"
 
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
@@ -126,13 +128,15 @@ Work NcclCollectives::exchange(std::span<const DeviceSendList> sends, std::span<
     if (!std::ranges::equal(sends[me()], receives[me()], same_size))
       fits = invalid("what this rank sends itself does not agree, piece by piece, with what it receives of it");
   }
-  // The lists are the caller's until this returns, and the body runs before that.
-  return begin("an exchange", fits, call, [=](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t stream) {
+  // Copies: where NCCL does not come back, the caller returns before the body has ended.
+  const std::vector<DeviceSendList> out(sends.begin(), sends.end());
+  const std::vector<DeviceReceiveList> in(receives.begin(), receives.end());
+  return begin("an exchange", fits, call, [out, in](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t stream) {
     Answers answers;
-    for (std::size_t r = 0; r < sends.size(); ++r) {
-      for (const auto& piece : sends[r])
+    for (std::size_t r = 0; r < out.size(); ++r) {
+      for (const auto& piece : out[r])
         if (piece.size > 0) answers(nccl.send(piece.data, piece.size, bytes, static_cast<int>(r), comm, stream));
-      for (const auto& piece : receives[r])
+      for (const auto& piece : in[r])
         if (piece.size > 0) answers(nccl.receive(piece.data, piece.size, bytes, static_cast<int>(r), comm, stream));
     }
     return answers.first();

@@ -366,3 +366,18 @@ TEST_CASE("pinned memory must not change before its copy ran, and is not there b
   fakegpu::set_faults("");
   must(cudaDeviceReset());
 }
+
+TEST_CASE("a copy into pinned memory may stand behind a copy out of it", "[devices]") {
+  Step s;
+  float* const pinned = new_pinned(count);
+  std::fill_n(pinned, count, 3.0f);
+  fakegpu::set_faults("slow:1:20");  // so that neither has run when the second is enqueued
+  s.add(s.comm);
+  must(cudaMemcpyAsync(s.gradient.data, pinned, bytes, cudaMemcpyHostToDevice, s.comm));
+  must(cudaMemcpyAsync(pinned, s.received.data, bytes, cudaMemcpyDeviceToHost, s.comm));
+  must(cudaStreamSynchronize(s.comm));
+  CHECK(reports().empty());
+  CHECK(pinned[0] == 2.0f);
+  fakegpu::set_faults("");
+  must(cudaDeviceReset());
+}

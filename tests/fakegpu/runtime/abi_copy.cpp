@@ -42,6 +42,18 @@ std::uint64_t sum_of(const void* p, std::size_t bytes) {
   return sum;
 }
 
+/// Whether a copy that has not run yet reads some of it. What kernels read is not known before they run.
+bool is_still_read(const Runtime& r, const void* p, std::size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(p);
+  for (const auto& stream : r.streams.all())
+    for (const Operation& each : stream->queue)
+      for (const Range& range : each.reads) {
+        const auto* const first = static_cast<const std::byte*>(range.begin);
+        if (first < begin + bytes && begin < first + range.bytes) return true;
+      }
+  return false;
+}
+
 /// As the documentation has it: memory that is not pinned is read before the call returns, or written before it returns.
 cudaError_t copy(Runtime& r, Stream& stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   if (bytes == 0) return cudaSuccess;
@@ -69,7 +81,8 @@ cudaError_t copy(Runtime& r, Stream& stream, void* to, const void* from, std::si
   } else {
     operation.run = [=] { std::memmove(to, from, bytes); };
   }
-  if (target == Place::pinned) std::memset(to, 0xff, bytes);  // whoever reads it too early sees that it is not there yet
+  // Whoever reads it too early sees that it is not there yet.
+  if (target == Place::pinned && !is_still_read(r, to, bytes)) std::memset(to, 0xff, bytes);
   if (const cudaError_t error = r.push(stream, std::move(operation)); error != cudaSuccess) return error;
   return target == Place::pageable ? r.synchronize(stream) : cudaSuccess;
 }

@@ -40,7 +40,13 @@ set_target_properties(nccl_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_
 elrun_devices_test(nccl_processes_test SOURCES devices/nccl_processes_test.cpp)
 add_dependencies(nccl_processes_test nccl_worker elrun_fake_nccl)
 
+add_library(elrun_version_alone SHARED devices/programs/version_alone.cpp)
+set_target_properties(elrun_version_alone PROPERTIES OUTPUT_NAME version_alone LIBRARY_OUTPUT_DIRECTORY ${fakegpu_folder})
+target_link_libraries(elrun_version_alone PRIVATE elrun_build_flags NCCL::headers)
+# In a process of its own: whatever comes after it there is refused.
+elrun_devices_test(nccl_stuck_test SOURCES devices/nccl_stuck_test.cpp LINK elrun::comm NCCL::headers)
+add_dependencies(nccl_stuck_test elrun_fake_nccl)
 elrun_devices_test(nccl_library_test SOURCES devices/nccl_library_test.cpp LINK elrun::comm NCCL::headers)
 elrun_devices_test(fake_nccl_test SOURCES devices/fake_nccl_test.cpp LINK elrun::comm NCCL::headers ENVIRONMENT FAKEGPU_DEVICES=4 SEEDS 1 2 3)
-add_dependencies(nccl_library_test elrun_fake_nccl elrun_fake_nccl_2_26)
+add_dependencies(nccl_library_test elrun_fake_nccl elrun_fake_nccl_2_26 elrun_version_alone)
 add_dependencies(fake_nccl_test elrun_fake_nccl)

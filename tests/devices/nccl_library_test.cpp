@@ -17,11 +17,17 @@ TEST_CASE("without a library the failure names it and says where to put one", "[
   CHECK_THAT(nccl.failure().what, Catch::Contains("libnccl-that-is-not-there.so.2") && Catch::Contains("LD_LIBRARY_PATH"));
 }
 
-TEST_CASE("a library that lacks a function is named with it", "[nccl]") {
-  // Any library will do that says no version: it is too old, whatever it is.
+TEST_CASE("a library that says no version is too old", "[nccl]") {
   const auto nccl = NcclLibrary::load("libcudart.so.13");
   REQUIRE(!nccl.ok());
   CHECK_THAT(nccl.failure().what, Catch::Contains("too old"));
+}
+
+TEST_CASE("a library that lacks a function is named with it", "[nccl]") {
+  const auto nccl = NcclLibrary::load(test_program_path("fakegpu/libversion_alone.so"));
+  REQUIRE(!nccl.ok());
+  CHECK(nccl.failure().remedy == Remedy::fix_config);
+  CHECK_THAT(nccl.failure().what, Catch::Contains("libversion_alone.so) has no ncclGetUniqueId"));
 }
 
 TEST_CASE("a library of 2.26 is taken, without the functions of newer ones", "[nccl]") {

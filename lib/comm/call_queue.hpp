@@ -30,7 +30,6 @@ class WorkPromise {
   void end(Result<void> result) const;
 
  private:
-  friend class CallQueue;
   std::shared_ptr<Work::State> state_;
 };
 

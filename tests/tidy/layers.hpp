@@ -28,7 +28,7 @@ inline const std::vector<Layer>& layers() {
       {"lib/data/", {"lib/base/", "kernels/"}, {"zlib.h"}},
       {"lib/job/", {"lib/base/", "lib/device/", "lib/link/", "lib/comm/", "kernels/", "checkpoint/"}, {"boost/", "cuda"}},
       {"kernels/", {"lib/base/"}, {"cuda"}},
-      {"checkpoint/", {"lib/base/", "lib/device/", "kernels/"}, {"nlohmann/", "cuda"}},
+      {"checkpoint/", {"lib/base/", "kernels/"}, {"nlohmann/", "cuda"}},
       {"rendezvous/round/", {"lib/base/", "rendezvous/messages.hpp"}, {}},
       {"rendezvous/", {"lib/base/", "lib/link/"}, {"absl/", "boost/", "grpc", "google/protobuf/", "openssl/"}},
       {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/"}},

@@ -20,10 +20,6 @@ namespace {
 /// What this rank says of itself. What is wrong with it is said, too: the others would wait for it.
 NcclFacts facts_of(const Result<NcclLibrary>& nccl, const DeviceGroupToJoin& group, const Membership& me) {
   NcclFacts facts{.host = boot_of_host()};
-  if (group.device.kind != DeviceKind::cuda) {
-    facts.problem = "its group names no device";
-    return facts;
-  }
   if (!nccl.ok()) {
     facts.problem = nccl.failure().what;
     return facts;

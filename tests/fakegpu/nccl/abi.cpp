@@ -105,8 +105,7 @@ struct Group {
 };
 thread_local Group group;
 
-ncclResult_t begin(ncclComm_t handle, const Use& comm, Moves moves, cudaStream_t stream) {
-  (void)handle;
+ncclResult_t begin(const Use& comm, Moves moves, cudaStream_t stream) {
   const ncclResult_t usable = comm->check_usable();
   return usable == ncclSuccess ? comm->begin(std::move(moves), stream) : usable;
 }
@@ -123,7 +122,7 @@ ncclResult_t call(const char* name, ncclComm_t handle, cudaStream_t stream, cons
   }
   if (group.depth == 0) {
     Moves moves{comm->ranks()};
-    return add(moves, comm->rank()) ? begin(handle, comm, std::move(moves), stream) : ncclInvalidArgument;
+    return add(moves, comm->rank()) ? begin(comm, std::move(moves), stream) : ncclInvalidArgument;
   }
   Group::Part* part = nullptr;
   for (Group::Part& each : group.parts)
@@ -278,7 +277,7 @@ ncclResult_t ncclGroupEnd() {
   for (Group::Part& part : parts) {
     const Use comm{part.comm, "ncclGroupEnd"};
     if (!comm) return ncclInvalidArgument;
-    const ncclResult_t begun = begin(part.comm, comm, std::move(part.moves), part.stream);
+    const ncclResult_t begun = begin(comm, std::move(part.moves), part.stream);
     if (begun != ncclSuccess && (result == ncclSuccess || result == ncclInProgress)) result = begun;
   }
   return result;

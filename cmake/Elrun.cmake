@@ -47,9 +47,9 @@ function(elrun_library name)
   endif()
 endfunction()
 
-# elrun_waits(targets...): their code waits far more than it computes. With -O1 instead of -O3 it takes g++ two thirds of the time; what the
-# launcher and recoveries take does not change (tests/MEASURED.md). There g++ 12 takes moved-from variants for reads of what was never written.
-function(elrun_waits)
+# elrun_control_plane(targets...): their code waits far more than it computes. With -O1 instead of -O3 it takes g++ two thirds of the time to
+# compile (tests/MEASURED.md has that, and what it costs at run time). There g++ 12 takes moved-from variants for reads of what was never written.
+function(elrun_control_plane)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-O1;-Wno-maybe-uninitialized>)
   endforeach()
@@ -82,7 +82,7 @@ function(elrun_test name)
   set(beside_cores ${ARG_LINK})
   list(FILTER beside_cores EXCLUDE REGEX "_core$|^fmt::fmt$")
   # Values in, values out. With address, seeds and hostile bytes go on going through the same cores: properties and fuzzers.
-  if(ARG_LINK AND ((ELRUN_THREADS_ALONE AND NOT with_threads)
+  if(ARG_LINK AND ((ELRUN_THREADED_CODE_ONLY AND NOT with_threads)
      OR (NOT beside_cores AND "unit" IN_LIST ARG_LABELS AND ELRUN_SANITIZE AND NOT ELRUN_SANITIZE_ALL)))
     return()
   endif()
@@ -108,7 +108,7 @@ endfunction()
 # a fuzzer, built by the target `fuzzers`; otherwise a test that feeds it mutations of its examples by seed.
 function(elrun_fuzzer name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
-  if(ELRUN_THREADS_ALONE)
+  if(ELRUN_THREADED_CODE_ONLY)
     return()
   endif()
   set(labels fuzz)

@@ -15,7 +15,7 @@ elrun_test(job_hybrid_test
   SOURCES unit/job_hybrid_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 600)
 set(cases "")
-if(ELRUN_THREADS_ALONE)  # evaluations go through the exchanges of the other cases, and would take half of the time
+if(ELRUN_THREADED_CODE_ONLY)  # evaluations go through the exchanges of the other cases, and would take half of the time
   set(cases ~[evaluation])
 endif()
 elrun_test(job_test

@@ -28,7 +28,8 @@ class Memory {
   [[nodiscard]] virtual Stream stream() const = 0;
   [[nodiscard]] Device device() const { return stream().device(); }
 
-  /// Page-aligned and filled with zeros. Throws std::bad_alloc on the host, Error (`exhausted`) on a device. Given back by `free`.
+  /// Filled with zeros; begins on a page on the host, on a border of 256 bytes on a device. Throws std::bad_alloc on the host, Error (`exhausted`) on a
+  /// device. Given back by `free`.
   [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
   virtual void fill_with_zeros(std::span<std::byte> run) = 0;

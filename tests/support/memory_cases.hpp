@@ -49,7 +49,7 @@ class InMemory {
 
 /// `large`: more than any staging of this memory holds.
 inline void check_memory(Memory& memory, std::size_t large) {
-  SECTION("what is allocated is page-aligned zeros") {
+  SECTION("what is allocated is zeros, on a border of 256 bytes") {
     for (const std::size_t count : {std::size_t{1}, std::size_t{5000}, large}) {
       const InMemory made{memory, count};
       CHECK(reinterpret_cast<std::uintptr_t>(made.run().data()) % 256 == 0);

@@ -27,7 +27,7 @@ std::vector<std::byte> bytes_of(const T& value) {
 
 }  // namespace
 
-Job::Impl::Impl(JobHost job_host) : host{std::move(job_host)}, world{host.session, host.join} {}
+Job::Impl::Impl(JobHost job_host) : host{std::move(job_host)}, world{host.session, host.join, {host.arrays, &host.clock}} {}
 
 void Job::Impl::require(bool holds, std::string_view what) const {
   if (!holds) throw Error{invalid(std::string{what})};
@@ -52,7 +52,6 @@ void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes
 void Job::Impl::refuse_on_device() const {
   if (shared_buffers_.on_host()) return;
   std::vector<std::string> wrong;
-  if (world.size() > 1) wrong.emplace_back("a world of more than one worker");
   if (saves_.has_directory()) wrong.emplace_back("checkpoints");
   if (plan().leaves != DType::f32) wrong.emplace_back("leaves in bf16");
   if (wrong.empty()) return;

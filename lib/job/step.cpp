@@ -138,7 +138,8 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
       apply_decided();
       // A failure ends the generation, not the step: the next one brings the other shards.
       if (!state_.is_whole())
-        state_.set_whole(world.exchange(state_.gather().sends, state_.gather().receives).ok() || ELRUN_PLANTED(parameters_half_gathered));
+        state_.set_whole(world.exchange_arrays(state_.gather().sends, state_.gather().receives).ok() ||
+                         ELRUN_PLANTED(parameters_half_gathered));
     }
   }
   // The vote was given, and the world changed before all others' came: whether it is decided, the next generation finds out.
@@ -168,6 +169,8 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
 /// True once the step is decided.
 bool Job::Impl::reduce_and_vote() {
   if (!reducer_.reduce(world).ok()) return false;
+  // The one wait of a step on a device: for slots, sums and exchange. What is read after it is there.
+  if (!world.wait_for_arrays("the gradient's norm").ok()) return false;
   const std::span<float> nodes = votes_.norm_nodes();
   reducer_.fold_norm(nodes);
   const Vote mine = decided_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); }));

@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
+#include "lib/device/handles.hpp"
+#include "lib/device/wait.hpp"
+#include "lib/job/arrays/staged_exchange.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -35,8 +38,10 @@ void JobWorld::End::set(const Failure& failure) {
   if (peers != nullptr) peers->revoke(failure);
 }
 
-JobWorld::JobWorld(Session& session, JoinPeers join)
-    : session_{session}, join_{std::move(join)}, membership_{session.place().membership}, end_{std::make_shared<End>()} {
+JobWorld::JobWorld(Session& session, JoinPeers join, WorldArrays arrays)
+    : session_{session}, join_{std::move(join)}, arrays_{arrays}, membership_{session.place().membership}, end_{std::make_shared<End>()} {
+  if (arrays_.memory != nullptr && arrays_.memory->device().kind != DeviceKind::host)
+    array_exchange_ = std::make_unique<StagedExchange>(arrays_.memory->stream(), *arrays_.clock);
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
@@ -90,6 +95,37 @@ Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const
   auto done = peers_->exchange(sends, receives);
   if (!done.ok()) end_->set(done.failure());
   return done;
+}
+
+/// What is left on the device when this process has to end is not for the next generation.
+Result<void> JobWorld::ended(Failure why) {
+  if (!why.rank.has_value()) why.rank = membership_.rank;
+  if (!why.generation.has_value()) why.generation = membership_.generation;
+  end_->set(why);
+  if (why.remedy == Remedy::exit_process) throw Error{std::move(why)};
+  return why;
+}
+
+Result<void> JobWorld::exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as) {
+  if (array_exchange_ == nullptr) return exchange(sends, receives, as);
+  if (over()) return why_over();
+  if (size() == 1) return {};
+  auto done = array_exchange_->exchange(
+      sends, receives,
+      {.host = [this, as](std::span<const SendList> out, std::span<const ReceiveList> in) { return exchange(out, in, as); },
+       .over = [this] { return over(); },
+       .limit = patience()});
+  return done.ok() ? done : ended(std::move(done).failure());
+}
+
+Result<void> JobWorld::wait_for_arrays(std::string_view what) {
+  if (array_exchange_ == nullptr) return {};
+  OwnedEvent event{arrays_.memory->device()};
+  event.record(arrays_.memory->stream());
+  const Clock& clock = *arrays_.clock;
+  auto done = wait_for(event.view(),
+                       {.what = what, .over = [this] { return over(); }, .deadline = Deadline::after(clock.now(), patience())}, clock);
+  return done.ok() ? done : ended(std::move(done).failure());
 }
 
 Result<std::vector<ByteVector>> JobWorld::all_gather(ByteSpan mine) {

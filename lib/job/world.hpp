@@ -13,6 +13,9 @@
 #include <elrun/session.hpp>
 
 #include "lib/base/bytes.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/device/memory.hpp"
+#include "lib/job/arrays/array_exchange.hpp"
 
 namespace elrun::inline v0 {
 
@@ -54,11 +57,18 @@ inline constexpr std::uint64_t gather_bytes_max = std::uint64_t{64} << 20;
 /// How long an exchange may last at least, whatever is known of programs.
 inline constexpr Duration patience_min = 600s;
 
+/// Where the arrays of a job lie, as far as its world has to know.
+struct WorldArrays {
+  Memory* memory = nullptr;      ///< None: the host's.
+  const Clock* clock = nullptr;  ///< For waits; with a device's memory.
+};
+
 /// The generation of a job that runs. Used from the job's thread, and in rounds from the communication thread, one at a time; the end of the
 /// generation comes in from the session's.
 class JobWorld {
  public:
-  JobWorld(Session& session, JoinPeers join);
+  /// What `arrays` names outlives it.
+  JobWorld(Session& session, JoinPeers join, WorldArrays arrays = {});
 
   [[nodiscard]] const Membership& membership() const { return membership_; }
   [[nodiscard]] std::uint32_t rank() const { return membership_.rank.value(); }
@@ -90,7 +100,13 @@ class JobWorld {
 
   /// All calls below: on all ranks, in the same order. A failure ends the generation.
   /// A list for this rank itself is empty on both sides. `as`: what it is for, else what `now` said.
+  /// `exchange` is for the host's memory; for what a member decides with on every machine. `exchange_arrays` is for what lies in the job's Memory
+  /// (parameters, leaves, sums, moments): as ArrayExchange (array_exchange.hpp) on a device, and the same on the host. Throws Error where the device fails.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
+  Result<void> exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
+  /// Waits for all that the arrays' stream was given, as `patience` allows; `what` it was is for failures. On this rank alone, in any world: what is
+  /// read after it is there. Fails as an exchange does, and throws Error where the device fails. On the host there is nothing to wait for.
+  Result<void> wait_for_arrays(std::string_view what);
   /// Everybody's bytes, in rank order; they may differ in length.
   Result<std::vector<ByteVector>> all_gather(ByteSpan mine);
   /// The leader's bytes; what others pass does not matter.
@@ -107,8 +123,11 @@ class JobWorld {
     void set(const Failure& failure);
   };
   void forget_peers();
+  Result<void> ended(Failure why);
   Session& session_;
   JoinPeers join_;
+  const WorldArrays arrays_;
+  std::unique_ptr<ArrayExchange> array_exchange_;  // none: arrays lie in the host's memory
   Membership membership_;
   std::shared_ptr<End> end_;
   std::unique_ptr<Peers> peers_;

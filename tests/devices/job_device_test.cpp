@@ -1,4 +1,4 @@
-// A whole Job whose arrays lie on a fake device: the same bits as on the host. A world of one, gradients exchanged once per step.
+// A whole world of jobs whose arrays lie on fake devices: the same bits as on the host. Gradients are exchanged once per step, through the host.
 
 #include "lib/device/device_memory.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
@@ -9,31 +9,32 @@ using namespace elrun::test;
 
 namespace {
 
+constexpr std::uint32_t devices = 2;  // as tests/device.cmake says; what they lack, ranks share
 const Device device{DeviceKind::cuda, 0};
 const SteadyClock test_clock;
 
 /// The toy of job_world.hpp as a program writes it that computes on the host, wherever the arrays are: it reads weights and writes gradients.
 struct Toy {
-  Memory& memory;
   AnyOptimizer optimizer;
   Plan plan;
 
-  [[nodiscard]] std::vector<float> read(std::span<const float> run) const {
+  [[nodiscard]] static std::vector<float> read(Memory& memory, std::span<const float> run) {
     std::vector<float> out(run.size());
     memory.read(std::as_bytes(run), std::as_writable_bytes(std::span{out}));
     return out;
   }
-  void write(std::span<const float> values, std::span<float> run) const {
+  static void write(Memory& memory, std::span<const float> values, std::span<float> run) {
     memory.write(std::as_bytes(values), std::as_writable_bytes(run));
   }
 
-  void add_gradients(Slot& slot, const ToyTensor& t, const Tensor<float>& tensor, std::uint32_t use) const {
-    std::vector<float> gradient = read(tensor.grad_span());
-    add_toy_gradient(gradient, read(tensor.span()), slot.samples(), slot.rng(), use + static_cast<std::uint32_t>(t.size));
-    write(gradient, tensor.grad_span());
+  static void add_gradients(Memory& memory, Slot& slot, const ToyTensor& t, const Tensor<float>& tensor, std::uint32_t use) {
+    std::vector<float> gradient = read(memory, tensor.grad_span());
+    add_toy_gradient(gradient, read(memory, tensor.span()), slot.samples(), slot.rng(), use + static_cast<std::uint32_t>(t.size));
+    write(memory, gradient, tensor.grad_span());
   }
 
   void operator()(Job& job, Member& me) const {
+    Memory& memory = *JobAccess::host(job).arrays;
     job.configure(plan);
     std::vector<Unit> units;
     std::vector<std::size_t> unit_of;
@@ -49,7 +50,7 @@ struct Toy {
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         std::vector<float> values(tensors[i].size());
         for (std::size_t k = 0; k < values.size(); ++k) values[k] = job.rng(toy_tensors()[i].name).normal(k) * 0.02f;
-        write(values, tensors[i].span());
+        write(memory, values, tensors[i].span());
       }
     while (auto step = job.next_step()) {
       for (auto& slot : step->slots()) {
@@ -59,7 +60,7 @@ struct Toy {
           for (std::uint32_t use = 0; use < toy_tensors()[i].options.uses; ++use) {
             auto scope = units[unit_of[i]].use_grad();
             for (std::size_t k = i; k < tensors.size() && unit_of[k] == unit_of[i]; ++k)
-              if (!toy_tensors()[k].options.frozen) add_gradients(slot, toy_tensors()[k], tensors[k], use);
+              if (!toy_tensors()[k].options.frozen) add_gradients(memory, slot, toy_tensors()[k], tensors[k], use);
           }
         }
         slot.report(toy_loss(slot.samples(), slot.rng()), 1);
@@ -70,12 +71,43 @@ struct Toy {
   }
 };
 
-Member train(Memory& memory, const AnyOptimizer& optimizer, std::uint64_t slots) {
-  Plan plan = toy_plan(0, slots);
+/// By rank, memory on a device of its own as far as there are some.
+std::vector<std::unique_ptr<Memory>> memories(std::uint32_t world) {
+  std::vector<std::unique_ptr<Memory>> out;
+  for (std::uint32_t r = 0; r < world; ++r)
+    out.push_back(make_device_memory({DeviceKind::cuda, static_cast<int>(r % devices)}, test_clock));
+  return out;
+}
+
+struct Training {
+  AnyOptimizer optimizer = toy_adamw;
+  std::uint64_t slots = 2;
+  int stage = 0;
+};
+Plan plan_of(const Training& training) {
+  Plan plan = toy_plan(training.stage, training.slots, Exchange::per_step);
   plan.steps = 3;
-  plan.optimizer = kind_of(optimizer);
-  auto members = run_world({.arrays = &memory}, Toy{memory, optimizer, plan});
-  return std::move(members.front());
+  plan.optimizer = kind_of(training.optimizer);
+  return plan;
+}
+std::vector<Member> train(const std::vector<std::unique_ptr<Memory>>& on, const Training& training) {
+  return run_world({.world = static_cast<std::uint32_t>(on.size()), .arrays = [&](std::uint32_t rank) { return on[rank].get(); }},
+                   Toy{training.optimizer, plan_of(training)});
+}
+Member train_on_host(const Training& training) {
+  return std::move(run_world({.arrays = [](std::uint32_t) { return &host_memory(); }}, Toy{training.optimizer, plan_of(training)}).front());
+}
+
+void check_same(const Member& on_device, const Member& host) {
+  INFO((on_device.failure ? message(*on_device.failure) : std::string{}));
+  REQUIRE(host.outcome);
+  REQUIRE(on_device.outcome);
+  CHECK(on_device.outcome->state_hash == host.outcome->state_hash);
+  REQUIRE(on_device.steps.size() == host.steps.size());
+  for (std::size_t i = 0; i < host.steps.size(); ++i) {
+    CHECK(std::bit_cast<std::uint32_t>(on_device.steps[i].norm) == std::bit_cast<std::uint32_t>(host.steps[i].norm));
+    CHECK(std::bit_cast<std::uint32_t>(on_device.steps[i].loss) == std::bit_cast<std::uint32_t>(host.steps[i].loss));
+  }
 }
 
 }  // namespace
@@ -83,36 +115,32 @@ Member train(Memory& memory, const AnyOptimizer& optimizer, std::uint64_t slots)
 TEST_CASE("a job whose arrays are on a device ends with the state hash of one on the host", "[devices]") {
   for (const AnyOptimizer& optimizer :
        {AnyOptimizer{toy_adamw}, AnyOptimizer{Sgd{.momentum = 0.9f, .weight_decay = 0.1f}}, AnyOptimizer{Lion{}}})
-    for (const std::uint64_t slots : {1u, 6u, 8u}) {
-      const Member host = train(host_memory(), optimizer, slots);
-      REQUIRE(host.outcome);
-      const auto memory = make_device_memory(device, test_clock);
-      const Member on_device = train(*memory, optimizer, slots);
-      INFO((on_device.failure ? message(*on_device.failure) : std::string{}));
-      REQUIRE(on_device.outcome);
-      CHECK(on_device.outcome->state_hash == host.outcome->state_hash);
-      REQUIRE(on_device.steps.size() == host.steps.size());
-      for (std::size_t i = 0; i < host.steps.size(); ++i) {
-        CHECK(std::bit_cast<std::uint32_t>(on_device.steps[i].norm) == std::bit_cast<std::uint32_t>(host.steps[i].norm));
-        CHECK(std::bit_cast<std::uint32_t>(on_device.steps[i].loss) == std::bit_cast<std::uint32_t>(host.steps[i].loss));
-      }
+    for (const std::uint64_t slots : {1u, 6u, 8u})
+      check_same(train(memories(1), {optimizer, slots}).front(), train_on_host({optimizer, slots}));
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("so do worlds of several, which exchange through the host", "[devices]") {
+  for (const std::uint32_t world : {2u, 3u, 4u})
+    for (const int stage : {0, 1}) {
+      const Training training{.slots = 6, .stage = stage};
+      INFO(world << " ranks, zero(" << stage << ")");
+      const Member host = train_on_host(training);
+      for (const Member& member : train(memories(world), training)) check_same(member, host);
     }
   CHECK(fakegpu::take_reports().empty());
 }
 
 TEST_CASE("a job on a device gives all of it back", "[devices]") {
   const fakegpu::Holdings before = fakegpu::holdings();
-  {
-    const auto memory = make_device_memory(device, test_clock);
-    REQUIRE(train(*memory, toy_adamw, 2).outcome);
-  }
+  for (const Member& member : train(memories(2), {})) REQUIRE(member.outcome);
   CHECK(fakegpu::holdings() == before);
 }
 
 TEST_CASE("a device without memory for the job is told before the first step", "[devices]") {
-  const auto memory = make_device_memory(device, test_clock);
+  const auto on = memories(1);
   fakegpu::set_faults("malloc:2");
-  const Member failed = train(*memory, toy_adamw, 2);
+  const Member failed = std::move(train(on, {}).front());
   fakegpu::set_faults("");
   REQUIRE(failed.failure);
   CHECK(failed.failure->code == Code::exhausted);
@@ -120,14 +148,14 @@ TEST_CASE("a device without memory for the job is told before the first step", "
 }
 
 TEST_CASE("what a job on a device cannot do yet is refused with what can", "[devices]") {
-  const auto memory = make_device_memory(device, test_clock);
+  const auto on = memories(1);
+  const auto refused = [&](const Plan& plan) {
+    const auto members = run_world({.arrays = [&](std::uint32_t) { return on.front().get(); }}, Toy{toy_adamw, plan});
+    REQUIRE(members.front().failure);
+    return members.front().failure->what;
+  };
   Plan plan = toy_plan(0, 2);
   plan.leaves = DType::bf16;
-  auto members = run_world({.arrays = memory.get()}, Toy{*memory, toy_adamw, plan});
-  REQUIRE(members.front().failure);
-  CHECK(members.front().failure->what.find("leaves in bf16") != std::string::npos);
-  plan = toy_plan(3, 2);
-  members = run_world({.arrays = memory.get()}, Toy{*memory, toy_adamw, plan});
-  REQUIRE(members.front().failure);
-  CHECK(members.front().failure->what.find("zero(0) or zero(1)") != std::string::npos);
+  CHECK(refused(plan).find("leaves in bf16") != std::string::npos);
+  CHECK(refused(toy_plan(3, 2)).find("zero(0) or zero(1)") != std::string::npos);
 }

@@ -176,7 +176,7 @@ struct WorldOptions {
   Files* files = nullptr;                                          ///< Likewise.
   std::uint64_t memory = 0;                                        ///< Bytes that each member's machine has; 0: not known.
   std::function<void(Duration)> sleep{};                           ///< Of any member, while its final save waits.
-  Memory* arrays = nullptr;                                        ///< Of the members' arrays; none: the host's.
+  std::function<Memory*(std::uint32_t rank)> arrays{};             ///< Of each member's arrays; none: the host's.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -225,6 +225,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                     const std::lock_guard lock{shared->lines};
                     me.lines.emplace_back(line);
                   }};
+    Memory* const arrays = options.arrays ? options.arrays(rank) : nullptr;
     PosixFiles posix;
     Files& files = options.files != nullptr ? *options.files : posix;
     const bool dies = options.death.has_value() && options.death->rank == rank;
@@ -240,8 +241,8 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .out = [&](std::string_view line) { me.lines.emplace_back(line); },
                         .join = options.join ? options.join : memory,
                         .share = options.share ? options.share(rank) : SharedBuffers::Make{},
-                        .device = options.arrays != nullptr ? options.arrays->device() : Device{},
-                        .arrays = options.arrays,
+                        .device = arrays != nullptr ? arrays->device() : Device{},
+                        .arrays = arrays,
                         .memory = options.memory,
                         .sleep = options.sleep,
                         .agree_wait = 0s},

@@ -65,7 +65,7 @@ bool RoundExchange::move(JobWorld& world, const RoundMoves& moves, Result<void>&
     if (hands_off(mine)) move_.sends[r].push_back(moves.stream->part_for(static_cast<std::uint32_t>(mine.hand_off), r));
     if (hands_off(theirs)) move_.receives[r].push_back(moves.stream->arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
   }
-  if (!world.exchange(move_.sends, move_.receives, Call::round).ok()) return false;
+  if (!world.exchange_arrays(move_.sends, move_.receives, Call::round).ok()) return false;
   for (std::uint32_t r = 0; r < needs_.size() && wrong.ok(); ++r)
     if (hands_off(needs_[r]) && !moves.stream->arrived(static_cast<std::uint32_t>(needs_[r].hand_off), r)) wrong = unexpected_leaf(r);
   return true;

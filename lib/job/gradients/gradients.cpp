@@ -106,7 +106,7 @@ void Gradients::pack_leaves() {
 
 Result<void> Gradients::reduce(JobWorld& world) {
   pack_leaves();
-  ELRUN_TRY(world.exchange(sends_, receives_));
+  ELRUN_TRY(world.exchange_arrays(sends_, receives_));
   const std::uint64_t leaves = chunk_ == 0 ? 0 : expanded_.size() / chunk_, shard_elements = elements(shard_);
   for (const Piece& p : shard_)
     for (std::uint64_t begin = 0; begin < p.size(); begin += fold_chunk) {
@@ -122,7 +122,7 @@ Result<void> Gradients::reduce(JobWorld& world) {
       if (const auto root = chunk(root_); root.data() != result)
         memory_->copy(std::as_bytes(root), std::as_writable_bytes(std::span{result, root.size()}));
     }
-  if (delivers_) ELRUN_TRY(world.exchange(sums_.sends, sums_.receives));
+  if (delivers_) ELRUN_TRY(world.exchange_arrays(sums_.sends, sums_.receives));
   return {};
 }
 

@@ -166,7 +166,7 @@ Result<void> LeafStream::finish(JobWorld& world) {
   if (!delivers_) return {};
   for (const Common& both : own_)
     put(std::span<const float>{stack_.span(both.a.place, both.a.size())}, held_.span(both.b.place, both.b.size()));
-  return world.exchange(sums_.sends, sums_.receives);
+  return world.exchange_arrays(sums_.sends, sums_.receives);
 }
 
 std::uint64_t LeafStream::bytes() const { return (stack_.size() + held_.size()) * sizeof(float); }

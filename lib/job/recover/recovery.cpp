@@ -169,7 +169,7 @@ void Job::Impl::receive_state() {
     if (state_.cut() != shards_.mine()) state_.begin_recut(shards_.mine());
     try {
       const Delivery moved = state_.transfer(from, recovery_.statuses(), shards_.map, world.rank());
-      expect(world, world.exchange(moved.sends, moved.receives));
+      expect(world, world.exchange_arrays(moved.sends, moved.receives));
       expect(world, world.agree({}));
     } catch (...) {
       state_.undo_recut();

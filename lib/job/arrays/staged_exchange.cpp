@@ -1,0 +1,85 @@
+#include "lib/job/arrays/staged_exchange.hpp"
+
+#include <algorithm>
+
+#include "lib/device/current_device.hpp"
+#include "lib/device/runtime.hpp"
+#include "lib/device/wait.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t block_bytes = std::size_t{8} << 20;
+constexpr Duration last_wait = 2s;  // as that of device_memory.hpp
+
+/// Makes room for `runs` of the device, by rank, as the same bytes of `blocks`. `each`: a part of a run, and where it is there.
+template <class Runs, class Staged, class Each>
+void stage(PinnedBlocks& blocks, std::span<const Runs> runs, std::vector<Staged>& staged, const Each& each) {
+  blocks.begin();
+  staged.resize(runs.size());
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    staged[r].clear();
+    for (auto run : runs[r])
+      while (!run.empty()) {
+        const std::span<std::byte> at = blocks.take(run.size());
+        each(run.first(at.size()), at);
+        staged[r].push_back(at);
+        run = run.subspan(at.size());
+      }
+  }
+}
+
+}  // namespace
+
+std::span<std::byte> PinnedBlocks::take(std::size_t most) {
+  if (block_ < blocks_.size() && offset_ == blocks_[block_].span().size()) ++block_, offset_ = 0;
+  if (block_ == blocks_.size()) blocks_.emplace_back(device_, block_bytes);
+  const std::span<std::byte> left = blocks_[block_].span().subspan(offset_);
+  const std::span<std::byte> taken = left.first(std::min(most, left.size()));
+  offset_ += taken.size();
+  return taken;
+}
+
+void PinnedBlocks::keep_for_good() {
+  for (PinnedBuffer& block : blocks_) new PinnedBuffer{std::move(block)};
+  blocks_.clear();
+}
+
+StagedExchange::StagedExchange(Stream stream, const Clock& clock)
+    : stream_{stream}, clock_{clock}, out_{stream.device()}, in_{stream.device()} {}
+
+StagedExchange::~StagedExchange() {
+  for (PinnedBlocks* blocks : {&out_, &in_}) {
+    const EventWait its_end{.what = "its last exchange", .deadline = Deadline::after(clock_.now(), last_wait)};
+    const auto done = wait_for(blocks->used(), its_end, clock_);
+    if (!done.ok() && done.failure().code == Code::deadline_passed) blocks->keep_for_good();
+  }
+}
+
+Result<void> StagedExchange::wait(Event event, std::string_view what, const ArrayCall& call) const {
+  return wait_for(event, {.what = what, .over = call.over, .deadline = Deadline::after(clock_.now(), call.limit)}, clock_);
+}
+
+Result<void> StagedExchange::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) {
+  const CurrentDevice current{stream_.device()};
+  stage(out_, sends, sends_, [&](std::span<const std::byte> run, std::span<std::byte> at) { runtime::copy_async(run, at, stream_); });
+  out_.record(stream_);
+  ELRUN_TRY(wait(out_.used(), "what is to be sent", call));
+  // The copies from here to the device of the call before have run: they are before `out_` in the stream.
+  stage(in_, receives, receives_, [](std::span<std::byte>, std::span<std::byte>) {});
+  ELRUN_TRY(call.host(sends_, receives_));
+  std::size_t r = 0;
+  for (const ReceiveList& list : receives_) {
+    std::size_t piece = 0;
+    for (auto run : receives[r++])
+      while (!run.empty()) {
+        const std::span<std::byte> from = list[piece++];
+        runtime::copy_async(from, run.first(from.size()), stream_);
+        run = run.subspan(from.size());
+      }
+  }
+  in_.record(stream_);
+  return {};
+}
+
+}  // namespace elrun::inline v0

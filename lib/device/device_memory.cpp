@@ -24,8 +24,9 @@ class DeviceMemory final : public Memory {
         stream_{device},
         done_{device},
         sum_{device, sizeof(std::uint64_t)},
-        word_{device, sizeof(std::uint64_t)} {
-    ELRUN_ASSERT(options.staging.value() >= 2);
+        word_{device, sizeof(std::uint64_t)},
+        packing_{device, options.packing.value()} {
+    ELRUN_ASSERT(options.staging.value() >= 2 && options.packing.value() >= sizeof(bf16));
     for (Half& half : halves_) half = Half{PinnedBuffer{device, options.staging.value() / 2}, OwnedEvent{device}};
   }
   ~DeviceMemory() override {
@@ -103,6 +104,23 @@ class DeviceMemory final : public Memory {
     const CurrentDevice current{device_};
     runtime::add_into_async(left, right, stream());
   }
+  void add_into(std::span<float> left, std::span<const bf16> right) override {
+    const CurrentDevice current{device_};
+    runtime::add_into_async(left, right, stream());
+  }
+  void round_to_bf16(std::span<float> run) override {
+    by_halves(run, [&](std::uint64_t, std::span<float> in, std::span<const bf16> out) { runtime::to_float_async(out, in, stream()); });
+  }
+  void pack_to_bf16(std::span<float> run) override {
+    // What is overwritten was read before, in the stream's order: an element moves to half its offset.
+    by_halves(run, [&](std::uint64_t begin, std::span<float>, std::span<const bf16> out) {
+      runtime::copy_async(std::as_bytes(out), std::as_writable_bytes(run).subspan(begin * sizeof(bf16), out.size_bytes()), stream());
+    });
+  }
+  void to_float(std::span<const bf16> from, std::span<float> to) override {
+    const CurrentDevice current{device_};
+    runtime::to_float_async(from, to, stream());
+  }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override {
     const CurrentDevice current{device_};
     runtime::sums_of_squares_async(data, sums, stream());
@@ -137,6 +155,20 @@ class DeviceMemory final : public Memory {
     return half;
   }
 
+  /// Rounds as many elements as `packing_` holds, and puts them to their place. Threads take turns, for it is one.
+  template <class Put>
+  void by_halves(std::span<float> run, const Put& put) {
+    const std::lock_guard lock{packing_mutex_};
+    const CurrentDevice current{device_};
+    const std::span halves{reinterpret_cast<bf16*>(packing_.data()), packing_.size() / sizeof(bf16)};
+    for (std::uint64_t begin = 0; begin < run.size(); begin += halves.size()) {
+      const std::span<float> in = run.subspan(begin, std::min<std::uint64_t>(halves.size(), run.size() - begin));
+      const std::span<bf16> out = halves.first(in.size());
+      runtime::to_bf16_async(in, out, stream());
+      put(begin, in, out);
+    }
+  }
+
   void wait(const OwnedEvent& event, std::string_view what) const {
     wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), options_.patience)}, clock_).value();
   }
@@ -153,7 +185,7 @@ class DeviceMemory final : public Memory {
   }
   /// CUDA's calls that free memory would wait for what hangs.
   void keep_for_good() {
-    new DeviceBuffer{std::move(sum_)};
+    for (DeviceBuffer* buffer : {&sum_, &packing_}) new DeviceBuffer{std::move(*buffer)};
     new PinnedBuffer{std::move(word_)};
     for (Half& half : halves_) new PinnedBuffer{std::move(half.memory)};
   }
@@ -168,6 +200,8 @@ class DeviceMemory final : public Memory {
   PinnedBuffer word_;
   std::array<Half, 2> halves_;
   std::size_t turn_ = 0;
+  std::mutex packing_mutex_;  // of the order in which `packing_` is used
+  DeviceBuffer packing_;
 };
 
 }  // namespace

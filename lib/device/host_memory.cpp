@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +28,18 @@ namespace {
 bool take_away(void* pages, std::size_t bytes) {
   constexpr int dontneed_locked = 24;
   return madvise(pages, bytes, MADV_DONTNEED) == 0 || (errno == EINVAL && madvise(pages, bytes, dontneed_locked) == 0);
+}
+
+/// One granule after the other, so that what was rounded is still in the cache when it goes to its place.
+template <class Put>
+void round_by_granule(std::span<float> run, const Put& put) {
+  std::array<bf16, granule> rounded;
+  for (std::uint64_t begin = 0; begin < run.size(); begin += granule) {
+    const std::span<float> in = run.subspan(begin, std::min(granule, run.size() - begin));
+    const std::span<bf16> out{rounded.data(), in.size()};
+    to_bf16(in, out);
+    put(begin, in, out);
+  }
 }
 
 class HostMemory final : public Memory {
@@ -53,6 +67,17 @@ class HostMemory final : public Memory {
     return mix_sum(run, first_word, salt);
   }
   void add_into(std::span<float> left, std::span<const float> right) override { elrun::add_into(left, right); }
+  void add_into(std::span<float> left, std::span<const bf16> right) override { elrun::add_into(left, right); }
+  void round_to_bf16(std::span<float> run) override {
+    round_by_granule(run, [](std::uint64_t, std::span<float> in, std::span<const bf16> out) { elrun::to_float(out, in); });
+  }
+  void pack_to_bf16(std::span<float> run) override {
+    // What is overwritten was read: an element moves to half its offset.
+    round_by_granule(run, [&](std::uint64_t begin, std::span<float>, std::span<const bf16> out) {
+      std::memcpy(reinterpret_cast<std::byte*>(run.data()) + begin * sizeof(bf16), out.data(), out.size_bytes());
+    });
+  }
+  void to_float(std::span<const bf16> from, std::span<float> to) override { elrun::to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { elrun::sums_of_squares(data, sums); }
   void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
               const OptimizerStep& step) override {

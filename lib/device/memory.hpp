@@ -13,6 +13,7 @@
 #include <elrun/device.hpp>
 
 #include "kernels/adamw.hpp"
+#include "kernels/convert.hpp"
 #include "kernels/momentum.hpp"
 
 namespace elrun::inline v0 {
@@ -46,6 +47,12 @@ class Memory {
 
   /// left = left + right (kernels/fold.hpp).
   virtual void add_into(std::span<float> left, std::span<const float> right) = 0;
+  virtual void add_into(std::span<float> left, std::span<const bf16> right) = 0;
+  /// Each element becomes the bf16 that is nearest to it (kernels/convert.hpp), and stays a float.
+  virtual void round_to_bf16(std::span<float> run) = 0;
+  /// The same, and packed: it takes the first half of the run. What is in the other half is not specified then.
+  virtual void pack_to_bf16(std::span<float> run) = 0;
+  virtual void to_float(std::span<const bf16> from, std::span<float> to) = 0;
   /// One sum for each granule of `data` (kernels/granule.hpp), into `sums` of this memory.
   virtual void sums_of_squares(std::span<const float> data, std::span<float> sums) = 0;
   /// One pass of an optimizer. `moments`: as many as it has.

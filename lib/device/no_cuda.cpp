@@ -35,6 +35,9 @@ void fill_async(std::span<std::byte>, std::byte, Stream) { refuse(); }
 void copy_async(std::span<const std::byte>, std::span<std::byte>, Stream) { refuse(); }
 void mix_sum_async(std::span<const std::byte>, std::uint64_t, std::uint64_t, std::span<std::byte>, Stream) { refuse(); }
 void add_into_async(std::span<float>, std::span<const float>, Stream) { refuse(); }
+void add_into_async(std::span<float>, std::span<const bf16>, Stream) { refuse(); }
+void to_bf16_async(std::span<const float>, std::span<bf16>, Stream) { refuse(); }
+void to_float_async(std::span<const bf16>, std::span<float>, Stream) { refuse(); }
 void sums_of_squares_async(std::span<const float>, std::span<float>, Stream) { refuse(); }
 void update_async(std::span<float>, std::span<const std::span<float>>, std::span<const float>, const OptimizerStep&, Stream) { refuse(); }
 

@@ -54,6 +54,10 @@ void copy_async(std::span<const std::byte> from, std::span<std::byte> to, Stream
 void mix_sum_async(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt, std::span<std::byte> sum, Stream stream);
 /// As Memory has them (memory.hpp).
 void add_into_async(std::span<float> left, std::span<const float> right, Stream stream);
+void add_into_async(std::span<float> left, std::span<const bf16> right, Stream stream);
+/// `in` and `out` do not overlap.
+void to_bf16_async(std::span<const float> in, std::span<bf16> out, Stream stream);
+void to_float_async(std::span<const bf16> in, std::span<float> out, Stream stream);
 void sums_of_squares_async(std::span<const float> data, std::span<float> sums, Stream stream);
 void update_async(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
                   const OptimizerStep& step, Stream stream);

@@ -53,7 +53,6 @@ void Job::Impl::refuse_on_device() const {
   if (shared_buffers_.on_host()) return;
   std::vector<std::string> wrong;
   if (saves_.has_directory()) wrong.emplace_back("checkpoints");
-  if (plan().leaves != DType::f32) wrong.emplace_back("leaves in bf16");
   if (wrong.empty()) return;
   std::string what = "not on a device yet: ";
   for (std::size_t i = 0; i < wrong.size(); ++i) what += (i == 0 ? "" : ", ") + wrong[i];
@@ -64,7 +63,7 @@ void Job::Impl::seal() {
   Layout layout = declared.lay_out();
   const std::unique_ptr<Impl> before = std::move(before_);
   const bool keeps = before != nullptr && may_take_from(*before);
-  if (!keeps && host.memory != 0) {
+  if (!keeps && host.memory != 0 && shared_buffers_.on_host()) {  // a device that has too little says so when it is asked
     const ShardMap shards = shard_map(plan().placement.optimizer, guess_my_nodes());
     if (auto why = exceeds_machine(plan(), declared.units(), layout, shards, world.rank(), host.memory)) throw Error{invalid(*why)};
   }
@@ -145,7 +144,7 @@ void Job::Impl::show_to_peers() {
 
 /// Which evaluation of the tree this world has. A change is logged.
 GradientReducer::Exchanges Job::Impl::choose_exchanges() {
-  const ChosenExchange chosen = choose_exchange(plan(), state_.layout(), shards_.map);
+  const ChosenExchange chosen = choose_exchange(plan(), state_.layout(), shards_.map, host.device.kind);
   const bool was = streams(), is = exchanges_per_slot(chosen.placement);
   const auto out = is ? GradientReducer::Exchanges::per_slot : GradientReducer::Exchanges::per_step;
   if (!world.leads()) return out;
@@ -183,7 +182,7 @@ std::string Job::Impl::plan_table(std::uint32_t ranks, std::uint32_t ranks_per_n
   require(declared.is_configured(), "plan_table comes after configure()");
   require(ranks > 0, "plan_table(0): a world has at least one rank");
   if (const auto wrong = problems(declared.units()); !wrong.empty()) throw Error{invalid(wrong)};
-  return memory_table(plan(), declared.units(), ranks, ranks_per_node);
+  return memory_table(plan(), declared.units(), ranks, ranks_per_node, host.device.kind);
 }
 
 // ---- restore

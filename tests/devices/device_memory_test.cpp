@@ -15,7 +15,7 @@ namespace {
 
 const Device second{DeviceKind::cuda, 1};
 const SteadyClock test_clock;
-constexpr DeviceMemoryOptions small{.staging = 4_KiB};  // so that runs take many turns
+constexpr DeviceMemoryOptions small{.staging = 4_KiB, .packing = 3_KiB};  // so that runs take many turns
 
 std::optional<Failure> failure_of_call(const std::function<void()>& call) {
   try {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <utility>
@@ -11,6 +12,8 @@
 
 #include <elrun/philox.hpp>
 
+#include "kernels/convert.hpp"
+#include "kernels/fold.hpp"
 #include "kernels/state_hash.hpp"
 #include "lib/device/memory.hpp"
 #include "tests/support/catch.hpp"
@@ -102,6 +105,34 @@ inline void check_memory(Memory& memory, std::size_t large) {
     }
     memory.fill_with_zeros(made.run(16, 8));
     CHECK(memory.hash(made.run(), 0, 0) != mix_sum(given, 0, 0));
+  }
+  SECTION("floats are rounded to bf16 where they lie, packed into their first half, widened and added") {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{1024}, large / 4 + 3}) {
+      const ByteList given = bytes_from(11 + count, count * sizeof(float));  // all kinds of numbers, and of those that are none
+      std::vector<float> values(count), rounded(count);
+      std::memcpy(values.data(), given.data(), given.size());
+      std::vector<bf16> halves(count);
+      to_bf16(values, halves);
+      to_float(halves, rounded);
+      const auto bytes_of = [](const auto& list) {
+        const auto bytes = std::as_bytes(std::span{list});
+        return ByteList{bytes.begin(), bytes.end()};
+      };
+      const InMemory made{memory, 3 * count * sizeof(float) + 1};
+      const auto floats = [&](std::size_t part) { return std::span{reinterpret_cast<float*>(made.run().data()) + part * count, count}; };
+      memory.write(given, made.run(0, given.size()));
+      memory.copy(std::as_bytes(floats(0)), std::as_writable_bytes(floats(1)));
+      memory.round_to_bf16(floats(0));
+      CHECK((made.read(0, count * sizeof(float)) == bytes_of(rounded)));
+      memory.pack_to_bf16(floats(1));
+      CHECK((made.read(count * sizeof(float), count * sizeof(bf16)) == bytes_of(halves)));
+      const std::span<const bf16> packed{reinterpret_cast<const bf16*>(floats(1).data()), count};
+      memory.to_float(packed, floats(2));
+      CHECK((made.read(2 * count * sizeof(float), count * sizeof(float)) == bytes_of(rounded)));
+      add_into(rounded, halves);
+      memory.add_into(floats(0), packed);
+      CHECK((made.read(0, count * sizeof(float)) == bytes_of(rounded)));
+    }
   }
   SECTION("a reservation that stays is zeros once it is held") {
     const std::size_t bytes = 3 * memory.page_bytes();

@@ -63,8 +63,8 @@ TEST_CASE("a leaf is rounded where it lies, as floats or packed into its first h
     std::vector<bf16> expected;
     for (const float x : leaf) expected.push_back(to_bf16(x));
     std::vector<float> rounded = leaf;
-    round_to_bf16(rounded);
-    pack_to_bf16(leaf);
+    host_memory().round_to_bf16(rounded);
+    host_memory().pack_to_bf16(leaf);
     std::uint64_t wrong = 0;
     for (std::uint64_t i = 0; i < size; ++i)
       wrong += packed(leaf.data(), i, 1)[0] != expected[i] || std::bit_cast<std::uint32_t>(rounded[i]) != std::uint32_t{expected[i].bits}

@@ -175,6 +175,10 @@ class CountingMemory final : public Memory {
   void write(std::span<const std::byte> from, std::span<std::byte> run) override { host.write(from, run); }
   void read(std::span<const std::byte> run, std::span<std::byte> to) override { host.read(run, to); }
   void add_into(std::span<float> left, std::span<const float> right) override { host.add_into(left, right); }
+  void add_into(std::span<float> left, std::span<const bf16> right) override { host.add_into(left, right); }
+  void round_to_bf16(std::span<float> run) override { host.round_to_bf16(run); }
+  void pack_to_bf16(std::span<float> run) override { host.pack_to_bf16(run); }
+  void to_float(std::span<const bf16> from, std::span<float> to) override { host.to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { host.sums_of_squares(data, sums); }
   void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
               const OptimizerStep& step) override {

@@ -113,6 +113,15 @@ void mix_sum_async(std::span<const std::byte> run, std::uint64_t first_word, std
 void add_into_async(std::span<float> left, std::span<const float> right, Stream stream) {
   elrun::add_into_async(on_device(left), on_device(right), stream);
 }
+void add_into_async(std::span<float> left, std::span<const bf16> right, Stream stream) {
+  elrun::add_into_async(on_device(left), on_device(right), stream);
+}
+void to_bf16_async(std::span<const float> in, std::span<bf16> out, Stream stream) {
+  elrun::to_bf16_async(on_device(in), on_device(out), stream);
+}
+void to_float_async(std::span<const bf16> in, std::span<float> out, Stream stream) {
+  elrun::to_float_async(on_device(in), on_device(out), stream);
+}
 void sums_of_squares_async(std::span<const float> data, std::span<float> sums, Stream stream) {
   elrun::sums_of_squares_async(on_device(data), on_device(sums), stream);
 }

@@ -29,13 +29,14 @@ std::uint64_t partial_sums(std::uint32_t slots) {
 }  // namespace
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
-                                     std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves, bool overlap) {
+                                     std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves, bool overlap,
+                                     DeviceKind where) {
   return bytes_by_rank(layout, placement, shard_map(placement.optimizer, guess_nodes(world, 0, ranks_per_node, 0)), optimizer, slots,
-                       reduce, leaves, overlap);
+                       reduce, leaves, overlap, where);
 }
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards, Optimizer optimizer,
-                                     std::uint32_t slots, Reduce reduce, DType leaves, bool overlap) {
+                                     std::uint32_t slots, Reduce reduce, DType leaves, bool overlap, DeviceKind where) {
   const std::uint32_t world = shards.world();
   const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters != Spread::replicated;
   const bool delivers = shards.cuts != shards.folds;
@@ -92,7 +93,7 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
       b.gradients = std::max(schedule.depth, 1u) * layout.gradients;
       const std::uint64_t own = packed_leaves(schedule), received = single - own;
       std::uint64_t chunk = 0;
-      for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk, p.size()));
+      for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk(where), p.size()));
       b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * (taken(folded) + chunk) + own * folded;
       if (gathers && !overlaps) b.in_use = two_largest(weights_of).first;
     }
@@ -105,13 +106,13 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   return out;
 }
 
-ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const ShardMap& shards) {
+ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const ShardMap& shards, DeviceKind where) {
   const auto with = [&](Exchange exchange) {
     ChosenExchange out{.placement = plan.placement, .bytes = 0, .why = {}};
     out.placement.exchange = exchange;
     if (plan.memory_per_rank == 0) return out;
     for (const RankBytes& b : bytes_by_rank(layout, out.placement, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
-                                            plan.reduce, plan.leaves, plan.overlap))
+                                            plan.reduce, plan.leaves, plan.overlap, where))
       out.bytes = std::max(out.bytes, b.all());
     return out;
   };
@@ -150,7 +151,8 @@ std::string human_bytes(std::uint64_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
-std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world, std::uint32_t ranks_per_node) {
+std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world, std::uint32_t ranks_per_node,
+                         DeviceKind where) {
   const Layout layout = lay_out(units);
   std::uint64_t parameters = 0;
   for (const UnitSpec& unit : units)
@@ -169,9 +171,9 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
     Plan placed = plan;
     placed.placement = placement;
     const ShardMap shards = shard_map(placement.optimizer, guess_nodes(world, 0, one_node ? world : ranks_per_node, 0));
-    const ChosenExchange chosen = choose_exchange(placed, layout, shards);
+    const ChosenExchange chosen = choose_exchange(placed, layout, shards, where);
     const auto ranks = bytes_by_rank(layout, chosen.placement, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
-                                     plan.reduce, plan.leaves, plan.overlap);
+                                     plan.reduce, plan.leaves, plan.overlap, where);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
     out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}\n", *name_of(placement), human_bytes(most.parameters),
                        human_bytes(most.gradients), human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use),

@@ -23,14 +23,15 @@ struct RankBytes {
   [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
-/// Of each rank of a world, with what it holds and folds. `Exchange::automatic` is taken as if there were no limit.
+/// Of each rank of a world, with what it holds and folds. `Exchange::automatic` is taken as if there were no limit. `where`: where the arrays lie.
 [[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards,
                                                    Optimizer optimizer, std::uint32_t slots, Reduce reduce = Reduce::exact,
-                                                   DType leaves = DType::f32, bool overlap = false);
+                                                   DType leaves = DType::f32, bool overlap = false, DeviceKind where = DeviceKind::host);
 /// The same for nodes that have `ranks_per_node` each, the last one what is left.
 [[nodiscard]] std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer,
                                                    std::uint32_t slots, std::uint32_t world, std::uint32_t ranks_per_node,
-                                                   Reduce reduce = Reduce::exact, DType leaves = DType::f32, bool overlap = false);
+                                                   Reduce reduce = Reduce::exact, DType leaves = DType::f32, bool overlap = false,
+                                                   DeviceKind where = DeviceKind::host);
 
 /// What `Exchange::automatic` comes to in a world; every rank works it out alike. The bits are the same.
 struct ChosenExchange {
@@ -38,7 +39,8 @@ struct ChosenExchange {
   std::uint64_t bytes = 0;  ///< Of the rank that holds most; 0 where there is no limit.
   std::string why;          ///< Where memory has decided: what the other one would take; else empty.
 };
-[[nodiscard]] ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const ShardMap& shards);
+[[nodiscard]] ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const ShardMap& shards,
+                                             DeviceKind where = DeviceKind::host);
 
 /// "8 slots per step on 3 rank(s), 2 to 3 each, 89 % of the compute"
 [[nodiscard]] std::string slots_line(std::uint64_t slots, std::uint32_t world);
@@ -49,6 +51,6 @@ struct ChosenExchange {
 
 /// All of it as a table for people: a row per placement, of the rank that holds most. Where there are several nodes, hybrid ones too.
 [[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world,
-                                       std::uint32_t ranks_per_node);
+                                       std::uint32_t ranks_per_node, DeviceKind where = DeviceKind::host);
 
 }  // namespace elrun::inline v0

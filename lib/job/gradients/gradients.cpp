@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/convert.hpp"
-#include "kernels/fold.hpp"
 #include "lib/job/gradients/summands.hpp"
 
 namespace elrun::inline v0 {
@@ -41,7 +39,7 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   received_ = Arena<float>{received_nodes * shard_elements, *memory_};
   own_leaves_ = Arena<float>{own_leaves * shard_elements, *memory_};
   received_leaves_ = Arena<bf16>{received_leaves * shard_elements, *memory_};
-  for (const Piece& p : shard_) chunk_ = std::max(chunk_, std::min(fold_chunk, p.size()));
+  for (const Piece& p : shard_) chunk_ = std::max(chunk_, std::min(fold_chunk(memory_->device().kind), p.size()));
   expanded_ = Arena<float>{received_leaves * chunk_, *memory_};
   float *next = received_.data(), *own = own_leaves_.data(), *chunk = expanded_.data();
   bf16* leaf = received_leaves_.data();
@@ -87,7 +85,7 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
 }
 
 void Gradients::fold_leaf(std::size_t i) {
-  if (rounds_) round_to_bf16({leaf(i), space_});
+  if (rounds_) memory_->round_to_bf16({leaf(i), space_});
   std::uint64_t top = schedule_.buffer[i];
   for (std::uint32_t m = 0; m < schedule_.merges[i]; ++m, --top)
     memory_->add_into(std::span{buffer(top - 1), space_}, std::span<const float>{buffer(top), space_});
@@ -100,7 +98,7 @@ void Gradients::pack_leaves() {
     for (const Piece& p : shard_)
       memory_->copy(std::as_bytes(std::span{leaf + p.gradient, p.size()}),
                     std::as_writable_bytes(own_leaves_.span(i * elements(shard_) + p.place, p.size())));
-    pack_to_bf16({leaf, space_});
+    memory_->pack_to_bf16({leaf, space_});
   }
 }
 
@@ -109,14 +107,14 @@ Result<void> Gradients::reduce(JobWorld& world) {
   ELRUN_TRY(world.exchange_arrays(sends_, receives_));
   const std::uint64_t leaves = chunk_ == 0 ? 0 : expanded_.size() / chunk_, shard_elements = elements(shard_);
   for (const Piece& p : shard_)
-    for (std::uint64_t begin = 0; begin < p.size(); begin += fold_chunk) {
-      const std::uint64_t count = std::min(fold_chunk, p.size() - begin);
+    for (std::uint64_t begin = 0; begin < p.size(); begin += chunk_) {
+      const std::uint64_t count = std::min(chunk_, p.size() - begin);
       const auto chunk = [&](std::uint32_t o) {
         const Operand& operand = operands_[o];
         return std::span{operand.base + (operand.in == In::chunk ? 0 : (operand.in == In::whole ? p.gradient : p.place) + begin), count};
       };
       for (std::uint64_t i = 0; i < leaves; ++i)
-        to_float(received_leaves_.span(i * shard_elements + p.place + begin, count), expanded_.span(i * chunk_, count));
+        memory_->to_float(received_leaves_.span(i * shard_elements + p.place + begin, count), expanded_.span(i * chunk_, count));
       for (const Addition& a : additions_) memory_->add_into(chunk(a.left), chunk(a.right));
       float* const result = buffer(0) + p.gradient + begin;
       if (const auto root = chunk(root_); root.data() != result)

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/convert.hpp"
-#include "kernels/fold.hpp"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
@@ -53,7 +51,7 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap
 void LeafStream::put(std::span<const float> leaf, std::span<float> into) {
   memory_->copy(std::as_bytes(leaf), std::as_writable_bytes(into));
 }
-void LeafStream::put(std::span<const bf16> leaf, std::span<float> into) { to_float(leaf, into); }
+void LeafStream::put(std::span<const bf16> leaf, std::span<float> into) { memory_->to_float(leaf, into); }
 
 /// Memory of leaves and arrivals comes and goes in here.
 template <class Change>
@@ -90,7 +88,7 @@ void LeafStream::finish_leaf(std::uint32_t unit) {
   ELRUN_ASSERT(open_[unit] != 0);
   if (type_ != DType::bf16) return;
   const std::uint64_t begin = begin_of(unit), count = units_[unit].trainable;
-  pack_to_bf16(leaves_.span(begin, count));
+  memory_->pack_to_bf16(leaves_.span(begin, count));
   page([&] { leaves_.release(begin + taken(count), begin + count); });
 }
 
@@ -127,15 +125,16 @@ void LeafStream::close(std::uint32_t unit) {
 void LeafStream::fold(std::uint32_t unit) {
   const Piece& mine = shard_[unit];
   const std::uint32_t ranks = busy();
-  for (std::uint64_t begin = 0; begin < mine.size(); begin += fold_chunk) {
-    const std::uint64_t count = std::min(fold_chunk, mine.size() - begin);
+  const std::uint64_t chunk = fold_chunk(memory_->device().kind);
+  for (std::uint64_t begin = 0; begin < mine.size(); begin += chunk) {
+    const std::uint64_t count = std::min(chunk, mine.size() - begin);
     const auto partial = [&](std::uint64_t i) { return stack_.span(i * shard_elements_ + mine.place + begin, count); };
     const auto take = [&](auto leaf, std::uint32_t slot) {
       std::uint64_t top = schedule_.buffer[slot];
       const std::uint32_t merges = schedule_.merges[slot];
       if (merges == 0) return put(leaf, partial(top));
-      add_into(partial(--top), leaf);
-      for (std::uint32_t m = 1; m < merges; ++m, --top) add_into(partial(top - 1), std::span<const float>{partial(top)});
+      memory_->add_into(partial(--top), leaf);
+      for (std::uint32_t m = 1; m < merges; ++m, --top) memory_->add_into(partial(top - 1), std::span<const float>{partial(top)});
     };
     for (std::uint32_t r = 0; r < ranks; ++r) {
       const float* const leaf = r == rank_ ? leaves_.data() + begin_of(unit) : arrivals_.data() + r * shard_elements_ + mine.place;

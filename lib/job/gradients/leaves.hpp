@@ -1,23 +1,23 @@
 #pragma once
-/// \file A slot's gradient as bf16, for a plan whose leaves are: rounded where it lies, as floats or packed.
+/// \file What final leaves look like in bf16, for a plan whose leaves are; and how much of a fold is done at a time. Memory rounds and packs them.
 
 #include <cstdint>
 #include <span>
 
+#include <elrun/device.hpp>
 #include <elrun/tensor.hpp>
 
 #include "kernels/granule.hpp"
 
 namespace elrun::inline v0 {
 
-/// A chunk of each operand of a fold stays in the second-level cache; no bit depends on it.
-constexpr std::uint64_t fold_chunk = 16 * granule;
+/// Elements of each operand that a fold takes at a time; no bit depends on it. On the host a chunk of each stays in the second-level cache. On a
+/// device a launch should have enough to do, and what a chunk needs beside the operands should not be large.
+[[nodiscard]] constexpr std::uint64_t fold_chunk(DeviceKind kind) { return (kind == DeviceKind::host ? 16 : 4096) * granule; }
 
-/// Each element becomes the bf16 that is nearest to it, and stays a float.
-void round_to_bf16(std::span<float> leaf);
-/// The same, and packed: it takes the first half of the memory. What was in the other half is lost.
-void pack_to_bf16(std::span<float> leaf);
-/// Elements [begin, begin + count) of what was packed at `leaf`.
-[[nodiscard]] std::span<const bf16> packed(const float* leaf, std::uint64_t begin, std::uint64_t count);
+/// Elements [begin, begin + count) of what was packed at `leaf` (Memory::pack_to_bf16).
+[[nodiscard]] inline std::span<const bf16> packed(const float* leaf, std::uint64_t begin, std::uint64_t count) {
+  return {reinterpret_cast<const bf16*>(leaf) + begin, count};
+}
 
 }  // namespace elrun::inline v0

@@ -7,9 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -20,7 +17,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/wait_time.hpp"
-#include "lib/comm/call_queue.hpp"
+#include "lib/comm/nccl/mailbox.hpp"
 #include "lib/device/current_device.hpp"
 #include "lib/device/handles.hpp"
 #include "lib/device/runtime.hpp"
@@ -60,77 +57,42 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       });
     }
     thread_ = quiet_thread([self = shared_from_this()] { self->run(); });
-    return await(group_.connect, "making the communicator", [&] { return made_ || ended_; });
+    return answer_of(group_.connect, "making the communicator", [this](Duration most) { return mailbox_.wait_until_made(most); });
   }
 
   Work call(std::string name, Stream stream, Duration limit, Body body) {
-    auto request = std::make_shared<Request>(Request{std::move(name), stream, limit, std::move(body), {}, false});
-    {
-      const std::lock_guard lock{mutex_};
-      if (ended_) {
-        request->promise.end(*failure_);
-        return request->promise.work();
-      }
-      requests_.push_back(request);
+    const auto request = std::make_shared<Request>(Request{std::move(name), stream, limit, std::move(body)});
+    Result<void> told = mailbox_.post(request);
+    if (told.ok()) {
+      told = answer_of(limit, request->name, [&](Duration most) { return mailbox_.wait_until_issued(*request, most); });
+      if (told.ok() || !mailbox_.withdraw(request)) return request->promise.work();
     }
-    changed_.notify_all();
-    if (const auto issued = await(limit, request->name, [&] { return request->issued; }); !issued.ok() && withdraw(request)) {
-      WorkPromise lost;
-      lost.end(issued.failure());
-      return lost.work();
-    }
-    return request->promise.work();
+    const WorkPromise lost;
+    lost.end(std::move(told));
+    return lost.work();
   }
 
-  void revoke(const Failure& why) {
-    {
-      const std::lock_guard lock{mutex_};
-      if (over_) return;
-      over_ = why;
-    }
-    changed_.notify_all();
-  }
+  void revoke(const Failure& why) { mailbox_.revoke(why); }
 
   Result<void> close(Duration limit) {
-    {
-      const std::lock_guard lock{mutex_};
-      close_ = Close{Deadline::after(clock_.now(), limit), limit};
-    }
-    changed_.notify_all();
-    ELRUN_TRY(await(limit, "the communicator's orderly end", [&] { return ended_; }));
-    const std::lock_guard lock{mutex_};
-    if (closed_well_) return {};
-    return *failure_;
+    mailbox_.ask_to_close({Deadline::after(clock_.now(), limit), limit});
+    return answer_of(limit, "the communicator's orderly end", [this](Duration most) { return mailbox_.wait_until_ended(most); });
   }
 
   /// Waits for the owner. False: it is lost, and stays behind.
   bool join() {
     if (!thread_.joinable()) return true;
-    {
-      std::unique_lock lock{mutex_};
-      if (!changed_.wait_for(lock, group_.limits.abort + owner_grace, [&] { return ended_; })) {
-        process_is_stuck = true;
-        thread_.detach();
-        return false;
-      }
+    if (!mailbox_.wait_until_ended(group_.limits.abort + owner_grace)) {
+      process_is_stuck = true;
+      thread_.detach();
+      return false;
     }
     thread_.join();
     return true;
   }
 
  private:
-  struct Request {
-    std::string name;
-    Stream stream;
-    Duration limit;
-    Body body;
-    WorkPromise promise;
-    bool issued;  // it is in its stream, or has failed
-  };
-  struct Close {
-    Deadline at;
-    Duration limit;
-  };
+  using Request = OwnerMailbox::Request;
   struct Running {
     std::uint64_t number;
     OwnedEvent end;
@@ -138,24 +100,12 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     bool event_over = false;
   };
 
-  /// The caller waits no longer, and may free its buffers: what the owner has not begun is not begun any more. False: it was issued after all.
-  bool withdraw(const std::shared_ptr<Request>& request) {
-    const std::lock_guard lock{mutex_};
-    if (request->issued) return false;
-    std::erase(requests_, request);
-    return true;
-  }
-
-  /// The owner keeps the deadline itself. If it does not come back from NCCL, nothing in this process helps any more.
-  template <class Condition>
-  Result<void> await(Duration limit, const std::string& what, const Condition& condition) {
+  /// `wait`: of the mailbox. The owner keeps the deadline itself. If it does not come back from NCCL, nothing in this process helps any more.
+  template <class Wait>
+  Result<void> answer_of(Duration limit, const std::string& what, const Wait& wait) {
     const Instant now = clock_.now();
     const Duration most = wait_time(Deadline::after(now, limit), now) + group_.limits.abort + owner_grace;
-    std::unique_lock lock{mutex_};
-    if (changed_.wait_for(lock, most, condition)) {
-      if (ended_ && !closed_well_) return *failure_;
-      return {};
-    }
+    if (auto answer = wait(most)) return *std::move(answer);
     process_is_stuck = true;
     return Failure{
         .code = Code::deadline_passed,
@@ -238,45 +188,23 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       spare_events_.push_back(std::move(running_[i].end));
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    std::optional<Failure> generation_over;
-    CommunicatorView view{.now = clock_.now(), .answer = result_of(answer), .detail = detail, .drained = drained};
-    {
-      const std::lock_guard lock{mutex_};
-      generation_over = over_;
-      view.abort_returned = abort_returned_;
-    }
-    if (generation_over) view.over = &*generation_over;
+    const OwnerMailbox::Said said = mailbox_.said();
+    CommunicatorView view{.now = clock_.now(),
+                          .answer = result_of(answer),
+                          .detail = detail,
+                          .over = said.over ? &*said.over : nullptr,
+                          .abort_returned = said.abort_returned,
+                          .drained = drained};
     if (group_.lost_peer) view.lost = group_.lost_peer();
     const Next next = life_.look(view);
-    if (life_.state() == CommunicatorState::ready) publish_made();
+    if (life_.state() == CommunicatorState::ready && !std::exchange(told_made_, true)) mailbox_.made();
     if (next == Next::end && !life_.has_failed()) answered("ncclCommDestroy", nccl_.comm_destroy(std::exchange(comm_, nullptr)));
     return next;
   }
 
-  void publish_made() {
-    if (std::exchange(told_made_, true)) return;
-    {
-      const std::lock_guard lock{mutex_};
-      made_ = true;
-    }
-    changed_.notify_all();
-  }
-
   /// The next request, or the orderly end. False: there is none.
   bool work() {
-    std::shared_ptr<Request> request;
-    std::optional<Close> close;
-    {
-      const std::lock_guard lock{mutex_};
-      if (over_) return false;
-      close = close_;
-      if (!requests_.empty()) {
-        request = std::move(requests_.front());
-        requests_.pop_front();
-      } else if (running_.empty()) {
-        close_.reset();
-      }
-    }
+    const auto [request, close] = mailbox_.take(running_.empty());
     if (request) return issue(request), true;
     if (close && running_.empty()) {
       if (life_.begin_close(clock_.now(), close->limit).ok()) answered("ncclCommFinalize", nccl_.comm_finalize(comm_));
@@ -292,7 +220,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
 
   void issue(const std::shared_ptr<Request>& request) {
     const auto number = life_.begin_call(request->name, clock_.now(), request->limit);
-    if (!number.ok()) return is_in_stream(*request, number.failure());
+    if (!number.ok()) return mailbox_.issued(*request, number.failure());
     ncclResult_t first = nccl_.group_start();
     if (first == ncclSuccess) {
       first = request->body(nccl_, comm_, static_cast<cudaStream_t>(request->stream.handle()));
@@ -308,7 +236,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     if (next == Next::give_up) give_up();
     if (!life_.has_failed()) watch(*number, *request);
     if (life_.has_failed()) failed_in_issue_.push_back(request);  // told once it is aborted
-    else is_in_stream(*request, {});
+    else mailbox_.issued(*request, {});
   }
 
   /// An event behind the call tells its end.
@@ -329,31 +257,14 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     return event;
   }
 
-  /// `failure`: of a call that did not come there.
-  void is_in_stream(Request& request, const std::optional<Failure>& failure) {
-    if (failure) request.promise.end(*failure);
-    {
-      const std::lock_guard lock{mutex_};
-      request.issued = true;
-    }
-    changed_.notify_all();
-  }
-
   void give_up() {
     ncclComm_t comm = std::exchange(comm_, nullptr);
-    const auto returned = [](Owner& owner) {
-      {
-        const std::lock_guard lock{owner.mutex_};
-        owner.abort_returned_ = true;
-      }
-      owner.changed_.notify_all();
-    };
-    if (comm == nullptr) return returned(*this);
+    if (comm == nullptr) return mailbox_.abort_returned();
     try {
-      helper_ = quiet_thread([self = shared_from_this(), comm, returned] {
+      helper_ = quiet_thread([self = shared_from_this(), comm] {
         const CurrentDevice device{self->group_.place.device};
         (void)self->nccl_.comm_abort(comm);  // whatever it says, the communicator is gone
-        returned(*self);
+        self->mailbox_.abort_returned();
       });
     } catch (const std::system_error&) {
       // Without a thread it cannot be aborted. The limit of the abort passes, and the process is told to end.
@@ -361,13 +272,13 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   }
 
   void rest(Next next, Duration pause) {
-    std::unique_lock lock{mutex_};
-    const auto wanted = [&] {
-      return (over_ && !life_.has_failed()) || (life_.state() == CommunicatorState::aborting && abort_returned_) ||
-             (life_.state() == CommunicatorState::ready && (!requests_.empty() || (close_ && running_.empty())));
-    };
-    if (next == Next::rest) changed_.wait(lock, wanted);
-    else changed_.wait_for(lock, pause, wanted);
+    const CommunicatorState state = life_.state();
+    const bool ready = state == CommunicatorState::ready;
+    mailbox_.rest({.at_revocation = !life_.has_failed(),
+                   .at_return_of_abort = state == CommunicatorState::aborting,
+                   .at_request = ready,
+                   .at_close = ready && running_.empty()},
+                  next == Next::rest ? std::nullopt : std::optional{pause});
   }
 
   void tell_the_end() {
@@ -384,28 +295,16 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       for (Running& each : running_) (void)new OwnedEvent{std::move(each.end)};  // NOLINT: what is stuck is left alone
     for (const Running& each : running_) each.promise.end(why);
     running_.clear();
-    for (const auto& each : failed_in_issue_) is_in_stream(*each, why);
-    std::deque<std::shared_ptr<Request>> rest;
-    {
-      const std::lock_guard lock{mutex_};
-      failure_ = why;
-      closed_well_ = closed_well;
-      rest.swap(requests_);
-    }
-    for (const auto& each : rest) is_in_stream(*each, why);
-    {
-      const std::lock_guard lock{mutex_};
-      ended_ = true;
-      for (const auto& each : requests_) each->issued = true, each->promise.end(why);
-      requests_.clear();
-    }
-    changed_.notify_all();
+    for (const auto& each : failed_in_issue_) mailbox_.issued(*each, why);
+    mailbox_.end(why, closed_well);
   }
 
   const NcclLibrary nccl_;
   const NcclGroup group_;
   const SteadyClock clock_;
   std::thread thread_;
+
+  OwnerMailbox mailbox_;
 
   // The owner's own.
   CommunicatorLife life_;
@@ -415,13 +314,6 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   std::vector<OwnedEvent> spare_events_;
   bool told_made_ = false;
   std::thread helper_;  // aborts
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Request>> requests_;
-  std::optional<Close> close_;
-  std::optional<Failure> over_, failure_;
-  bool made_ = false, ended_ = false, closed_well_ = false, abort_returned_ = false;
 };
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<Owner> owner) : owner_{std::move(owner)}, process_{::getpid()} {}

@@ -100,8 +100,9 @@ class ProcessGroup::Impl {
     if (device_) device_->revoke(why);
   }
   Result<void> finish() {
-    ELRUN_TRY(barrier());
+    // The barrier comes last: nobody leaves while a peer's communicator is still closing, which would be given up over that.
     if (device_) ELRUN_TRY(device_->close(collective_.load(std::memory_order_relaxed)));
+    ELRUN_TRY(barrier());
     revoke({.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was finished"});
     return {};
   }

@@ -46,9 +46,10 @@ class Workers {
 TEST_CASE("processes with a device each reduce and gather to the end", "[nccl]") {
   Workers workers{3};
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    CHECK(workers[rank].wait() == 0);
-    CHECK(workers[rank].says("done"));
+    const int code = workers[rank].wait();
     INFO(workers[rank].output());
+    CHECK(code == 0);
+    CHECK(workers[rank].says("done"));
     CHECK(!workers[rank].says("fakegpu"));
   }
 }

@@ -82,5 +82,7 @@ int main(int argc, char** argv) {
     code = train(*group, stream.view(), steps);
   }
   if (code == 70) std::_Exit(code);  // a kernel is stuck: nothing that waits for the device may run
-  return code;
+  if (code != 0) return code;
+  if (const auto told = (*session)->finished(deadline_in(20s)); !told.ok()) return ended("the job's end", told.failure());
+  return 0;
 }

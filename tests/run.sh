@@ -60,7 +60,7 @@ case "$sanitize" in
   *) echo "tests/run.sh: --sanitize knows address and thread, not '$sanitize'" >&2; exit 64 ;;
 esac
 
-more=(python3 etcd-server etcd-client iproute2 dnsmasq-base busybox-static libzstd-dev)  # the last: for elrun_static
+more=(python3 python3-yaml etcd-server etcd-client iproute2 dnsmasq-base busybox-static libzstd-dev)  # the last: for elrun_static
 [[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev)
 ensure_packages "${more[@]}"
 # Not every release has it, which is known once the lists were fetched.

@@ -23,11 +23,11 @@ class Block:
         self.info, self.line, self.lines = info, line, []
 
 
-def read(path):
-    """The lines of a document as (number, text), without code; and its fenced blocks."""
+def read(path, content=None):
+    """The lines of a document as (number, text), without code; and its fenced blocks. `content` stands for what the file holds."""
     text, blocks, block, fence, indent = [], [], None, "", 0
     before = ""  # an indented line is code only where a paragraph does not go on
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate((content or path.read_text(encoding="utf-8")).splitlines(), 1):
         match = FENCE.match(line)
         if block is None and match:
             indent, fence, block = len(match[1]), match[2], Block(match[3].strip(), number)

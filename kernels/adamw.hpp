@@ -4,7 +4,6 @@
 
 #include <span>
 
-#include <elrun/device.hpp>
 #include <elrun/tensor.hpp>
 
 #include "kernels/convert.hpp"
@@ -54,7 +53,5 @@ struct AdamWFunctor {
 /// Spans of the same size that do not overlap. `rounded`, where it is not empty, receives the parameter as bf16.
 void adamw(std::span<float> parameter, std::span<float> exp_avg, std::span<float> exp_avg_sq, std::span<const float> gradient,
            const AdamWStep& step, std::span<bf16> rounded = {}, Isa isa = isa_of_this_machine());
-void adamw_async(DeviceSpan<float> parameter, DeviceSpan<float> exp_avg, DeviceSpan<float> exp_avg_sq, DeviceSpan<const float> gradient,
-                 const AdamWStep& step, DeviceSpan<bf16> rounded, Stream stream);
 
 }  // namespace elrun::inline v0

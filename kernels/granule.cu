@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(block_threads)
 void sums_of_squares_async(DeviceSpan<const float> data, DeviceSpan<float> sums, Stream stream) {
   ELRUN_ASSERT(sums.size == granule_count(data.size));
   if (sums.size == 0) return;
-  launch<sums_of_squares_kernel>(blocks_for(sums.size * warp_threads), block_threads, 0, stream_of(stream), data.data, data.size, sums.data,
-                                 sums.size);
+  launch<sums_of_squares_kernel>(grid_of<sums_of_squares_kernel>(blocks_of(sums.size * warp_threads)), block_threads, 0, stream_of(stream),
+                                 data.data, data.size, sums.data, sums.size);
 }
 
 }  // namespace elrun::inline v0

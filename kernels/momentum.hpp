@@ -4,7 +4,6 @@
 
 #include <span>
 
-#include <elrun/device.hpp>
 #include <elrun/tensor.hpp>
 
 #include "kernels/convert.hpp"
@@ -74,9 +73,5 @@ void sgd(std::span<float> parameter, std::span<float> moment, std::span<const fl
          std::span<bf16> rounded = {}, Isa isa = isa_of_this_machine());
 void lion(std::span<float> parameter, std::span<float> moment, std::span<const float> gradient, const LionStep& step,
           std::span<bf16> rounded = {}, Isa isa = isa_of_this_machine());
-void sgd_async(DeviceSpan<float> parameter, DeviceSpan<float> moment, DeviceSpan<const float> gradient, const SgdStep& step,
-               DeviceSpan<bf16> rounded, Stream stream);
-void lion_async(DeviceSpan<float> parameter, DeviceSpan<float> moment, DeviceSpan<const float> gradient, const LionStep& step,
-                DeviceSpan<bf16> rounded, Stream stream);
 
 }  // namespace elrun::inline v0

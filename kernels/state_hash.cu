@@ -27,7 +27,7 @@ void mix_sum_async(DeviceSpan<const std::byte> data, std::uint64_t first_word, s
   ELRUN_ASSERT(reinterpret_cast<std::uintptr_t>(data.data) % 8 == 0);
   if (data.size == 0) return;
   static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
-  launch<mix_sum_kernel>(blocks_for((data.size + 7) / 8), block_threads, 0, stream_of(stream),
+  launch<mix_sum_kernel>(grid_of<mix_sum_kernel>(blocks_of((data.size + 7) / 8)), block_threads, 0, stream_of(stream),
                          reinterpret_cast<const unsigned char*>(data.data), data.size, salt + first_word,
                          reinterpret_cast<unsigned long long*>(sum));
 }

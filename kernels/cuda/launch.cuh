@@ -13,20 +13,17 @@
 namespace elrun::inline v0 {
 
 inline constexpr unsigned block_threads = 256;
-inline constexpr std::uint64_t grid_blocks_max = 132 * 16;  // enough to fill any device of today; the stride does the rest
-
 [[nodiscard]] inline cudaStream_t stream_of(Stream stream) { return cuda_stream(stream); }
 
-[[nodiscard]] inline unsigned blocks_for(std::uint64_t threads) {
-  return static_cast<unsigned>(std::min((threads + block_threads - 1) / block_threads, grid_blocks_max));
-}
+/// Blocks in which each of `threads` would have a thread of its own.
+[[nodiscard]] constexpr std::uint64_t blocks_of(std::uint64_t threads) { return (threads + block_threads - 1) / block_threads; }
 
 template <auto kernel>
 struct Launch;
 
 template <class... Parameters, void (*kernel)(Parameters...)>
 struct Launch<kernel> {
-  static inline const KnownKernel known{reinterpret_cast<const void*>(kernel)};
+  static inline KnownKernel known{reinterpret_cast<const void*>(kernel)};
   static void on(unsigned grid, unsigned block, std::size_t shared, cudaStream_t stream, Parameters... arguments) {
     (void)&known;  // what is launched anywhere is known before main
     void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&arguments))...};
@@ -42,6 +39,17 @@ void launch(unsigned grid, unsigned block, std::size_t shared, cudaStream_t stre
   ELRUN_TWIN(kernel);
 #else
   Launch<kernel>::on(grid, block, shared, stream, arguments...);
+#endif
+}
+
+/// How many blocks to launch for `blocks` of work: no more than the current device holds at one time; the kernel's stride does the rest. Each block has
+/// `block_threads` threads and no dynamic shared memory.
+template <auto kernel>
+[[nodiscard]] unsigned grid_of(std::uint64_t blocks) {
+#ifdef ELRUN_TWIN
+  return 0;
+#else
+  return static_cast<unsigned>(std::min<std::uint64_t>(blocks, Launch<kernel>::known.blocks_at_once(block_threads)));
 #endif
 }
 
@@ -66,7 +74,7 @@ __global__ void __launch_bounds__(block_threads) for_each_kernel(std::uint64_t c
 template <class Body>
 void for_each_async(std::uint64_t count, const Body& body, Stream stream) {
   if (count == 0) return;
-  launch<for_each_kernel<Body>>(blocks_for(count), block_threads, 0, stream_of(stream), count, body);
+  launch<for_each_kernel<Body>>(grid_of<for_each_kernel<Body>>(blocks_of(count)), block_threads, 0, stream_of(stream), count, body);
 }
 
 }  // namespace elrun::inline v0

@@ -1,15 +1,31 @@
 #include "kernels/cuda/preload.hpp"
 
+#include <algorithm>
+
 #include "kernels/cuda/check.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
-constinit const KnownKernel* newest = nullptr;  // of a list; there before any kernel enters itself
+constinit KnownKernel* newest = nullptr;  // of a list; there before any kernel enters itself
 
 }  // namespace
 
 KnownKernel::KnownKernel(const void* stub) noexcept : stub_{stub}, next_{newest} { newest = this; }
+
+unsigned KnownKernel::blocks_at_once(unsigned threads) {
+  int device = 0;
+  ELRUN_CUDA_CHECK(cudaGetDevice(&device));
+  const auto index = static_cast<std::size_t>(device);
+  if (index < devices_max)
+    if (const unsigned known = blocks_at_once_[index].load(std::memory_order_relaxed); known != 0) return known;
+  int blocks = 0, multiprocessors = 0;
+  ELRUN_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, stub_, static_cast<int>(threads), 0));
+  ELRUN_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  const auto at_once = static_cast<unsigned>(std::max(blocks * multiprocessors, 1));
+  if (index < devices_max) blocks_at_once_[index].store(at_once, std::memory_order_relaxed);
+  return at_once;
+}
 
 std::size_t preload_kernels() {
   std::size_t count = 0;

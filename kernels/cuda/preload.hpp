@@ -2,6 +2,8 @@
 /// \file Every kernel that this program can launch, and a call that loads them all. CUDA loads a kernel when it is launched first, and may wait for
 /// the device then: beside a collective that waits for another process, which waits for this launch, nobody goes on. So all are loaded before.
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 
 namespace elrun::inline v0 {
@@ -13,11 +15,16 @@ class KnownKernel {
   explicit KnownKernel(const void* stub) noexcept;
   KnownKernel(const KnownKernel&) = delete;
   KnownKernel& operator=(const KnownKernel&) = delete;
+  /// How many blocks of `threads` threads, without dynamic shared memory, the calling thread's current device holds at one time: at least 1. Asked once
+  /// for each device; a kernel is launched with blocks of one size. Throws Error.
+  [[nodiscard]] unsigned blocks_at_once(unsigned threads);
 
  private:
   friend std::size_t preload_kernels();
+  static constexpr std::size_t devices_max = 64;                     // beyond, each launch asks
+  std::array<std::atomic<unsigned>, devices_max> blocks_at_once_{};  // by device; 0: not asked yet
   const void* stub_;
-  const KnownKernel* next_;
+  KnownKernel* next_;
 };
 
 /// Loads all of them on the calling thread's current device, and returns how many there are. Throws Error (`mismatch`, fix_config, where this build has no

@@ -125,10 +125,9 @@ class DeviceMemory final : public Memory {
     const CurrentDevice current{device_};
     runtime::sums_of_squares_async(data, sums, stream());
   }
-  void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
-              const OptimizerStep& step) override {
+  void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) override {
     const CurrentDevice current{device_};
-    runtime::update_async(parameter, moments, gradient, step, stream());
+    runtime::update_async(arrays, table, step, stream());
   }
 
   std::size_t page_bytes() const override { return 4096; }

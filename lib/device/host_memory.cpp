@@ -79,17 +79,8 @@ class HostMemory final : public Memory {
   }
   void to_float(std::span<const bf16> from, std::span<float> to) override { elrun::to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { elrun::sums_of_squares(data, sums); }
-  void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
-              const OptimizerStep& step) override {
-    struct Pass {
-      std::span<float> parameter;
-      std::span<const std::span<float>> moments;
-      std::span<const float> gradient;
-      void operator()(const AdamWStep& s) const { adamw(parameter, moments[0], moments[1], gradient, s); }
-      void operator()(const SgdStep& s) const { sgd(parameter, moments[0], gradient, s); }
-      void operator()(const LionStep& s) const { lion(parameter, moments[0], gradient, s); }
-    };
-    std::visit(Pass{parameter, moments, gradient}, step);
+  void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) override {
+    elrun::update(arrays, table, step);
   }
 
   std::size_t page_bytes() const override {

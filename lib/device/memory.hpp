@@ -8,18 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <variant>
 
 #include <elrun/device.hpp>
 
-#include "kernels/adamw.hpp"
 #include "kernels/convert.hpp"
-#include "kernels/momentum.hpp"
+#include "kernels/update.hpp"
 
 namespace elrun::inline v0 {
-
-/// The scalars of one step, of whichever optimizer.
-using OptimizerStep = std::variant<AdamWStep, SgdStep, LionStep>;
 
 class Memory {
  public:
@@ -55,9 +50,8 @@ class Memory {
   virtual void to_float(std::span<const bf16> from, std::span<float> to) = 0;
   /// One sum for each granule of `data` (kernels/granule.hpp), into `sums` of this memory.
   virtual void sums_of_squares(std::span<const float> data, std::span<float> sums) = 0;
-  /// One pass of an optimizer. `moments`: as many as it has.
-  virtual void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
-                      const OptimizerStep& step) = 0;
+  /// One pass of an optimizer over a table of runs (kernels/update.hpp). Arrays and table lie in this memory.
+  virtual void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) = 0;
 
   // ---- addresses without memory. `pages`: begins and ends where a page does
 

@@ -39,6 +39,6 @@ void add_into_async(std::span<float>, std::span<const bf16>, Stream) { refuse();
 void to_bf16_async(std::span<const float>, std::span<bf16>, Stream) { refuse(); }
 void to_float_async(std::span<const bf16>, std::span<float>, Stream) { refuse(); }
 void sums_of_squares_async(std::span<const float>, std::span<float>, Stream) { refuse(); }
-void update_async(std::span<float>, std::span<const std::span<float>>, std::span<const float>, const OptimizerStep&, Stream) { refuse(); }
+void update_async(const UpdateArrays&, const UpdateTable&, const OptimizerStep&, Stream) { refuse(); }
 
 }  // namespace elrun::inline v0::runtime

@@ -7,11 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "kernels/adamw.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/fold.hpp"
 #include "kernels/granule.hpp"
-#include "kernels/momentum.hpp"
+#include "kernels/update.hpp"
 #include "lib/device/current_device.hpp"
 #include "lib/device/facts.hpp"
 #include "lib/device/handles.hpp"
@@ -19,6 +18,7 @@
 #include "lib/device/wait.hpp"
 #include "tests/fakegpu/runtime/external.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
+#include "tests/gpu/update_table.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;
@@ -181,6 +181,7 @@ void launch_beside_a_waiting_operation(Device device) {
   OwnedStream compute{device}, collectives{device};
   DeviceBuffer memory{device, 16 * 1024};
   runtime::fill_async({memory.data(), memory.size()}, std::byte{0}, compute.view());
+  const test::UpdateTableOnDevice table{{{.size = 512, .decays = 1}}};
   std::atomic<bool> may_end = false;
   REQUIRE(fakegpu::enqueue(static_cast<cudaStream_t>(collectives.view().handle()),
                            {.name = "a collective", .ready = [&] { return may_end.load(); }}, nullptr) == cudaSuccess);
@@ -189,10 +190,10 @@ void launch_beside_a_waiting_operation(Device device) {
   add_into_async(part(0.0f, 0), part(bf16{}, 4096), compute.view());
   to_bf16_async(part(0.0f, 0), part(bf16{}, 4096), compute.view());
   to_float_async(part(bf16{}, 4096), part(0.0f, 8192), compute.view());
-  adamw_async(part(0.0f, 0), part(0.0f, 4096), part(0.0f, 8192), part(0.0f, 12288),
-              {.beta1 = 0.9f, .epsilon = 1.0f, .bias1 = 1, .bias2 = 1}, {}, compute.view());
-  sgd_async(part(0.0f, 0), part(0.0f, 4096), part(0.0f, 8192), {}, {}, compute.view());
-  lion_async(part(0.0f, 0), part(0.0f, 4096), part(0.0f, 8192), {}, {}, compute.view());
+  const UpdateArrays arrays{part(0.0f, 0).data, {part(0.0f, 4096).data, part(0.0f, 8192).data}, part(0.0f, 12288).data};
+  for (const OptimizerStep& step : {OptimizerStep{AdamWStep{.beta1 = 0.9f, .epsilon = 1.0f, .bias1 = 1, .bias2 = 1}},
+                                    OptimizerStep{SgdStep{}}, OptimizerStep{LionStep{}}})
+    update_async(arrays, table.view(), step, compute.view());
   sums_of_squares_async(part(0.0f, 0), {reinterpret_cast<float*>(memory.data() + 4096), 1}, compute.view());
   runtime::mix_sum_async({memory.data(), 1024}, 0, 0, {memory.data() + 8192, 8}, compute.view());
   finish(compute.view());

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/adamw.hpp"
 #include "kernels/cuda/check.hpp"
 #include "kernels/fold.hpp"
 #include "kernels/granule.hpp"
+#include "tests/gpu/update_table.hpp"
 
 using namespace elrun;
 
@@ -58,6 +58,7 @@ int main() {
   const auto p = filled<float>(elements), m = filled<float>(elements), v = filled<float>(elements), g = filled<float>(elements);
   const auto rounded = filled<bf16>(elements);
   const auto sums = filled<float>(granule_count(elements));
+  const test::UpdateTableOnDevice table{{{.size = elements, .decays = 1}}};
   const Stream stream{{DeviceKind::cuda, 0}, nullptr};
   const AdamWStep step{.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .bias1 = 0.1f, .bias2 = 0.05f};
 
@@ -66,8 +67,13 @@ int main() {
   const auto print = [&](const char* what, double rate) {
     std::printf("%s: %.0f GB/s median of %d (bound: copy %.0f GB/s; %.0f %%)\n", what, rate, repeats, copy, rate / copy * 100);
   };
-  print("adamw, 28 bytes per element", gb_per_s(28, median_ms([&] { adamw_async(p, m, v, g, step, {}, stream); })));
-  print("adamw and bf16, 30 bytes per element", gb_per_s(30, median_ms([&] { adamw_async(p, m, v, g, step, rounded, stream); })));
+  print("adamw, 28 bytes per element", gb_per_s(28, median_ms([&] {
+                                                  update_async({p.data, {m.data, v.data}, g.data}, table.view(), step, stream);
+                                                })));
+  print("adamw and bf16, 30 bytes per element",
+        gb_per_s(30, median_ms([&] {
+                   update_async({p.data, {m.data, v.data}, g.data, rounded.data}, table.view(), step, stream);
+                 })));
   print("fold, 12 bytes per element", gb_per_s(12, median_ms([&] { add_into_async(p, g, stream); })));
   print("sums of squares, 4 bytes per element", gb_per_s(4, median_ms([&] { sums_of_squares_async(g, sums, stream); })));
   ELRUN_CUDA_CHECK(cudaDeviceSynchronize());

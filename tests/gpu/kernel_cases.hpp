@@ -9,12 +9,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/adamw.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/fold.hpp"
 #include "kernels/granule.hpp"
-#include "kernels/momentum.hpp"
 #include "kernels/state_hash.hpp"
+#include "kernels/update.hpp"
 #include "tests/support/property.hpp"
 
 namespace elrun::test {
@@ -30,6 +29,13 @@ using Halves = std::vector<bf16>;
 struct AdamWState {
   Floats parameter, exp_avg, exp_avg_sq, gradient;
   Halves rounded;
+};
+
+/// The arrays of an optimizer phase over a table of runs.
+struct UpdateState {
+  Floats parameter, moments[2], gradient;
+  Halves rounded;
+  std::vector<UpdateRun> runs;
 };
 
 inline std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
@@ -122,6 +128,55 @@ void check_momentum(Kernels& kernels) {
   check(known_lion, known::lion_hash, known::lion_moment_hash);
 }
 
+/// Runs of any sizes that begin anywhere. `alike`: in each, all arrays are equally far from a border of 16 bytes.
+inline UpdateState any_update(Rng& rng, std::size_t size_max, bool alike) {
+  UpdateState s;
+  std::uint64_t parameter = 0, moment = 0, gradient = 0;
+  for (std::uint64_t left = 1 + rng.below(6); left > 0; --left) {
+    const std::uint64_t gap = rng.below(4);
+    parameter += gap, moment += alike ? gap + 4 * rng.below(2) : rng.below(4), gradient += alike ? gap + 4 : rng.below(4);
+    const std::uint64_t size = 1 + rng.below(rng.chance(0.3) ? 7 : size_max);
+    s.runs.push_back({parameter, moment, gradient, size, rng.below(2)});
+    parameter += size, moment += size, gradient += size;
+  }
+  s.parameter = any_floats(rng, parameter + 1), s.gradient = any_floats(rng, gradient + 1), s.rounded = Halves(parameter + 1);
+  for (Floats& m : s.moments) m = any_floats(rng, moment + 1);
+  return s;
+}
+
+/// Each run of a table is updated as it would be alone, with or without decay, and nothing beside the runs is touched.
+template <class Kernels>
+void check_update(Kernels& kernels) {
+  for_all_seeds(60, [&](Rng& rng) {
+    UpdateState s = any_update(rng, 2 * update_tile + 100, rng.chance(0.7));
+    if (rng.chance(0.3)) s.rounded.clear();
+    for (const OptimizerStep& step : {OptimizerStep{known_step}, OptimizerStep{known_nesterov}, OptimizerStep{known_lion}}) {
+      UpdateState expected = s;
+      for (const UpdateRun& run : s.runs) {
+        const auto alone = [&](auto scalars) {
+          if (run.decays == 0) scalars.weight_decay = 0;
+          const std::span p = std::span{expected.parameter}.subspan(run.parameter, run.size);
+          const std::span m = std::span{expected.moments[0]}.subspan(run.moment, run.size);
+          const std::span g = std::span<const float>{expected.gradient}.subspan(run.gradient, run.size);
+          const std::span r = s.rounded.empty() ? std::span<bf16>{} : std::span{expected.rounded}.subspan(run.parameter, run.size);
+          if constexpr (std::is_same_v<decltype(scalars), AdamWStep>)
+            elrun::adamw(p, m, std::span{expected.moments[1]}.subspan(run.moment, run.size), g, scalars, r);
+          else if constexpr (std::is_same_v<decltype(scalars), SgdStep>) elrun::sgd(p, m, g, scalars, r);
+          else elrun::lion(p, m, g, scalars, r);
+        };
+        std::visit(alone, step);
+      }
+      kernels.update(s, step);
+      CHECK(same_bits(s.parameter, expected.parameter));
+      CHECK(same_bits(s.moments[0], expected.moments[0]));
+      CHECK(same_bits(s.moments[1], expected.moments[1]));
+      CHECK(same_bits(s.rounded, expected.rounded));
+    }
+  });
+  UpdateState none;
+  kernels.update(none, OptimizerStep{known_step});
+}
+
 template <class Kernels>
 void check_fold(Kernels& kernels) {
   CHECK(hash_of(kernels.add_into(values(5, known::count), values(6, known::count))) == known::fold_hash);
@@ -185,6 +240,7 @@ template <class Kernels>
 void check_known_answers(Kernels kernels) {
   SECTION("AdamW") { check_adamw(kernels); }
   SECTION("SGD and Lion") { check_momentum(kernels); }
+  SECTION("an optimizer phase over a table of runs") { check_update(kernels); }
   SECTION("fold") { check_fold(kernels); }
   SECTION("sums of squares") { check_sums_of_squares(kernels); }
   SECTION("state hash") { check_state_hash(kernels); }
@@ -231,6 +287,12 @@ struct HostKernels {
   void adamw(AdamWState& s, const AdamWStep& step) { elrun::adamw(s.parameter, s.exp_avg, s.exp_avg_sq, s.gradient, step, s.rounded, isa); }
   void momentum(AdamWState& s, const SgdStep& step) { sgd(s.parameter, s.exp_avg, s.gradient, step, s.rounded, isa); }
   void momentum(AdamWState& s, const LionStep& step) { lion(s.parameter, s.exp_avg, s.gradient, step, s.rounded, isa); }
+  void update(UpdateState& s, const OptimizerStep& step) {
+    const std::uint64_t tiles = count_tiles(s.runs);
+    elrun::update(
+        {s.parameter.data(), {s.moments[0].data(), s.moments[1].data()}, s.gradient.data(), s.rounded.empty() ? nullptr : s.rounded.data()},
+        {s.runs.data(), static_cast<std::uint32_t>(s.runs.size()), tiles}, step, isa);
+  }
   template <class Right>
   Floats add_into(Floats left, const std::vector<Right>& right) {
     elrun::add_into(left, std::span<const Right>{right}, isa);

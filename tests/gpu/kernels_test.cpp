@@ -8,13 +8,14 @@
 
 #include "kernels/cuda/check.hpp"
 #include "tests/gpu/kernel_cases.hpp"
+#include "tests/gpu/update_table.hpp"
 
 using namespace elrun;
 using namespace elrun::test;
 
 namespace {
 
-/// A copy of a vector on the device, whose size plus `offset` elements lie before it: an odd offset breaks alignment.
+/// A copy of a vector on the device, before which `offset` elements lie: an odd offset breaks alignment.
 template <class T>
 class OnDevice {
  public:
@@ -41,25 +42,25 @@ struct DeviceKernels {
   std::size_t offset = 0;  // of all arrays: 0 takes the wide path, 1 the narrow one
   Stream stream{{DeviceKind::cuda, 0}, nullptr};
 
-  void adamw(AdamWState& s, const AdamWStep& step) {
-    OnDevice p{s.parameter, offset}, m{s.exp_avg, offset}, v{s.exp_avg_sq, offset}, g{s.gradient, offset};
-    OnDevice r{s.rounded, offset};
-    adamw_async(p.span(), m.span(), v.span(), g.span(), step, s.rounded.empty() ? DeviceSpan<bf16>{} : r.span(), stream);
-    p.copy_to(s.parameter);
-    m.copy_to(s.exp_avg);
-    v.copy_to(s.exp_avg_sq);
-    r.copy_to(s.rounded);
+  void adamw(AdamWState& s, const AdamWStep& step) { update_whole(s, step); }
+  void momentum(AdamWState& s, const SgdStep& step) { update_whole(s, step); }
+  void momentum(AdamWState& s, const LionStep& step) { update_whole(s, step); }
+  /// One run: all of it. The second moment is unused by some.
+  void update_whole(AdamWState& s, const OptimizerStep& step) {
+    UpdateState all{s.parameter, {s.exp_avg, s.exp_avg_sq}, s.gradient, s.rounded, {}};
+    if (!s.parameter.empty()) all.runs.push_back({.size = s.parameter.size(), .decays = 1});
+    update(all, step);
+    s.parameter = all.parameter, s.exp_avg = all.moments[0], s.exp_avg_sq = all.moments[1], s.rounded = all.rounded;
   }
-  void momentum(AdamWState& s, const SgdStep& step) { momentum(s, step, sgd_async); }
-  void momentum(AdamWState& s, const LionStep& step) { momentum(s, step, lion_async); }
-  template <class Step>
-  void momentum(AdamWState& s, const Step& step,
-                void (*run)(DeviceSpan<float>, DeviceSpan<float>, DeviceSpan<const float>, const Step&, DeviceSpan<bf16>, Stream)) {
-    OnDevice p{s.parameter, offset}, m{s.exp_avg, offset}, g{s.gradient, offset};
+  void update(UpdateState& s, const OptimizerStep& step) {
+    OnDevice p{s.parameter, offset}, m{s.moments[0], offset}, v{s.moments[1], offset}, g{s.gradient, offset};
     OnDevice r{s.rounded, offset};
-    run(p.span(), m.span(), g.span(), step, s.rounded.empty() ? DeviceSpan<bf16>{} : r.span(), stream);
+    const UpdateTableOnDevice table{s.runs};
+    update_async({p.span().data, {m.span().data, v.span().data}, g.span().data, s.rounded.empty() ? nullptr : r.span().data}, table.view(),
+                 step, stream);
     p.copy_to(s.parameter);
-    m.copy_to(s.exp_avg);
+    m.copy_to(s.moments[0]);
+    v.copy_to(s.moments[1]);
     r.copy_to(s.rounded);
   }
   template <class Right>

@@ -180,9 +180,8 @@ class CountingMemory final : public Memory {
   void pack_to_bf16(std::span<float> run) override { host.pack_to_bf16(run); }
   void to_float(std::span<const bf16> from, std::span<float> to) override { host.to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { host.sums_of_squares(data, sums); }
-  void update(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
-              const OptimizerStep& step) override {
-    host.update(parameter, moments, gradient, step);
+  void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) override {
+    host.update(arrays, table, step);
   }
   std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
     ++hashes;
@@ -223,8 +222,9 @@ TEST_CASE("all that a state and a reducer hold is of one memory, and given back 
     ModelState state{layout, zero(stage), Optimizer::adamw, buffers};
     state.plan_world(shards, 1, Space::gradients);
     state.allocate(shards.cuts[1]);
-    CHECK(memory.reservations == 1);                                         // the parameters
-    CHECK(memory.allocated == state.moments_bytes() + 300 * sizeof(float));  // and zeros for a checkpoint's frozen moments
+    CHECK(memory.reservations == 1);  // the parameters
+    // Zeros for a checkpoint's frozen moments, and a run of the optimizer phase for each of the two units.
+    CHECK(memory.allocated == state.moments_bytes() + 300 * sizeof(float) + 2 * sizeof(UpdateRun));
     const int hashes = memory.hashes;
     (void)state.hash_part(shards, 1);
     CHECK(memory.hashes > hashes);

@@ -346,9 +346,8 @@ TEST_CASE("bias correction counts steps that were skipped, too", "[job]") {
       }
       must(step->apply(adamw, {.lr = 0.1f}).skipped == (t == 2), "step 2 alone is skipped");
       const float gradient = 8 * 0.5f * static_cast<float>(t);
-      if (t != 2)
-        update(adamw, 0.1f, 0.125f, t,
-               {.parameter = {&weight, 1}, .moments = {std::span{&first, 1}, std::span{&second, 1}}, .gradient = {&gradient, 1}});
+      const UpdateRun run{.size = 1};
+      if (t != 2) update({&weight, {&first, &second}, &gradient}, {&run, 1, 1}, step_of(adamw, 0.1f, 0.125f, t));
       must(s.weight.data()[3] == weight, "the weight is another one than that of an update which counts all decided steps");
     }
   });

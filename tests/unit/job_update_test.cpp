@@ -34,10 +34,8 @@ TEST_CASE("weight decay is only for the elements that are declared with it", "[j
     for (const bool decay : {false, true}) {
       float parameter = 2, first = 0, second = 0;
       const float gradient = 0;
-      UpdateElements elements{.parameter = {&parameter, 1}, .gradient = {&gradient, 1}, .decay = decay};
-      elements.moments[0] = {&first, 1};
-      if (moments_of(kind_of(optimizer)).size() > 1) elements.moments[1] = {&second, 1};
-      update(optimizer, 0.1f, 1.0f, 1, elements);
+      const UpdateRun run{.size = 1, .decays = decay ? 1u : 0u};
+      update({&parameter, {&first, &second}, &gradient}, {&run, 1, 1}, step_of(optimizer, 0.1f, 1.0f, 1));
       CHECK(parameter == (decay ? Approx(1.9f) : Approx(2.0f)));
     }
 }

@@ -125,20 +125,8 @@ void to_float_async(std::span<const bf16> in, std::span<float> out, Stream strea
 void sums_of_squares_async(std::span<const float> data, std::span<float> sums, Stream stream) {
   elrun::sums_of_squares_async(on_device(data), on_device(sums), stream);
 }
-void update_async(std::span<float> parameter, std::span<const std::span<float>> moments, std::span<const float> gradient,
-                  const OptimizerStep& step, Stream stream) {
-  struct Pass {
-    DeviceSpan<float> parameter;
-    std::span<const std::span<float>> moments;
-    DeviceSpan<const float> gradient;
-    Stream stream;
-    void operator()(const AdamWStep& s) const {
-      adamw_async(parameter, on_device(moments[0]), on_device(moments[1]), gradient, s, {}, stream);
-    }
-    void operator()(const SgdStep& s) const { sgd_async(parameter, on_device(moments[0]), gradient, s, {}, stream); }
-    void operator()(const LionStep& s) const { lion_async(parameter, on_device(moments[0]), gradient, s, {}, stream); }
-  };
-  std::visit(Pass{on_device(parameter), moments, on_device(gradient), stream}, step);
+void update_async(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step, Stream stream) {
+  elrun::update_async(arrays, table, step, stream);
 }
 
 }  // namespace elrun::inline v0::runtime

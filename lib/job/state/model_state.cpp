@@ -106,23 +106,24 @@ void ModelState::plan_world(const ShardMap& shards, std::uint32_t rank, Space gr
     const PiecesIn all{parameters_.span(), Space::parameters};
     gather_ = deliver(rank, has, all, wants, all);
   }
-  updates_.clear();
+  std::vector<UpdateRun> runs;
   for (const Piece& p : pieces(layout_, shards.cuts[rank]))
     for (const UnitLayout::DecayRun& run : layout_.units[p.unit].decay_runs) {
       const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
       if (begin >= end) continue;
       const std::uint64_t skip = begin - p.begin;
-      updates_.push_back({p.parameter + skip, p.place + skip, begin_in(gradient, p) + skip, end - begin, run.decay});
+      runs.push_back({p.parameter + skip, p.place + skip, begin_in(gradient, p) + skip, end - begin, run.decay ? 1u : 0u});
     }
+  update_tiles_ = count_tiles(runs);
+  updates_ = Arena<UpdateRun>{runs.size(), *memory_};
+  memory_->write(std::as_bytes(std::span{runs}), std::as_writable_bytes(updates_.span()));
 }
 
 void ModelState::update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const float* gradient) {
-  for (const UpdateRun& run : updates_) {
-    UpdateElements elements{
-        .parameter = parameters_.span(run.parameter, run.size), .gradient = {gradient + run.gradient, run.size}, .decay = run.decay};
-    for (std::size_t m = 0; m < moments_.size(); ++m) elements.moments[m] = moments_[m].span(run.state, run.size);
-    elrun::update(optimizer, lr, scale, t, elements, *memory_);
-  }
+  UpdateArrays arrays{.parameter = parameters_.data(), .gradient = gradient};
+  static_assert(std::size(UpdateArrays{}.moments) == moments_max);
+  for (std::size_t m = 0; m < moments_.size(); ++m) arrays.moments[m] = moments_[m].data();
+  memory_->update(arrays, {updates_.data(), static_cast<std::uint32_t>(updates_.size()), update_tiles_}, step_of(optimizer, lr, scale, t));
   whole_ = optimizer_is_whole() || parameters_are_sharded();
 }
 

@@ -107,11 +107,6 @@ class ModelState {
                                   std::uint32_t rank);
 
  private:
-  /// One run of a fused optimizer pass.
-  struct UpdateRun {
-    std::uint64_t parameter, state, gradient, size;
-    bool decay;
-  };
   void keep_only(Cut cut);
   [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);
 
@@ -128,7 +123,8 @@ class ModelState {
   };
   std::optional<Old> old_;     // during a recut
   Arena<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
-  std::vector<UpdateRun> updates_;
+  Arena<UpdateRun> updates_;   // in this rank's shard
+  std::uint64_t update_tiles_ = 0;
   Delivery gather_;
   bool whole_ = true;
 };

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "kernels/adamw.hpp"
-#include "kernels/momentum.hpp"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
@@ -41,24 +39,22 @@ struct Checks {
 struct StepOf {
   float lr, scale;
   std::uint64_t t;
-  bool decays;
-  [[nodiscard]] float decay(float weight_decay) const { return decays ? weight_decay : 0.0f; }
 
   OptimizerStep operator()(const AdamW& o) const {
     return AdamWStep{.lr = lr,
                      .beta1 = o.beta1,
                      .beta2 = o.beta2,
                      .epsilon = o.epsilon,
-                     .weight_decay = decay(o.weight_decay),
+                     .weight_decay = o.weight_decay,
                      .bias1 = static_cast<float>(1.0 - power(o.beta1, t)),
                      .bias2 = static_cast<float>(1.0 - power(o.beta2, t)),
                      .scale = scale};
   }
   OptimizerStep operator()(const Sgd& o) const {
-    return SgdStep{.lr = lr, .momentum = o.momentum, .weight_decay = decay(o.weight_decay), .scale = scale, .nesterov = o.nesterov};
+    return SgdStep{.lr = lr, .momentum = o.momentum, .weight_decay = o.weight_decay, .scale = scale, .nesterov = o.nesterov};
   }
   OptimizerStep operator()(const Lion& o) const {
-    return LionStep{.lr = lr, .beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = decay(o.weight_decay), .scale = scale};
+    return LionStep{.lr = lr, .beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = o.weight_decay, .scale = scale};
   }
 };
 
@@ -98,10 +94,9 @@ std::vector<std::string> problems(const AnyOptimizer& optimizer, const UpdateOpt
   return std::move(checks.wrong);
 }
 
-void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const UpdateElements& elements, Memory& memory) {
+OptimizerStep step_of(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t) {
   ELRUN_ASSERT(t > 0);
-  const OptimizerStep step = std::visit(StepOf{lr, scale, t, elements.decay}, optimizer);
-  memory.update(elements.parameter, elements.moments, elements.gradient, step);
+  return std::visit(StepOf{lr, scale, t}, optimizer);
 }
 
 }  // namespace elrun::inline v0

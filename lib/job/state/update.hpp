@@ -1,7 +1,6 @@
 #pragma once
-/// \file What each optimizer keeps and does: kinds of moments, checks of options, and the update of a run of elements.
+/// \file What each optimizer keeps, and the scalars of its steps: kinds of moments, checks of options.
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,7 +10,7 @@
 
 #include <elrun/optimizer.hpp>
 
-#include "lib/device/memory.hpp"
+#include "kernels/update.hpp"
 
 namespace elrun::inline v0 {
 
@@ -31,16 +30,7 @@ struct UpdateOptions {
 /// Every contradiction, in sentences.
 [[nodiscard]] std::vector<std::string> problems(const AnyOptimizer& optimizer, const UpdateOptions& options);
 
-/// Elements that are updated alike. All spans have the same size; moments beyond those of the optimizer are empty.
-struct UpdateElements {
-  std::span<float> parameter;
-  std::array<std::span<float>, moments_max> moments;
-  std::span<const float> gradient;
-  bool decay = false;
-};
-
-/// Step `t`, the first of which is 1. `scale` multiplies the gradient. `memory`: in which the elements lie.
-void update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const UpdateElements& elements,
-            Memory& memory = host_memory());
+/// Step `t`, the first of which is 1. `scale` multiplies the gradient.
+[[nodiscard]] OptimizerStep step_of(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t);
 
 }  // namespace elrun::inline v0

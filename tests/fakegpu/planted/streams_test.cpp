@@ -6,9 +6,9 @@
 #include <string_view>
 #include <thread>
 
-#include "kernels/adamw.hpp"
 #include "kernels/cuda/preload.hpp"
 #include "kernels/fold.hpp"
+#include "kernels/update.hpp"
 #include "tests/fakegpu/planted/answers.hpp"
 #include "tests/fakegpu/planted/on_device.hpp"
 #include "tests/fakegpu/runtime/external.hpp"
@@ -23,12 +23,22 @@ constexpr std::uint64_t seeds = 20;
 constexpr std::uint64_t count = 3000;
 constexpr std::size_t bytes = count * sizeof(float);
 
+/// A table of one run, and the host has waited for it.
+UpdateRun* one_run() {
+  const UpdateRun run{.size = count, .decays = 1};
+  void* p = nullptr;
+  must(cudaMalloc(&p, sizeof run));
+  must(cudaMemcpy(p, &run, sizeof run, cudaMemcpyHostToDevice));
+  return static_cast<UpdateRun*>(p);
+}
+
 /// Two streams and arrays as a step has them: gradients come on one stream, the update reads them on the other.
 struct Step {
   cudaStream_t compute = new_stream(), comm = new_stream();
   cudaEvent_t event = new_event();
   DeviceSpan<float> parameter = new_array(count), exp_avg = new_array(count, 0.5f), exp_avg_sq = new_array(count, 0.25f);
   DeviceSpan<float> gradient = new_array(count), received = new_array(count, 2.0f);
+  UpdateRun* run = one_run();
 
   Step() {
     update(compute);  // loads the kernel
@@ -38,7 +48,8 @@ struct Step {
   void update(cudaStream_t stream) const {
     const AdamWStep values{
         .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .bias1 = 0.1f, .bias2 = 0.05f};
-    adamw_async(parameter, exp_avg, exp_avg_sq, gradient, values, {}, view(stream));
+    update_async({parameter.data, {exp_avg.data, exp_avg_sq.data}, gradient.data}, {run, 1, tile_count(count, update_tile)}, values,
+                 view(stream));
   }
   void record(cudaStream_t stream) const { must(cudaEventRecord(event, stream)); }
   void wait(cudaStream_t stream) const { must(cudaStreamWaitEvent(stream, event, 0)); }

@@ -133,9 +133,7 @@ class DeviceMemory final : public Memory {
   std::size_t page_bytes() const override { return 4096; }
   void* reserve(std::size_t bytes, Paging paging) override {
     if (paging == Paging::stays) return allocate(bytes);
-    throw Error{
-        invalid("sharded parameters, and gradients that are exchanged slot by slot, are not on devices yet: use zero(0) or zero(1), with "
-                "Exchange::per_step, or ELRUN_DEVICE=cpu")};
+    throw Error{invalid("sharded parameters are not on devices yet: use zero(0), zero(1) or zero(2), or ELRUN_DEVICE=cpu")};
   }
   void unreserve(void* memory, std::size_t) noexcept override { free(memory); }
   void hold(std::span<std::byte>) override {}

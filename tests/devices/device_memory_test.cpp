@@ -63,7 +63,7 @@ TEST_CASE("pages that come and go are refused on a device, with what to use inst
   const auto refused = failure_of_call([&] { (void)memory->reserve(4096, Memory::Paging::comes_and_goes); });
   REQUIRE(refused);
   CHECK(refused->remedy == Remedy::fix_config);
-  CHECK(refused->what.find("zero(0) or zero(1)") != std::string::npos);
+  CHECK(refused->what.find("zero(1) or zero(2)") != std::string::npos);
 }
 
 TEST_CASE("a hash of a device that is busy ends by its deadline", "[devices]") {

@@ -1,6 +1,7 @@
-// A whole world of jobs whose arrays lie on fake devices: the same bits as on the host. Gradients are exchanged once per step, through the host.
+// A whole world of jobs whose arrays lie on fake devices: the same bits as on the host. They exchange through the host.
 
 #include "lib/device/device_memory.hpp"
+#include "lib/job/declare/plan.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/unit/job_world.hpp"
 
@@ -80,23 +81,30 @@ std::vector<std::unique_ptr<Memory>> memories(std::uint32_t world) {
 }
 
 struct Training {
-  AnyOptimizer optimizer = toy_adamw;
-  std::uint64_t slots = 2;
-  int stage = 0;
+  Placement placement = zero(0, Exchange::per_step);
   DType leaves = DType::f32;
+  bool overlap = true;
+  std::vector<std::uint32_t> nodes{};  // by rank; else all are on one
+  AnyOptimizer optimizer = toy_adamw;
+  std::uint64_t slots = 6;
 };
 Plan plan_of(const Training& training) {
-  Plan plan = toy_plan(training.stage, training.slots, Exchange::per_step);
+  Plan plan = toy_plan(0, training.slots);
+  plan.placement = training.placement, plan.leaves = training.leaves, plan.overlap = training.overlap;
   plan.steps = 3;
-  plan.optimizer = kind_of(training.optimizer), plan.leaves = training.leaves;
+  plan.optimizer = kind_of(training.optimizer);
   return plan;
 }
 std::vector<Member> train(const std::vector<std::unique_ptr<Memory>>& on, const Training& training) {
-  return run_world({.world = static_cast<std::uint32_t>(on.size()), .arrays = [&](std::uint32_t rank) { return on[rank].get(); }},
+  return run_world({.world = static_cast<std::uint32_t>(on.size()),
+                    .nodes = training.nodes,
+                    .arrays = [&](std::uint32_t rank) { return on[rank].get(); }},
                    Toy{training.optimizer, plan_of(training)});
 }
+/// Alone, with zero(0): no bit depends on anything else.
 Member train_on_host(const Training& training) {
-  return std::move(run_world({.arrays = [](std::uint32_t) { return &host_memory(); }}, Toy{training.optimizer, plan_of(training)}).front());
+  const Training plain{.leaves = training.leaves, .optimizer = training.optimizer, .slots = training.slots};
+  return std::move(run_world({.arrays = [](std::uint32_t) { return &host_memory(); }}, Toy{plain.optimizer, plan_of(plain)}).front());
 }
 
 void check_same(const Member& on_device, const Member& host) {
@@ -111,26 +119,40 @@ void check_same(const Member& on_device, const Member& host) {
   }
 }
 
+/// Every way to hold and exchange the state that this many ranks have.
+void check_all_placements(std::uint32_t world) {
+  std::vector<Training> all;
+  for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
+    for (const DType leaves : {DType::f32, DType::bf16})
+      for (const bool overlap : {false, true}) {
+        if (world == 1 && overlap) continue;  // nobody is there to do it with
+        for (const int stage : {0, 1, 2}) all.push_back({.placement = zero(stage, exchange), .leaves = leaves, .overlap = overlap});
+      }
+  for (const Training& training : all) {
+    INFO(world << " rank(s), " << *name_of(training.placement) << ", exchanged "
+               << (training.placement.exchange == Exchange::per_slot ? "per slot" : "per step") << ", leaves of "
+               << size_of(training.leaves) << " bytes, overlap " << training.overlap);
+    const Member host = train_on_host(training);
+    for (const Member& member : train(memories(world), training)) check_same(member, host);
+  }
+  CHECK(fakegpu::take_reports().empty());
+}
+
 }  // namespace
 
 TEST_CASE("a job whose arrays are on a device ends with the state hash of one on the host", "[devices]") {
   for (const AnyOptimizer& optimizer :
        {AnyOptimizer{toy_adamw}, AnyOptimizer{Sgd{.momentum = 0.9f, .weight_decay = 0.1f}}, AnyOptimizer{Lion{}}})
-    for (const std::uint64_t slots : {1u, 6u, 8u})
-      check_same(train(memories(1), {optimizer, slots}).front(), train_on_host({optimizer, slots}));
-  CHECK(fakegpu::take_reports().empty());
-}
-
-TEST_CASE("so do worlds of several, which exchange through the host", "[devices]") {
-  for (const std::uint32_t world : {2u, 3u, 4u})
-    for (const auto& [stage, leaves] : {std::pair{0, DType::f32}, {1, DType::f32}, {0, DType::bf16}, {1, DType::bf16}}) {
-      const Training training{.slots = 6, .stage = stage, .leaves = leaves};
-      INFO(world << " ranks, zero(" << stage << "), leaves of " << size_of(leaves) << " bytes");
-      const Member host = train_on_host(training);
-      for (const Member& member : train(memories(world), training)) check_same(member, host);
+    for (const std::uint64_t slots : {1u, 6u, 8u}) {
+      const Training training{.optimizer = optimizer, .slots = slots};
+      check_same(train(memories(1), training).front(), train_on_host(training));
     }
   CHECK(fakegpu::take_reports().empty());
 }
+
+TEST_CASE("so does one alone with every placement, exchange and type of leaves", "[devices]") { check_all_placements(1); }
+TEST_CASE("so do two, also while they compute", "[devices]") { check_all_placements(2); }
+TEST_CASE("so do three, of which two share a device", "[devices]") { check_all_placements(3); }
 
 TEST_CASE("a job on a device gives all of it back", "[devices]") {
   const fakegpu::Holdings before = fakegpu::holdings();
@@ -152,5 +174,5 @@ TEST_CASE("what a job on a device cannot do yet is refused with what can", "[dev
   const auto on = memories(1);
   const auto members = run_world({.arrays = [&](std::uint32_t) { return on.front().get(); }}, Toy{toy_adamw, toy_plan(3, 2)});
   REQUIRE(members.front().failure);
-  CHECK(members.front().failure->what.find("zero(0) or zero(1)") != std::string::npos);
+  CHECK(members.front().failure->what.find("zero(1) or zero(2)") != std::string::npos);
 }

@@ -37,7 +37,7 @@ Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchang
       for (std::uint32_t u = 0; busy && u < layout.units.size(); ++u) {
         reducer.begin_unit(u, phase);
         const UnitLayout& unit = layout.units[u];
-        float* const at = reducer.made_in(phase) + unit.gradient_begin;
+        float* const at = reducer.made_in(u, phase);
         for (std::uint64_t i = 0; i < unit.trainable; ++i) at[i] += gradient_of(reducer.my_slots()[phase], unit.gradient_begin + i);
         if (!reducer.is_per_slot()) continue;
         reducer.stream().finish_leaf(u);

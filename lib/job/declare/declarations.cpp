@@ -54,11 +54,10 @@ void Declarations::point_at_weights(std::uint32_t unit, const UnitLayout& layout
     tensors[t].data = there || specs_[unit].tensors[t].options.frozen ? parameters + layout.begin + layout.offsets[t] : nullptr;
 }
 
-void Declarations::point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradients) {
+void Declarations::point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradient) {
   auto& tensors = units_[unit].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t)
-    if (!specs_[unit].tensors[t].options.frozen)
-      tensors[t].grad = gradients == nullptr ? nullptr : gradients + layout.gradient_begin + layout.offsets[t];
+    if (!specs_[unit].tensors[t].options.frozen) tensors[t].grad = gradient == nullptr ? nullptr : gradient + layout.offsets[t];
 }
 
 }  // namespace elrun::inline v0

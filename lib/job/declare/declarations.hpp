@@ -52,8 +52,8 @@ class Declarations {
 
   /// `parameters`: the parameters' space. Where `there` is false, only what is frozen has an address.
   void point_at_weights(std::uint32_t unit, const UnitLayout& layout, float* parameters, bool there);
-  /// `gradients`: the gradients' space; null: no gradient is made now.
-  void point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradients);
+  /// `gradient`: where the unit's begins; null: none is made now.
+  void point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradient);
 
  private:
   std::optional<Plan> plan_;

@@ -77,7 +77,12 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
     if (per_slot) {
       b.gradients = partials * folded + (delivers ? held : 0);
       const std::uint32_t busy = std::min(world, slots), makes = r < busy ? 1 : 0;
-      if (overlaps) {
+      if (where != DeviceKind::host) {
+        // Buffers for leaves, all of the largest; and one for what ranks that come to their units in the same order give of the unit at hand.
+        const auto largest = [&](const auto& elements_of) { return two_largest(elements_of).first; };
+        b.in_use = makes * (overlaps ? 2 : 1) * largest([](const UnitLayout& unit) { return unit.trainable; }) +
+                   world * taken(largest([&](const UnitLayout& unit) { return part_of(unit, shards.folds[r]); }));
+      } else if (overlaps) {
         // One leaf is made, one waits for the others to take it, and of a third this rank's part waits for theirs.
         const auto [first, second] = two_largest([&](const UnitLayout& unit) { return makes * unit.trainable; });
         const std::uint64_t arriving = two_largest([&](const UnitLayout& unit) { return busy * part_of(unit, shards.folds[r]); }).first;

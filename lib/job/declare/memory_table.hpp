@@ -19,7 +19,7 @@ struct RankBytes {
   std::uint64_t optimizer = 0;
   std::uint64_t exchange = 0;  ///< Where other ranks' sums arrive, once per step.
   std::uint64_t in_use = 0;    ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives;
-                               ///< with overlap also the weights and the leaf of a second one.
+                               ///< with overlap also the weights and the leaf of a second one. On a device: the buffers for them.
   [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };

@@ -102,7 +102,7 @@ void UnitScopes::open_gradient(std::uint32_t unit, const Phase& phase, std::opti
     if (reducer_.is_per_slot()) open_leaf(unit, phase, own_slot);
     else reducer_.begin_unit(unit, own_slot);
   }
-  declared_.point_at_gradients(unit, layout(unit), reducer_.made_in(own_slot));
+  declared_.point_at_gradients(unit, layout(unit), reducer_.made_in(unit, own_slot));
 }
 
 void UnitScopes::close(std::uint32_t unit, bool gradient, InitialValues& initial) {

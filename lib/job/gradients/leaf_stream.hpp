@@ -13,16 +13,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "lib/job/declare/layout.hpp"
+#include "lib/job/gradients/leaf_memory.hpp"
 #include "lib/job/gradients/leaves.hpp"
 #include "lib/job/gradients/tree.hpp"
 #include "lib/job/state/arena.hpp"
 #include "lib/job/state/delivery.hpp"
-#include "lib/job/state/paged_arena.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"
 #include "lib/job/world.hpp"
@@ -52,8 +51,8 @@ class LeafStream {
 
   /// Makes the leaf of a unit, all zeros; also where there is one of a micro-step that was broken off.
   void open(std::uint32_t unit);
-  /// Where leaves are made: the gradients' space, of which open units are there.
-  [[nodiscard]] float* leaves() const { return leaves_.data(); }
+  /// Where the leaf of an open unit is made.
+  [[nodiscard]] float* leaf(std::uint32_t unit) const { return leaves_->leaf(unit); }
 
   /// The leaf of an open unit is final, and rounded if the plan says so.
   void finish_leaf(std::uint32_t unit);
@@ -80,34 +79,25 @@ class LeafStream {
   [[nodiscard]] std::uint64_t bytes_max() const;  ///< And with leaves and what arrived, so far; on any thread.
 
  private:
-  [[nodiscard]] std::uint64_t begin_of(std::uint32_t unit) const { return units_[unit].gradient_begin; }
-  /// Of memory in floats: what `elements` of a final leaf take.
-  [[nodiscard]] std::uint64_t taken(std::uint64_t elements) const { return elements * size_of(type_) / sizeof(float); }
+  [[nodiscard]] std::uint32_t world() const { return shapes_.world; }
+  [[nodiscard]] std::span<float> whole_leaf(std::uint32_t unit) const { return {leaves_->leaf(unit), shapes_.units[unit].size()}; }
   void put(std::span<const float> leaf, std::span<float> into);
   void put(std::span<const bf16> leaf, std::span<float> into);
   void begin_micro_step();
   void fold(std::uint32_t unit);
-  void close(std::uint32_t unit);
-  template <class Change>
-  void page(const Change& change);
 
   Memory* memory_ = &host_memory();
-  std::vector<UnitLayout> units_;
-  std::uint32_t slots_ = 0, world_ = 1, rank_ = 0;
+  std::uint32_t slots_ = 0;
   std::vector<Cut> folds_;        // by rank
   bool delivers_ = false;         // some rank holds what another folds
-  DType type_ = DType::f32;       // of a final leaf
   std::uint32_t first_slot_ = 0;  // of this micro-step
-  std::vector<Piece> shard_;      // by unit; empty where nothing of it is this rank's
+  LeafShapes shapes_;
+  std::vector<std::uint64_t> places_;  // by unit: where this rank's part of it begins in its shard
   std::uint64_t shard_elements_ = 0;
   FoldSchedule schedule_;
   std::uint32_t depth_ = 1;
-  Arena<float> stack_;   // partial sums of the shard, one after the other
-  PagedArena leaves_;    // of this rank's slot
-  PagedArena arrivals_;  // the shard's parts of other ranks' leaves, by rank
-  // Of the memory of both, which comes and goes on two threads; on the heap, for a stream can be moved.
-  std::unique_ptr<std::mutex> paging_;
-  std::uint64_t in_use_max_ = 0;          // bytes of both, at one time
+  Arena<float> stack_;  // partial sums of the shard, one after the other
+  std::unique_ptr<LeafMemory> leaves_;
   std::vector<std::uint8_t> open_;        // by unit; bytes, for two threads look at those of different units
   std::vector<bool> handed_;              // by unit and rank
   std::vector<std::uint32_t> here_;       // by unit: ranks that handed it off

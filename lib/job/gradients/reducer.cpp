@@ -25,19 +25,18 @@ void GradientReducer::begin_step() {
   if (is_per_slot()) stream_.begin();
 }
 
-float* GradientReducer::made_in(std::optional<std::size_t> slot) const {
-  if (is_per_slot()) return stream_.leaves();
-  return slot ? gradients_.leaf(*slot) : gradients_.first();
+float* GradientReducer::made_in(std::uint32_t unit, std::optional<std::size_t> slot) const {
+  return is_per_slot() ? stream_.leaf(unit) : whole(slot) + units_[unit].begin;
 }
 
 void GradientReducer::begin_unit(std::uint32_t unit, std::optional<std::size_t> slot) {
   if (is_per_slot()) return stream_.open(unit);
   const LeafRange run = units_[unit];
-  memory_->fill_with_zeros(std::as_writable_bytes(std::span{made_in(slot) + run.begin, run.end - run.begin}));
+  memory_->fill_with_zeros(std::as_writable_bytes(std::span{whole(slot) + run.begin, run.end - run.begin}));
 }
 
 std::uint64_t GradientReducer::hash_of(std::optional<std::size_t> slot) const {
-  return memory_->hash(std::as_bytes(std::span{made_in(slot), space_}), 0, 0);
+  return memory_->hash(std::as_bytes(std::span{whole(slot), space_}), 0, 0);
 }
 
 void GradientReducer::end_slot(std::size_t slot) {

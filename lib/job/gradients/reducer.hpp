@@ -45,8 +45,8 @@ class GradientReducer {
 
   /// A new step; also after one that was broken off.
   void begin_step();
-  /// Where the gradients of that slot are made: the gradients' space.
-  [[nodiscard]] float* made_in(std::optional<std::size_t> slot) const;
+  /// Where the gradient of the unit is made in that slot. Per slot alone once the unit was begun in it.
+  [[nodiscard]] float* made_in(std::uint32_t unit, std::optional<std::size_t> slot) const;
   /// Per slot: a leaf of zeros is opened. Per step: the unit's gradient is set to zero.
   void begin_unit(std::uint32_t unit, std::optional<std::size_t> slot);
   /// The hash of the whole gradient of that slot. Per step alone.
@@ -87,6 +87,7 @@ class GradientReducer {
   std::vector<std::vector<std::uint32_t>> slots_ = std::vector<std::vector<std::uint32_t>>(1);  // by rank
   std::vector<LeafRange> units_;                                                                // in the gradients' space
   std::uint64_t space_ = 0;                                                                     // elements of it
+  [[nodiscard]] float* whole(std::optional<std::size_t> slot) const { return slot ? gradients_.leaf(*slot) : gradients_.first(); }
   Gradients gradients_;
   LeafStream stream_;
   NormTree norm_;

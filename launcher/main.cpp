@@ -11,6 +11,7 @@
 #include "checkpoint/commit/checkpointer.hpp"
 #include "launcher/agent.hpp"
 #include "launcher/commands/doctor_facts.hpp"
+#include "launcher/commands/drain.hpp"
 #include "launcher/commands/install.hpp"
 #include "launcher/commands/plan.hpp"
 #include "launcher/http/status_command.hpp"
@@ -98,6 +99,7 @@ int main(int argc, char** argv) {
     if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), refuse, clock, lines);
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
     if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
+    if (const auto* drain = std::get_if<DrainOptions>(&command)) return run_drain(*drain, environment, clock);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
     return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
   } catch (const std::exception& error) {

@@ -83,6 +83,8 @@ void JobHistory::note_event(const Turn& turn) {
   } else if (const auto* down = std::get_if<LinkDown>(&turn.event)) {
     record_.connected = false;
     record_.waiting_for = "the coordinator: " + down->why.what.substr(0, text_max);
+  } else if (std::holds_alternative<SignalCame>(turn.event)) {
+    record_.leaving = true;
   } else if (const auto* started = std::get_if<WorkerStarted>(&turn.event)) {
     if (const auto worker = record_.workers.find(started->worker.value()); worker != record_.workers.end())
       worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;

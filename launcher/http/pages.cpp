@@ -93,6 +93,7 @@ std::string status_page(const Glance& glance) {
             {"pid", agent.pid},
             {"program", agent.program},
             {"phase", word_of(node.phase)},
+            {"leaving", node.leaving},
             {"up_seconds", seconds(glance.now - node.began)},
             {"nodes_min", agent.round.nodes_min},
             {"nodes_max", agent.round.nodes_max},
@@ -119,8 +120,9 @@ Result<std::string> status_for_people(std::string_view json) {
   const auto whole = parsed(json);
   if (!whole) return Failure{Code::protocol, Remedy::fix_config, "what came is no status of elrun"};
   const Reading page{*whole};
-  std::string text = fmt::format("run {} on node {} (agent {}, elrun {}): {}, up for {}\n", page.text("run"), page.text("node"),
-                                 page.number("pid"), page.text("version"), page.text("phase"), ago(page.fraction("up_seconds")));
+  std::string text = fmt::format("run {} on node {} (agent {}, elrun {}): {}{}, up for {}\n", page.text("run"), page.text("node"),
+                                 page.number("pid"), page.text("version"), page.text("phase"),
+                                 page.flag("leaving") ? ", asked to leave" : "", ago(page.fraction("up_seconds")));
   if (const std::string program = page.text("program"); !program.empty()) text += fmt::format("  program: {}\n", program);
   if (const Reading generation = page.object("generation"); generation.json().is_object())
     text += fmt::format("  generation {}: {} of {} to {} nodes, {} workers; this is node {}\n", generation.number("number"),
@@ -165,6 +167,14 @@ std::vector<std::int64_t> processes_in(std::string_view json) {
   if (const Reading workers = page.object("workers"); workers.json().is_array())
     for (const Json& entry : workers.json()) all.push_back(Reading{entry}.number("pid"));
   return all;
+}
+
+std::optional<AgentSaid> agent_said(std::string_view json) {
+  const auto whole = parsed(json);
+  if (!whole) return std::nullopt;
+  const Reading page{*whole};
+  if (page.number("pid") < 1) return std::nullopt;
+  return AgentSaid{page.number("pid"), page.text("run"), page.text("node"), page.text("phase"), page.flag("leaving")};
 }
 
 HttpReply page_for(const HttpRequest& request, const Glance& glance) {

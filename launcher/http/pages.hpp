@@ -2,6 +2,7 @@
 /// \file Pages: what the admin endpoints show, made from a node's job history. Values in, text out.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,15 @@ struct Glance {
 [[nodiscard]] std::string status_document(std::span<const std::string> agents, std::span<const std::string> problems);
 /// The agent's and its workers' process numbers, from such an object.
 [[nodiscard]] std::vector<std::int64_t> processes_in(std::string_view json);
+
+/// Who answered, and whether it is on its way out already.
+struct AgentSaid {
+  std::int64_t pid = 0;
+  std::string run, node, phase;
+  bool leaving = false;
+};
+/// Of such an object; nothing when it is none.
+[[nodiscard]] std::optional<AgentSaid> agent_said(std::string_view json);
 
 /// The page that a request asks for. That there is an answer shows that the loop turns, and that the agent listens for
 /// workers: requests are answered on the agent's one thread, and not before it has its place to meet the others.

@@ -179,6 +179,12 @@ struct InstallOptions {
   bool replaces_foreign = false;  ///< `--force`: also a torchrun there that is not elrun's.
 };
 
+/// `elrun drain`: the agents of this machine are asked to leave, and waited for.
+struct DrainOptions {
+  std::optional<std::int64_t> pid;  ///< Of an agent or of one of its workers; none: all agents
+  Duration timeout = 600s;          ///< Until all have left.
+};
+
 /// Nothing is to be started: help (0), or everything that is wrong with the command line.
 struct Usage {
   int exit_code = 0;
@@ -186,7 +192,7 @@ struct Usage {
 };
 
 /// What the first word may ask for in place of a program; under the name torchrun there is no such word.
-using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, Usage>;
+using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, Usage>;
 
 /// Parses the arguments after the program's name. Under the name `torchrun`, exit codes are torchrun's.
 [[nodiscard]] Parsed parse_command(std::span<const std::string> arguments, const Variables& environment, const Machine& machine,

@@ -94,13 +94,22 @@ def arguments_of(container, variables):
 def dry_run(elrun, arguments, variables, directory):
     """What `elrun` makes of its arguments, as --dry_run prints it; or why it refuses them."""
     if arguments and arguments[0] in SUBCOMMANDS:
-        done = subprocess.run([elrun, arguments[0], "--help"], capture_output=True, text=True, timeout=60)
-        return {}, None if done.returncode == 0 else f"elrun has no subcommand {arguments[0]}"
+        return {}, subcommand_problem(elrun, arguments)
     done = subprocess.run([elrun, "--dry_run", *arguments], env={"PATH": "/usr/bin:/bin", **variables}, cwd=directory, capture_output=True, text=True,
                           timeout=60)
     if done.returncode not in CANNOT_START or not done.stdout.startswith("{"):
         return None, f"elrun ends with {done.returncode}: {' '.join((done.stderr or done.stdout).split())}"
     return json.loads(done.stdout), None
+
+
+def subcommand_problem(elrun, arguments):
+    """These know no --dry_run: that there is one of this name, and that its help names each option."""
+    name = arguments[0] if arguments else ""
+    done = subprocess.run([elrun, name, "--help"], capture_output=True, text=True, timeout=60)
+    if name not in SUBCOMMANDS or done.returncode != 0 or not done.stdout.startswith(f"usage: elrun {name}"):
+        return f"elrun has no subcommand {name}"
+    unknown = [word.partition("=")[0] for word in arguments if word.startswith("--") and word.partition("=")[0] not in done.stdout.split()]
+    return f"elrun {name} has no option {unknown[0]}" if unknown else None
 
 
 def option(arguments, name, variables, default=None):

@@ -77,6 +77,10 @@ PLANTED = [
     ("tutorials/tutorial-4.yaml", "${PET_RDZV_ID} \\", "${PET_RDZV_ID} \\ ", "a backslash followed by blanks"),
     ("tutorials/tutorial-4.yaml", "    rdzvId: fashion-mnist\n", "", "--rdzv_id has no value and counts as not given"),
     ("tutorials/tutorial-2.yaml", "cd /workspace", "git clone https://example.com/t5 .", "the script begins with `set -e`"),
+    ("tutorials/tutorial-5.yaml", "      workingDir:", "      lifecycle: {preStop: {exec: {command: [/opt/elrun/elrun, drian]}}}\n              workingDir:", "elrun has no subcommand drian"),
+    ("tutorials/tutorial-5.yaml", "      workingDir:", "      lifecycle: {preStop: {exec: {command: [/opt/elrun/elrun, drain, --wait=5]}}}\n              workingDir:",
+     "elrun drain has no option --wait"),
+    ("job.yaml", "args: [install, /opt/elrun]", "args: [install, --overwrite, /opt/elrun]", "elrun install has no option --overwrite"),
     # Operators.
     (V1, "- name: pytorch ", "- name: trainer ", "without a container that is called pytorch"),
     (V1, "Master:\n      replicas: 1", "Master:\n      replicas: 2", "Master: there is exactly one"),

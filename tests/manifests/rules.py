@@ -260,10 +260,29 @@ def shell(pod, tree):
         if re.search(r"\\[ \t]+$", text, re.M):
             yield f"{who}: a backslash followed by blanks does not continue the line"
         lines = commands.shell_lines(text)
-        if commands.runs_elrun(container) and not re.match(r"exec\s+\S*(elrun|elrun_static|torchrun)(\s|$)", lines[-1]):
+        if commands.runs_elrun(container) and not drains(container) and not re.match(r"exec\s+\S*(elrun|elrun_static|torchrun)(\s|$)", lines[-1]):
             yield f"{who}: the script ends with `exec elrun ...`; else the shell stays process 1 and swallows SIGTERM"
         if len(lines) > 1 and not re.match(r"set -\w*e", lines[0]) and not all(re.match(r"(export|cd|exec) ", line) for line in lines):
             yield f"{who}: the script begins with `set -e`; else elrun starts although a command before it failed"
+
+
+def drains(container):
+    """Whether a preStop hook asks elrun to leave, so that it does not matter who is process 1."""
+    command = hook_of(container)
+    return len(command) > 1 and Path(command[0]).name in commands.PROGRAMS and command[1] == "drain"
+
+
+def hook_of(container):
+    return (((container.get("lifecycle") or {}).get("preStop") or {}).get("exec") or {}).get("command") or []
+
+
+def hooks(pod, tree):
+    for container in pod.spec.get("containers") or []:
+        command = hook_of(container)
+        if command and Path(command[0]).name in commands.PROGRAMS:
+            wrong = commands.subcommand_problem(tree.elrun, command[1:])
+            if wrong:
+                yield f"{container.get('name')}: preStop: {wrong}"
 
 
 def grace_and_probes(pod, tree):
@@ -344,7 +363,7 @@ def plan_problems(plan, arguments, variables, pod, container):
 
 
 OBJECT_RULES = [names, failure_policy, pytorchjob, trainer, service, secret, disruption_budget, prometheus_rule, selectors]
-POD_RULES = [volumes, ports, resources, subdomain, shell, grace_and_probes, environment, command_lines]
+POD_RULES = [volumes, ports, resources, subdomain, shell, hooks, grace_and_probes, environment, command_lines]
 
 
 def problems(tree, concerns):

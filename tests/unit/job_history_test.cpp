@@ -239,6 +239,21 @@ TEST_CASE("the status says how long ago the last step was decided, also in the g
   CHECK(has(steps(), "the last is 10, 10 min ago\n"));
 }
 
+TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {
+  Node node;
+  node.begin(1);
+  const auto before = agent_said(status_page(node.glance()));
+  REQUIRE(before);
+  CHECK(before->pid == 77);
+  CHECK(before->run == "job");
+  CHECK(before->phase == "running");
+  CHECK_FALSE(before->leaving);
+  node.on(SignalCame{SIGTERM});
+  CHECK(agent_said(status_page(node.glance()))->leaving);
+  CHECK(has(*status_for_people(status_page(node.glance())), ", asked to leave, up for "));
+  for (const char* odd : {"", "[]", "{}", R"({"pid":0})", R"({"pid":"7"})"}) CHECK_FALSE(agent_said(odd));
+}
+
 TEST_CASE("the status of several agents is one JSON document", "[pages]") {
   Node node;
   const std::string agent = status_page(node.glance());

@@ -370,7 +370,7 @@ TEST_CASE("the first word may ask for something else than a job", "[options]") {
   CHECK(std::get<StatusOptions>(status).timeout == 500ms);
   CHECK(std::get<StatusOptions>(parse({"status", "--endpoint", "h:9500"})).endpoint->port == 9500);
   for (const char* wrong : {"--pid=x", "--pid", "--endpoint=h", "--timeout=0", "x"}) CHECK(refused({"status", wrong}).exit_code == 64);
-  for (const char* word : {"status", "install", "store", "doctor"}) {
+  for (const char* word : {"status", "install", "store", "doctor", "drain"}) {
     const Usage help = refused({word, "--help"});
     CHECK(help.exit_code == 0);
     CHECK(help.text.starts_with(fmt::format("usage: elrun {}", word)));
@@ -389,9 +389,17 @@ TEST_CASE("the first word may ask for something else than a job", "[options]") {
        std::vector<std::vector<std::string>>{{"install"}, {"install", "a", "b"}, {"install", "--x", "a"}})
     CHECK(refused(wrong).exit_code == 64);
 
+  const auto drain = parse({"drain", "--pid", "7", "--timeout=0.5"});
+  REQUIRE(std::holds_alternative<DrainOptions>(drain));
+  CHECK(std::get<DrainOptions>(drain).pid == 7);
+  CHECK(std::get<DrainOptions>(drain).timeout == 500ms);
+  CHECK(std::get<DrainOptions>(parse({"drain"})).timeout == 600s);
+  for (const char* wrong : {"--pid=0", "--pid=x", "--pid", "--timeout=0", "--timeout", "--json", "x"})
+    CHECK(refused({"drain", wrong}).exit_code == 64);
+
   // By its path it is a program; and torchrun knows no such words.
   CHECK(launch({"./status"}).program.name == "./status");
-  for (const char* word : {"status", "doctor", "install", "store"}) {
+  for (const char* word : {"status", "doctor", "install", "store", "drain"}) {
     const auto command = parse_command(std::vector<std::string>{word}, {},
                                        {.gpus = [] { return Count{}; },
                                         .cpus =

@@ -1,0 +1,119 @@
+// How a node leaves is its agent's business: it is asked by the signal that a kubelet would send, and its process is watched until it has ended.
+#include "launcher/commands/drain.hpp"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "launcher/http/ask.hpp"
+#include "launcher/http/pages.hpp"
+#include "launcher/process/agent_directory.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/fd.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr Duration answer_timeout = 5s;  // of each agent
+
+std::string named(const AgentSaid& agent) { return fmt::format("agent {} (run {}, node {})", agent.pid, agent.run, agent.node); }
+
+double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
+
+struct Leaving {
+  AgentSaid agent;
+  Fd process;
+};
+
+class Drain {
+ public:
+  Drain(const DrainOptions& options, const Clock& clock)
+      : options_{options}, clock_{clock}, began_{clock.now()}, deadline_{Deadline::after(began_, options.timeout)} {}
+
+  void ask_to_leave(const SocketAddress& where) {
+    const auto reply = ask(where, "/statusz", std::min(answer_timeout, options_.timeout), clock_);
+    // An agent that was killed together with its guard leaves its directory behind.
+    if (!reply.ok() && reply.failure().code != Code::deadline_passed) return;
+    if (!reply.ok()) return fail(fmt::format("{}; it is not asked to leave", message(reply.failure())));
+    const auto agent = agent_said(reply->body);
+    if (reply->status != 200 || !agent) return fail(fmt::format("{} is no agent of elrun", to_string(where)));
+    const auto processes = processes_in(reply->body);
+    if (options_.pid && std::find(processes.begin(), processes.end(), *options_.pid) == processes.end()) return;
+    found_ = true;
+    Fd process{static_cast<int>(::syscall(SYS_pidfd_open, agent->pid, 0))};
+    const int error = errno;
+    // Whoever answers under this number now is the process that is watched: the number cannot become another's any more.
+    const auto again = process ? ask(where, "/statusz", std::min(answer_timeout, options_.timeout), clock_) : reply;
+    const auto same = again.ok() ? agent_said(again->body) : std::nullopt;
+    if (!process && error != ESRCH) return fail(message(from_errno(error, fmt::format("watch {}", named(*agent)))));
+    if (!process || !same || same->pid != agent->pid) return say(fmt::format("{} has left already", named(*agent)));
+    // A second signal would end its workers at once, and with them the checkpoint that they are saving.
+    if (!same->leaving && ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0 && errno != ESRCH)
+      return fail(message(from_errno(errno, fmt::format("ask {} to leave", named(*agent)))));
+    say(fmt::format("{} {}; waiting for {:g} s at most", named(*agent), same->leaving ? "is leaving already" : "was asked to leave",
+                    seconds(options_.timeout)));
+    leaving_.push_back({*same, std::move(process)});
+  }
+
+  void fail(std::string_view why) {
+    std::fflush(stdout);
+    fmt::print(stderr, "elrun: drain: {}\n", why);
+    has_failed_ = true;
+  }
+
+  /// Waits for all, and returns the exit code.
+  [[nodiscard]] int end() {
+    if (!found_ && !has_failed_)
+      fail(options_.pid ? fmt::format("no agent of this user on this machine has the process {}", *options_.pid)
+                        : "no agent of this user runs on this machine; XDG_RUNTIME_DIR must be as it was when the agent started");
+    for (const Leaving& one : leaving_) {
+      if (has_ended(one.process.get())) say(fmt::format("{} has left after {:.1f} s", named(one.agent), seconds(clock_.now() - began_)));
+      else
+        fail(fmt::format("{} is still there after {:g} s; its log says what it waits for, and --shutdown_timeout when it ends its workers",
+                         named(one.agent), seconds(options_.timeout)));
+    }
+    return has_failed_ ? exit_code::unavailable : 0;
+  }
+
+ private:
+  static void say(std::string_view what) {
+    fmt::print("{}\n", what);
+    std::fflush(stdout);
+  }
+
+  [[nodiscard]] bool has_ended(int process) const {
+    for (;;) {
+      pollfd p{process, POLLIN, 0};
+      const Duration left = std::min<Duration>(deadline_.left(clock_.now()), 3600s);
+      const int got = ::poll(&p, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+      if (got > 0) return true;
+      if (deadline_.passed(clock_.now())) return false;
+    }
+  }
+
+  const DrainOptions& options_;
+  const Clock& clock_;
+  const Instant began_;
+  const Deadline deadline_;
+  std::vector<Leaving> leaving_;
+  bool found_ = false, has_failed_ = false;
+};
+
+}  // namespace
+
+int run_drain(const DrainOptions& options, const Variables& environment, const Clock& clock) {
+  Drain drain{options, clock};
+  for (const Path& directory : agent_directories(environment))
+    if (const auto address = unix_address(directory / status_socket_name); address.ok()) drain.ask_to_leave(*address);
+  return drain.end();
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,106 @@
+// `elrun drain`: agents are asked to leave and waited for, whoever is process 1 of their container.
+#include <csignal>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun::test;
+using std::chrono_literals::operator""ms;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* deaf = "trap '' TERM; echo started; sleep 600";
+
+struct Place {
+  TemporaryDirectory directory;
+
+  [[nodiscard]] std::unique_ptr<Job> agent(Words options, const std::string& script = "echo started; exec sleep 600") const {
+    options.insert(options.end(), {"--no_python", "/bin/sh", "-c", script});
+    return start("elrun", std::move(options), environment());
+  }
+  /// The exit code, and what it said.
+  [[nodiscard]] Ended drain(Words more = {}) const {
+    more.insert(more.begin(), "drain");
+    return run("elrun", std::move(more), environment());
+  }
+  [[nodiscard]] std::map<std::string, std::string> environment() const { return {{"XDG_RUNTIME_DIR", directory.path()}}; }
+};
+
+}  // namespace
+
+TEST_CASE("a drained agent has left when drain returns", "[drain][process]") {
+  const Place place;
+  const auto agent = place.agent({"--rdzv_id", "my job"});
+  REQUIRE(agent->line("started"));
+  const Ended drained = place.drain();
+  INFO(drained.output);
+  CHECK(drained.code == 0);
+  CHECK(drained.says("agent " + std::to_string(agent->pid()) + " (run my job, node "));
+  CHECK(drained.says(") was asked to leave; waiting for 600 s at most"));
+  CHECK(drained.says(") has left after "));
+  CHECK(agent->wait(0ms) == 143);  // it has, and was not killed
+}
+
+TEST_CASE("a shell that stays process 1 and knows no SIGTERM does not keep drain from its agent", "[drain][process]") {
+  const Place place;
+  const auto shell = start("/bin/sh", {"-c", program_path("elrun") + " --no_python sleep 600; echo code=$?"}, place.environment());
+  REQUIRE(shell->line("generation 1: "));
+  CHECK(place.drain().code == 0);
+  CHECK(shell->wait() == 0);
+  CHECK(shell->says("code=143"));
+}
+
+TEST_CASE("an agent that is leaving already is waited for, and not asked again: that would kill its workers", "[drain][process]") {
+  const Place place;
+  const auto agent = place.agent({"--shutdown_timeout", "3"}, deaf);
+  REQUIRE(agent->line("started"));
+  const Ended first = place.drain({"--timeout", "0.3"});
+  INFO(first.output);
+  CHECK(first.code == 69);
+  CHECK(first.says("is still there after 0.3 s; its log says what it waits for"));
+  const Ended second = place.drain({"--pid", std::to_string(agent->pid())});
+  INFO(second.output);
+  CHECK(second.code == 0);
+  CHECK(second.says("is leaving already"));
+  CHECK(agent->wait() == 143);
+  INFO(agent->output());
+  CHECK(agent->says("SIGTERM"));
+  CHECK_FALSE(agent->says("again"));
+}
+
+TEST_CASE("where no agent is, drain says so", "[drain][process]") {
+  const Place place;
+  const Ended none = place.drain();
+  CHECK(none.code == 69);
+  CHECK(none.says("no agent of this user runs on this machine"));
+  const auto agent = place.agent({});
+  REQUIRE(agent->line("started"));
+  CHECK(place.drain({"--pid", "1"}).code == 69);  // it is nobody's worker
+  CHECK(agent->wait(0ms) == -1);
+  CHECK(place.drain({"--timeout", "0"}).code == 64);
+}
+
+TEST_CASE("a Job that is drained leaves at the end of a step: what goes on from its checkpoint ends in the same state",
+          "[drain][process][golden]") {
+  const Place place;
+  const Folder folder;
+  constexpr unsigned steps = 400;
+  const auto gpt = gpt_arguments(folder / "text", steps, {"--every", "1000000", "--checkpoint", folder / "ck"});
+  const auto first = start("elrun", under_elrun({"--nproc_per_node", "2"}, gpt), place.environment());
+  REQUIRE(first->line("step=20 "));
+  CHECK(place.drain().code == 0);
+  const Ended left = finish(*first);
+  INFO(left.output);
+  CHECK(left.code == 143);
+  CHECK(left.says("as soon as the job has saved a checkpoint"));
+  const Ended second = run("elrun", under_elrun({"--nproc_per_node", "2"}, gpt), place.environment());
+  INFO(second.output);
+  CHECK(second.code == 0);
+  CHECK(second.says("going on from checkpoint"));
+  const Ended plain = run("gpt", gpt_arguments(folder / "text", steps));
+  CHECK(plain.state.size() == 16);
+  CHECK(second.state == plain.state);
+}

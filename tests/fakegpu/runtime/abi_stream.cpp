@@ -74,7 +74,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     if (stream.done < stream.pushed) r.scheduler.step();
     if (stream.done < stream.pushed) return cudaErrorNotReady;
     r.host_knows(stream.clock);
-    return cudaSuccess;
+    return r.devices[static_cast<std::size_t>(stream.device)].sticky;
   });
 }
 
@@ -169,9 +169,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (e == nullptr) return cudaErrorInvalidResourceHandle;
     const std::shared_ptr<Recording> recording = e->last_recording();  // the event may be destroyed meanwhile
     if (recording == nullptr) return cudaSuccess;
+    const auto device = static_cast<std::size_t>(e->device);
     r.scheduler.wait([&] { return recording->happened(); });
     r.host_knows(recording->clock);
-    return cudaSuccess;
+    return r.devices[device].sticky;  // whichever device is current
   });
 }
 
@@ -184,7 +185,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (!recording->happened()) r.scheduler.step();
     if (!recording->happened()) return cudaErrorNotReady;
     r.host_knows(recording->clock);
-    return cudaSuccess;
+    return r.devices[static_cast<std::size_t>(e->device)].sticky;
   });
 }
 

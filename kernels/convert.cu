@@ -1,32 +1,51 @@
 #include "kernels/convert.hpp"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/wide.cuh"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
 struct Round {
+  static constexpr unsigned width = 8, in_flight = 2;
+  struct Group {
+    float4 in[2];
+  };
   const float* in;
   bf16* out;
-  __device__ void operator()(std::uint64_t i) const { out[i] = to_bf16(in[i]); }
+  __device__ void one(std::uint64_t i) const { out[i] = to_bf16(in[i]); }
+  __device__ Group load(std::uint64_t i) const {
+    const auto* const from = reinterpret_cast<const float4*>(in + i);
+    return {{from[0], from[1]}};
+  }
+  __device__ void finish(std::uint64_t i, const Group& g) const {
+    *reinterpret_cast<uint4*>(out + i) = join(to_bf16(g.in[0]), to_bf16(g.in[1]));
+  }
 };
 
 struct Widen {
+  static constexpr unsigned width = 8, in_flight = 4;
+  using Group = uint4;
   const bf16* in;
   float* out;
-  __device__ void operator()(std::uint64_t i) const { out[i] = to_float(in[i]); }
+  __device__ void one(std::uint64_t i) const { out[i] = to_float(in[i]); }
+  __device__ Group load(std::uint64_t i) const { return *reinterpret_cast<const uint4*>(in + i); }
+  __device__ void finish(std::uint64_t i, const Group& g) const {
+    auto* const to = reinterpret_cast<float4*>(out + i);
+    to[0] = to_float(first_half(g));
+    to[1] = to_float(second_half(g));
+  }
 };
 
 }  // namespace
 
 void to_bf16_async(DeviceSpan<const float> in, DeviceSpan<bf16> out, Stream stream) {
   ELRUN_ASSERT(in.size == out.size);
-  for_each_async(in.size, Round{in.data, out.data}, stream);
+  wide_async(in.size, head_of(Round::width, in.data, out.data), Round{in.data, out.data}, stream);
 }
 
 void to_float_async(DeviceSpan<const bf16> in, DeviceSpan<float> out, Stream stream) {
   ELRUN_ASSERT(in.size == out.size);
-  for_each_async(in.size, Widen{in.data, out.data}, stream);
+  wide_async(in.size, head_of(Widen::width, in.data, out.data), Widen{in.data, out.data}, stream);
 }
 
 }  // namespace elrun::inline v0

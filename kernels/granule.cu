@@ -1,30 +1,35 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/granule.hpp"
+
+#include "kernels/cuda/granule.cuh"
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
-constexpr unsigned warp_threads = 32;
-static_assert(warp_threads == granule_lanes && block_threads % warp_threads == 0);
-
-// A warp per granule, a thread per lane: the loads of a warp lie side by side.
+// A warp per granule. Loads are 16 bytes wide where the granule is whole and the data is on a border.
 __global__ void __launch_bounds__(block_threads)
     sums_of_squares_kernel(const float* data, std::uint64_t count, float* sums, std::uint64_t granules) {
   const unsigned lane = threadIdx.x % warp_threads;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * (block_threads / warp_threads);
+  const bool wide = on_border(data, 16);
   for (std::uint64_t g = (std::uint64_t{blockIdx.x} * block_threads + threadIdx.x) / warp_threads; g < granules; g += stride) {
-    const std::uint64_t first = g * granule;
-    const std::uint64_t end = first + granule < count ? first + granule : count;
-    float sum = 0;
-    if (end == first + granule) {
+    const float* const from = data + g * granule;
+    const std::uint64_t size = count - g * granule < granule ? count - g * granule : granule;
+    float total;
+    if (wide && size == granule) {
+      float4 rows[granule / granule_row];
 #pragma unroll
-      for (std::uint64_t row = 0; row < granule; row += granule_lanes) sum = SquareFunctor{}(sum, data[first + row + lane]);
+      for (unsigned r = 0; r < granule / granule_row; ++r) rows[r] = *reinterpret_cast<const float4*>(from + r * granule_row + lane * four);
+      RowSquares squares;
+#pragma unroll
+      for (unsigned r = 0; r < granule / granule_row; ++r) squares.add(rows[r]);
+      total = squares.total();
     } else {
-      for (std::uint64_t i = first + lane; i < end; i += granule_lanes) sum = SquareFunctor{}(sum, data[i]);
+      LaneSquares squares;
+      for (std::uint64_t i = lane; i < size; i += warp_threads) squares.add(from[i]);
+      total = squares.total();
     }
-    for (unsigned apart = warp_threads / 2; apart != 0; apart /= 2) sum += __shfl_down_sync(0xffffffffu, sum, apart);
-    if (lane == 0) sums[g] = canonical(sum);
+    if (lane == 0) sums[g] = total;
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/// \file The grid-stride kernel that runs a functor, and grids of a size that fits the device.
+/// \file How a kernel is launched, and grids of a size that fits the device.
 
 #include <algorithm>
 #include <cstddef>
@@ -62,19 +62,6 @@ __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char elrun_dynamic_shared[];
   return reinterpret_cast<T*>(elrun_dynamic_shared);
 #endif
-}
-
-template <class Body>
-__global__ void __launch_bounds__(block_threads) for_each_kernel(std::uint64_t count, Body body) {
-  const std::uint64_t stride = std::uint64_t{gridDim.x} * block_threads;
-  for (std::uint64_t i = std::uint64_t{blockIdx.x} * block_threads + threadIdx.x; i < count; i += stride) body(i);
-}
-
-/// body(i) for every i below `count`, in any order. Nothing is launched for nothing.
-template <class Body>
-void for_each_async(std::uint64_t count, const Body& body, Stream stream) {
-  if (count == 0) return;
-  launch<for_each_kernel<Body>>(grid_of<for_each_kernel<Body>>(blocks_of(count)), block_threads, 0, stream_of(stream), count, body);
 }
 
 }  // namespace elrun::inline v0

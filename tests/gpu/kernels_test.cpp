@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include <elrun/failure.hpp>
@@ -20,7 +21,7 @@ template <class T>
 class OnDevice {
  public:
   explicit OnDevice(const std::vector<T>& from, std::size_t offset = 0) : size_{from.size()} {
-    ELRUN_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&base_), (from.size() + offset + 1) * sizeof(T)));
+    ELRUN_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&base_), std::max<std::size_t>(from.size() + offset, 1) * sizeof(T)));
     data_ = base_ + offset;
     ELRUN_CUDA_CHECK(cudaMemcpy(data_, from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
   }
@@ -128,6 +129,36 @@ TEST_CASE("device and host give the same bits for anything", "[gpu]") {
   check_same_bits(HostKernels{}, DeviceKernels{}, 50, 5000);
   check_same_bits(HostKernels{}, DeviceKernels{.offset = 1}, 10, 5000);
   check_same_bits(HostKernels{}, DeviceKernels{}, 2, 3'000'000);  // more than one turn of the grid's stride
+}
+
+TEST_CASE("folds, conversions and sums are right wherever each array begins", "[gpu]") {
+  if (no_device()) return;
+  HostKernels host;
+  const Stream stream{{DeviceKind::cuda, 0}, nullptr};
+  Rng rng{11};
+  for (std::size_t left = 0; left < 8; ++left)
+    for (std::size_t right = 0; right < 8; ++right) {
+      const std::size_t n = rng.chance(0.5) ? rng.below(40) : 1000 + rng.below(3000);
+      INFO("arrays begin " << left << " and " << right << " elements behind a border, and have " << n);
+      const Floats x = any_floats(rng, n), y = any_floats(rng, n);
+      const Halves h = host.to_bf16(y);
+      const OnDevice a{x, left}, b{x, left}, c{x, left}, d{y, right};
+      const OnDevice e{h, right}, rounded{h, right};
+      add_into_async(a.span(), DeviceSpan<const float>{d.span()}, stream);
+      add_into_async(b.span(), DeviceSpan<const bf16>{e.span()}, stream);
+      to_bf16_async(DeviceSpan<const float>{c.span()}, rounded.span(), stream);
+      Floats sum(n);
+      a.copy_to(sum);
+      CHECK(same_bits(sum, host.add_into(x, y)));
+      b.copy_to(sum);
+      CHECK(same_bits(sum, host.add_into(x, h)));
+      Halves seen(n);
+      rounded.copy_to(seen);
+      CHECK(same_bits(seen, host.to_bf16(x)));
+      to_float_async(DeviceSpan<const bf16>{e.span()}, c.span(), stream);
+      c.copy_to(sum);
+      CHECK(same_bits(sum, host.to_float(h)));
+    }
 }
 
 TEST_CASE("a launch that fails is an Error that says where", "[gpu]") {

@@ -2,6 +2,11 @@ elrun_test(nn_math_test SOURCES unit/nn_math_test.cpp LINK elrun::nn LABELS unit
 elrun_test(nn_product_test SOURCES unit/nn_product_test.cpp LINK elrun::nn LABELS unit)
 elrun_test(nn_layers_test SOURCES unit/nn_layers_test.cpp LINK elrun::nn LABELS unit TIMEOUT 300)
 
+if(TARGET elrun_nn_device AND TARGET elrun_fakegpu)
+  elrun_twins(elrun_nn_twins SOURCES ${PROJECT_SOURCE_DIR}/samples/nn/device_layers.cu)
+  elrun_devices_test(nn_device_test SOURCES devices/nn_device_test.cpp LINK elrun::nn_device elrun::device TWINS elrun_nn_twins SEEDS 1 2)
+endif()
+
 elrun_bench(gemm_bench SOURCES bench/gemm_bench.cpp LINK elrun::nn ${CMAKE_DL_LIBS})
 
 elrun_test(text_test SOURCES unit/text_test.cpp unit/text_options_test.cpp LINK elrun::gpt_core elrun::data LABELS unit)

@@ -40,7 +40,8 @@ elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
           .numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context)};
 }
 
-void print_sample(elrun::Job& job, gpt::Model& model, std::size_t count) {
+template <class E>
+void print_sample(elrun::Job& job, gpt::Model<E>& model, std::size_t count) {
   const std::vector<unsigned char> bytes = model.generate(count, job.rng("sample"));
   const std::string text = gpt::printable(bytes);
   for (std::size_t begin = 0; begin < text.size();) {
@@ -55,13 +56,10 @@ void demand_identical_states(elrun::Job& job) {
     throw elrun::Error{{elrun::Code::corrupt, elrun::Remedy::exit_process, found.difference->what}};
 }
 
-void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
-  job.configure(plan_of(options, text), {.directory = options.checkpoint,
-                                         .every = options.every,
-                                         .keep = static_cast<std::uint32_t>(options.keep),
-                                         .final_wait = std::chrono::seconds{options.final_wait}});
-  nn::Engine engine{job.compute_threads()};
-  gpt::Model model{job, engine, options};
+/// `E`: what layers compute with, on the host or on a device.
+template <class E>
+void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
+  gpt::Model<E> model{job, engine, options};
   if (options.plan > 0)
     return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan), static_cast<std::uint32_t>(options.per_node)));
   job.seal();
@@ -74,9 +72,10 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
     if (options.audit > 0) step->audit(options.audit);
     for (elrun::Slot& slot : step->slots()) {
       gpt::fetch(text, slot.samples(), inputs, targets);
-      const float loss = model.forward(slot.samples().size(), inputs.data(), targets.data());
-      model.backward(inputs.data());
-      slot.report(loss, slot.samples().size() * options.context);
+      const std::size_t bytes = slot.samples().size() * options.context;
+      const auto loss = model.forward(std::span{inputs}.first(bytes), std::span{targets}.first(bytes));
+      model.backward();
+      slot.report(loss, bytes);
     }
     const elrun::StepResult r = step->apply(adamw, {.lr = rate, .clip_norm = 1.0f});
     if (!r.decided) continue;  // the world has changed, and the same step comes again
@@ -90,6 +89,15 @@ void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& 
   const elrun::Outcome& end = job.outcome();
   job.print(format("done step=%llu loss=%.5f state=%016llx", static_cast<unsigned long long>(end.step), static_cast<double>(end.loss),
                    static_cast<unsigned long long>(end.state_hash)));
+}
+
+void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
+  job.configure(plan_of(options, text), {.directory = options.checkpoint,
+                                         .every = options.every,
+                                         .keep = static_cast<std::uint32_t>(options.keep),
+                                         .final_wait = std::chrono::seconds{options.final_wait}});
+  nn::Engine engine{job.compute_threads()};
+  train_with(engine, job, options, text);
 }
 
 }  // namespace

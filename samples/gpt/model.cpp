@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#ifdef GPT_ON_DEVICES
+#include "samples/nn/device_engine.hpp"
+#endif
+
 namespace gpt {
 
 using elrun::Tensor;
@@ -12,7 +16,8 @@ namespace {
 constexpr TensorOptions no_decay{.decay = false};
 }
 
-Model::Block::Block(elrun::Unit u, std::size_t c)
+template <class E>
+Model<E>::Block::Block(elrun::Unit u, std::size_t c)
     : unit{u},
       norm1_weight{unit.tensor<float>("norm1.weight", {c}, no_decay)},
       norm1_bias{unit.tensor<float>("norm1.bias", {c}, no_decay)},
@@ -23,16 +28,19 @@ Model::Block::Block(elrun::Unit u, std::size_t c)
       expand{unit.tensor<float>("expand", {4 * c, c})},
       contract{unit.tensor<float>("contract", {c, 4 * c})} {}
 
-nn::BlockTensors<const float> Model::Block::weights() const {
+template <class E>
+nn::BlockTensors<const float> Model<E>::Block::weights() const {
   return {norm1_weight.data(), norm1_bias.data(), qkv.data(),    mix.data(),
           norm2_weight.data(), norm2_bias.data(), expand.data(), contract.data()};
 }
-nn::BlockTensors<float> Model::Block::gradients() const {
+template <class E>
+nn::BlockTensors<float> Model<E>::Block::gradients() const {
   return {norm1_weight.grad(), norm1_bias.grad(), qkv.grad(),    mix.grad(),
           norm2_weight.grad(), norm2_bias.grad(), expand.grad(), contract.grad()};
 }
 
-Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
+template <class E>
+Model<E>::Model(elrun::Job& job, E& engine, const Options& options)
     : engine_{engine},
       largest_{.batch = options.micro_batch, .context = options.context, .channels = options.channels, .heads = options.heads},
       embedding_{job.unit("embedding")},
@@ -49,25 +57,35 @@ Model::Model(elrun::Job& job, nn::Engine& engine, const Options& options)
       norm_weight_{last_.tensor<float>("norm.weight", {options.channels}, no_decay)},
       norm_bias_{last_.tensor<float>("norm.bias", {options.channels}, no_decay)},
       shape_{largest_},
-      x_(options.layers + 1, std::vector<float>(largest_.rows() * options.channels)),
+      inputs_{engine.ids(largest_.rows())},
+      targets_{engine.ids(largest_.rows())},
       recompute_{options.recompute},
-      kept_(recompute_ ? 1 : options.layers, nn::BlockActivations{largest_}),
-      scratch_{largest_},
-      norm_(largest_.rows() * options.channels),
-      mean_(largest_.rows()),
-      scale_(largest_.rows()),
-      logits_(largest_.rows() * vocabulary),
-      losses_(largest_.rows()),
-      dx_(largest_.rows() * options.channels) {}
+      scratch_{engine, largest_},
+      norm_{engine.array(largest_.rows() * options.channels)},
+      mean_{engine.array(largest_.rows())},
+      scale_{engine.array(largest_.rows())},
+      logits_{engine.array(largest_.rows() * vocabulary)},
+      losses_{engine.array(largest_.rows() + 1)},
+      dx_{engine.array(largest_.rows() * options.channels)} {
+  for (std::uint64_t i = 0; i <= options.layers; ++i) x_.push_back(engine.array(largest_.rows() * options.channels));
+  for (std::uint64_t i = 0; i < (recompute_ ? 1 : options.layers); ++i) kept_.emplace_back(engine, largest_);
+}
 
-void Model::initialise(const elrun::RandomStream& random) {
+template <class E>
+void Model<E>::initialise(const elrun::RandomStream& random) {
   const float root = std::sqrt(static_cast<float>(largest_.channels));
   std::uint32_t operation = 0;
+  std::vector<float> values;
   const auto normal = [&](const Tensor<float>& tensor, float deviation) {
     const elrun::RandomStream numbers = random.operation(operation++);
-    for (std::uint64_t i = 0; i < tensor.size(); ++i) tensor.data()[i] = deviation * numbers.normal(i);
+    values.resize(tensor.size());
+    for (std::uint64_t i = 0; i < tensor.size(); ++i) values[i] = deviation * numbers.normal(i);
+    std::ranges::copy(values, tensor.data());
   };
-  const auto fill = [](const Tensor<float>& tensor, float value) { std::ranges::fill(tensor.span(), value); };
+  const auto fill = [&](const Tensor<float>& tensor, float value) {
+    values.assign(tensor.size(), value);
+    std::ranges::copy(values, tensor.data());
+  };
   const auto use = [](elrun::Unit unit) { return unit.use(); };
   {
     const auto tokens = use(embedding_), positions = use(place_), last = use(last_);
@@ -88,12 +106,14 @@ void Model::initialise(const elrun::RandomStream& random) {
   }
 }
 
-void Model::predict(const nn::BlockShape& shape, const std::int32_t* inputs) {
+template <class E>
+void Model<E>::predict(const nn::BlockShape& shape, std::span<const std::int32_t> inputs) {
   shape_ = shape;
+  read_inputs_ = inputs_.hold(inputs);
   const std::size_t rows = shape.rows(), c = shape.channels;
   {
     const auto tokens = embedding_.use(), positions = place_.use();
-    nn::Embedding{c}.forward(engine_, rows, shape.context, inputs, tokens_.data(), positions_.data(), x_[0].data());
+    nn::Embedding{c}.forward(engine_, rows, shape.context, read_inputs_, tokens_.data(), positions_.data(), x_[0].data());
   }
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const auto scope = blocks_[i].unit.use();
@@ -105,14 +125,16 @@ void Model::predict(const nn::BlockShape& shape, const std::int32_t* inputs) {
   nn::Linear{c, vocabulary}.forward(engine_, rows, norm_.data(), tokens_.data(), logits_.data());
 }
 
-float Model::forward(std::size_t batch, const std::int32_t* inputs, const std::int32_t* targets) {
+template <class E>
+typename E::Loss Model<E>::forward(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets) {
   nn::BlockShape shape = largest_;
-  shape.batch = batch;
+  shape.batch = inputs.size() / shape.context;
   predict(shape, inputs);
-  return nn::cross_entropy(engine_, shape.rows(), vocabulary, targets, logits_.data(), losses_.data());
+  return nn::cross_entropy(engine_, shape.rows(), vocabulary, targets_.hold(targets), logits_.data(), losses_.data());
 }
 
-void Model::backward(const std::int32_t* inputs) {
+template <class E>
+void Model<E>::backward() {
   const std::size_t rows = shape_.rows(), c = shape_.channels;
   float* const dnorm = scratch_.narrow.data();
   {
@@ -123,7 +145,7 @@ void Model::backward(const std::int32_t* inputs) {
   }
   {
     const auto last = last_.use_grad();
-    std::ranges::fill(dx_, 0.0f);
+    engine_.fill_with_zeros(dx_.data(), rows * c);
     nn::LayerNorm{c}.backward(engine_, rows, dnorm, x_.back().data(), norm_weight_.data(), mean_.data(), scale_.data(), dx_.data(),
                               norm_weight_.grad(), norm_bias_.grad());
   }
@@ -134,18 +156,20 @@ void Model::backward(const std::int32_t* inputs) {
     nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_of(i), scratch_, dx_.data());
   }
   const auto tokens = embedding_.use_grad(), positions = place_.use_grad();
-  nn::Embedding{c}.backward(engine_, rows, shape_.context, inputs, dx_.data(), tokens_.grad(), positions_.grad());
+  nn::Embedding{c}.backward(engine_, rows, shape_.context, vocabulary, read_inputs_, dx_.data(), tokens_.grad(), positions_.grad());
 }
 
-std::vector<unsigned char> Model::generate(std::size_t count, const elrun::RandomStream& random) {
+template <class E>
+std::vector<unsigned char> Model<E>::generate(std::size_t count, const elrun::RandomStream& random) {
   constexpr float temperature = 0.8f;  // below 1: likely bytes become likelier
   std::vector<unsigned char> text{'\n'};
+  std::vector<float> p(vocabulary);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t seen = std::min<std::size_t>(text.size(), largest_.context);
     const std::vector<std::int32_t> inputs(text.end() - static_cast<std::ptrdiff_t>(seen), text.end());
-    predict({.batch = 1, .context = seen, .channels = largest_.channels, .heads = largest_.heads}, inputs.data());
-    float* const p = logits_.data() + (seen - 1) * vocabulary;
-    engine_.kernels().softmax(p, vocabulary, 1 / temperature);
+    predict({.batch = 1, .context = seen, .channels = largest_.channels, .heads = largest_.heads}, inputs);
+    engine_.read(logits_.data() + (seen - 1) * vocabulary, p);
+    nn::kernels(nn::Isa::baseline)->softmax(p.data(), vocabulary, 1 / temperature);
     float left = random.uniform(i);
     std::size_t byte = 0;
     while (byte + 1 < vocabulary && left >= p[byte]) left -= p[byte++];
@@ -154,5 +178,10 @@ std::vector<unsigned char> Model::generate(std::size_t count, const elrun::Rando
   text.erase(text.begin());
   return text;
 }
+
+template class Model<nn::Engine>;
+#ifdef GPT_ON_DEVICES
+template class Model<nn::DeviceEngine>;
+#endif
 
 }  // namespace gpt

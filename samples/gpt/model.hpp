@@ -1,8 +1,9 @@
 #pragma once
 /// \file The model: a byte-level transformer (pre-norm, causal attention, GELU, learned positions, tied head) over the
-/// units of a Job.
+/// units of a Job, on the host or on a device.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,24 +13,27 @@
 
 namespace gpt {
 
+inline constexpr std::size_t vocabulary = 256;
+
+/// `E`: nn::Engine or nn::DeviceEngine. The arithmetic and its bits are the same.
+template <class E>
 class Model {
  public:
-  static constexpr std::size_t vocabulary = 256;
-
   /// Declares the units and allocates all activations, for slots of `options.micro_batch` samples.
-  Model(elrun::Job& job, nn::Engine& engine, const Options& options);
+  Model(elrun::Job& job, E& engine, const Options& options);
 
   /// After `seal()`: normal numbers of a deviation that falls with the width, smaller still where a block writes to the
   /// residual stream. (The usual 0.02 is for wide models: a narrow one learns pairs of bytes and then nothing for
   /// long.)
   void initialise(const elrun::RandomStream& random);
 
-  /// The mean loss over `batch` samples of `context` bytes. Keeps what `backward` needs; with `options.recompute` no more
+  /// The mean loss over samples of `context` bytes. Keeps what `backward` needs; with `options.recompute` no more
   /// of a block than what enters it, from which `backward` computes the rest again: the same operations, so the same
   /// bits (Chen et al., "Training deep nets with sublinear memory cost", 2016).
-  float forward(std::size_t batch, const std::int32_t* inputs, const std::int32_t* targets);
+  /// `inputs` and `targets` of the host, as many as there are bytes; `inputs` stay until `backward` returns.
+  typename E::Loss forward(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
   /// Hands the gradients of the last `forward` to the job.
-  void backward(const std::int32_t* inputs);
+  void backward();
 
   /// `count` bytes that follow a line's end, each drawn from the model's prediction by a random number of its own.
   [[nodiscard]] std::vector<unsigned char> generate(std::size_t count, const elrun::RandomStream& random);
@@ -43,11 +47,11 @@ class Model {
     [[nodiscard]] nn::BlockTensors<float> gradients() const;
   };
 
-  [[nodiscard]] nn::BlockActivations& kept_of(std::size_t block) { return kept_[recompute_ ? 0 : block]; }
+  [[nodiscard]] nn::BlockActivations<E>& kept_of(std::size_t block) { return kept_[recompute_ ? 0 : block]; }
   /// Leaves logits for all positions in `logits_`.
-  void predict(const nn::BlockShape& shape, const std::int32_t* inputs);
+  void predict(const nn::BlockShape& shape, std::span<const std::int32_t> inputs);
 
-  nn::Engine& engine_;
+  E& engine_;
   nn::BlockShape largest_;
   elrun::Unit embedding_;
   elrun::Tensor<float> tokens_;
@@ -57,12 +61,14 @@ class Model {
   elrun::Unit last_;
   elrun::Tensor<float> norm_weight_, norm_bias_;
 
-  nn::BlockShape shape_;               // of the last forward pass
-  std::vector<std::vector<float>> x_;  // what enters each block, and what leaves the last
+  nn::BlockShape shape_;              // of the last forward pass
+  std::vector<typename E::Array> x_;  // what enters each block, and what leaves the last
+  typename E::Ids inputs_, targets_;
+  const std::int32_t* read_inputs_ = nullptr;  // of the last forward pass, where layers read them
   bool recompute_;
-  std::vector<nn::BlockActivations> kept_;  // of all blocks, or of the last one computed
-  nn::BlockScratch scratch_;
-  std::vector<float> norm_, mean_, scale_, logits_, losses_, dx_;
+  std::vector<nn::BlockActivations<E>> kept_;  // of all blocks, or of the last one computed
+  nn::BlockScratch<E> scratch_;
+  typename E::Array norm_, mean_, scale_, logits_, losses_, dx_;
 };
 
 }  // namespace gpt

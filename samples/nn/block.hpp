@@ -2,7 +2,6 @@
 /// \file A transformer block: x + attention(norm(x)), then that + mlp(norm(that)), with a hidden layer of 4 · channels.
 
 #include <cstddef>
-#include <vector>
 
 #include "samples/nn/layers.hpp"
 
@@ -26,25 +25,30 @@ struct BlockShape {
   [[nodiscard]] std::size_t attention_elements() const { return batch * heads * context * context; }
 };
 
-/// What a block keeps from forward to backward. Allocated once, for `largest`; smaller shapes may use it.
+/// What a block keeps from forward to backward. Allocated once, for `largest`; smaller shapes may use it. `E`: Engine or DeviceEngine.
+template <class E>
 struct BlockActivations {
-  explicit BlockActivations(const BlockShape& largest);
-  std::vector<float> norm1, mean1, scale1, qkv, attention, mixed, middle, norm2, mean2, scale2, hidden, active;
+  BlockActivations(const E& engine, const BlockShape& largest);
+  typename E::Array norm1, mean1, scale1, qkv, attention, mixed, middle, norm2, mean2, scale2, hidden, active;
 };
 /// What a backward pass needs and nobody keeps: one for all blocks.
+template <class E>
 struct BlockScratch {
-  explicit BlockScratch(const BlockShape& largest);
-  std::vector<float> narrow, wide, attention;
+  BlockScratch(const E& engine, const BlockShape& largest);
+  typename E::Array narrow, wide, attention;
 };
 
 /// What block_backward needs of a forward pass: all of it but the output.
-void block_activations(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations& kept,
-                       BlockScratch&);
+template <class E>
+void block_activations(E&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations<E>& kept,
+                       BlockScratch<E>&);
 /// The activations and the output. `y` may not be `x`.
-void block_forward(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations& kept,
-                   BlockScratch&, float* y);
+template <class E>
+void block_forward(E&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations<E>& kept,
+                   BlockScratch<E>&, float* y);
 /// `dx` holds the gradient of the output and becomes that of the input; adds to `gradients`.
-void block_backward(Engine&, const BlockShape&, const BlockTensors<const float>& weights, const BlockTensors<float>& gradients,
-                    const float* x, const BlockActivations& kept, BlockScratch&, float* dx);
+template <class E>
+void block_backward(E&, const BlockShape&, const BlockTensors<const float>& weights, const BlockTensors<float>& gradients, const float* x,
+                    const BlockActivations<E>& kept, BlockScratch<E>&, float* dx);
 
 }  // namespace nn

@@ -168,6 +168,9 @@ Engine::Engine(std::size_t threads, Isa isa)
       pool_{std::make_unique<Pool>(scratch_.size())} {}
 Engine::~Engine() = default;
 
+void Engine::fill_with_zeros(float* data, std::size_t count) { std::fill_n(data, count, 0.0f); }
+void Engine::read(const float* from, std::span<float> to) { std::copy_n(from, to.size(), to.data()); }
+
 std::size_t Engine::threads() const { return pool_->threads(); }
 void Engine::run(std::size_t count, Call call, void* task) { pool_->run(count, call, task); }
 

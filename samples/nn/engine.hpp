@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -34,10 +35,19 @@ struct Extent {
 };
 enum class Into { fresh, sum };  ///< Overwrite the target, or add to it.
 
+/// Token ids where layers read them: on the host where they are given.
+struct HostIds {
+  const std::int32_t* hold(std::span<const std::int32_t> ids) { return ids.data(); }
+};
+
 /// Use from one thread. Work is cut by the problem's size alone and every piece is computed by one thread, so that the
-/// number of threads shows in the time only.
+/// number of threads shows in the time only. DeviceEngine (device_engine.hpp) stands in for it on a device, so what a model needs of either has
+/// the same names there.
 class Engine {
  public:
+  using Array = std::vector<float>;
+  using Ids = HostIds;
+  using Loss = float;
   /// Starts `threads - 1` threads that block all signals; the caller is the last one.
   explicit Engine(std::size_t threads = 1, Isa isa = available().back());
   ~Engine();
@@ -68,6 +78,11 @@ class Engine {
   void product_here(std::size_t worker, Extent extent, View a, View b, Target c, Into into = Into::fresh);
   void product_here(std::size_t worker, Extent extent, Gathered a, View b, Target c, Into into = Into::fresh);
   void product_here(std::size_t worker, Extent extent, Gathered a, Gathered b, Target c, Into into = Into::fresh);
+
+  [[nodiscard]] Array array(std::size_t count) const { return Array(count); }
+  [[nodiscard]] Ids ids(std::size_t) const { return {}; }
+  void fill_with_zeros(float* data, std::size_t count);
+  void read(const float* from, std::span<float> to);
 
   [[nodiscard]] std::size_t threads() const;
   [[nodiscard]] const Kernels& kernels() const { return kernels_; }

@@ -90,8 +90,8 @@ void Embedding::forward(Engine& engine, std::size_t rows, std::size_t context, c
   });
 }
 
-void Embedding::backward(Engine& engine, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* dx, float* dtokens,
-                         float* dpositions) const {
+void Embedding::backward(Engine& engine, std::size_t rows, std::size_t context, std::size_t, const std::int32_t* ids, const float* dx,
+                         float* dtokens, float* dpositions) const {
   engine.parallel_chunks(channels, columns_per_task, [&](std::size_t first, std::size_t last) {
     for (std::size_t r = 0; r < rows; ++r) {
       float* const token = dtokens + static_cast<std::size_t>(ids[r]) * channels + first;

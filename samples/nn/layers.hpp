@@ -1,21 +1,28 @@
 #pragma once
 /// \file The layers that samples share, forward and backward, in fp32. Matrices are row after row; pointers are to the
 /// engine's memory. Forward overwrites; backward overwrites gradients of activations unless it says "adds", and always
-/// adds to gradients of weights. Nothing is allocated.
+/// adds to gradients of weights. Nothing is allocated. A DeviceEngine gives the bits that an Engine gives, in the order of its stream.
 
 #include <cstddef>
 #include <cstdint>
+
+#include <elrun/device.hpp>
 
 #include "samples/nn/engine.hpp"
 
 namespace nn {
 
+class DeviceEngine;  // device_engine.hpp
+
 /// y[rows][out] = x[rows][in] · weight[out][in]ᵀ
 struct Linear {
   std::size_t in, out;
   void forward(Engine&, std::size_t rows, const float* x, const float* weight, float* y) const;
+  void forward(DeviceEngine&, std::size_t rows, const float* x, const float* weight, float* y) const;
   void backward_input(Engine&, std::size_t rows, const float* dy, const float* weight, float* dx) const;
+  void backward_input(DeviceEngine&, std::size_t rows, const float* dy, const float* weight, float* dx) const;
   void backward_weight(Engine&, std::size_t rows, const float* dy, const float* x, float* dweight) const;
+  void backward_weight(DeviceEngine&, std::size_t rows, const float* dy, const float* x, float* dweight) const;
 };
 
 /// y = (x - mean) / sqrt(variance + 1e-5) · weight + bias, row by row. `mean` and `scale` have one element per row.
@@ -23,9 +30,13 @@ struct LayerNorm {
   std::size_t channels;
   void forward(Engine&, std::size_t rows, const float* x, const float* weight, const float* bias, float* y, float* mean,
                float* scale) const;
+  void forward(DeviceEngine&, std::size_t rows, const float* x, const float* weight, const float* bias, float* y, float* mean,
+               float* scale) const;
   /// Adds to `dx`.
   void backward(Engine&, std::size_t rows, const float* dy, const float* x, const float* weight, const float* mean, const float* scale,
                 float* dx, float* dweight, float* dbias) const;
+  void backward(DeviceEngine&, std::size_t rows, const float* dy, const float* x, const float* weight, const float* mean,
+                const float* scale, float* dx, float* dweight, float* dbias) const;
 };
 
 /// Causal self-attention: position t sees positions 0 .. t of its own sequence. `qkv` has rows of 3 · channels,
@@ -34,7 +45,10 @@ struct LayerNorm {
 struct Attention {
   std::size_t channels, heads;
   void forward(Engine&, std::size_t batch, std::size_t context, const float* qkv, float* attention, float* y) const;
+  void forward(DeviceEngine&, std::size_t batch, std::size_t context, const float* qkv, float* attention, float* y) const;
   void backward(Engine&, std::size_t batch, std::size_t context, const float* dy, const float* qkv, const float* attention,
+                float* dattention, float* dqkv) const;
+  void backward(DeviceEngine&, std::size_t batch, std::size_t context, const float* dy, const float* qkv, const float* attention,
                 float* dattention, float* dqkv) const;
 };
 
@@ -43,16 +57,29 @@ struct Embedding {
   std::size_t channels;
   void forward(Engine&, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* tokens, const float* positions,
                float* x) const;
-  void backward(Engine&, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* dx, float* dtokens,
-                float* dpositions) const;
+  void forward(DeviceEngine&, std::size_t rows, std::size_t context, const std::int32_t* ids, const float* tokens, const float* positions,
+               float* x) const;
+  /// `vocabulary`: rows of `dtokens`.
+  void backward(Engine&, std::size_t rows, std::size_t context, std::size_t vocabulary, const std::int32_t* ids, const float* dx,
+                float* dtokens, float* dpositions) const;
+  void backward(DeviceEngine&, std::size_t rows, std::size_t context, std::size_t vocabulary, const std::int32_t* ids, const float* dx,
+                float* dtokens, float* dpositions) const;
 };
 
-void gelu_forward(Engine&, std::size_t n, const float* x, float* y);                     ///< tanh form
-void gelu_backward(Engine&, std::size_t n, const float* dy, const float* x, float* dx);  ///< `dx` may be `dy`.
-void add(Engine&, std::size_t n, const float* a, const float* b, float* y);              ///< `y` may be one of them.
+/// The tanh form.
+void gelu_forward(Engine&, std::size_t n, const float* x, float* y);
+void gelu_forward(DeviceEngine&, std::size_t n, const float* x, float* y);
+/// `dx` may be `dy`.
+void gelu_backward(Engine&, std::size_t n, const float* dy, const float* x, float* dx);
+void gelu_backward(DeviceEngine&, std::size_t n, const float* dy, const float* x, float* dx);
+/// `y` may be one of them.
+void add(Engine&, std::size_t n, const float* a, const float* b, float* y);
+void add(DeviceEngine&, std::size_t n, const float* a, const float* b, float* y);
 
 /// Returns the mean over rows of -ln softmax(logits)[target] and replaces the logits by its gradient. `losses` has one
-/// element per row.
+/// element per row, and one more for the mean.
 float cross_entropy(Engine&, std::size_t rows, std::size_t classes, const std::int32_t* targets, float* logits, float* losses);
+elrun::DeviceScalar cross_entropy(DeviceEngine&, std::size_t rows, std::size_t classes, const std::int32_t* targets, float* logits,
+                                  float* losses);
 
 }  // namespace nn

@@ -32,7 +32,7 @@ inline const std::vector<Layer>& layers() {
       {"rendezvous/round/", {"lib/base/", "rendezvous/messages.hpp"}, {}},
       {"rendezvous/", {"lib/base/", "lib/link/"}, {"absl/", "boost/", "grpc", "google/protobuf/", "openssl/"}},
       {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/"}},
-      {"samples/", {"samples/"}, {}},
+      {"samples/", {"samples/"}, {"cuda"}},
       {"tests/",
        {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},
        {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "nccl", "openssl/", "zlib.h"}},

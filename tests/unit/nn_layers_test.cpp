@@ -153,7 +153,7 @@ TEST_CASE("gelu, embedding: the backward pass is the slope of the forward pass",
     };
     loss();
     CHECK(x[4 * c + 5] == tokens[2 * c + 5] + positions[1 * c + 5]);
-    Embedding{c}.backward(engine, rows, context, ids, g.data(), dt.data(), dp.data());
+    Embedding{c}.backward(engine, rows, context, tokens.size() / c, ids, g.data(), dt.data(), dp.data());
     check_gradient("tokens", tokens, dt, loss);
     check_gradient("positions", positions, dp, loss);
   }
@@ -187,8 +187,8 @@ namespace {
 struct TestBlock {
   BlockShape shape;
   std::vector<Array> weights, gradients;
-  BlockActivations kept{shape};
-  BlockScratch scratch{shape};
+  BlockActivations<Engine> kept{Engine{}, shape};
+  BlockScratch<Engine> scratch{Engine{}, shape};
   explicit TestBlock(BlockShape s) : shape{s} {
     const std::size_t c = s.channels;
     std::uint32_t name = 50;

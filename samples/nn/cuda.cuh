@@ -1,0 +1,55 @@
+#pragma once
+/// \file What a program that brings kernels of its own does beside them: it checks CUDA's answers, launches by name, and loads every kernel before
+/// the first collective (a kernel that is loaded beside one may wait for it without an end).
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace nn {
+
+/// Throws elrun::Error that names the call.
+void check(cudaError_t error, const char* call);
+
+/// Every kernel of this program, entered before main.
+class KnownKernel {
+ public:
+  explicit KnownKernel(const void* kernel) noexcept;
+  static void load_all();
+
+ private:
+  const void* kernel_;
+  const KnownKernel* next_;
+};
+
+template <auto kernel>
+struct Launch;
+template <class... Parameters, void (*kernel)(Parameters...)>
+struct Launch<kernel> {
+  static inline const KnownKernel known{reinterpret_cast<const void*>(kernel)};
+  static void on(unsigned grid, unsigned block, cudaStream_t stream, Parameters... arguments) {
+    (void)&known;
+    void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&arguments))...};
+    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3{grid}, dim3{block}, pointers, 0, stream), "cudaLaunchKernel");
+  }
+};
+
+/// In place of <<<>>>: the kernel is known here by name, so that the tests can run it without a GPU (tests/fakegpu).
+template <auto kernel, class... Arguments>
+void launch(unsigned grid, unsigned block, cudaStream_t stream, const Arguments&... arguments) {
+#ifdef ELRUN_TWIN
+  ELRUN_TWIN(kernel);
+#else
+  Launch<kernel>::on(grid, block, stream, arguments...);
+#endif
+}
+
+inline constexpr unsigned block_threads = 256;
+
+/// Enough blocks to fill a device; loops in the kernels do the rest.
+[[nodiscard]] inline unsigned blocks_for(std::size_t threads) {
+  return static_cast<unsigned>(std::clamp<std::size_t>((threads + block_threads - 1) / block_threads, 1, 2048));
+}
+
+}  // namespace nn

@@ -1,0 +1,70 @@
+#include "samples/nn/device_engine.hpp"
+
+#include <string>
+#include <utility>
+
+#include <elrun/result.hpp>
+
+#include "samples/nn/block.inl"
+#include "samples/nn/cuda.cuh"
+
+namespace nn {
+namespace {
+
+cudaStream_t native(elrun::Stream stream) { return static_cast<cudaStream_t>(stream.handle()); }
+const KnownKernel* newest = nullptr;  // of a list; constant-initialised, so it is there before the first entry
+
+}  // namespace
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  const bool no_memory = error == cudaErrorMemoryAllocation;
+  throw elrun::Error{{.code = no_memory ? elrun::Code::exhausted : elrun::Code::internal,
+                      .remedy = elrun::Remedy::exit_process,
+                      .what = std::string{call} + ": " + cudaGetErrorString(error) +
+                              (no_memory ? "; smaller micro-batches or --recompute take less of the device's memory" : "")}};
+}
+
+KnownKernel::KnownKernel(const void* kernel) noexcept : kernel_{kernel}, next_{std::exchange(newest, this)} {}
+
+void KnownKernel::load_all() {
+  for (const KnownKernel* each = newest; each != nullptr; each = each->next_) {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, each->kernel_), "cudaFuncGetAttributes");
+  }
+}
+
+DeviceArray::DeviceArray(elrun::Stream stream, std::size_t count) : stream_{stream}, data_{nullptr}, size_{count} {
+  if (count > 0) check(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)), "cudaMalloc");
+}
+DeviceArray::DeviceArray(DeviceArray&& other) noexcept
+    : stream_{other.stream_}, data_{std::exchange(other.data_, nullptr)}, size_{std::exchange(other.size_, 0)} {}
+DeviceArray::~DeviceArray() {
+  if (data_ == nullptr) return;
+  (void)cudaStreamSynchronize(native(stream_));
+  (void)cudaFree(data_);
+}
+
+const std::int32_t* DeviceIds::hold(std::span<const std::int32_t> ids) {
+  // From memory that is not pinned: it has been read when the call returns.
+  check(cudaMemcpyAsync(memory_.data(), ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, native(stream_)), "cudaMemcpyAsync");
+  return reinterpret_cast<const std::int32_t*>(memory_.data());
+}
+
+DeviceEngine::DeviceEngine(elrun::Stream stream) : stream_{stream} {
+  check(cudaSetDevice(stream.device().index), "cudaSetDevice");
+  KnownKernel::load_all();
+}
+
+void DeviceEngine::fill_with_zeros(float* data, std::size_t count) {
+  check(cudaMemsetAsync(data, 0, count * sizeof(float), native(stream_)), "cudaMemsetAsync");
+}
+
+void DeviceEngine::read(const float* from, std::span<float> to) {
+  check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, native(stream_)), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(native(stream_)), "cudaStreamSynchronize");
+}
+
+NN_BLOCK(DeviceEngine)
+
+}  // namespace nn

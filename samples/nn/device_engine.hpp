@@ -1,0 +1,63 @@
+#pragma once
+/// \file DeviceEngine: what layers compute with on a CUDA device, in the place of Engine. Its layers (device_layers.cu) make the bits that the
+/// host's make.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <elrun/device.hpp>
+
+namespace nn {
+
+/// Floats in a device's memory. Move-only.
+class DeviceArray {
+ public:
+  /// Contents unspecified. Throws elrun::Error where there is no memory.
+  DeviceArray(elrun::Stream stream, std::size_t count);
+  DeviceArray(DeviceArray&& other) noexcept;
+  DeviceArray& operator=(DeviceArray&&) = delete;
+  ~DeviceArray();  ///< Waits for the stream's work.
+  /// An address of the device: the host must not touch it.
+  [[nodiscard]] float* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  elrun::Stream stream_;
+  float* data_;
+  std::size_t size_;
+};
+
+/// Token ids in a device's memory, copied there when they are given. Move-only.
+class DeviceIds {
+ public:
+  DeviceIds(elrun::Stream stream, std::size_t count) : memory_{stream, count}, stream_{stream} {}
+  /// `ids` may change as soon as it returns.
+  const std::int32_t* hold(std::span<const std::int32_t> ids);
+
+ private:
+  DeviceArray memory_;  // a float has the size of an id
+  elrun::Stream stream_;
+};
+
+/// All work is in the order of one stream, so nobody waits but for what the host reads.
+class DeviceEngine {
+ public:
+  using Array = DeviceArray;
+  using Ids = DeviceIds;
+  using Loss = elrun::DeviceScalar;
+
+  /// Makes the stream's device the calling thread's current one, and loads all kernels. The stream outlives it and all arrays.
+  explicit DeviceEngine(elrun::Stream stream);
+  [[nodiscard]] elrun::Stream stream() const { return stream_; }
+  [[nodiscard]] Array array(std::size_t count) const { return {stream_, count}; }
+  [[nodiscard]] Ids ids(std::size_t count) const { return {stream_, count}; }
+  void fill_with_zeros(float* data, std::size_t count);
+  /// Waits for the work before it.
+  void read(const float* from, std::span<float> to);
+
+ private:
+  elrun::Stream stream_;
+};
+
+}  // namespace nn

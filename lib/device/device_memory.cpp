@@ -133,7 +133,7 @@ class DeviceMemory final : public Memory {
   std::size_t page_bytes() const override { return 4096; }
   void* reserve(std::size_t bytes, Paging paging) override {
     if (paging == Paging::stays) return allocate(bytes);
-    throw Error{invalid("sharded parameters are not on devices yet: use zero(0), zero(1) or zero(2), or ELRUN_DEVICE=cpu")};
+    throw Error{invalid("pages do not come and go on a device: take buffers (lib/job/state/unit_buffers.hpp)")};
   }
   void unreserve(void* memory, std::size_t) noexcept override { free(memory); }
   void hold(std::span<std::byte>) override {}

@@ -160,12 +160,11 @@ GradientReducer::Exchanges Job::Impl::choose_exchanges() {
 }
 
 RankBytes Job::Impl::held_bytes() const {
-  const PagedArena& parameters = state_.parameters();
-  return {.parameters = parameters.held_bytes(),
+  return {.parameters = state_.parameter_bytes(),
           .gradients = reducer_.bytes(),
           .optimizer = state_.moments_bytes(),
           .exchange = reducer_.exchange_bytes(),
-          .in_use = parameters.held_bytes_max() - parameters.held_bytes() + reducer_.in_use_bytes_max()};
+          .in_use = state_.parameter_bytes_max() - state_.parameter_bytes() + reducer_.in_use_bytes_max()};
 }
 
 void Job::Impl::show_memory() const {

@@ -62,13 +62,13 @@ TEST_CASE("a view keeps its place, and points at weights and gradients where the
   CHECK(first->name == "u/a");
   CHECK(first->data == nullptr);
   UnitLayout layout;
-  layout.begin = 1000, layout.offsets = {0, 192, 128};
-  std::vector<float> parameters(2000), gradients(2000);
-  declared.point_at_weights(0, layout, parameters.data(), true);
-  CHECK(unit.tensors[2].data == parameters.data() + 1128);
-  declared.point_at_weights(0, layout, parameters.data(), false);
+  layout.trainable = 160, layout.offsets = {0, 192, 128};
+  std::vector<float> trained(2000), frozen(2000), gradients(2000);
+  declared.point_at_weights(0, layout, trained.data(), frozen.data());
+  CHECK(unit.tensors[2].data == trained.data() + 128);
+  declared.point_at_weights(0, layout, nullptr, frozen.data());
   CHECK(unit.tensors[2].data == nullptr);
-  CHECK(unit.tensors[1].data == parameters.data() + 1192);  // frozen: there on every rank, always
+  CHECK(unit.tensors[1].data == frozen.data() + 32);  // frozen: there on every rank, always
   declared.point_at_gradients(0, layout, gradients.data() + 500);
   CHECK(unit.tensors[2].grad == gradients.data() + 628);
   CHECK(unit.tensors[1].grad == nullptr);

@@ -162,9 +162,9 @@ TEST_CASE("sharded parameters take the memory of a shard and of the units in use
     const std::uint32_t world = 4;
     std::atomic<std::uint64_t> wrong{0};
     const auto members = run_world({.world = world}, [&](Job& job, Member& me) {
-      const PagedArena& arena = JobAccess::parameters(job);
+      const auto arena = [&job]() -> const PagedArena& { return JobAccess::parameters(job); };  // seal() makes it
       std::uint64_t shard = 0;
-      const auto check = [&](std::uint64_t pages) { wrong += arena.held_bytes() != pages * page || resident(arena) > pages; };
+      const auto check = [&](std::uint64_t pages) { wrong += arena().held_bytes() != pages * page || resident(arena()) > pages; };
       const auto make = [&](Layers& layers, Slot& slot, std::uint64_t) {
         check(shard);
         const float* const address = [&] {
@@ -187,11 +187,11 @@ TEST_CASE("sharded parameters take the memory of a shard and of the units in use
       layered(
           plan,
           [&](Layers& layers, Slot& slot, std::uint64_t step) {
-            if (shard == 0) shard = 12 + (arena.held_bytes() == 13 * page);  // a quarter of six units; the small one is one rank's
+            if (shard == 0) shard = 12 + (arena().held_bytes() == 13 * page);  // a quarter of six units; the small one is one rank's
             make(layers, slot, step);
           },
           between)(job, me);
-      wrong += arena.held_bytes_max() > (shard + 2 * 6) * page;
+      wrong += arena().held_bytes_max() > (shard + 2 * 6) * page;
     });
     CHECK(wrong == 0);
     CHECK(hash_of(members) == plain_hash());

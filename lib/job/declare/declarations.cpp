@@ -48,10 +48,12 @@ Layout Declarations::lay_out() const {
   return elrun::lay_out(specs_);
 }
 
-void Declarations::point_at_weights(std::uint32_t unit, const UnitLayout& layout, float* parameters, bool there) {
+void Declarations::point_at_weights(std::uint32_t unit, const UnitLayout& layout, float* trained, float* frozen) {
   auto& tensors = units_[unit].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t)
-    tensors[t].data = there || specs_[unit].tensors[t].options.frozen ? parameters + layout.begin + layout.offsets[t] : nullptr;
+    tensors[t].data = specs_[unit].tensors[t].options.frozen ? frozen + (layout.offsets[t] - layout.trainable)
+                      : trained != nullptr                   ? trained + layout.offsets[t]
+                                                             : nullptr;
 }
 
 void Declarations::point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradient) {

@@ -42,7 +42,7 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   const bool delivers = shards.cuts != shards.folds;
   const Summands tree = summands(assign_slots(slots, world), reduce);
   const bool overlaps = overlap && (per_slot || gathers) && world > 1;
-  const bool rounds = leaves == DType::bf16;
+  const bool rounds = leaves == DType::bf16, on_host = where == DeviceKind::host;
   /// Of memory in floats: what elements of a final leaf take.
   const auto taken = [&](std::uint64_t elements) { return elements * size_of(leaves) / sizeof(float); };
   const auto packed_leaves = [&](const FoldSchedule& s) -> std::uint64_t {
@@ -77,7 +77,7 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
     if (per_slot) {
       b.gradients = partials * folded + (delivers ? held : 0);
       const std::uint32_t busy = std::min(world, slots), makes = r < busy ? 1 : 0;
-      if (where != DeviceKind::host) {
+      if (!on_host) {
         // Buffers for leaves, all of the largest; and one for what ranks that come to their units in the same order give of the unit at hand.
         const auto largest = [&](const auto& elements_of) { return two_largest(elements_of).first; };
         b.in_use = makes * (overlaps ? 2 : 1) * largest([](const UnitLayout& unit) { return unit.trainable; }) +
@@ -100,9 +100,11 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
       std::uint64_t chunk = 0;
       for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk(where), p.size()));
       b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * (taken(folded) + chunk) + own * folded;
-      if (gathers && !overlaps) b.in_use = two_largest(weights_of).first;
+      if (gathers && !overlaps && on_host) b.in_use = two_largest(weights_of).first;
     }
-    if (gathers && overlaps) {
+    if (gathers && !on_host) {
+      b.in_use += (overlaps ? 2 : 1) * two_largest([](const UnitLayout& unit) { return unit.trainable; }).first;
+    } else if (gathers && overlaps) {
       const auto [first, second] = two_largest(weights_of);
       b.in_use += first + second;
     }

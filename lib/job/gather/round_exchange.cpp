@@ -59,9 +59,9 @@ bool RoundExchange::move(JobWorld& world, const RoundMoves& moves, Result<void>&
     const Need& theirs = needs_[r];
     const bool same_copy = shards.copies[r] == shards.copies[rank_];  // weights come from the own node, where it has all of them
     if (same_copy && theirs.gather != Need::nothing)
-      move_.sends[r].push_back(std::as_bytes(moves.state.weights(theirs.gather, shards.cuts[rank_])));
+      move_.sends[r].push_back(std::as_bytes(moves.state.weights(static_cast<std::uint32_t>(theirs.gather), shards.cuts[rank_])));
     if (same_copy && mine.gather != Need::nothing)
-      move_.receives[r].push_back(std::as_writable_bytes(moves.state.weights(mine.gather, shards.cuts[r])));
+      move_.receives[r].push_back(std::as_writable_bytes(moves.state.weights(static_cast<std::uint32_t>(mine.gather), shards.cuts[r])));
     if (hands_off(mine)) move_.sends[r].push_back(moves.stream->part_for(static_cast<std::uint32_t>(mine.hand_off), r));
     if (hands_off(theirs)) move_.receives[r].push_back(moves.stream->arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
   }

@@ -113,6 +113,7 @@ void UnitScopes::close(std::uint32_t unit, bool gradient, InitialValues& initial
     if (reducer_.is_per_slot() && counts.in_slot == layout(unit).uses && layout(unit).trainable > 0) finish_leaf(unit);
   }
   if (!state_.parameters_are_sharded() || counts.open > 0) return;
+  state_.keep_written(unit);
   if (initial.may_write()) initial.wrote(unit, state_.hash_of_unit(unit));
   if (next_unit_ != unit) let_go(unit);
   point_at_weights(unit);
@@ -139,7 +140,8 @@ bool UnitScopes::end_step(std::uint64_t step) {
 }
 
 void UnitScopes::point_at_weights(std::uint32_t unit) {
-  declared_.point_at_weights(unit, layout(unit), state_.parameters().data(), !state_.parameters_are_sharded() || units_[unit].open > 0);
+  const bool there = !state_.parameters_are_sharded() || units_[unit].open > 0;
+  declared_.point_at_weights(unit, layout(unit), there ? state_.unit(unit).data() : nullptr, state_.frozen(unit).data());
 }
 
 void UnitScopes::open_leaf(std::uint32_t unit, const Phase& slot, std::optional<std::size_t> own_slot) {

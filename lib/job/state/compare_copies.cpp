@@ -23,6 +23,12 @@ std::vector<Extent> extents(const UnitSpec& spec, const UnitLayout& layout, bool
   return out;
 }
 
+/// Of which every rank has all.
+std::span<const float> whole_run(const ModelState& state, std::uint32_t unit, const Extent& e, bool frozen) {
+  const std::uint64_t begin = frozen ? state.layout().units[unit].trainable : 0;
+  return (frozen ? state.frozen(unit) : state.unit(unit)).subspan(e.begin - begin, e.end - e.begin);
+}
+
 }  // namespace
 
 std::vector<TensorHash> hash_tensors(const ModelState& state, const std::vector<UnitSpec>& specs, const Placement& placement,
@@ -30,7 +36,6 @@ std::vector<TensorHash> hash_tensors(const ModelState& state, const std::vector<
   const Layout& layout = state.layout();
   const bool sharded = state.parameters_are_sharded(), copied = placement.optimizer != Spread::sharded;
   const std::vector<Piece> shard = pieces(layout, state.cut());
-  const float* const parameters = state.parameters().data();
   std::vector<TensorHash> out;
   const auto add = [&](std::size_t u, const Extent& e, std::string_view kind, bool is_cut, std::uint64_t hash) {
     out.push_back({fmt::format("{}/{}", specs[u].name, specs[u].tensors[e.tensor].name), kind, is_cut, hash});
@@ -48,9 +53,8 @@ std::vector<TensorHash> hash_tensors(const ModelState& state, const std::vector<
     for (const bool frozen : {false, true})
       for (const Extent& e : extents(specs[u], layout.units[u], frozen)) {
         if (frozen || !sharded)
-          add(u, e, "param", false,
-              state.memory().hash(std::as_bytes(std::span{parameters + layout.units[u].begin + e.begin, e.end - e.begin}), 0, 0));
-        if (!frozen && sharded && copied) add_shard(u, e, "param", [&](const Piece& p) { return parameters + p.parameter; });
+          add(u, e, "param", false, state.memory().hash(std::as_bytes(whole_run(state, static_cast<std::uint32_t>(u), e, frozen)), 0, 0));
+        if (!frozen && sharded && copied) add_shard(u, e, "param", [&](const Piece& p) { return state.parameter(p).data(); });
         if (!frozen && copied)
           for (std::size_t m = 0; m < state.moments(); ++m)
             add_shard(u, e, moments_of(optimizer)[m], [&](const Piece& p) { return state.moment(m).data() + p.place; });

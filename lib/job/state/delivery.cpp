@@ -5,7 +5,6 @@ namespace elrun::inline v0 {
 Delivery deliver(std::uint32_t rank, const std::vector<std::vector<Piece>>& has, PiecesIn from,
                  const std::vector<std::vector<Piece>>& wants, PiecesIn to) {
   Delivery out{std::vector<SendList>(has.size()), std::vector<ReceiveList>(has.size())};
-  const auto part = [](PiecesIn in, const Piece& p) { return in.memory.subspan(begin_in(in.space, p), p.size()); };
   for (std::uint32_t r = 0; r < has.size(); ++r) {
     if (r == rank) continue;
     for (const Common& both : common(has[rank], wants[r])) out.sends[r].push_back(std::as_bytes(part(from, both.a)));

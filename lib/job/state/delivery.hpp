@@ -26,6 +26,7 @@ struct PiecesIn {
   std::span<float> memory;
   Space space = Space::shard;
 };
+[[nodiscard]] inline std::span<float> part(PiecesIn in, const Piece& p) { return in.memory.subspan(begin_in(in.space, p), p.size()); }
 /// Every rank gets of what it wants whatever others have. What it has itself stays where it is.
 [[nodiscard]] Delivery deliver(std::uint32_t rank, const std::vector<std::vector<Piece>>& has, PiecesIn from,
                                const std::vector<std::vector<Piece>>& wants, PiecesIn to);

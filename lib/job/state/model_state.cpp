@@ -9,14 +9,9 @@ namespace elrun::inline v0 {
 
 ModelState::ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers)
     : memory_{&shared_buffers.private_memory()}, layout_{std::move(layout)}, placement_{placement}, optimizer_{optimizer} {
-  parameters_ = parameters_are_sharded()
-                    ? PagedArena{layout_.parameters, *memory_}
-                    : PagedArena::whole(layout_.parameters, shared_buffers.make(layout_.parameters * sizeof(float)), *memory_);
+  parameters_ = make_parameters(layout_, parameters_are_sharded(), shared_buffers);
   std::uint64_t frozen = 0;
-  for (const UnitLayout& unit : layout_.units) {
-    parameters_.hold(unit.begin + unit.trainable, unit.begin + unit.size);
-    frozen = std::max(frozen, unit.used - std::min(unit.used, unit.trainable));
-  }
+  for (const UnitLayout& unit : layout_.units) frozen = std::max(frozen, unit.used - std::min(unit.used, unit.trainable));
   frozen_zeros_ = Arena<float>{frozen, *memory_};
 }
 
@@ -24,16 +19,15 @@ ModelState::ModelState(Layout layout, const Placement& placement, Optimizer opti
 
 void ModelState::allocate(Cut cut) {
   cut_ = cut;
-  const auto shard = pieces(layout_, cut_);
-  if (parameters_are_sharded())
-    for (const Piece& p : shard) parameters_.hold(p.parameter, p.parameter + p.size());
+  parameters_->begin_shard(cut);
+  const std::uint64_t count = elements(pieces(layout_, cut));
   moments_.clear();
-  for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.emplace_back(elements(shard), *memory_);
+  for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.emplace_back(count, *memory_);
 }
 
 void ModelState::allocate_anew(Cut cut) {
   allocate(cut);
-  if (parameters_are_sharded()) keep_only(cut_);
+  parameters_->keep_only(cut_);
 }
 
 void ModelState::begin_recut(Cut to) {
@@ -42,26 +36,14 @@ void ModelState::begin_recut(Cut to) {
 }
 
 void ModelState::finish_recut() {
-  if (!std::exchange(old_, std::nullopt)) return;
-  if (parameters_are_sharded()) keep_only(cut_);
+  if (std::exchange(old_, std::nullopt)) parameters_->keep_only(cut_);
 }
 
 void ModelState::undo_recut() {
   if (!old_) return;
   moments_ = std::move(old_->moments), cut_ = old_->cut;
   old_.reset();
-  if (parameters_are_sharded()) keep_only(cut_);
-}
-
-/// Of what trains. Frozen parameters are whole on every rank.
-void ModelState::keep_only(Cut cut) {
-  std::vector<LeafRange> mine(layout_.units.size());
-  for (const Piece& p : pieces(layout_, cut)) mine[p.unit] = {p.begin, p.end};
-  for (std::size_t u = 0; u < mine.size(); ++u) {
-    const UnitLayout& unit = layout_.units[u];
-    parameters_.release(unit.begin, unit.begin + mine[u].begin);
-    parameters_.release(unit.begin + mine[u].end, unit.begin + unit.trainable);
-  }
+  parameters_->keep_only(cut_);
 }
 
 std::uint64_t ModelState::moments_bytes() const {
@@ -72,27 +54,13 @@ std::uint64_t ModelState::moments_bytes() const {
 
 // ---- units whose parameters are sharded
 
-void ModelState::hold_unit(std::uint32_t unit) {
-  const UnitLayout& layout = layout_.units[unit];
-  parameters_.hold(layout.begin, layout.begin + layout.trainable);
-}
-
-void ModelState::let_go_of_unit(std::uint32_t unit) {
-  const UnitLayout& layout = layout_.units[unit];
-  const LeafRange mine = shard(layout.trainable, cut_);
-  parameters_.release(layout.begin, layout.begin + mine.begin);
-  parameters_.release(layout.begin + mine.end, layout.begin + layout.trainable);
-}
-
-std::span<float> ModelState::weights(std::uint64_t unit, Cut cut) const {
+std::span<float> ModelState::weights(std::uint32_t unit, Cut cut) const {
+  if (cut == cut_) return parameters_->own_part(unit);
   const LeafRange run = shard(layout_.units[unit].trainable, cut);
-  return parameters_.span(layout_.units[unit].begin + run.begin, run.end - run.begin);
+  return parameters_->unit(unit).subspan(run.begin, run.end - run.begin);
 }
 
-std::uint64_t ModelState::hash_of_unit(std::uint32_t unit) const {
-  const UnitLayout& layout = layout_.units[unit];
-  return memory_->hash(std::as_bytes(parameters_.span(layout.begin, layout.trainable)), 0, 0);
-}
+std::uint64_t ModelState::hash_of_unit(std::uint32_t unit) const { return memory_->hash(std::as_bytes(parameters_->unit(unit)), 0, 0); }
 
 // ---- the step
 
@@ -103,7 +71,7 @@ void ModelState::plan_world(const ShardMap& shards, std::uint32_t rank, Space gr
     std::vector<std::vector<Piece>> has(shards.world()), wants(shards.world());
     for (std::uint32_t r = 0; r < shards.world(); ++r)
       if (shards.copies[r] == shards.copies[rank]) has[r] = pieces(layout_, shards.cuts[r]), wants[r] = pieces(layout_, Cut{});
-    const PiecesIn all{parameters_.span(), Space::parameters};
+    const PiecesIn all{parameters_->pages().span(), Space::parameters};
     gather_ = deliver(rank, has, all, wants, all);
   }
   std::vector<UpdateRun> runs;
@@ -112,7 +80,8 @@ void ModelState::plan_world(const ShardMap& shards, std::uint32_t rank, Space gr
       const std::uint64_t begin = std::max(run.begin, p.begin), end = std::min(run.end, p.end);
       if (begin >= end) continue;
       const std::uint64_t skip = begin - p.begin;
-      runs.push_back({p.parameter + skip, p.place + skip, begin_in(gradient, p) + skip, end - begin, run.decay ? 1u : 0u});
+      const std::uint64_t parameter = begin_in(parameters_->shard().space, p) + skip;
+      runs.push_back({parameter, p.place + skip, begin_in(gradient, p) + skip, end - begin, run.decay ? 1u : 0u});
     }
   update_tiles_ = count_tiles(runs);
   updates_ = Arena<UpdateRun>{runs.size(), *memory_};
@@ -120,7 +89,7 @@ void ModelState::plan_world(const ShardMap& shards, std::uint32_t rank, Space gr
 }
 
 void ModelState::update(const AnyOptimizer& optimizer, float lr, float scale, std::uint64_t t, const float* gradient) {
-  UpdateArrays arrays{.parameter = parameters_.data(), .gradient = gradient};
+  UpdateArrays arrays{.parameter = parameters_->shard().memory.data(), .gradient = gradient};
   static_assert(std::size(UpdateArrays{}.moments) == moments_max);
   for (std::size_t m = 0; m < moments_.size(); ++m) arrays.moments[m] = moments_[m].data();
   memory_->update(arrays, {updates_.data(), static_cast<std::uint32_t>(updates_.size()), update_tiles_}, step_of(optimizer, lr, scale, t));
@@ -130,28 +99,29 @@ void ModelState::update(const AnyOptimizer& optimizer, float lr, float scale, st
 // ---- hash, save, load
 
 std::uint64_t ModelState::hash_part(const ShardMap& shards, std::uint32_t rank) const {
-  const auto sum = [this](std::string_view kind, const float* at, std::uint64_t count, std::uint64_t element) {
-    return memory_->hash(std::as_bytes(std::span{at, count}), element * sizeof(float) / sizeof(std::uint64_t), salt_of(kind));
+  const auto sum = [this](std::string_view kind, std::span<const float> run, std::uint64_t element) {
+    return memory_->hash(std::as_bytes(run), element * sizeof(float) / sizeof(std::uint64_t), salt_of(kind));
   };
   std::uint64_t out = 0;
-  for (const UnitLayout& unit : layout_.units) {
-    const std::uint64_t frozen = unit.begin + unit.trainable;
-    const LeafRange mine = shard(unit.size - unit.trainable, {shards.world(), rank});
-    out += sum("param", parameters_.data() + frozen + mine.begin, mine.end - mine.begin, frozen + mine.begin);
+  for (std::uint32_t u = 0; u < layout_.units.size(); ++u) {
+    const std::span<const float> frozen = parameters_->frozen(u);
+    const LeafRange mine = shard(frozen.size(), {shards.world(), rank});
+    out +=
+        sum("param", frozen.subspan(mine.begin, mine.end - mine.begin), layout_.units[u].begin + layout_.units[u].trainable + mine.begin);
   }
   for (const Piece& p : primary_pieces(layout_, shards, rank)) {
-    out += sum("param", parameters_.data() + p.parameter, p.size(), p.parameter);
+    out += sum("param", parameters_->own(p), p.parameter);
     for (std::size_t m = 0; m < moments_.size(); ++m)
-      out += sum(moments_of(optimizer_)[m], moments_[m].data() + p.place, p.size(), p.parameter);
+      out += sum(moments_of(optimizer_)[m], moments_[m].span(p.place, p.size()), p.parameter);
   }
   return out;
 }
 
 std::uint64_t ModelState::hash_of_replicated_parameters() const {
-  if (!parameters_are_sharded()) return memory_->hash(std::as_bytes(parameters_.span()), 0, 0);
+  if (!parameters_are_sharded()) return memory_->hash(std::as_bytes(parameters_->pages().span()), 0, 0);
   std::uint64_t out = 0;
-  for (const UnitLayout& unit : layout_.units)
-    out += memory_->hash(std::as_bytes(parameters_.span(unit.begin + unit.trainable, unit.size - unit.trainable)), 0, unit.begin);
+  for (std::uint32_t u = 0; u < layout_.units.size(); ++u)
+    out += memory_->hash(std::as_bytes(parameters_->frozen(u)), 0, layout_.units[u].begin);
   return out;
 }
 
@@ -159,12 +129,13 @@ void ModelState::zero_padding() {
   const auto zero = [this](std::span<float> run) { memory_->fill_with_zeros(std::as_writable_bytes(run)); };
   for (const Piece& p : pieces(layout_, cut_)) {
     const std::uint64_t used = std::clamp(layout_.units[p.unit].used, p.begin, p.end) - p.begin;
-    if (parameters_are_sharded()) zero(parameters_.span(p.parameter + used, p.size() - used));
+    zero(parameters_->own(p).subspan(used));
     for (const Arena<float>& moment : moments_) zero(moment.span(p.place + used, p.size() - used));
   }
-  for (const UnitLayout& unit : layout_.units) {
-    const std::uint64_t used = parameters_are_sharded() ? std::max(unit.used, unit.trainable) : unit.used;
-    zero(parameters_.span(unit.begin + used, unit.size - used));
+  for (std::uint32_t u = 0; u < layout_.units.size(); ++u) {
+    const UnitLayout& unit = layout_.units[u];
+    if (!parameters_are_sharded()) zero(parameters_->unit(u).subspan(std::min(unit.used, unit.trainable)));
+    zero(parameters_->frozen(u).subspan(std::max(unit.used, unit.trainable) - unit.trainable));
   }
 }
 
@@ -180,16 +151,16 @@ std::vector<Fragment> ModelState::fragments(const std::vector<Piece>& shard, boo
   const auto add = [&](std::string_view kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, float* at, bool replicated) {
     if (begin < end) out.push_back({std::string{kind}, unit, begin, end, std::as_writable_bytes(std::span{at, end - begin}), replicated});
   };
-  for (std::uint64_t u = 0; u < layout_.units.size(); ++u) {
+  for (std::uint32_t u = 0; u < layout_.units.size(); ++u) {
     const UnitLayout& unit = layout_.units[u];
     const std::uint64_t whole = parameters_are_sharded() ? unit.trainable : 0;  // is on every rank from here on
-    add("param", u, whole, unit.used, parameters_.data() + unit.begin + whole, true);
+    add("param", u, whole, unit.used, (parameters_are_sharded() ? parameters_->frozen(u) : parameters_->unit(u)).data(), true);
     for (const std::string_view kind : moments_of(optimizer_))
       if (with_frozen_moments) add(kind, u, unit.trainable, unit.used, frozen_zeros_.data(), true);
   }
   for (const Piece& p : shard) {
     const std::uint64_t end = std::min(p.end, layout_.units[p.unit].used);
-    if (parameters_are_sharded()) add("param", p.unit, p.begin, end, parameters_.data() + p.parameter, false);
+    if (parameters_are_sharded()) add("param", p.unit, p.begin, end, parameters_->own(p).data(), false);
     for (std::size_t m = 0; m < moments_.size(); ++m)
       add(moments_of(optimizer_)[m], p.unit, p.begin, end, moments_[m].data() + p.place, optimizer_is_whole());
   }
@@ -202,49 +173,55 @@ Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberS
   Delivery out{std::vector<SendList>(size), std::vector<ReceiveList>(size)};
   const std::vector<Arena<float>>& before = old_ ? old_->moments : moments_;
   const auto floats = [](const Arena<float>& arena, const Piece& at) { return arena.span(at.place, at.size()); };
-  /// What `giver` gives `taker`, in the same order on both sides.
-  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& parameter,
-                        const auto& moment, const auto& frozen) {
+  /// What `giver` gives `taker`, in the same order on both sides: of each piece that is given, `wanted` is as it lies in the taker's shard.
+  const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& whole, const auto& sharded,
+                        const auto& frozen) {
     const bool lacks_all = !plan.held[taker].has_value();
     if (!parameters_are_sharded() && (lacks_all || !statuses[taker].whole_parameters))
-      for (const Piece& p : given) parameter(p);
+      for (const Piece& p : given) whole(p);
     if (lacks_all || *plan.held[taker] != shards.cuts[taker])
-      for (const auto& [p, wanted] : common(given, pieces(layout_, shards.cuts[taker]))) {
-        if (parameters_are_sharded()) parameter(p);
-        moment(p, wanted);
-      }
+      for (const auto& [p, wanted] : common(given, pieces(layout_, shards.cuts[taker]))) sharded(p, wanted);
     if (lacks_all && giver == plan.giver)
-      for (const UnitLayout& unit : layout_.units)
-        if (unit.used > unit.trainable) frozen(unit);
-  };
-  const auto parameter_span = [&](const Piece& p) { return parameters_.span(p.parameter, p.size()); };
-  const auto frozen_span = [&](const UnitLayout& unit) {
-    return parameters_.span(unit.begin + unit.trainable, unit.used - unit.trainable);
+      for (std::uint32_t u = 0; u < layout_.units.size(); ++u)
+        if (const UnitLayout& unit = layout_.units[u]; unit.used > unit.trainable)
+          frozen(parameters_->frozen(u).first(unit.used - unit.trainable));
   };
   const auto mine = plan.held[rank] ? pieces(layout_, *plan.held[rank]) : std::vector<Piece>{};
+  /// Moves what this rank keeps, unless it stays where it is.
+  const auto keep = [&](const Piece& had, const Piece& wanted) {
+    const auto copy = [&](std::span<const float> from, std::span<float> to) {
+      if (from.data() != to.data()) memory_->copy(std::as_bytes(from), std::as_writable_bytes(to));
+    };
+    if (parameters_are_sharded()) copy(parameters_->own_before(had), parameters_->own(wanted));
+    for (std::size_t k = 0; k < moments_.size(); ++k) copy(floats(before[k], had), floats(moments_[k], wanted));
+  };
   for (std::uint32_t other = 0; other < size; ++other) {
+    const auto send = [&](std::span<const float> run) { out.sends[other].push_back(std::as_bytes(run)); };
     each(
         rank, other, share_of(layout_, plan.held, other, rank),
         [&](const Piece& p) {
-          if (other != rank) out.sends[other].push_back(std::as_bytes(parameter_span(p)));
+          if (other != rank) send(parameters_->own(p));
         },
         [&](const Piece& p, const Piece& wanted) {
           const Piece had = common(mine, {p}).front().a;
-          for (std::size_t k = 0; k < moments_.size(); ++k)
-            if (other != rank) out.sends[other].push_back(std::as_bytes(floats(before[k], had)));
-            else memory_->copy(std::as_bytes(floats(before[k], had)), std::as_writable_bytes(floats(moments_[k], wanted)));
+          if (other == rank) return keep(had, wanted);
+          if (parameters_are_sharded()) send(parameters_->own_before(had));
+          for (const Arena<float>& moment : before) send(floats(moment, had));
         },
-        [&](const UnitLayout& unit) { out.sends[other].push_back(std::as_bytes(frozen_span(unit))); });
+        send);
   }
   const auto to_me = *share_out(layout_, plan.held, rank);
-  for (std::uint32_t other = 0; other < size; ++other)
-    if (other != rank)
-      each(
-          other, rank, to_me[other], [&](const Piece& p) { out.receives[other].push_back(std::as_writable_bytes(parameter_span(p))); },
-          [&](const Piece&, const Piece& wanted) {
-            for (const Arena<float>& moment : moments_) out.receives[other].push_back(std::as_writable_bytes(floats(moment, wanted)));
-          },
-          [&](const UnitLayout& unit) { out.receives[other].push_back(std::as_writable_bytes(frozen_span(unit))); });
+  for (std::uint32_t other = 0; other < size; ++other) {
+    if (other == rank) continue;
+    const auto receive = [&](std::span<float> run) { out.receives[other].push_back(std::as_writable_bytes(run)); };
+    each(
+        other, rank, to_me[other], [&](const Piece& p) { receive(parameters_->own(p)); },
+        [&](const Piece&, const Piece& wanted) {
+          if (parameters_are_sharded()) receive(parameters_->own(wanted));
+          for (const Arena<float>& moment : moments_) receive(floats(moment, wanted));
+        },
+        receive);
+  }
   return out;
 }
 

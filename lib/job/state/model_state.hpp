@@ -3,8 +3,8 @@
 /// loaded and sent.
 ///
 /// What always holds:
-/// * Parameters have addresses for the whole model, which never change. Where parameters are sharded, there is memory for what is frozen,
-///   for this rank's shard, and for units between `hold_unit` and `let_go_of_unit`.
+/// * Where parameters are sharded, there is memory for what is frozen, for this rank's shard, and for units between `hold_unit` and
+///   `let_go_of_unit`. Where they lie is for parameters.hpp to say.
 /// * Moments are those of the shard `cut()`, one array for each of the optimizer's kinds.
 /// * Between `begin_recut` and `finish_recut` or `undo_recut` the old shard is there, too.
 /// * `is_whole()` says that parameters outside of the shard are of the same step as those inside.
@@ -13,6 +13,7 @@
 /// no unit is held or let go of while a round brings it. Nothing here knows the world, votes or checkpoints.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +29,7 @@
 #include "lib/job/state/arena.hpp"
 #include "lib/job/state/delivery.hpp"
 #include "lib/job/state/paged_arena.hpp"
+#include "lib/job/state/parameters.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"
 #include "lib/job/state/update.hpp"
@@ -61,18 +63,30 @@ class ModelState {
   void finish_recut();
   void undo_recut();
 
-  [[nodiscard]] const PagedArena& parameters() const { return parameters_; }
+  /// All parameters at their addresses. Empty where they are sharded on a device.
+  [[nodiscard]] const PagedArena& parameters() const { return parameters_->pages(); }
+  /// A piece of the shard; where parameters are whole, any.
+  [[nodiscard]] std::span<float> parameter(const Piece& piece) const { return parameters_->own(piece); }
+  /// What of a unit does not train, with its padding.
+  [[nodiscard]] std::span<float> frozen(std::uint32_t unit) const { return parameters_->frozen(unit); }
+  /// As Parameters has them.
+  [[nodiscard]] std::uint64_t parameter_bytes() const { return parameters_->held_bytes(); }
+  [[nodiscard]] std::uint64_t parameter_bytes_max() const { return parameters_->held_bytes_max(); }
   [[nodiscard]] std::span<float> moment(std::size_t kind) const { return moments_[kind].span(); }
   [[nodiscard]] std::size_t moments() const { return moments_.size(); }
   [[nodiscard]] std::uint64_t moments_bytes() const;
 
   // ---- units whose parameters are sharded
 
-  void hold_unit(std::uint32_t unit);
+  void hold_unit(std::uint32_t unit) { parameters_->hold(unit); }
+  /// The program may have written to this rank's shard of it.
+  void keep_written(std::uint32_t unit) { parameters_->keep_written(unit); }
   /// This rank's shard of it stays.
-  void let_go_of_unit(std::uint32_t unit);
+  void let_go_of_unit(std::uint32_t unit) { parameters_->let_go(unit); }
+  /// All of a unit that trains, which is held, or whole.
+  [[nodiscard]] std::span<float> unit(std::uint32_t unit) const { return parameters_->unit(unit); }
   /// Of the elements that train: those of a shard.
-  [[nodiscard]] std::span<float> weights(std::uint64_t unit, Cut cut) const;
+  [[nodiscard]] std::span<float> weights(std::uint32_t unit, Cut cut) const;
   [[nodiscard]] std::uint64_t hash_of_unit(std::uint32_t unit) const;
 
   // ---- the step
@@ -101,20 +115,18 @@ class ModelState {
   /// What it reads: all that it holds.
   [[nodiscard]] std::vector<Fragment> to_load();
 
-  /// The exchange by which `plan` moves parameters and moments. Parameters stay at their addresses, so what a member keeps of them does not
-  /// move; moments that it keeps are copied here. The first giver gives what is frozen.
+  /// The exchange by which `plan` moves parameters and moments. What a member keeps of them is copied here, unless it stays at its address. The first giver gives what is frozen.
   [[nodiscard]] Delivery transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
                                   std::uint32_t rank);
 
  private:
-  void keep_only(Cut cut);
   [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);
 
   Memory* memory_ = &host_memory();
   Layout layout_;
   Placement placement_;
   Optimizer optimizer_{};
-  PagedArena parameters_;
+  std::unique_ptr<Parameters> parameters_;
   std::vector<Arena<float>> moments_;  // as moments_of(optimizer_)
   Cut cut_{};
   struct Old {

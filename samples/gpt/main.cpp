@@ -24,7 +24,7 @@ elrun::Placement placement_of(const gpt::Options& options) {
   return options.zero.starts_with("hybrid") ? elrun::hybrid(stage) : stage;
 }
 
-elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
+elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text) {
   return {.global_batch = options.global_batch,
           .micro_batch = options.micro_batch,
           .samples = text.samples(),
@@ -41,9 +41,8 @@ elrun::Plan plan_of(const gpt::Options& options, const elrun::TextFile& text) {
 }
 
 template <class E>
-void print_sample(elrun::Job& job, gpt::Model<E>& model, std::size_t count) {
-  const std::vector<unsigned char> bytes = model.generate(count, job.rng("sample"));
-  const std::string text = gpt::printable(bytes);
+void print_sample(elrun::Job& job, gpt::Model<E>& model, const gpt::Options& options) {
+  const std::string text = gpt::printable(model.generate(options.sample, job.rng("sample")), options);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     job.print("sample: " + text.substr(begin, end - begin));
@@ -58,7 +57,7 @@ void demand_identical_states(elrun::Job& job) {
 
 /// `E`: what layers compute with, on the host or on a device.
 template <class E>
-void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
+void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text) {
   gpt::Model<E> model{job, engine, options};
   if (options.plan > 0)
     return job.print(job.plan_table(static_cast<std::uint32_t>(options.plan), static_cast<std::uint32_t>(options.per_node)));
@@ -71,11 +70,11 @@ void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const e
   while (auto step = job.next_step()) {
     if (options.audit > 0) step->audit(options.audit);
     for (elrun::Slot& slot : step->slots()) {
-      gpt::fetch(text, slot.samples(), inputs, targets);
-      const std::size_t bytes = slot.samples().size() * options.context;
-      const auto loss = model.forward(std::span{inputs}.first(bytes), std::span{targets}.first(bytes));
+      text.fetch(slot.samples(), inputs, targets);
+      const std::size_t tokens = slot.samples().size() * options.context;
+      const auto loss = model.forward(std::span{inputs}.first(tokens), std::span{targets}.first(tokens));
       model.backward();
-      slot.report(loss, bytes);
+      slot.report(loss, tokens);
     }
     const elrun::StepResult r = step->apply(adamw, {.lr = rate, .clip_norm = 1.0f});
     if (!r.decided) continue;  // the world has changed, and the same step comes again
@@ -85,13 +84,13 @@ void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const e
     if (options.verify > 0 && r.step % options.verify == 0) demand_identical_states(job);
   }
 
-  if (options.sample > 0 && job.prints()) print_sample(job, model, options.sample);
+  if (options.sample > 0 && job.prints()) print_sample(job, model, options);
   const elrun::Outcome& end = job.outcome();
   job.print(format("done step=%llu loss=%.5f state=%016llx", static_cast<unsigned long long>(end.step), static_cast<double>(end.loss),
                    static_cast<unsigned long long>(end.state_hash)));
 }
 
-void train(elrun::Job& job, const gpt::Options& options, const elrun::TextFile& text) {
+void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text) {
   job.configure(plan_of(options, text), {.directory = options.checkpoint,
                                          .every = options.every,
                                          .keep = static_cast<std::uint32_t>(options.keep),
@@ -108,7 +107,7 @@ int main(int argc, char** argv) {
   if (options.help) return std::fputs(gpt::help().c_str(), stdout) < 0 ? 1 : 0;
 
   if (options.data.empty()) return flags::refuse("gpt", parsed);
-  auto text = elrun::TextFile::open(options.data, options.context);
+  auto text = gpt::Corpus::open(options);
   if (!text.ok()) {
     parsed.problems.push_back("--data " + text.failure().what);
     if (parsed.exit_code == 0) parsed.exit_code = flags::no_input;

@@ -42,10 +42,12 @@ nn::BlockTensors<float> Model<E>::Block::gradients() const {
 template <class E>
 Model<E>::Model(elrun::Job& job, E& engine, const Options& options)
     : engine_{engine},
+      ids_{options.ids == 0 ? 256 : options.ids},
+      vocabulary_{vocabulary(options)},
       largest_{.batch = options.micro_batch, .context = options.context, .channels = options.channels, .heads = options.heads},
       embedding_{job.unit("embedding")},
       // The head is the embedding transposed: a slot adds to this gradient twice, at the end and at the beginning.
-      tokens_{embedding_.tensor<float>("tokens", {vocabulary, options.channels}, {.uses = 2})},
+      tokens_{embedding_.tensor<float>("tokens", {vocabulary_, options.channels}, {.uses = 2})},
       place_{job.unit("place")},
       positions_{place_.tensor<float>("positions", {options.context, options.channels})},
       blocks_{[&] {
@@ -64,7 +66,7 @@ Model<E>::Model(elrun::Job& job, E& engine, const Options& options)
       norm_{engine.array(largest_.rows() * options.channels)},
       mean_{engine.array(largest_.rows())},
       scale_{engine.array(largest_.rows())},
-      logits_{engine.array(largest_.rows() * vocabulary)},
+      logits_{engine.array(largest_.rows() * vocabulary_)},
       losses_{engine.array(largest_.rows() + 1)},
       dx_{engine.array(largest_.rows() * options.channels)} {
   for (std::uint64_t i = 0; i <= options.layers; ++i) x_.push_back(engine.array(largest_.rows() * options.channels));
@@ -122,7 +124,7 @@ void Model<E>::predict(const nn::BlockShape& shape, std::span<const std::int32_t
   const auto last = last_.use(), tokens = embedding_.use();
   nn::LayerNorm{c}.forward(engine_, rows, x_.back().data(), norm_weight_.data(), norm_bias_.data(), norm_.data(), mean_.data(),
                            scale_.data());
-  nn::Linear{c, vocabulary}.forward(engine_, rows, norm_.data(), tokens_.data(), logits_.data());
+  nn::Linear{c, vocabulary_}.forward(engine_, rows, norm_.data(), tokens_.data(), logits_.data());
 }
 
 template <class E>
@@ -130,7 +132,7 @@ typename E::Loss Model<E>::forward(std::span<const std::int32_t> inputs, std::sp
   nn::BlockShape shape = largest_;
   shape.batch = inputs.size() / shape.context;
   predict(shape, inputs);
-  return nn::cross_entropy(engine_, shape.rows(), vocabulary, targets_.hold(targets), logits_.data(), losses_.data());
+  return nn::cross_entropy(engine_, shape.rows(), vocabulary_, targets_.hold(targets), logits_.data(), losses_.data());
 }
 
 template <class E>
@@ -139,7 +141,7 @@ void Model<E>::backward() {
   float* const dnorm = scratch_.narrow.data();
   {
     const auto tokens = embedding_.use_grad();
-    const nn::Linear head{c, vocabulary};
+    const nn::Linear head{c, vocabulary_};
     head.backward_weight(engine_, rows, logits_.data(), norm_.data(), tokens_.grad());
     head.backward_input(engine_, rows, logits_.data(), tokens_.data(), dnorm);
   }
@@ -156,24 +158,23 @@ void Model<E>::backward() {
     nn::block_backward(engine_, shape_, blocks_[i].weights(), blocks_[i].gradients(), x_[i].data(), kept_of(i), scratch_, dx_.data());
   }
   const auto tokens = embedding_.use_grad(), positions = place_.use_grad();
-  nn::Embedding{c}.backward(engine_, rows, shape_.context, vocabulary, read_inputs_, dx_.data(), tokens_.grad(), positions_.grad());
+  nn::Embedding{c}.backward(engine_, rows, shape_.context, vocabulary_, read_inputs_, dx_.data(), tokens_.grad(), positions_.grad());
 }
 
 template <class E>
-std::vector<unsigned char> Model<E>::generate(std::size_t count, const elrun::RandomStream& random) {
-  constexpr float temperature = 0.8f;  // below 1: likely bytes become likelier
-  std::vector<unsigned char> text{'\n'};
-  std::vector<float> p(vocabulary);
+std::vector<std::int32_t> Model<E>::generate(std::size_t count, const elrun::RandomStream& random) {
+  constexpr float temperature = 0.8f;  // below 1: likely tokens become likelier
+  std::vector<std::int32_t> text{ids_ == 256 ? '\n' : 0};
+  std::vector<float> p(ids_);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t seen = std::min<std::size_t>(text.size(), largest_.context);
-    const std::vector<std::int32_t> inputs(text.end() - static_cast<std::ptrdiff_t>(seen), text.end());
-    predict({.batch = 1, .context = seen, .channels = largest_.channels, .heads = largest_.heads}, inputs);
-    engine_.read(logits_.data() + (seen - 1) * vocabulary, p);
-    nn::kernels(nn::Isa::baseline)->softmax(p.data(), vocabulary, 1 / temperature);
+    predict({.batch = 1, .context = seen, .channels = largest_.channels, .heads = largest_.heads}, std::span{text}.last(seen));
+    engine_.read(logits_.data() + (seen - 1) * vocabulary_, p);
+    nn::kernels(nn::Isa::baseline)->softmax(p.data(), p.size(), 1 / temperature);
     float left = random.uniform(i);
-    std::size_t byte = 0;
-    while (byte + 1 < vocabulary && left >= p[byte]) left -= p[byte++];
-    text.push_back(static_cast<unsigned char>(byte));
+    std::size_t token = 0;
+    while (token + 1 < p.size() && left >= p[token]) left -= p[token++];
+    text.push_back(static_cast<std::int32_t>(token));
   }
   text.erase(text.begin());
   return text;

@@ -1,5 +1,5 @@
 #pragma once
-/// \file The model: a byte-level transformer (pre-norm, causal attention, GELU, learned positions, tied head) over the
+/// \file The model: a transformer over bytes or token ids (pre-norm, causal attention, GELU, learned positions, tied head) over the
 /// units of a Job, on the host or on a device.
 
 #include <cstdint>
@@ -13,8 +13,6 @@
 
 namespace gpt {
 
-inline constexpr std::size_t vocabulary = 256;
-
 /// `E`: nn::Engine or nn::DeviceEngine. The arithmetic and its bits are the same.
 template <class E>
 class Model {
@@ -27,16 +25,16 @@ class Model {
   /// long.)
   void initialise(const elrun::RandomStream& random);
 
-  /// The mean loss over samples of `context` bytes. Keeps what `backward` needs; with `options.recompute` no more
+  /// The mean loss over samples of `context` tokens. Keeps what `backward` needs; with `options.recompute` no more
   /// of a block than what enters it, from which `backward` computes the rest again: the same operations, so the same
   /// bits (Chen et al., "Training deep nets with sublinear memory cost", 2016).
-  /// `inputs` and `targets` of the host, as many as there are bytes; `inputs` stay until `backward` returns.
+  /// `inputs` and `targets` of the host, as many as there are tokens; `inputs` stay until `backward` returns.
   typename E::Loss forward(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
   /// Hands the gradients of the last `forward` to the job.
   void backward();
 
-  /// `count` bytes that follow a line's end, each drawn from the model's prediction by a random number of its own.
-  [[nodiscard]] std::vector<unsigned char> generate(std::size_t count, const elrun::RandomStream& random);
+  /// `count` tokens that follow a line's end (of ids: the first of all), each drawn from the model's prediction by a random number of its own.
+  [[nodiscard]] std::vector<std::int32_t> generate(std::size_t count, const elrun::RandomStream& random);
 
  private:
   struct Block {
@@ -52,6 +50,7 @@ class Model {
   void predict(const nn::BlockShape& shape, std::span<const std::int32_t> inputs);
 
   E& engine_;
+  std::size_t ids_, vocabulary_;  // tokens that there are, and rows of the embedding
   nn::BlockShape largest_;
   elrun::Unit embedding_;
   elrun::Tensor<float> tokens_;

@@ -11,13 +11,15 @@ using flags::unbounded;
 
 const flags::Flag<Options> table[] = {
     {"data", "FILE", &Options::data, 0, 0, "the text to learn, any bytes; at least context + 1 of them"},
+    {"ids", "N", &Options::ids, 2, 1 << 16,
+     "--data is no text but a tokenizer's ids, 16 bits each (little-endian) and all below N: 50257 for GPT-2's"},
     {"steps", "N", &Options::steps, 1, unbounded, "steps of training; more can be asked of a finished job by starting it again"},
     {"global-batch", "N", &Options::global_batch, 1, 1 << 24, "samples per step, whatever the number of workers"},
     {"micro-batch", "N", &Options::micro_batch, 1, 1 << 16, "samples that one worker computes at a time; divides --global-batch"},
     {"layers", "N", &Options::layers, 1, 1024, "transformer blocks"},
     {"channels", "N", &Options::channels, 1, 1 << 16, "width of the model; a multiple of --heads"},
     {"heads", "N", &Options::heads, 1, 1 << 10, "attention heads per block"},
-    {"context", "N", &Options::context, 1, 1 << 16, "bytes that the model looks back on; also the length of a sample"},
+    {"context", "N", &Options::context, 1, 1 << 16, "tokens that the model looks back on; also the length of a sample"},
     {"zero", "0|1|2|3|hybrid2|hybrid3", &Options::zero, 0, 0,
      "what every worker keeps only its share of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too; hybrid2, hybrid3: "
      "a share among the workers of its node, each node having all of it. The result is the same"},
@@ -40,7 +42,7 @@ const flags::Flag<Options> table[] = {
     {"every", "K", &Options::every, 0, unbounded, "steps between checkpoints; 0: only at the end"},
     {"keep", "N", &Options::keep, 2, 1 << 20, "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
     {"final-wait", "S", &Options::final_wait, 0, 1 << 20, "seconds for which the final checkpoint is tried again when it cannot be saved"},
-    {"sample", "N", &Options::sample, 0, 1 << 20, "bytes of text to write at the end"},
+    {"sample", "N", &Options::sample, 0, 1 << 20, "tokens to write at the end: as text, with --ids as numbers"},
     {"audit", "P", &Options::audit, 0, 0,
      "probability with which one slot of a step is computed by other workers too, and compared; 1: in every step"},
     {"verify", "K", &Options::verify, 1, unbounded, "compare the states of all workers every K steps"},
@@ -89,7 +91,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
 }
 
 std::string help() {
-  return "gpt: trains a small transformer to predict the next byte of a text, then writes some.\n\n"
+  return "gpt: trains a small transformer to predict the next byte (or token) of a text, then writes some.\n\n"
          "  gpt --data FILE [options]                                        one process\n"
          "  elrun --nproc_per_node 4 --no_python gpt --data FILE [options]   four, which may come and go\n\n"
          "The result depends on the options below and on nothing else: neither the number of workers nor their loss\n"

@@ -11,14 +11,15 @@
 namespace gpt {
 
 struct Options {
-  std::string data;  ///< A text file; every byte is a token.
+  std::string data;       ///< A text file; every byte is a token.
+  std::uint64_t ids = 0;  ///< Ids of a tokenizer, of which `data` then holds 16 bits per token; 0: bytes.
   std::uint64_t steps = 60;
   std::uint64_t global_batch = 16;  ///< Samples per step.
   std::uint64_t micro_batch = 2;    ///< Samples per slot.
   std::uint64_t layers = 4;
   std::uint64_t channels = 128;
   std::uint64_t heads = 4;
-  std::uint64_t context = 64;     ///< Bytes that a prediction looks back on; also the length of a sample.
+  std::uint64_t context = 64;     ///< Tokens that a prediction looks back on; also the length of a sample.
   std::string zero = "1";         ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3.
   std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
   std::string overlap = "off";    ///< Whether workers exchange while they compute: on or off.
@@ -32,7 +33,7 @@ struct Options {
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
   std::uint64_t final_wait = 600;  ///< Seconds for which a final checkpoint that fails is tried again.
-  std::uint64_t sample = 0;        ///< Bytes of text to generate at the end.
+  std::uint64_t sample = 0;        ///< Tokens to generate at the end.
   double audit = 0;                ///< Probability with which a slot of a step is computed by other workers, too.
   std::uint64_t verify = 0;        ///< Steps between comparisons of all workers' states; 0: none.
   std::uint64_t plan = 0;          ///< Workers to print the plan for; 0: train.
@@ -41,6 +42,9 @@ struct Options {
 };
 
 using Parsed = flags::Parsed<Options>;
+
+/// Rows of the embedding: ids are padded to a multiple of 64, so that products have whole tiles (50,257 to 50,304).
+[[nodiscard]] constexpr std::uint64_t vocabulary(const Options& options) { return options.ids == 0 ? 256 : (options.ids + 63) / 64 * 64; }
 
 /// `--name value` and `--name=value`. The last of two wins.
 [[nodiscard]] Parsed parse(const std::vector<std::string>& arguments);

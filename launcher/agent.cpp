@@ -20,9 +20,11 @@
 #include "launcher/output/log_json.hpp"
 #include "launcher/process/descriptors.hpp"
 #include "launcher/process/ending_signals.hpp"
+#include "launcher/process/first_process.hpp"
 #include "launcher/process/machine.hpp"
 #include "launcher/process/worker_processes.hpp"
 #include "launcher/rendezvous_line.hpp"
+#include "launcher/report/evidence.hpp"
 #include "launcher/report/reporter.hpp"
 #include "launcher/supervise/supervisor.hpp"
 #include "lib/base/failure.hpp"
@@ -41,6 +43,8 @@ struct AgentEnd {
   Finish finish;          ///< Once finished
   int exit_code = exit_code::internal;
 };
+
+constexpr std::size_t first_process_status_max = 64 << 10;  // bytes; it has some 1,500
 
 // Conducts: events in, to the supervisor; its actions out, to the part that can do them. Its fields are those parts, and what they are made
 // with. Most of its methods perform one kind of action each, in a line.
@@ -86,6 +90,7 @@ class Agent {
     handle_ending_signals(signals_, options().signals_to_handle);
     wait_for_signal();
     watch_guard();
+    warn_of_first_process();
     admin_endpoints_.open_timers(options().side, setting_.directory, setting_.environment,
                                  [this](pid_t group) { return processes_.is_group(group); });
     if (const auto opened = admin_endpoints_.open(options().side, setting_.directory); !opened.ok())
@@ -200,6 +205,13 @@ class Agent {
     guard_watch_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
       if (!error) log_.warning("the guard process was killed: the job goes on, but if this elrun is killed too, nobody ends its workers");
     });
+  }
+
+  // In a pod, where others decide when the container ends; elsewhere a shell may be process 1 for good reasons.
+  void warn_of_first_process() const {
+    if (!setting_.environment.contains("KUBERNETES_SERVICE_HOST")) return;
+    if (const auto status = read_regular_file("/proc/1/status", first_process_status_max))
+      if (const std::string warning = first_process_warning(*status, ::getpid()); !warning.empty()) log_.warning(warning);
   }
 
   void wait_for_signal() {

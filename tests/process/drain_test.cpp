@@ -1,5 +1,6 @@
 // `elrun drain`: agents are asked to leave and waited for, whoever is process 1 of their container.
 #include <csignal>
+#include <cstdio>
 
 #include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
@@ -51,6 +52,26 @@ TEST_CASE("a shell that stays process 1 and knows no SIGTERM does not keep drain
   CHECK(place.drain().code == 0);
   CHECK(shell->wait() == 0);
   CHECK(shell->says("code=143"));
+}
+
+TEST_CASE("a shell that is process 1 and swallows SIGTERM is told of, and one that execs elrun is not", "[drain][process]") {
+  const Place place;
+  // In a namespace of process numbers, as in a container, which needs rights that not every machine gives.
+  const auto container = [&](const std::string& script) {
+    return run("/usr/bin/unshare", {"--pid", "--fork", "--mount-proc", "--kill-child=KILL", "/bin/sh", "-c", script},
+               {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}, {"XDG_RUNTIME_DIR", place.directory.path()}});
+  };
+  if (container("exit 0").code != 0) {
+    std::printf("SKIPPED: no process namespaces here\n");
+    return;
+  }
+  const std::string elrun = program_path("elrun") + " --nnodes 1 --no_python true";
+  const Ended swallowed = container(elrun + "; exit $?");
+  INFO(swallowed.output);
+  CHECK(swallowed.code == 0);
+  CHECK(swallowed.says("warning: process 1 of this container is "));
+  CHECK_FALSE(container("exec " + elrun).says("process 1 of this container"));
+  CHECK_FALSE(container("trap : TERM; " + elrun + "; exit $?").says("process 1 of this container"));
 }
 
 TEST_CASE("an agent that is leaving already is waited for, and not asked again: that would kill its workers", "[drain][process]") {

@@ -165,7 +165,8 @@ def run(document, tree, build, limit, show):
     (folder / "build").symlink_to(build)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("ELRUN_", "PET_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_"))}
     environment.update(PATH=f"{build}/bin:{environment['PATH']}", LC_ALL="C.UTF-8")
-    environment.pop("OMP_NUM_THREADS", None)
+    for name in ("OMP_NUM_THREADS", "KUBERNETES_SERVICE_HOST"):
+        environment.pop(name, None)
     ci = (tree / ".ci" / "run").read_text() if (tree / ".ci" / "run").exists() else None
     port = free_port()
     shell = Shell(folder, environment, time.monotonic() + limit)

@@ -44,8 +44,7 @@ class Event {
   void* handle_ = nullptr;
 };
 
-/// One float that may still be on its way: read by the runtime in the stream's order, without a synchronisation here. A job
-/// refuses one of a device as yet.
+/// One float that may still be on its way: read by the runtime in the stream's order, without a synchronisation here.
 struct DeviceScalar {
   const float* pointer = nullptr;  ///< In the memory of `stream.device()`; borrowed until the step is applied.
   Stream stream{};

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <elrun/device.hpp>
+#include <elrun/device_span.hpp>
 #include <elrun/export.hpp>
 #include <elrun/ids.hpp>
 #include <elrun/optimizer.hpp>
@@ -44,12 +45,19 @@ struct TensorPlace {
   void* data = nullptr;  ///< Null where nobody may read or write it.
   void* grad = nullptr;  ///< Null outside of `use_grad` scopes of its unit, and for a frozen tensor.
   Shape shape;
-  std::string name;  ///< With its unit's: "block.0/qkv".
+  std::string name;      ///< With its unit's: "block.0/qkv".
+  void* unit = nullptr;  ///< The job's own.
+  Device device{};       ///< Whose addresses these are.
 };
 
 namespace detail {
 /// Throws Error (invalid_argument) that names tensor and remedy.
 [[noreturn]] ELRUN_API void out_of_scope(const TensorPlace* tensor, bool gradient);
+/// Likewise, for a view of the memory of another kind of device.
+[[noreturn]] ELRUN_API void of_other_device(const TensorPlace& tensor, bool gradient);
+/// From or to `run`, which is the tensor or its gradient.
+ELRUN_API void read_tensor(const TensorPlace& tensor, std::span<const std::byte> run, std::span<std::byte> to);
+ELRUN_API void write_tensor(const TensorPlace& tensor, std::span<const std::byte> from, std::span<std::byte> run);
 }  // namespace detail
 
 /// A parameter: a view into its unit's memory. Cheap to copy, valid as long as the job. Contents are what this step
@@ -60,7 +68,8 @@ class Tensor {
 
  public:
   Tensor() = default;
-  /// Elements in row-major order. Throws before `seal()`, and out of scope where parameters are sharded.
+  /// Elements in row-major order, at an address of `job.device()`: on a device no code of the host may touch it. Throws before `seal()`, and out of scope where
+  /// parameters are sharded.
   [[nodiscard]] T* data() const {
     if (place_ == nullptr || place_->data == nullptr) [[unlikely]]
       detail::out_of_scope(place_, false);
@@ -76,11 +85,30 @@ class Tensor {
   }
   [[nodiscard]] const Shape& shape() const { return place_->shape; }
   [[nodiscard]] std::uint64_t size() const { return element_count(place_->shape); }
-  [[nodiscard]] std::span<T> span() const { return {data(), size()}; }
-  [[nodiscard]] std::span<T> grad_span() const { return {grad(), size()}; }
+  /// For code of the host. Throws Error (`invalid_argument`) on a device.
+  [[nodiscard]] std::span<T> span() const { return {require(DeviceKind::host, data(), false), size()}; }
+  [[nodiscard]] std::span<T> grad_span() const { return {require(DeviceKind::host, grad(), true), size()}; }
+  /// For kernels. Throws Error (`invalid_argument`) on the host.
+  [[nodiscard]] DeviceSpan<T> device_span() const { return {require(DeviceKind::cuda, data(), false), size()}; }
+  [[nodiscard]] DeviceSpan<T> grad_device_span() const { return {require(DeviceKind::cuda, grad(), true), size()}; }
+
+  /// From and to memory of the host, wherever the tensor lies; `values` has as many elements. In the order of `job.stream()` and of all streams that a scope of the unit was opened
+  /// with: each sees what kernels before it left, and kernels after it see what it wrote. `read` waits for them; when the world changes meanwhile it returns at once, and
+  /// what it read is unspecified. Throws Error: `invalid_argument` for another size, and what a device fails of.
+  void set(std::span<const T> values) const { detail::write_tensor(*checked(data()), std::as_bytes(values), bytes(data())); }
+  void read(std::span<T> values) const { detail::read_tensor(*checked(data()), bytes(data()), std::as_writable_bytes(values)); }
+  void set_grad(std::span<const T> values) const { detail::write_tensor(*checked(grad()), std::as_bytes(values), bytes(grad())); }
+  void read_grad(std::span<T> values) const { detail::read_tensor(*checked(grad()), bytes(grad()), std::as_writable_bytes(values)); }
 
  private:
   friend class Unit;
+  [[nodiscard]] T* require(DeviceKind kind, T* at, bool gradient) const {
+    if (place_->device.kind != kind) [[unlikely]]
+      detail::of_other_device(*place_, gradient);
+    return at;
+  }
+  [[nodiscard]] const TensorPlace* checked(T*) const { return place_; }
+  [[nodiscard]] std::span<std::byte> bytes(T* at) const { return std::as_writable_bytes(std::span{at, size()}); }
   explicit Tensor(const TensorPlace& place) : place_{&place} {}
   const TensorPlace* place_ = nullptr;  // owned by the job
 };
@@ -121,6 +149,8 @@ class ELRUN_API Unit {
   /// When the world changes under it, it returns at once: memory is there, its contents are unspecified. So they are after an `apply` or `evaluate` in which the world
   /// changed, until the next `next_step()`: what has to be exact is read in `forward`, or in a slot.
   /// Throws Error (`invalid_argument`) where it is not allowed, and after the last step where those who have the weights are gone.
+  /// `stream`: the one in which the program works with the weights. Stream{} is `job.stream()`; of the host there is no other. Another one of `job.device()` sees the weights, and what is written or
+  /// read there until the scope ends comes before what the job does next with them. One of another device is an error.
   [[nodiscard]] UseScope use(Stream stream = {});
   /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off. Inside a slot
   /// of a step, at most as often per slot as the unit's tensors declare `uses`; ends before its slot does. Throws Error (`invalid_argument`) elsewhere.
@@ -150,6 +180,7 @@ class ELRUN_API Slot {
   [[nodiscard]] RandomStream rng() const { return rng_; }
   /// The slot's loss, a mean over its `tokens` (or samples). Exactly once per slot; throws Error (`invalid_argument`) the second time, and once the slot is over.
   void report(float loss, std::uint64_t tokens);
+  /// Of a device: fetched in the order of its stream, which is one of `job.device()` and is not waited for here.
   void report(DeviceScalar loss, std::uint64_t tokens);
   /// Adds to a sum of the evaluation, beside its loss: hits, say. Added up over a slot's calls, then over the slots as losses are, so the bits are the same at any
   /// world size. Throws Error (`invalid_argument`) in a slot of a step, once the slot is over, for a name of more than 64 bytes or none, for a value that is
@@ -353,8 +384,11 @@ class ELRUN_API Job {
   [[nodiscard]] bool prints() const;
   /// Threads that this process should compute with: OMP_NUM_THREADS, else CPUs of its affinity / workers of the node.
   [[nodiscard]] std::uint32_t compute_threads() const;
-  /// Where tensors lie and are computed: the host, as yet. ELRUN_DEVICE decides; what it asks for and cannot be had ends the process with 78.
+  /// Where tensors lie and are computed: the host, for programs that are not written for devices (`RunOptions::devices`). ELRUN_DEVICE decides; what it asks for and cannot be had
+  /// ends the process with 78.
   [[nodiscard]] Device device() const;
+  /// The order in which the memory of tensors works: a stream of `device()`, on the host Stream{}. A program may give it work of its own.
+  [[nodiscard]] Stream stream() const;
 
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

@@ -8,6 +8,7 @@
 #include "kernels/state_hash.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/device/current_device.hpp"
 #include "lib/job/declare/memory_report.hpp"
 #include "lib/job/declare/memory_table.hpp"
 #include "lib/job/declare/plan.hpp"
@@ -48,17 +49,6 @@ void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes
 
 // ---- memory
 
-/// What a job on a device cannot do yet, in one message.
-void Job::Impl::refuse_on_device() const {
-  if (shared_buffers_.on_host()) return;
-  std::vector<std::string> wrong;
-  if (saves_.has_directory()) wrong.emplace_back("checkpoints");
-  if (wrong.empty()) return;
-  std::string what = "not on a device yet: ";
-  for (std::size_t i = 0; i < wrong.size(); ++i) what += (i == 0 ? "" : ", ") + wrong[i];
-  throw Error{invalid(what + "; ELRUN_DEVICE=cpu has them")};
-}
-
 void Job::Impl::seal() {
   Layout layout = declared.lay_out();
   const std::unique_ptr<Impl> before = std::move(before_);
@@ -95,6 +85,7 @@ void Job::Impl::allocate(Impl* before, Layout layout) {
   rounds_.begin_anew(declared.unit_count());
   initial_values_ = InitialValues{declared.unit_count()};
   slot_.samples().reserve(plan().micro_batch);
+  if (memory().device().kind != DeviceKind::host) losses_.emplace(host.device, plan().slots() + 1, host.clock);
 }
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
@@ -122,7 +113,6 @@ void Job::Impl::take_position(Impl& before) {
 /// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `nodes`:
 /// by rank, the number of its node.
 void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
-  refuse_on_device();
   const std::uint32_t rank = world.rank();
   ShardMap wanted = shard_map(plan().placement.optimizer, nodes);
   if (rank == shards_.rank && wanted == shards_.map) return;
@@ -135,6 +125,12 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   state_.plan_world(shards_.map, rank, reducer_.space());
   votes_ = VoteExchange{reducer_.slots_by_rank(), plan().slots(), reducer_.norm_nodes(), rank};
   rounds_.plan_world(plan().overlap);
+}
+
+std::vector<Agreement> Job::Impl::agreements() const {
+  auto out = declared.agreements();
+  out.push_back(device_agreement(host.device));
+  return out;
 }
 
 /// Each generation's group has to be shown anew what its members read of each other.
@@ -207,6 +203,7 @@ bool Job::Impl::restore() {
 std::vector<Aux> Job::Impl::host_state() const {
   std::vector<Aux> out;
   append_to(out, decided_.progress(plan().steps));
+  append_device(out, host.device);
   variables_.append_to(out);
   return out;
 }
@@ -221,6 +218,7 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
 
 std::optional<std::uint64_t> Job::Impl::next_step() {
   require(held_.is_restored(), "next_step comes after restore()");
+  require_scopes_ended_well();
   step_.ask();
   if (outcome.has_value()) return std::nullopt;
   require(!step_.is_open() || world.over(), "next_step is called before the step was applied");
@@ -244,6 +242,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       absence_.begin_slots();
       rounds_.begin_step();
       slot_.end();
+      losses_to_come_.clear();
       reducer_.begin_step();
       initial_values_.begin_step();
       keep_host_state();
@@ -360,6 +359,7 @@ void Job::print(std::string_view line) {
 bool Job::prints() const { return impl_->prints(); }
 std::uint32_t Job::compute_threads() const { return impl_->host.threads; }
 Device Job::device() const { return impl_->host.device; }
+Stream Job::stream() const { return impl_->stream(); }
 
 const JobHost& JobAccess::host(const Job& job) { return job.impl_->host; }
 std::uint32_t JobAccess::rank(const Job& job) { return job.impl_->world.rank(); }
@@ -382,11 +382,14 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     else job.impl_->decided_.memory() = std::exchange(updates_done, {});
     if (asked_for_steps) job.impl_->step_.ask();
     const Job::Impl& impl = *job.impl_;
+    const CurrentDevice current{job_host.device};  // for the program's own kernels
     try {
       program(job);
       job.impl_->program_returned();
     } catch (const std::exception& e) {
-      if (impl.left_revoked_slot()) {  // it is over, as any other revoked slot; but the program's own variables are gone
+      const auto* const error = dynamic_cast<const Error*>(&e);
+      const bool has_to_end = error != nullptr && error->failure().remedy == Remedy::exit_process;  // a device that is lost, say
+      if (impl.left_revoked_slot() && !has_to_end) {  // it is over, as any other revoked slot; but the program's own variables are gone
         job_host.log.info(fmt::format(
             "an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has",
             e.what()));
@@ -395,7 +398,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
         again = true;
         continue;
       }
-      if (dynamic_cast<const Error*>(&e) == nullptr && impl.world.over()) leave(impl.world, impl.world.why_over());
+      if (error == nullptr && impl.world.over()) leave(impl.world, impl.world.why_over());
       throw;
     } catch (const BeginAgain&) {
       asked_for_steps = impl.step_.was_asked_for();

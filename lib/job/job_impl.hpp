@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,9 +15,11 @@
 #include <elrun/job.hpp>
 #include <elrun/session.hpp>
 
+#include "lib/job/arrays/program_streams.hpp"
 #include "lib/job/commit/decided_steps.hpp"
 #include "lib/job/commit/votes.hpp"
 #include "lib/job/declare/declarations.hpp"
+#include "lib/job/declare/device_class.hpp"
 #include "lib/job/declare/memory_table.hpp"
 #include "lib/job/evaluate/evaluation.hpp"
 #include "lib/job/gather/phase_rounds.hpp"
@@ -65,9 +68,15 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void report(const Slot& slot, float loss, std::uint64_t tokens);
   void add(const Slot& slot, std::string_view name, double value);
   [[nodiscard]] bool is_revoked(const Slot& slot) const;
-  void begin_use(std::uint32_t unit);
-  void begin_gradient(std::uint32_t unit);
-  void end_use(std::uint32_t unit, bool gradient);
+  void report(const Slot& slot, DeviceScalar loss, std::uint64_t tokens);
+  /// `stream`: as the program named it. Returns what it means.
+  Stream begin_use(UnitState & unit, Stream stream);
+  Stream begin_gradient(UnitState & unit, Stream stream);
+  /// What fails in it comes out of the next call that may throw.
+  void end_use(UnitState & unit, bool gradient, Stream stream) noexcept;
+  void read(const UnitState& unit, std::span<const std::byte> run, std::span<std::byte> to);
+  void write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run);
+  [[nodiscard]] Stream stream() const { return streams_.jobs(); }
   void stop();
   void program_returned();
   void serve_to_the_end();
@@ -82,7 +91,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
   JobHost host;
   JobWorld world;
-  Declarations declared;
+  Declarations declared{host.device};
   std::optional<Outcome> outcome;
 
  private:
@@ -94,7 +103,11 @@ class [[gnu::visibility("hidden")]] Job::Impl {
     [[nodiscard]] const Cut& mine() const { return map.cuts[rank]; }
   };
 
-  void refuse_on_device() const;
+  void fetch_weights(std::uint32_t unit);
+  void require_scopes_ended_well();
+  bool settle_loss();
+  [[nodiscard]] std::vector<Agreement> agreements() const;
+  [[nodiscard]] Memory& memory() const { return host.arrays != nullptr ? *host.arrays : host_memory(); }
   void require(bool holds, std::string_view what) const;
   [[nodiscard]] std::vector<std::uint32_t> guess_my_nodes() const;
   void allocate(Impl * before, Layout layout);
@@ -153,7 +166,11 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Absence absence_{host.clock, host.session, world};
   Departure departure_{host.session};
   JobSaves saves_{host, world, absence_, departure_};
-  SharedBuffers shared_buffers_{host.share, host.log, host.arrays != nullptr ? *host.arrays : host_memory()};
+  SharedBuffers shared_buffers_{host.share, host.log, memory()};
+  ProgramStreams streams_{memory().stream()};
+  std::optional<DeviceLosses> losses_;       // where tensors lie on a device
+  std::vector<std::size_t> losses_to_come_;  // of which of this rank's slots
+  std::exception_ptr scope_failed_;
   std::unique_ptr<Impl> before_;  // of the program's run before this one, until seal()
   // Of this generation,
   GenerationRecovery recovery_;

@@ -12,6 +12,7 @@ Slot& OpenSlot::begin(Job::Impl* job, std::uint64_t generation, std::uint32_t in
   SlotAccess::fill(slot_, job, ++serial_, generation, index, rng);
   sums_.clear();
   open_ = true, reported_ = false;
+  loss_to_come_.reset();
   return slot_;
 }
 

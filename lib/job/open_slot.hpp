@@ -1,7 +1,9 @@
 #pragma once
 /// \file OpenSlot: the one slot that the program has just now, of a step or of an evaluation, and what it says of it. Called by the job's thread.
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -48,6 +50,11 @@ class OpenSlot {
   void add(const Slot& slot, std::string_view name, double value, bool evaluating);
   [[nodiscard]] bool has_reported() const { return reported_; }
   [[nodiscard]] float loss() const { return loss_; }
+  /// What was reported is on its way from a device.
+  [[nodiscard]] std::optional<std::size_t> loss_to_come() const { return loss_to_come_; }
+  /// `place`: where it will be (DeviceLosses).
+  void expect_loss(std::size_t place) { loss_to_come_ = place; }
+  void set_loss(float loss) { loss_ = loss, loss_to_come_.reset(); }
   [[nodiscard]] std::uint64_t tokens() const { return tokens_; }
   [[nodiscard]] const EvaluationSums& sums() const { return sums_; }
 
@@ -56,6 +63,7 @@ class OpenSlot {
   Slot slot_ = SlotAccess::none();
   std::uint64_t serial_ = 0;  // of the slot handed out last
   bool open_ = false, reported_ = false;
+  std::optional<std::size_t> loss_to_come_;
   float loss_ = 0;
   std::uint64_t tokens_ = 0;
   EvaluationSums sums_;

@@ -32,6 +32,7 @@ Slot* Job::Impl::first_slot() {
 }
 
 Slot* Job::Impl::next_slot() {
+  require_scopes_ended_well();
   if (slot_.is_open()) close_slot();
   if (!step_.is_open() || world.over()) return nullptr;
   const auto audited = step_.audit().take_slot();
@@ -57,6 +58,26 @@ bool Job::Impl::is_revoked(const Slot& slot) const {
 void Job::Impl::add(const Slot& slot, std::string_view name, double value) { slot_.add(slot, name, value, step_.is_evaluating()); }
 void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) { slot_.report(slot, loss, tokens); }
 
+/// Of the host's memory it is there. Of a device it comes with the wait before the vote; that of a slot that is not counted with the step's, at once.
+void Job::Impl::report(const Slot& slot, DeviceScalar loss, std::uint64_t tokens) {
+  if (loss.stream.device().kind == DeviceKind::host) return report(slot, *loss.pointer, tokens);
+  loss.stream = streams_.checked(loss.stream);
+  slot_.report(slot, 0, tokens);
+  const bool counts = !step_.is_evaluating() && !step_.audit().is_running();
+  const std::size_t place = counts ? step_.slot() : plan().slots();
+  losses_->fetch(place, loss, streams_);
+  slot_.expect_loss(place);
+}
+
+/// False: the generation is over.
+bool Job::Impl::settle_loss() {
+  const auto place = slot_.loss_to_come();
+  if (!place) return true;
+  if (!world.wait_for_arrays("a slot's loss").ok()) return false;
+  slot_.set_loss(losses_->at(*place));
+  return true;
+}
+
 void Job::Impl::close_slot() {
   const Phase ended = phase();
   slot_.end();
@@ -66,9 +87,11 @@ void Job::Impl::close_slot() {
   scopes_.require_no_gradient_open(slot_.index());
   scopes_.begin_unused_gradients(step_.own_slot());
   StepAudit& audit = step_.audit();
+  if (audit.audits(slot_.index()) && !settle_loss()) return;
   if (audit.audits(slot_.index())) audit.note(reducer_.hash_of(step_.own_slot()), slot_.loss(), slot_.tokens());
   if (audit.end_slot()) return;
   votes_.set_slot(step_.slot(), slot_.loss(), slot_.tokens());
+  if (slot_.loss_to_come()) losses_to_come_.push_back(step_.slot());
   if (streams()) scopes_.finish_leaves(ended, step_.own_slot());
   else reducer_.end_slot(step_.slot());
   if (!rounds_.in_phases() || rounds_.end_slot(ended)) step_.end_slot();
@@ -123,6 +146,7 @@ StepResult Job::Impl::apply(const AnyOptimizer& optimizer, const ApplyOptions& w
     throw Error{invalid(fmt::format("apply is called with {}, but the plan says {}: set plan.optimizer before configure()",
                                     name_of(kind_of(optimizer)), name_of(plan().optimizer)))};
   require(step_.is_open() || world.over(), "apply was called twice, or without a step from next_step()");
+  require_scopes_ended_well();
   if (slot_.is_open()) close_slot();
   scopes_.require_all_closed("apply()");
   step_.close();
@@ -171,6 +195,7 @@ bool Job::Impl::reduce_and_vote() {
   if (!reducer_.reduce(world).ok()) return false;
   // The one wait of a step on a device: for slots, sums and exchange. What is read after it is there.
   if (!world.wait_for_arrays("the gradient's norm").ok()) return false;
+  for (const std::size_t slot : std::exchange(losses_to_come_, {})) votes_.set_loss(slot, losses_->at(slot));
   const std::span<float> nodes = votes_.norm_nodes();
   reducer_.fold_norm(nodes);
   const Vote mine = decided_.vote(std::all_of(nodes.begin(), nodes.end(), [](float x) { return std::isfinite(x); }));
@@ -197,11 +222,7 @@ float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(deci
 
 void Slot::report(float loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(*this, loss, tokens); }
 void Slot::add(std::string_view name, double value) { static_cast<Job::Impl*>(impl_)->add(*this, name, value); }
-void Slot::report(DeviceScalar loss, std::uint64_t tokens) {
-  if (loss.stream.device().kind != DeviceKind::host)
-    throw Error{invalid("a loss in a device's memory cannot be reported yet: copy it to the host")};
-  report(*loss.pointer, tokens);  // on the host it has arrived
-}
+void Slot::report(DeviceScalar loss, std::uint64_t tokens) { static_cast<Job::Impl*>(impl_)->report(*this, loss, tokens); }
 bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->is_revoked(*this); }
 
 Step::Slots Step::slots() {

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +20,39 @@ void detail::out_of_scope(const TensorPlace* tensor, bool gradient) {
                              tensor->name))};
 }
 
+void detail::of_other_device(const TensorPlace& tensor, bool gradient) {
+  const std::string_view prefix = gradient ? "grad_" : "";
+  const std::string what = fmt::format("{}'{}'", gradient ? "the gradient of " : "", tensor.name);
+  if (tensor.device.kind == DeviceKind::host)
+    throw Error{invalid(fmt::format("{} lies in the host's memory: use {}span(), and {}device_span() only where job.device() is a device",
+                                    what, prefix, prefix))};
+  throw Error{invalid(
+      fmt::format("{} lies on cuda:{}, where no code of the host can reach it: give kernels {}device_span(), and copy with {} and {}", what,
+                  tensor.device.index, prefix, gradient ? "read_grad()" : "read()", gradient ? "set_grad()" : "set()"))};
+}
+
+namespace {
+
+void require_same_size(const TensorPlace& tensor, std::size_t given, std::size_t has) {
+  if (given != has)
+    throw Error{
+        invalid(fmt::format("'{}' has {} elements, and is copied from or to {}", tensor.name, has / sizeof(float), given / sizeof(float)))};
+}
+
+}  // namespace
+
+void detail::read_tensor(const TensorPlace& tensor, std::span<const std::byte> run, std::span<std::byte> to) {
+  require_same_size(tensor, to.size(), run.size());
+  const auto& unit = *static_cast<const UnitState*>(tensor.unit);
+  unit.job->read(unit, run, to);
+}
+
+void detail::write_tensor(const TensorPlace& tensor, std::span<const std::byte> from, std::span<std::byte> run) {
+  require_same_size(tensor, from.size(), run.size());
+  const auto& unit = *static_cast<const UnitState*>(tensor.unit);
+  unit.job->write(unit, from, run);
+}
+
 const TensorPlace& Unit::declare(std::string_view name, DType type, Shape shape, TensorOptions options) {
   auto& unit = *static_cast<UnitState*>(impl_);
   return unit.job->declared.add_tensor(unit, name, type, std::move(shape), options);
@@ -25,14 +60,12 @@ const TensorPlace& Unit::declare(std::string_view name, DType type, Shape shape,
 
 UseScope Unit::use(Stream stream) {
   auto& unit = *static_cast<UnitState*>(impl_);
-  unit.job->begin_use(unit.index);
-  return {impl_, false, stream};
+  return {impl_, false, unit.job->begin_use(unit, stream)};
 }
 
 UseScope Unit::use_grad(Stream stream) {
   auto& unit = *static_cast<UnitState*>(impl_);
-  unit.job->begin_gradient(unit.index);
-  return {impl_, true, stream};
+  return {impl_, true, unit.job->begin_gradient(unit, stream)};
 }
 
 UseScope::UseScope(UseScope&& other) noexcept
@@ -41,10 +74,11 @@ UseScope::UseScope(UseScope&& other) noexcept
 UseScope::~UseScope() {
   if (unit_ == nullptr) return;
   auto& unit = *static_cast<UnitState*>(unit_);
-  unit.job->end_use(unit.index, gradient_);
+  unit.job->end_use(unit, gradient_, stream_);
 }
 
-void Job::Impl::begin_use(std::uint32_t unit) {
+void Job::Impl::fetch_weights(std::uint32_t unit) {
+  require_scopes_ended_well();
   require(held_.is_restored(), "use comes after restore()");
   // The others may be in apply() already, where nobody is served.
   if (scopes_.fetches(unit) && step_.is_open() && !slot_.is_open() && rounds_.is_through() && !world.over())
@@ -69,13 +103,51 @@ void Job::Impl::begin_use(std::uint32_t unit) {
   scopes_.open(unit, phase(), step_.slot());
 }
 
-void Job::Impl::begin_gradient(std::uint32_t unit) {
-  require(slot_.is_open() && !step_.is_evaluating(), "use_grad is for the slots of a step; an evaluation has no gradients");
-  scopes_.require_use_left(unit, slot_.index());
-  begin_use(unit);
-  scopes_.open_gradient(unit, phase(), step_.own_slot());
+Stream Job::Impl::begin_use(UnitState& unit, Stream wanted) {
+  const Stream stream = streams_.checked(wanted);
+  fetch_weights(unit.index);
+  streams_.begin(stream);
+  unit.program_streams.push_back(stream);
+  return stream;
 }
 
-void Job::Impl::end_use(std::uint32_t unit, bool gradient) { scopes_.close(unit, gradient, initial_values_); }
+Stream Job::Impl::begin_gradient(UnitState& unit, Stream wanted) {
+  const Stream stream = streams_.checked(wanted);
+  require(slot_.is_open() && !step_.is_evaluating(), "use_grad is for the slots of a step; an evaluation has no gradients");
+  scopes_.require_use_left(unit.index, slot_.index());
+  fetch_weights(unit.index);
+  scopes_.open_gradient(unit.index, phase(), step_.own_slot());
+  streams_.begin(stream);
+  unit.program_streams.push_back(stream);
+  return stream;
+}
+
+void Job::Impl::end_use(UnitState& unit, bool gradient, Stream stream) noexcept {
+  if (const auto at = std::ranges::find(unit.program_streams, stream.handle(), &Stream::handle); at != unit.program_streams.end())
+    unit.program_streams.erase(at);
+  try {
+    streams_.end(stream);
+    scopes_.close(unit.index, gradient, initial_values_);
+  } catch (const std::exception& e) {  // of a device
+    scope_failed_ = std::current_exception();
+    const auto* error = dynamic_cast<const Error*>(&e);
+    world.end(error != nullptr ? error->failure() : Failure{Code::internal, Remedy::exit_process, e.what()});
+  }
+}
+
+void Job::Impl::require_scopes_ended_well() {
+  if (scope_failed_) std::rethrow_exception(scope_failed_);
+}
+
+void Job::Impl::read(const UnitState& unit, std::span<const std::byte> run, std::span<std::byte> to) {
+  for (const Stream stream : unit.program_streams) streams_.end(stream);
+  if (world.wait_for_arrays("a tensor that the program reads").ok()) memory().read(run, to);
+}
+
+void Job::Impl::write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {
+  for (const Stream stream : unit.program_streams) streams_.end(stream);
+  memory().write(from, run);
+  for (const Stream stream : unit.program_streams) streams_.begin(stream);
+}
 
 }  // namespace elrun::inline v0

@@ -24,23 +24,14 @@ struct Toy {
   bool nests = false;                      ///< Each unit is used while the next one is.
   std::vector<RankBytes>* held = nullptr;  ///< By rank, at the end.
 
-  [[nodiscard]] static std::vector<float> read(Memory& memory, std::span<const float> run) {
-    std::vector<float> out(run.size());
-    memory.read(std::as_bytes(run), std::as_writable_bytes(std::span{out}));
-    return out;
-  }
-  static void write(Memory& memory, std::span<const float> values, std::span<float> run) {
-    memory.write(std::as_bytes(values), std::as_writable_bytes(run));
-  }
-
-  static void add_gradients(Memory& memory, Slot& slot, const ToyTensor& t, const Tensor<float>& tensor, std::uint32_t use) {
-    std::vector<float> gradient = read(memory, tensor.grad_span());
-    add_toy_gradient(gradient, read(memory, tensor.span()), slot.samples(), slot.rng(), use + static_cast<std::uint32_t>(t.size));
-    write(memory, gradient, tensor.grad_span());
+  static void add_gradients(Slot& slot, const ToyTensor& t, const Tensor<float>& tensor, std::uint32_t use) {
+    std::vector<float> gradient(tensor.size());
+    tensor.read_grad(gradient);
+    add_toy_gradient(gradient, values_of(tensor), slot.samples(), slot.rng(), use + static_cast<std::uint32_t>(t.size));
+    tensor.set_grad(gradient);
   }
 
   void operator()(Job& job, Member& me) const {
-    Memory& memory = *JobAccess::host(job).arrays;
     job.configure(plan);
     std::vector<Unit> units;
     std::vector<std::size_t> unit_of;
@@ -57,14 +48,14 @@ struct Toy {
         std::vector<float> values(tensors[i].size());
         for (std::size_t k = 0; k < values.size(); ++k) values[k] = job.rng(toy_tensors()[i].name).normal(k) * 0.02f;
         const auto scope = units[unit_of[i]].use();
-        write(memory, values, tensors[i].span());
+        tensors[i].set(values);
       }
     const auto evaluate = [&] {
       const Evaluation all = job.evaluate(10, [&](Slot& slot) {
         double sum = 0;
         for (std::size_t i = 0; i < tensors.size(); ++i) {
           const auto scope = units[unit_of[i]].use();
-          for (const float weight : read(memory, tensors[i].span())) sum += std::fabs(static_cast<double>(weight));
+          for (const float weight : values_of(tensors[i])) sum += std::fabs(static_cast<double>(weight));
         }
         slot.report(static_cast<float>(sum) * toy_loss(slot.samples(), slot.rng()), 1);
       });
@@ -80,7 +71,7 @@ struct Toy {
             const auto next = nests ? std::optional{units[(unit_of[i] + 1) % units.size()].use()} : std::nullopt;
             auto scope = units[unit_of[i]].use_grad();
             for (std::size_t k = i; k < tensors.size() && unit_of[k] == unit_of[i]; ++k)
-              if (!toy_tensors()[k].options.frozen) add_gradients(memory, slot, toy_tensors()[k], tensors[k], use);
+              if (!toy_tensors()[k].options.frozen) add_gradients(slot, toy_tensors()[k], tensors[k], use);
           }
         }
         slot.report(toy_loss(slot.samples(), slot.rng()), 1);

@@ -41,8 +41,10 @@ struct MemberKilled {};
 class ElasticWorld {
  public:
   /// `nodes`: of each member, in the order in which they are born, the number of its node; else all are on one.
-  ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program, std::vector<std::uint32_t> nodes = {})
-      : fates_{fates.begin(), fates.end()}, program_{std::move(program)}, nodes_{std::move(nodes)} {
+  /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's.
+  ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program, std::vector<std::uint32_t> nodes = {},
+               std::function<std::unique_ptr<Memory>()> arrays = {})
+      : fates_{fates.begin(), fates.end()}, program_{std::move(program)}, nodes_{std::move(nodes)}, arrays_{std::move(arrays)} {
     const std::lock_guard lock{mutex_};
     for (std::uint32_t i = 0; i < members; ++i) add_member();
     form();
@@ -236,6 +238,7 @@ class ElasticWorld {
                     lines_.emplace_back(line);
                   }};
     PosixFiles files;
+    const std::unique_ptr<Memory> arrays = arrays_ ? arrays_() : nullptr;
     try {
       JobAccess::drive({.clock = clock_,
                         .files = files,
@@ -247,7 +250,9 @@ class ElasticWorld {
                             throw Error{{Code::protocol, Remedy::exit_process, "a generation is joined again in which an exchange failed"}};
                           return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)};
                         },
-                        .share = SharedBuffer::make},
+                        .share = SharedBuffer::make,
+                        .device = arrays ? arrays->device() : Device{},
+                        .arrays = arrays.get()},
                        [&](Job& job) { program_(job, result); });
     } catch (const MemberKilled&) {
       gone(person, true);
@@ -365,6 +370,7 @@ class ElasticWorld {
   std::optional<Fate> fate_;  // of this generation; one that struck is gone, but for a split or a timeout
   const Program program_;
   const std::vector<std::uint32_t> nodes_;
+  const std::function<std::unique_ptr<Memory>()> arrays_;
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;

@@ -21,7 +21,7 @@ struct Saving {
     saves.configure(options);
     saves.open(Saver{"test", session.place().membership.generation, Rank{0}, WorldSize{1}, identity(plan()),
                      model_table(two_units(), state.layout(), Optimizer::adamw)},
-               state.to_save(shards, 0), state.to_load());
+               HostFragments{state.to_save(shards, 0), host_memory()}, HostFragments{state.to_load(), host_memory()});
   }
   [[nodiscard]] Place place() const {
     Place out;

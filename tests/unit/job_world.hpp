@@ -316,6 +316,14 @@ inline float toy_loss(std::span<const std::uint64_t> samples, const RandomStream
   return static_cast<float>(samples[0]) * 0.3f + rng.uniform(5);
 }
 
+/// The toy computes on the host, wherever its tensors lie.
+inline bool on_host(const Job& job) { return job.device().kind == DeviceKind::host; }
+inline std::vector<float> values_of(const Tensor<float>& tensor) {
+  std::vector<float> values(tensor.size());
+  tensor.read(values);
+  return values;
+}
+
 struct ToyOptions {
   Plan plan;
   CheckpointOptions checkpoint{};
@@ -337,7 +345,9 @@ inline Evaluation evaluate_toy(Job& job, std::vector<Unit>& units, const std::ve
     double sum = 0;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const auto scope = units[unit_of[t]].use();
-      for (std::uint64_t i = 0; i < tensors[t].size(); i += 7) sum += std::fabs(static_cast<double>(tensors[t].data()[i]));
+      const std::vector<float> copy = on_host(job) ? std::vector<float>{} : values_of(tensors[t]);
+      const float* const values = on_host(job) ? tensors[t].data() : copy.data();
+      for (std::uint64_t i = 0; i < tensors[t].size(); i += 7) sum += std::fabs(static_cast<double>(values[i]));
     }
     slot.add("weights", sum);
     slot.report(static_cast<float>(sum) * toy_loss(slot.samples(), slot.rng()), 1 + slot.index());
@@ -370,7 +380,9 @@ inline Program toy(const ToyOptions& options) {
       for (std::size_t t = 0; t < tensors.size(); ++t) {
         const auto scope = units[unit_of[t]].use();
         const RandomStream rng = job.rng(toy_tensors()[t].name);
-        for (std::uint64_t i = 0; i < tensors[t].size(); ++i) tensors[t].data()[i] = rng.normal(i);
+        std::vector<float> values(tensors[t].size());
+        for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = rng.normal(i);
+        tensors[t].set(values);
       }
     const auto adapt = [&](const Evaluation& e) {
       if (e.decided)
@@ -387,7 +399,11 @@ inline Program toy(const ToyOptions& options) {
         if (options.in_slot) options.in_slot(job, step->number(), slot);
         if (options.throws && slot.revoked()) throw std::runtime_error{"out of a slot that is revoked"};
         const auto add = [&](std::size_t t, std::uint32_t use) {
-          add_toy_gradient({tensors[t].grad(), tensors[t].size()}, tensors[t].span(), slot.samples(), slot.rng(), use);
+          if (on_host(job)) return add_toy_gradient(tensors[t].grad_span(), tensors[t].span(), slot.samples(), slot.rng(), use);
+          std::vector<float> gradient(tensors[t].size());
+          tensors[t].read_grad(gradient);
+          add_toy_gradient(gradient, values_of(tensors[t]), slot.samples(), slot.rng(), use);
+          tensors[t].set_grad(gradient);
         };
         {
           auto g = units[0].use_grad();

@@ -1,16 +1,11 @@
 #include "lib/job/arrays/staged_exchange.hpp"
 
-#include <algorithm>
-
 #include "lib/device/current_device.hpp"
 #include "lib/device/runtime.hpp"
 #include "lib/device/wait.hpp"
 
 namespace elrun::inline v0 {
 namespace {
-
-constexpr std::size_t block_bytes = std::size_t{8} << 20;
-constexpr Duration last_wait = 2s;  // as that of device_memory.hpp
 
 /// Makes room for `runs` of the device, by rank, as the same bytes of `blocks`. `each`: a part of a run, and where it is there.
 template <class Runs, class Staged, class Each>
@@ -31,30 +26,8 @@ void stage(PinnedBlocks& blocks, std::span<const Runs> runs, std::vector<Staged>
 
 }  // namespace
 
-std::span<std::byte> PinnedBlocks::take(std::size_t most) {
-  if (block_ < blocks_.size() && offset_ == blocks_[block_].span().size()) ++block_, offset_ = 0;
-  if (block_ == blocks_.size()) blocks_.emplace_back(device_, block_bytes);
-  const std::span<std::byte> left = blocks_[block_].span().subspan(offset_);
-  const std::span<std::byte> taken = left.first(std::min(most, left.size()));
-  offset_ += taken.size();
-  return taken;
-}
-
-void PinnedBlocks::keep_for_good() {
-  for (PinnedBuffer& block : blocks_) new PinnedBuffer{std::move(block)};
-  blocks_.clear();
-}
-
 StagedExchange::StagedExchange(Stream stream, const Clock& clock)
-    : stream_{stream}, clock_{clock}, out_{stream.device()}, in_{stream.device()} {}
-
-StagedExchange::~StagedExchange() {
-  for (PinnedBlocks* blocks : {&out_, &in_}) {
-    const EventWait its_end{.what = "its last exchange", .deadline = Deadline::after(clock_.now(), last_wait)};
-    const auto done = wait_for(blocks->used(), its_end, clock_);
-    if (!done.ok() && done.failure().code == Code::deadline_passed) blocks->keep_for_good();
-  }
-}
+    : stream_{stream}, clock_{clock}, out_{stream.device(), clock}, in_{stream.device(), clock} {}
 
 Result<void> StagedExchange::wait(Event event, std::string_view what, const ArrayCall& call) const {
   return wait_for(event, {.what = what, .over = call.over, .deadline = Deadline::after(clock_.now(), call.limit)}, clock_);

@@ -36,6 +36,8 @@ class VoteExchange {
 
   /// Of this rank's `i`-th slot.
   void set_slot(std::size_t i, float loss, std::uint64_t tokens);
+  /// Where it came later than the slot's end.
+  void set_loss(std::size_t i, float loss) { my_losses_[i] = loss; }
   /// This rank's nodes, to be filled before `exchange`.
   [[nodiscard]] std::span<float> norm_nodes() { return norm_nodes_[rank_]; }
 

@@ -37,7 +37,7 @@ TensorPlace& Declarations::add_tensor(UnitState& unit, std::string_view name, DT
   require(!sealed_, "a tensor is declared after seal(); declare all of them before");
   UnitSpec& spec = specs_[unit.index];
   spec.tensors.push_back({std::string{name}, type, shape, options});
-  unit.tensors.push_back({nullptr, nullptr, std::move(shape), fmt::format("{}/{}", spec.name, name)});
+  unit.tensors.push_back({nullptr, nullptr, std::move(shape), fmt::format("{}/{}", spec.name, name), &unit, device_});
   return unit.tensors.back();
 }
 

@@ -23,11 +23,14 @@ namespace elrun::inline v0 {
 struct UnitState {
   Job::Impl* job = nullptr;
   std::uint32_t index = 0;
-  std::deque<TensorPlace> tensors;  // views hold addresses
+  std::deque<TensorPlace> tensors;        // views hold addresses
+  std::vector<Stream> program_streams{};  // of the scopes that are open
 };
 
 class Declarations {
  public:
+  /// `device`: where tensors lie.
+  explicit Declarations(Device device = {}) : device_{device} {}
   /// Once, before all else. Throws all problems at once.
   void configure(const Plan& plan, const CheckpointOptions& checkpoint);
   [[nodiscard]] bool is_configured() const { return plan_.has_value(); }
@@ -56,6 +59,7 @@ class Declarations {
   void point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradient);
 
  private:
+  Device device_;
   std::optional<Plan> plan_;
   CheckpointOptions checkpoint_;
   std::vector<UnitSpec> specs_;

@@ -78,7 +78,7 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
   step_.set_evaluating(true);
   absence_.begin_slots();
   for (const std::uint32_t index : by_rank[world.rank()]) {
-    if (world.over() || !run_evaluation_slot(count, index, *forward)) break;
+    if (world.over() || !run_evaluation_slot(count, index, *forward) || !settle_loss()) break;
     mine.put_slot(slot_.loss(), slot_.tokens(), slot_.sums());
   }
   const Phase ended = phase();

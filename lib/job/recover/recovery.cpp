@@ -82,7 +82,7 @@ MemberStatus Job::Impl::status() const {
 void Job::Impl::settle() {
   world.now(Call::meeting);
   expect(world, world.join());
-  same_job_everywhere(world, declared.agreements());
+  same_job_everywhere(world, agreements());
   recovery_.gather(world, status(), plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
   const Settled& settled = recovery_.settled();
   if (held_.has_state() && settled.applies(world.rank())) {
@@ -146,6 +146,7 @@ void Job::Impl::load_or_begin() {
   state_.zero_padding();
   const auto aux = saves_.restore();
   if (!aux.has_value()) return;
+  if (const auto doubt = device_doubt(*aux, host.device); doubt && world.leads()) host.log.warning(*doubt);
   take_host_state(*aux);
   saves_.set_saved_step(decided_.applied());
   held_.load();
@@ -157,7 +158,7 @@ void Job::Impl::open_saves() {
   if (!saves_.has_directory()) return;
   saves_.open(Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
                     identity(plan()), model_table(declared.units(), state_.layout(), plan().optimizer), host.begin_anew},
-              state_.to_save(shards_.map, world.rank()), state_.to_load());
+              HostFragments{state_.to_save(shards_.map, world.rank()), state_.memory()}, HostFragments{state_.to_load(), state_.memory()});
 }
 
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.

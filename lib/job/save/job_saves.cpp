@@ -18,7 +18,7 @@ constexpr Duration look_every = 250ms;  // at the world, and whether this node l
 
 }  // namespace
 
-void JobSaves::open(Saver saver, std::vector<Fragment> saved, std::vector<Fragment> loaded) {
+void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
   if (!has_directory()) return;
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
                  std::move(loaded));

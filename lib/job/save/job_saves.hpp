@@ -27,7 +27,7 @@ class JobSaves {
   [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
 
   /// Where there is a directory: what this member writes and reads in this generation.
-  void open(Saver saver, std::vector<Fragment> saved, std::vector<Fragment> loaded);
+  void open(Saver saver, HostFragments saved, HostFragments loaded);
   /// Loads the newest usable checkpoint and returns its host state; nothing where there is none.
   [[nodiscard]] std::optional<std::vector<Aux>> restore();
   /// The newest step that is on storage, as far as this member knows.

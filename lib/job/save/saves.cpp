@@ -19,7 +19,7 @@ ByteSpan encode(const std::string& text) { return as_bytes(text); }
 }  // namespace
 
 Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
-             std::vector<Fragment> saved, std::vector<Fragment> loaded)
+             HostFragments saved, HostFragments loaded)
     : clock_{clock},
       log_{log},
       session_{session},
@@ -105,7 +105,9 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
           fmt::format("the job was at step {} and goes on from step {}: no checkpoint holds the {} steps between, and they are done again",
                       heard.decided, from, heard.decided - from));
     if (!start.choice.has_value()) return std::optional<std::vector<Aux>>{};
-    auto loaded = checkpointer_.load(start, loaded_);
+    HostFragments::Copies state = loaded_.make();
+    auto loaded = checkpointer_.load(start, state.fragments());
+    if (loaded.ok()) loaded_.write(state);
     const auto everywhere = world_.agree(loaded.ok() ? Result<void>{} : Result<void>{loaded.failure()});
     if (everywhere.ok()) return std::optional{std::move(loaded).value()};
     last = everywhere.failure();
@@ -135,7 +137,12 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
     return begun.failure();
   }
   const SaveTicket& ticket = *begun;
-  const PartVote mine = checkpointer_.write_part(ticket, saved_, aux);
+  ELRUN_TRY(world_.wait_for_arrays("the state for a checkpoint"));
+  const PartVote mine = [&] {
+    HostFragments::Copies state = saved_.make();
+    saved_.read(state);
+    return checkpointer_.write_part(ticket, state.fragments(), aux);
+  }();
   auto gathered = world_.all_gather(encode(mine));
   if (!gathered.ok()) {  // the generation is over: whoever comes next sweeps what this save left
     return std::move(gathered).failure();

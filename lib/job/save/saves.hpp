@@ -9,6 +9,7 @@
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/resume.hpp"
+#include "lib/job/save/host_fragments.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
@@ -16,10 +17,9 @@ namespace elrun::inline v0 {
 /// All calls on all ranks, in the same order. Results are the same on all ranks. The leader is rank 0.
 class Saves {
  public:
-  /// `files`, `clock`, `log`, `session` and `world` outlive it. `saved` and `loaded`: this rank's part of the state, as Fragment
-  /// says.
+  /// `files`, `clock`, `log`, `session` and `world` outlive it. `saved` and `loaded`: this rank's part of the state.
   Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
-        std::vector<Fragment> saved, std::vector<Fragment> loaded);
+        HostFragments saved, HostFragments loaded);
 
   /// Loads the newest usable checkpoint and returns its host state; nothing when the root has none. `not_found` when one was
   /// acknowledged and is missing: resume.hpp.
@@ -47,7 +47,7 @@ class Saves {
   CheckpointOptions options_;
   std::string plan_;  // its hash
   Checkpointer checkpointer_;
-  std::vector<Fragment> saved_, loaded_;
+  HostFragments saved_, loaded_;
   bool claimed_ = false;
 };
 

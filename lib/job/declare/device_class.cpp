@@ -1,0 +1,36 @@
+#include "lib/job/declare/device_class.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::string_view entry = "elrun.device";
+constexpr std::string_view host = "cpu";
+
+std::string_view kind_of(Device device) { return device.kind == DeviceKind::host ? host : "cuda"; }
+
+}  // namespace
+
+Agreement device_agreement(Device device) { return {"kind of device", fmt::format("device: {}\n", kind_of(device))}; }
+
+void append_device(std::vector<Aux>& aux, Device device) {
+  const auto bytes = std::as_bytes(std::span{kind_of(device)});
+  aux.push_back({std::string{entry}, {bytes.begin(), bytes.end()}});
+}
+
+std::optional<std::string> device_doubt(const std::vector<Aux>& aux, Device now) {
+  const auto at = std::ranges::find(aux, entry, &Aux::name);
+  const std::string_view then =
+      at == aux.end() ? host : std::string_view{reinterpret_cast<const char*>(at->bytes.data()), at->bytes.size()};
+  if (then == kind_of(now)) return std::nullopt;
+  return fmt::format(
+      "the checkpoint's last steps were computed on {}, and this job goes on on {}: that is another numeric class. elrun's own sums and updates have the same bits on both; "
+      "whether the program's have, only the program can know, and where they have not the run is no longer bit-identical to one that stays on {}",
+      then, kind_of(now), then);
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,43 @@
+#pragma once
+/// \file HostFragments: what a rank saves and loads, as a Checkpointer wants it: in host memory. Where the state lies in the host's memory, it is the state itself; on a
+/// device it is a copy, which is there as long as a `Copies`.
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/format/model.hpp"
+#include "lib/device/memory.hpp"
+
+namespace elrun::inline v0 {
+
+class HostFragments {
+ public:
+  /// `fragments`: runs of `memory`, which outlives this.
+  HostFragments(std::vector<Fragment> fragments, Memory& memory) : fragments_{std::move(fragments)}, memory_{&memory} {}
+
+  /// Their bytes as they are in the memory now.
+  class Copies {
+   public:
+    [[nodiscard]] std::span<const Fragment> fragments() const { return fragments_; }
+
+   private:
+    friend class HostFragments;
+    std::vector<Fragment> fragments_;
+    std::vector<std::byte> bytes_;  // none on the host
+  };
+  /// Contents unspecified on a device. Throws std::bad_alloc.
+  [[nodiscard]] Copies make() const;
+  /// From the memory; waits for what its stream was given (memory.hpp).
+  void read(Copies& copies) const;
+  /// Into the memory.
+  void write(const Copies& copies) const;
+
+ private:
+  [[nodiscard]] bool on_host() const { return memory_->device().kind == DeviceKind::host; }
+  std::vector<Fragment> fragments_;
+  Memory* memory_;
+};
+
+}  // namespace elrun::inline v0

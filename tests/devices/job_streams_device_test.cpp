@@ -1,0 +1,177 @@
+// A program with streams of its own, and losses on its device: who waits for whom, and what is refused. The checker of the fake devices reports each wait that is missing.
+
+#include <cuda_runtime_api.h>
+
+#include "lib/device/device_memory.hpp"
+#include "lib/device/handles.hpp"
+#include "tests/fakegpu/runtime/inspect.hpp"
+#include "tests/unit/job_world.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+constexpr Device device{DeviceKind::cuda, 0};
+const SteadyClock test_clock;
+
+cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+struct Habits {
+  bool own_streams = false;
+  bool losses_on_host = false;
+  double audit = 0;
+  std::function<void(Job&, Unit&, const Tensor<float>&)> in_scope{};
+};
+
+/// One tensor, whose gradient is its weights. On a device a slot is work of its own stream: a copy for the kernel, and a loss that never leaves the device.
+Program program(const Habits& habits) {
+  return [habits](Job& job, Member& me) {
+    const bool on_device = job.device().kind == DeviceKind::cuda;
+    Plan plan = toy_plan(0, 4, Exchange::per_step);
+    plan.steps = 3;
+    job.configure(plan);
+    Unit unit = job.unit("all");
+    const Tensor<float> weights = unit.tensor<float>("weights", {3000});
+    job.seal();
+    std::vector<float> values(weights.size());
+    std::vector<OwnedStream> streams;
+    for (int i = 0; i < 2 && on_device && habits.own_streams; ++i) streams.emplace_back(job.device());
+    const DeviceBuffer losses = on_device ? DeviceBuffer{job.device(), 4 * sizeof(float)} : DeviceBuffer{};
+    if (!job.restore()) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = job.rng("weights").normal(i);
+      weights.set(values);
+    }
+    while (auto step = job.next_step()) {
+      if (habits.audit > 0) step->audit(habits.audit);
+      for (Slot& slot : step->slots()) {
+        const float loss = toy_loss(slot.samples(), slot.rng());
+        const Stream own = streams.empty() ? Stream{} : streams[slot.index() % 2].view(), works = streams.empty() ? job.stream() : own;
+        const auto scope = unit.use_grad(own);
+        if (habits.in_scope) habits.in_scope(job, unit, weights);
+        if (!on_device) {
+          std::ranges::copy(weights.span(), weights.grad_span().begin());
+          slot.report(loss, 1);
+          continue;
+        }
+        float* const word = reinterpret_cast<float*>(losses.data()) + slot.index();
+        must(cudaMemcpyAsync(weights.grad_device_span().data, weights.device_span().data, weights.size() * sizeof(float),
+                             cudaMemcpyDeviceToDevice, native(works)) == cudaSuccess,
+             "a copy");
+        if (habits.losses_on_host) {
+          slot.report(loss, 1);
+          continue;
+        }
+        must(cudaMemcpyAsync(word, &loss, sizeof loss, cudaMemcpyHostToDevice, native(works)) == cudaSuccess, "a copy");
+        slot.report(DeviceScalar{word, works}, 1);
+      }
+      me.steps.push_back(step->apply(toy_adamw, toy_options(step->number())));
+    }
+    const Evaluation evaluation = job.evaluate(6, [&](Slot& slot) {
+      const float loss = toy_loss(slot.samples(), slot.rng());
+      if (!on_device) return slot.report(loss, 1);
+      must(cudaMemcpyAsync(losses.data(), &loss, sizeof loss, cudaMemcpyHostToDevice, native(job.stream())) == cudaSuccess, "a copy");
+      slot.report(DeviceScalar{reinterpret_cast<const float*>(losses.data()), job.stream()}, 1);
+    });
+    me.lines.push_back(fmt::format("{:a}", evaluation.loss));
+    weights.read(values);
+    me.outcome = job.outcome();
+    for (const OwnedStream& stream : streams) must(cudaStreamSynchronize(native(stream.view())) == cudaSuccess, "the end of a stream");
+  };
+}
+
+std::vector<Member> run(const Habits& habits, std::uint32_t world, bool on_device = true) {
+  std::vector<std::unique_ptr<Memory>> memories;
+  for (std::uint32_t r = 0; r < world; ++r) memories.push_back(make_device_memory({DeviceKind::cuda, static_cast<int>(r)}, test_clock));
+  auto members = run_world({.world = world, .arrays = [&](std::uint32_t rank) { return on_device ? memories[rank].get() : nullptr; }},
+                           program(habits));
+  for (const Member& member : members) {
+    INFO((member.failure ? message(*member.failure) : std::string{}));
+    CHECK(!member.failure);
+  }
+  return members;
+}
+
+/// What a call throws in a scope of the first member.
+std::string refused(const std::function<void(Job&, Unit&, const Tensor<float>&)>& call, bool on_device = true) {
+  std::string what;
+  (void)run({.in_scope =
+                 [&](Job& job, Unit& unit, const Tensor<float>& tensor) {
+                   try {
+                     call(job, unit, tensor);
+                   } catch (const Error& e) {
+                     what = e.what();
+                   }
+                 }},
+            1, on_device);
+  return what;
+}
+
+}  // namespace
+
+TEST_CASE("a program may work in streams of its own, and leave its losses on the device", "[devices]") {
+  const Member host = std::move(run({}, 1, false).front());
+  REQUIRE(host.outcome);
+  for (const std::uint32_t world : {1u, 2u})
+    for (const auto& [own, losses_on_host] : {std::pair{false, false}, {true, false}, {true, true}})
+      for (const Member& member : run({.own_streams = own, .losses_on_host = losses_on_host}, world)) {
+        INFO(world << " ranks, " << (own ? "own streams" : "the job's stream") << (losses_on_host ? ", losses on the host" : ""));
+        REQUIRE(member.outcome);
+        CHECK(member.outcome->state_hash == host.outcome->state_hash);
+        CHECK(member.lines.back() == host.lines.back());
+        REQUIRE(member.steps.size() == host.steps.size());
+        for (std::size_t s = 0; s < host.steps.size(); ++s)
+          CHECK(std::bit_cast<std::uint32_t>(member.steps[s].loss) == std::bit_cast<std::uint32_t>(host.steps[s].loss));
+      }
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("a slot that is audited has its loss on the device, too", "[devices]") {
+  const Member host = std::move(run({}, 1, false).front());
+  for (const Member& member : run({.own_streams = true, .audit = 1}, 2)) {
+    REQUIRE(member.outcome);
+    CHECK(member.outcome->state_hash == host.outcome->state_hash);
+    CHECK(std::ranges::all_of(member.steps, &StepResult::audited));
+  }
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("a stream of another device is refused, and CUDA's default stream", "[devices]") {
+  const OwnedStream other{{DeviceKind::cuda, 1}};
+  CHECK(refused([&](Job&, Unit& unit, const auto&) { (void)unit.use(other.view()); }).find("a stream of cuda:1") != std::string::npos);
+  CHECK(refused([&](Job&, Unit& unit, const auto&) {
+          (void)unit.use(Stream{device, nullptr});
+        }).find("default stream") != std::string::npos);
+  CHECK(refused([&](Job&, Unit& unit, const auto&) { (void)unit.use(other.view()); }, false).find("the host's program order") !=
+        std::string::npos);
+}
+
+TEST_CASE("a view of the wrong kind says which one is right", "[devices]") {
+  CHECK(refused([](Job&, Unit&, const auto& tensor) { (void)tensor.span(); }).find("device_span()") != std::string::npos);
+  CHECK(refused([](Job&, Unit&, const auto& tensor) { (void)tensor.grad_span(); }).find("grad_device_span()") != std::string::npos);
+  CHECK(refused([](Job&, Unit&, const auto& tensor) { (void)tensor.device_span(); }, false).find("span()") != std::string::npos);
+  CHECK(refused([](Job&, Unit&, const auto& tensor) { tensor.set(std::vector<float>(7)); }).find("3000 elements") != std::string::npos);
+}
+
+TEST_CASE("set and read are in the order of a scope's stream", "[devices]") {
+  const OwnedStream own{device};
+  std::vector<float> before(3000), back(3000);
+  bool same = true;
+  (void)run({.in_scope =
+                 [&](Job&, Unit& unit, const Tensor<float>& tensor) {
+                   tensor.read(before);
+                   const auto scope = unit.use(own.view());
+                   must(cudaMemsetAsync(tensor.device_span().data, 0, 3000 * sizeof(float), native(own.view())) == cudaSuccess, "a fill");
+                   tensor.read(back);
+                   same = same && std::ranges::all_of(back, [](float x) { return x == 0; });
+                   tensor.set(before);
+                   must(cudaMemcpyAsync(back.data(), tensor.device_span().data, 3000 * sizeof(float), cudaMemcpyDeviceToHost,
+                                        native(own.view())) == cudaSuccess,
+                        "a copy");
+                   must(cudaStreamSynchronize(native(own.view())) == cudaSuccess, "the end of a stream");
+                   same = same && back == before;
+                 }},
+            1);
+  CHECK(same);
+  CHECK(fakegpu::take_reports().empty());
+}

@@ -13,7 +13,8 @@ constexpr Phase between{Phase::What::between, 0, 0};
 
 /// One rank of a world with a sharded model: element i of unit u is i + 100000 u on its owner.
 struct Gatherer {
-  Gatherer(JobWorld& in, std::uint32_t of_rank, bool overlap = false) : world{in}, rank{of_rank} {
+  Gatherer(JobWorld& in, std::uint32_t of_rank, bool overlap = false, Memory& memory = host_memory())
+      : world{in}, rank{of_rank}, buffers{private_memory(memory)} {
     declared.configure(plan(), {});
     for (const UnitSpec& spec : two_units()) {
       UnitState& unit = declared.add_unit(spec.name, nullptr);
@@ -45,7 +46,7 @@ struct Gatherer {
   [[nodiscard]] static float value(std::uint32_t unit, std::uint64_t i) { return static_cast<float>(i + 100000 * unit); }
   /// All weights of a unit are there, and right.
   [[nodiscard]] bool has(std::uint32_t unit) const {
-    const float* const at = state.parameters().data() + state.layout().units[unit].begin;
+    const float* const at = state.unit(unit).data();
     for (std::uint64_t i = 0; i < state.layout().units[unit].trainable; ++i)
       if (at[i] != value(unit, i)) return false;
     return true;
@@ -60,7 +61,7 @@ struct Gatherer {
 
   JobWorld& world;
   std::uint32_t rank;
-  SharedBuffers buffers = private_memory();
+  SharedBuffers buffers;
   Declarations declared;
   std::vector<UnitState*> units;
   ShardMap shards = one_node(Spread::sharded, world.size());
@@ -130,94 +131,104 @@ TEST_CASE("a round that ends a slot without all leaves ends the world", "[round_
 // ---- PhaseRounds and UnitScopes
 
 TEST_CASE("a scope has all weights of its unit, in any order of units, and a rank without scopes serves", "[unit_scopes]") {
-  std::atomic<int> right{0};
-  in_world(3, [&](JobWorld& world, std::uint32_t rank) {
-    Gatherer me{world, rank};
-    const std::uint64_t held = me.state.parameters().held_bytes();
-    if (rank < 2)
-      for (const std::uint32_t unit : {rank, 1 - rank}) {
-        must(me.scopes.fetches(unit), "it is sharded");
-        must(me.open(unit, between) && me.has(unit), "the weights are there");
-        must(me.units[unit]->tensors[0].data != nullptr, "the view has an address");
-        me.scopes.close(unit, false, me.initial);
-        must(me.units[unit]->tensors[0].data == nullptr, "the view has none");
-        must(me.state.parameters().held_bytes() == held, "only the shard stays");
-      }
-    right += me.scopes.end_phase(between);
-  });
-  CHECK(right == 3);
+  for (Memory* memory : both_memories()) {
+    std::atomic<int> right{0};
+    in_world(3, [&](JobWorld& world, std::uint32_t rank) {
+      Gatherer me{world, rank, false, *memory};
+      const std::uint64_t held = me.state.parameter_bytes();
+      if (rank < 2)
+        for (const std::uint32_t unit : {rank, 1 - rank}) {
+          must(me.scopes.fetches(unit), "it is sharded");
+          must(me.open(unit, between) && me.has(unit), "the weights are there");
+          must(me.units[unit]->tensors[0].data != nullptr, "the view has an address");
+          me.scopes.close(unit, false, me.initial);
+          must(me.units[unit]->tensors[0].data == nullptr, "the view has none");
+          must(me.state.parameter_bytes() == held, "only the shard stays");
+        }
+      right += me.scopes.end_phase(between);
+    });
+    CAPTURE(memory == &host_memory());
+    CHECK(right == 3);
+  }
 }
 
 TEST_CASE("a scope around another one of its unit gathers once, and its weights stay until the last one ends", "[unit_scopes]") {
-  std::atomic<int> right{0};
-  in_world(2, [&](JobWorld& world, std::uint32_t rank) {
-    Gatherer me{world, rank};
-    must(me.open(0, between), "the first");
-    must(!me.scopes.fetches(0), "there already");
-    must(me.open(0, between), "the second");
-    me.scopes.close(0, false, me.initial);
-    try {
+  for (Memory* memory : both_memories()) {
+    std::atomic<int> right{0};
+    in_world(2, [&](JobWorld& world, std::uint32_t rank) {
+      Gatherer me{world, rank, false, *memory};
+      must(me.open(0, between), "the first");
+      must(!me.scopes.fetches(0), "there already");
+      must(me.open(0, between), "the second");
+      me.scopes.close(0, false, me.initial);
+      try {
+        me.scopes.require_all_closed("apply()");
+      } catch (const Error& e) {
+        right += e.failure().what == "unit 'a' is still in a use scope at apply(): end the scope before";
+      }
+      right += me.has(0);
+      me.scopes.close(0, false, me.initial);
       me.scopes.require_all_closed("apply()");
-    } catch (const Error& e) {
-      right += e.failure().what == "unit 'a' is still in a use scope at apply(): end the scope before";
-    }
-    right += me.has(0);
-    me.scopes.close(0, false, me.initial);
-    me.scopes.require_all_closed("apply()");
-    right += me.scopes.end_phase(between);
-  });
-  CHECK(right == 2 * 3);
+      right += me.scopes.end_phase(between);
+    });
+    CAPTURE(memory == &host_memory());
+    CHECK(right == 2 * 3);
+  }
 }
 
 TEST_CASE("what the last scope of a unit left before the first step is an initial value", "[unit_scopes]") {
-  std::atomic<int> compared{0};
-  in_world(2, [&](JobWorld& world, std::uint32_t rank) {
-    Gatherer me{world, rank};
-    me.initial.allow(true);
-    must(me.open(0, between), "the weights");
-    me.state.parameters().data()[0] = static_cast<float>(rank);  // ranks write different values
-    me.scopes.close(0, false, me.initial);
-    must(me.scopes.end_phase(between), "the phase ends");
-    try {
-      me.initial.compare(world, 0, 0);
-    } catch (const Error&) {
-      ++compared;
-    }
-  });
-  CHECK(compared == 2);
+  for (Memory* memory : both_memories()) {
+    std::atomic<int> compared{0};
+    in_world(2, [&](JobWorld& world, std::uint32_t rank) {
+      Gatherer me{world, rank, false, *memory};
+      me.initial.allow(true);
+      must(me.open(0, between), "the weights");
+      me.state.unit(0)[0] = static_cast<float>(rank);  // ranks write different values
+      me.scopes.close(0, false, me.initial);
+      must(me.scopes.end_phase(between), "the phase ends");
+      try {
+        me.initial.compare(world, 0, 0);
+      } catch (const Error&) {
+        ++compared;
+      }
+    });
+    CAPTURE(memory == &host_memory());
+    CHECK(compared == 2);
+  }
 }
 
 TEST_CASE("leaves are handed off slot by slot, with and without overlap, and their sum is over all slots", "[unit_scopes]") {
-  for (const bool overlap : {false, true}) {
-    std::atomic<int> right{0};
-    in_world(3, [&](JobWorld& world, std::uint32_t rank) {  // 4 slots: rank 0 has two, the others one
-      Gatherer me{world, rank, overlap};
-      must(me.rounds.in_phases() && me.rounds.overlaps() == overlap, "as planned");
-      for (std::size_t i = 0; i < me.reducer.my_slots().size(); ++i) {
-        me.scopes.begin_slot(me.slot(i));
-        for (const std::uint32_t unit : {1u, 0u}) {
-          me.scopes.require_use_left(unit, 0);
-          must(me.scopes.fetch(unit, me.slot(i), true) && me.has(unit), "the weights are there");
-          me.scopes.open(unit, me.slot(i), i);
-          me.scopes.open_gradient(unit, me.slot(i), i);
-          auto* const gradient = static_cast<float*>(me.units[unit]->tensors[0].grad);
-          gradient[2] += static_cast<float>(me.reducer.my_slots()[i]) + 1;
-          me.scopes.close(unit, true, me.initial);
-          must(me.units[unit]->tensors[0].grad == nullptr, "the gradient is gone");
+  for (Memory* memory : both_memories())
+    for (const bool overlap : {false, true}) {
+      std::atomic<int> right{0};
+      in_world(3, [&](JobWorld& world, std::uint32_t rank) {  // 4 slots: rank 0 has two, the others one
+        Gatherer me{world, rank, overlap, *memory};
+        must(me.rounds.in_phases() && me.rounds.overlaps() == overlap, "as planned");
+        for (std::size_t i = 0; i < me.reducer.my_slots().size(); ++i) {
+          me.scopes.begin_slot(me.slot(i));
+          for (const std::uint32_t unit : {1u, 0u}) {
+            me.scopes.require_use_left(unit, 0);
+            must(me.scopes.fetch(unit, me.slot(i), true) && me.has(unit), "the weights are there");
+            me.scopes.open(unit, me.slot(i), i);
+            me.scopes.open_gradient(unit, me.slot(i), i);
+            auto* const gradient = static_cast<float*>(me.units[unit]->tensors[0].grad);
+            gradient[2] += static_cast<float>(me.reducer.my_slots()[i]) + 1;
+            me.scopes.close(unit, true, me.initial);
+            must(me.units[unit]->tensors[0].grad == nullptr, "the gradient is gone");
+          }
+          me.scopes.require_no_gradient_open(0);
+          me.scopes.finish_leaves(me.slot(i), i);
+          must(me.rounds.end_slot(me.slot(i)), "the slot ends");
         }
-        me.scopes.require_no_gradient_open(0);
-        me.scopes.finish_leaves(me.slot(i), i);
-        must(me.rounds.end_slot(me.slot(i)), "the slot ends");
-      }
-      must(me.scopes.end_step(0), "the step ends");
-      must(me.rounds.is_through() && me.rounds.slots_through() == 2, "of the busiest rank");
-      must(me.reducer.reduce(world).ok(), "the sums are there");
-      for (const Piece& p : pieces(me.state.layout(), me.shards.cuts[rank]))
-        if (p.begin <= 2 && 2 < p.end) right += me.reducer.reduced()[p.place + 2 - p.begin] == 1 + 2 + 3 + 4;
-    });
-    CAPTURE(overlap);
-    CHECK(right == 2);  // of each unit, one rank has that element
-  }
+        must(me.scopes.end_step(0), "the step ends");
+        must(me.rounds.is_through() && me.rounds.slots_through() == 2, "of the busiest rank");
+        must(me.reducer.reduce(world).ok(), "the sums are there");
+        for (const Piece& p : pieces(me.state.layout(), me.shards.cuts[rank]))
+          if (p.begin <= 2 && 2 < p.end) right += me.reducer.reduced()[p.place + 2 - p.begin] == 1 + 2 + 3 + 4;
+      });
+      CAPTURE(overlap, memory == &host_memory());
+      CHECK(right == 2);  // of each unit, one rank has that element
+    }
 }
 
 TEST_CASE("a use_grad scope more than the tensors declare is refused, and one that is open names its unit", "[unit_scopes]") {

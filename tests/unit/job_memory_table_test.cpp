@@ -92,8 +92,8 @@ TEST_CASE("bytes by state of a small model, added up by hand", "[memory]") {
   const Layout layout = lay_out(small());
   REQUIRE(layout.gradients == 8 * 1024);
   REQUIRE(layout.parameters == 9 * 1024);
-  const auto of = [&](int stage, std::uint32_t slots, std::uint32_t world) {
-    auto ranks = bytes_by_rank(layout, zero(stage), Optimizer::adamw, slots, world, world);
+  const auto of = [&](int stage, std::uint32_t slots, std::uint32_t world, DeviceKind where = DeviceKind::host, bool overlap = false) {
+    auto ranks = bytes_by_rank(layout, zero(stage), Optimizer::adamw, slots, world, world, Reduce::exact, DType::f32, overlap, where);
     for (RankBytes& b : ranks)
       for (std::uint64_t* bytes : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *bytes /= granule_bytes;
     return ranks;
@@ -110,6 +110,12 @@ TEST_CASE("bytes by state of a small model, added up by hand", "[memory]") {
   CHECK(of(2, 2, 4) == std::vector<RankBytes>{{9, 3, 6, 0, 5 + 2}, {9, 3, 6, 0, 5 + 2}, {9, 2, 4, 0, 2 * 1 + 0}, {9, 0, 0, 0, 0}});
   // zero(3): its shard and what is frozen; in use also the weights that are not its own.
   CHECK(of(3, 2, 2) == std::vector<RankBytes>{{6, 5, 10, 0, 5 + 3 + 2}, {4, 3, 6, 0, 5 + 2 + 3}});
+  // On a device a leaf, weights and the parts of all ranks have buffers of the largest unit; with overlap leaves and weights have two.
+  CHECK(of(0, 4, 2, DeviceKind::cuda) == of(0, 4, 2));
+  CHECK(of(2, 2, 2, DeviceKind::cuda) == std::vector<RankBytes>{{9, 5, 10, 0, 5 + 2 * 3}, {9, 3, 6, 0, 5 + 2 * 2}});
+  CHECK(of(3, 2, 2, DeviceKind::cuda) == std::vector<RankBytes>{{6, 5, 10, 0, 5 + 2 * 3 + 5}, {4, 3, 6, 0, 5 + 2 * 2 + 5}});
+  CHECK(of(3, 2, 2, DeviceKind::cuda, true) ==
+        std::vector<RankBytes>{{6, 5, 10, 0, 2 * 5 + 2 * 3 + 2 * 5}, {4, 3, 6, 0, 2 * 5 + 2 * 2 + 2 * 5}});
 }
 
 TEST_CASE("what is worked out for gradients and exchange is what is allocated, in every world", "[memory]") {

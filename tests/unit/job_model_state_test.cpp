@@ -2,6 +2,7 @@
 
 #include "lib/job/state/model_state.hpp"
 
+#include "lib/job/declare/memory_table.hpp"
 #include "lib/job/gradients/reducer.hpp"
 #include "tests/unit/job_parts.hpp"
 
@@ -15,8 +16,10 @@ const std::vector<Placement>& placements() {
 
 /// Rank `rank` of `world`, with values that follow from an element's place in the model, whatever the world.
 struct Part {
-  Part(const Placement& placement, std::uint32_t world, std::uint32_t rank)
-      : shards{one_node(placement.optimizer, world)}, state{lay_out(two_units()), placement, Optimizer::adamw, buffers} {
+  Part(const Placement& placement, std::uint32_t world, std::uint32_t rank, Memory& memory = host_memory())
+      : buffers{private_memory(memory)},
+        shards{one_node(placement.optimizer, world)},
+        state{lay_out(two_units()), placement, Optimizer::adamw, buffers} {
     state.plan_world(shards, rank, Space::gradients);
     state.allocate(shards.cuts[rank]);
     for (const Fragment& f : state.to_load()) {
@@ -25,7 +28,7 @@ struct Part {
         values[i] = static_cast<float>(f.begin + i) + static_cast<float>(f.unit) / 4 + static_cast<float>(f.kind.size());
     }
   }
-  SharedBuffers buffers = private_memory();
+  SharedBuffers buffers;
   ShardMap shards;
   ModelState state;
 };
@@ -35,16 +38,17 @@ struct Part {
 TEST_CASE("the parts of the state hash add up to one number, in any world and with any placement", "[model_state]") {
   const Part alone{zero(0), 1, 0};
   const std::uint64_t whole = alone.state.hash_part(alone.shards, 0);
-  for (const Placement& placement : placements())
-    for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
-      std::uint64_t sum = 0;
-      for (std::uint32_t r = 0; r < world; ++r) {
-        const Part part{placement, world, r};
-        sum += part.state.hash_part(part.shards, r);
+  for (Memory* memory : both_memories())
+    for (const Placement& placement : placements())
+      for (const std::uint32_t world : {1u, 2u, 3u, 5u}) {
+        std::uint64_t sum = 0;
+        for (std::uint32_t r = 0; r < world; ++r) {
+          const Part part{placement, world, r, *memory};
+          sum += part.state.hash_part(part.shards, r);
+        }
+        CAPTURE(*name_of(placement), world, memory == &host_memory());
+        CHECK(sum == whole);
       }
-      CAPTURE(*name_of(placement), world);
-      CHECK(sum == whole);
-    }
 }
 
 TEST_CASE("what all ranks save is every element of every kind, replicated or exactly once", "[model_state]") {
@@ -70,57 +74,60 @@ TEST_CASE("what all ranks save is every element of every kind, replicated or exa
 }
 
 TEST_CASE("a recut that is undone leaves the old shard, and one that is finished only the new one", "[model_state]") {
-  for (const Placement& placement : {zero(1), zero(3)}) {
-    Part part{placement, 3, 1};
-    const std::uint64_t before = part.state.hash_part(part.shards, 1);
-    const std::uint64_t held = part.state.parameters().held_bytes();
-    part.state.begin_recut({2, 1});
-    CHECK(part.state.cut() == Cut{2, 1});
-    part.state.undo_recut();
-    CHECK(part.state.cut() == Cut{3, 1});
-    CHECK(part.state.hash_part(part.shards, 1) == before);
-    CHECK(part.state.parameters().held_bytes() == held);
-    part.state.begin_recut({2, 1});
-    part.state.finish_recut();
-    CHECK(part.state.moment(0).size() == elements(pieces(part.state.layout(), {2, 1})));
-  }
+  for (Memory* memory : both_memories())
+    for (const Placement& placement : {zero(1), zero(3)}) {
+      Part part{placement, 3, 1, *memory};
+      const std::uint64_t before = part.state.hash_part(part.shards, 1);
+      const std::uint64_t held = part.state.parameter_bytes();
+      part.state.begin_recut({2, 1});
+      CHECK(part.state.cut() == Cut{2, 1});
+      part.state.undo_recut();
+      CHECK(part.state.cut() == Cut{3, 1});
+      CHECK(part.state.hash_part(part.shards, 1) == before);
+      CHECK(part.state.parameter_bytes() == held);
+      part.state.begin_recut({2, 1});
+      part.state.finish_recut();
+      CHECK(part.state.moment(0).size() == elements(pieces(part.state.layout(), {2, 1})));
+      CHECK(part.state.parameter_bytes() == bytes_by_rank(part.state.layout(), placement, Optimizer::adamw, 1, 2, 2)[1].parameters);
+    }
 }
 
 TEST_CASE("a state that is cut anew is sent whole: parts of the new world hash as those of the old one", "[model_state]") {
-  for (const Placement& placement : {zero(1), zero(3)}) {
-    const ShardMap after = one_node(placement.optimizer, 3);
-    std::uint64_t expected = 0;
-    std::vector<MemberStatus> statuses;
-    for (std::uint32_t r = 0; r < 2; ++r) {
-      const Part part{placement, 2, r};
-      expected += part.state.hash_part(part.shards, r);
-      statuses.push_back({.has_state = true, .knowledge = {4, 4, 4}, .cut = part.shards.cuts[r]});
-    }
-    statuses.push_back({});  // a newcomer
-    const StateTransfer plan = plan_state_transfer(lay_out(two_units()), statuses, 4, after.cuts);
-    REQUIRE(plan.complete);
-    std::atomic<std::uint64_t> sum{0};
-    std::atomic<int> failed{0};
-    in_world(3, [&](JobWorld& world, std::uint32_t r) {
-      SharedBuffers buffers = private_memory();
-      ModelState state;
-      if (r < 2) {
-        Part had{placement, 2, r};
-        state = std::move(had.state);
-      } else {
-        state = ModelState{lay_out(two_units()), placement, Optimizer::adamw, buffers};
-        state.allocate(after.cuts[r]);
+  for (Memory* memory : both_memories())
+    for (const Placement& placement : {zero(1), zero(3)}) {
+      const ShardMap after = one_node(placement.optimizer, 3);
+      std::uint64_t expected = 0;
+      std::vector<MemberStatus> statuses;
+      for (std::uint32_t r = 0; r < 2; ++r) {
+        const Part part{placement, 2, r, *memory};
+        expected += part.state.hash_part(part.shards, r);
+        statuses.push_back({.has_state = true, .knowledge = {4, 4, 4}, .cut = part.shards.cuts[r]});
       }
-      if (state.cut() != after.cuts[r]) state.begin_recut(after.cuts[r]);
-      const Delivery moved = state.transfer(plan, statuses, after, r);
-      failed += !world.exchange(moved.sends, moved.receives).ok();
-      state.finish_recut();
-      sum += state.hash_part(after, r);
-    });
-    CAPTURE(*name_of(placement));
-    CHECK(failed == 0);
-    CHECK(sum == expected);
-  }
+      statuses.push_back({});  // a newcomer
+      const StateTransfer plan = plan_state_transfer(lay_out(two_units()), statuses, 4, after.cuts);
+      REQUIRE(plan.complete);
+      std::atomic<std::uint64_t> sum{0};
+      std::atomic<int> failed{0};
+      in_world(3, [&](JobWorld& world, std::uint32_t r) {
+        SharedBuffers buffers = private_memory(*memory);
+        ModelState state;
+        if (r < 2) {
+          Part had{placement, 2, r, *memory};
+          state = std::move(had.state);
+        } else {
+          state = ModelState{lay_out(two_units()), placement, Optimizer::adamw, buffers};
+          state.allocate(after.cuts[r]);
+        }
+        if (state.cut() != after.cuts[r]) state.begin_recut(after.cuts[r]);
+        const Delivery moved = state.transfer(plan, statuses, after, r);
+        failed += !world.exchange(moved.sends, moved.receives).ok();
+        state.finish_recut();
+        sum += state.hash_part(after, r);
+      });
+      CAPTURE(*name_of(placement), memory == &host_memory());
+      CHECK(failed == 0);
+      CHECK(sum == expected);
+    }
 }
 
 TEST_CASE("padding is set to zero, and nothing else", "[model_state]") {
@@ -135,32 +142,67 @@ TEST_CASE("padding is set to zero, and nothing else", "[model_state]") {
 }
 
 TEST_CASE("a unit that is let go of keeps this rank's shard alone", "[model_state]") {
-  Part part{zero(3), 2, 0};
-  const std::uint64_t held = part.state.parameters().held_bytes();
+  for (Memory* memory : both_memories()) {
+    CAPTURE(memory == &host_memory());
+    Part part{zero(3), 2, 0, *memory};
+    const std::uint64_t held = part.state.parameter_bytes();
+    part.state.hold_unit(1);
+    part.state.hold_unit(1);  // it is held already
+    CHECK(part.state.parameter_bytes_max() > held);
+    CHECK(part.state.unit(1)[3] == 3 + 0.25f + 5);
+    part.state.let_go_of_unit(1);
+    CHECK(part.state.parameter_bytes() == held);
+    CHECK(part.state.weights(1, part.state.cut())[3] == 3 + 0.25f + 5);
+  }
+}
+
+TEST_CASE("what a program writes to a unit is the shard's once it is kept", "[model_state]") {
+  for (Memory* memory : both_memories()) {
+    CAPTURE(memory == &host_memory());
+    Part part{zero(3), 2, 0, *memory};
+    part.state.hold_unit(1);
+    part.state.unit(1)[3] = 7;
+    part.state.keep_written(1);
+    part.state.let_go_of_unit(1);
+    CHECK(part.state.weights(1, part.state.cut())[3] == 7);
+    part.state.hold_unit(1);
+    CHECK(part.state.unit(1)[3] == 7);
+  }
+}
+
+TEST_CASE("on a device units lie in buffers, as many as are held at one time", "[model_state]") {
+  Part part{zero(3), 2, 0, *both_memories()[1]};
+  const std::uint64_t shard = part.state.parameter_bytes(), buffer = part.state.layout().units[1].trainable * sizeof(float);
+  REQUIRE(part.state.layout().units[0].trainable * sizeof(float) < buffer);
+  CHECK(part.state.parameter_bytes_max() == shard);
+  for (int times = 0; times < 3; ++times)
+    for (const std::uint32_t unit : {0u, 1u}) part.state.hold_unit(unit), part.state.let_go_of_unit(unit);
+  CHECK(part.state.parameter_bytes_max() == shard + buffer);
+  part.state.hold_unit(0);
   part.state.hold_unit(1);
-  CHECK(part.state.parameters().held_bytes() > held);
-  part.state.let_go_of_unit(1);
-  CHECK(part.state.parameters().held_bytes() == held);
-  CHECK(part.state.weights(1, part.state.cut())[3] == 3 + 0.25f + 5);
+  CHECK(part.state.unit(0).data() != part.state.unit(1).data());
+  CHECK(part.state.parameter_bytes_max() == shard + 2 * buffer);
+  CHECK(part.state.parameter_bytes() == shard);
 }
 
 TEST_CASE("after an update the parameters are whole where nobody else updates a part of them", "[model_state]") {
-  for (const auto& [placement, whole] : {std::pair{zero(0), true}, {zero(1), false}, {zero(3), true}}) {
-    Part part{placement, 2, 0};
-    const std::vector<float> gradient(part.state.layout().gradients, 1.0f);
-    const float before = part.state.parameters().data()[0];
-    part.state.update(AdamW{}, 0.1f, 1.0f, 1, gradient.data());
-    CHECK(part.state.parameters().data()[0] != before);
-    CHECK(part.state.is_whole() == whole);
-  }
+  for (Memory* memory : both_memories())
+    for (const auto& [placement, whole] : {std::pair{zero(0), true}, {zero(1), false}, {zero(3), true}}) {
+      Part part{placement, 2, 0, *memory};
+      const std::vector<float> gradient(part.state.layout().gradients, 1.0f);
+      const float& first = part.state.weights(0, part.state.cut())[0];
+      const float before = first;
+      part.state.update(AdamW{}, 0.1f, 1.0f, 1, gradient.data());
+      CHECK(first != before);
+      CHECK(part.state.is_whole() == whole);
+    }
 }
 
 namespace {
 
 /// The host's, and counts what is there.
-class CountingMemory final : public Memory {
+class CountingMemory final : public ForwardingMemory {
  public:
-  Stream stream() const override { return host.stream(); }
   void* allocate(std::size_t bytes) override {
     void* const at = host.allocate(bytes);
     sizes[at] = bytes, allocated += bytes;
@@ -170,24 +212,10 @@ class CountingMemory final : public Memory {
     allocated -= sizes[memory];
     host.free(memory);
   }
-  void fill_with_zeros(std::span<std::byte> run) override { host.fill_with_zeros(run); }
-  void copy(std::span<const std::byte> from, std::span<std::byte> to) override { host.copy(from, to); }
-  void write(std::span<const std::byte> from, std::span<std::byte> run) override { host.write(from, run); }
-  void read(std::span<const std::byte> run, std::span<std::byte> to) override { host.read(run, to); }
-  void add_into(std::span<float> left, std::span<const float> right) override { host.add_into(left, right); }
-  void add_into(std::span<float> left, std::span<const bf16> right) override { host.add_into(left, right); }
-  void round_to_bf16(std::span<float> run) override { host.round_to_bf16(run); }
-  void pack_to_bf16(std::span<float> run) override { host.pack_to_bf16(run); }
-  void to_float(std::span<const bf16> from, std::span<float> to) override { host.to_float(from, to); }
-  void sums_of_squares(std::span<const float> data, std::span<float> sums) override { host.sums_of_squares(data, sums); }
-  void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) override {
-    host.update(arrays, table, step);
-  }
   std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
     ++hashes;
     return host.hash(run, first_word, salt);
   }
-  std::size_t page_bytes() const override { return host.page_bytes(); }
   void* reserve(std::size_t bytes, Paging paging) override {
     ++reservations;
     return host.reserve(bytes, paging);
@@ -205,7 +233,6 @@ class CountingMemory final : public Memory {
     host.give_back(pages);
   }
 
-  Memory& host = host_memory();
   std::map<void*, std::size_t> sizes;
   std::uint64_t allocated = 0;
   int reservations = 0, holds = 0, returns = 0, hashes = 0;

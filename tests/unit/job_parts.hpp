@@ -10,6 +10,7 @@
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/declare/plan.hpp"
 #include "lib/job/state/shared_buffers.hpp"
+#include "tests/support/forwarding_memory.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {
@@ -24,7 +25,7 @@ inline const Log& quiet() {
   static const Log log{"test", [](Level, std::string_view) {}};
   return log;
 }
-inline SharedBuffers private_memory() { return SharedBuffers{{}, quiet()}; }
+inline SharedBuffers private_memory(Memory& memory = host_memory()) { return SharedBuffers{{}, quiet(), memory}; }
 inline ShardMap one_node(Spread spread, std::uint32_t world) { return shard_map(spread, std::vector<std::uint32_t>(world)); }
 
 /// Calls `part` in a thread for each rank, with a world whose exchanges are in memory.

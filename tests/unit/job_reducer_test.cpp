@@ -21,14 +21,15 @@ struct Reduced {
   friend bool operator==(const Reduced&, const Reduced&) = default;
 };
 
-Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchanges exchanges, DType leaves) {
+Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchanges exchanges, DType leaves,
+               Memory& memory = host_memory()) {
   const Layout layout = lay_out(two_units());
   Reduced out;
   std::mutex mutex;
   std::vector<std::vector<float>> nodes(world_size);
   std::vector<std::span<const float>> views(world_size);
   in_world(world_size, [&](JobWorld& world, std::uint32_t rank) {
-    SharedBuffers buffers = private_memory();
+    SharedBuffers buffers = private_memory(memory);
     const ShardMap shards = one_node(spread, world_size);
     GradientReducer reducer{layout, shards, rank, slots, exchanges, Reduce::exact, leaves, buffers};
     reducer.begin_step();
@@ -77,8 +78,11 @@ TEST_CASE("both evaluations of the tree give the same gradient and the same norm
     for (const std::uint32_t world : {1u, 2u, 3u, 4u})
       for (const Spread spread : {Spread::replicated, Spread::sharded})
         for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot}) {
-          CAPTURE(world, spread == Spread::sharded, exchanges == GradientReducer::Exchanges::per_slot, leaves == DType::bf16);
-          CHECK(reduce(world, spread, exchanges, leaves) == expected);
+          for (Memory* memory : both_memories()) {
+            CAPTURE(world, spread == Spread::sharded, exchanges == GradientReducer::Exchanges::per_slot, leaves == DType::bf16,
+                    memory == &host_memory());
+            CHECK(reduce(world, spread, exchanges, leaves, *memory) == expected);
+          }
         }
   }
 }

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include "launcher/http/status_command.hpp"
 #include "launcher/output/log_json.hpp"
 #include "launcher/process/machine.hpp"
+#include "launcher/report/evidence.hpp"
 #include "launcher/report/failure_report.hpp"
 #include "launcher/report/reporter.hpp"
 #include "launcher/store_command.hpp"
@@ -102,6 +104,9 @@ int main(int argc, char** argv) {
     if (const auto* drain = std::get_if<DrainOptions>(&command)) return run_drain(*drain, environment, clock);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
     return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
+  } catch (const std::system_error& error) {  // a thread that was refused, for instance
+    const std::string limit = limit_behind(error.code().value(), CgroupWatch{}.limits());
+    return refuse(exit_code::internal, limit.empty() ? error.what() : fmt::format("{}; {}", error.what(), limit));
   } catch (const std::exception& error) {
     return refuse(exit_code::internal, error.what());
   }

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 
 #include "launcher/process/descriptors.hpp"
+#include "launcher/report/evidence.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
 
@@ -80,6 +81,12 @@ struct Prepared {
   ::_exit(error == ENOENT || error == ENOTDIR ? exit_code::not_found : exit_code::cannot_execute);
 }
 
+Failure cannot_start(const std::string& path, int error) {
+  Failure failure = from_errno(error, fmt::format("start a process for {}", path));
+  if (const std::string limit = limit_behind(error, CgroupWatch{}.limits()); !limit.empty()) failure.what += "; " + limit;
+  return failure;
+}
+
 Ending ending_of(const siginfo_t& info) {
   if (info.si_code == CLD_EXITED) return {.exit_code = info.si_status};
   return {.signal = info.si_status};
@@ -107,7 +114,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   }
 
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return from_errno(errno, fmt::format("start a process for {}", execution.path));
+  if (::pipe2(ends, O_CLOEXEC) != 0) return cannot_start(execution.path, errno);
   const Fd reading{ends[0]};
   Fd writing{ends[1]};
   // A signal that came to the child before its exec would run this process's handlers in this process's memory.
@@ -121,7 +128,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   writing = Fd{};
   int exec_error = 0;
   if (::read(reading.get(), &exec_error, sizeof exec_error) != sizeof exec_error) exec_error = 0;
-  if (pid < 0) return from_errno(error, fmt::format("start a process for {}", execution.path));
+  if (pid < 0) return cannot_start(execution.path, error);
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (pidfd < 0) {
     const Failure failure = from_errno(errno, fmt::format("watch process {}", pid));

@@ -124,7 +124,7 @@ void Reporter::began(const World& world, const Supervisor& supervisor) {
 }
 
 void Reporter::started(LocalRank local, Rank rank, std::int64_t pid, Path error_file, bool keeps) {
-  const Worker worker{rank.value(), pid, clock_.wall_ns(), memory_.oom_kills(), std::move(error_file), keeps, {}, false};
+  const Worker worker{rank.value(), pid, clock_.wall_ns(), cgroup_.counts(), std::move(error_file), keeps, {}, false};
   workers_.insert_or_assign(local, worker);
   event({.state = "START", .worker = WorkerEvent::Worker{worker.rank, local.value(), pid, {}}});
 }
@@ -152,7 +152,7 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
   const bool writes_log_files = worker.keeps && options_.redirects.of(local) != Streams{};
   death.evidence = death.never_ran
                        ? never_ran
-                       : evidence_of(ending, memory_.since(worker.oom_kills, writes_log_files ? worker.error_file.parent_path() : Path{}));
+                       : evidence_of(ending, cgroup_.since(worker.counts, writes_log_files ? worker.error_file.parent_path() : Path{}));
   if (!worker.error_file.empty() && ::access(worker.error_file.c_str(), F_OK) == 0) {
     const auto text = read_regular_file(worker.error_file, error_record_max);
     const auto record = text ? read_error_record(*text) : std::nullopt;

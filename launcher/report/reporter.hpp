@@ -60,7 +60,7 @@ class Reporter {
     std::uint32_t rank = 0;
     std::int64_t pid = 0;
     std::int64_t started_ns = 0;
-    std::uint64_t oom_kills = 0;
+    CgroupCounts counts;  ///< When it started.
     Path error_file;
     bool keeps = false;
     std::optional<Ending> ending;
@@ -77,7 +77,7 @@ class Reporter {
   const Clock& clock_;
   LogStream& lines_;
   const Log& log_;
-  const MemoryWatch memory_;
+  const CgroupWatch cgroup_;
   Fd event_log_;
   bool event_log_is_torn_ = false;  // its last line
   bool event_log_failed_ = false;   // which was said

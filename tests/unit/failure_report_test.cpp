@@ -1,9 +1,12 @@
 #include "launcher/report/failure_report.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 
 #include <nlohmann/json.hpp>
 
@@ -11,10 +14,12 @@
 #include "launcher/report/evidence.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 using namespace elrun;
 using namespace elrun::launcher;
 using Catch::Matchers::Contains;
+using elrun::test::TemporaryDirectory;
 using nlohmann::json;
 
 namespace {
@@ -191,6 +196,61 @@ TEST_CASE("out-of-memory kills are counted where the process's own cgroup counts
   CHECK_FALSE(oom_kills_of("oom_kill many\n"));
 }
 
+TEST_CASE("refused processes are counted where the process's own cgroup counts them", "[report]") {
+  using Files = std::vector<Path>;
+  CHECK(pids_event_files("0::/kubepods/pod1\n", "/cg") == Files{"/cg/kubepods/pod1/pids.events", "/cg/pids.events"});
+  CHECK(pids_event_files("8:pids:/docker/x\n0::/\n", "/cg") ==
+        Files{"/cg/pids/docker/x/pids.events", "/cg/pids/pids.events", "/cg/pids.events", "/cg/pids.events"});
+  CHECK(refusals_of("max 3\n") == 3);
+  CHECK_FALSE(refusals_of("maximum 3\nmax many\n"));
+}
+
+TEST_CASE("what a cgroup has counted since a worker started, and its limits", "[report]") {
+  const TemporaryDirectory directory;
+  const Path root{directory.path()};
+  const auto write = [&](const char* name, const char* text) { std::ofstream{root / "pod" / name} << text; };
+  std::filesystem::create_directory(root / "pod");
+  std::ofstream{root / "self"} << "0::/pod\n";
+  write("memory.events", "oom_kill 1\n"), write("pids.events", "max 5\n");
+  write("memory.max", "max\n"), write("pids.max", "64\n"), write("pids.current", "63\n");
+  const CgroupWatch watch{root, root / "self"};
+  const CgroupCounts before = watch.counts();
+  CHECK(before.oom_kills == 1);
+  CHECK(before.refusals == 5);
+  write("pids.events", "max 8\n");
+  const Circumstances since = watch.since(before, {});
+  CHECK(since.oom_kills == 0);
+  CHECK(since.refusals == 3);
+  CHECK(since.refusal_counter == (root / "pod" / "pids.events").string());
+  CHECK(since.pids_limit == 64);
+  CHECK_FALSE(since.memory_limit);  // "max"
+  CHECK(watch.limits().pids_used == 63);
+  const CgroupWatch none{root / "nothing", root / "nobody"};
+  CHECK(none.counts().refusals == 0);
+  CHECK(none.since({}, {}).refusals == 0);
+}
+
+TEST_CASE("the limit that was reached is named for a call that fails", "[report]") {
+  const Limits all{.pids = 64,
+                   .pids_used = 63,
+                   .memory = std::uint64_t{64} << 20,
+                   .memory_used = std::uint64_t{60} << 20,
+                   .processes = 100,
+                   .descriptors = 256};
+  CHECK_THAT(limit_behind(EAGAIN, all),
+             Contains("pids.max of this container is 64, and 63 processes and threads run in it") && Contains("podPidsLimit"));
+  CHECK_THAT(limit_behind(EMFILE, all), Contains("at most 256 file descriptors are allowed") && Contains("ulimit -n"));
+  CHECK_THAT(limit_behind(ENFILE, all), Contains("fs.file-max"));
+  CHECK_THAT(limit_behind(ENOMEM, all), Contains("the container's memory limit is 64 MiB, of which 60 MiB is used"));
+  Limits roomy = all;
+  roomy.pids_used = 10;
+  CHECK_THAT(limit_behind(EAGAIN, roomy), Contains("at most 100 processes and threads of this user are allowed"));
+  roomy.processes.reset();
+  CHECK(limit_behind(EAGAIN, roomy).empty());  // the machine's own, perhaps: it is not guessed
+  for (const int error : {EAGAIN, EMFILE, ENOMEM, EACCES}) CHECK(limit_behind(error, {}).empty());
+  CHECK(limit_behind(EACCES, all).empty());
+}
+
 TEST_CASE("an OOM kill explains a SIGKILL, a small /dev/shm a SIGBUS, and neither anything else", "[report]") {
   Circumstances c{.oom_kills = 1,
                   .oom_counter = "/cg/memory.events",
@@ -205,6 +265,11 @@ TEST_CASE("an OOM kill explains a SIGKILL, a small /dev/shm a SIGBUS, and neithe
   c.shm_bytes = std::uint64_t{64} << 30;
   CHECK(evidence_of({.signal = SIGKILL}, c).empty());
   CHECK(evidence_of({.signal = SIGBUS}, c).empty());
+  c.refusals = 3, c.refusal_counter = "/cg/pids.events", c.pids_limit = 64;
+  CHECK_THAT(evidence_of({.exit_code = 1}, c),
+             Contains("processes or threads were refused: /cg/pids.events counts 3 more, the limit is 64; raise pids.max"));
+  CHECK(evidence_of({.exit_code = 0}, c).empty());
+  c.refusals = 0;
   c.full_log_directory = "/logs/a";
   CHECK_THAT(evidence_of({.exit_code = 1}, c), Contains("the disk of its log files is full (/logs/a)"));
 }

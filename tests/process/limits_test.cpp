@@ -1,0 +1,74 @@
+// A limit of the container that is reached is named: by a worker's failure report, and where a worker cannot be started at all.
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A control group with a limit of processes and threads; it goes with the test.
+class PidsGroup {
+ public:
+  static std::optional<PidsGroup> create(int limit) {
+    const std::string name = "elrun-test-" + std::to_string(::getpid());
+    for (const fs::path root : {"/sys/fs/cgroup/pids", "/sys/fs/cgroup"}) {
+      std::error_code error;
+      const fs::path folder = root / name;
+      if (!fs::create_directory(folder, error)) continue;
+      if (fs::exists(folder / "pids.max", error) && std::ofstream{folder / "pids.max"} << limit << std::flush) return PidsGroup{folder};
+      fs::remove(folder, error);
+    }
+    std::printf("SKIPPED: this machine allows no control group of its own for processes\n");
+    return std::nullopt;
+  }
+  PidsGroup(PidsGroup&& other) noexcept : folder_{std::move(other.folder_)} { other.folder_.clear(); }
+  PidsGroup& operator=(PidsGroup&&) = delete;
+  ~PidsGroup() {
+    std::error_code error;
+    if (!folder_.empty()) fs::remove(folder_, error);
+  }
+  /// `elrun --no_python /bin/sh -c SCRIPT` in it, to its end.
+  [[nodiscard]] Ended run(const std::string& options, const std::string& script, const TemporaryDirectory& directory) const {
+    return elrun::test::run("/bin/sh",
+                            {"-c", "echo $$ > " + (folder_ / "cgroup.procs").string() + " && exec " + program_path("elrun") + " " +
+                                       options + " --no_python /bin/sh -c '" + script + "'"},
+                            {{"XDG_RUNTIME_DIR", directory.path()}});
+  }
+
+ private:
+  explicit PidsGroup(fs::path folder) : folder_{std::move(folder)} {}
+  fs::path folder_;
+};
+
+}  // namespace
+
+TEST_CASE("a worker whose processes are refused by pids.max fails with that in its report", "[limits][process]") {
+  const TemporaryDirectory directory;
+  const auto group = PidsGroup::create(24);
+  if (!group) return;
+  const Ended ended = group->run("", "n=0; while [ $n -lt 40 ]; do sleep 60 & n=$((n+1)); done; exit 0", directory);
+  INFO(ended.output);
+  CHECK(ended.code != 0);
+  CHECK(ended.says("processes or threads were refused: "));
+  CHECK(ended.says("the limit is 24; raise pids.max"));
+}
+
+TEST_CASE("a worker that cannot be started for pids.max has that as its reason", "[limits][process]") {
+  const TemporaryDirectory directory;
+  const auto group = PidsGroup::create(24);
+  if (!group) return;
+  const Ended ended = group->run("--nproc_per_node 40", "sleep 60", directory);
+  INFO(ended.output);
+  CHECK(ended.code != 0);
+  CHECK(ended.says("pids.max of this container is 24, and "));
+}

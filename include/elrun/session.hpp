@@ -30,7 +30,7 @@ struct Place {
 /// What the agent may do with a worker whose generation is over.
 enum class WorkerKind : std::uint8_t {
   program,  ///< It is asked to end, then started again.
-  job,      ///< It is killed and started again; its restarts have a budget, which decided steps refill.
+  job,      ///< It is killed and started again; its restarts have a budget, and one after newly decided steps is free.
   staying,  ///< A job whose process goes on: it calls `next_generation`, or is killed.
 };
 
@@ -46,7 +46,7 @@ class ELRUN_API Session {
   [[nodiscard]] virtual const Place& place() const = 0;
   [[nodiscard]] virtual Store& store() = 0;
   virtual void on_generation_over(OnOver call) = 0;
-  /// Says that a step was decided: it refills the restart budget and shows in the launcher's log. Never waits.
+  /// Says that a step was decided: after it the next failure costs no restart, and it shows in the launcher's log. Never waits.
   virtual void progress(StepNumber decided) = 0;
   /// Says that all members decided that the job is over with success; from then on the verdict is success, whatever
   /// dies. Returns when the agent has it.

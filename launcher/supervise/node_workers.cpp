@@ -149,8 +149,8 @@ Actions NodeWorkers::tell_it_is_early(std::size_t worker, const World& world, co
 
 // --- the end of a generation ---
 
-// A Job's worker is killed at once: its step is revoked, and its checkpoints survive a kill. Other programs get SIGTERM. Workers that
-// can stay are told that their generation is over, and have to acknowledge it.
+// A worker that can stay (as a rule a Job's) is told that its generation is over, and has to acknowledge it. Another worker of a Job is killed at
+// once: its step is revoked, and its checkpoints survive a kill. Other programs get SIGTERM.
 Actions NodeWorkers::end_generation(const GenerationEnd& end) {
   Actions actions;
   for (std::size_t i = 0; i < workers_.size(); ++i) {

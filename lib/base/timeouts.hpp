@@ -1,5 +1,6 @@
 #pragma once
-/// \file Every time-out of elrun in one table, and how they depend on each other. All can be set; these are the defaults.
+/// \file The time-outs between elrun's processes in one table, and how they depend on each other. These are the defaults; a row says where it
+/// cannot be set. Pauses and waits of one file alone stand there.
 
 #include <string>
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace elrun::inline v0 {
 
-/// A wait without a row here is a bug.
+/// A wait for another process without a row here is a bug.
 struct Timeouts {
   Duration heartbeat = 1s;           ///< A node says that it lives this often (`keep_alive_interval`).
   Duration heartbeat_limit = 5s;     ///< A node that was silent for this long is lost (interval x `keep_alive_max_attempt`).

@@ -3,7 +3,7 @@
 ///
 /// The facts arrive one after the other while two ranks connect. `choose` is asked again with each of them, and its last answer holds
 /// for the whole generation. A new transport between pairs (RDMA, for example) is a new fact and a new
-/// rule here. Transports of whole groups, such as NCCL, are no matter of this file: collectives.hpp has their seam.
+/// rule here. Transports of whole groups, such as NCCL, are no matter of this file: their seam is device_collectives.hpp.
 
 #include <optional>
 

@@ -59,8 +59,8 @@ struct StepDecided {
 struct JobOver {
   Generation generation;
 };
-/// Agent to worker: your generation is over. Worker to agent: with `generation_over` an acknowledgement, after which it
-/// does nothing for that generation any more; with another code it cannot go on here.
+/// One message with three meanings. Agent to worker: your generation is over. Worker to agent, with the code `generation_over`: an acknowledgement,
+/// after which it does nothing for that generation any more. Worker to agent, with another code: it cannot go on in this generation.
 struct GenerationOver {
   Generation generation;
   Failure why;

@@ -1,8 +1,8 @@
 #pragma once
 /// \file RestartBudget: what a failure of a worker costs, when the job has no restart left, and how long repeated failures back off. Pure.
 ///
-/// The limit is `--max_restarts`; without it 3 for a Job and 0 for any other program. For a Job a failure costs a restart only if no step was
-/// decided since the failure before that no generation had decided earlier. Exit code 78 of a Job, a wrong configuration, is not restarted.
+/// The limit is `--max_restarts`; without it 3 for a Job and 0 for any other program. A Job's failure is free if a step was decided
+/// for the first time since its last failure. Restarts that were used do not come back, but for `refund`. Exit code 78 of a Job, a wrong configuration, is not restarted.
 
 #include <algorithm>
 #include <cstdint>

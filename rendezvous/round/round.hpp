@@ -173,7 +173,7 @@ class Round {
 
   // Conclusions, round_settle.cpp
   void settle(Instant now);
-  void lose_the_silent(Instant now);
+  void lose_nodes(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);
   void remove(const NodeId& id, bool close, Instant now);
   void revoke(EndCause cause, Failure why, Instant now);

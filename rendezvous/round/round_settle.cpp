@@ -15,7 +15,7 @@
 namespace elrun::inline v0 {
 
 void Round::settle(Instant now) {
-  lose_the_silent(now);
+  lose_nodes(now);
   settle_claims(now);
   if (const auto& failing = current_.root_cause.failing(); failing && (members_are_ready() || now >= failing->until)) fail(now);
   if (!verdict_.is_given() && !current_.root_cause.failing() && terms_.are_known()) {
@@ -50,7 +50,7 @@ void Round::excuse(const NodeId& lost) {
                                would_fail ? "; the job goes on" : ""));
 }
 
-void Round::lose_the_silent(Instant now) {
+void Round::lose_nodes(Instant now) {
   if (ELRUN_PLANTED(torchrun_d6_lost_node_unnoticed)) return;
   std::vector<std::pair<NodeId, std::string>> gone;
   const NodeTable::Silent silent = nodes_.silent(setup_.timeouts.heartbeat_limit, now);

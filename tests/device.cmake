@@ -8,4 +8,5 @@ elrun_devices_test(device_layer_test SOURCES devices/device_layer_test.cpp LINK 
 elrun_devices_test(device_memory_test SOURCES devices/device_memory_test.cpp LINK elrun::device SEEDS 1 2 3 ENVIRONMENT FAKEGPU_DEVICES=2)
 elrun_devices_test(job_device_test SOURCES devices/job_device_test.cpp LINK elrun::job elrun::link fmt::fmt SEEDS 1 2 ENVIRONMENT FAKEGPU_DEVICES=2)
 elrun_devices_test(job_streams_device_test SOURCES devices/job_streams_device_test.cpp LINK elrun::job elrun::link fmt::fmt SEEDS 1 2 ENVIRONMENT FAKEGPU_DEVICES=2)
+elrun_devices_test(job_buffers_device_test SOURCES devices/job_buffers_device_test.cpp LINK elrun::job elrun::link fmt::fmt SEEDS 1 2 ENVIRONMENT FAKEGPU_DEVICES=2)
 elrun_devices_test(job_elastic_device_test SOURCES devices/job_elastic_device_test.cpp LINK elrun::job elrun::link fmt::fmt SEEDS 1 2 ENVIRONMENT FAKEGPU_DEVICES=2 TIMEOUT 600)

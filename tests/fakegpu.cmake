@@ -1,6 +1,6 @@
 # The fake devices (fakegpu/README.md): a libcudart.so.13 for the product's own objects, and twins of its kernels.
 #
-# elrun_devices_test(name SOURCES ... LINK ... [TWINS target ...] [SEEDS 1 2 ...] [ENVIRONMENT A=1 ...]): a Catch2 program on fake devices, label
+# elrun_devices_test(name SOURCES ... LINK ... [TWINS target ...] [PRODUCT_TWINS target] [SEEDS 1 2 ...] [ENVIRONMENT A=1 ...]): a Catch2 program on fake devices, label
 # `devices`, one ctest entry per seed. Without CUDA, or with another compiler than g++, there is none.
 if(NOT ELRUN_CUDA OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR ELRUN_SANITIZE
    OR NOT CUDAToolkit_VERSION_MAJOR EQUAL 13)  # the fake has the entry points of this version
@@ -61,11 +61,16 @@ function(elrun_link_twins target)
 endfunction()
 
 function(elrun_devices_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;TWINS;SEEDS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;PRODUCT_TWINS" "SOURCES;LINK;TWINS;SEEDS;ENVIRONMENT" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests ELRUN_FAKE_DEVICES ON)
   target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> elrun_test_support ${ARG_LINK} elrun_fakegpu)
-  elrun_link_twins(${name} ${ARG_TWINS})
+  if(ARG_PRODUCT_TWINS)
+    target_link_libraries(${name} PRIVATE -Wl,--push-state,--no-as-needed ${ARG_PRODUCT_TWINS} -Wl,--pop-state)
+    set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)  # they ask the program which bug is planted
+  else()
+    elrun_link_twins(${name} ${ARG_TWINS})
+  endif()
   elrun_checks(${name})
   if(NOT ARG_SEEDS)
     set(ARG_SEEDS 1)
@@ -88,6 +93,8 @@ elrun_devices_test(planted_answers_test SOURCES fakegpu/planted/answers_test.cpp
 elrun_devices_test(planted_kernels_test SOURCES fakegpu/planted/kernels_test.cpp LINK elrun_planted_kernels elrun::kernels TWINS elrun_planted_twins)
 elrun_devices_test(planted_streams_test SOURCES fakegpu/planted/streams_test.cpp LINK elrun_planted_kernels elrun::kernels TWINS elrun_planted_twins
   ENVIRONMENT FAKEGPU_DEVICES=2)
+include(fakegpu/planted/product_bugs.cmake)
+elrun_devices_test(planted_product_test SOURCES fakegpu/planted/product_test.cpp LINK elrun::kernels PRODUCT_TWINS elrun_planted_product_twins)
 elrun_devices_test(fakegpu_runtime_test SOURCES fakegpu/planted/runtime_test.cpp LINK elrun::kernels ENVIRONMENT FAKEGPU_DEVICES=2)
 add_executable(fakegpu_process fakegpu/planted/process.cpp)
 set_target_properties(fakegpu_process PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests ELRUN_FAKE_DEVICES ON)

@@ -125,6 +125,10 @@ class DeviceMemory final : public Memory {
     const CurrentDevice current{device_};
     runtime::sums_of_squares_async(data, sums, stream());
   }
+  void reduce(const ReduceTable& table, float* result, float* sums) override {
+    const CurrentDevice current{device_};
+    runtime::reduce_async(table, result, sums, stream());
+  }
   void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) override {
     const CurrentDevice current{device_};
     runtime::update_async(arrays, table, step, stream());

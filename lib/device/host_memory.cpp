@@ -79,6 +79,7 @@ class HostMemory final : public Memory {
   }
   void to_float(std::span<const bf16> from, std::span<float> to) override { elrun::to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { elrun::sums_of_squares(data, sums); }
+  void reduce(const ReduceTable& table, float* result, float* sums) override { elrun::reduce(table, result, sums); }
   void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) override {
     elrun::update(arrays, table, step);
   }

@@ -12,6 +12,7 @@
 #include <elrun/device.hpp>
 
 #include "kernels/convert.hpp"
+#include "kernels/reduce.hpp"
 #include "kernels/update.hpp"
 
 namespace elrun::inline v0 {
@@ -50,6 +51,9 @@ class Memory {
   virtual void to_float(std::span<const bf16> from, std::span<float> to) = 0;
   /// One sum for each granule of `data` (kernels/granule.hpp), into `sums` of this memory.
   virtual void sums_of_squares(std::span<const float> data, std::span<float> sums) = 0;
+  /// What is left of a tree of additions, into `result`, and the sum of squares of each granule of it into `sums` where that is not null
+  /// (kernels/reduce.hpp). All lies in this memory.
+  virtual void reduce(const ReduceTable& table, float* result, float* sums) = 0;
   /// One pass of an optimizer over a table of runs (kernels/update.hpp). Arrays and table lie in this memory.
   virtual void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) = 0;
 

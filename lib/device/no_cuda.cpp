@@ -39,6 +39,7 @@ void add_into_async(std::span<float>, std::span<const bf16>, Stream) { refuse();
 void to_bf16_async(std::span<const float>, std::span<bf16>, Stream) { refuse(); }
 void to_float_async(std::span<const bf16>, std::span<float>, Stream) { refuse(); }
 void sums_of_squares_async(std::span<const float>, std::span<float>, Stream) { refuse(); }
+void reduce_async(const ReduceTable&, float*, float*, Stream) { refuse(); }
 void update_async(const UpdateArrays&, const UpdateTable&, const OptimizerStep&, Stream) { refuse(); }
 
 }  // namespace elrun::inline v0::runtime

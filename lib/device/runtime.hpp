@@ -59,6 +59,7 @@ void add_into_async(std::span<float> left, std::span<const bf16> right, Stream s
 void to_bf16_async(std::span<const float> in, std::span<bf16> out, Stream stream);
 void to_float_async(std::span<const bf16> in, std::span<float> out, Stream stream);
 void sums_of_squares_async(std::span<const float> data, std::span<float> sums, Stream stream);
+void reduce_async(const ReduceTable& table, float* result, float* sums, Stream stream);
 void update_async(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step, Stream stream);
 
 }  // namespace elrun::inline v0::runtime

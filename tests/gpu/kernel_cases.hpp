@@ -12,6 +12,7 @@
 #include "kernels/convert.hpp"
 #include "kernels/fold.hpp"
 #include "kernels/granule.hpp"
+#include "kernels/reduce.hpp"
 #include "kernels/state_hash.hpp"
 #include "kernels/update.hpp"
 #include "tests/support/property.hpp"
@@ -36,6 +37,20 @@ struct UpdateState {
   Floats parameter, moments[2], gradient;
   Halves rounded;
   std::vector<UpdateRun> runs;
+};
+
+/// Operands of a canonical reduction: whole arrays and parts, in fp32 and bf16. `tree`: by operand, the additions that follow it.
+struct ReduceState {
+  struct Operand {
+    Floats floats;
+    Halves halves;  // one of the two
+    bool whole = false;
+    std::uint32_t additions = 0;
+  };
+  std::vector<Operand> operands;
+  std::vector<ReducePiece> pieces;
+  std::size_t whole = 0;      // elements of the result
+  bool into_operand = false;  // the first operand is the result
 };
 
 inline std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
@@ -177,6 +192,80 @@ void check_update(Kernels& kernels) {
   kernels.update(none, OptimizerStep{known_step});
 }
 
+/// `operands` of any kind, in a tree of any shape that is no deeper than `depth`.
+inline ReduceState any_reduce(Rng& rng, std::uint32_t operands, std::uint32_t depth) {
+  ReduceState s;
+  std::uint64_t whole = 0, part = 0;
+  const bool granules = rng.chance(0.6);  // as a job has them
+  for (std::uint64_t left = 1 + rng.below(4); left > 0; --left) {
+    whole += granules ? granule * rng.below(2) : rng.below(6), part += granules ? 0 : rng.below(6);
+    const std::uint64_t size = granules ? granule * (1 + rng.below(3)) : 1 + rng.below(3 * granule);
+    s.pieces.push_back({whole, part, size});
+    whole += size, part += size;
+  }
+  s.whole = whole;
+  std::uint32_t height = 0;
+  for (std::uint32_t o = 0; o < operands; ++o) {
+    ReduceState::Operand operand{.whole = rng.chance(0.5)};
+    const bool half = rng.chance(0.4);
+    const Floats values = any_floats(rng, operand.whole ? whole : part);
+    if (half) {
+      for (const float x : values) operand.halves.push_back(to_bf16(x));
+    } else {
+      operand.floats = values;
+    }
+    ++height;
+    operand.additions = static_cast<std::uint32_t>(o + 1 == operands ? height - 1 : rng.below(height));
+    if (height - operand.additions == depth) ++operand.additions;
+    height -= operand.additions;
+    s.operands.push_back(std::move(operand));
+  }
+  if (s.operands[0].halves.empty() && s.operands[0].whole) s.into_operand = rng.chance(0.5);
+  return s;
+}
+
+/// What a reduction gives: each element's tree, added one by one; and the sums of squares of each piece.
+inline std::pair<Floats, Floats> reduced(const ReduceState& s, Floats result) {
+  Floats sums;
+  for (const ReducePiece& piece : s.pieces) {
+    for (std::uint64_t i = 0; i < piece.size; ++i) {
+      Floats stack;
+      for (const ReduceState::Operand& o : s.operands) {
+        const std::size_t at = (o.whole ? piece.whole : piece.part) + i;
+        stack.push_back(o.halves.empty() ? o.floats[at] : to_float(o.halves[at]));
+        for (std::uint32_t a = 0; a < o.additions; ++a) {
+          const float right = stack.back();
+          stack.pop_back();
+          stack.back() = FoldFunctor{}(stack.back(), right);
+        }
+      }
+      result[piece.whole + i] = stack.back();
+    }
+    Floats of_piece(granule_count(piece.size));
+    elrun::sums_of_squares(std::span<const float>{result}.subspan(piece.whole, piece.size), of_piece);
+    sums.insert(sums.end(), of_piece.begin(), of_piece.end());
+  }
+  return {result, sums};
+}
+
+template <class Kernels>
+void check_reduce(Kernels& kernels) {
+  for (const std::uint32_t depth : {2u, 4u, 7u, 8u, 12u, reduce_depth_max})
+    for_all_seeds(8, [&](Rng& rng) {
+      const std::uint32_t operands = 1 + static_cast<std::uint32_t>(rng.below(depth * 2));
+      const ReduceState s = any_reduce(rng, operands, depth);
+      const Floats before = s.into_operand ? s.operands[0].floats : any_floats(rng, s.whole);
+      const auto [expected, expected_sums] = reduced(s, before);
+      Floats result = before, sums(expected_sums.size());
+      kernels.reduce(s, result, &sums);
+      CHECK(same_bits(result, expected));
+      CHECK(same_bits(sums, expected_sums));
+      result = before;
+      kernels.reduce(s, result, nullptr);
+      CHECK(same_bits(result, expected));
+    });
+}
+
 template <class Kernels>
 void check_fold(Kernels& kernels) {
   CHECK(hash_of(kernels.add_into(values(5, known::count), values(6, known::count))) == known::fold_hash);
@@ -241,6 +330,7 @@ void check_known_answers(Kernels kernels) {
   SECTION("AdamW") { check_adamw(kernels); }
   SECTION("SGD and Lion") { check_momentum(kernels); }
   SECTION("an optimizer phase over a table of runs") { check_update(kernels); }
+  SECTION("the canonical reduction") { check_reduce(kernels); }
   SECTION("fold") { check_fold(kernels); }
   SECTION("sums of squares") { check_sums_of_squares(kernels); }
   SECTION("state hash") { check_state_hash(kernels); }
@@ -292,6 +382,19 @@ struct HostKernels {
     elrun::update(
         {s.parameter.data(), {s.moments[0].data(), s.moments[1].data()}, s.gradient.data(), s.rounded.empty() ? nullptr : s.rounded.data()},
         {s.runs.data(), static_cast<std::uint32_t>(s.runs.size()), tiles}, step, isa);
+  }
+  void reduce(ReduceState s, Floats& result, Floats* sums) {
+    if (s.into_operand) s.operands[0].floats = result;
+    std::vector<ReduceOperand> operands;
+    for (ReduceState::Operand& o : s.operands)
+      operands.push_back(
+          {o.halves.empty() ? static_cast<void*>(o.floats.data()) : o.halves.data(), o.additions, !o.halves.empty(), o.whole});
+    const std::uint64_t tiles = count_tiles(s.pieces);
+    float* const to = s.into_operand ? s.operands[0].floats.data() : result.data();
+    elrun::reduce({operands.data(), s.pieces.data(), static_cast<std::uint32_t>(operands.size()),
+                   static_cast<std::uint32_t>(s.pieces.size()), tiles, depth_of(operands)},
+                  to, sums == nullptr ? nullptr : sums->data(), isa);
+    if (s.into_operand) result = s.operands[0].floats;
   }
   template <class Right>
   Floats add_into(Floats left, const std::vector<Right>& right) {

@@ -27,6 +27,7 @@ class ForwardingMemory : public Memory {
   void pack_to_bf16(std::span<float> run) override { host.pack_to_bf16(run); }
   void to_float(std::span<const bf16> from, std::span<float> to) override { host.to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { host.sums_of_squares(data, sums); }
+  void reduce(const ReduceTable& table, float* result, float* sums) override { host.reduce(table, result, sums); }
   void update(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step) override {
     host.update(arrays, table, step);
   }

@@ -125,6 +125,7 @@ void to_float_async(std::span<const bf16> in, std::span<float> out, Stream strea
 void sums_of_squares_async(std::span<const float> data, std::span<float> sums, Stream stream) {
   elrun::sums_of_squares_async(on_device(data), on_device(sums), stream);
 }
+void reduce_async(const ReduceTable& table, float* result, float* sums, Stream stream) { elrun::reduce_async(table, result, sums, stream); }
 void update_async(const UpdateArrays& arrays, const UpdateTable& table, const OptimizerStep& step, Stream stream) {
   elrun::update_async(arrays, table, step, stream);
 }

@@ -97,9 +97,7 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
       const FoldSchedule& schedule = tree.schedules[r];
       b.gradients = std::max(schedule.depth, 1u) * layout.gradients;
       const std::uint64_t own = packed_leaves(schedule), received = single - own;
-      std::uint64_t chunk = 0;
-      for (const Piece& p : shard) chunk = std::max(chunk, std::min(fold_chunk(where), p.size()));
-      b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * (taken(folded) + chunk) + own * folded;
+      b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * taken(folded) + own * folded;
       if (gathers && !overlaps && on_host) b.in_use = two_largest(weights_of).first;
     }
     if (gathers && !on_host) {

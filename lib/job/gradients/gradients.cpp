@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "lib/base/assert.hpp"
 #include "lib/job/gradients/summands.hpp"
 
 namespace elrun::inline v0 {
@@ -22,10 +23,6 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   shard_ = pieces(layout, shards.folds[rank]);
   const std::uint64_t shard_elements = elements(shard_);
 
-  struct Held {
-    TreeNode node;
-    std::uint32_t operand;
-  };
   std::vector<Held> held;
   sends_.resize(world);
   receives_.resize(world);
@@ -39,29 +36,28 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   received_ = Arena<float>{received_nodes * shard_elements, *memory_};
   own_leaves_ = Arena<float>{own_leaves * shard_elements, *memory_};
   received_leaves_ = Arena<bf16>{received_leaves * shard_elements, *memory_};
-  for (const Piece& p : shard_) chunk_ = std::max(chunk_, std::min(fold_chunk(memory_->device().kind), p.size()));
-  expanded_ = Arena<float>{received_leaves * chunk_, *memory_};
-  float *next = received_.data(), *own = own_leaves_.data(), *chunk = expanded_.data();
+  float *next = received_.data(), *own = own_leaves_.data();
   bf16* leaf = received_leaves_.data();
   for (std::uint32_t r = 0; r < world; ++r) {
     const auto& nodes = tree.schedules[r].nodes;
     for (std::uint32_t n = 0; n < nodes.size(); ++n) {
-      held.push_back({nodes[n], static_cast<std::uint32_t>(operands_.size())});
       const auto receive = [&](auto* at) {
         for (const Piece& p : shard_) receives_[r].push_back(std::as_writable_bytes(std::span{at + p.place, p.size()}));
       };
+      ReduceOperand operand;
       if (r == rank && !travels_packed(nodes[n])) {
-        operands_.push_back({buffer(n), In::whole});
+        operand = {.base = buffer(n), .whole = true};
       } else if (r == rank) {
         packed_.push_back(n);
-        operands_.push_back({std::exchange(own, own + shard_elements), In::shard});
+        operand.base = std::exchange(own, own + shard_elements);
       } else if (!travels_packed(nodes[n])) {
         receive(next);
-        operands_.push_back({std::exchange(next, next + shard_elements), In::shard});
+        operand.base = std::exchange(next, next + shard_elements);
       } else {
-        receive(std::exchange(leaf, leaf + shard_elements));
-        operands_.push_back({std::exchange(chunk, chunk + chunk_), In::chunk});
+        receive(leaf);
+        operand = {.base = std::exchange(leaf, leaf + shard_elements), .bf16 = true};
       }
+      held.push_back({nodes[n], operand});
     }
     if (r == rank) continue;
     const auto theirs = pieces(layout, shards.folds[r]);
@@ -71,17 +67,35 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
                                                                : std::as_bytes(std::span<const float>{buffer(n) + p.gradient, p.size()}));
   }
   std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) { return a.node.begin < b.node.begin; });
-  const auto given = [&](TreeNode node) -> std::optional<std::uint32_t> {
-    const auto at = std::lower_bound(held.begin(), held.end(), node.begin, [](const Held& h, std::uint64_t b) { return h.node.begin < b; });
-    if (at != held.end() && at->node == node) return at->operand;
-    return std::nullopt;
-  };
-  root_ = fold(TreeNode{0, tree.count}, given, [&](std::uint32_t left, std::uint32_t right) {
-    additions_.push_back({left, right});
-    return left;
-  });
+  write_tables(tree.count, held);
   const PiecesIn first_buffer{partials_.span(0, space_), Space::gradients};
   if (delivers_) sums_ = deliver_sums(layout, shards, rank, first_buffer, first_buffer);
+}
+
+/// What is left of the tree over `leaves` leaves, once the nodes of all ranks are here.
+void Gradients::write_tables(std::uint64_t leaves, const std::vector<Held>& held) {
+  std::vector<ReduceOperand> operands;
+  const auto given = [&](TreeNode node) -> std::optional<bool> {
+    const auto at = std::lower_bound(held.begin(), held.end(), node.begin, [](const Held& h, std::uint64_t b) { return h.node.begin < b; });
+    if (at == held.end() || at->node != node) return std::nullopt;
+    operands.push_back(at->operand);
+    return true;
+  };
+  (void)fold(TreeNode{0, leaves}, given, [&](bool, bool) {
+    ++operands.back().additions;
+    return true;
+  });
+  std::vector<ReducePiece> runs;
+  for (const Piece& p : shard_)
+    if (p.size() > 0) runs.push_back({p.gradient, p.place, p.size()});
+  table_.tiles = count_tiles(runs);
+  table_.depth = depth_of(operands);
+  operands_ = Arena<ReduceOperand>{operands.size(), *memory_};
+  runs_ = Arena<ReducePiece>{runs.size(), *memory_};
+  memory_->write(std::as_bytes(std::span{operands}), std::as_writable_bytes(operands_.span()));
+  memory_->write(std::as_bytes(std::span{runs}), std::as_writable_bytes(runs_.span()));
+  table_.operands = operands_.data(), table_.operand_count = static_cast<std::uint32_t>(operands.size());
+  table_.pieces = runs_.data(), table_.piece_count = static_cast<std::uint32_t>(runs.size());
 }
 
 void Gradients::fold_leaf(std::size_t i) {
@@ -102,24 +116,11 @@ void Gradients::pack_leaves() {
   }
 }
 
-Result<void> Gradients::reduce(JobWorld& world) {
+Result<void> Gradients::reduce(JobWorld& world, std::span<float> squares) {
   pack_leaves();
   ELRUN_TRY(world.exchange_arrays(sends_, receives_));
-  const std::uint64_t leaves = chunk_ == 0 ? 0 : expanded_.size() / chunk_, shard_elements = elements(shard_);
-  for (const Piece& p : shard_)
-    for (std::uint64_t begin = 0; begin < p.size(); begin += chunk_) {
-      const std::uint64_t count = std::min(chunk_, p.size() - begin);
-      const auto chunk = [&](std::uint32_t o) {
-        const Operand& operand = operands_[o];
-        return std::span{operand.base + (operand.in == In::chunk ? 0 : (operand.in == In::whole ? p.gradient : p.place) + begin), count};
-      };
-      for (std::uint64_t i = 0; i < leaves; ++i)
-        memory_->to_float(received_leaves_.span(i * shard_elements + p.place + begin, count), expanded_.span(i * chunk_, count));
-      for (const Addition& a : additions_) memory_->add_into(chunk(a.left), chunk(a.right));
-      float* const result = buffer(0) + p.gradient + begin;
-      if (const auto root = chunk(root_); root.data() != result)
-        memory_->copy(std::as_bytes(root), std::as_writable_bytes(std::span{result, root.size()}));
-    }
+  ELRUN_ASSERT(squares.size() == table_.tiles);
+  memory_->reduce(table_, buffer(0), squares.data());
   if (delivers_) ELRUN_TRY(world.exchange_arrays(sums_.sends, sums_.receives));
   return {};
 }

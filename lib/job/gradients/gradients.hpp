@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/granule.hpp"
+#include "kernels/reduce.hpp"
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/gradients/leaves.hpp"
 #include "lib/job/gradients/tree.hpp"
@@ -39,23 +39,21 @@ class Gradients {
   [[nodiscard]] float* first() const { return buffer(0); }
   /// The leaf is final: it is added to what it completes.
   void fold_leaf(std::size_t i);
-  /// After all of this rank's leaves. A failure leaves the contents unspecified.
-  Result<void> reduce(JobWorld& world);
+  /// After all of this rank's leaves. `squares`, in the same memory: the sum of squares of each granule that this rank folds, in the order of its
+  /// pieces. A failure leaves the contents unspecified.
+  Result<void> reduce(JobWorld& world, std::span<float> squares);
   /// The sum over all slots, not yet divided by their number.
   [[nodiscard]] const float* reduced() const { return buffer(0); }
 
   [[nodiscard]] std::uint32_t buffers() const { return buffers_; }
-  [[nodiscard]] std::uint64_t exchange_bytes() const {
-    return received_.bytes() + received_leaves_.bytes() + own_leaves_.bytes() + expanded_.bytes();
-  }
+  [[nodiscard]] std::uint64_t exchange_bytes() const { return received_.bytes() + received_leaves_.bytes() + own_leaves_.bytes(); }
 
  private:
-  /// In the gradients' space, in that of the shard alone, or a received leaf that is a float only while it is added.
-  enum class In : std::uint8_t { whole, shard, chunk };
-  struct Operand {  // a node of the tree that is there after the exchange
-    float* base = nullptr;
-    In in = In::whole;
+  struct Held {  // a node of the tree that is there after the exchange
+    TreeNode node;
+    ReduceOperand operand;
   };
+  void write_tables(std::uint64_t leaves, const std::vector<Held>& held);
   void pack_leaves();
   [[nodiscard]] float* buffer(std::uint64_t i) const { return partials_.data() + i * space_; }
   Memory* memory_ = &host_memory();
@@ -68,18 +66,14 @@ class Gradients {
   std::vector<std::uint32_t> packed_;  // buffers of this rank's
   Arena<float> own_leaves_;            // the shard's part of each of them, for packing is in place
   Arena<bf16> received_leaves_;
-  Arena<float> expanded_;  // a chunk of each
-  std::uint64_t chunk_ = 0;
   std::vector<Piece> shard_;  // that this rank folds
   std::vector<SendList> sends_;
   std::vector<ReceiveList> receives_;
-  std::vector<Operand> operands_;
-  struct Addition {
-    std::uint32_t left, right;
-  };
-  std::vector<Addition> additions_;  // what is left of the tree, in order
-  std::uint32_t root_ = 0;           // the operand that holds the root then
-  bool delivers_ = false;            // some rank holds what another folds
+  // What is left of the tree: an operand for each node, in the tree's order, and the pieces of the shard.
+  Arena<ReduceOperand> operands_;
+  Arena<ReducePiece> runs_;
+  ReduceTable table_;
+  bool delivers_ = false;  // some rank holds what another folds
   Delivery sums_;
 };
 

@@ -25,9 +25,12 @@ NormTree::NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t r
   std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) { return a.node.begin < b.node.begin; });
 }
 
-void NormTree::fold_shard(const float* gradient, std::span<float> out) {
+void NormTree::square(const float* gradient) {
   for (const Piece& p : shard_)
     memory_->sums_of_squares({gradient + begin_in(space_, p), p.size()}, sums_.span(p.place / granule, p.size() / granule));
+}
+
+void NormTree::fold_shard(std::span<float> out) {
   if (!read_.empty()) memory_->read(std::as_bytes(sums_.span()), std::as_writable_bytes(std::span{read_}));
   const std::span<const float> sums = read_.empty() ? sums_.span() : std::span<const float>{read_};
   // A node's granules are consecutive among mine, for all of them are mine; and its tree depends on their number alone.

@@ -21,8 +21,12 @@ class NormTree {
   NormTree(const Layout& layout, const ShardMap& shards, std::uint32_t rank, Space space, Memory& memory = host_memory());
   /// Nodes that a rank brings.
   [[nodiscard]] std::size_t nodes(std::uint32_t rank) const { return nodes_[rank].size(); }
-  /// This rank's nodes, from the gradient that it folded.
-  void fold_shard(const float* gradient, std::span<float> out);
+  /// One sum of squares for each granule that this rank folds, in the order of its pieces: for whoever folds to fill.
+  [[nodiscard]] std::span<float> squares() const { return sums_.span(); }
+  /// Fills them from the gradient that this rank folded.
+  void square(const float* gradient);
+  /// This rank's nodes, from its sums of squares.
+  void fold_shard(std::span<float> out);
   /// The sum of squares over the model, from all ranks' nodes.
   [[nodiscard]] float root(const std::vector<std::span<const float>>& by_rank) const;
 

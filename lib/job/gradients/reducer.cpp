@@ -43,7 +43,9 @@ void GradientReducer::end_slot(std::size_t slot) {
   if (!is_per_slot()) gradients_.fold_leaf(slot);
 }
 
-Result<void> GradientReducer::reduce(JobWorld& world) { return is_per_slot() ? stream_.finish(world) : gradients_.reduce(world); }
+Result<void> GradientReducer::reduce(JobWorld& world) {
+  return is_per_slot() ? stream_.finish(world) : gradients_.reduce(world, norm_.squares());
+}
 
 std::vector<std::size_t> GradientReducer::norm_nodes() const {
   std::vector<std::size_t> out;
@@ -52,7 +54,8 @@ std::vector<std::size_t> GradientReducer::norm_nodes() const {
 }
 
 void GradientReducer::fold_norm(std::span<float> nodes) {
-  norm_.fold_shard(is_per_slot() ? stream_.folded() : gradients_.reduced(), nodes);
+  if (is_per_slot()) norm_.square(stream_.folded());
+  norm_.fold_shard(nodes);
 }
 
 std::uint64_t GradientReducer::bytes() const { return is_per_slot() ? stream_.bytes() : gradients_.buffers() * space_ * sizeof(float); }

@@ -64,6 +64,13 @@ struct Mistake {
 void clear(DeviceSpan<float> array, cudaStream_t stream) { must(cudaMemsetAsync(array.data, 0, bytes, stream)); }
 /// A launch past the product's own checks of the stream.
 void number(Step& s, Stream stream) { where_async(Extent{1}, Extent{32}, reinterpret_cast<std::uint64_t*>(s.gradient.data), stream); }
+/// The table of the optimizer phase comes anew.
+void copy_table(Step& s) {
+  void* pinned = nullptr;
+  must(cudaMallocHost(&pinned, sizeof(UpdateRun)));
+  *static_cast<UpdateRun*>(pinned) = {.size = count};
+  must(cudaMemcpyAsync(s.run, pinned, sizeof(UpdateRun), cudaMemcpyHostToDevice, s.comm));
+}
 void ignore(cudaError_t) { (void)cudaGetLastError(); }
 
 const std::vector<Mistake>& orders() {
@@ -133,6 +140,9 @@ const std::vector<Mistake>& orders() {
          fakegpu::make_progress(100);
          s.update(s.compute);
        }},
+      {"a table of runs that another stream has copied, behind an event", "",
+       [](Step& s) { copy_table(s), s.record(s.comm), s.wait(s.compute), s.update(s.compute); }},
+      {"a table of runs that another stream still copies", "race: ", [](Step& s) { copy_table(s), s.update(s.compute); }},
       {"two copies into one buffer from two streams", "race: ",
        [](Step& s) {
          must(cudaMemcpyAsync(s.gradient.data, s.received.data, bytes, cudaMemcpyDeviceToDevice, s.comm));

@@ -396,7 +396,6 @@ class ELRUN_API Job {
   class Impl;
 
  private:
-  friend ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
   friend struct JobAccess;
   friend ELRUN_API Verification verify(Job& job);
   explicit Job(std::unique_ptr<Impl> impl);
@@ -412,5 +411,12 @@ class ELRUN_API Job {
 /// costs no restart, and the others wait until the program comes to `restore()` again; but should the world change meanwhile, it has to come there within 30 s
 /// (or eight times its longest slot, if that is more), or its process is killed and started again. So it is written to be run several times: what it needs, it makes anew.
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
+
+struct RunOptions {
+  /// The program computes where `Job::device()` says: on the LOCAL_RANK-th visible device, where there is one and ELRUN_DEVICE says nothing else. Tensors then have addresses of that
+  /// device, which is the current one of the thread that runs the program. A program that does not say so gets the host, and ELRUN_DEVICE=cuda ends it with 78.
+  bool devices = false;
+};
+ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program, const RunOptions& options);
 
 }  // namespace elrun::inline v0

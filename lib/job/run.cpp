@@ -14,6 +14,7 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/base/timeouts.hpp"
+#include "lib/device/device_memory.hpp"
 #include "lib/device/facts.hpp"
 #include "lib/job/group_peers.hpp"
 #include "lib/job/job_impl.hpp"
@@ -48,14 +49,17 @@ Result<std::optional<LossName>> begin_anew() {
       text));
 }
 
-/// A job computes on the host alone as yet: programs are written for that, also on machines with devices. Who asks for a device is refused, and
-/// learns first what is wrong with those of this machine.
-Device device_of_job(std::uint32_t local_rank) {
+/// A program that is written for the host gets it on machines with devices, too. Where a device is asked for all the same it is refused, and learns first what is wrong
+/// with those of this machine.
+Device device_of_job(std::uint32_t local_rank, const RunOptions& options) {
   const DeviceWishes wishes = device_wishes(local_rank);
-  if (!wishes.device) return {};
+  if (!options.devices && !wishes.device) return {};
   const Device chosen = choose_device(wishes, device_facts()).value();
-  if (chosen.kind == DeviceKind::cuda)
-    throw Error{invalid(fmt::format("ELRUN_DEVICE={}: a Job computes on the CPU alone as yet; unset it, or say cpu", *wishes.device))};
+  if (!options.devices && chosen.kind == DeviceKind::cuda)
+    throw Error{invalid(fmt::format(
+        "ELRUN_DEVICE={}: this program computes on the CPU alone, for it calls elrun::run without RunOptions::devices; unset the variable, "
+        "or say cpu",
+        *wishes.device))};
   return chosen;
 }
 
@@ -68,7 +72,9 @@ void print_line(std::string_view line) {
 
 }  // namespace
 
-int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program) {
+int run(int argc, char** argv, const std::function<void(Job&)>& program) { return run(argc, argv, program, {}); }
+
+int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program, const RunOptions& options) {
   const SteadyClock clock;
   try {
     auto anew = begin_anew();
@@ -77,7 +83,8 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
     const Place& place = session->place();
-    const Device device = device_of_job(place.local_rank.value());
+    const Device device = device_of_job(place.local_rank.value(), options);
+    const auto arrays = device.kind == DeviceKind::host ? nullptr : make_device_memory(device, clock);
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
     PosixFiles files;
@@ -90,6 +97,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program)
                       .share = place.local_world > 1 ? SharedBuffers::Make{SharedBuffer::make} : SharedBuffers::Make{},
                       .threads = compute_threads(place.local_world),
                       .device = device,
+                      .arrays = arrays.get(),
                       .memory = machine_memory(),
                       .begin_anew = *anew,
                       .must_end = true},

@@ -1,0 +1,95 @@
+// Programs that are written for devices, as processes: which device each worker gets, and what is refused.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun::test;
+
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+/// The workers of one node, as an operator would start them.
+class Workers {
+ public:
+  explicit Workers(std::uint32_t world, const Environment& more = {}, const std::vector<std::string>& arguments = {}) {
+    const std::string port = std::to_string(free_port());
+    for (std::uint32_t rank = 0; rank < world; ++rank) {
+      Environment environment{{"RANK", std::to_string(rank)},
+                              {"WORLD_SIZE", std::to_string(world)},
+                              {"LOCAL_RANK", std::to_string(rank)},
+                              {"LOCAL_WORLD_SIZE", std::to_string(world)},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", port},
+                              {"FAKEGPU_DEVICES", std::to_string(world)},
+                              {"FAKEGPU_NCCL_DIR", folder_.path()}};
+      for (const auto& [name, value] : more) environment[name] = value;
+      jobs_.push_back(std::make_unique<Job>(Job::Setting{arguments, environment, test_program_path("job_worker")}));
+    }
+  }
+  Job& operator[](std::size_t rank) { return *jobs_[rank]; }
+  /// The line with the state hash.
+  std::string hash() {
+    std::string line;
+    for (const auto& job : jobs_) {
+      const int code = job->wait();
+      INFO(job->output());
+      CHECK(code == 0);
+      CHECK(!job->says("fakegpu"));
+      const std::string output = job->output();
+      if (const auto at = output.find("done "); at != std::string::npos) line = output.substr(at, 21);
+    }
+    return line;
+  }
+
+ private:
+  TemporaryDirectory folder_;
+  std::vector<std::unique_ptr<Job>> jobs_;
+};
+
+}  // namespace
+
+TEST_CASE("each worker of a program for devices gets the one of its LOCAL_RANK, and the bits are the host's", "[devices]") {
+  Workers host{1, {{"ELRUN_DEVICE", "cpu"}}};
+  const std::string hash = host.hash();
+  REQUIRE(hash.size() == 21);
+  CHECK(host[0].says("computes on the host"));
+  Workers two{2};
+  CHECK(two.hash() == hash);
+  CHECK(two[0].says("computes on cuda:0"));
+  CHECK(two[1].says("computes on cuda:1"));
+  Workers sharing{2, {{"ELRUN_DEVICE", "cuda:1"}}};
+  CHECK(sharing.hash() == hash);
+  CHECK(sharing[0].says("computes on cuda:1"));
+  Workers without{1, {{"FAKEGPU_FAULTS", "no_driver"}}};
+  CHECK(without.hash() == hash);
+  CHECK(without[0].says("computes on the host"));
+}
+
+TEST_CASE("a device that is asked for and cannot be had ends the process with 78", "[devices]") {
+  for (const auto& [environment, word] : std::vector<std::pair<Environment, const char*>>{
+           {{{"ELRUN_DEVICE", "cuda"}, {"FAKEGPU_FAULTS", "no_driver"}}, "there is no NVIDIA driver"},
+           {{{"ELRUN_DEVICE", "cuda:7"}}, "not visible"}}) {
+    Workers workers{1, environment};
+    CHECK(workers[0].wait() == 78);
+    INFO(workers[0].output());
+    CHECK(workers[0].says(word));
+  }
+  Workers too_many{2, {{"FAKEGPU_DEVICES", "1"}}};
+  CHECK(too_many[1].wait() == 78);
+  CHECK(too_many[1].says("has no device of its own"));
+}
+
+TEST_CASE("a program that is not written for devices stays on the host, and is told when it is asked to one", "[devices]") {
+  Workers host{1, {}, {"host"}};
+  CHECK(host.hash().size() == 21);
+  CHECK(host[0].says("computes on the host"));
+  Workers asked{1, {{"ELRUN_DEVICE", "cuda"}}, {"host"}};
+  CHECK(asked[0].wait() == 78);
+  CHECK(asked[0].says("RunOptions::devices"));
+}

@@ -1,0 +1,49 @@
+// A program that is written for devices, as a user builds it: with libelrun alone, and copies for kernels. Prints where it computes, and how it ended.
+//
+//   job_worker [host]    host: it does not say that it is written for devices
+
+#include <cuda_runtime_api.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include <elrun/job.hpp>
+
+namespace {
+
+void train(elrun::Job& job) {
+  const bool on_device = job.device().kind == elrun::DeviceKind::cuda;
+  job.configure({.global_batch = 8, .micro_batch = 2, .samples = 64, .steps = 5});
+  auto unit = job.unit("all");
+  const auto weights = unit.tensor<float>("weights", {5000});
+  job.seal();
+  if (!job.restore()) {
+    std::vector<float> values(weights.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = job.rng("weights").normal(i);
+    weights.set(values);
+  }
+  std::printf(on_device ? "computes on cuda:%d\n" : "computes on the host\n", job.device().index);
+  std::fflush(stdout);
+  while (auto step = job.next_step()) {
+    for (auto& slot : step->slots()) {
+      const auto scope = unit.use_grad();
+      if (!on_device) std::memcpy(weights.grad(), weights.data(), weights.size() * sizeof(float));
+      else if (cudaMemcpyAsync(weights.grad_device_span().data, weights.device_span().data, weights.size() * sizeof(float),
+                               cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(job.stream().handle())) != cudaSuccess)
+        throw elrun::Error{{elrun::Code::internal, elrun::Remedy::exit_process, "a copy failed"}};
+      slot.report(static_cast<float>(slot.samples()[0]), 1);
+    }
+    (void)step->apply(elrun::AdamW{}, {.lr = 0.01f, .clip_norm = 1.0f});
+  }
+  if (!job.prints()) return;
+  std::printf("done %016" PRIx64 "\n", job.outcome().state_hash);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool host = argc > 1 && std::strcmp(argv[1], "host") == 0;
+  return host ? elrun::run(argc, argv, train) : elrun::run(argc, argv, train, {.devices = true});
+}

@@ -125,6 +125,9 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   state_.plan_world(shards_.map, rank, reducer_.space());
   votes_ = VoteExchange{reducer_.slots_by_rank(), plan().slots(), reducer_.norm_nodes(), rank};
   rounds_.plan_world(plan().overlap);
+  const std::size_t in_use = rounds_.overlaps() ? 2 : 1;  // one, and the next one or the last one
+  state_.make_room(in_use);
+  reducer_.make_room(in_use);
 }
 
 std::vector<Agreement> Job::Impl::agreements() const {

@@ -23,6 +23,7 @@ class PagedLeaves final : public LeafMemory {
     arrivals_ = PagedArena{shapes_.world * parts, memory};
   }
 
+  void make_room(std::size_t) override {}
   void clear() override {
     leaves_.release(0, leaves_.size());
     arrivals_.release(0, arrivals_.size());
@@ -76,6 +77,9 @@ class BufferedLeaves final : public LeafMemory {
     parts_ = UnitBuffers{shapes_.world * shapes_.taken(part), memory};
   }
 
+  void make_room(std::size_t leaves) override {
+    change([&] { leaves_.make(leaves), parts_.make(1); });
+  }
   void clear() override {
     for (std::uint32_t unit = 0; unit < at_.size(); ++unit) give_back(leaves_, at_[unit].leaf), give_back(parts_, at_[unit].parts);
   }

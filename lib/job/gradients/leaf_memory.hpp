@@ -5,6 +5,7 @@
 /// A unit goes this way in every micro-step: `open`, `finish`, `sent` (a rank without a slot has none of them), in between `arriving` of each other
 /// rank that has a slot, and `folded`. Leaves are opened and finished on one thread; all else may happen on another one at the same time, for another unit.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -36,6 +37,8 @@ struct LeafShapes {
 class LeafMemory {
  public:
   virtual ~LeafMemory() = default;
+  /// So many leaves can be open or wait to be sent at one time without more memory, and the parts of one unit arrive, where pages do not come and go.
+  virtual void make_room(std::size_t leaves) = 0;
   /// Nothing is there any more. When no other call is under way.
   virtual void clear() = 0;
   /// Of the unit's leaf, as floats; contents not specified. It may be open already.

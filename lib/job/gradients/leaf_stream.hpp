@@ -11,6 +11,8 @@
 /// Leaves are made on one thread (`open`, `finish_leaf`); others, that are final, may be handed off on another at the same time
 /// (`part_for`, `arriving`, `arrived`). All else is called when nothing of that happens.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -42,6 +44,8 @@ class LeafStream {
 
   /// What peers may be shown: the sums, where others hold them. Leaves are not: their pages come and go.
   [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return stack_.shared(); }
+  /// Memory that does not come and go is there from now on for so many leaves at one time.
+  void make_room(std::size_t leaves) { leaves_->make_room(shapes_.rank < std::min(world(), slots_) ? leaves : 0); }
   /// A new step; also after one that was broken off. The last reduced gradient is still there.
   void begin();
   /// Ranks with a slot in this micro-step: 0 .. busy() - 1.

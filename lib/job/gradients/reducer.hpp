@@ -10,6 +10,7 @@
 ///
 /// Called by the job's thread. `stream()` is also used by exchange rounds on the communication thread, as leaf_stream.hpp says.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -40,6 +41,11 @@ class GradientReducer {
   [[nodiscard]] std::size_t slots_of_busiest() const;
   /// In which space `reduced` lies.
   [[nodiscard]] Space space() const { return is_per_slot() ? Space::shard : Space::gradients; }
+
+  /// As LeafStream; per step there is nothing to do.
+  void make_room(std::size_t leaves) {
+    if (is_per_slot()) stream_.make_room(leaves);
+  }
 
   // ---- one slot after the other. `slot` counts this rank's slots; none: a slot that is audited, and thrown away
 

@@ -78,6 +78,8 @@ class ModelState {
 
   // ---- units whose parameters are sharded
 
+  /// So many can be held at one time without more memory, where pages do not come and go.
+  void make_room(std::size_t units) { parameters_->make_room(units); }
   void hold_unit(std::uint32_t unit) { parameters_->hold(unit); }
   /// The program may have written to this rank's shard of it.
   void keep_written(std::uint32_t unit) { parameters_->keep_written(unit); }

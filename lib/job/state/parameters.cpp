@@ -43,6 +43,7 @@ class AddressedParameters final : public Parameters {
     return pages_.span(layout.begin + layout.trainable, layout.size - layout.trainable);
   }
 
+  void make_room(std::size_t) override {}
   void hold(std::uint32_t unit) override {
     const UnitLayout& layout = layout_.units[unit];
     pages_.hold(layout.begin, layout.begin + layout.trainable);
@@ -97,6 +98,7 @@ class BufferedParameters final : public Parameters {
     return frozen_.span(frozen_begins_[unit], layout_.units[unit].size - layout_.units[unit].trainable);
   }
 
+  void make_room(std::size_t units) override { buffers_.make(units); }
   void hold(std::uint32_t unit) override {
     if (at_[unit] != nullptr || layout_.units[unit].trainable == 0) return;
     at_[unit] = buffers_.take();

@@ -8,6 +8,7 @@
 ///
 /// Called by the job's thread. Exchange rounds read and write by the spans of `own_part` and `unit`.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -46,6 +47,8 @@ class Parameters {
 
   // ---- units, where parameters are sharded
 
+  /// So many can be held at one time without more memory, where pages do not come and go.
+  virtual void make_room(std::size_t units) = 0;
   /// Memory for all of it that trains; what belongs to the shard is there.
   virtual void hold(std::uint32_t unit) = 0;
   /// What was written to the shard's part while the unit was held is the shard's.

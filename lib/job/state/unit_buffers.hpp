@@ -1,7 +1,9 @@
 #pragma once
-/// \file UnitBuffers: equal buffers in a Memory, for units whose pages cannot come and go: a device's. Their number grows when all are taken, and never
-/// shrinks, for CUDA's own calls that give memory back wait until the device has nothing to do.
+/// \file UnitBuffers: equal buffers in a Memory, for units whose pages cannot come and go: a device's. As many as are usually taken at one time are made before the
+/// first step, where a device without memory can still be told. Their number grows when all are taken, for scopes may be nested, and never shrinks: CUDA's own
+/// calls that give memory back wait until the device has nothing to do.
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,20 +19,23 @@ class UnitBuffers {
   /// Of so many elements each. None is there yet. `memory` outlives them.
   UnitBuffers(std::uint64_t elements, Memory& memory) : elements_{elements}, memory_{&memory} {}
 
-  /// Contents not specified. Throws as Memory::allocate.
-  [[nodiscard]] float* take() {
-    if (free_.empty()) {
+  /// At least so many are there from now on. Throws as Memory::allocate.
+  void make(std::size_t count) {
+    while (elements_ > 0 && all_.size() < count) {
       free_.reserve(all_.size() + 1);  // so that giving back allocates nothing
       free_.push_back(all_.emplace_back(elements_, *memory_).data());
     }
+  }
+  /// Contents not specified. Throws as Memory::allocate.
+  [[nodiscard]] float* take() {
+    if (free_.empty()) make(all_.size() + 1);
     float* const taken = free_.back();
     free_.pop_back();
     return taken;
   }
   void give_back(float* taken) { free_.push_back(taken); }
 
-  [[nodiscard]] std::uint64_t elements() const { return elements_; }
-  /// Of all that were ever needed at one time.
+  /// Of all of them.
   [[nodiscard]] std::uint64_t bytes() const { return all_.size() * elements_ * sizeof(float); }
 
  private:

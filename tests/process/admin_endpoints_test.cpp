@@ -89,6 +89,18 @@ TEST_CASE("an agent shows what runs, and what happened", "[side][process]") {
   CHECK(after.says("SIGKILL"));
 }
 
+TEST_CASE("an agent is ready as soon as it listens, also where the name at which nodes meet leads nowhere yet", "[side][process]") {
+  TemporaryDirectory directory;
+  // As in a PyTorchJob: the operator publishes a pod's name once the pod is ready.
+  Job job{with_words(directory, {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "job-master-0.invalid:29400",
+                                 "--health_port", "127.0.0.1:0", "--no_python", "/bin/true"})};
+  const auto line = job.line("health, status and metrics at http://", patience);
+  REQUIRE(line);
+  const auto port = static_cast<std::uint16_t>(std::stoul(line->substr(line->rfind(':') + 1)));
+  REQUIRE(job.line("does not resolve", patience));
+  for (const char* path : {"/readyz", "/livez"}) CHECK(http_get(port, path).starts_with("HTTP/1.1 200 OK\r\n"));
+}
+
 TEST_CASE("a probe is answered in a flood of connections", "[side][process]") {
   TemporaryDirectory directory;
   Agent agent{directory};

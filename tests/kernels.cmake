@@ -1,7 +1,6 @@
 elrun_test(kernels_test SOURCES unit/kernels_test.cpp LINK elrun::kernels LABELS unit)
 if(ELRUN_CUDA)
   elrun_test(kernels_gpu_test SOURCES gpu/kernels_test.cpp LINK elrun::kernels elrun::cudart LABELS gpu TIMEOUT 300)
-  elrun_bench(adamw_bench SOURCES gpu/adamw_bench.cpp LINK elrun::kernels elrun::cudart)
 endif()
 # What ptxas says of them. Planted: one that spills registers, and one of which nvcc would make a kernel that does nothing.
 if(NOT ELRUN_SANITIZE)

@@ -65,6 +65,43 @@ TEST_CASE("pages that come and go are refused on a device", "[devices]") {
   CHECK(refused->what.find("do not come and go on a device") != std::string::npos);
 }
 
+TEST_CASE("an optimizer phase is one launch, however many runs it has, and so is a reduction", "[devices]") {
+  const auto memory = make_device_memory(second, test_clock, small);
+  constexpr std::size_t count = 51, size = 100;
+  const InMemory arrays{*memory, 4 * count * size * sizeof(float)}, run_table{*memory, count * sizeof(UpdateRun)};
+  const auto array = [&](std::size_t i) { return reinterpret_cast<float*>(arrays.run().data()) + i * count * size; };
+  std::vector<UpdateRun> runs;
+  for (std::size_t i = 0; i < count; ++i) runs.push_back({i * size, i * size, i * size, size, i % 2});
+  const std::uint64_t tiles = count_tiles(runs);
+  memory->write(std::as_bytes(std::span{runs}), run_table.run());
+  const UpdateTable table{reinterpret_cast<const UpdateRun*>(run_table.run().data()), count, tiles};
+  const auto update = [&] { memory->update({array(0), {array(1), array(2)}, array(3)}, table, AdamWStep{.epsilon = 1}); };
+  fakegpu::set_faults("launch:2");
+  CHECK_FALSE(failure_of_call(update));
+  CHECK(failure_of_call(update));
+
+  std::vector<ReduceOperand> operands{{.base = array(0), .whole = true}, {.base = array(1)}, {.base = array(2), .additions = 1}};
+  operands.push_back({.base = array(3), .additions = 2});
+  std::vector<ReducePiece> pieces;
+  for (std::size_t i = 0; i < 3; ++i) pieces.push_back({i * 1500, i * 1500, 1500});
+  const std::uint64_t granules = count_tiles(pieces);
+  const InMemory operand_table{*memory, operands.size() * sizeof(ReduceOperand)}, piece_table{*memory, pieces.size() * sizeof(ReducePiece)};
+  const InMemory sums{*memory, granules * sizeof(float)};
+  memory->write(std::as_bytes(std::span{operands}), operand_table.run());
+  memory->write(std::as_bytes(std::span{pieces}), piece_table.run());
+  const ReduceTable reduce_table{reinterpret_cast<const ReduceOperand*>(operand_table.run().data()),
+                                 reinterpret_cast<const ReducePiece*>(piece_table.run().data()),
+                                 4,
+                                 3,
+                                 granules,
+                                 depth_of(operands)};
+  const auto reduce = [&] { memory->reduce(reduce_table, array(0), reinterpret_cast<float*>(sums.run().data())); };
+  fakegpu::set_faults("launch:2");
+  CHECK_FALSE(failure_of_call(reduce));
+  CHECK(failure_of_call(reduce));
+  fakegpu::set_faults("");
+}
+
 TEST_CASE("a hash of a device that is busy ends by its deadline", "[devices]") {
   const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 30ms});
   const InMemory made{*memory, 8000};

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# The device's suite: what only a GPU can show. Binaries are built anywhere where nvcc is, and carried: the machine with the GPU needs its driver and this script.
+#
+#   tests/gpu.sh build                   # build/gpu: programs with the static CUDA runtime, and the libraries that they need
+#   tests/gpu.sh run                     # all parts, within ten minutes
+#   tests/gpu.sh run kernels nccl        # some of them
+#   tests/gpu.sh table                   # the results so far, as rows of tests/gpu/RESULTS.md
+#
+# Results are in build/gpu/results, a file for each part, written line by line: a call that is cut loses the rest of one part. Nothing here needs a network
+# or gRPC. Without a device `run` says so, and ends with 77. Environment: GPU_FOLDER (instead of build/gpu), RESULTS (instead of its results),
+# FAKEGPU=build (the fake devices of that build folder, to test this script).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+folder=${GPU_FOLDER:-$root/build/gpu}
+results=${RESULTS:-$folder/results}
+
+# Each part: its limit in seconds (580 together), and what it is.
+parts=(facts answers rates kernels nccl ipc sanitizer)
+declare -A limit=([facts]=20 [answers]=100 [rates]=40 [kernels]=60 [nccl]=100 [ipc]=20 [sanitizer]=240)
+declare -A what=(
+  [facts]="device, driver, versions"
+  [answers]="known answers: device and host give the same bits"
+  [rates]="copy rate and matrix rate"
+  [kernels]="kernels beside the copy rate of the same run"
+  [nccl]="NCCL: a world of one made and ended 100 times"
+  [ipc]="memory shared by two processes of one device"
+  [sanitizer]="compute-sanitizer: memcheck, racecheck, initcheck, synccheck"
+)
+# What needs a Job on a device by a program that is carried: not part of this script yet.
+missing=("golden matrix on a device" "SIGKILL in a world on a device" "gpt at 124M beside PyTorch")
+
+build() {
+  local tree=$root/build
+  [[ -f $tree/build.ninja ]] || cmake -C "$root/cmake/presets/release.cmake" -S "$root" -B "$tree" -G Ninja
+  cmake --build "$tree" --target gpu_suite kernels_gpu_test
+  mkdir -p "$folder/lib"
+  cp "$tree/tests/gpu_suite" "$tree/tests/kernels_gpu_test" "$folder"
+  # All but the C library's own, which belong to the machine, as the driver does.
+  ldd "$folder/gpu_suite" "$folder/kernels_gpu_test" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -r cp -L -t "$folder/lib"
+  echo "built: $folder ($(du -sh "$folder" | cut -f1))"
+}
+
+# The program of a part. What it prints is its result.
+run_part() {
+  local suite=$folder/gpu_suite answers=$folder/kernels_gpu_test small=()
+  if [[ -n ${FAKEGPU:-} ]]; then
+    suite=$FAKEGPU/tests/gpu_suite_devices answers=$FAKEGPU/tests/kernels_devices_test small=(--small)
+  else
+    export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  fi
+  case $1 in
+    answers) "$answers" ;;
+    sanitizer)
+      local tool
+      tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+      [[ -x $tool ]] || { echo "not run: compute-sanitizer is not here"; return 0; }
+      [[ -z ${FAKEGPU:-} ]] || { echo "not run: compute-sanitizer looks at devices, and these are fake"; return 0; }
+      for check in memcheck racecheck initcheck synccheck; do
+        echo "$check:"
+        timeout $((limit[sanitizer] / 4)) "$tool" --tool "$check" --error-exitcode 9 "$answers" "device kernels give the known answers*" | tail -3
+      done
+      ;;
+    facts)
+      command -v nvidia-smi >/dev/null && { nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true; }
+      "$suite" facts
+      ;;
+    *) "$suite" "$1" "${small[@]}" ;;
+  esac
+}
+
+run() {
+  local part code failed=0
+  for part in "$@"; do [[ -n ${what[$part]:-} ]] || { echo "no such part: $part (${parts[*]})"; exit 64; }; done
+  if [[ -z ${FAKEGPU:-} && ! -x $folder/gpu_suite ]]; then
+    echo "SKIPPED: nothing is built in $folder: tests/gpu.sh build, where nvcc is"
+    exit 77
+  fi
+  code=0
+  run_part facts >/dev/null 2>&1 || code=$?
+  ((code != 77)) || { echo "SKIPPED: no device here"; exit 77; }
+  mkdir -p "$results"
+  for part in "$@"; do
+    echo "== $part: ${what[$part]}"
+    printf 'part: %s\ndate: %s\n' "$part" "$(date -u +%Y-%m-%d)" >"$results/$part.txt"
+    code=0
+    # Bash reads this file anew for the part, so that its time can be limited.
+    timeout --kill-after=10 "${limit[$part]}" bash "$here/gpu.sh" part "$part" 2>&1 | tee -a "$results/$part.txt" || code=$?
+    echo "ended: $code" >>"$results/$part.txt"
+    ((code == 0)) || { echo "FAILED: $part ended with $code"; failed=1; }
+  done
+  exit "$failed"
+}
+
+table() {
+  local part file
+  echo "| part | date | result |"
+  echo "|---|---|---|"
+  for part in "${parts[@]}"; do
+    file=$results/$part.txt
+    if [[ ! -f $file ]]; then
+      echo "| ${what[$part]} | $(date -u +%Y-%m-%d) | not run |"
+      continue
+    fi
+    awk -v what="${what[$part]}" '
+      /^part: / { next }
+      /^date: / { date = substr($0, 7); next }
+      /^ended: / { ended = $2; next }
+      /^=+$/ || /^$/ { next }
+      { gsub(/\|/, "/"); lines = lines (lines ? "<br>" : "") $0 }
+      END {
+        if (ended == "") lines = lines "<br>**cut: the rest is lost**"
+        else if (ended != 0) lines = lines "<br>**failed with " ended "**"
+        printf "| %s | %s | %s |\n", what, date, lines
+      }' "$file"
+  done
+  for part in "${missing[@]}"; do echo "| $part | | not there yet |"; done
+}
+
+command=${1:-}
+[[ $# -eq 0 ]] || shift
+case $command in
+  build) build ;;
+  run)
+    [[ $# -gt 0 ]] || set -- "${parts[@]}"
+    run "$@"
+    ;;
+  part) run_part "$1" ;;
+  table) table ;;
+  *)
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    exit 64
+    ;;
+esac

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# tests/gpu.sh on fake devices: each part leaves its result, a part that fails or is cut is told, and without a device the script ends with 77.
+set -euo pipefail
+build=$1
+script=$(cd "$(dirname "$0")/.." && pwd)/gpu.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export RESULTS=$work/results GPU_FOLDER=$work/gpu
+wrong() { echo "FAILED: $1"; exit 1; }
+expect() { grep -q -- "$2" "$1" || { cat "$1"; wrong "$1 does not say: $2"; }; }
+
+code=0
+bash "$script" run >"$work/out" || code=$?
+[[ $code == 77 ]] || wrong "without anything built it ended with $code"
+expect "$work/out" "SKIPPED: nothing is built"
+
+export FAKEGPU=$build
+code=0
+FAKEGPU_FAULTS=no_device bash "$script" run facts >"$work/out" || code=$?
+[[ $code == 77 ]] || wrong "without a device it ended with $code"
+expect "$work/out" "SKIPPED: no device here"
+[[ ! -e $RESULTS ]] || wrong "without a device it left results"
+
+bash "$script" table >"$work/table"
+[[ $(grep -c 'not run' "$work/table") == 7 ]] || wrong "without results not all seven parts are 'not run'"
+
+bash "$script" run facts rates kernels nccl ipc sanitizer >"$work/out" || { cat "$work/out"; wrong "a part failed"; }
+for part in facts rates kernels nccl ipc sanitizer; do expect "$RESULTS/$part.txt" "^ended: 0"; done
+expect "$RESULTS/facts.txt" "fake device, compute capability 9.0"
+expect "$RESULTS/rates.txt" "^copy rate"
+for kernel in "adamw with bf16 copy: 30 bytes" "canonical reduce of 4 fp32, with squares: 20 bytes" "to bf16: 6 bytes"; do
+  expect "$RESULTS/kernels.txt" "^$kernel per element, .* % of the copy rate"
+done
+expect "$RESULTS/nccl.txt" "a world of one made and ended 100 times"
+expect "$RESULTS/nccl.txt" "0.0 MiB less is free"
+expect "$RESULTS/ipc.txt" "see each other's writes"
+
+code=0
+FAKEGPU_FAULTS=launch:1 bash "$script" run kernels >"$work/out" || code=$?
+[[ $code == 1 ]] || wrong "with a launch that fails it ended with $code"
+expect "$work/out" "FAILED: kernels ended with"
+sed -i '/^ended/d' "$RESULTS/ipc.txt"  # as a call leaves it that is cut
+bash "$script" table >"$work/table"
+expect "$work/table" "kernels beside the copy rate.*\*\*failed with 1\*\*"
+expect "$work/table" "memory shared.*\*\*cut: the rest is lost\*\*"
+expect "$work/table" "gpt at 124M beside PyTorch | | not there yet"
+echo "passed"

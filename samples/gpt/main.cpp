@@ -9,6 +9,9 @@
 #include "samples/gpt/model.hpp"
 #include "samples/gpt/options.hpp"
 #include "samples/gpt/text.hpp"
+#ifdef GPT_ON_DEVICES
+#include "samples/nn/device_engine.hpp"
+#endif
 
 namespace {
 
@@ -95,6 +98,12 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text
                                          .every = options.every,
                                          .keep = static_cast<std::uint32_t>(options.keep),
                                          .final_wait = std::chrono::seconds{options.final_wait}});
+#ifdef GPT_ON_DEVICES
+  if (job.device().kind == elrun::DeviceKind::cuda) {
+    nn::DeviceEngine engine{job.stream()};
+    return train_with(engine, job, options, text);
+  }
+#endif
   nn::Engine engine{job.compute_threads()};
   train_with(engine, job, options, text);
 }
@@ -113,5 +122,10 @@ int main(int argc, char** argv) {
     if (parsed.exit_code == 0) parsed.exit_code = flags::no_input;
   }
   if (!parsed.problems.empty()) return flags::refuse("gpt", parsed);
-  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, options, *text); });
+#ifdef GPT_ON_DEVICES
+  constexpr bool on_devices = true;
+#else
+  constexpr bool on_devices = false;  // built without CUDA
+#endif
+  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, options, *text); }, {.devices = on_devices});
 }

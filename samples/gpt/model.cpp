@@ -82,11 +82,11 @@ void Model<E>::initialise(const elrun::RandomStream& random) {
     const elrun::RandomStream numbers = random.operation(operation++);
     values.resize(tensor.size());
     for (std::uint64_t i = 0; i < tensor.size(); ++i) values[i] = deviation * numbers.normal(i);
-    std::ranges::copy(values, tensor.data());
+    tensor.set(values);
   };
   const auto fill = [&](const Tensor<float>& tensor, float value) {
     values.assign(tensor.size(), value);
-    std::ranges::copy(values, tensor.data());
+    tensor.set(values);
   };
   const auto use = [](elrun::Unit unit) { return unit.use(); };
   {

@@ -16,15 +16,15 @@ Job::Setting training(const Folder& folder, const std::string& device) {
 
 }  // namespace
 
-TEST_CASE("ELRUN_DEVICE=cuda is refused with 78 and what is the matter", "[device]") {
+TEST_CASE("ELRUN_DEVICE=cuda without a device is refused with 78 and what is the matter", "[device]") {
+  const elrun::DeviceFacts facts = elrun::device_facts();
+  if (facts.count > 0) return;  // gpt takes one; tests on fake devices have what is refused there
   const Folder folder;
   Job job{training(folder, "cuda")};
   CHECK(job.wait(patience) == 78);
   INFO(job.output());
   CHECK(job.says("ELRUN_DEVICE=cuda"));
-  const elrun::DeviceFacts facts = elrun::device_facts();
   if (!facts.built_with_cuda) CHECK(job.says("built without CUDA"));
-  else if (facts.count > 0) CHECK(job.says("computes on the CPU alone"));
   else if (facts.failed && facts.failed->driver_version == 0) CHECK(job.says("there is no NVIDIA driver here"));
 }
 

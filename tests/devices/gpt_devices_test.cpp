@@ -1,0 +1,93 @@
+// The gpt sample on devices, as a user starts it: kernels of its own, its gradients and optimizer on the device, and the state that the host comes to.
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+
+using namespace elrun::test;
+
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+const Environment four_devices{{"ELRUN_DEVICE", "cuda"}, {"FAKEGPU_DEVICES", "4"}};
+
+std::vector<std::string> on_devices(std::vector<std::string> options, const std::vector<std::string>& gpt) {
+  options.insert(options.end(), {"--no_python", test_program_path("gpt_on_fake_devices")});
+  options.insert(options.end(), gpt.begin(), gpt.end());
+  return options;
+}
+
+/// Three steps of one worker on the host.
+std::string state_on_host(const Folder& folder, const std::vector<std::string>& more = {}) {
+  const Ended host = run("gpt", gpt_arguments(folder / "text", 3, more), {{"ELRUN_DEVICE", "cpu"}});
+  INFO(host.output);
+  REQUIRE(host.code == 0);
+  REQUIRE(!host.state.empty());
+  return host.state;
+}
+
+}  // namespace
+
+TEST_CASE("gpt comes to the host's state on devices, whatever the world and the placement", "[devices]") {
+  const Folder folder;
+  const std::string host = state_on_host(folder);
+  const std::string workers = GENERATE("1", "2", "3"), zero = workers == "1" ? "0" : workers == "2" ? "1" : "3";
+  CAPTURE(workers, zero);
+  const Ended ended =
+      run("elrun", on_devices({"--standalone", "--nproc_per_node", workers}, gpt_arguments(folder / "text", 3, {"--zero", zero})),
+          four_devices);
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.state == host);
+  CHECK(!ended.says("fakegpu"));
+}
+
+TEST_CASE("gpt goes on from a device's checkpoint on the host, and the other way round", "[devices]") {
+  const Folder folder;
+  const std::string host = state_on_host(folder), first = GENERATE("device", "host");
+  CAPTURE(first);
+  const auto part = [&](const std::string& where, unsigned steps) {
+    const auto arguments = gpt_arguments(folder / "text", steps, {"--checkpoint", folder / "checkpoints", "--lr", "0.002"});
+    return where == "host" ? run("gpt", arguments, {{"ELRUN_DEVICE", "cpu"}})
+                           : run(test_program_path("gpt_on_fake_devices"), arguments, four_devices);
+  };
+  const Ended begun = part(first, 1), ended = part(first == "host" ? "device" : "host", 3);
+  INFO(begun.output << ended.output);
+  CHECK((begun.code == 0 && ended.code == 0));
+  CHECK(ended.says("step=3"));
+  CHECK(!ended.says("step=1 "));
+  CHECK(ended.says("that is another numeric class"));
+  CHECK(!ended.says("fakegpu"));
+}
+
+TEST_CASE("gpt on devices loses a worker by SIGKILL, goes on from the survivors' state, and ends in the host's", "[devices]") {
+  const Folder folder;
+  const std::string host = state_on_host(folder);
+  const auto job = start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, gpt_arguments(folder / "text", 3, {"--zero", "0"})),
+                         four_devices);
+  REQUIRE(job->line("step=1 "));
+  const auto workers = job->children_named("gpt_on_fake_dev");  // as much as the system keeps of a name
+  REQUIRE(workers.size() == 2);
+  REQUIRE(::kill(workers[1], SIGKILL) == 0);
+  const Ended ended = finish(*job);
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK((ended.says("ended by signal 9") && ended.says("recovered: step ")));
+  CHECK(ended.state == host);
+  CHECK(!ended.says("fakegpu"));
+}
+
+TEST_CASE("a program that is not written for devices stays on the host beside one, and is refused where it asks for it", "[devices]") {
+  const std::string bin = program_path("flat_after"), devices = bin.substr(0, bin.rfind("/bin/")) + "/lib/devices";
+  const Environment beside{{"LD_LIBRARY_PATH", devices}, {"FAKEGPU_DEVICES", "1"}};
+  Environment asks = beside;
+  asks["ELRUN_DEVICE"] = "cuda";
+  const Ended refused = run("flat_after", {"--steps", "2"}, asks), runs = run("flat_after", {"--steps", "2"}, beside);
+  INFO(refused.output << runs.output);
+  CHECK(refused.code == 78);
+  CHECK(refused.says("ELRUN_DEVICE=cuda: this program computes on the CPU alone"));
+  CHECK(runs.code == 0);
+}

@@ -13,13 +13,8 @@ struct Round {
   const float* in;
   bf16* out;
   __device__ void one(std::uint64_t i) const { out[i] = to_bf16(in[i]); }
-  __device__ Group load(std::uint64_t i) const {
-    const auto* const from = reinterpret_cast<const float4*>(in + i);
-    return {{from[0], from[1]}};
-  }
-  __device__ void finish(std::uint64_t i, const Group& g) const {
-    *reinterpret_cast<uint4*>(out + i) = join(to_bf16(g.in[0]), to_bf16(g.in[1]));
-  }
+  __device__ Group load(std::uint64_t i) const { return {{load_wide<float4>(in + i), load_wide<float4>(in + i + four)}}; }
+  __device__ void finish(std::uint64_t i, const Group& g) const { store_wide(out + i, join(to_bf16(g.in[0]), to_bf16(g.in[1]))); }
 };
 
 struct Widen {
@@ -28,11 +23,10 @@ struct Widen {
   const bf16* in;
   float* out;
   __device__ void one(std::uint64_t i) const { out[i] = to_float(in[i]); }
-  __device__ Group load(std::uint64_t i) const { return *reinterpret_cast<const uint4*>(in + i); }
+  __device__ Group load(std::uint64_t i) const { return load_wide<uint4>(in + i); }
   __device__ void finish(std::uint64_t i, const Group& g) const {
-    auto* const to = reinterpret_cast<float4*>(out + i);
-    to[0] = to_float(first_half(g));
-    to[1] = to_float(second_half(g));
+    store_wide(out + i, to_float(first_half(g)));
+    store_wide(out + i + four, to_float(second_half(g)));
   }
 };
 

@@ -18,10 +18,8 @@ struct FoldFloats {
   float* left;
   const float* right;
   __device__ void one(std::uint64_t i) const { left[i] = FoldFunctor{}(left[i], right[i]); }
-  __device__ Group load(std::uint64_t i) const {
-    return {*reinterpret_cast<const float4*>(left + i), *reinterpret_cast<const float4*>(right + i)};
-  }
-  __device__ void finish(std::uint64_t i, const Group& g) const { *reinterpret_cast<float4*>(left + i) = folded(g.left, g.right); }
+  __device__ Group load(std::uint64_t i) const { return {load_wide<float4>(left + i), load_wide<float4>(right + i)}; }
+  __device__ void finish(std::uint64_t i, const Group& g) const { store_wide(left + i, folded(g.left, g.right)); }
 };
 
 struct FoldHalves {
@@ -34,13 +32,11 @@ struct FoldHalves {
   const bf16* right;
   __device__ void one(std::uint64_t i) const { left[i] = FoldFunctor{}(left[i], right[i]); }
   __device__ Group load(std::uint64_t i) const {
-    const auto* const from = reinterpret_cast<const float4*>(left + i);
-    return {{from[0], from[1]}, *reinterpret_cast<const uint4*>(right + i)};
+    return {{load_wide<float4>(left + i), load_wide<float4>(left + i + four)}, load_wide<uint4>(right + i)};
   }
   __device__ void finish(std::uint64_t i, const Group& g) const {
-    auto* const to = reinterpret_cast<float4*>(left + i);
-    to[0] = folded(g.left[0], to_float(first_half(g.right)));
-    to[1] = folded(g.left[1], to_float(second_half(g.right)));
+    store_wide(left + i, folded(g.left[0], to_float(first_half(g.right))));
+    store_wide(left + i + four, folded(g.left[1], to_float(second_half(g.right))));
   }
 };
 

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(block_threads)
     if (wide && size == granule) {
       float4 rows[granule / granule_row];
 #pragma unroll
-      for (unsigned r = 0; r < granule / granule_row; ++r) rows[r] = *reinterpret_cast<const float4*>(from + r * granule_row + lane * four);
+      for (unsigned r = 0; r < granule / granule_row; ++r) rows[r] = load_wide<float4>(from + r * granule_row + lane * four);
       RowSquares squares;
 #pragma unroll
       for (unsigned r = 0; r < granule / granule_row; ++r) squares.add(rows[r]);

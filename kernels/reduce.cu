@@ -23,12 +23,12 @@ __device__ Raw load_four(const ReduceOperand& operand, std::uint64_t at) {
   if (operand.bf16) {
     const bf16* const from = static_cast<const bf16*>(operand.base) + at;
     if (!on_border(from, 8)) return {{from[0].bits | unsigned{from[1].bits} << 16, from[2].bits | unsigned{from[3].bits} << 16, 0, 0}};
-    const uint2 words = *reinterpret_cast<const uint2*>(from);
+    const auto words = load_wide<uint2>(from);
     return {{words.x, words.y, 0, 0}};
   }
   const auto* const from = static_cast<const unsigned*>(operand.base) + at;
   if (!on_border(from, 16)) return {{from[0], from[1], from[2], from[3]}};
-  return {*reinterpret_cast<const uint4*>(from)};
+  return {load_wide<uint4>(from)};
 }
 
 __device__ float load_one(const ReduceOperand& operand, std::uint64_t at) {
@@ -36,7 +36,7 @@ __device__ float load_one(const ReduceOperand& operand, std::uint64_t at) {
 }
 
 __device__ void store_four(float* to, float4 x) {
-  if (on_border(to, 16)) *reinterpret_cast<float4*>(to) = x;
+  if (on_border(to, 16)) store_wide(to, x);
   else to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 }
 

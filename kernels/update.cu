@@ -56,9 +56,10 @@ __device__ void update_element(const Operands<Functor>& at, std::uint64_t i, con
 template <class Functor>
 __device__ void update_four(const Operands<Functor>& at, std::uint64_t i, const Functor& update) {
   constexpr unsigned count = moments_of<Functor>;
-  float4 p = *reinterpret_cast<const float4*>(at.parameter + i), moment[count];
-  for (unsigned m = 0; m < count; ++m) moment[m] = *reinterpret_cast<const float4*>(at.moment[m] + i);
-  const float4 g = *reinterpret_cast<const float4*>(at.gradient + i);
+  auto p = load_wide<float4>(at.parameter + i);
+  float4 moment[count];
+  for (unsigned m = 0; m < count; ++m) moment[m] = load_wide<float4>(at.moment[m] + i);
+  const auto g = load_wide<float4>(at.gradient + i);
   const auto one = [&](float float4::*lane) {
     float moments[count];
     for (unsigned m = 0; m < count; ++m) moments[m] = moment[m].*lane;
@@ -66,10 +67,12 @@ __device__ void update_four(const Operands<Functor>& at, std::uint64_t i, const 
     for (unsigned m = 0; m < count; ++m) moment[m].*lane = moments[m];
   };
   one(&float4::x), one(&float4::y), one(&float4::z), one(&float4::w);
-  *reinterpret_cast<float4*>(at.parameter + i) = p;
-  for (unsigned m = 0; m < count; ++m) *reinterpret_cast<float4*>(at.moment[m] + i) = moment[m];
-  if (at.rounded != nullptr)
-    *reinterpret_cast<ushort4*>(at.rounded + i) = ushort4{to_bf16(p.x).bits, to_bf16(p.y).bits, to_bf16(p.z).bits, to_bf16(p.w).bits};
+  store_wide(at.parameter + i, p);
+  for (unsigned m = 0; m < count; ++m) store_wide(at.moment[m] + i, moment[m]);
+  if (at.rounded != nullptr) {
+    const ushort4 half = to_bf16(p);
+    store_wide(at.rounded + i, uint2{half.x | unsigned{half.y} << 16, half.z | unsigned{half.w} << 16});
+  }
 }
 
 /// A block per tile. Tiles of a run are shifted by what lies before its first border, so that each begins on one.

@@ -2,7 +2,8 @@ elrun_test(kernels_test SOURCES unit/kernels_test.cpp LINK elrun::kernels LABELS
 if(ELRUN_CUDA)
   elrun_test(kernels_gpu_test SOURCES gpu/kernels_test.cpp LINK elrun::kernels elrun::cudart LABELS gpu TIMEOUT 300)
 endif()
-# What ptxas says of them. Planted: one that spills registers, and one of which nvcc would make a kernel that does nothing.
+# What the compilers make of them. Planted: one that spills registers, one of which nvcc would make a kernel that does nothing, and one whose wide accesses
+# become narrow.
 if(NOT ELRUN_SANITIZE)
   set(nvcc "")
   if(ELRUN_CUDA)
@@ -10,10 +11,10 @@ if(NOT ELRUN_SANITIZE)
   endif()
   add_test(NAME kernel_registers COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu/registers.sh)
   set_tests_properties(kernel_registers PROPERTIES LABELS devices TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${nvcc}")
-  foreach(bug spill host_call)
+  foreach(bug spill host_call narrow)
     add_test(NAME kernel_registers_${bug} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu/registers.sh 90)
     set_tests_properties(kernel_registers_${bug} PROPERTIES LABELS devices TIMEOUT 300 PASS_REGULAR_EXPRESSION "FAILED: " SKIP_REGULAR_EXPRESSION "SKIPPED: "
-      ENVIRONMENT "${nvcc};SOURCES=tests/gpu/planted/${bug}.cu")
+      ENVIRONMENT "${nvcc};SOURCES=tests/gpu/planted/${bug}.cu;WIDE=${bug}_kernel 1 0")
   endforeach()
 endif()
 elrun_devices_test(kernels_devices_test SOURCES gpu/kernels_test.cpp LINK elrun::kernels SEEDS 1 2 ENVIRONMENT FAKEGPU_DEVICES=2)

@@ -34,6 +34,17 @@ template <class... T>
   return std::nullopt;
 }
 
+/// One access of a T, which the address is aligned for. By intrinsics: the compiler takes apart a plain access to a vector where it likes, and makes one of
+/// wide and narrow accesses that stand in two branches, all of them narrow then. tests/gpu/registers.sh looks.
+template <class T>
+__device__ T load_wide(const void* from) {
+  return __ldca(static_cast<const T*>(from));
+}
+template <class T>
+__device__ void store_wide(void* to, const T& x) {
+  __stwb(static_cast<T*>(to), x);
+}
+
 __device__ inline ushort4 to_bf16(float4 x) { return {to_bf16(x.x).bits, to_bf16(x.y).bits, to_bf16(x.z).bits, to_bf16(x.w).bits}; }
 __device__ inline float4 to_float(ushort4 x) {
   return {to_float(bf16{x.x}), to_float(bf16{x.y}), to_float(bf16{x.z}), to_float(bf16{x.w})};

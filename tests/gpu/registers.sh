@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What ptxas says of the product's kernels: registers by architecture, and a failure where one spills registers or keeps anything in local memory,
-# which is as slow as the device's. Needs nvcc and no device; without it ends with 77: skipped.
+# What the compilers make of the product's kernels: registers by architecture, and a failure where one spills registers or keeps anything in local memory,
+# which is as slow as the device's, or has fewer 16-byte accesses than its source. Needs nvcc and no device; without it ends with 77: skipped.
 #
 #   tests/gpu/registers.sh                       # sm_80, sm_90, sm_100
 #   tests/gpu/registers.sh 90                    # these alone
 #   NVCC=/some/nvcc tests/gpu/registers.sh       # another compiler
 #   MARKDOWN=1 tests/gpu/registers.sh            # the table of kernels/README.md
-#   SOURCES=a.cu tests/gpu/registers.sh          # other kernels than those of kernels/ and samples/nn/
+#   SOURCES=a.cu WIDE="kernel 4 1" tests/gpu/registers.sh    # other kernels than those of kernels/ and samples/nn/, and what they must have
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
@@ -16,12 +16,26 @@ architectures=("$@")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# By kernel: the 16-byte loads and stores of its source. nvcc takes plain accesses to vectors apart where it likes (kernels/cuda/wide.cuh).
+wide=${WIDE-"update_kernel<AdamWFunctor> 4 3
+update_kernel<SgdFunctor> 3 2
+update_kernel<LionFunctor> 3 2
+wide_kernel<FoldFloats> 6 3
+wide_kernel<FoldHalves> 9 6
+wide_kernel<Round> 6 3
+wide_kernel<Widen> 5 10
+sums_of_squares_kernel 8 0
+reduce_kernel<4u, 2u, 2u> 4 2
+reduce_kernel<8u, 1u, 4u> 4 1
+reduce_kernel<24u, 1u, 2u> 2 1"}
+
 gencode=()
 for a in "${architectures[@]}"; do gencode+=(-gencode "arch=compute_$a,code=sm_$a"); done
 # The flags of cmake/Elrun.cmake. A call of a host function from a kernel is only warned of, and leaves a kernel that does nothing.
 compile() {
-  "$nvcc" -std=c++20 --fatbin --fmad=false --expt-relaxed-constexpr -Werror cross-execution-space-call -I. -Iinclude "${gencode[@]}" \
-    -Xptxas -v -o "$work/${1##*/}.fatbin" "$1" >"$work/${1##*/}.log" 2>&1 || { cat "$work/${1##*/}.log"; return 1; }
+  local flags=(-std=c++20 --fmad=false --expt-relaxed-constexpr -Werror cross-execution-space-call -I. -Iinclude) log=$work/${1##*/}.log
+  "$nvcc" "${flags[@]}" -ptx -arch=sm_90 -o "$work/${1##*/}.ptx" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
+  "$nvcc" "${flags[@]}" --fatbin "${gencode[@]}" -Xptxas -v -o "$work/${1##*/}.fatbin" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
 }
 export -f compile
 read -ra sources <<<"${SOURCES:-$(echo kernels/*.cu samples/nn/*.cu)}"
@@ -34,11 +48,28 @@ failed=0
 for source in "${sources[@]}"; do [[ -e $work/${source##*/}.fatbin ]] || failed=1; done
 ((failed == 0)) || { echo "FAILED: a kernel does not compile"; exit 1; }
 
+named='gsub(/elrun::v0::|\(anonymous namespace\)::|^void /, "", kernel); sub(/\(.*/, "", kernel)'
+cat "$work"/*.ptx | c++filt | awk -v wide="$wide" '
+  /\.entry / { kernel = $0; sub(/.*\.entry /, "", kernel); '"$named"' }
+  /ld\.global.*\.v4\.[fub]32/ { ++loads[kernel] }
+  /st\.global.*\.v4\.[fub]32/ { ++stores[kernel] }
+  END {
+    n = split(wide, lines, "\n")
+    for (i = 1; i <= n; ++i) {
+      k = lines[i]; sub(/ [0-9]+ [0-9]+$/, "", k)
+      split(substr(lines[i], length(k) + 2), least, " ")
+      if (loads[k] + 0 >= least[1] && stores[k] + 0 >= least[2]) continue
+      print "FAILED: " k " has " loads[k] + 0 " loads and " stores[k] + 0 " stores of 16 bytes; its source has " least[1] " and " least[2]
+      wrong = 1
+    }
+    exit wrong
+  }' || failed=1
+
 cat "$work"/*.log | c++filt | awk -v architectures="${architectures[*]}" -v markdown="${MARKDOWN:-}" '
   /Compiling entry function/ {
     architecture = $0; sub(/.* for .sm_/, "", architecture); sub(/[^0-9].*/, "", architecture)
     kernel = $0; sub(/.*entry function ./, "", kernel); sub(/. for .sm_.*/, "", kernel)
-    gsub(/elrun::v0::|\(anonymous namespace\)::|^void /, "", kernel); sub(/\(.*/, "", kernel)
+    '"$named"'
   }
   /bytes stack frame/ {
     if (!match($0, /^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads/)) bad[kernel " on sm_" architecture ":" $0] = 1
@@ -62,4 +93,5 @@ cat "$work"/*.log | c++filt | awk -v architectures="${architectures[*]}" -v mark
     for (b in bad) { print "FAILED: " b; wrong = 1 }
     if (!count) { print "FAILED: ptxas named no kernel"; wrong = 1 }
     exit wrong
-  }'
+  }' || failed=1
+exit "$failed"

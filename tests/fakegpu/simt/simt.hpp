@@ -146,6 +146,14 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
+template <class T>
+T __ldca(const T* p) {
+  return *p;
+}
+template <class T>
+void __stwb(T* p, std::type_identity_t<T> value) {
+  *p = value;
+}
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

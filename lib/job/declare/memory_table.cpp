@@ -26,6 +26,57 @@ std::uint64_t partial_sums(std::uint32_t slots) {
   return depth;
 }
 
+/// Of memory in floats: what elements of a final leaf take.
+std::uint64_t taken(std::uint64_t elements, DType leaves) { return elements * size_of(leaves) / sizeof(float); }
+
+/// What one rank takes, in floats, for units while they are in use, where it does not hold them for good.
+struct UnitsInUse {
+  const Layout& layout;
+  Cut holds, folds;
+  std::uint32_t world, busy;  // ranks, and those of them that have a slot in a micro-step
+  bool makes;                 // this one has
+  bool per_slot, gathers, overlaps;
+  DType leaves;
+
+  [[nodiscard]] static std::uint64_t part_of(const UnitLayout& unit, Cut cut) {
+    const LeafRange run = elrun::shard(unit.trainable, cut);
+    return run.end - run.begin;
+  }
+  template <class ElementsOf>
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> two_largest(const ElementsOf& elements_of) const {
+    std::pair<std::uint64_t, std::uint64_t> largest{};
+    for (const UnitLayout& unit : layout.units) {
+      const std::uint64_t count = elements_of(unit);
+      if (count > largest.first) largest = {count, largest.first};
+      else largest.second = std::max(largest.second, count);
+    }
+    return largest;
+  }
+  [[nodiscard]] std::uint64_t on_host() const {
+    const auto weights_of = [&](const UnitLayout& unit) { return gathers ? unit.trainable - part_of(unit, holds) : 0; };
+    const auto leaf_of = [&](const UnitLayout& unit) { return per_slot && makes ? unit.trainable : 0; };
+    const auto parts_of = [&](const UnitLayout& unit, std::uint32_t ranks) { return per_slot ? ranks * part_of(unit, folds) : 0; };
+    if (overlaps) {
+      // One leaf is made, one waits for the others to take it, and of a third this rank's part waits for theirs.
+      const auto weights = two_largest(weights_of), leaf = two_largest(leaf_of);
+      const std::uint64_t arriving = two_largest([&](const UnitLayout& unit) { return parts_of(unit, busy); }).first;
+      return weights.first + weights.second + leaf.first + taken(leaf.second, leaves) + taken(arriving, leaves);
+    }
+    return two_largest([&](const UnitLayout& unit) {
+             const std::uint64_t leaf = leaf_of(unit), arriving = parts_of(unit, busy - (makes ? 1 : 0));
+             return std::max(leaf, taken(leaf, leaves) + taken(arriving, leaves)) + weights_of(unit);
+           })
+        .first;
+  }
+  /// Buffers for weights and leaves, all of the largest unit; and one for what ranks that come to their units in the same order give of the unit at hand.
+  [[nodiscard]] std::uint64_t on_device() const {
+    const std::uint64_t unit = two_largest([](const UnitLayout& u) { return u.trainable; }).first;
+    const std::uint64_t parts = world * two_largest([&](const UnitLayout& u) { return part_of(u, folds); }).first;
+    const std::uint64_t buffers = (gathers ? 1 : 0) + (per_slot && makes ? 1 : 0);
+    return (overlaps ? 2 : 1) * buffers * unit + (per_slot ? taken(parts, leaves) : 0);
+  }
+};
+
 }  // namespace
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
@@ -42,9 +93,7 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   const bool delivers = shards.cuts != shards.folds;
   const Summands tree = summands(assign_slots(slots, world), reduce);
   const bool overlaps = overlap && (per_slot || gathers) && world > 1;
-  const bool rounds = leaves == DType::bf16, on_host = where == DeviceKind::host;
-  /// Of memory in floats: what elements of a final leaf take.
-  const auto taken = [&](std::uint64_t elements) { return elements * size_of(leaves) / sizeof(float); };
+  const bool rounds = leaves == DType::bf16;
   const auto packed_leaves = [&](const FoldSchedule& s) -> std::uint64_t {
     return rounds && world > 1 ? static_cast<std::uint64_t>(std::ranges::count_if(s.nodes, &TreeNode::leaf)) : 0;
   };
@@ -56,56 +105,29 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   for (std::uint32_t r = 0; r < world; ++r) {
     const auto shard = pieces(layout, shards.folds[r]);
     const std::uint64_t folded = elements(shard), held = elements(pieces(layout, shards.cuts[r]));
-    const auto part_of = [](const UnitLayout& unit, Cut cut) {
-      const LeafRange run = elrun::shard(unit.trainable, cut);
-      return run.end - run.begin;
-    };
-    /// Of a unit that is in use, what this rank does not hold.
-    const auto weights_of = [&](const UnitLayout& unit) { return unit.trainable - part_of(unit, shards.cuts[r]); };
-    const auto two_largest = [&](const auto& elements_of) {
-      std::pair<std::uint64_t, std::uint64_t> largest{};
-      for (const UnitLayout& unit : layout.units) {
-        const std::uint64_t count = elements_of(unit);
-        if (count > largest.first) largest = {count, largest.first};
-        else largest.second = std::max(largest.second, count);
-      }
-      return largest;
-    };
+    const std::uint32_t busy = std::min(world, slots);
+    const UnitsInUse in_use{.layout = layout,
+                            .holds = shards.cuts[r],
+                            .folds = shards.folds[r],
+                            .world = world,
+                            .busy = busy,
+                            .makes = r < busy,
+                            .per_slot = per_slot,
+                            .gathers = gathers,
+                            .overlaps = overlaps,
+                            .leaves = leaves};
     RankBytes& b = out[r];
     b.parameters = gathers ? held + frozen : layout.parameters;
     b.optimizer = moments_of(optimizer).size() * held;
     if (per_slot) {
       b.gradients = partials * folded + (delivers ? held : 0);
-      const std::uint32_t busy = std::min(world, slots), makes = r < busy ? 1 : 0;
-      if (!on_host) {
-        // Buffers for leaves, all of the largest; and one for what ranks that come to their units in the same order give of the unit at hand.
-        const auto largest = [&](const auto& elements_of) { return two_largest(elements_of).first; };
-        b.in_use = makes * (overlaps ? 2 : 1) * largest([](const UnitLayout& unit) { return unit.trainable; }) +
-                   world * taken(largest([&](const UnitLayout& unit) { return part_of(unit, shards.folds[r]); }));
-      } else if (overlaps) {
-        // One leaf is made, one waits for the others to take it, and of a third this rank's part waits for theirs.
-        const auto [first, second] = two_largest([&](const UnitLayout& unit) { return makes * unit.trainable; });
-        const std::uint64_t arriving = two_largest([&](const UnitLayout& unit) { return busy * part_of(unit, shards.folds[r]); }).first;
-        b.in_use = first + taken(second) + taken(arriving);
-      } else {
-        for (const UnitLayout& unit : layout.units) {
-          const std::uint64_t leaf = makes * unit.trainable, arriving = (busy - makes) * part_of(unit, shards.folds[r]);
-          b.in_use = std::max(b.in_use, std::max(leaf, taken(leaf) + taken(arriving)) + (gathers ? weights_of(unit) : 0));
-        }
-      }
     } else {
       const FoldSchedule& schedule = tree.schedules[r];
       b.gradients = std::max(schedule.depth, 1u) * layout.gradients;
       const std::uint64_t own = packed_leaves(schedule), received = single - own;
-      b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * taken(folded) + own * folded;
-      if (gathers && !overlaps && on_host) b.in_use = two_largest(weights_of).first;
+      b.exchange = (nodes - schedule.nodes.size() - received) * folded + received * taken(folded, leaves) + own * folded;
     }
-    if (gathers && !on_host) {
-      b.in_use += (overlaps ? 2 : 1) * two_largest([](const UnitLayout& unit) { return unit.trainable; }).first;
-    } else if (gathers && overlaps) {
-      const auto [first, second] = two_largest(weights_of);
-      b.in_use += first + second;
-    }
+    b.in_use = where == DeviceKind::host ? in_use.on_host() : in_use.on_device();
     for (std::uint64_t* count : {&b.parameters, &b.gradients, &b.optimizer, &b.exchange, &b.in_use}) *count *= sizeof(float);
   }
   return out;

@@ -197,6 +197,45 @@ TEST_CASE("what the last scope of a unit left before the first step is an initia
   }
 }
 
+TEST_CASE("what is written to weights counts where no slot is open, whichever way they lie", "[unit_scopes]") {
+  for (Memory* memory : both_memories()) {
+    std::atomic<int> right{0};
+    in_world(2, [&](JobWorld& world, std::uint32_t rank) {
+      Gatherer me{world, rank, false, *memory};
+      const std::uint64_t mine = shard(me.state.layout().units[1].trainable, me.shards.cuts[rank]).begin;
+      must(me.open(1, between), "the weights");
+      must(me.open(1, between), "once more");
+      me.scopes.close(1, false, me.initial);
+      me.state.unit(1)[mine] = 7;
+      me.scopes.close(1, false, me.initial);
+      right += me.state.weights(1, me.shards.cuts[rank])[0] == 7;
+      must(me.open(1, between), "what was written");
+      right += me.state.unit(1)[mine] == 7;
+      me.scopes.close(1, false, me.initial);
+      must(me.scopes.end_phase(between), "the phase ends");
+      right += me.state.weights(1, me.shards.cuts[rank])[0] == 7;
+    });
+    CAPTURE(memory == &host_memory());
+    CHECK(right == 2 * 3);
+  }
+}
+
+TEST_CASE("in a slot of a device the shard stays as it is, for rounds read it meanwhile", "[unit_scopes]") {
+  std::atomic<int> right{0};
+  in_world(1, [&](JobWorld& world, std::uint32_t rank) {
+    Gatherer me{world, rank, false, *both_memories()[1]};
+    must(me.open(0, between), "a scope that is open when the slot begins");
+    me.scopes.begin_slot(me.slot(0));
+    must(me.open(1, me.slot(0)), "one of the slot");
+    for (const std::uint32_t unit : {0u, 1u}) {
+      me.state.unit(unit)[0] = 7;
+      me.scopes.close(unit, false, me.initial);
+      right += me.state.weights(unit, me.shards.cuts[rank])[0] == Gatherer::value(unit, 0);
+    }
+  });
+  CHECK(right == 2);
+}
+
 TEST_CASE("leaves are handed off slot by slot, with and without overlap, and their sum is over all slots", "[unit_scopes]") {
   for (Memory* memory : both_memories())
     for (const bool overlap : {false, true}) {

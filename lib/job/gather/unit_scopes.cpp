@@ -17,6 +17,7 @@ void UnitScopes::begin_slot(const Phase& phase) {
   const bool evaluates = phase.what == Phase::What::evaluation;
   if (!evaluates)
     for (Counts& unit : units_) unit.in_slot = 0;
+  for (Counts& unit : units_) unit.may_be_written = false;
   rounds_.begin_slot(phase);
   if (rounds_.overlaps()) (evaluates ? evaluation_order_ : slot_order_).begin();
 }
@@ -67,6 +68,7 @@ void UnitScopes::open(std::uint32_t unit, const Phase& phase, std::size_t slot) 
   const bool gathered = fetches(unit);
   ++units_[unit].open;
   if (!gathered) return;
+  units_[unit].may_be_written = phase.what == Phase::What::between;
   if (next_unit_ == unit) next_unit_.reset();
   let_go_of_next();  // another one was expected; what was asked for came before this
   point_at_weights(unit);
@@ -113,7 +115,7 @@ void UnitScopes::close(std::uint32_t unit, bool gradient, InitialValues& initial
     if (reducer_.is_per_slot() && counts.in_slot == layout(unit).uses && layout(unit).trainable > 0) finish_leaf(unit);
   }
   if (!state_.parameters_are_sharded() || counts.open > 0) return;
-  state_.keep_written(unit);
+  if (counts.may_be_written) state_.keep_written(unit);
   if (initial.may_write()) initial.wrote(unit, state_.hash_of_unit(unit));
   if (next_unit_ != unit) let_go(unit);
   point_at_weights(unit);

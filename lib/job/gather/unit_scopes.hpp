@@ -5,6 +5,7 @@
 /// What always holds:
 /// * Of a sharded unit there is memory for all weights while a scope of it is open, while it is the one that is expected next, and else for this
 ///   rank's shard alone.
+/// * What the program writes to weights counts where no slot is open from begin to end of the scope: in slots and evaluations rounds may read them at any time.
 /// * At most one unit is expected next. A wrong guess is let go of at the next use, and where phases end.
 ///
 /// Called by the job's thread. Scopes are counted here; who may begin one when is the conductor's to check. A scope's end waits for nobody.
@@ -71,6 +72,7 @@ class UnitScopes {
     std::uint32_t in_slot = 0;         // use_grad scopes begun in this slot,
     std::uint32_t gradients_open = 0;  // those of them that have not ended,
     std::uint32_t open = 0;            // and scopes of any kind that have not
+    bool may_be_written = false;       // all weights are there, and no slot was open since the first of those scopes began
   };
   [[nodiscard]] const UnitLayout& layout(std::uint32_t unit) const { return state_.layout().units[unit]; }
   void point_at_weights(std::uint32_t unit);

@@ -81,7 +81,7 @@ class ModelState {
   /// So many can be held at one time without more memory, where pages do not come and go.
   void make_room(std::size_t units) { parameters_->make_room(units); }
   void hold_unit(std::uint32_t unit) { parameters_->hold(unit); }
-  /// The program may have written to this rank's shard of it.
+  /// The program may have written to this rank's shard of it. While no round is under way.
   void keep_written(std::uint32_t unit) { parameters_->keep_written(unit); }
   /// This rank's shard of it stays.
   void let_go_of_unit(std::uint32_t unit) { parameters_->let_go(unit); }

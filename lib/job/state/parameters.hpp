@@ -51,7 +51,7 @@ class Parameters {
   virtual void make_room(std::size_t units) = 0;
   /// Memory for all of it that trains; what belongs to the shard is there.
   virtual void hold(std::uint32_t unit) = 0;
-  /// What was written to the shard's part while the unit was held is the shard's.
+  /// What was written to the shard's part while the unit was held is the shard's. While no round is under way, for rounds read the shard.
   virtual void keep_written(std::uint32_t unit) = 0;
   /// The shard stays.
   virtual void let_go(std::uint32_t unit) = 0;

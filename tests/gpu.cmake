@@ -14,4 +14,4 @@ elrun_executable(gpu_suite_devices SOURCES gpu/suite.cpp LINK elrun::comm elrun:
 set_target_properties(gpu_suite_devices PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests ELRUN_FAKE_DEVICES ON)
 add_dependencies(gpu_suite_devices elrun_fake_nccl)
 add_test(NAME gpu_script_on_fake_devices COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu/script_test.sh ${PROJECT_BINARY_DIR})
-set_tests_properties(gpu_script_on_fake_devices PROPERTIES LABELS devices TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
+set_tests_properties(gpu_script_on_fake_devices PROPERTIES LABELS devices TIMEOUT 900)

@@ -6,9 +6,9 @@
 #   tests/gpu.sh run kernels nccl        # some of them
 #   tests/gpu.sh table                   # the results so far, as rows of tests/gpu/RESULTS.md
 #
-# Results are in build/gpu/results, a file for each part, written line by line: a call that is cut loses the rest of one part. Nothing here needs a network
-# or gRPC. Without a device `run` says so, and ends with 77. Environment: GPU_FOLDER (instead of build/gpu), RESULTS (instead of its results),
-# FAKEGPU=build (the fake devices of that build folder, to test this script).
+# Results are in build/gpu/results, a file for each part, written line by line: a call that is cut loses the rest of one part. Nothing here needs a network.
+# Without a device `run` says so, and ends with 77. Environment: GPU_FOLDER (instead of build/gpu), RESULTS (instead of its results), FAKEGPU=build (the
+# fake devices of that build folder, to test this script).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -16,8 +16,8 @@ folder=${GPU_FOLDER:-$root/build/gpu}
 results=${RESULTS:-$folder/results}
 
 # Each part: its limit in seconds (580 together), and what it is.
-parts=(facts answers rates kernels nccl ipc sanitizer)
-declare -A limit=([facts]=20 [answers]=100 [rates]=40 [kernels]=60 [nccl]=100 [ipc]=20 [sanitizer]=240)
+parts=(facts answers rates kernels nccl ipc golden gpt sanitizer)
+declare -A limit=([facts]=10 [answers]=60 [rates]=30 [kernels]=50 [nccl]=60 [ipc]=15 [golden]=120 [gpt]=75 [sanitizer]=160)
 declare -A what=(
   [facts]="device, driver, versions"
   [answers]="known answers: device and host give the same bits"
@@ -25,32 +25,78 @@ declare -A what=(
   [kernels]="kernels beside the copy rate of the same run"
   [nccl]="NCCL: a world of one made and ended 100 times"
   [ipc]="memory shared by two processes of one device"
+  [golden]="gpt comes to the host's state: zero 0 to 3, bf16 leaves, two workers of which one is killed (SIGKILL)"
+  [gpt]="gpt with GPT-2's 124M shape: tokens per second"
   [sanitizer]="compute-sanitizer: memcheck, racecheck, initcheck, synccheck"
 )
-# What needs a Job on a device by a program that is carried: not part of this script yet.
-missing=("golden matrix on a device" "SIGKILL in a world on a device" "gpt at 124M beside PyTorch")
+missing=("gpt at 124M beside PyTorch")
 
 build() {
   local tree=$root/build
   [[ -f $tree/build.ninja ]] || cmake -C "$root/cmake/presets/release.cmake" -S "$root" -B "$tree" -G Ninja
-  cmake --build "$tree" --target gpu_suite kernels_gpu_test
+  cmake --build "$tree" --target gpu_suite kernels_gpu_test gpt elrun_static
   mkdir -p "$folder/lib"
-  cp "$tree/tests/gpu_suite" "$tree/tests/kernels_gpu_test" "$folder"
+  cp "$tree/tests/gpu_suite" "$tree/tests/kernels_gpu_test" "$tree/bin/gpt" "$tree/bin/elrun_static" "$folder"
   # All but the C library's own, which belong to the machine, as the driver does.
-  ldd "$folder/gpu_suite" "$folder/kernels_gpu_test" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+  ldd "$folder/gpu_suite" "$folder/kernels_gpu_test" "$tree/bin/gpt" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
     grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -r cp -L -t "$folder/lib"
   echo "built: $folder ($(du -sh "$folder" | cut -f1))"
+}
+
+# gpt WHERE ARGUMENTS...: a small model; what comes later wins.
+small_gpt() {
+  ELRUN_DEVICE=$1 "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps 3 "${@:2}" 2>"$scratch/log"
+}
+state_of() { sed -n 's/^done .* state=\([0-9a-f]*\).*/\1/p'; }
+
+# same WHAT HOST DEVICE: one line
+same() {
+  [[ -n $2 && $2 == "$3" ]] && { echo "$1: state $3, as on the host"; return; }
+  echo "$1: WRONG: state '$3', on the host '$2'"
+  tail -3 "$scratch/log"
+  wrong=1
+}
+
+golden() {
+  local wrong=0 host zero pid agent steps=1000
+  [[ -z ${FAKEGPU:-} ]] || steps=4
+  host=$(small_gpt cpu | state_of)
+  for zero in 0 1 2 3; do same "zero($zero)" "$host" "$(small_gpt cuda --zero "$zero" | state_of)"; done
+  same "bf16 leaves" "$(small_gpt cpu --leaves bf16 | state_of)" "$(small_gpt cuda --leaves bf16 | state_of)"
+  # Two workers share the device; the second is killed after its first step.
+  ELRUN_DEVICE=cuda:0 "$launcher" --standalone --nproc_per_node 2 --no_python "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 \
+    --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps "$steps" >"$scratch/killed" 2>&1 &
+  agent=$!
+  until grep -q 'step=1 ' "$scratch/killed"; do kill -0 "$agent" 2>/dev/null || break; sleep 0.1; done
+  pid=$(pgrep -P "$agent" -f "$(basename "$gpt")" | tail -1) || true
+  if [[ -n $pid ]]; then kill -KILL "$pid"; fi
+  wait "$agent" || { tail -5 "$scratch/killed"; wrong=1; }
+  grep -q 'ended by signal 9' "$scratch/killed" || { echo "no worker was killed"; wrong=1; }
+  same "a worker killed, $steps steps" "$(small_gpt cpu --steps "$steps" | state_of)" "$(state_of <"$scratch/killed")"
+  return "$wrong"
 }
 
 # The program of a part. What it prints is its result.
 run_part() {
   local suite=$folder/gpu_suite answers=$folder/kernels_gpu_test small=()
+  gpt=$folder/gpt launcher=$folder/elrun_static
   if [[ -n ${FAKEGPU:-} ]]; then
     suite=$FAKEGPU/tests/gpu_suite_devices answers=$FAKEGPU/tests/kernels_devices_test small=(--small)
+    gpt=$FAKEGPU/tests/gpt_on_fake_devices launcher=$FAKEGPU/bin/elrun
   else
     export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   fi
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  for _ in {1..40}; do cat "$here/gpu.sh"; done >"$scratch/text"
   case $1 in
+    golden) golden ;;
+    gpt)
+      # Two bytes of a text are an id below 50257.
+      local shape=(--layers 12 --channels 768 --heads 12 --context 1024 --micro-batch 1 --global-batch 8 --steps 6 --ids 50257)
+      [[ -z ${FAKEGPU:-} ]] || shape=(--layers 1 --channels 32 --heads 2 --context 32 --micro-batch 1 --global-batch 2 --steps 2)
+      ELRUN_DEVICE=cuda "$gpt" --data "$scratch/text" --seed 7 "${shape[@]}"
+      ;;
     answers) "$answers" ;;
     sanitizer)
       local tool
@@ -71,7 +117,8 @@ run_part() {
 }
 
 run() {
-  local part code failed=0
+  local part code failed=0 factor=1
+  [[ -z ${FAKEGPU:-} ]] || factor=10
   for part in "$@"; do [[ -n ${what[$part]:-} ]] || { echo "no such part: $part (${parts[*]})"; exit 64; }; done
   if [[ -z ${FAKEGPU:-} && ! -x $folder/gpu_suite ]]; then
     echo "SKIPPED: nothing is built in $folder: tests/gpu.sh build, where nvcc is"
@@ -86,7 +133,7 @@ run() {
     printf 'part: %s\ndate: %s\n' "$part" "$(date -u +%Y-%m-%d)" >"$results/$part.txt"
     code=0
     # Bash reads this file anew for the part, so that its time can be limited.
-    timeout --kill-after=10 "${limit[$part]}" bash "$here/gpu.sh" part "$part" 2>&1 | tee -a "$results/$part.txt" || code=$?
+    timeout --kill-after=10 "$((limit[$part] * factor))" bash "$here/gpu.sh" part "$part" 2>&1 | tee -a "$results/$part.txt" || code=$?
     echo "ended: $code" >>"$results/$part.txt"
     ((code == 0)) || { echo "FAILED: $part ended with $code"; failed=1; }
   done
@@ -129,7 +176,7 @@ case $command in
   part) run_part "$1" ;;
   table) table ;;
   *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,14s/^# \{0,1\}//p' "$0"
     exit 64
     ;;
 esac

@@ -22,10 +22,10 @@ expect "$work/out" "SKIPPED: no device here"
 [[ ! -e $RESULTS ]] || wrong "without a device it left results"
 
 bash "$script" table >"$work/table"
-[[ $(grep -c 'not run' "$work/table") == 7 ]] || wrong "without results not all seven parts are 'not run'"
+[[ $(grep -c 'not run' "$work/table") == 9 ]] || wrong "without results not all nine parts are 'not run'"
 
-bash "$script" run facts rates kernels nccl ipc sanitizer >"$work/out" || { cat "$work/out"; wrong "a part failed"; }
-for part in facts rates kernels nccl ipc sanitizer; do expect "$RESULTS/$part.txt" "^ended: 0"; done
+bash "$script" run facts rates kernels nccl ipc golden gpt sanitizer >"$work/out" || { cat "$work/out"; wrong "a part failed"; }
+for part in facts rates kernels nccl ipc golden gpt sanitizer; do expect "$RESULTS/$part.txt" "^ended: 0"; done
 expect "$RESULTS/facts.txt" "fake device, compute capability 9.0"
 expect "$RESULTS/rates.txt" "^copy rate"
 for kernel in "adamw with bf16 copy: 30 bytes" "canonical reduce of 4 fp32, with squares: 20 bytes" "to bf16: 6 bytes"; do
@@ -33,12 +33,29 @@ for kernel in "adamw with bf16 copy: 30 bytes" "canonical reduce of 4 fp32, with
 done
 expect "$RESULTS/nccl.txt" "a world of one made and ended 100 times"
 expect "$RESULTS/nccl.txt" "0.0 MiB less is free"
+for line in "zero(0): state" "zero(3): state" "bf16 leaves: state" "a worker killed, 4 steps: state"; do
+  expect "$RESULTS/golden.txt" "^$line [0-9a-f]\{16\}, as on the host"
+done
+expect "$RESULTS/gpt.txt" "^step=2 .* tokens_per_s="
 expect "$RESULTS/ipc.txt" "see each other's writes"
 
 code=0
 FAKEGPU_FAULTS=launch:1 bash "$script" run kernels >"$work/out" || code=$?
 [[ $code == 1 ]] || wrong "with a launch that fails it ended with $code"
 expect "$work/out" "FAILED: kernels ended with"
+
+# A gpt that comes to another state on a device, and an agent of which no worker was killed.
+mkdir -p "$work/wrong/tests" "$work/wrong/bin"
+ln -s "$build/tests/gpu_suite_devices" "$work/wrong/tests"
+printf '#!/bin/sh\n[ "$ELRUN_DEVICE" = cpu ] && state=aaaaaaaaaaaaaaaa || state=bbbbbbbbbbbbbbbb\necho "done step=3 state=$state"\n' >"$work/wrong/tests/gpt_on_fake_devices"
+printf '#!/bin/sh\necho "step=1 "\n' >"$work/wrong/bin/elrun"
+chmod +x "$work/wrong/tests/gpt_on_fake_devices" "$work/wrong/bin/elrun"
+code=0
+FAKEGPU=$work/wrong bash "$script" run golden >"$work/out" || code=$?
+[[ $code == 1 ]] || wrong "with wrong states it ended with $code"
+expect "$work/out" "^zero(3): WRONG: state 'bbbbbbbbbbbbbbbb', on the host 'aaaaaaaaaaaaaaaa'"
+expect "$work/out" "^no worker was killed"
+
 sed -i '/^ended/d' "$RESULTS/ipc.txt"  # as a call leaves it that is cut
 bash "$script" table >"$work/table"
 expect "$work/table" "kernels beside the copy rate.*\*\*failed with 1\*\*"

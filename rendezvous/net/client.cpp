@@ -29,6 +29,7 @@ using Loop = boost::asio::io_context;
 
 constexpr Duration backoff_min = 50ms, backoff_max = 2s;
 constexpr Duration leave_taking_max = 1s;
+constexpr Duration look_interval = 1s;  // between two looks at the name while an address does not answer
 
 // What one attempt tells its link; loop thread only.
 class AttemptOwner {
@@ -175,7 +176,7 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
   std::shared_ptr<std::promise<void>> ended_ = std::make_shared<std::promise<void>>();
 };
 
-// 19 methods: four of NodeLink, four of AttemptOwner, and the steps of one attempt. 19 fields, of which nine are what it was given or timers.
+// 21 methods: four of NodeLink, four of AttemptOwner, and the steps of one attempt. 21 fields, of which ten are what it was given or timers.
 class GrpcLink final : public NodeLink, public AttemptOwner {
  public:
   GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler, Access access)
@@ -186,7 +187,8 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
         rng_{jitter_seed},
         handler_{std::make_shared<const Handler>(std::move(handler))},
         timer_{loop},
-        heartbeat_{loop} {
+        heartbeat_{loop},
+        look_{loop} {
     quiet_grpc();
     post([this] { start(); });
   }
@@ -196,11 +198,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   void look_again() override {
     if (!up_) return;
     lookup_.start(endpoint_, [this](const Resolved& now) {
-      const std::string& here = addresses_[next_address_].target;
-      if (!up_ || now.addresses.empty() ||
-          std::any_of(now.addresses.begin(), now.addresses.end(), [&](const Address& a) { return a.target == here; }))
-        return;
-      attempt_->cancel(fmt::format("the name {} leads to {} now", endpoint_.host, now.addresses.front().text));
+      if (up_ && leads_elsewhere(now)) leave_for(now);
     });
   }
   [[nodiscard]] bool is_taking_leave() const override { return over_ && attempt_ != nullptr; }
@@ -236,10 +234,32 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     arm(timer_, timeouts_.heartbeat_limit, [this] {
       if (!up_) attempt_->cancel(fmt::format("no answer within {:.3g} s", seconds(timeouts_.heartbeat_limit)));
     });
+    look_while_unanswered();
+  }
+
+  [[nodiscard]] bool leads_elsewhere(const Resolved& now) const {
+    const std::string& here = addresses_[next_address_].target;
+    return !now.addresses.empty() &&
+           std::none_of(now.addresses.begin(), now.addresses.end(), [&](const Address& a) { return a.target == here; });
+  }
+  void leave_for(const Resolved& now) {
+    attempt_->cancel(fmt::format("the name {} leads to {} now", endpoint_.host, now.addresses.front().text));
+  }
+  // A pod that was lost in silence comes back under its name at another address: nobody waits for the old one to answer any longer.
+  void look_while_unanswered() {
+    arm(look_, look_interval, [this] {
+      lookup_.start(endpoint_, [this](const Resolved& now) {
+        if (up_ || !attempt_) return;
+        if (!leads_elsewhere(now)) return look_while_unanswered();
+        has_moved_ = true;
+        leave_for(now);
+      });
+    });
   }
 
   void up() override {
     up_ = true;
+    look_.cancel();
     backoff_ = backoff_min;
     last_reason_.clear();
     timer_.cancel();
@@ -265,8 +285,10 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     const bool was_up = std::exchange(up_, false);
     timer_.cancel();
     heartbeat_.cancel();
+    look_.cancel();
     if (over_) return take_leave();
     attempt_.reset();
+    if (std::exchange(has_moved_, false) && !was_up) return start();
     const Address& address = addresses_[next_address_];
     const bool silent = was_up && why.find("keepalive") != why.npos;                // gRPC's own words for a ping without an answer
     if (!was_up || (!heard_ && why.find("reset") != why.npos)) why += advice(why);  // its Join was not taken
@@ -332,7 +354,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   Timeouts timeouts_;
   Rng rng_;
   std::shared_ptr<const Handler> handler_;
-  boost::asio::steady_timer timer_, heartbeat_;
+  boost::asio::steady_timer timer_, heartbeat_, look_;
   NameLookup lookup_{loop_};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // posted tasks hold it weakly
   std::vector<Address> addresses_;
@@ -340,6 +362,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   Duration backoff_ = backoff_min;
   std::string last_reason_, local_address_;
   bool up_ = false;
+  bool has_moved_ = false;            // the name leads elsewhere, and that is where the next attempt goes
   bool heard_ = false;                // the coordinator has said something on this attempt
   bool over_ = false;                 // the last word was heard
   std::unique_ptr<Attempt> attempt_;  // last: it ends before what it speaks to

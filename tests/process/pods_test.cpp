@@ -131,6 +131,23 @@ TEST_CASE("a name that moved while its old coordinator lives on: nodes that wait
   for (Pod* pod : {&a, &b}) CHECK(pod->job().wait() == 0);
 }
 
+TEST_CASE("a name that moves while its old address is dialled and does not answer: nobody waits for that one any longer",
+          "[pods][process]") {
+  A_FABRIC();
+  Cluster cluster;
+  Pod a{fabric, "a", 11}, old{fabric, "coordinator", 10}, fresh{fabric, "coordinator", 20};
+  a.lose_packets_to(old);  // silence, and not a word from the network that nobody is there
+  fabric.publish("coordinator", {old.address()});
+  REQUIRE(fresh.run(Cluster::store(patient)).line("serving"));
+  // An address would have 100 s to answer, and gRPC gives it 20.
+  a.run(cluster.agent("1:1", patient + ",keep_alive_interval=20"));
+  CHECK_FALSE(a.job().line("ready", 2s));
+  fabric.publish("coordinator", {fresh.address()});
+  CHECK(a.job().line("world=1", 15s));
+  cluster.end();
+  CHECK(a.job().wait() == 0);
+}
+
 TEST_CASE("a coordinator's pod without workers comes back 5 s later elsewhere: no worker restarts", "[pods][process][golden]") {
   A_FABRIC();
   Cluster cluster;

@@ -50,3 +50,6 @@ elrun_devices_test(nccl_library_test SOURCES devices/nccl_library_test.cpp LINK 
 elrun_devices_test(fake_nccl_test SOURCES devices/fake_nccl_test.cpp LINK elrun::comm NCCL::headers ENVIRONMENT FAKEGPU_DEVICES=4 SEEDS 1 2 3)
 add_dependencies(nccl_library_test elrun_fake_nccl elrun_fake_nccl_2_26 elrun_version_alone)
 add_dependencies(fake_nccl_test elrun_fake_nccl)
+# Whole jobs that exchange by it.
+elrun_devices_test(job_nccl_test SOURCES devices/job_nccl_test.cpp LINK elrun::job elrun::link fmt::fmt ENVIRONMENT FAKEGPU_DEVICES=4 SEEDS 1 2 TIMEOUT 600)
+add_dependencies(job_nccl_test elrun_fake_nccl)

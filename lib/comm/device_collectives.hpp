@@ -11,6 +11,8 @@
 
 #include <elrun/process_group.hpp>
 
+#include "lib/comm/nccl/facts.hpp"
+
 namespace elrun::inline v0 {
 
 struct DeviceCall {
@@ -60,6 +62,9 @@ struct DeviceGroupToJoin {
   /// A peer whose connection to the host's group has ended. Thread-safe; called as long as the process lives.
   std::function<std::optional<Rank>()> lost_peer;
 };
+
+/// What this process says of NCCL and of its device, without an id. Loads NCCL.
+[[nodiscard]] NcclFacts nccl_facts(Device device);
 
 /// All ranks of the session's generation make it, whichever devices they have. Fails on all of them where one cannot take part, and names it.
 [[nodiscard]] Result<std::unique_ptr<DeviceCollectives>> join_device_collectives(Session& session, const DeviceGroupToJoin& group);

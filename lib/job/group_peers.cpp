@@ -16,11 +16,17 @@ class GroupPeers final : public Peers {
   }
   Result<void> share(const SharedBuffer& memory) override { return group_->share(memory); }
   void revoke(const Failure& why) override { group_->revoke(why); }
+  std::function<std::optional<Rank>()> lost_peer() const override {
+    return [weak = std::weak_ptr{group_}]() -> std::optional<Rank> {
+      const auto alive = weak.lock();
+      return alive ? alive->lost_peer() : std::nullopt;
+    };
+  }
   void set_label(Call call) override { label_ = {static_cast<std::uint16_t>(call), name_of_call}; }
   void wait_at_most(Duration limit) override { limit_.store(limit, std::memory_order_relaxed); }
 
  private:
-  const std::unique_ptr<Collectives> group_;
+  const std::shared_ptr<Collectives> group_;  // a device group asks it for lost peers, as long as it lives
   std::atomic<Duration> limit_;
   CallLabel label_;
 };

@@ -13,6 +13,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
+#include "lib/job/arrays/array_meeting.hpp"
 #include "lib/job/commit/update_values.hpp"
 #include "lib/job/declare/memory_table.hpp"
 #include "lib/job/state/shared_buffers.hpp"
@@ -31,6 +32,7 @@ struct JobHost {
   const Log& log;                             ///< Standard error.
   std::function<void(std::string_view)> out;  ///< One line to standard output.
   JoinPeers join;
+  DeviceGroups device_groups{};           ///< Of memory on devices; none: what lies there is exchanged through the host's.
   SharedBuffers::Make share{};            ///< Memory that peers of this host can read; none: all of it is private.
   std::uint32_t threads = 1;              ///< See Job::compute_threads.
   Device device{};                        ///< See Job::device.

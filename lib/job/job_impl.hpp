@@ -167,6 +167,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Departure departure_{host.session};
   JobSaves saves_{host, world, absence_, departure_};
   SharedBuffers shared_buffers_{host.share, host.log, memory()};
+  ArrayMeeting array_meeting_{host.device_groups, host.session, memory(), host.clock, host.log};
   ProgramStreams streams_{memory().stream()};
   std::optional<DeviceLosses> losses_;       // where tensors lie on a device
   std::vector<std::size_t> losses_to_come_;  // of which of this rank's slots

@@ -141,7 +141,7 @@ void Job::Impl::require_scopes_ended_well() {
 
 void Job::Impl::read(const UnitState& unit, std::span<const std::byte> run, std::span<std::byte> to) {
   for (const Stream stream : unit.program_streams) streams_.end(stream);
-  if (world.wait_for_arrays("a tensor that the program reads").ok()) memory().read(run, to);
+  if (world.wait_for_arrays("a tensor that the program reads").ok() && !world.over()) memory().read(run, to);
 }
 
 void Job::Impl::write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {

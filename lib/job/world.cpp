@@ -31,17 +31,21 @@ const char* name_of_call(std::uint16_t call) {
 }
 
 void JobWorld::End::set(const Failure& failure) {
-  const std::lock_guard lock{mutex};
-  if (over.load(std::memory_order_relaxed)) return;
-  why = failure;
-  over.store(true, std::memory_order_release);
-  if (peers != nullptr) peers->revoke(failure);
+  {
+    const std::lock_guard lock{mutex};
+    if (over.load(std::memory_order_relaxed)) return;
+    why = failure;
+    over.store(true, std::memory_order_release);
+    if (peers != nullptr) peers->revoke(failure);
+  }
+  const std::lock_guard lock{arrays_mutex};
+  if (arrays != nullptr) arrays->revoke(failure);
 }
 
 JobWorld::JobWorld(Session& session, JoinPeers join, WorldArrays arrays)
     : session_{session}, join_{std::move(join)}, arrays_{arrays}, membership_{session.place().membership}, end_{std::make_shared<End>()} {
   if (arrays_.memory != nullptr && arrays_.memory->device().kind != DeviceKind::host)
-    array_exchange_ = std::make_unique<StagedExchange>(arrays_.memory->stream(), *arrays_.clock);
+    staged_ = std::make_unique<StagedExchange>(arrays_.memory->stream(), *arrays_.clock);
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
@@ -55,6 +59,11 @@ void JobWorld::renew() {
 JobWorld::~JobWorld() { forget_peers(); }
 
 void JobWorld::forget_peers() {
+  {
+    const std::lock_guard lock{end_->arrays_mutex};
+    end_->arrays = nullptr;
+  }
+  of_generation_.reset();
   {
     const std::lock_guard lock{end_->mutex};
     end_->peers = nullptr;
@@ -82,6 +91,17 @@ Result<void> JobWorld::join() {
   return {};
 }
 
+void JobWorld::use(std::unique_ptr<ArrayExchange> exchange) {
+  of_generation_ = std::move(exchange);
+  nothing_to_send_.assign(size(), {});
+  nothing_to_receive_.assign(size(), {});
+  {
+    const std::lock_guard lock{end_->arrays_mutex};
+    end_->arrays = of_generation_.get();
+  }
+  if (over()) of_generation_->revoke(why_over());  // it may have been meanwhile
+}
+
 void JobWorld::be_patient(Duration patience) {
   patience_.store(std::max(patience, patience_min), std::memory_order_relaxed);
   if (peers_ != nullptr) peers_->wait_at_most(this->patience());
@@ -107,19 +127,22 @@ Result<void> JobWorld::ended(Failure why) {
 }
 
 Result<void> JobWorld::exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as) {
-  if (array_exchange_ == nullptr) return exchange(sends, receives, as);
+  if (staged_ == nullptr) return exchange(sends, receives, as);
   if (over()) return why_over();
   if (size() == 1) return {};
-  auto done = array_exchange_->exchange(
-      sends, receives,
-      {.host = [this, as](std::span<const SendList> out, std::span<const ReceiveList> in) { return exchange(out, in, as); },
-       .over = [this] { return over(); },
-       .limit = patience()});
+  // A device's own exchange cannot tell that ranks make different calls: it would hang. In rounds all have just said what they do.
+  if (of_generation_ != nullptr && as != Call::round) ELRUN_TRY(exchange(nothing_to_send_, nothing_to_receive_, as));
+  auto done =
+      (of_generation_ != nullptr ? *of_generation_ : *staged_)
+          .exchange(sends, receives,
+                    {.host = [this, as](std::span<const SendList> out, std::span<const ReceiveList> in) { return exchange(out, in, as); },
+                     .over = [this] { return over(); },
+                     .limit = patience()});
   return done.ok() ? done : ended(std::move(done).failure());
 }
 
 Result<void> JobWorld::wait_for_arrays(std::string_view what) {
-  if (array_exchange_ == nullptr) return {};
+  if (staged_ == nullptr) return {};
   OwnedEvent event{arrays_.memory->device()};
   event.record(arrays_.memory->stream());
   const Clock& clock = *arrays_.clock;

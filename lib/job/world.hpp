@@ -44,6 +44,8 @@ class Peers {
   virtual Result<void> share(const SharedBuffer&) { return {}; }
   /// Thread-safe; never waits.
   virtual void revoke(const Failure& why) = 0;
+  /// As DeviceGroupToJoin::lost_peer. It may be called when these peers are gone.
+  [[nodiscard]] virtual std::function<std::optional<Rank>()> lost_peer() const { return {}; }
   /// What exchanges that begin from now on are for: ranks that differ learn it as `mismatch`, where the exchange can tell.
   virtual void set_label(Call) {}
   /// How long exchanges that begin from now on may wait for a peer. Thread-safe.
@@ -98,6 +100,10 @@ class JobWorld {
   /// Once joined: shows memory to the peers of this host. A failure costs time alone.
   Result<void> share(const SharedBuffer& memory) { return peers_ == nullptr ? Result<void>{} : peers_->share(memory); }
 
+  /// What `exchange_arrays` goes by until the generation is over; without one it is staged (staged_exchange.hpp). Joined, and on all ranks.
+  void use(std::unique_ptr<ArrayExchange> exchange);
+  [[nodiscard]] std::function<std::optional<Rank>()> lost_peer() const { return peers_ == nullptr ? nullptr : peers_->lost_peer(); }
+
   /// All calls below: on all ranks, in the same order. A failure ends the generation.
   /// A list for this rank itself is empty on both sides. `as`: what it is for, else what `now` said.
   /// `exchange` is for the host's memory; for what a member decides with on every machine. `exchange_arrays` is for what lies in the job's Memory
@@ -120,6 +126,9 @@ class JobWorld {
     std::mutex mutex;
     Failure why;
     Peers* peers = nullptr;
+    // Apart from the others: who revokes a device's exchange may wait for a thread that asks the peers.
+    std::mutex arrays_mutex;
+    ArrayExchange* arrays = nullptr;
     void set(const Failure& failure);
   };
   void forget_peers();
@@ -127,7 +136,10 @@ class JobWorld {
   Session& session_;
   JoinPeers join_;
   const WorldArrays arrays_;
-  std::unique_ptr<ArrayExchange> array_exchange_;  // none: arrays lie in the host's memory
+  std::unique_ptr<ArrayExchange> staged_;         // none: arrays lie in the host's memory
+  std::unique_ptr<ArrayExchange> of_generation_;  // none: they are staged
+  std::vector<SendList> nothing_to_send_;         // to the others, by rank
+  std::vector<ReceiveList> nothing_to_receive_;
   Membership membership_;
   std::shared_ptr<End> end_;
   std::unique_ptr<Peers> peers_;

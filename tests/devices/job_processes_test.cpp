@@ -71,6 +71,22 @@ TEST_CASE("each worker of a program for devices gets the one of its LOCAL_RANK, 
   CHECK(without[0].says("computes on the host"));
 }
 
+TEST_CASE("a worker that is killed in the middle of an exchange by NCCL is replaced, and the bits stay", "[devices]") {
+  Workers host{1, {{"ELRUN_DEVICE", "cpu"}}};
+  const std::string hash = host.hash();
+  for (const char* at : {"3", "9"}) {
+    const TemporaryDirectory folder;
+    Job job{{.arguments = {"--nproc_per_node", "3", "--max_restarts", "3", "--no_python", test_program_path("job_worker"), "kill_once", at,
+                           folder.path() + "/killed"},
+             .environment = {{"FAKEGPU_DEVICES", "3"}, {"FAKEGPU_NCCL_DIR", folder.path()}}}};
+    CHECK(job.wait(Wait{120000}) == 0);
+    INFO(job.output());
+    CHECK(job.says(hash));
+    CHECK(job.says("exchanged by NCCL"));
+    CHECK(!job.says("fakegpu["));
+  }
+}
+
 TEST_CASE("a device that is asked for and cannot be had ends the process with 78", "[devices]") {
   for (const auto& [environment, word] : std::vector<std::pair<Environment, const char*>>{
            {{{"ELRUN_DEVICE", "cuda"}, {"FAKEGPU_FAULTS", "no_driver"}}, "there is no NVIDIA driver"},

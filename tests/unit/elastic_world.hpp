@@ -41,10 +41,14 @@ struct MemberKilled {};
 class ElasticWorld {
  public:
   /// `nodes`: of each member, in the order in which they are born, the number of its node; else all are on one.
-  /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's.
+  /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's. `device_groups`: as JobHost's.
   ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program, std::vector<std::uint32_t> nodes = {},
-               std::function<std::unique_ptr<Memory>()> arrays = {})
-      : fates_{fates.begin(), fates.end()}, program_{std::move(program)}, nodes_{std::move(nodes)}, arrays_{std::move(arrays)} {
+               std::function<std::unique_ptr<Memory>()> arrays = {}, DeviceGroups device_groups = {})
+      : fates_{fates.begin(), fates.end()},
+        program_{std::move(program)},
+        nodes_{std::move(nodes)},
+        arrays_{std::move(arrays)},
+        device_groups_{std::move(device_groups)} {
     const std::lock_guard lock{mutex_};
     for (std::uint32_t i = 0; i < members; ++i) add_member();
     form();
@@ -250,6 +254,7 @@ class ElasticWorld {
                             throw Error{{Code::protocol, Remedy::exit_process, "a generation is joined again in which an exchange failed"}};
                           return std::unique_ptr<Peers>{std::make_unique<Peers_>(*this, person)};
                         },
+                        .device_groups = device_groups_,
                         .share = SharedBuffer::make,
                         .device = arrays ? arrays->device() : Device{},
                         .arrays = arrays.get()},
@@ -311,16 +316,19 @@ class ElasticWorld {
 
   void end_generation(std::uint64_t number, const Failure& why) {
     std::vector<std::pair<Session::OnOver, Failure>> calls;
+    std::shared_ptr<Shared> ended;
     {
       const std::lock_guard lock{mutex_};
       if (number != number_) return;
       for (const auto& p : people_) {
         if (!p->alive || p->over || p->session.place_.membership.generation.number != number) continue;
         p->over = why;
+        ended = p->shared;
         for (auto& call : std::exchange(p->session.calls_, {})) calls.emplace_back(std::move(call), why);
       }
     }
     for (const auto& [call, reason] : calls) call(reason);
+    if (ended != nullptr) ended->store.begin_generation({number + 1, {{0x1234, 5}}});  // who waits in the store's calls hears it, too
   }
 
   /// Whether this exchange is the member's last one.
@@ -371,6 +379,7 @@ class ElasticWorld {
   const Program program_;
   const std::vector<std::uint32_t> nodes_;
   const std::function<std::unique_ptr<Memory>()> arrays_;
+  const DeviceGroups device_groups_;
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;

@@ -177,6 +177,7 @@ struct WorldOptions {
   std::uint64_t memory = 0;                                        ///< Bytes that each member's machine has; 0: not known.
   std::function<void(Duration)> sleep{};                           ///< Of any member, while its final save waits.
   std::function<Memory*(std::uint32_t rank)> arrays{};             ///< Of each member's arrays; none: the host's.
+  DeviceGroups device_groups{};                                    ///< As JobHost's.
 };
 using Program = std::function<void(Job&, Member&)>;
 
@@ -240,6 +241,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .log = log,
                         .out = [&](std::string_view line) { me.lines.emplace_back(line); },
                         .join = options.join ? options.join : memory,
+                        .device_groups = options.device_groups,
                         .share = options.share ? options.share(rank) : SharedBuffers::Make{},
                         .device = arrays != nullptr ? arrays->device() : Device{},
                         .arrays = arrays,

@@ -5,6 +5,8 @@
 
 namespace elrun::inline v0 {
 
+NcclFacts nccl_facts(Device) { return {.problem = "this libelrun was built without NCCL"}; }
+
 Result<std::unique_ptr<DeviceCollectives>> join_device_collectives(Session& session, const DeviceGroupToJoin&) {
   Failure refused = invalid(
       "a group on device memory: this libelrun was built without NCCL; build it where nvcc and nccl.h (2.26 or newer) are, or leave "

@@ -58,7 +58,7 @@ std::vector<Rank> nccl_roots(WorldSize world) {
   return roots;
 }
 
-Result<std::vector<NcclId>> agree_on_nccl(std::span<const NcclFacts> facts) {
+std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts) {
   std::map<std::pair<std::string, std::string>, std::size_t> devices;
   for (std::size_t rank = 0; rank < facts.size(); ++rank) {
     const NcclFacts& each = facts[rank];
@@ -75,6 +75,11 @@ Result<std::vector<NcclId>> agree_on_nccl(std::span<const NcclFacts> facts) {
                                 "(--nproc_per_node no larger than the number of devices, or another ELRUN_DEVICE)",
                                 first->second, rank, each.device, to_string(each.version)));
   }
+  return std::nullopt;
+}
+
+Result<std::vector<NcclId>> agree_on_nccl(std::span<const NcclFacts> facts) {
+  if (auto why = keeps_from_nccl(facts)) return *std::move(why);
   std::vector<NcclId> ids;
   for (const Rank root : nccl_roots(WorldSize{static_cast<std::uint32_t>(facts.size())})) {
     if (!facts[root.value()].has_id)

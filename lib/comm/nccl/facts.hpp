@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ struct NcclFacts {
 
 /// The ranks that give an id: one per 128, for a single one becomes the bottleneck of large worlds.
 [[nodiscard]] std::vector<Rank> nccl_roots(WorldSize world);
+
+/// Why these ranks cannot make a communicator together; nothing: they can. The same on all ranks, for it follows from what all said.
+[[nodiscard]] std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts);
 
 /// The ids of all roots, in rank order. Fails the same way on all ranks: somebody cannot take part, has another version, or
 /// two share a device.

@@ -17,8 +17,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-/// What this rank says of itself. What is wrong with it is said, too: the others would wait for it.
-NcclFacts facts_of(const Result<NcclLibrary>& nccl, const DeviceGroupToJoin& group, const Membership& me) {
+/// What is wrong with this rank is said, too: the others would wait for it.
+NcclFacts facts_of(const Result<NcclLibrary>& nccl, Device device) {
   NcclFacts facts{.host = boot_of_host()};
   if (!nccl.ok()) {
     facts.problem = nccl.failure().what;
@@ -26,11 +26,18 @@ NcclFacts facts_of(const Result<NcclLibrary>& nccl, const DeviceGroupToJoin& gro
   }
   facts.version = nccl->version();
   std::array<char, 64> address{};
-  if (const cudaError_t error = cudaDeviceGetPCIBusId(address.data(), address.size(), group.device.index); error != cudaSuccess) {
-    facts.problem = fmt::format("cuda:{} cannot be used: {}", group.device.index, cudaGetErrorString(error));
+  if (const cudaError_t error = cudaDeviceGetPCIBusId(address.data(), address.size(), device.index); error != cudaSuccess) {
+    facts.problem = fmt::format("cuda:{} cannot be used: {}", device.index, cudaGetErrorString(error));
     return facts;
   }
   facts.device = address.data();
+  return facts;
+}
+
+/// The same, with the id where the others find each other by this rank.
+NcclFacts facts_to_join(const Result<NcclLibrary>& nccl, const DeviceGroupToJoin& group, const Membership& me) {
+  NcclFacts facts = facts_of(nccl, group.device);
+  if (!facts.problem.empty()) return facts;
   const auto roots = nccl_roots(me.world);
   if (std::ranges::find(roots, me.rank) == roots.end()) return facts;
   ncclUniqueId id{};
@@ -66,10 +73,12 @@ Result<std::vector<NcclId>> agree(Session& session, const DeviceGroupToJoin& gro
 
 }  // namespace
 
+NcclFacts nccl_facts(Device device) { return facts_of(NcclLibrary::load(), device); }
+
 Result<std::unique_ptr<DeviceCollectives>> join_device_collectives(Session& session, const DeviceGroupToJoin& group) {
   const Membership me = session.place().membership;
   const Result<NcclLibrary> nccl = NcclLibrary::load();
-  const auto ids = agree(session, group, facts_of(nccl, group, me));
+  const auto ids = agree(session, group, facts_to_join(nccl, group, me));
   if (!ids.ok()) return located(ids.failure(), me, group.name);
   NcclGroup wanted{
       .place = {me, group.device, group.name, nccl_settings()}, .ids = *ids, .connect = group.connect, .lost_peer = group.lost_peer};

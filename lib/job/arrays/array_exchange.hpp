@@ -31,6 +31,8 @@ class ArrayExchange {
  public:
   virtual ~ArrayExchange() = default;
   virtual Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) = 0;
+  /// Ends the call under way, and all later ones. Thread-safe; never waits. For what `ArrayCall::over` does not end.
+  virtual void revoke(const Failure&) {}
 };
 
 }  // namespace elrun::inline v0

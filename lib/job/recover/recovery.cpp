@@ -83,6 +83,7 @@ void Job::Impl::settle() {
   world.now(Call::meeting);
   expect(world, world.join());
   same_job_everywhere(world, agreements());
+  expect(world, array_meeting_.meet(world));
   recovery_.gather(world, status(), plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
   const Settled& settled = recovery_.settled();
   if (held_.has_state() && settled.applies(world.rank())) {

@@ -1,0 +1,48 @@
+#include "lib/job/arrays/array_meeting.hpp"
+
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lib/job/arrays/collective_exchange.hpp"
+
+namespace elrun::inline v0 {
+
+void ArrayMeeting::tell(const JobWorld& world, std::string what) {
+  if (world.leads() && what != told_) log_.info(what);
+  told_ = std::move(what);
+}
+
+Result<void> ArrayMeeting::meet(JobWorld& world) {
+  if (memory_.device().kind == DeviceKind::host || world.size() == 1 || !groups_.facts) return {};
+  NcclFacts mine = groups_.facts(memory_.device());
+  if (mine.problem.empty()) mine.problem = problem_;
+  ELRUN_TRY_ASSIGN(const auto parts, world.all_gather(encode(mine)));
+  std::vector<NcclFacts> facts;
+  for (const ByteVector& part : parts) {
+    auto said = decode_nccl_facts(part);
+    if (!said.ok()) world.end(said.failure());
+    if (!said.ok()) return std::move(said).failure();
+    facts.push_back(std::move(said).value());
+  }
+  if (const auto why = keeps_from_nccl(facts)) {
+    tell(world, fmt::format("what lies on devices is exchanged through the host's memory: {}", why->what));
+    return {};
+  }
+  const GroupOptions defaults;
+  auto joined =
+      groups_.join(session_, {.device = memory_.device(), .name = "job", .connect = defaults.connect, .lost_peer = world.lost_peer()});
+  if (!joined.ok()) {
+    const Failure& why = joined.failure();
+    if (!world.over() && why.code != Code::generation_over && why.code != Code::peer_lost) problem_ = why.what;
+    world.end(why);
+    if (why.remedy == Remedy::exit_process) throw Error{why};
+    return why;
+  }
+  world.use(std::make_unique<CollectiveExchange>(std::move(joined).value(), memory_.stream(), clock_));
+  tell(world, fmt::format("what lies on devices is exchanged by NCCL {}", to_string(facts.front().version)));
+  return {};
+}
+
+}  // namespace elrun::inline v0

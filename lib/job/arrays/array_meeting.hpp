@@ -1,0 +1,42 @@
+#pragma once
+/// \file ArrayMeeting: how the members of a generation come to the exchange of their arrays. All say what they have, and conclude the same.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lib/base/log.hpp"
+#include "lib/comm/device_collectives.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// Groups on device memory, as the process makes them; a test brings its own.
+struct DeviceGroups {
+  std::function<NcclFacts(Device)> facts;
+  std::function<Result<std::unique_ptr<DeviceCollectives>>(Session&, const DeviceGroupToJoin&)> join;
+};
+
+/// Used by the job's thread, once in each generation, by all members.
+class ArrayMeeting {
+ public:
+  /// All outlive it. `groups` without functions: arrays are always staged. `memory`: where they lie.
+  ArrayMeeting(const DeviceGroups& groups, Session& session, Memory& memory, const Clock& clock, const Log& log)
+      : groups_{groups}, session_{session}, memory_{memory}, clock_{clock}, log_{log} {}
+
+  /// A group on device memory where all can make one (nccl/facts.hpp), else staged, and the leader says why. Fails as an exchange of the world does. Throws Error where this
+  /// process cannot go on.
+  Result<void> meet(JobWorld& world);
+
+ private:
+  void tell(const JobWorld& world, std::string what);
+  const DeviceGroups& groups_;
+  Session& session_;
+  Memory& memory_;
+  const Clock& clock_;
+  const Log& log_;
+  std::string problem_;  // of this rank: a group that it could not make stays a reason not to try again
+  std::string told_;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,121 @@
+// Jobs whose arrays are exchanged by NCCL, from device to device: the host's bits, whoever goes away in whichever exchange; and who cannot make a group goes through the host.
+
+#include "lib/device/device_memory.hpp"
+#include "tests/fakegpu/runtime/inspect.hpp"
+#include "tests/support/property.hpp"
+#include "tests/unit/elastic_world.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+constexpr int devices = 4;  // as tests/nccl.cmake says
+const SteadyClock test_clock;
+const DeviceGroups by_nccl{nccl_facts, join_device_collectives};
+
+Plan short_plan(int stage, DType leaves = DType::f32) {
+  Plan plan = toy_plan(stage, 4);
+  plan.steps = 3, plan.leaves = leaves;
+  return plan;
+}
+std::uint64_t undisturbed(ToyOptions options) {
+  options.checkpoint = {}, options.throws = false;
+  return run_world({.world = 1}, toy(options)).front().outcome->state_hash;
+}
+std::vector<std::unique_ptr<Memory>> memories(std::uint32_t world, int of = devices) {
+  std::vector<std::unique_ptr<Memory>> out;
+  for (std::uint32_t r = 0; r < world; ++r) out.push_back(make_device_memory({DeviceKind::cuda, static_cast<int>(r) % of}, test_clock));
+  return out;
+}
+std::vector<Member> train(const std::vector<std::unique_ptr<Memory>>& on, const Program& program) {
+  return run_world({.world = static_cast<std::uint32_t>(on.size()),
+                    .arrays = [&](std::uint32_t rank) { return on[rank].get(); },
+                    .device_groups = by_nccl},
+                   program);
+}
+std::size_t said(const std::vector<Member>& members, std::string_view part) {
+  std::size_t count = 0;
+  for (const Member& member : members)
+    count += static_cast<std::size_t>(
+        std::ranges::count_if(member.lines, [&](const std::string& line) { return line.find(part) != std::string::npos; }));
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a world with a device for each rank exchanges by NCCL, and has the host's bits", "[nccl]") {
+  for (const std::uint32_t world : {2u, 3u, 4u})
+    for (const auto& [stage, leaves] : {std::pair{0, DType::f32}, {1, DType::bf16}, {3, DType::f32}}) {
+      INFO(world << " ranks, zero(" << stage << ")");
+      const ToyOptions options{.plan = short_plan(stage, leaves)};
+      const auto members = train(memories(world), toy(options));
+      for (const Member& member : members) {
+        INFO((member.failure ? message(*member.failure) : std::string{}));
+        REQUIRE(member.outcome);
+        CHECK(member.outcome->state_hash == undisturbed(options));
+      }
+      CHECK(said(members, "exchanged by NCCL 2.28.9") == 1);
+    }
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("ranks that share a device go through the host, and the leader says once why", "[nccl]") {
+  const ToyOptions options{.plan = short_plan(1)};
+  const auto members = train(memories(3, 2), toy(options));
+  for (const Member& member : members) {
+    REQUIRE(member.outcome);
+    CHECK(member.outcome->state_hash == undisturbed(options));
+  }
+  CHECK(said(members, "exchanged through the host's memory: ranks 0 and 2 use one device") == 1);
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("ranks that make different calls are told where NCCL would hang", "[nccl]") {
+  const auto on = memories(2);
+  const auto members =
+      train(on, [&](Job& job, Member& me) { toy({.plan = short_plan(0), .evaluates_in_step = JobAccess::rank(job) == 1})(job, me); });
+  for (const Member& member : members) {
+    REQUIRE(member.failure);
+    INFO(message(*member.failure));
+    CHECK(member.failure->what.find("step.apply()") != std::string::npos);
+  }
+  (void)fakegpu::take_reports();
+}
+
+TEST_CASE("members that go away and come leave the bits as they are, by NCCL or through the host", "[nccl]") {
+  for_all_seeds(5, [](Rng& rng) {
+    ToyOptions options{.plan = short_plan(static_cast<int>(rng.below(4))), .evaluates = rng.chance(0.3), .throws = rng.chance(0.3)};
+    const TemporaryDirectory root;
+    if (rng.chance(0.5)) options.checkpoint = {.directory = root.path(), .every = 1 + rng.below(3)};
+    std::vector<Fate> fates;
+    std::string told;
+    for (std::uint64_t i = 0, count = 1 + rng.below(3); i < count; ++i) {
+      const auto kind = static_cast<Fate::Kind>(rng.below(6));
+      fates.push_back({kind, static_cast<std::uint32_t>(rng.below(8)), rng.below(60), rng.chance(0.7)});
+      if (rng.chance(0.5)) fates.back().before_told = [](Call) { std::this_thread::sleep_for(2ms); };  // the other one is in NCCL meanwhile
+      told += fmt::format("kind {} of {} at {}; ", static_cast<int>(kind), fates.back().whom, fates.back().at);
+    }
+    const auto members = 2 + static_cast<std::uint32_t>(rng.below(2));
+    INFO(members << " members, checkpoint every " << options.checkpoint.every << ": " << told);
+    // Who comes in the place of another may share a device with a third: that generation goes through the host.
+    const auto born = std::make_shared<std::atomic<int>>(0);
+    ElasticWorld world{members,
+                       fates,
+                       toy(options),
+                       {},
+                       [born] {
+                         return make_device_memory({DeviceKind::cuda, (*born)++ % devices}, test_clock, {.staging = Bytes{64 << 10}});
+                       },
+                       by_nccl};
+    const auto& results = world.wait();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      INFO("member " << i << (results[i].failure ? ": " + message(*results[i].failure) : ""));
+      if (world.was_killed(i) || world.was_refused(i)) continue;
+      REQUIRE(!results[i].failure);
+      REQUIRE(results[i].outcome);
+      CHECK(results[i].outcome->state_hash == undisturbed(options));
+    }
+    for (const std::string& report : fakegpu::take_reports()) FAIL_CHECK(report);
+  });
+}

@@ -1,6 +1,7 @@
 // Jobs whose arrays are exchanged by NCCL, from device to device: the host's bits, whoever goes away in whichever exchange; and who cannot make a group goes through the host.
 
 #include "lib/device/device_memory.hpp"
+#include "lib/job/declare/plan.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/support/property.hpp"
 #include "tests/unit/elastic_world.hpp"
@@ -56,6 +57,22 @@ TEST_CASE("a world with a device for each rank exchanges by NCCL, and has the ho
         CHECK(member.outcome->state_hash == undisturbed(options));
       }
       CHECK(said(members, "exchanged by NCCL 2.28.9") == 1);
+    }
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("gradients and weights that travel in slots do so by NCCL, also while ranks compute", "[nccl]") {
+  for (const Placement& placement : {zero(0, Exchange::per_slot), zero(2), zero(3), zero(3, Exchange::per_step), hybrid(zero(3))})
+    for (const auto& [leaves, overlap] : {std::pair{DType::f32, true}, {DType::bf16, true}, {DType::bf16, false}}) {
+      ToyOptions options{.plan = short_plan(0, leaves)};
+      const std::uint64_t expected = undisturbed(options);
+      options.plan.placement = placement, options.plan.overlap = overlap;
+      INFO(*name_of(placement) << ", leaves of " << size_of(leaves) << " bytes, overlap " << overlap);
+      for (const Member& member : train(memories(3), toy(options))) {
+        INFO((member.failure ? message(*member.failure) : std::string{}));
+        REQUIRE(member.outcome);
+        CHECK(member.outcome->state_hash == expected);
+      }
     }
   CHECK(fakegpu::take_reports().empty());
 }

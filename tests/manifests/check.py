@@ -36,10 +36,14 @@ def main():
     schemas, elrun, source = Schemas(options.schemas), options.elrun.resolve(), options.tree.resolve()
     manifests, parts, unread = load_all(source)
 
+    judged = {}
+
     def all_problems(manifests, parts, concerns=lambda where: True):
         valid = []  # the rules take the shape of an object for granted
         for manifest in manifests:
-            wrong = list(schemas.problems(manifest.body))
+            if id(manifest.body) not in judged:  # an object of a text that did not change is the same one
+                judged[id(manifest.body)] = manifest.body, list(schemas.problems(manifest.body))
+            wrong = judged[id(manifest.body)][1]
             valid += [] if wrong else [manifest]
             yield from (f"{manifest.where}: {manifest.kind} {manifest.name}: {problem}" for problem in wrong if concerns(manifest.where))
         for where, name, value in (part for part in parts if concerns(part[0])):

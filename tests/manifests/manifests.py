@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -67,12 +68,18 @@ def files_of(tree):
     return sorted(p for p in found if not any(part.startswith((".", "build")) for part in p.relative_to(tree).parts))
 
 
+@lru_cache(maxsize=None)
 def load(text, where):
-    """The objects of a file, and what keeps it from being read."""
+    """The objects of a file, and what keeps it from being read. They are shared, and nobody changes them: a planted mistake is in another text."""
     try:
         return [Manifest(where, body) for body in yaml.load_all(text, Loader) if body is not None], []
     except yaml.YAMLError as error:
         return [], [f"{where}: {' '.join(str(error).split())}"]
+
+
+@lru_cache(maxsize=None)
+def blocks_of(path, content):
+    return read(path, content)[1]
 
 
 def load_all(tree, instead=None):
@@ -85,7 +92,7 @@ def load_all(tree, instead=None):
         manifests, problems = manifests + found, problems + wrong
     for path in documents(tree):
         name = str(path.relative_to(tree))
-        for block in read(path, instead.get(name))[1]:
+        for block in blocks_of(path, instead.get(name)):
             kind, *words = block.info.split() or [""]
             if kind not in ("yaml", "yml"):
                 continue

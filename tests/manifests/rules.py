@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 
 import commands
@@ -26,7 +27,6 @@ class Tree:
         self.pods = [pod for m in manifests for pod in pods_of(m, self.runtimes)]
         table = (self.source / "launcher" / "README.md").read_text(encoding="utf-8").split("## Exit codes")[1].split("\n## ")[0]
         self.exit_codes = {int(code) for row in re.findall(r"^\| ([0-9, ]+) \|", table, re.M) for code in row.split(", ")}
-        self._said = None
 
     def metric_exists(self, name):
         said = (self.source / "launcher" / "http" / "metrics.cpp").read_text(encoding="utf-8")
@@ -37,10 +37,14 @@ class Tree:
 
     def variable_is_read(self, name):
         """Whether elrun or libelrun reads this variable of its own: a string of the sources, or an option's."""
-        if self._said is None:
-            self._said = "".join(path.read_text(encoding="utf-8", errors="replace") for folder in ("launcher", "rendezvous", "lib", "include")
-                                 for path in sorted((self.source / folder).rglob("*.[ch]pp")))
-        return f'"{name}"' in self._said or name.startswith("PET_") and f'.name = "{name[4:].lower()}"' in self._said
+        said = text_of(self.source)
+        return f'"{name}"' in said or name.startswith("PET_") and f'.name = "{name[4:].lower()}"' in said
+
+
+@lru_cache(maxsize=None)
+def text_of(source):
+    return "".join(path.read_text(encoding="utf-8", errors="replace") for folder in ("launcher", "rendezvous", "lib", "include")
+                   for path in sorted((source / folder).rglob("*.[ch]pp")))
 
 
 # --- one object -----------------------------------------------------------------------------------------------------------------

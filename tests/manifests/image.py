@@ -83,8 +83,10 @@ def form_problems(text, tree):
 
 def let_in(tree, rules):
     """The files that .dockerignore leaves: the last rule that fits a file, or a folder that it is in, decides."""
-    tracked = subprocess.run(["git", "-C", str(tree), "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, text=True)
-    names = tracked.stdout.split("\0")[:-1] if tracked.returncode == 0 else [str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_file()]
+    names = []
+    if shutil.which("git"):
+        names = subprocess.run(["git", "-C", str(tree), "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, text=True).stdout.split("\0")[:-1]
+    names = names or [str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_file()]
     for name in names:
         parts, decided = name.split("/"), True
         for rule in rules:

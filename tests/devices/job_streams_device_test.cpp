@@ -107,7 +107,58 @@ std::string refused(const std::function<void(Job&, Unit&, const Tensor<float>&)>
   return what;
 }
 
+/// Counts how often somebody looks, and does something at the n-th look from `arm` on: a wait looks again and again, all else a few times.
+class WatchedClock final : public Clock {
+ public:
+  [[nodiscard]] Instant now() const override {
+    if (looks_ > 0 && --looks_ == 0) then_();
+    return clock_.now();
+  }
+  [[nodiscard]] std::int64_t wall_ns() const override { return clock_.wall_ns(); }
+  void arm(int looks, std::function<void()> then) { then_ = std::move(then), looks_ = looks; }
+
+ private:
+  SteadyClock clock_;
+  mutable std::atomic<int> looks_ = 0;
+  std::function<void()> then_;
+};
+
 }  // namespace
+
+TEST_CASE("the wait behind the norm ends with the generation, and names rank and generation", "[devices]") {
+  WatchedClock clock;
+  const auto memory = make_device_memory(device, test_clock, {.last_wait = 60s});
+  bool still_at_work = false, decided = true;
+  const auto members = run_world({.clock = &clock, .arrays = [&](std::uint32_t) { return memory.get(); }}, [&](Job& job, Member&) {
+    job.configure(toy_plan(0, 2, Exchange::per_step));
+    Unit unit = job.unit("all");
+    const Tensor<float> weights = unit.tensor<float>("weights", {3000});
+    job.seal();
+    (void)job.restore();
+    auto* const sum = static_cast<float*>(memory->allocate(2048 * sizeof(float)));
+    auto step = job.next_step();
+    for (Slot& slot : step->slots()) {
+      { const auto scope = unit.use_grad(); }
+      slot.report(0.0f, 1);
+    }
+    // The kernel that writes what the norm is of takes long, and the agent ends the generation while the step waits.
+    auto& session = dynamic_cast<TestSession&>(JobAccess::host(job).session);
+    clock.arm(200, [&] { session.end({Code::generation_over, Remedy::rejoin, "a node left"}); });
+    fakegpu::set_faults("slow:1:1500");
+    memory->add_into({sum, 2048}, {weights.data(), 2048});
+    decided = step->apply(toy_adamw, toy_options(0)).decided;
+    still_at_work = cudaStreamQuery(native(job.stream())) == cudaErrorNotReady;
+    memory->free(sum);
+    (void)job.next_step();
+  });
+  fakegpu::set_faults("");
+  CHECK(!decided);
+  CHECK(still_at_work);
+  REQUIRE(members[0].failure);
+  INFO(message(*members[0].failure));
+  CHECK(members[0].failure->rank == Rank{0});
+  CHECK(members[0].failure->generation.has_value());
+}
 
 TEST_CASE("a program may work in streams of its own, and leave its losses on the device", "[devices]") {
   const Member host = std::move(run({}, 1, false).front());

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 #include <mutex>
+#include <new>
+#include <vector>
 
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
@@ -30,18 +32,29 @@ class DeviceMemory final : public Memory {
     for (Half& half : halves_) half = Half{PinnedBuffer{device, options.staging.value() / 2}, OwnedEvent{device}};
   }
   ~DeviceMemory() override {
-    if (!wait_until_done(options_.last_wait)) keep_for_good();
+    if (wait_until_done(options_.last_wait)) free_what_waits();
+    else keep_for_good();
   }
 
   Stream stream() const override { return stream_.view(); }
   void* allocate(std::size_t bytes) override {
     const CurrentDevice current{device_};
-    void* const memory = runtime::allocate(bytes);
+    free_if_idle();
+    void* const memory = allocate_or_reclaim(bytes);
     runtime::fill_async({static_cast<std::byte*>(memory), bytes}, std::byte{0}, stream());
     return memory;
   }
   void free(void* memory) noexcept override {
-    if (memory != nullptr && wait_until_done(options_.last_wait)) runtime::free(memory);
+    if (memory == nullptr) return;
+    try {
+      {
+        const std::lock_guard lock{freed_mutex_};
+        freed_.push_back(memory);
+      }
+      free_if_idle();
+    } catch (const std::bad_alloc&) {  // for the list
+      if (wait_until_done(options_.last_wait)) runtime::free(memory);
+    }
   }
   void fill_with_zeros(std::span<std::byte> run) override {
     const CurrentDevice current{device_};
@@ -184,6 +197,37 @@ class DeviceMemory final : public Memory {
       return true;
     }
   }
+  /// What was freed is given back once the stream has nothing to do: CUDA's own call would wait for that, without an end where a collective hangs.
+  void free_if_idle() noexcept {
+    try {
+      const CurrentDevice current{device_};
+      const auto idle = runtime::is_done(stream());
+      if (!idle.ok() || *idle) free_what_waits();  // a device that is lost has nothing under way
+    } catch (const Error&) {                       // it cannot even be made current: what is there goes with the process
+    }
+  }
+  void free_what_waits() noexcept {
+    std::vector<void*> freed;
+    {
+      const std::lock_guard lock{freed_mutex_};
+      freed.swap(freed_);
+    }
+    for (void* const memory : freed) runtime::free(memory);
+  }
+  /// Where there is no memory left, what was freed and not yet given back is waited for.
+  void* allocate_or_reclaim(std::size_t bytes) {
+    try {
+      return runtime::allocate(bytes);
+    } catch (const Error& error) {
+      if (error.failure().code != Code::exhausted || !frees_wait() || !wait_until_done(options_.patience)) throw;
+    }
+    free_what_waits();
+    return runtime::allocate(bytes);
+  }
+  bool frees_wait() {
+    const std::lock_guard lock{freed_mutex_};
+    return !freed_.empty();
+  }
   /// CUDA's calls that free memory would wait for what hangs.
   void keep_for_good() {
     for (DeviceBuffer* buffer : {&sum_, &packing_}) new DeviceBuffer{std::move(*buffer)};
@@ -201,6 +245,8 @@ class DeviceMemory final : public Memory {
   PinnedBuffer word_;
   std::array<Half, 2> halves_;
   std::size_t turn_ = 0;
+  std::mutex freed_mutex_;
+  std::vector<void*> freed_;  // by `free`, and not given back to CUDA yet
   std::mutex packing_mutex_;  // of the order in which `packing_` is used
   DeviceBuffer packing_;
 };

@@ -16,7 +16,8 @@ struct DeviceMemoryOptions {
       std::uint64_t{8} << 20};  ///< Pinned memory, in two halves: one is copied by the device while the host fills or empties the other.
   Bytes packing{std::uint64_t{4} << 20};  ///< The device's memory through which floats are rounded and packed.
   Duration patience = 600s;  ///< How long `hash` and `read` wait for what the stream was given before them: the program's work too.
-  Duration last_wait = 2s;   ///< How long memory that is freed waits for work that may use it. Later it is kept until the process ends.
+  Duration last_wait =
+      2s;  ///< How long the destructor waits for work that may use the memory. After that it is kept until the process ends.
 };
 
 /// Loads every kernel on the device before anything else, so that none is loaded beside a collective that waits.

@@ -102,6 +102,32 @@ TEST_CASE("an optimizer phase is one launch, however many runs it has, and so is
   fakegpu::set_faults("");
 }
 
+TEST_CASE("memory that is freed beside work on the device is given back once that is done, and no free waits", "[devices]") {
+  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 60s});
+  const InMemory made{*memory, 8000};
+  const std::span<float> floats{reinterpret_cast<float*>(made.run().data()), 2000};
+  const std::size_t held = fakegpu::holdings().allocations;
+  const auto while_busy = [&](const std::string& faults, const auto& call) {
+    (void)made.read(0, 1);  // all that came before is done
+    fakegpu::set_faults(faults);
+    memory->add_into(floats.first(1000), floats.last(1000));
+    call();
+    fakegpu::set_faults("");
+  };
+  void* const first = memory->allocate(64);
+  while_busy("slow:1:1500", [&] {
+    memory->free(first);
+    CHECK(fakegpu::holdings().allocations == held + 1);
+  });
+  (void)made.read(0, 1);
+  void* const next = memory->allocate(64);  // finds the stream idle, and gives the first back
+  CHECK(fakegpu::holdings().allocations == held + 1);
+  while_busy("slow:1:300,malloc:1", [&] {
+    memory->free(next);
+    CHECK_FALSE(failure_of_call([&] { memory->free(memory->allocate(64)); }));  // none is left: waits for what was freed
+  });
+}
+
 TEST_CASE("a hash of a device that is busy ends by its deadline", "[devices]") {
   const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 30ms});
   const InMemory made{*memory, 8000};

@@ -20,4 +20,8 @@ class CurrentDevice {
   int before_ = -1;  // -1: nothing to put back
 };
 
+/// Makes it the calling thread's current device for good. For threads of elrun's own, and the program's: putting back device 0, which a thread has at first, would make a
+/// context there, which takes memory of a device that is another worker's. On the host it does nothing. Throws Error.
+void keep_current(Device device);
+
 }  // namespace elrun::inline v0

@@ -17,6 +17,10 @@ CurrentDevice::~CurrentDevice() {
   if (before_ >= 0) runtime::set_current_device_or_ignore(before_);
 }
 
+void keep_current(Device device) {
+  if (device.kind != DeviceKind::host && runtime::current_device() != device.index) runtime::set_current_device(device.index);
+}
+
 OwnedStream::OwnedStream(Device device) {
   if (device.kind == DeviceKind::host) return;
   const CurrentDevice current{device};

@@ -385,7 +385,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     else job.impl_->decided_.memory() = std::exchange(updates_done, {});
     if (asked_for_steps) job.impl_->step_.ask();
     const Job::Impl& impl = *job.impl_;
-    const CurrentDevice current{job_host.device};  // for the program's own kernels
+    keep_current(job_host.device);  // for the program's own kernels
     try {
       program(job);
       job.impl_->program_returned();
@@ -402,6 +402,11 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
         continue;
       }
       if (error == nullptr && impl.world.over()) leave(impl.world, impl.world.why_over());
+      if (has_to_end && !error->failure().rank) {  // of a call to a device, which does not know whose it is
+        Failure named = error->failure();
+        named.rank = impl.world.membership().rank, named.generation = impl.world.membership().generation;
+        throw Error{std::move(named)};
+      }
       throw;
     } catch (const BeginAgain&) {
       asked_for_steps = impl.step_.was_asked_for();

@@ -14,6 +14,7 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/base/timeouts.hpp"
+#include "lib/device/current_device.hpp"
 #include "lib/device/device_memory.hpp"
 #include "lib/device/facts.hpp"
 #include "lib/job/group_peers.hpp"
@@ -84,6 +85,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     const auto session = std::move(opened).value();
     const Place& place = session->place();
     const Device device = device_of_job(place.local_rank.value(), options);
+    keep_current(device);
     const auto arrays = device.kind == DeviceKind::host ? nullptr : make_device_memory(device, clock);
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};

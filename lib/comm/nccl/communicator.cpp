@@ -120,7 +120,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
 
   void run() {
     try {
-      const CurrentDevice device{group_.place.device};
+      keep_current(group_.place.device);
       make();
       Duration pause = look_first;
       for (;;) {
@@ -262,7 +262,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     if (comm == nullptr) return mailbox_.abort_returned();
     try {
       helper_ = quiet_thread([self = shared_from_this(), comm] {
-        const CurrentDevice device{self->group_.place.device};
+        keep_current(self->group_.place.device);
         (void)self->nccl_.comm_abort(comm);  // whatever it says, the communicator is gone
         self->mailbox_.abort_returned();
       });

@@ -20,7 +20,7 @@ void copy(Lists lists, DeviceLists& out) {
 }  // namespace
 
 Result<void> CollectiveExchange::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) {
-  const CurrentDevice current{stream_.device()};
+  keep_current(stream_.device());  // the communication thread has no other
   copy(sends, sends_);
   copy(receives, receives_);
   const Work work = group_->exchange(sends_, receives_, {.stream = stream_, .limit = call.limit});

@@ -159,7 +159,8 @@ void Job::Impl::open_saves() {
   if (!saves_.has_directory()) return;
   saves_.open(Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
                     identity(plan()), model_table(declared.units(), state_.layout(), plan().optimizer), host.begin_anew},
-              HostFragments{state_.to_save(shards_.map, world.rank()), state_.memory()}, HostFragments{state_.to_load(), state_.memory()});
+              HostFragments{slices_to_write(state_.to_save(shards_.map, world.rank()), world.rank(), world.size()), state_.memory()},
+              HostFragments{state_.to_load(), state_.memory()});
 }
 
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.

@@ -1,6 +1,20 @@
 #include "lib/job/save/host_fragments.hpp"
 
+#include "checkpoint/format/plan.hpp"
+
 namespace elrun::inline v0 {
+
+std::vector<Fragment> slices_to_write(std::vector<Fragment> fragments, std::uint32_t rank, std::uint32_t world) {
+  for (Fragment& f : fragments) {
+    if (!f.replicated || f.begin == f.end) continue;
+    const std::size_t element = f.bytes.size() / (f.end - f.begin);
+    const auto [begin, end] = slice_of(f.begin, f.end, rank, world);
+    f.bytes = f.bytes.subspan((begin - f.begin) * element, (end - begin) * element);
+    f.begin = begin, f.end = end, f.replicated = false;
+  }
+  std::erase_if(fragments, [](const Fragment& f) { return f.begin == f.end; });
+  return fragments;
+}
 
 HostFragments::Copies HostFragments::make() const {
   Copies out;

@@ -12,6 +12,9 @@
 
 namespace elrun::inline v0 {
 
+/// What rank `rank` of `world` writes of `fragments`: of a replicated one its slice alone, so that nobody brings to the host what others write.
+[[nodiscard]] std::vector<Fragment> slices_to_write(std::vector<Fragment> fragments, std::uint32_t rank, std::uint32_t world);
+
 class HostFragments {
  public:
   /// `fragments`: runs of `memory`, which outlives this.

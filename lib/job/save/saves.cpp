@@ -1,6 +1,7 @@
 #include "lib/job/save/saves.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -139,9 +140,15 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
   const SaveTicket& ticket = *begun;
   ELRUN_TRY(world_.wait_for_arrays("the state for a checkpoint"));
   const PartVote mine = [&] {
-    HostFragments::Copies state = saved_.make();
-    saved_.read(state);
-    return checkpointer_.write_part(ticket, state.fragments(), aux);
+    try {
+      HostFragments::Copies state = saved_.make();
+      saved_.read(state);
+      return checkpointer_.write_part(ticket, state.fragments(), aux);
+    } catch (const std::bad_alloc&) {  // a save that fails costs the save, not the job
+      Failure no_memory{Code::exhausted, Remedy::retry,
+                        "there is no memory on the host for the copy of the state that a checkpoint is written from"};
+      return PartVote{.id = ticket.id, .rank = world_.rank(), .refusal = std::move(no_memory)};
+    }
   }();
   auto gathered = world_.all_gather(encode(mine));
   if (!gathered.ok()) {  // the generation is over: whoever comes next sweeps what this save left

@@ -46,7 +46,7 @@ class Event {
 
 /// One float that may still be on its way: read by the runtime in the stream's order, without a synchronisation here.
 struct DeviceScalar {
-  const float* pointer = nullptr;  ///< In the memory of `stream.device()`; borrowed until the step is applied.
+  const float* pointer = nullptr;  ///< In the memory of `stream.device()`; what the stream is given after the report may change it.
   Stream stream{};
 };
 

@@ -139,7 +139,7 @@ class ELRUN_API Unit {
     return Tensor<T>{declare(name, DTypeOf<T>::value, std::move(shape), options)};
   }
   /// Weights are there until the scope ends. After `restore()`. Sharded parameters are gathered by it, and released at the
-  /// end of the last scope that is open; a pointer kept beyond it leads to no memory, and the process ends by SIGSEGV:
+  /// end of the last scope that is open; a pointer kept beyond it leads to no memory, and the process ends by SIGSEGV (on a device it leads to another unit's, and nothing tells):
   /// * each process uses what it needs, in any order, inside of slots and between steps. The others serve it from their next
   ///   call of the job (`use`, `next_step`, `evaluate`, `verify`, or the end of the program), so it may have to wait for them;
   /// * initial values are written in here, the same on all ranks, between `restore()` and the first step; every rank keeps

@@ -60,8 +60,8 @@ void Job::Impl::report(const Slot& slot, float loss, std::uint64_t tokens) { slo
 
 /// Of the host's memory it is there. Of a device it comes with the wait before the vote; that of a slot that is not counted with the step's, at once.
 void Job::Impl::report(const Slot& slot, DeviceScalar loss, std::uint64_t tokens) {
-  if (loss.stream.device().kind == DeviceKind::host) return report(slot, *loss.pointer, tokens);
   loss.stream = streams_.checked(loss.stream);
+  if (loss.stream.device().kind == DeviceKind::host) return report(slot, *loss.pointer, tokens);
   slot_.report(slot, 0, tokens);
   const bool counts = !step_.is_evaluating() && !step_.audit().is_running();
   const std::size_t place = counts ? step_.slot() : plan().slots();

@@ -63,7 +63,8 @@ Program program(const Habits& habits) {
           continue;
         }
         must(cudaMemcpyAsync(word, &loss, sizeof loss, cudaMemcpyHostToDevice, native(works)) == cudaSuccess, "a copy");
-        slot.report(DeviceScalar{word, works}, 1);
+        slot.report(DeviceScalar{word, own}, 1);  // Stream{} is the job's
+        must(cudaMemsetAsync(word, 0xff, sizeof loss, native(works)) == cudaSuccess, "what may change the word from now on");
       }
       me.steps.push_back(step->apply(toy_adamw, toy_options(step->number())));
     }
@@ -71,7 +72,7 @@ Program program(const Habits& habits) {
       const float loss = toy_loss(slot.samples(), slot.rng());
       if (!on_device) return slot.report(loss, 1);
       must(cudaMemcpyAsync(losses.data(), &loss, sizeof loss, cudaMemcpyHostToDevice, native(job.stream())) == cudaSuccess, "a copy");
-      slot.report(DeviceScalar{reinterpret_cast<const float*>(losses.data()), job.stream()}, 1);
+      slot.report(DeviceScalar{reinterpret_cast<const float*>(losses.data())}, 1);
     });
     me.lines.push_back(fmt::format("{:a}", evaluation.loss));
     weights.read(values);
@@ -158,6 +159,30 @@ TEST_CASE("the wait behind the norm ends with the generation, and names rank and
   INFO(message(*members[0].failure));
   CHECK(members[0].failure->rank == Rank{0});
   CHECK(members[0].failure->generation.has_value());
+}
+
+TEST_CASE("a scope that is open at apply() is refused on a device, for its kernels would read what is updated", "[devices]") {
+  const auto memory = make_device_memory(device, test_clock);
+  const auto members = run_world({.arrays = [&](std::uint32_t) { return memory.get(); }}, [&](Job& job, Member& me) {
+    job.configure(toy_plan(0, 2, Exchange::per_step));
+    Unit unit = job.unit("all");
+    (void)unit.tensor<float>("weights", {3000});
+    job.seal();
+    (void)job.restore();
+    auto step = job.next_step();
+    for (Slot& slot : step->slots()) {
+      { const auto scope = unit.use_grad(); }
+      slot.report(0.0f, 1);
+    }
+    const auto open = unit.use();
+    try {
+      (void)step->apply(toy_adamw, toy_options(0));
+    } catch (const Error& e) {
+      me.lines.push_back(e.what());
+    }
+  });
+  REQUIRE(members[0].lines.size() == 1);
+  CHECK(members[0].lines[0].find("unit 'all' is still in a use scope at apply()") != std::string::npos);
 }
 
 TEST_CASE("a program may work in streams of its own, and leave its losses on the device", "[devices]") {

@@ -39,9 +39,9 @@ DeviceLosses::DeviceLosses(Device device, std::size_t count, const Clock& clock)
 }
 
 void DeviceLosses::fetch(std::size_t place, DeviceScalar loss, ProgramStreams& streams) {
-  streams.end(loss.stream);
   const CurrentDevice current{streams.jobs().device()};
-  runtime::copy_async(std::as_bytes(std::span{loss.pointer, 1}), words_.subspan(place * sizeof(float), sizeof(float)), streams.jobs());
+  runtime::copy_async(std::as_bytes(std::span{loss.pointer, 1}), words_.subspan(place * sizeof(float), sizeof(float)), loss.stream);
+  streams.end(loss.stream);
   memory_.record(streams.jobs());
 }
 

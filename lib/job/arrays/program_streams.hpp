@@ -28,12 +28,12 @@ class ProgramStreams {
   OwnedEvent event_;  // recorded anew each time: who waits, waits for what was recorded then
 };
 
-/// Words of pinned memory, one for each loss. One is fetched in the order of the job's stream, and there once that stream has been waited for.
+/// Words of pinned memory, one for each loss. One is fetched in the order of its own stream, and there once the job's stream has been waited for.
 class DeviceLosses {
  public:
   /// `clock` outlives it. Throws Error.
   DeviceLosses(Device device, std::size_t count, const Clock& clock);
-  /// `loss` is in the memory of its stream's device, and may change once the job's stream has been waited for. Throws Error.
+  /// `loss` is in the memory of its stream's device. What that stream is given from now on may change it. Throws Error.
   void fetch(std::size_t place, DeviceScalar loss, ProgramStreams& streams);
   [[nodiscard]] float at(std::size_t place) const;
 

@@ -1,5 +1,7 @@
 #include "lib/job/arrays/staged_exchange.hpp"
 
+#include <algorithm>
+
 #include "lib/device/current_device.hpp"
 #include "lib/device/runtime.hpp"
 #include "lib/device/wait.hpp"
@@ -34,11 +36,15 @@ Result<void> StagedExchange::wait(Event event, std::string_view what, const Arra
 }
 
 Result<void> StagedExchange::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) {
-  const CurrentDevice current{stream_.device()};
+  keep_current(stream_.device());  // the communication thread has no other
   stage(out_, sends, sends_, [&](std::span<const std::byte> run, std::span<std::byte> at) { runtime::copy_async(run, at, stream_); });
-  out_.record(stream_);
-  ELRUN_TRY(wait(out_.used(), "what is to be sent", call));
-  // The copies from here to the device of the call before have run: they are before `out_` in the stream.
+  if (std::ranges::any_of(sends_, [](const SendList& list) { return !list.empty(); })) {
+    out_.record(stream_);
+    ELRUN_TRY(wait(out_.used(), "what is to be sent", call));
+    // The copies from here to the device of the call before have run: they are before `out_` in the stream.
+  } else {  // who sends nothing does not wait for the program's work
+    ELRUN_TRY(wait(in_.used(), "what came before", call));
+  }
   stage(in_, receives, receives_, [](std::span<std::byte>, std::span<std::byte>) {});
   ELRUN_TRY(call.host(sends_, receives_));
   std::size_t r = 0;

@@ -81,7 +81,9 @@ TEST_CASE("a kernel that hangs ahead of a call keeps its abort from returning, a
   CHECK(workers[1].wait() == 1);
   INFO(workers[0].output() + workers[1].output());
   CHECK(workers[0].says("ncclCommAbort did not return on cuda:0 within 2000 ms"));
-  CHECK((workers[0].says("was not over within 500 ms") && workers[0].says("; exit")));
+  // On a busy machine the other rank, whose limit is the same, may have given up and ended first.
+  CHECK((workers[0].says("was not over within 500 ms") || workers[0].says("the process of rank 1 is gone")));
+  CHECK(workers[0].says("; exit"));
   CHECK((!workers[1].says("ncclCommAbort") && !workers[1].says("wrong")));
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "lib/base/assert.hpp"
@@ -198,20 +199,25 @@ class DeviceMemory final : public Memory {
     }
   }
   /// What was freed is given back once the stream has nothing to do: CUDA's own call would wait for that, without an end where a collective hangs.
+  /// The lock is held from the look to the list: what another thread frees meanwhile, behind work that it has just begun, is not among it.
   void free_if_idle() noexcept {
     try {
       const CurrentDevice current{device_};
+      std::unique_lock lock{freed_mutex_};
+      if (freed_.empty()) return;
       const auto idle = runtime::is_done(stream());
-      if (!idle.ok() || *idle) free_what_waits();  // a device that is lost has nothing under way
-    } catch (const Error&) {                       // it cannot even be made current: what is there goes with the process
+      if (!idle.ok() || *idle) free_list(lock);  // a device that is lost has nothing under way
+    } catch (const Error&) {                     // it cannot even be made current: what is there goes with the process
     }
   }
+  /// After a wait for all that the stream was given.
   void free_what_waits() noexcept {
-    std::vector<void*> freed;
-    {
-      const std::lock_guard lock{freed_mutex_};
-      freed.swap(freed_);
-    }
+    std::unique_lock lock{freed_mutex_};
+    free_list(lock);
+  }
+  void free_list(std::unique_lock<std::mutex>& lock) noexcept {
+    const std::vector<void*> freed = std::exchange(freed_, {});
+    lock.unlock();
     for (void* const memory : freed) runtime::free(memory);
   }
   /// Where there is no memory left, what was freed and not yet given back is waited for.
@@ -219,14 +225,22 @@ class DeviceMemory final : public Memory {
     try {
       return runtime::allocate(bytes);
     } catch (const Error& error) {
-      if (error.failure().code != Code::exhausted || !frees_wait() || !wait_until_done(options_.patience)) throw;
+      if (error.failure().code != Code::exhausted || !reclaim()) throw;
     }
-    free_what_waits();
     return runtime::allocate(bytes);
   }
-  bool frees_wait() {
-    const std::lock_guard lock{freed_mutex_};
-    return !freed_.empty();
+  /// False: there is nothing, or the device did not come to the end of its work. The list is taken before the wait, so all that uses it is waited for.
+  bool reclaim() {
+    std::unique_lock lock{freed_mutex_};
+    std::vector<void*> freed = std::exchange(freed_, {});
+    lock.unlock();
+    if (freed.empty()) return false;
+    const bool done = wait_until_done(options_.patience);
+    if (done)
+      for (void* const memory : freed) runtime::free(memory);
+    lock.lock();
+    if (!done) freed_.insert(freed_.end(), freed.begin(), freed.end());
+    return done;
   }
   /// CUDA's calls that free memory would wait for what hangs.
   void keep_for_good() {

@@ -163,7 +163,8 @@ TEST_CASE("the wait behind the norm ends with the generation, and names rank and
 
 TEST_CASE("a scope that is open at apply() is refused on a device, for its kernels would read what is updated", "[devices]") {
   const auto memory = make_device_memory(device, test_clock);
-  const auto members = run_world({.arrays = [&](std::uint32_t) { return memory.get(); }}, [&](Job& job, Member& me) {
+  std::string what;
+  (void)run_world({.arrays = [&](std::uint32_t) { return memory.get(); }}, [&](Job& job, Member&) {
     job.configure(toy_plan(0, 2, Exchange::per_step));
     Unit unit = job.unit("all");
     (void)unit.tensor<float>("weights", {3000});
@@ -178,11 +179,10 @@ TEST_CASE("a scope that is open at apply() is refused on a device, for its kerne
     try {
       (void)step->apply(toy_adamw, toy_options(0));
     } catch (const Error& e) {
-      me.lines.push_back(e.what());
+      what = e.what();
     }
   });
-  REQUIRE(members[0].lines.size() == 1);
-  CHECK(members[0].lines[0].find("unit 'all' is still in a use scope at apply()") != std::string::npos);
+  CHECK(what.find("unit 'all' is still in a use scope at apply()") != std::string::npos);
 }
 
 TEST_CASE("a program may work in streams of its own, and leave its losses on the device", "[devices]") {

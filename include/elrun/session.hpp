@@ -51,8 +51,8 @@ class ELRUN_API Session {
   /// Says that all members decided that the job is over with success; from then on the verdict is success, whatever
   /// dies. Returns when the agent has it.
   virtual Result<void> finished(Deadline deadline) = 0;
-  /// Says that a peer was lost (`peer_lost`), cannot be reached (`unreachable`, with `peer`) or did not answer in time, so that this
-  /// worker cannot go on in its generation: nobody else may know. Never waits.
+  /// Says why this worker cannot go on in its generation, for nobody else may know: a peer was lost (`peer_lost`), cannot be reached (`unreachable`, with
+  /// `peer`) or did not answer in time, or something failed here (a call of NCCL). Does nothing for `generation_over`, which the agent said. Never waits.
   virtual void cannot_go_on(const Failure&) {}
 
   /// Of a generation that is over, in a worker that stays: waits for this process's place in the next one. After success

@@ -20,6 +20,11 @@ constexpr const char* lost = "this process has lost the device, and another proc
 constexpr const char* no_code =
     "this libelrun has no code for the device: build it with CMAKE_CUDA_ARCHITECTURES naming the device's compute capability";
 
+constexpr int out_of_memory = 2;
+constexpr const char* no_pinned_memory =
+    "the host has no more page-locked memory: look at the machine's free memory and at the container's memory limit; less is needed by a job that exchanges less at a time (more workers, "
+    "leaves in bf16)";
+
 /// By number. What is not here is a bug in elrun or in the program.
 constexpr Row rows[] = {
     {2, Code::exhausted, Remedy::exit_process, false,
@@ -103,7 +108,8 @@ Failure failure_of(const CudaFailure& failed) {
   if (failed.device >= 0) what += fmt::format(" on device {}", failed.device);
   if (!failed.place.empty()) what += " at " + failed.place;
   if (row == nullptr) return {.code = Code::internal, .remedy = Remedy::exit_process, .what = std::move(what)};
-  what += ": " + (row->advice != nullptr ? std::string{row->advice} : insufficient_driver(failed));
+  if (failed.error == out_of_memory && failed.call.starts_with("cudaHostAlloc")) what += fmt::format(": {}", no_pinned_memory);
+  else what += ": " + (row->advice != nullptr ? std::string{row->advice} : insufficient_driver(failed));
   return {.code = row->code, .remedy = row->remedy, .what = std::move(what)};
 }
 

@@ -23,11 +23,13 @@ struct Launch;
 
 template <class... Parameters, void (*kernel)(Parameters...)>
 struct Launch<kernel> {
-  static inline KnownKernel known{reinterpret_cast<const void*>(kernel)};
+  static const char* signature() { return __PRETTY_FUNCTION__; }
+  static inline KnownKernel known{reinterpret_cast<const void*>(kernel), signature()};
   static void on(unsigned grid, unsigned block, std::size_t shared, cudaStream_t stream, Parameters... arguments) {
-    (void)&known;  // what is launched anywhere is known before main
     void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&arguments))...};
-    ELRUN_CUDA_CHECK(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3{grid}, dim3{block}, pointers, shared, stream));
+    // What is launched anywhere is known before main.
+    if (const cudaError_t said = cudaLaunchKernel(known.stub(), dim3{grid}, dim3{block}, pointers, shared, stream); said != cudaSuccess)
+      cuda_failed(said, ("the launch of " + known.name()).c_str(), __FILE__, __LINE__);
   }
 };
 

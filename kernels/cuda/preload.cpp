@@ -11,7 +11,20 @@ constinit KnownKernel* newest = nullptr;  // of a list; there before any kernel 
 
 }  // namespace
 
-KnownKernel::KnownKernel(const void* stub) noexcept : stub_{stub}, next_{newest} { newest = this; }
+KnownKernel::KnownKernel(const void* stub, const char* signature) noexcept : stub_{stub}, signature_{signature}, next_{newest} {
+  newest = this;
+}
+
+// g++: "... [with Parameters = {...}; void (* kernel)(Parameters ...) = space::{anonymous}::name<arguments>]"; clang: "... [kernel = &(anonymous namespace)::name]"
+std::string KnownKernel::name_in(std::string_view signature) {
+  const auto of_gcc = signature.rfind("kernel)("), parameter = of_gcc != signature.npos ? of_gcc : signature.rfind("kernel = ");
+  const auto equals = parameter == signature.npos ? signature.npos : signature.find("= ", parameter);
+  if (equals == signature.npos) return std::string{signature};
+  std::string_view name = signature.substr(equals + 2);
+  name = name.substr(0, name.find_first_of("<;]"));
+  if (const auto space = name.rfind("::"); space != name.npos) name = name.substr(space + 2);
+  return std::string{name};
+}
 
 unsigned KnownKernel::blocks_at_once(unsigned threads) {
   int device = 0;
@@ -31,7 +44,8 @@ std::size_t preload_kernels() {
   std::size_t count = 0;
   for (const KnownKernel* kernel = newest; kernel != nullptr; kernel = kernel->next_, ++count) {
     cudaFuncAttributes attributes{};
-    ELRUN_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel->stub_));
+    if (const cudaError_t said = cudaFuncGetAttributes(&attributes, kernel->stub_); said != cudaSuccess)
+      cuda_failed(said, ("the loading of " + kernel->name()).c_str(), __FILE__, __LINE__);
   }
   return count;
 }

@@ -64,6 +64,18 @@ Device device_of_job(std::uint32_t local_rank, const RunOptions& options) {
   return chosen;
 }
 
+/// A device that fails before there is a job does not know whose it is.
+std::unique_ptr<Memory> memory_on(Device device, const Clock& clock, const Membership& of) {
+  try {
+    keep_current(device);
+    return device.kind == DeviceKind::host ? nullptr : make_device_memory(device, clock);
+  } catch (const Error& e) {
+    Failure named = e.failure();
+    named.rank = of.rank, named.generation = of.generation;
+    throw Error{std::move(named)};
+  }
+}
+
 void print_line(std::string_view line) {
   std::string text{line};
   text += '\n';
@@ -85,8 +97,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     const auto session = std::move(opened).value();
     const Place& place = session->place();
     const Device device = device_of_job(place.local_rank.value(), options);
-    keep_current(device);
-    const auto arrays = device.kind == DeviceKind::host ? nullptr : make_device_memory(device, clock);
+    const auto arrays = memory_on(device, clock, place.membership);
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
     PosixFiles files;

@@ -279,8 +279,7 @@ class LinkSession final : public Session {
     if (!forked()) link_->progress(decided);
   }
   void cannot_go_on(const Failure& why) override {
-    if (!forked() && (why.code == Code::peer_lost || why.code == Code::unreachable || why.code == Code::deadline_passed))
-      link_->cannot_go_on(why);
+    if (!forked() && why.code != Code::generation_over) link_->cannot_go_on(why);
   }
   Result<void> next_generation(Deadline agreed_by) override {
     if (forked()) return in_child();

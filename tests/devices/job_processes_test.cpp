@@ -74,10 +74,10 @@ TEST_CASE("each worker of a program for devices gets the one of its LOCAL_RANK, 
 TEST_CASE("a worker that is killed in the middle of an exchange by NCCL is replaced, and the bits stay", "[devices]") {
   Workers host{1, {{"ELRUN_DEVICE", "cpu"}}};
   const std::string hash = host.hash();
-  for (const char* at : {"3", "9"}) {
+  for (const std::string at : {"3", "9"}) {
     const TemporaryDirectory folder;
-    Job job{{.arguments = {"--nproc_per_node", "3", "--max_restarts", "3", "--no_python", test_program_path("job_worker"), "kill_once", at,
-                           folder.path() + "/killed"},
+    Job job{{.arguments = {"--nproc_per_node", "3", "--max_restarts", "3", "--no_python", test_program_path("job_worker"), "once",
+                           "FAKEGPU_NCCL_KILL_AT=" + at, folder.path() + "/killed"},
              .environment = {{"FAKEGPU_DEVICES", "3"}, {"FAKEGPU_NCCL_DIR", folder.path()}}}};
     CHECK(job.wait(Wait{120000}) == 0);
     INFO(job.output());

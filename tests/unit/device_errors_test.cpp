@@ -45,6 +45,10 @@ TEST_CASE("out of memory on a device is exhausted, and keeps the device", "[devi
   CHECK(f.remedy == Remedy::exit_process);
   CHECK(says(f, "its memory is used up"));
   CHECK_FALSE(loses_device(2));
+  CudaFailure pinned = failed(2);
+  pinned.call = "cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)";
+  CHECK(says(failure_of(pinned), "page-locked memory"));
+  CHECK_FALSE(says(failure_of(pinned), "nvidia-smi"));
 }
 
 TEST_CASE("what a person must mend is fix_config, and the sentence says what is the matter", "[device]") {

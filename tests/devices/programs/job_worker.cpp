@@ -1,8 +1,8 @@
 // A program that is written for devices, as a user builds it: with libelrun alone, and copies for kernels. Prints where it computes, and how it ended.
 //
-//   job_worker                   written for devices
-//   job_worker host              it does not say so
-//   job_worker kill_once N FILE  the first process that makes FILE kills itself when its N-th operation of NCCL starts on a device
+//   job_worker                        written for devices
+//   job_worker host                   it does not say so
+//   job_worker once NAME=VALUE FILE   the first process that makes FILE begins anew with this in its environment: one worker's fault, once
 
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -49,10 +49,12 @@ void train(elrun::Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::strcmp(argv[1], "kill_once") == 0) {
+  if (argc == 4 && std::strcmp(argv[1], "once") == 0) {
     const int file = open(argv[3], O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (file >= 0 && setenv("FAKEGPU_NCCL_KILL_AT", argv[2], 1) != 0) return 1;
-    if (file >= 0) close(file);
+    if (file >= 0) {  // the fakes read their environment when they are loaded
+      char* const arguments[] = {argv[0], nullptr};
+      return putenv(argv[2]) == 0 && execv("/proc/self/exe", arguments) == 0 ? 0 : 1;
+    }
   }
   const bool host = argc > 1 && std::strcmp(argv[1], "host") == 0;
   return host ? elrun::run(argc, argv, train) : elrun::run(argc, argv, train, {.devices = true});

@@ -136,12 +136,13 @@ bool Checker::touch(const void* p, std::size_t bytes, Access access) {
   return true;
 }
 
-void Checker::touch_range(const Range& range, Access access) {
-  if (operation_ == 0 || range.bytes == 0 || !Memory::in_range(range.begin)) return;
+bool Checker::touch_range(const Range& range, Access access) {
+  if (operation_ == 0 || range.bytes == 0 || !Memory::in_range(range.begin)) return true;
   thread_.thread = whole_operation;
   Allocation* const a = usable(range.begin, range.bytes, access);
-  if (a == nullptr || !settings().check) return;
-  check_cells(*a, static_cast<std::size_t>(static_cast<const std::byte*>(range.begin) - a->base), range.bytes, access);
+  if (a != nullptr && settings().check)
+    check_cells(*a, static_cast<std::size_t>(static_cast<const std::byte*>(range.begin) - a->base), range.bytes, access);
+  return a != nullptr;
 }
 
 void Checker::check_cells(Allocation& a, std::size_t offset, std::size_t bytes, Access access) {

@@ -57,8 +57,8 @@ class Checker {
 
   /// An access by the running thread of the running kernel. False: it must not be made (it would leave the memory that may be used).
   bool touch(const void* p, std::size_t bytes, Access access);
-  /// An access of a whole range by the running operation: a copy, for example.
-  void touch_range(const Range& range, Access access);
+  /// An access of a whole range by the running operation: a copy, for example. False: it must not be made.
+  bool touch_range(const Range& range, Access access);
   /// Nobody may use `a` any more: whoever used it has to have ended, as far as the host knows.
   void check_free(const Allocation& a, const Clock& host);
 

@@ -136,7 +136,7 @@ void Scheduler::run_turn(Stream& stream) {
       runtime_.checker.begin(operation.past, stream.clock,
                              operation.kind == Operation::Kind::copy ? ~0u : runtime_.reachable_from(stream.device));
       over = operation.start == nullptr || operation.started || operation.ticket->given_up;
-      run_on_memory(operation);
+      if (!run_on_memory(operation)) runtime_.devices[static_cast<std::size_t>(stream.device)].sticky = cudaErrorIllegalAddress;
       runtime_.checker.end();
       runtime_.memory.close_all();
   }
@@ -148,25 +148,28 @@ void Scheduler::run_turn(Stream& stream) {
 }
 
 // A turn of any operation but a host function. Only operations of other libraries have more than one turn, and can be given up.
-void Scheduler::run_on_memory(Operation& operation) {
+// False: it was not run, for it goes where it must not go.
+bool Scheduler::run_on_memory(Operation& operation) {
   Checker& checker = runtime_.checker;
   if (operation.ticket != nullptr && operation.ticket->given_up) {
     for (const Range& range : operation.writes) {
-      checker.touch_range(range, Access::write);
+      if (!checker.touch_range(range, Access::write)) continue;
       auto* bytes = static_cast<unsigned char*>(const_cast<void*>(range.begin));
       for (std::size_t i = 0; i < range.bytes; ++i) bytes[i] = static_cast<unsigned char>(random_.next());
     }
     runtime_.history.at(operation.past).given_up = true;
-    return;
+    return true;
   }
-  for (const Range& range : operation.reads) checker.touch_range(range, Access::read);
+  bool may = true;
+  for (const Range& range : operation.reads) may = checker.touch_range(range, Access::read) && may;
   if (operation.start != nullptr && !operation.started) {
     operation.started = true;
-    operation.start();
-    return;
+    if (may) operation.start();
+    return may;
   }
-  for (const Range& range : operation.writes) checker.touch_range(range, Access::write);
-  if (operation.run != nullptr) operation.run();
+  for (const Range& range : operation.writes) may = checker.touch_range(range, Access::write) && may;
+  if (operation.run != nullptr && may) operation.run();
+  return may;
 }
 
 // The function may take locks of the program, whose owners may be inside of a call: so not under ours.

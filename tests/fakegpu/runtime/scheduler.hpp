@@ -44,7 +44,7 @@ class Scheduler {
   [[nodiscard]] bool can_run(const Stream& stream) const;
   [[nodiscard]] Stream* choose();
   void run_turn(Stream& stream);
-  void run_on_memory(Operation& operation);
+  bool run_on_memory(Operation& operation);
   void run_host_function(const Operation& operation);
   void start_background();
   [[noreturn]] void background();

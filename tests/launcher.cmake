@@ -38,11 +38,13 @@ elrun_test(launcher_nodes_test SOURCES process/launcher_nodes_test.cpp LABELS pr
 elrun_test(hardening_test SOURCES process/hardening_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
 elrun_test(admission_process_test SOURCES process/admission_process_test.cpp support/strangers.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
 elrun_test(access_process_test SOURCES process/access_process_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc)
+elrun_test(store_command_test SOURCES process/store_command_test.cpp LINK elrun::store_client LABELS process grpc)
 if(TARGET elrun_launcher)
 add_dependencies(launcher_node_test elrun_launcher launcher_worker)
 if(TARGET launcher_nodes_test)  # not under the thread sanitizer
 add_dependencies(launcher_nodes_test elrun_launcher launcher_worker)
 add_dependencies(access_process_test elrun_launcher launcher_worker)
+add_dependencies(store_command_test elrun_launcher)
 add_dependencies(hardening_test elrun_launcher)
 add_dependencies(admission_process_test elrun_launcher)
 add_dependencies(admin_endpoints_test elrun_launcher)

@@ -60,7 +60,7 @@ if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
     set_tests_properties(docs_run_test PROPERTIES LABELS "tidy;process;grpc" TIMEOUT 600)
   endif()
   add_test(NAME symbols_test COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:elrun> -DLAUNCHER=$<TARGET_FILE:elrun_launcher> -DSTORE=$<TARGET_FILE:elrun_store>
-    -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/symbols.cmake)
+    -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -DCARRIED=$<BOOL:${ELRUN_ARCHIVES_FIT}> -P ${CMAKE_CURRENT_SOURCE_DIR}/install/symbols.cmake)
   set_tests_properties(install_test PROPERTIES LABELS tidy TIMEOUT 300)
   set_tests_properties(symbols_test PROPERTIES LABELS tidy TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
 endif()

@@ -1,30 +1,53 @@
+// SHA256() and HMAC() of OpenSSL 3 ask its providers: libelrun, which carries what it links, would grow by 4 MB of libcrypto.a, and would read
+// openssl.cnf in a process that is the user's. SHA256_Update does not; it is deprecated for that reason, and still there.
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include "lib/base/digest.hpp"
 
 #include <openssl/crypto.h>
-#include <openssl/hmac.h>
 #include <openssl/sha.h>
 #include <sys/random.h>
 
 #include <cerrno>
+#include <initializer_list>
 
-#include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {
+namespace {
 
-Sha256 sha256(std::span<const std::byte> data) {
+Sha256 sha256_of(std::initializer_list<std::span<const std::byte>> parts) {
   Sha256 out;
-  SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(), reinterpret_cast<unsigned char*>(out.data()));
+  SHA256_CTX state;
+  SHA256_Init(&state);
+  for (const auto& part : parts) SHA256_Update(&state, part.data(), part.size());
+  SHA256_Final(reinterpret_cast<unsigned char*>(out.data()), &state);
+  OPENSSL_cleanse(&state, sizeof state);
   return out;
 }
 
+/// A key of at most one block, filled up with zeros, with each byte turned by `pad` (RFC 2104).
+class PaddedKey {
+ public:
+  PaddedKey(const Key256& key, std::byte pad) {
+    bytes_.fill(pad);
+    for (std::size_t i = 0; i < key.size(); ++i) bytes_[i] ^= key[i];
+  }
+  PaddedKey(const PaddedKey&) = delete;
+  PaddedKey& operator=(const PaddedKey&) = delete;
+  ~PaddedKey() { OPENSSL_cleanse(bytes_.data(), bytes_.size()); }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::array<std::byte, SHA256_CBLOCK> bytes_;
+};
+
+}  // namespace
+
+Sha256 sha256(std::span<const std::byte> data) { return sha256_of({data}); }
+
 Sha256 hmac_sha256(const Key256& key, std::span<const std::byte> data) {
-  Sha256 out;
-  unsigned length = 0;
-  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(data.data()),
-                          data.size(), reinterpret_cast<unsigned char*>(out.data()), &length);
-  ELRUN_ASSERT(made != nullptr && length == out.size());
-  return out;
+  const PaddedKey inner{key, std::byte{0x36}}, outer{key, std::byte{0x5c}};
+  return sha256_of({outer.bytes(), sha256_of({inner.bytes(), data})});
 }
 
 bool equal_constant_time(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {

@@ -1,5 +1,5 @@
 #pragma once
-/// \file SHA-256, HMAC and random bytes, from the system's OpenSSL.
+/// \file SHA-256 of OpenSSL, HMAC with it, and random bytes of the system.
 
 #include <array>
 #include <cstddef>

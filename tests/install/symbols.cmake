@@ -1,6 +1,6 @@
-# cmake -DLIBRARY=libelrun.so -DLAUNCHER=elrun -DREADELF=... -DNM=... -P symbols.cmake
-# libelrun is a guest in the user's process: no gRPC comes with it, and nobody sees any names but elrun's. The launcher
-# must outlive a wedged driver: no CUDA in it.
+# cmake -DLIBRARY=libelrun.so -DLAUNCHER=elrun -DREADELF=... -DNM=... -DCARRIED=TRUE|FALSE -P symbols.cmake
+# libelrun is a guest in the user's process: no gRPC comes with it, nothing of one release of a distribution is needed, and nobody sees any names
+# but elrun's. The launcher must outlive a wedged driver: no CUDA in it.
 cmake_minimum_required(VERSION 3.25)
 set(problems "")
 
@@ -27,6 +27,34 @@ endfunction()
 
 must_not_need(${LIBRARY} "grpc|gpr|protobuf|absl|upb|cares|address_sorting|cuda|nccl|cublas")
 must_not_need(${LAUNCHER} "cuda|nccl|cublas|elrun")
+
+# Whatever runs a C++ program has these. (CUDA's own comes with -DELRUN_CUDART=shared alone.)
+lines_of(dynamic ${READELF} -d ${LIBRARY})
+list(FILTER dynamic INCLUDE REGEX "NEEDED")
+list(FILTER dynamic EXCLUDE REGEX "\\[(libstdc\\+\\+|libgcc_s|libm|libc|libpthread|libdl|librt|ld-linux[-a-z0-9_]*|libcudart)\\.so")
+if(NOT CARRIED)
+  list(FILTER dynamic EXCLUDE REGEX "\\[lib(crypto|z)\\.so")
+endif()
+foreach(line ${dynamic})
+  string(STRIP "${line}" line)
+  list(APPEND problems "${LIBRARY} is to carry what it links, and needs: ${line}")
+endforeach()
+
+# Releases are made on Debian 12, and run where the C library is that of Ubuntu 22.04 (glibc 2.35) and the C++ library that of g++ 12 (GLIBCXX_3.4.30).
+# From glibc 2.38 on its own headers ask for newer ones.
+execute_process(COMMAND getconf GNU_LIBC_VERSION OUTPUT_VARIABLE glibc)
+string(REGEX REPLACE "^glibc ([0-9.]+).*" "\\1" glibc "${glibc}")
+if(glibc VERSION_LESS 2.38)
+  lines_of(wanted ${NM} -D --undefined-only ${LIBRARY})
+  foreach(line ${wanted})
+    if((line MATCHES "@GLIBC_([0-9.]+)" AND CMAKE_MATCH_1 VERSION_GREATER 2.35) OR (line MATCHES "@GLIBCXX_([0-9.]+)" AND CMAKE_MATCH_1 VERSION_GREATER 3.4.30))
+      string(STRIP "${line}" line)
+      list(APPEND problems "${LIBRARY} needs a newer C or C++ library than glibc 2.35 and g++ 12 have: ${line}")
+    endif()
+  endforeach()
+else()
+  message(STATUS "glibc ${glibc}: which versions of its symbols are needed is not judged")
+endif()
 
 lines_of(dynamic ${READELF} -d ${LIBRARY})
 list(FILTER dynamic INCLUDE REGEX "SONAME.*\\[libelrun\\.so\\.0\\]")

@@ -75,6 +75,12 @@ TEST_CASE("SHA-256 and HMAC give their published known answers", "[base]") {
   std::memcpy(key.data(), "Jefe", 4);
   CHECK(to_hex(hmac_sha256(key, as_bytes("what do ya want for nothing?"))) ==
         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  key = {};  // case 1
+  std::memset(key.data(), 0x0b, 20);
+  CHECK(to_hex(hmac_sha256(key, as_bytes("Hi There"))) == "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  key = {};  // case 4
+  for (std::size_t i = 0; i < 25; ++i) key[i] = std::byte(i + 1);
+  CHECK(to_hex(hmac_sha256(key, as_bytes(std::string(50, '\xcd')))) == "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b");
   CHECK(equal_constant_time(as_bytes("ab"), as_bytes("ab")));
   CHECK_FALSE(equal_constant_time(as_bytes("ab"), as_bytes("abc")));
 }

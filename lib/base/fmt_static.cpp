@@ -1,4 +1,4 @@
-// Debian has no libfmt.a: everything of fmt that the program's other files call is compiled once, here.
+// Debian has no libfmt.a: everything of fmt that other files call is compiled once, here, for what carries its fmt (libelrun, elrun_static).
 #define FMT_HEADER_ONLY
 #include <ctime>
 

@@ -1,4 +1,4 @@
-elrun_test(options_test SOURCES unit/options_meeting_test.cpp unit/options_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(options_test SOURCES unit/manual_test.cpp unit/options_meeting_test.cpp unit/options_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(environment_test SOURCES unit/environment_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(lines_test SOURCES unit/lines_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(routes_test SOURCES unit/routes_test.cpp LINK elrun::launcher_core LABELS unit)

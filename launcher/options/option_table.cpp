@@ -200,6 +200,47 @@ constexpr std::array table{
     Option{.name = "version", .is_flag = true, .is_own = true, .has_variable = false, .initial = "0", .help = "elrun's version"},
 };
 
+constexpr GroupTitle titles[] = {{nodes, "The nodes of the job, and where they meet"},
+                                 {program, "The program"},
+                                 {workers, "The workers of this node"},
+                                 {failures, "Failures, signals, hangs"},
+                                 {output, "Output and logs"},
+                                 {others, "Others"}};
+
+constexpr std::string_view usage_text =
+    "usage: elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
+    "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n"
+    "                   (--rdzv_conf, --shutdown_timeout, --checkpoint_root as the job's agents have them)\n"
+    "       elrun doctor [options] [PROGRAM]           say what would fail here with these options, and why\n"
+    "       elrun status [--json] [--pid PID]          what the agents on this machine run\n"
+    "       elrun drain [--pid PID] [--timeout SECONDS] ask the agents on this machine to leave, and wait until they have\n"
+    "       elrun install DIR                          copy elrun, as elrun and torchrun, into DIR\n";
+constexpr std::string_view words_text =
+    "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`, and can be\n"
+    "shortened as long as one option is meant. Each takes its default from the environment: PET_NNODES for --nnodes,\n"
+    "and so on. What follows PROGRAM belongs to it.\n";
+constexpr std::string_view access_text =
+    "Access to the rendezvous, the same on every node and for `elrun store`: mutual TLS by cacert, cert and key (PEM\n"
+    "files), a shared token by token_file, or both; as keys of --rdzv_conf, or as ELRUN_RDZV_CACERT, ELRUN_RDZV_CERT,\n"
+    "ELRUN_RDZV_KEY, ELRUN_RDZV_TOKEN_FILE. The token itself (token=, ELRUN_RDZV_TOKEN) is better kept off a command\n"
+    "line, where ps shows it. Workers never see the token.\n";
+constexpr std::string_view exit_codes_text =
+    "Exit codes: 0 the job is done; 1 to 255 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
+    "66 script missing, 69 no agent answers `elrun status` or leaves by `elrun drain`, 70 the system refused what elrun needs,\n"
+    "78 contradictory options, or versions differ, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the\n"
+    "nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left, 174 workers hung. The root cause\n"
+    "decides, on every node. See launcher/README.md.\n";
+constexpr std::string_view examples_text =
+    "  elrun --nproc_per_node 4 --no_python ./train              one node, four workers\n"
+    "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n"
+    "  elrun --nproc_per_node 8 --tee 3 --log_dir logs train.py  output with prefixes, and in files\n"
+    "  elrun --dry_run ...                                       what these options come to, on this node\n";
+constexpr HelpPart parts[] = {{"SYNOPSIS", usage_text, true},
+                              {"DESCRIPTION", words_text, false},
+                              {"ACCESS", access_text, false},
+                              {"EXIT STATUS", exit_codes_text, false},
+                              {"EXAMPLES", examples_text, true}};
+
 constexpr std::size_t help_column = 33;
 
 std::string help_of(const Option& o) {
@@ -228,43 +269,17 @@ std::string hyphened(std::string_view name) {
   return text;
 }
 
+std::span<const HelpPart> help_parts() { return parts; }
+std::span<const GroupTitle> group_titles() { return titles; }
+
 std::string help_text() {
-  std::string text =
-      "usage: elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
-      "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n"
-      "                   (--rdzv_conf, --shutdown_timeout, --checkpoint_root as the job's agents have them)\n"
-      "       elrun doctor [options] [PROGRAM]           say what would fail here with these options, and why\n"
-      "       elrun status [--json] [--pid PID]          what the agents on this machine run\n"
-      "       elrun drain [--pid PID] [--timeout SECONDS] ask the agents on this machine to leave, and wait until they have\n"
-      "       elrun install DIR                          copy elrun, as elrun and torchrun, into DIR\n\n"
-      "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`, and can be\n"
-      "shortened as long as one option is meant. Each takes its default from the environment: PET_NNODES for --nnodes,\n"
-      "and so on. What follows PROGRAM belongs to it.\n";
-  constexpr std::pair<OptionGroup, std::string_view> titles[] = {{nodes, "The nodes of the job, and where they meet"},
-                                                                 {program, "The program"},
-                                                                 {workers, "The workers of this node"},
-                                                                 {failures, "Failures, signals, hangs"},
-                                                                 {output, "Output and logs"},
-                                                                 {others, "Others"}};
+  std::string text = fmt::format("{}\n{}", usage_text, words_text);
   for (const auto& [group, title] : titles) {
     text += fmt::format("\n{}:\n", title);
     for (const Option& o : table)
       if (o.group == group && !o.help.empty()) text += help_of(o);
   }
-  return text +
-         "\nAccess to the rendezvous, the same on every node and for `elrun store`: mutual TLS by cacert, cert and key (PEM\n"
-         "files), a shared token by token_file, or both; as keys of --rdzv_conf, or as ELRUN_RDZV_CACERT, ELRUN_RDZV_CERT,\n"
-         "ELRUN_RDZV_KEY, ELRUN_RDZV_TOKEN_FILE. The token itself (token=, ELRUN_RDZV_TOKEN) is better kept off a command\n"
-         "line, where ps shows it. Workers never see the token.\n"
-         "\nExit codes: 0 the job is done; 1 to 255 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
-         "66 script missing, 69 no agent answers `elrun status` or leaves by `elrun drain`, 70 the system refused what elrun needs,\n"
-         "78 contradictory options, or versions differ, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the\n"
-         "nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left, 174 workers hung. The root cause\n"
-         "decides, on every node. See launcher/README.md.\n\n"
-         "  elrun --nproc_per_node 4 --no_python ./train              one node, four workers\n"
-         "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n"
-         "  elrun --nproc_per_node 8 --tee 3 --log_dir logs train.py  output with prefixes, and in files\n"
-         "  elrun --dry_run ...                                       what these options come to, on this node\n";
+  return text + fmt::format("\n{}\n{}\n{}", access_text, exit_codes_text, examples_text);
 }
 
 std::string store_help_text() {

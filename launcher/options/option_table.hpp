@@ -29,6 +29,19 @@ struct Option {
 /// With hyphens for underscores.
 [[nodiscard]] std::string hyphened(std::string_view name);
 
+/// A part of the help that no option says.
+struct HelpPart {
+  std::string_view title;
+  std::string_view text;
+  bool is_verbatim = false;  ///< Its lines are lines; else it is running text.
+};
+struct GroupTitle {
+  OptionGroup group;
+  std::string_view title;
+};
+[[nodiscard]] std::span<const HelpPart> help_parts();
+[[nodiscard]] std::span<const GroupTitle> group_titles();
+
 [[nodiscard]] std::string help_text();
 [[nodiscard]] std::string store_help_text();   ///< Of `elrun store`.
 [[nodiscard]] std::string doctor_help_text();  ///< Of `elrun doctor`.

@@ -65,7 +65,8 @@ struct RestartCounts {
 
 // --- agent to coordinator ---------------------------------------------------------------------------------------
 
-/// I am here. Sent when the stream opens, and again for each new generation once the workers of the old one are gone.
+/// I am here. Sent when the stream opens, and again for each new generation once the workers of the old one are gone. A message: its fields are
+/// independent facts about one node, and each part of the coordinator reads the few that it needs.
 struct Join {
   Incarnation who;
   RunId run;
@@ -96,7 +97,8 @@ struct NodeAlive {};
 struct Acknowledge {
   Generation generation;
 };
-/// How one worker ended by itself, for people and for what reads logs. Its texts are bounded, see `bounded`.
+/// How one worker ended by itself, for people and for what reads logs: a record, with a field for each line of a report. Its texts are bounded,
+/// see `bounded`.
 struct WorkerDeath {
   NodeId node;  ///< This and the next three: the coordinator knows them itself.
   Generation generation;

@@ -9,7 +9,7 @@
 
 namespace elrun::inline v0 {
 
-/// A wait for another process without a row here is a bug.
+/// A table of values. A wait for another process without a row here is a bug.
 struct Timeouts {
   Duration heartbeat = 1s;           ///< A node says that it lives this often (`keep_alive_interval`).
   Duration heartbeat_limit = 5s;     ///< A node that was silent for this long is lost (interval x `keep_alive_max_attempt`).

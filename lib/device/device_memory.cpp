@@ -18,6 +18,7 @@
 namespace elrun::inline v0 {
 namespace {
 
+// More than 25 methods: those of Memory, and the steps of the three that are more than a call of the runtime (freeing, packing, staged copies).
 class DeviceMemory final : public Memory {
  public:
   DeviceMemory(Device device, const Clock& clock, DeviceMemoryOptions options)

@@ -66,7 +66,8 @@ struct WorldArrays {
 };
 
 /// The generation of a job that runs. Used from the job's thread, and in rounds from the communication thread, one at a time; the end of the
-/// generation comes in from the session's.
+/// generation comes in from the session's. It has a few methods more than 25 because each question about the world, each way to exchange and each
+/// end of a wait is one; most are a line.
 class JobWorld {
  public:
   /// What `arrays` names outlives it.

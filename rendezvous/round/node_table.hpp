@@ -29,6 +29,7 @@ namespace elrun::inline v0 {
 /// One stream of one node, numbered by the shell in the order in which they were answered; a number is never used again.
 using StreamNumber = Strong<struct StreamNumberTag, std::uint64_t>;
 
+/// More than 25 methods: streams, silence and nodes refer to each other, so each change of one is a method here that keeps the others true.
 class NodeTable {
  public:
   struct Stream {

@@ -13,7 +13,8 @@
 
 namespace elrun::inline v0 {
 
-/// All copies refer to the one library of the process, which stays loaded: its threads may outlive every communicator.
+/// All copies refer to the one library of the process, which stays loaded: its threads may outlive every communicator. It has one field for each
+/// function of NCCL that elrun calls, so more than 15.
 class NcclLibrary {
  public:
   /// A copy that is loaded already (by another framework, for example) comes first, then what the system finds by `name`. Fails with `fix_config`: not

@@ -25,7 +25,8 @@ namespace elrun::inline v0 {
 constexpr std::size_t step_most = 1 << 20;  ///< Read at once out of a shared buffer; then one looks whether all is over.
 
 /// The words of which ListTransfer and Reduction are written: each is short, and puts together what a peer's lane, the slots, the shared buffers
-/// and the wait decide by themselves. `end` from any thread, all else from the thread that makes the calls.
+/// and the wait decide by themselves. `end` from any thread, all else from the thread that makes the calls. More than 25 methods: a word for each
+/// thing that a call does, in the order of a call: begin, post, receive, end.
 class LaneSet {
  public:
   /// `local`: the ranks of this host, in rising order.

@@ -44,10 +44,11 @@ Finding own_name(const NameFact& name) {
   if (name.addresses.empty())
     return warn(
         "name",
-        fmt::format("this machine's own name: {} (after {}); elrun works without it, gloo and other libraries in the workers may not",
-                    name.problem, for_people(name.took)),
-        "add it to /etc/hosts, or name the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) and give --local_addr");
-  const std::string leads = fmt::format("{} leads to {} ({})", name.name, fmt::join(name.addresses, ", "), for_people(name.took));
+        fmt::format(
+            "this machine's host name does not resolve: {} (after {}); elrun does not need it, gloo and other libraries in the workers may",
+            name.problem, for_people(name.took)),
+        "add it to /etc/hosts; or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface, and give --local_addr");
+  const std::string leads = fmt::format("{} resolves to {} ({})", name.name, fmt::join(name.addresses, ", "), for_people(name.took));
   if (name.took >= name_slow)
     return warn("name", leads + ": each look-up by a worker takes that long",
                 "check /etc/resolv.conf for a server that does not answer, or for search domains that are tried first");
@@ -68,7 +69,7 @@ Finding other_program_at(const std::string& where) {
 Finding endpoint_elsewhere(const LaunchOptions& options, const ServiceFact& service) {
   const std::string where = fmt::format("{} ({})", text_of(service.endpoint), fmt::join(service.name.addresses, ", "));
   switch (best_of(service.dials)) {
-    case Behind::rendezvous: return well("endpoint", fmt::format("{} is served", where));
+    case Behind::rendezvous: return well("endpoint", fmt::format("{} answers as elrun's rendezvous does", where));
     case Behind::unchecked:
       return well("endpoint", fmt::format("a program listens at {}; because of TLS its protocol was not checked", where));
     case Behind::other_program: return other_program_at(where);
@@ -85,17 +86,17 @@ Finding endpoint_elsewhere(const LaunchOptions& options, const ServiceFact& serv
 Finding endpoint_here(const ServiceFact& service, const HostPlace& place, const std::string& port_problem) {
   const std::string where = text_of(service.endpoint);
   if (port_problem.empty())
-    return well("endpoint", fmt::format("{} leads to this machine; this node would serve the rendezvous at {}:{}", where, place.listen,
+    return well("endpoint", fmt::format("{} is this machine; this node would serve the rendezvous at {}:{}", where, place.listen,
                                         service.endpoint.port));
   switch (best_of(service.dials)) {
     case Behind::rendezvous:
     case Behind::unchecked:
-      return well("endpoint", fmt::format("{} leads to this machine, and is served already; this node would join there", where));
+      return well("endpoint", fmt::format("{} is this machine, and a server answers there already; this node would join it", where));
     case Behind::other_program: return other_program_at(where);
     case Behind::nothing:
     case Behind::silence: break;
   }
-  return fail("endpoint", fmt::format("{} leads to this machine, but the port cannot be opened: {}", where, port_problem),
+  return fail("endpoint", fmt::format("{} is this machine, but the port cannot be opened: {}", where, port_problem),
               "give --rdzv_endpoint another port");
 }
 
@@ -112,7 +113,7 @@ Findings endpoint(const LaunchOptions& options, const DoctorFacts& facts) {
   Findings all;
   if (service.name.took >= name_slow)
     all.push_back(warn("endpoint", fmt::format("the look-up of {} took {}", service.endpoint.host, for_people(service.name.took)),
-                       "check /etc/resolv.conf, and whether the name needs a dot at its end"));
+                       "check /etc/resolv.conf; a dot at the end of the name skips the search domains"));
   if (service.name.addresses.size() > 1)
     all.push_back(warn("endpoint",
                        fmt::format("{} resolves to {} addresses; nodes may connect to different ones", service.endpoint.host,
@@ -141,15 +142,15 @@ Findings etcd(const std::vector<ServiceFact>& servers) {
     return {fail("etcd", fmt::format("no etcd server answers: {}", fmt::join(away, ", ")),
                  "check --rdzv_endpoint and firewalls; the port must be etcd's client port (2379)")};
   if (!away.empty())
-    return {warn("etcd", fmt::format("{} answers, but not {}", fmt::join(there, ", "), fmt::join(away, ", ")),
-                 "the job runs, but without the servers that do not answer; it may need them")};
+    return {warn("etcd", fmt::format("{} answers; {} does not", fmt::join(there, ", "), fmt::join(away, ", ")),
+                 "start or repair those servers: without a majority of them no coordinator can be elected")};
   return {well("etcd", fmt::format("{} answers", fmt::join(there, ", ")))};
 }
 
 Findings access(const DoctorFacts& facts) {
   Findings all;
   for (const std::string& problem : facts.access_problems)
-    all.push_back(fail("access", problem, "the start would end with 78; see rendezvous/README.md, Access"));
+    all.push_back(fail("access", problem, "correct the token, cacert, cert or key that is named; elrun would end with 78"));
   for (const std::string& warning : facts.access_warnings)
     all.push_back(warn("access", warning, "the job starts all the same, but change this"));
   return all;
@@ -183,14 +184,14 @@ Findings clocks(const LaunchOptions& options, const DoctorFacts& facts) {
   if (facts.wall_seconds < wall_seconds_least) {
     const bool needs_day = options.access.has_tls();
     all.push_back({needs_day ? Finding::Grade::fail : Finding::Grade::warn, "clock",
-                   fmt::format("the time of day is {} seconds after 1970: the clock was never set{}", facts.wall_seconds,
+                   fmt::format("the system clock shows {} seconds after 1970: it was never set{}", facts.wall_seconds,
                                needs_day ? ", so no certificate is valid" : ""),
                    "set the clock, or run NTP"});
   } else if (options.round.nodes_max > 1 && facts.wall_clock_is_synchronised == false) {
     all.push_back(warn("clock", "the kernel reports that the time of day is not synchronised; only the times in logs depend on it",
                        "run NTP, so that the logs of several nodes can be compared"));
   }
-  if (all.empty()) all.push_back(well("clock", "goes forwards, and is set"));
+  if (all.empty()) all.push_back(well("clock", "the monotonic clock advances, and the time of day is set"));
   return all;
 }
 
@@ -219,12 +220,12 @@ Findings devices(const LaunchOptions& options, const DoctorFacts& facts) {
     for (const std::string& entry : visible) {
       const bool is_number = !entry.empty() && entry.size() < 8 && entry.find_first_not_of("0123456789") == std::string::npos;
       if (is_number && std::stoul(entry) >= facts.devices.size())
-        all.push_back(
-            fail("device",
-                 fmt::format(
-                     "CUDA_VISIBLE_DEVICES={} names device {}, but there are {} here (/dev/nvidia*): CUDA shows only the devices before it",
-                     *facts.visible_devices, entry, facts.devices.size()),
-                 "name devices that exist, or unset the variable"));
+        all.push_back(fail(
+            "device",
+            fmt::format(
+                "CUDA_VISIBLE_DEVICES={} names device {}, but there are {} here (/dev/nvidia*): CUDA ignores this entry and all after it",
+                *facts.visible_devices, entry, facts.devices.size()),
+            "name devices that exist, or unset the variable"));
     }
   }
   if (usable == 0) {
@@ -233,7 +234,7 @@ Findings devices(const LaunchOptions& options, const DoctorFacts& facts) {
     all.push_back(warn("device", fmt::format("{} workers share {} devices", options.workers, usable),
                        "NCCL refuses two ranks on one device; give --nproc_per_node gpu"));
   } else if (all.empty()) {
-    all.push_back(well("device", fmt::format("{} found, for {} workers", usable, options.workers)));
+    all.push_back(well("device", fmt::format("{} GPUs for {} workers", usable, options.workers)));
   }
   return all;
 }
@@ -262,11 +263,12 @@ Findings limits(const LaunchOptions& options, const DoctorFacts& facts) {
                                    options.workers, needed),
                        raise));
   else if (facts.descriptors_most && *facts.descriptors_most < needed_by_coordinator)
-    all.push_back(fail(
-        "limits",
-        fmt::format("at most {} file descriptors are allowed (nofile); the coordinator of {} nodes needs {}, or turns some of them away",
-                    *facts.descriptors_most, options.round.nodes_max, needed_by_coordinator),
-        raise));
+    all.push_back(
+        fail("limits",
+             fmt::format(
+                 "at most {} file descriptors are allowed (nofile); the coordinator of {} nodes needs {}; with fewer it refuses some nodes",
+                 *facts.descriptors_most, options.round.nodes_max, needed_by_coordinator),
+             raise));
   else if (facts.descriptors && *facts.descriptors < descriptors_advised)
     all.push_back(warn("limits", fmt::format("workers get {} file descriptors (nofile): few for data loaders", *facts.descriptors), raise));
   const std::uint64_t processes = processes_per_worker * options.workers;
@@ -296,12 +298,12 @@ Findings limits(const LaunchOptions& options, const DoctorFacts& facts) {
 
 Findings room(const LaunchOptions& options, const DoctorFacts& facts) {
   Findings all;
-  const std::string cpus = fmt::format("{} for {} workers ({})", facts.cpus.number, options.workers, facts.cpus.from);
+  const std::string cpus = fmt::format("{} CPUs for {} workers (from {})", facts.cpus.number, options.workers, facts.cpus.from);
   if (options.workers > facts.cpus.number)
     all.push_back(warn("cpu", cpus + ": workers share CPUs and slow each other down",
                        "start fewer workers, or raise the affinity mask or the container's CPU limit"));
   else all.push_back(well("cpu", cpus));
-  if (!facts.memory) return all.push_back(well("memory", "no limit of the cgroup")), all;
+  if (!facts.memory) return all.push_back(well("memory", "the cgroup sets no memory limit")), all;
   const std::uint64_t left = *facts.memory - std::min(*facts.memory, facts.memory_used.value_or(0));
   const std::string text =
       fmt::format("{} of {} are left in the cgroup, for {} workers", size_text(left), size_text(*facts.memory), options.workers);
@@ -323,7 +325,7 @@ Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
                  "check the program's path, PATH and PYTHON_EXEC on this node")};
   Findings all{well("program", fmt::format("starts {}", std::get<Command>(*facts.command).path))};
   if (const std::string& warning = std::get<Command>(*facts.command).warning; !warning.empty())
-    all.push_back(warn("program", warning, "if it is Python, remove that line"));
+    all.push_back(warn("program", warning, "if the script is Python, remove its first line (#!)"));
   if (facts.script && !facts.script->is_fine)
     all.push_back(fail("program", fmt::format("{} cannot be read: {}", options.launch.program.name, facts.script->problem),
                        "check its mode and owner, and the directories above it"));
@@ -374,7 +376,7 @@ std::string findings_for_people(std::span<const Finding> findings) {
   const auto count = [&](Finding::Grade grade) {
     return std::count_if(findings.begin(), findings.end(), [&](const Finding& f) { return f.grade == grade; });
   };
-  return text + fmt::format("{} would fail, {} might\n", count(Finding::Grade::fail), count(Finding::Grade::warn));
+  return text + fmt::format("{} checks failed, {} warnings\n", count(Finding::Grade::fail), count(Finding::Grade::warn));
 }
 
 int exit_code_of(std::span<const Finding> findings) {

@@ -2,8 +2,8 @@
 /// \file Which transport carries the bytes between this rank and one peer. Pure: everything it depends on is in `PairFacts`.
 ///
 /// The facts arrive one after the other while two ranks connect. `choose` is asked again with each of them, and its last answer holds
-/// for the whole generation. A new transport between pairs (RDMA, for example) is a new fact and a new
-/// rule here. Transports of whole groups, such as NCCL, are no matter of this file: their seam is device_collectives.hpp.
+/// for the whole generation. A new transport between pairs (RDMA, for example) begins with a new fact and a new
+/// rule here; README.md has the other steps. Transports of whole groups, such as NCCL, are no matter of this file: their seam is device_collectives.hpp.
 
 #include <optional>
 

@@ -204,8 +204,8 @@ class Link final : public ElectedLink, public Ledger {
     if (!endpoint) return tell_down(fmt::format("the leader key in etcd holds `{}`, which is no HOST:PORT", a.address.substr(0, 80)));
     // The line was up, to a coordinator that is not elected any more.
     if (std::exchange(up_, false)) tell_down(fmt::format("another agent was elected, at {}", a.address));
-    // It asks for a sign of life after half of the limit and waits for the other half. A coordinator that is silent for so long is not elected
-    // any more.
+    // The line pings after half of the heartbeat limit, and waits the other half for the answer. A coordinator that is silent for so long is not
+    // elected any more.
     Timeouts timeouts = setting_.timeouts;
     timeouts.heartbeat_limit = std::max(timeouts.heartbeat_limit / 2, timeouts.heartbeat);
     line_ = connect_to_coordinator(loop_, *endpoint, timeouts, rng_.next64(), line_handler(), setting_.access);
@@ -267,7 +267,7 @@ class Link final : public ElectedLink, public Ledger {
 
   void write() {
     std::vector<EtcdTransaction::Write> writes;
-    // A generation that goes on under this coordinator may be older than what is written: the number never falls.
+    // An adopted generation may have a smaller number than the one in etcd. Then it is not written: the number never falls.
     const bool newer = write_->generation && write_->generation->number > written_;
     if (newer) writes.push_back({keys_.state, state_text(*write_->generation)});
     etcd_->transact({.guard = keys_.leader, .created = created_, .lease = lease_, .writes = std::move(writes)},

@@ -30,8 +30,8 @@ struct Lease {
 
 /// The leader key, as etcd has it.
 struct Leader {
-  Revision created;  ///< No two keys of one etcd are created at one revision; one that was begun anew counts anew.
-  LeaseId lease;     ///< The key goes when this ends. Drawn from etcd's clock, so it tells leaders apart also where etcd has lost all else.
+  Revision created;  ///< Unique within one etcd. An etcd that lost its data counts from the start again.
+  LeaseId lease;     ///< etcd deletes the key when this expires. Ids come from etcd's clock, so they differ even after etcd lost its data.
   std::string address;  ///< HOST:PORT of the coordinator; empty: elected, but not serving yet
   friend bool operator==(const Leader&, const Leader&) = default;
   [[nodiscard]] bool is_office_of(const Leader& other) const { return created == other.created && lease == other.lease; }
@@ -56,7 +56,7 @@ constexpr Duration campaign_jitter = 200ms;
 constexpr Duration look_interval = 500ms;
 /// When etcd does not answer: doubled at each failure, half of it by chance.
 constexpr Duration etcd_backoff_min = 50ms, etcd_backoff_max = 2s;
-/// An agent that won and could not serve leaves it to the others for so long.
+/// How long an elected agent that could not open its service stays out of elections.
 constexpr Duration campaign_pause = 10s;
 
 struct ElectionOptions {
@@ -67,7 +67,7 @@ struct ElectionOptions {
 
 namespace election {
 
-// --- events: exactly one of those marked * answers each call, an action marked * -----------------------------------
+// --- events. An action marked * is a call to etcd; exactly one event marked * answers it --------------------------
 
 struct Begin {};
 /// The line to the coordinator that is followed.
@@ -100,10 +100,11 @@ struct Serving {
 struct CannotServe {
   std::string why;
 };
-/// The coordinator has something to write down / it is written.
+/// The coordinator asked for a write to etcd.
 struct WriteBegan {};
+/// etcd confirmed it.
 struct WriteDone {};
-/// etcd refused to write for this leader: there is another one, or was.
+/// etcd refused the write: the leader key is not this agent's any more.
 struct WriteRefused {};
 struct Tick {};
 /// The agent leaves the job and will end when its workers have: it stands for election no more. One that leads goes on until it resigns.
@@ -192,7 +193,7 @@ class EtcdCalls {
   Duration backoff_ = etcd_backoff_min;
 };
 
-/// What an agent has while it coordinates: its leader key, and how sure it is of it. Another term is another value. Pure.
+/// What an agent has while it coordinates: its leader key, and how sure it is of it. Each election that this agent wins makes a new one. Pure.
 class Office {
  public:
   explicit Office(Revision created) : created_{created} {}
@@ -205,14 +206,14 @@ class Office {
   void publish() { published_ = true; }
   [[nodiscard]] bool is_published() const { return published_; }
 
-  /// The lease may be over, and nobody has said so.
+  /// The lease may have expired; etcd has not confirmed it.
   [[nodiscard]] bool is_doubtful() const { return doubtful_; }
   void doubt() { doubtful_ = true; }
   void trust() { doubtful_ = false; }
   void begin_write(Instant now) { writing_since_ = now; }
   void end_write() { writing_since_.reset(); }
-  /// In doubt, and with something to write that nobody takes: another agent may reach etcd, so this one gives way then. `lease_until`: when
-  /// its lease ends at the earliest.
+  /// When this agent steps down, because another one may reach etcd: one lease after its own ended, or after the pending write began, whichever
+  /// is later. None: it is not in doubt, or has nothing to write. `lease_until`: when its lease ends at the earliest.
   [[nodiscard]] std::optional<Instant> given_up_at(Instant lease_until, Duration lease) const {
     if (!doubtful_ || !writing_since_) return {};
     return std::max(lease_until, *writing_since_) + lease;
@@ -298,7 +299,7 @@ class Election {
   Instant lease_until_{};         // at the least
   std::optional<Office> office_;  // leading
   Leader followed_{};             // looking, following
-  bool is_first_line_ = false;    // to the one that is followed: it was not up yet
+  bool is_first_line_ = false;    // no line to the followed coordinator has been up yet
   bool confirms_ = false;         // following: the line came back by itself, and another may have been elected meanwhile
   bool was_absent_ = false;       // looking: when it was looked at last, there was no leader
   Instant campaign_not_before_{};

@@ -33,8 +33,8 @@ constexpr std::size_t first_words_size = 24;
 /// What a client sends before it needs an answer: a TLS ClientHello, or HTTP/2's preface with its SETTINGS. No client of elrun
 /// sends more than this.
 constexpr Bytes first_flight_max = 8_KiB;
-/// The size of that, told from its first bytes, which are `tls` or `http2`. With fewer than this many bytes: how many are needed
-/// to tell. Nothing when no client begins like this.
+/// The size of the first flight, which its first bytes tell (`tls` or `http2`). If these bytes do not tell it yet: how many are needed, at
+/// most `first_flight_header_max`. Nothing: no client begins like this.
 constexpr std::size_t first_flight_header_max = 33;
 [[nodiscard]] std::optional<std::size_t> first_flight_size(ByteSpan bytes);
 

@@ -22,7 +22,7 @@ class Announcements {
   [[nodiscard]] std::optional<RoundAction> next();
   [[nodiscard]] bool empty() const { return held_.empty(); }
 
-  /// What the ledger is to write down: a generation that begins, or, with none, that there is a verdict.
+  /// What the ledger records: the generation that begins. None: the verdict.
   struct Entry {
     std::optional<Generation> generation;
   };

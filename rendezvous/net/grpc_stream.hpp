@@ -94,7 +94,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   virtual ~GrpcStream() = default;
   /// Accepts the call: sends the initial metadata, and reads. Once, and instead of `finish`.
   void start();
-  /// What is being written is written before. Nothing is read any more.
+  /// Completes the write in progress, then ends the call. Reads no more.
   void finish(const grpc::Status& status = grpc::Status::OK);
   /// At once, whatever is being written.
   void abort();

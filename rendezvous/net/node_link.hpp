@@ -34,10 +34,10 @@ class NodeLink {
   virtual ~NodeLink() = default;  ///< Ends the stream at once.
   /// Messages sent while disconnected are dropped: Join tells all that matters.
   virtual void send(const NodeMessage& message) = 0;
-  /// Asks the name again where it leads; when that is no longer where this line leads, connects anew. Never waits.
+  /// Resolves the name again, and reconnects if the address changed. Never waits.
   virtual void look_again() {}
-  /// A verdict was heard, and that is being confirmed: until the coordinator has read it, or for `leave_taking_max`. A process that ends before
-  /// leaves a coordinator that stays for nothing.
+  /// True while the confirmation of a verdict is under way, `leave_taking_max` at most. A process that ends earlier makes the coordinator wait in
+  /// vain.
   [[nodiscard]] virtual bool is_taking_leave() const { return false; }
   /// This node's address as the coordinator's host sees it; "127.0.0.1" in process.
   [[nodiscard]] virtual std::string local_address() const = 0;
@@ -52,8 +52,8 @@ std::unique_ptr<NodeLink> connect_to_coordinator(boost::asio::io_context& loop, 
 class Ledger {
  public:
   virtual ~Ledger() = default;
-  /// A generation is about to begin, and is written down where the next coordinator finds it; none: a verdict is about
-  /// to be given. One at a time. `cleared` runs later, on the loop; never if another coordinator was elected, and then
+  /// Records a generation that is about to begin, where the next coordinator finds it. Without one, a verdict is about to be given. One at a
+  /// time. `cleared` runs later, on the loop; never if another coordinator was elected, and then
   /// whoever owns both ends this one. `delayed` says why it takes long, whenever the reason changes.
   virtual void clear(std::optional<Generation> generation, std::function<void()> cleared,
                      std::function<void(const std::string& why)> delayed) = 0;

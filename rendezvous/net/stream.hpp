@@ -27,7 +27,7 @@ class StreamEnd {
  public:
   virtual ~StreamEnd() = default;
   virtual void send(const CoordinatorMessage& message) = 0;
-  /// After what was sent. Nothing is heard of the stream afterwards.
+  /// Closes the stream after all sent messages are written. The owner gets no further events.
   virtual void close() = 0;
 };
 

@@ -42,7 +42,7 @@ class Checker {
   std::string said(std::string_view field, const std::string& value, std::size_t max, Lines lines = Lines::one) {
     return printable(text(field, value, max), lines, Bytes8::kept).substr(0, max);
   }
-  /// A value that only a later version knows becomes the last of this one.
+  /// A value from a later version is read as this version's last one.
   template <class Choice>
   static Choice known(std::uint32_t value, Choice last) {
     return static_cast<Choice>(std::min(value, static_cast<std::uint32_t>(last)));

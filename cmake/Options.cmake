@@ -27,6 +27,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(ELRUN_TEXTS ${PROJECT_BINARY_DIR}/launcher/texts)  # the manual page and the completions
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT DEFINED CACHE{CMAKE_CXX_COMPILER_LAUNCHER})  # who names a launcher, to measure for example, gets it
   # Precompiled headers come from the cache, and so does what was compiled with them (the sloppiness). What a source includes is known

@@ -60,8 +60,9 @@ case "$sanitize" in
   *) echo "tests/run.sh: --sanitize knows address and thread, not '$sanitize'" >&2; exit 64 ;;
 esac
 
-more=(python3 python3-yaml etcd-server etcd-client iproute2 dnsmasq-base busybox-static libzstd-dev)  # the last: for elrun_static
-[[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev)
+more=(python3 python3-yaml etcd-server etcd-client iproute2 dnsmasq-base busybox-static libzstd-dev  # the last: for elrun_static
+  dpkg-dev file mmdebstrap)  # packages, and the roots in which they are tested
+[[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev lintian man-db)
 ensure_packages "${more[@]}"
 # Not every release has it, which is known once the lists were fetched.
 if [[ -n "$torch$full" ]] && apt-cache show python3-torch >/dev/null 2>&1; then

@@ -23,9 +23,7 @@ std::string plain(std::string_view text) {
   return out;
 }
 
-std::string verbatim(std::string_view text) {
-  return fmt::format(".PP\n.nf\n{}{}.fi\n", plain(text), text.ends_with('\n') ? "" : "\n");
-}
+std::string verbatim(std::string_view text) { return fmt::format(".PP\n.nf\n{}{}.fi\n", plain(text), text.ends_with('\n') ? "" : "\n"); }
 
 std::string description_of(const Option& o) {
   std::string text = fmt::format(".TP\n\\fB\\-\\-{}\\fR", plain(hyphened(o.name)));

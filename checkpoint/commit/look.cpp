@@ -18,7 +18,7 @@ Result<std::optional<FenceRecord>> highest_published(const CheckpointRoot& root,
   for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
     if (*number >= below) continue;
     const Path path = root.path() / fences_directory / fence_name(*number);
-    const auto text = files.read_all(path, record_bytes_max);
+    const auto text = read_record(files, path, record_bytes_max);
     if (!text.ok() && text.failure().code == Code::not_found) continue;  // claimed by one who died before it could save
     if (!text.ok() && text.failure().code != Code::corrupt) return text.failure();
     auto record = text.ok() ? decode_fence(*text, path.string()) : Result<FenceRecord>{text.failure()};

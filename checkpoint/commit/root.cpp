@@ -1,5 +1,6 @@
 #include "checkpoint/commit/root.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -55,7 +56,7 @@ Failure CheckpointRoot::not_readable(Failure failure) const {
 
 Result<std::optional<RunRecord>> CheckpointRoot::read_run() const {
   const Path path = path_ / run_file;
-  const auto text = files_.read_all(path, record_bytes_max);
+  const auto text = read_record(files_, path, record_bytes_max);
   if (!text.ok() && text.failure().code == Code::not_found) return std::optional<RunRecord>{};
   if (!text.ok()) return text.failure();
   ELRUN_TRY_ASSIGN(RunRecord record, decode_run(*text, path.string()));
@@ -74,39 +75,46 @@ Result<void> CheckpointRoot::same_job(const RunRecord& record) const {
                                      path_.string(), to_string(record.author), indented_lines(differ))};
 }
 
-Result<std::optional<RunRecord>> CheckpointRoot::read_or_rebuild_run(const std::vector<CheckpointId>& line) const {
+Result<CheckpointRoot::FoundRun> CheckpointRoot::find_run(const std::vector<CheckpointId>& line) const {
   auto run = read_run();
-  const bool damaged = !run.ok() && run.failure().code == Code::corrupt;
-  if ((!run.ok() && !damaged) || (run.ok() && (*run || line.empty()))) return run;
-  std::optional<RunRecord> rebuilt;
-  std::string why = damaged ? run.failure().what : fmt::format("{} is gone", (path_ / run_file).string());
+  if (!run.ok() && run.failure().code != Code::corrupt) return std::move(run).failure();
+  if (run.ok() && (*run || line.empty())) return FoundRun{*std::move(run), {}};
+  FoundRun found{{}, run.ok() ? fmt::format("{} is gone", (path_ / run_file).string()) : run.failure().what};
+  const auto hopeless = [&](const std::string& why) {
+    return Failure{Code::corrupt, Remedy::fix_config,
+                   fmt::format("{}, and {}; put the file back from a copy, or use another directory", found.wrong, why)};
+  };
   for (auto id = line.rbegin(); id != line.rend(); ++id) {
     const auto commit = read_commit(files_, path_of(*id));
     if (!commit.ok()) continue;
-    if (rebuilt && commit->root != rebuilt->root)
-      return Failure{
-          Code::corrupt, Remedy::fix_config,
-          fmt::format(
-              "{}, and cannot be written again: {} holds checkpoints of two roots; put the file back from a copy, or use another directory",
-              why, (path_ / checkpoints_directory).string())};
-    if (rebuilt) continue;
+    if (found.run && commit->root != found.run->root)
+      return hopeless(fmt::format("cannot be written again: {} holds checkpoints of two roots", (path_ / checkpoints_directory).string()));
+    if (found.run) continue;
     auto whole = verify_checkpoint(files_, path_of(*id), *id, commit->root);
     if (whole.ok())
-      rebuilt = RunRecord{commit->root, whole->manifest.author, std::move(whole->manifest.plan), std::move(whole->manifest.model)};
+      found.run = RunRecord{commit->root, whole->manifest.author, std::move(whole->manifest.plan), std::move(whole->manifest.model)};
   }
-  if (!rebuilt && !line.empty())
-    return Failure{
-        Code::corrupt, Remedy::fix_config,
-        fmt::format(
-            "{}, and no checkpoint under {} is whole enough to write it again; put the file back from a copy, or use another directory",
-            why, path_.string())};
-  if (rebuilt) ELRUN_TRY(same_job(*rebuilt));
-  if (damaged) ELRUN_TRY(files_.rename(path_ / run_file, path_ / damaged_run_file));
-  if (rebuilt) ELRUN_TRY(publish_once(files_, path_, run_file, unique(), encode(*rebuilt)));
+  if (!found.run && !line.empty()) return hopeless(fmt::format("no checkpoint under {} is whole enough to write it again", path_.string()));
+  if (found.run) ELRUN_TRY(same_job(*found.run));
+  return found;
+}
+
+Result<std::optional<RunRecord>> CheckpointRoot::read_or_rebuild_run(const std::vector<CheckpointId>& line) const {
+  ELRUN_TRY_ASSIGN(FoundRun found, find_run(line));
+  if (found.wrong.empty()) return std::move(found.run);
+  // What has the name and cannot be read, a link that leads nowhere among it, is kept for people.
+  ELRUN_TRY_ASSIGN(const auto names, files_.list(path_));
+  if (std::find(names.begin(), names.end(), run_file) != names.end()) {
+    auto moved = files_.rename(path_ / run_file, path_ / damaged_run_file);
+    if (!moved.ok())
+      moved = files_.rename(path_ / run_file, path_ / fmt::format("{}-{}", damaged_run_file, unique()));  // a directory has the name
+    ELRUN_TRY(std::move(moved));
+  }
+  if (found.run) ELRUN_TRY(publish_once(files_, path_, run_file, unique(), encode(*found.run)));
   log_.warning(fmt::format(
-      "{}; {}", why,
-      rebuilt ? "it is written again from the newest checkpoint" : "there is no checkpoint either, so the next save makes another"));
-  return rebuilt;
+      "{}; {}", found.wrong,
+      found.run ? "it is written again from the newest checkpoint" : "there is no checkpoint either, so the next save makes another"));
+  return std::move(found.run);
 }
 
 Result<RunRecord> CheckpointRoot::read_or_make_run(const std::vector<CheckpointId>& line, FenceNumber fence) const {

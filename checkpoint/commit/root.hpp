@@ -47,8 +47,14 @@ class CheckpointRoot {
 
   /// RUN.json; nothing when there is none. Fails with `mismatch` when another plan or model made the root.
   [[nodiscard]] Result<std::optional<RunRecord>> read_run() const;
-  /// All that RUN.json says is in every manifest of its root. So one that is damaged or gone is written again from the newest checkpoint
-  /// of `line` that is whole; where there is none, nothing is lost with it, and the next save makes another.
+  struct FoundRun {
+    std::optional<RunRecord> run;
+    std::string wrong;  ///< Why RUN.json has to be written again; empty: it need not be.
+  };
+  /// All that RUN.json says is in every manifest of its root. So for one that is damaged or gone the newest checkpoint of `line` that is whole
+  /// stands in; where there is none, nothing is lost with it, and the next save makes another. Writes nothing.
+  [[nodiscard]] Result<FoundRun> find_run(const std::vector<CheckpointId>& line) const;
+  /// The same, and such a RUN.json is written again.
   [[nodiscard]] Result<std::optional<RunRecord>> read_or_rebuild_run(const std::vector<CheckpointId>& line) const;
   /// The same, and makes one with a new identity where there is none.
   [[nodiscard]] Result<RunRecord> read_or_make_run(const std::vector<CheckpointId>& line, FenceNumber fence) const;

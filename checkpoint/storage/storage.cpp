@@ -90,6 +90,14 @@ Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& ro
   return ids;
 }
 
+Result<ByteVector> read_record(Files& files, const Path& path, Bytes max) {
+  auto text = files.read_all(path, max);
+  if (text.ok() || text.failure().code != Code::io) return text;
+  text = files.read_all(path, max);
+  if (text.ok() || text.failure().code != Code::io) return text;
+  return corrupt(text.failure().what);
+}
+
 Result<CommitRecord> read_commit(Files& files, const Path& directory) {
   ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(directory / commit_file, commit_bytes_max));
   return decode_commit(text, (directory / commit_file).string());
@@ -121,6 +129,8 @@ Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, cons
 }
 
 Result<void> remove_tree(Files& files, const Path& directory) {
+  if (const auto link = files.remove_file(directory); link.ok() || link.failure().code == Code::not_found)
+    return link.ok() ? link : Result<void>{};
   auto names = files.list(directory);
   if (!names.ok() && names.failure().code == Code::not_found) return {};
   if (!names.ok()) return std::move(names).failure();

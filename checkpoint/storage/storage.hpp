@@ -29,6 +29,10 @@ Result<std::vector<FenceNumber>> find_published_fences(Files& files, const Path&
 /// What was acknowledged, by the names under gens/, ascending. None when gens/ is not there.
 Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& root);
 
+/// The whole file, as Files::read_all. One that cannot be read is read again, for a network file system may have had a bad moment; the second
+/// time it is `corrupt`: unreadable is as good as damaged.
+Result<ByteVector> read_record(Files& files, const Path& path, Bytes max);
+
 /// Reads and decodes; `not_found` stays `not_found`.
 Result<CommitRecord> read_commit(Files& files, const Path& directory);
 struct ReadManifest {
@@ -41,7 +45,7 @@ Result<ReadManifest> read_manifest(Files& files, const Path& directory);
 /// Fails with `corrupt` or `not_found` for damage, naming the file; with other codes when the storage does not answer.
 Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root);
 
-/// Removes a directory of plain files. What is already gone is no failure, nor is one file that will not go before
+/// Removes a directory of plain files, or a symbolic link that is there instead: the link, not what it leads to. What is already gone is no failure, nor is one file that will not go before
 /// the others have.
 Result<void> remove_tree(Files& files, const Path& directory);
 

@@ -69,6 +69,7 @@ Failure from_errno(int error, std::string_view what) {
       case EDQUOT:
       case EFBIG: return {Code::no_space, Remedy::fix_config};
       case ENOTDIR:
+      case ELOOP:
       case EISDIR:
       case ENAMETOOLONG:
       case EINVAL: return {Code::invalid_argument, Remedy::fix_config};

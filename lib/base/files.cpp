@@ -85,6 +85,17 @@ class PosixReadable final : public ReadableFile {
   Path path_;
 };
 
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+}
+
+/// What takes the place of a file is damage to whoever needs that file, as wrong bytes in it are.
+Failure no_file(const Path& path, const char* what) {
+  return {Code::corrupt, Remedy::fix_config, fmt::format("{} is {}, and should be a file", path.string(), what)};
+}
+
 Result<void> done(int rc, const char* verb, const Path& path) {
   if (rc == 0) return {};
   return from_errno(errno, fmt::format("{} {}", verb, path.string()));
@@ -129,8 +140,16 @@ Result<std::unique_ptr<WritableFile>> PosixFiles::create(const Path& path) {
 }
 
 Result<std::unique_ptr<ReadableFile>> PosixFiles::open(const Path& path) {
-  Fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // O_NONBLOCK: a FIFO without a writer would hold the call for ever. It changes nothing for a regular file, but for one that is leased
+  // (an NFS server's own client has it): that one is waited for.
+  Fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
+  if (!fd && errno == EWOULDBLOCK) fd = Fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
+  if (!fd && errno == ENXIO) return no_file(path, "a socket, or a device without a driver");
+  if (!fd && errno == ELOOP) return no_file(path, "a symbolic link that leads to itself");
   if (!fd) return from_errno(errno, "open " + path.string());
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return from_errno(errno, "stat " + path.string());
+  if (!S_ISREG(info.st_mode)) return no_file(path, kind_of(info.st_mode));
   return std::unique_ptr<ReadableFile>{std::make_unique<PosixReadable>(std::move(fd), path)};
 }
 

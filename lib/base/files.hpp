@@ -42,6 +42,7 @@ class Files {
   virtual ~Files() = default;
   /// A new file; an existing one is `already_exists`.
   virtual Result<std::unique_ptr<WritableFile>> create(const Path& path) = 0;
+  /// A regular file. A directory, FIFO, socket or device under that name is `corrupt`, and never read or waited for.
   virtual Result<std::unique_ptr<ReadableFile>> open(const Path& path) = 0;
   /// A second name for a file; never overwrites (`already_exists`). The commit of everything in elrun.
   virtual Result<void> link(const Path& from, const Path& to) = 0;

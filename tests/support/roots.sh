@@ -35,7 +35,7 @@ make_root() {
         { echo "there is no keyring of Debian's archive here"; return 1; }
       ;;
     ubuntu-*)
-      options+=(--components=main,universe)
+      options+=(--components=main,universe --include=apt)  # which is not among the least packages there
       if [[ ! -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]]; then  # Debian has it since 13, as a package like any other
         rm -rf "$place/keyring"
         TMPDIR=$place/tmp alone timeout 600 mmdebstrap "${options[@]}" --components=main --variant=extract --include=ubuntu-keyring trixie "$place/keyring" >>"$log" 2>&1 || true

@@ -33,11 +33,6 @@ Checkpointer::Checkpointer(Files& files, const Clock& clock, const Log& log, Pat
 Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
 Checkpointer::~Checkpointer() = default;
 
-void Checkpointer::note(std::vector<std::string>& notes, std::string line) {
-  root_.log().warning(line);
-  notes.push_back(std::move(line));
-}
-
 Result<void> Checkpointer::open_root() {
   std::vector<std::string> wrong = problems(root_.saver().model);
   for (std::string& line : problems(root_.saver().plan)) wrong.push_back(std::move(line));
@@ -47,133 +42,160 @@ Result<void> Checkpointer::open_root() {
   return {};
 }
 
-/// What a walk back from the newest found, until one passed all checks.
-struct Checkpointer::Choice {
-  std::vector<Found> line;  ///< Ends with the one that passed; empty: none did.
-  std::uint32_t manifest_crc = 0;
-  std::vector<std::string> passed_over{};                   ///< Why newer ones did not, a line each.
-  std::vector<std::pair<CheckpointId, Failure>> damaged{};  ///< Those of them that are to be marked.
-  [[nodiscard]] std::optional<CheckpointId> id() const { return line.empty() ? std::nullopt : std::optional{line.back().id}; }
-};
-
-/// Only reads.
-Result<Checkpointer::Choice> Checkpointer::choose(std::vector<Found> line, const std::string& root_identity) const {
-  Choice choice{.line = std::move(line)};
-  for (; !choice.line.empty(); choice.line.pop_back()) {
-    const auto& [id, committed, quarantined, unreadable] = choice.line.back();
-    if (!unreadable.empty()) {
-      if (const auto again = root_.files().list(root_.path_of(id)); !again.ok() && again.failure().code != Code::io) return again.failure();
-      choice.passed_over.push_back(
-          fmt::format("checkpoint {} cannot be read, going back to the one before it: {}", to_string(id), unreadable));
-      continue;
-    }
-    if (quarantined || std::find(rejected_.begin(), rejected_.end(), id) != rejected_.end()) {
-      choice.passed_over.push_back(fmt::format("checkpoint {} is passed over: it was found damaged before", to_string(id)));
-      continue;
-    }
-    auto verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
-    if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
-      verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
-    if (verified.ok()) {
-      choice.manifest_crc = verified->crc;
-      break;
-    }
-    Failure why = std::move(verified).failure();
-    if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
-      const auto names = root_.files().list(root_.path_of(id));
-      if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) continue;
-    }
-    const bool is_damaged = why.code == Code::corrupt || why.code == Code::not_found;
-    if (!is_damaged && why.code != Code::io) return why;
-    choice.passed_over.push_back(fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", to_string(id), why.what));
-    if (is_damaged) choice.damaged.emplace_back(id, std::move(why));
+/// Reads the chain from COMMIT to the shards' block tables. A failure is what neither damage nor a bad moment of the storage explains.
+Result<LookedInto> Checkpointer::look_into(const CheckpointId& id, const std::string& root_identity) const {
+  auto names = root_.files().list(root_.path_of(id));
+  if (!names.ok() && names.failure().code == Code::io) names = root_.files().list(root_.path_of(id));  // a bad moment?
+  if (!names.ok() && names.failure().code == Code::io) return LookedInto{id, LookedInto::As::unreadable, names.failure().what};
+  if (!names.ok() && names.failure().code != Code::not_found) return std::move(names).failure();
+  auto verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
+  if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
+    verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
+  if (verified.ok()) return LookedInto{.id = id, .manifest_crc = verified->crc};
+  const Failure& why = verified.failure();
+  if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
+    names = root_.files().list(root_.path_of(id));
+    if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) return LookedInto{id, LookedInto::As::removed};
   }
-  return choice;
+  if (why.code == Code::corrupt || why.code == Code::not_found) return LookedInto{id, LookedInto::As::damaged, why.what};
+  if (why.code == Code::io) return LookedInto{id, LookedInto::As::unreadable, why.what};
+  return why;
 }
 
-Result<Start> Checkpointer::start(std::span<const Witness> outside) { return start(outside, false); }
-Result<Start> Checkpointer::start_with_state(std::span<const Witness> outside) { return start(outside, true); }
+Result<Resumption> Checkpointer::decided(Findings findings) const {
+  for (;;) {
+    auto next = decide(findings);
+    if (auto* no = std::get_if<Failure>(&next)) return std::move(*no);
+    if (auto* go = std::get_if<Resumption>(&next)) return std::move(*go);
+    ELRUN_TRY_ASSIGN(auto looked, root_.of_reading(look_into(std::get<LookInto>(next).id, findings.view.root)));
+    findings.looked.push_back(std::move(looked));
+  }
+}
 
-Result<Start> Checkpointer::start(std::span<const Witness> outside, bool has_state) {
-  auto started = [&]() -> Result<Start> {
-    ELRUN_TRY(open_root());
-    // Before anything is written: where the storage is not mounted, its mount point stays as it is.
-    std::vector<std::string> unsaid;
-    ELRUN_TRY_ASSIGN(RootView before, root_.of_reading(look(root_, any_fence, outside, unsaid)));
-    const bool is_empty = before.found.empty() && !before.highest && before.root.empty();
-    if (has_state && fence_.was_claimed() && is_empty)
-      return Failure{
-          Code::not_found, Remedy::fix_config,
-          fmt::format(
-              "{} is empty, and this job's fence is gone: was the checkpoint root removed or unmounted while the job runs? Put it back",
-              root_.path().string())};
-    const std::vector<Found> listed = timeline(before.found, before.highest);
-    Choice expected{.line = listed};
-    // What --begin_anew gives up may be all that is left of a damaged root. Looked into here, for a start that is refused takes over nothing.
-    if (root_.saver().begin_anew && !has_state) {
-      ELRUN_TRY_ASSIGN(expected, root_.of_reading(choose(listed, before.root)));
-    }
-    const auto allowed = has_state ? save_on(before) : resume(before, expected.id(), expected.passed_over, root_.saver().begin_anew);
-    if (const auto* no = std::get_if<Failure>(&allowed)) return *no;
-
-    for (const Path& directory : {root_.path(), root_.path() / fences_directory, root_.path() / checkpoints_directory})
-      ELRUN_TRY(root_.files().make_directories(directory));
-    FenceNumber above = 0;
-    for (const Witness& w : missing(before)) above = std::max(above, w.id.fence);
-    ELRUN_TRY(fence_.claim(root_, above));  // before the listing: whatever was acknowledged until now is in it
-
-    Start start{.fence = fence_.number()};
-    ELRUN_TRY_ASSIGN(RootView view, root_.of_reading(look(root_, fence_.number(), outside, start.notes)));
-    view.hollow = before.hollow;
-    for (const std::string& line : start.notes) root_.log().warning(line);
-    std::vector<Found> line = timeline(view.found, view.highest);
-    const std::size_t had = line.size();
-    std::vector<CheckpointId> ids;
-    for (const Found& f : line) ids.push_back(f.id);
-    ELRUN_TRY_ASSIGN(const auto run, root_.read_or_rebuild_run(ids));
-
-    Choice choice;
-    if (run && !has_state) {  // with state, nobody needs to know yet which are whole
-      ELRUN_TRY_ASSIGN(choice, root_.of_reading(choose(line, run->root)));
-      for (const auto& [id, why] : choice.damaged) (void)root_.quarantine(id, why);
-      for (const std::string& text : choice.passed_over) note(start.notes, text);
-      line = choice.line;
-      start.choice = choice.id();
-      start.manifest_crc = choice.manifest_crc;
-    }
-    auto decided = has_state ? save_on(view) : resume(view, start.choice, choice.passed_over, root_.saver().begin_anew);
-    if (auto* no = std::get_if<Failure>(&decided)) return std::move(*no);
-    GoOn& go = std::get<GoOn>(decided);
-    for (std::string& text : go.notes) note(start.notes, std::move(text));
-    if (had == 0 && std::any_of(view.found.begin(), view.found.end(), [](const Found& f) { return f.committed; }))
-      note(start.notes,
-           fmt::format("checkpoints under {} were committed by jobs that had lost the root, or were given up; they are ignored, and kept",
-                       root_.path().string()));
-
-    std::erase_if(line, [](const Found& f) { return f.quarantined; });
-    // What cannot be read and nobody knows of may be a save's leftover: inherited as the newest, it would be missed by the next start.
-    const auto is_known = [&](const CheckpointId& id) {
-      return std::any_of(view.witnesses.begin(), view.witnesses.end(), [&](const Witness& w) { return w.id == id; });
-    };
-    while (!line.empty() && !line.back().unreadable.empty() && !is_known(line.back().id)) line.pop_back();
-    timeline_.clear();
-    for (const Found& f : line) timeline_.push_back(f.id);
-    whole_.clear();
-    if (start.choice) whole_.push_back(*start.choice);
-    ELRUN_TRY(fence_.publish(root_, timeline_, start.choice, std::move(go.gives_up)));
-    if (has_state) return start;
-    root_.log().info(
-        start.choice ? fmt::format("fence {}: going on from checkpoint {}", fence_.number(), to_string(*start.choice))
-        : is_empty
-            ? fmt::format(
-                  "fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
-                  fence_.number(), root_.path().string())
-            : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_.number(), root_.path().string()));
-    return start;
-  }();
+Result<Start> Checkpointer::start(const Outside& outside) {
+  auto started = begin(outside);
   if (started.ok()) return started;
   fence_.release();  // no save before a start that succeeded
   return root_.explained(std::move(started).failure());
+}
+
+Result<Start> Checkpointer::begin(const Outside& outside) {
+  ELRUN_TRY(open_root());
+  // Before anything is written: where the storage is not mounted, its mount point stays as it is.
+  std::vector<std::string> unsaid;
+  Findings findings{
+      .rejected = rejected_, .suspects = outside.suspects, .decided = outside.decided, .begin_anew = root_.saver().begin_anew};
+  ELRUN_TRY_ASSIGN(findings.view, root_.of_reading(look(root_, any_fence, outside.witnesses, unsaid)));
+  const RootView before = findings.view;
+  Findings expected = findings;
+  // What --begin_anew gives up may be all that is left of a damaged root. Looked into here, for a start that is refused takes over nothing.
+  if (!findings.begin_anew)
+    for (const Found& f : before.found) expected.looked.push_back({.id = f.id});
+  ELRUN_TRY(decided(std::move(expected)));
+  if (auto claimed = claim_fence(before); !claimed.ok()) {  // before the listing: whatever was acknowledged until now is in it
+    if (claimed.failure().code != Code::not_permitted) return std::move(claimed).failure();
+    return start_without_fence(std::move(findings), std::move(unsaid), std::move(claimed).failure());
+  }
+
+  Start start{.fence = fence_.number()};
+  ELRUN_TRY_ASSIGN(findings.view, root_.of_reading(look(root_, fence_.number(), outside.witnesses, start.notes)));
+  findings.view.hollow = before.hollow;
+  std::vector<CheckpointId> line;
+  for (const Found& f : timeline(findings.view.found, findings.view.highest)) line.push_back(f.id);
+  ELRUN_TRY_ASSIGN(const auto run, root_.read_or_rebuild_run(line));
+  if (run) findings.view.root = run->root;
+  ELRUN_TRY_ASSIGN(Resumption go, decided(std::move(findings)));
+  for (const LookedInto& damaged : go.to_mark) (void)root_.quarantine(damaged.id, Failure{Code::corrupt, Remedy::fix_config, damaged.why});
+  tell(start, go);
+  timeline_ = go.inherits;
+  whole_.clear();
+  if (go.from) whole_.push_back(*go.from);
+  ELRUN_TRY(fence_.publish(root_, timeline_, go.from, std::move(go.gives_up)));
+  const bool was_empty = before.found.empty() && !before.highest && before.root.empty();
+  root_.log().info(
+      go.from ? fmt::format("fence {}: going on from checkpoint {}", fence_.number(), to_string(*go.from))
+      : was_empty
+          ? fmt::format(
+                "fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
+                fence_.number(), root_.path().string())
+          : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_.number(), root_.path().string()));
+  return start;
+}
+
+/// Puts a decision into what the job tells all ranks, and its notes into the log.
+void Checkpointer::tell(Start& start, const Resumption& go) const {
+  start.choice = go.from;
+  start.manifest_crc = go.manifest_crc;
+  start.why = go.why;
+  start.steps_again = go.steps_again;
+  start.notes.insert(start.notes.end(), go.notes.begin(), go.notes.end());
+  for (const std::string& line : start.notes) root_.log().warning(line);
+}
+
+Result<Start> Checkpointer::start_with_state(std::span<const Witness> outside) {
+  auto started = begin_with_state(outside);
+  if (started.ok()) return started;
+  fence_.release();
+  return root_.explained(std::move(started).failure());
+}
+
+Result<Start> Checkpointer::begin_with_state(std::span<const Witness> outside) {
+  ELRUN_TRY(open_root());
+  std::vector<std::string> unsaid;
+  ELRUN_TRY_ASSIGN(const RootView before, root_.of_reading(look(root_, any_fence, outside, unsaid)));
+  if (fence_.was_claimed() && before.found.empty() && !before.highest && before.root.empty())
+    return Failure{
+        Code::not_found, Remedy::fix_config,
+        fmt::format(
+            "{} is empty, and this job's fence is gone: was the checkpoint root removed or unmounted while the job runs? Put it back",
+            root_.path().string())};
+  if (const auto allowed = save_on(before); const auto* no = std::get_if<Failure>(&allowed)) return *no;
+  ELRUN_TRY(claim_fence(before));
+
+  Start start{.fence = fence_.number()};
+  ELRUN_TRY_ASSIGN(RootView view, root_.of_reading(look(root_, fence_.number(), outside, start.notes)));
+  view.hollow = before.hollow;
+  std::vector<CheckpointId> line;
+  for (const Found& f : timeline(view.found, view.highest)) line.push_back(f.id);
+  ELRUN_TRY(root_.read_or_rebuild_run(line));
+  auto allowed = save_on(view);
+  if (auto* no = std::get_if<Failure>(&allowed)) return std::move(*no);
+  GoOn& go = std::get<GoOn>(allowed);
+  Resumption kept{.notes = std::move(go.notes)};
+  tell(start, kept);
+  timeline_ = inheritance(view, line.empty() ? std::nullopt : std::optional{line.back()});
+  whole_.clear();  // nobody needs to know yet which are whole
+  ELRUN_TRY(fence_.publish(root_, timeline_, {}, std::move(go.gives_up)));
+  return start;
+}
+
+Result<void> Checkpointer::claim_fence(const RootView& before) {
+  for (const Path& directory : {root_.path(), root_.path() / fences_directory, root_.path() / checkpoints_directory})
+    ELRUN_TRY(root_.files().make_directories(directory));
+  FenceNumber above = 0;
+  for (const Witness& w : missing(before)) above = std::max(above, w.id.fence);
+  return fence_.claim(root_, above);
+}
+
+/// Under a root that cannot be written. What a start writes is for those who come after it, and this one leaves nothing to them: no save is
+/// possible before it has claimed a fence.
+Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<std::string> notes, Failure why) {
+  if (findings.begin_anew) return why;  // what is given up has to be written down
+  ELRUN_TRY(fence_.go_without(root_));
+  std::vector<CheckpointId> line;
+  for (const Found& f : timeline(findings.view.found, findings.view.highest)) line.push_back(f.id);
+  ELRUN_TRY_ASSIGN(const auto found, root_.of_reading(root_.find_run(line)));
+  if (!found.run) return why;
+  findings.view.root = found.run->root;
+  ELRUN_TRY_ASSIGN(Resumption go, decided(std::move(findings)));
+  if (!go.from) return why;
+  go.notes.push_back(fmt::format(
+      "checkpoint root {} cannot be written ({}): going on from checkpoint {}, and no checkpoint can be saved until this user may "
+      "write there",
+      root_.path().string(), why.what, to_string(*go.from)));
+  Start start{.notes = std::move(notes)};
+  tell(start, go);
+  return start;
 }
 
 Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const Fragment> fragments) {
@@ -227,10 +249,8 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
   if (!start.choice) return root_.explained(invalid("there was no checkpoint to reject"));
   // A rank that sees another storage than the leader must not condemn what is whole: the leader looks for itself.
   const auto seen = [&]() -> Result<void> {
-    const auto run = root_.read_run();
-    if (!run.ok()) return run.failure();
-    if (!*run) return Failure{Code::not_found, Remedy::fix_config, "RUN.json is gone"};
-    ELRUN_TRY_ASSIGN(const auto read, verify_checkpoint(root_.files(), root_.path_of(*start.choice), *start.choice, (*run)->root));
+    ELRUN_TRY_ASSIGN(const auto commit, read_commit(root_.files(), root_.path_of(*start.choice)));  // RUN.json was compared by the start
+    ELRUN_TRY_ASSIGN(const auto read, verify_checkpoint(root_.files(), root_.path_of(*start.choice), *start.choice, commit.root));
     for (const FileRecord& file : read.manifest.files) {
       ELRUN_TRY_ASSIGN(ShardReader shard, ShardReader::open(root_.files(), root_.path_of(*start.choice), file));
       ELRUN_TRY(shard.check());
@@ -267,9 +287,11 @@ Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t au
                                  step, needed.value(), root_.path().string(), left.value())};
     ELRUN_TRY_ASSIGN(const RunRecord run, root_.read_or_make_run(timeline_, fence_.number()));
     CheckpointId id{step, fence_.number(), 1};
-    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(root_.files(), root_.path()));
-    for (const Found& f : found)
-      if (f.id.step == step && f.id.fence == fence_.number()) id.attempt = std::max(id.attempt, f.id.attempt + 1);
+    // By its names, for what is no directory takes a name, too.
+    ELRUN_TRY_ASSIGN(const auto names, root_.files().list(root_.path() / checkpoints_directory));
+    for (const std::string& name : names)
+      if (const auto taken = parse_checkpoint_id(name); taken && taken->step == step && taken->fence == fence_.number())
+        id.attempt = std::max(id.attempt, taken->attempt + 1);
     if (tried_ && tried_->step == step && tried_->fence == fence_.number())
       id.attempt = std::max(id.attempt, tried_->attempt + 1);  // removed since
     if (id.attempt > attempt_max)

@@ -23,6 +23,7 @@
 
 #include "checkpoint/commit/messages.hpp"
 #include "checkpoint/commit/own_fence.hpp"
+#include "checkpoint/commit/resume.hpp"
 #include "checkpoint/commit/root.hpp"
 #include "checkpoint/format/model.hpp"
 #include "checkpoint/format/names.hpp"
@@ -35,7 +36,13 @@ namespace elrun::inline v0 {
 
 struct Found;
 struct Retention;
-struct Witness;
+
+/// What is known of the job outside of the storage: by its store and its agents.
+struct Outside {
+  std::vector<Witness> witnesses{};
+  std::vector<Suspect> suspects{};
+  std::uint64_t decided = 0;  ///< The most steps that an agent has seen decided.
+};
 
 /// Not thread-safe. `files`, `clock` and `log` outlive it. Every call may block for as long as the storage does.
 class Checkpointer {
@@ -48,12 +55,12 @@ class Checkpointer {
   /// matter, in start().
   Result<void> open_root();
 
-  /// Leader. Makes the root when it is absent, claims the next fence, chooses the newest checkpoint of the timeline
-  /// that passes all checks but those of its data blocks, quarantines the damaged ones that it met. Fails with
-  /// `corrupt` when there were checkpoints and none can be used, and with `not_found` when one was acknowledged and is missing, by the
-  /// storage itself or by `outside` (what the job's store and agents remember): before it has written anything, unless
-  /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back (resume.hpp).
-  Result<Start> start(std::span<const Witness> outside = {});
+  /// Leader. Makes the root when it is absent, claims the next fence, goes on from the checkpoint that `decide` (resume.hpp) chooses, and
+  /// quarantines the damaged ones that it met. Fails with `corrupt` when there were checkpoints and none can be used, and with `not_found`
+  /// when one was acknowledged and is missing, by the storage itself or by `outside`: before it has written anything, unless
+  /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back. Where the root cannot be written and holds
+  /// a checkpoint that can be used, that one is the choice, without a fence: then only a `start_with_state()` that succeeds permits saves.
+  Result<Start> start(const Outside& outside = {});
   /// The same for a job that goes on from what its members hold, and only saves. Fails with `not_found` when the root is gone as a whole.
   Result<Start> start_with_state(std::span<const Witness> outside = {});
 
@@ -88,9 +95,13 @@ class Checkpointer {
   Result<void> retain(std::uint32_t keep);
 
  private:
-  Result<Start> start(std::span<const Witness> outside, bool has_state);
-  struct Choice;
-  Result<Choice> choose(std::vector<Found> line, const std::string& root_identity) const;
+  Result<Start> begin(const Outside& outside);
+  Result<Start> begin_with_state(std::span<const Witness> outside);
+  Result<void> claim_fence(const RootView& before);
+  Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, Failure why);
+  Result<LookedInto> look_into(const CheckpointId& id, const std::string& root_identity) const;
+  Result<Resumption> decided(Findings findings) const;
+  void tell(Start& start, const Resumption& go) const;
   Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
                                bool& published);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
@@ -98,7 +109,6 @@ class Checkpointer {
                               std::uint32_t keep);
   Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
   Result<void> remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised);
-  void note(std::vector<std::string>& notes, std::string line);
 
   CheckpointRoot root_;
   OwnFence fence_{};                      // claimed by start()

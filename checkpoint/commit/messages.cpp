@@ -6,12 +6,19 @@
 #include <fmt/format.h>
 
 namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t why_max = 256;
+
+}  // namespace
 
 ByteVector encode(const Start& start) {
   ByteWriter out;
   out.put(start.fence);
   out.put_text(start.choice ? to_string(*start.choice) : "");
   out.put(start.manifest_crc);
+  out.put_text(std::string_view{start.why}.substr(0, why_max));
+  out.put(start.steps_again);
   const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(start.notes.size(), 64));
   out.put(count);
   for (std::uint32_t i = 0; i < count; ++i) out.put_text(std::string_view{start.notes[i]}.substr(0, 4096));
@@ -25,6 +32,8 @@ Result<Start> decode_start(ByteSpan bytes) {
   start.choice = parse_checkpoint_id(name);
   if (!name.empty() && !start.choice) in.mark_broken();
   start.manifest_crc = in.get<std::uint32_t>();
+  start.why = in.get_text(why_max);
+  start.steps_again = in.get<std::uint64_t>();
   const auto count = in.get<std::uint32_t>();
   if (count > 64) in.mark_broken();
   for (std::uint32_t i = 0; i < count && !in.broken(); ++i) start.notes.push_back(in.get_text(4096));

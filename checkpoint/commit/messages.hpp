@@ -17,9 +17,11 @@ namespace elrun::inline v0 {
 
 /// What the leader decided at the start of a generation; the job publishes its bytes to all ranks.
 struct Start {
-  FenceNumber fence = 0;
+  FenceNumber fence = 0;                 ///< 0: none could be claimed, for the root cannot be written.
   std::optional<CheckpointId> choice{};  ///< Nothing: the root has no checkpoint, begin at step 0.
   std::uint32_t manifest_crc = 0;        ///< Of the choice, so that every rank reads the very same.
+  std::string why{};                     ///< Why this choice, a clause for people.
+  std::uint64_t steps_again = 0;         ///< Decided before, and done again.
   std::vector<std::string> notes{};      ///< What was passed over and why, a line each; already logged by the leader.
 };
 [[nodiscard]] ByteVector encode(const Start& start);

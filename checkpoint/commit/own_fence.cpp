@@ -31,13 +31,14 @@ Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
   number_ = 0;
   for (int tries = 0; tries < claim_tries_max; ++tries) {
     ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.files(), root.path()));
+    if (seen_ && found > *seen_) return superseded_by(root, found);
     const FenceNumber highest = std::max(found, above);
     if (highest >= fence_max)
       return Failure{Code::exhausted, Remedy::fix_config,
                      fmt::format("{} has used up its fence numbers; use another directory", root.path().string())};
     const ClaimRecord record{highest + 1, root.author()};
     auto claimed = publish_once(root.files(), root.path() / fences_directory, claim_name(record.number), root.unique(), encode(record));
-    if (claimed.ok()) return was_claimed_ = true, number_ = record.number, Result<void>{};
+    if (claimed.ok()) return was_claimed_ = true, seen_.reset(), number_ = record.number, Result<void>{};
     if (claimed.failure().code != Code::already_exists) return claimed;
   }
   return Failure{Code::exhausted, Remedy::retry,
@@ -64,11 +65,20 @@ Result<void> OwnFence::check_newest(const CheckpointRoot& root) const {
         Code::not_found, Remedy::fix_config,
         fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", number_, root.path().string())};
   if (numbers.back() == number_) return {};
-  const Path path = root.path() / fences_directory / claim_name(numbers.back());
+  return superseded_by(root, numbers.back());
+}
+
+Failure OwnFence::superseded_by(const CheckpointRoot& root, FenceNumber newer) const {
+  const Path path = root.path() / fences_directory / claim_name(newer);
   const auto text = root.files().read_all(path, record_bytes_max);
-  auto newer = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
-  if (!newer.ok()) newer = ClaimRecord{numbers.back(), {.run_id = "unknown", .generation = {}}};  // refused all the same
-  return superseded(root.path(), root.author(), number_, *newer);
+  auto claim = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
+  if (!claim.ok()) claim = ClaimRecord{newer, {.run_id = "unknown", .generation = {}}};  // refused all the same
+  return superseded(root.path(), root.author(), number_, *claim);
+}
+
+Result<void> OwnFence::go_without(const CheckpointRoot& root) {
+  ELRUN_TRY_ASSIGN(seen_, highest_fence(root.files(), root.path()));
+  return {};
 }
 
 Result<void> OwnFence::acknowledge(const CheckpointRoot& root, const SaveTicket& ticket) {

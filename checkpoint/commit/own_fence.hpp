@@ -18,7 +18,10 @@ class OwnFence {
  public:
   /// Claims the next number. `above`: a fence that is known and cannot be found. Its number is not used again, so a checkpoint's name
   /// never means two of them.
+  /// Fails with `refused` when another one was claimed since `go_without`: another job saves there.
   Result<void> claim(const CheckpointRoot& root, FenceNumber above);
+  /// The root cannot be written: this start claims none.
+  Result<void> go_without(const CheckpointRoot& root);
   /// Writes down, once, what the claimed fence goes on from.
   Result<void> publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits, std::optional<CheckpointId> resumed_from,
                        std::vector<GivenUp> gives_up);
@@ -37,8 +40,10 @@ class OwnFence {
   [[nodiscard]] const std::string& acknowledged() const { return acknowledged_; }
 
  private:
+  [[nodiscard]] Failure superseded_by(const CheckpointRoot& root, FenceNumber newer) const;
   FenceNumber number_ = 0;  // 0: none is claimed
   bool was_claimed_ = false;
+  std::optional<FenceNumber> seen_{};  // the highest one when this start went without
   std::vector<GivenUp> given_up_{};
   std::string acknowledged_{};  // the newest acknowledgement, encoded
 };

@@ -179,6 +179,114 @@ std::variant<GoOn, Failure> resume(const RootView& view, std::optional<Checkpoin
                   why, exact, exact, consequence(usable)));
 }
 
+namespace {
+
+void add_ignored(const RootView& view, std::vector<std::string>& notes) {
+  if (!timeline(view.found, view.highest).empty() ||
+      std::none_of(view.found.begin(), view.found.end(), [](const Found& f) { return f.committed; }))
+    return;
+  notes.push_back(fmt::format(
+      "checkpoints under {} were committed by jobs that had lost the root, or were given up; they are ignored, and kept", view.where));
+}
+
+/// What a walk back from the newest came to.
+struct Walk {
+  std::optional<LookedInto> choice{};
+  std::vector<std::string> passed_over{}, suspects{};
+  std::vector<LookedInto> to_mark{};
+};
+
+/// One that has not been looked into, or the whole walk.
+std::variant<LookInto, Walk> walk_back(const Findings& findings) {
+  const std::vector<Found> line = timeline(findings.view.found, findings.view.highest);
+  Walk walk;
+  std::optional<LookedInto> newest_suspect;
+  std::string of_newest_suspect;
+  for (auto f = line.rbegin(); f != line.rend() && !walk.choice; ++f) {
+    const std::string name = to_string(f->id);
+    if (f->quarantined || std::find(findings.rejected.begin(), findings.rejected.end(), f->id) != findings.rejected.end()) {
+      walk.passed_over.push_back(fmt::format("checkpoint {} is passed over: it was found damaged before", name));
+      continue;
+    }
+    const auto at = std::find_if(findings.looked.begin(), findings.looked.end(), [&](const LookedInto& l) { return l.id == f->id; });
+    if (at == findings.looked.end()) return LookInto{f->id};
+    const auto suspect = std::find_if(findings.suspects.begin(), findings.suspects.end(), [&](const Suspect& s) { return s.id == f->id; });
+    switch (at->as) {
+      case LookedInto::As::removed: break;
+      case LookedInto::As::damaged: walk.to_mark.push_back(*at); [[fallthrough]];
+      case LookedInto::As::unreadable:
+        walk.passed_over.push_back(at->as == LookedInto::As::damaged
+                                       ? fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", name, at->why)
+                                       : fmt::format("checkpoint {} cannot be read, going back to the one before it: {}", name, at->why));
+        break;
+      case LookedInto::As::whole:
+        if (suspect == findings.suspects.end()) {
+          walk.choice = *at;
+          break;
+        }
+        if (!newest_suspect) newest_suspect = *at, of_newest_suspect = suspect->says;
+        walk.suspects.push_back(
+            fmt::format("checkpoint {} is whole, but passed over: {}. It is kept, beside the timeline", name, suspect->says));
+    }
+  }
+  if (walk.choice || !newest_suspect) return walk;
+  walk.choice = newest_suspect;
+  walk.suspects = {fmt::format("checkpoint {} is suspect, but no older one is whole, so the job goes on from it once more: {}",
+                               to_string(newest_suspect->id), of_newest_suspect)};
+  return walk;
+}
+
+std::string reason(const Walk& walk) {
+  if (!walk.choice) return "there is no checkpoint";
+  const std::size_t newer = walk.passed_over.size() + walk.suspects.size();
+  if (newer == 0) return "the newest checkpoint";
+  return fmt::format("{} passed over", newer == 1 ? std::string{"a newer one is"} : fmt::format("{} newer ones are", newer));
+}
+
+}  // namespace
+
+std::vector<CheckpointId> inheritance(const RootView& view, std::optional<CheckpointId> newest) {
+  std::vector<Found> line = timeline(view.found, view.highest);
+  std::erase_if(line, [&](const Found& f) { return f.quarantined || !newest || *newest < f.id; });
+  const auto is_known = [&](const CheckpointId& id) {
+    return std::any_of(view.witnesses.begin(), view.witnesses.end(), [&](const Witness& w) { return w.id == id; });
+  };
+  while (!line.empty() && !line.back().unreadable.empty() && !is_known(line.back().id)) line.pop_back();
+  std::vector<CheckpointId> ids;
+  for (const Found& f : line) ids.push_back(f.id);
+  return ids;
+}
+
+std::variant<LookInto, Resumption, Failure> decide(const Findings& findings) {
+  auto walked = walk_back(findings);
+  if (const auto* next = std::get_if<LookInto>(&walked)) return *next;
+  Walk& walk = std::get<Walk>(walked);
+  const std::optional<CheckpointId> from = walk.choice ? std::optional{walk.choice->id} : std::nullopt;
+  auto allowed = resume(findings.view, from, walk.passed_over, findings.begin_anew);
+  if (auto* no = std::get_if<Failure>(&allowed)) return std::move(*no);
+  GoOn& go = std::get<GoOn>(allowed);
+
+  Resumption result{.from = from, .why = reason(walk), .to_mark = std::move(walk.to_mark), .gives_up = std::move(go.gives_up)};
+  result.manifest_crc = walk.choice ? walk.choice->manifest_crc : 0;
+  result.inherits = inheritance(findings.view, from);
+  result.notes = std::move(walk.passed_over);
+  for (std::vector<std::string>* more : {&walk.suspects, &go.notes})
+    for (std::string& note : *more) result.notes.push_back(std::move(note));
+  const std::uint64_t step = from ? from->step : 0;
+  if (findings.decided > step) {
+    result.steps_again = findings.decided - step;
+    result.notes.push_back(
+        result.notes.empty()
+            ? fmt::format(
+                  "the job was at step {} and goes on from step {}: no checkpoint holds the {} steps between, and they are done again",
+                  findings.decided, step, result.steps_again)
+            : fmt::format("the job was at step {} and goes on from step {}: the {} steps between are done again", findings.decided, step,
+                          result.steps_again));
+  }
+  add_ignored(findings.view, result.notes);
+  return result;
+}
+
 std::variant<GoOn, Failure> save_on(const RootView& view) {
   const std::vector<Witness> lost = missing(view);
   std::vector<std::string> notes;
@@ -188,6 +296,7 @@ std::variant<GoOn, Failure> save_on(const RootView& view) {
   const bool is_bare = view.found.empty() && !view.highest && view.root.empty();
   if (lost.empty() && is_bare && !view.hollow.empty())
     return must_change(Code::not_found, fmt::format("checkpoint root {} {}: mount it", view.where, view.hollow));
+  add_ignored(view, notes);
   if (lost.empty()) return GoOn{given_up_before(view), std::move(notes)};
   if (is_bare || std::any_of(lost.begin(), lost.end(), [&](const Witness& w) { return is_foreign(w, view); }))
     return must_change(

@@ -54,6 +54,68 @@ struct GoOn {
 [[nodiscard]] std::variant<GoOn, Failure> resume(const RootView& view, std::optional<CheckpointId> usable,
                                                  const std::vector<std::string>& passed_over, std::optional<LossName> begin_anew);
 
+// --- the whole decision ---
+
+/// The job has failed after this checkpoint the same way twice, and reached no new step (launcher/supervise/suspect_checkpoints.hpp).
+struct Suspect {
+  CheckpointId id;
+  std::string says;  ///< For people: how it failed, and who says so.
+  friend bool operator==(const Suspect&, const Suspect&) = default;
+};
+
+/// A checkpoint that a start has looked into.
+struct LookedInto {
+  enum class As : std::uint8_t {
+    whole,       ///< Passes all checks but those of its data blocks.
+    damaged,     ///< Is to be marked.
+    unreadable,  ///< Twice.
+    removed,     ///< By its owner, while this start looked.
+  };
+  CheckpointId id;
+  As as = As::whole;
+  std::string why{};  ///< Not whole: for people.
+  std::uint32_t manifest_crc = 0;
+};
+
+/// All that the decision of a start follows from.
+struct Findings {
+  RootView view;                         ///< The storage, its fences, and who knows of which checkpoint.
+  std::vector<LookedInto> looked{};      ///< Checkpoints of `view.found`.
+  std::vector<CheckpointId> rejected{};  ///< That this process could not load.
+  std::vector<Suspect> suspects{};       ///< By the job's agents.
+  std::uint64_t decided = 0;             ///< The most steps that the job's agents have seen decided.
+  std::optional<LossName> begin_anew{};  ///< What a person gives up.
+};
+
+/// This checkpoint has to be looked into first.
+struct LookInto {
+  CheckpointId id;
+};
+
+/// The start goes on.
+struct Resumption {
+  std::optional<CheckpointId> from{};    ///< Nothing: begin at step 0.
+  std::uint32_t manifest_crc = 0;        ///< Of `from`.
+  std::string why{};                     ///< Why this one, a clause for people: "the newest checkpoint".
+  std::uint64_t steps_again = 0;         ///< Decided before, and in no checkpoint that the job goes on from.
+  std::vector<CheckpointId> inherits{};  ///< By the fence of this start, oldest first.
+  std::vector<LookedInto> to_mark{};     ///< Found damaged.
+  std::vector<GivenUp> gives_up{};       ///< For its fence: what was given up before, and now.
+  std::vector<std::string> notes{};      ///< What was passed over and why, and whatever else people should know, a line each.
+};
+
+/// The one place where it is decided from which checkpoint a job goes on, or why it has to stop. From the newest of the timeline back:
+///
+/// * what is quarantined, could not be loaded, is damaged or cannot be read is passed over, with a note; what its owner removed, without;
+/// * a suspect is passed over where an older one is whole, and else gone on from; both with a note;
+/// * the first other one is the choice;
+/// * then `resume` has the last word: what was acknowledged and is missing, and a root of which none can be used, stop the job.
+[[nodiscard]] std::variant<LookInto, Resumption, Failure> decide(const Findings& findings);
+
+/// What a fence inherits of the timeline up to `newest`: not what is quarantined, nor at its end what cannot be read and nobody knows of, which
+/// may be a save's leftover: the next start would miss it.
+[[nodiscard]] std::vector<CheckpointId> inheritance(const RootView& view, std::optional<CheckpointId> newest);
+
 /// For a start that has the state in memory and goes back to nothing: it saves on, whatever the root has lost. A failure when
 /// the root is gone as a whole, so that nothing is written to what is mounted there by mistake.
 [[nodiscard]] std::variant<GoOn, Failure> save_on(const RootView& view);

@@ -111,7 +111,7 @@ struct TestJob {
     held = random_cut(table, world, replicated, rng);
   }
 
-  Result<Start> start(const std::vector<Witness>& outside = {}) { return ranks[0].start(outside); }
+  Result<Start> start(const std::vector<Witness>& outside = {}) { return ranks[0].start({.witnesses = outside}); }
   /// A start with `--begin_anew STEP` or STEP@FENCE, in a process of its own.
   Result<Start> begin_anew(std::uint64_t step, const std::vector<Witness>& outside = {}) { return begin_anew(LossName{step, {}}, outside); }
   Result<Start> begin_anew(LossName name, const std::vector<Witness>& outside = {}) {
@@ -119,7 +119,7 @@ struct TestJob {
     const auto world = static_cast<std::uint32_t>(ranks.size());
     ranks.clear();
     add_ranks(world);
-    return ranks[0].start(outside);
+    return ranks[0].start({.witnesses = outside});
   }
 
   Result<void> save(

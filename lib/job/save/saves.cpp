@@ -49,7 +49,7 @@ Result<T> Saves::leaders(const std::function<Result<T>()>& call, Result<T> (*dec
 }
 
 /// Another directory, or another plan, is another job's.
-void Saves::hear(Heard& heard, std::string_view text, const std::string& who) const {
+void Saves::hear(Outside& heard, std::string_view text, const std::string& who) const {
   if (text.empty()) return;
   const auto record = decode_acknowledgement(as_bytes(text), who);
   if (!record.ok())
@@ -74,14 +74,14 @@ void Saves::tell_store(const std::string& acknowledgement) const {
   (void)session_.store().set(newest_key, as_bytes(acknowledgement), Deadline::after(clock_.now(), store_wait));
 }
 
-Result<Saves::Heard> Saves::ask_around() {
+Result<Outside> Saves::ask_around() {
   const Session::Remembered mine = session_.remembered();
   ByteWriter w;
   w.put(mine.decided);
   w.put_text(mine.checkpoint);
   w.put_text(session_.place().node.value());
   ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(w.bytes()));
-  Heard heard;
+  Outside heard;
   for (const ByteVector& part : parts) {
     ByteReader r{part};
     heard.decided = std::max(heard.decided, r.get<std::uint64_t>());
@@ -95,16 +95,11 @@ Result<Saves::Heard> Saves::ask_around() {
 
 Result<std::optional<std::vector<Aux>>> Saves::restore() {
   ELRUN_TRY(world_.agree(checkpointer_.open_root()));
-  ELRUN_TRY_ASSIGN(const Heard heard, ask_around());
+  ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
   Failure last;
   for (int attempt = 0; attempt < damaged_max; ++attempt) {
-    ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start(heard.witnesses); }, decode_start));
-    claimed_ = true;
-    const std::uint64_t from = start.choice ? start.choice->step : 0;
-    if (world_.leads() && heard.decided > from && attempt == 0)
-      log_.warning(
-          fmt::format("the job was at step {} and goes on from step {}: no checkpoint holds the {} steps between, and they are done again",
-                      heard.decided, from, heard.decided - from));
+    ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start(heard); }, decode_start));
+    claimed_ = start.fence != 0;
     if (!start.choice.has_value()) return std::optional<std::vector<Aux>>{};
     HostFragments::Copies state = loaded_.make();
     auto loaded = checkpointer_.load(start, state.fragments());
@@ -125,7 +120,7 @@ Result<std::optional<std::vector<Aux>>> Saves::restore() {
 Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner) {
   if (!claimed_) {
     ELRUN_TRY(world_.agree(checkpointer_.open_root()));
-    ELRUN_TRY_ASSIGN(const Heard heard, ask_around());
+    ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
     ELRUN_TRY(leaders<Start>([&] { return checkpointer_.start_with_state(heard.witnesses); }, decode_start));
     claimed_ = true;
   }

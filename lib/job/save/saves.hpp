@@ -30,13 +30,9 @@ class Saves {
  private:
   template <class T>
   Result<T> leaders(const std::function<Result<T>()>& call, Result<T> (*decode)(ByteSpan));
-  /// What is known outside of the storage. Only the leader's answer is whole.
-  struct Heard {
-    std::vector<Witness> witnesses;
-    std::uint64_t decided = 0;
-  };
-  Result<Heard> ask_around();
-  void hear(Heard& heard, std::string_view text, const std::string& who) const;
+  /// Only the leader's answer is whole.
+  Result<Outside> ask_around();
+  void hear(Outside& heard, std::string_view text, const std::string& who) const;
   [[nodiscard]] std::string of_store() const;
   void tell_store(const std::string& acknowledgement) const;
 

@@ -1,0 +1,169 @@
+/// \file From which checkpoint a start goes on, a case for each rule of the decision.
+
+#include <algorithm>
+#include <map>
+
+#include "checkpoint/commit/resume.hpp"
+#include "checkpoint/format/records.hpp"
+#include "tests/support/checkpoint_job.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const std::string here(32, 'a');
+
+/// Three checkpoints of this root, all of which the storage remembers as acknowledged.
+Findings three_found() {
+  Findings findings{.view = {.where = "/ck", .root = here}};
+  for (const CheckpointId& id : {CheckpointId{10, 1, 1}, CheckpointId{20, 1, 1}, CheckpointId{30, 1, 1}}) {
+    findings.view.found.push_back({id, true, false});
+    findings.view.witnesses.push_back({id, here, "the storage says so", false});
+  }
+  return findings;
+}
+
+/// Looks into whatever is asked for; `as` says how a checkpoint is found, whole where it says nothing. Counts.
+std::variant<Resumption, Failure> decided(Findings findings, const std::map<std::uint64_t, LookedInto::As>& as = {}, int* looked = nullptr) {
+  for (;;) {
+    auto next = decide(findings);
+    if (auto* go = std::get_if<Resumption>(&next)) return *go;
+    if (auto* no = std::get_if<Failure>(&next)) return *no;
+    const CheckpointId id = std::get<LookInto>(next).id;
+    const auto said = as.find(id.step);
+    findings.looked.push_back({id, said == as.end() ? LookedInto::As::whole : said->second, "bad bytes", static_cast<std::uint32_t>(id.step)});
+    if (looked != nullptr) ++*looked;
+  }
+}
+
+Resumption goes_on_by(Findings findings, const std::map<std::uint64_t, LookedInto::As>& as = {}, int* looked = nullptr) {
+  const auto all = decided(std::move(findings), as, looked);
+  if (const auto* no = std::get_if<Failure>(&all)) FAIL(message(*no));
+  return std::get<Resumption>(all);
+}
+
+constexpr auto damaged = LookedInto::As::damaged, unreadable = LookedInto::As::unreadable, removed = LookedInto::As::removed;
+
+}  // namespace
+
+TEST_CASE("the decision: the newest that is whole is gone on from, and no older one is looked into", "[checkpoint]") {
+  int looked = 0;
+  const Resumption go = goes_on_by(three_found(), {}, &looked);
+  CHECK(go.from == CheckpointId{30, 1, 1});
+  CHECK(go.manifest_crc == 30);
+  CHECK(go.why == "the newest checkpoint");
+  CHECK(go.inherits == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}, {30, 1, 1}});
+  CHECK(go.notes.empty());
+  CHECK(go.steps_again == 0);
+  CHECK(looked == 1);
+}
+
+TEST_CASE("the decision: an empty root begins at step 0", "[checkpoint]") {
+  const Resumption go = goes_on_by(Findings{.view = {.where = "/ck"}});
+  CHECK_FALSE(go.from);
+  CHECK(go.why == "there is no checkpoint");
+  CHECK(go.inherits.empty());
+}
+
+TEST_CASE("the decision: what is damaged is passed over and marked, what is unreadable is passed over, what its owner removed is not told",
+          "[checkpoint]") {
+  const Resumption go = goes_on_by(three_found(), {{30, damaged}, {20, unreadable}});
+  CHECK(go.from == CheckpointId{10, 1, 1});
+  CHECK(go.why == "2 newer ones are passed over");
+  REQUIRE(go.to_mark.size() == 1);
+  CHECK(go.to_mark[0].id.step == 30);
+  REQUIRE(go.notes.size() == 2);
+  CHECK_THAT(go.notes[0], Contains("s000000000030.g00000001.a01 cannot be used") && Contains("bad bytes"));
+  CHECK_THAT(go.notes[1], Contains("s000000000020.g00000001.a01 cannot be read"));
+  CHECK(go.inherits == std::vector<CheckpointId>{{10, 1, 1}});
+  CHECK(goes_on_by(three_found(), {{30, removed}}).notes.empty());
+}
+
+TEST_CASE("the decision: what is quarantined or could not be loaded is passed over without another look", "[checkpoint]") {
+  Findings findings = three_found();
+  findings.view.found[2].quarantined = true;
+  findings.rejected = {{20, 1, 1}};
+  int looked = 0;
+  const Resumption go = goes_on_by(findings, {}, &looked);
+  CHECK(go.from == CheckpointId{10, 1, 1});
+  CHECK(looked == 1);
+  CHECK(go.to_mark.empty());
+  CHECK_THAT(go.notes.at(0), Contains("was found damaged before"));
+}
+
+TEST_CASE("the decision: a root of which none can be used stops the job, and so does what was acknowledged and is missing", "[checkpoint]") {
+  const auto none = decided(three_found(), {{10, damaged}, {20, damaged}, {30, damaged}});
+  REQUIRE(std::holds_alternative<Failure>(none));
+  CHECK(std::get<Failure>(none).code == Code::corrupt);
+  Findings lost = three_found();
+  lost.view.witnesses.push_back({{40, 1, 1}, here, "the agent of node a says so", true});
+  const auto missed = decided(lost);
+  REQUIRE(std::holds_alternative<Failure>(missed));
+  CHECK(std::get<Failure>(missed).code == Code::not_found);
+  CHECK_THAT(std::get<Failure>(missed).what, Contains("the agent of node a says so"));
+  lost.begin_anew = LossName{40, 1};
+  CHECK(goes_on_by(lost).from == CheckpointId{30, 1, 1});
+}
+
+TEST_CASE("the decision: steps beyond the checkpoint are counted as done again, and told", "[checkpoint]") {
+  Findings findings = three_found();
+  findings.decided = 37;
+  const Resumption go = goes_on_by(findings);
+  CHECK(go.steps_again == 7);
+  CHECK_THAT(go.notes.at(0), Contains("at step 37 and goes on from step 30: no checkpoint holds the 7 steps between"));
+  CHECK(goes_on_by(findings, {{30, damaged}}).steps_again == 17);
+  Findings empty{.view = {.where = "/ck"}, .decided = 5};
+  CHECK(goes_on_by(empty).steps_again == 5);
+}
+
+TEST_CASE("the decision: a suspect is passed over for an older one that is whole, told, and neither marked nor inherited", "[checkpoint]") {
+  Findings findings = three_found();
+  findings.suspects = {{{30, 1, 1}, "exit code 3 after step 33, twice"}};
+  findings.decided = 33;
+  const Resumption go = goes_on_by(findings);
+  CHECK(go.from == CheckpointId{20, 1, 1});
+  CHECK(go.why == "a newer one is passed over");
+  CHECK(go.to_mark.empty());
+  CHECK(go.inherits == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
+  CHECK(go.steps_again == 13);
+  CHECK_THAT(go.notes.at(0), Contains("s000000000030.g00000001.a01 is whole, but passed over: exit code 3 after step 33, twice"));
+  CHECK_THAT(go.notes.at(1), Contains("the 13 steps between are done again"));
+  SECTION("an older suspect is passed over, too, and a damaged one") {
+    findings.suspects.push_back({{20, 1, 1}, "the same"});
+    CHECK(goes_on_by(findings).from == CheckpointId{10, 1, 1});
+    findings.suspects.pop_back();
+    CHECK(goes_on_by(findings, {{20, damaged}}).from == CheckpointId{10, 1, 1});
+  }
+  SECTION("without an older one that is whole the newest suspect is gone on from, and nothing is begun anew") {
+    const Resumption last = goes_on_by(findings, {{20, damaged}, {10, unreadable}});
+    CHECK(last.from == CheckpointId{30, 1, 1});
+    CHECK_THAT(last.notes.at(2), Contains("is suspect, but no older one is whole"));
+    for (const std::uint64_t step : {10u, 20u}) findings.suspects.push_back({{step, 1, 1}, "the same"});
+    CHECK(goes_on_by(findings).from == CheckpointId{30, 1, 1});
+  }
+}
+
+TEST_CASE("a start passes over the suspect on the storage, keeps it, and the next one does not miss it", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 1};
+  REQUIRE(said(job.start()) == "");
+  for (const std::uint64_t step : {10u, 20u}) REQUIRE(said(job.save(step)) == "");
+  const std::vector<Witness> memory{witness(decode_acknowledgement(as_bytes(job.ranks[0].acknowledged()), "memory").value(), "an agent", true)};
+  TestJob next{files, 2, 2};
+  const Outside outside{.witnesses = memory, .suspects = {{{20, 1, 1}, "signal 11 (SIGSEGV) after step 23, twice"}}, .decided = 23};
+  const auto start = next.ranks[0].start(outside);
+  REQUIRE(said(start) == "");
+  CHECK(start->choice->step == 10);
+  CHECK(start->steps_again == 13);
+  CHECK(decode_start(encode(*start))->steps_again == 13);
+  CHECK(decode_start(encode(*start))->why == "a newer one is passed over");
+  CHECK(said(next.load(*start)) == "");
+  for (const std::uint64_t step : {20u, 30u}) REQUIRE(said(next.save(step)) == "");
+  REQUIRE(said(next.ranks[0].retain(2)) == "");
+  const auto names = files.list("/ckpts/ckpt").value();
+  CHECK(std::find(names.begin(), names.end(), "s000000000020.g00000001.a01") != names.end());
+  TestJob last{files, 2, 3};
+  CHECK(last.ranks[0].start(outside).value().choice == CheckpointId{30, 2, 1});
+}

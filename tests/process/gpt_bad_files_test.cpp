@@ -33,7 +33,9 @@ void leave_checkpoints(const Folder& folder, const std::string& root) {
 
 std::string undisturbed(const Folder& folder) { return run("gpt", gpt_arguments(folder / "text", steps)).state; }
 
-Ended two_workers(const std::vector<std::string>& gpt) { return run("elrun", under_elrun({"--nproc_per_node", "2", "--max_restarts", "3"}, gpt)); }
+Ended two_workers(const std::vector<std::string>& gpt) {
+  return run("elrun", under_elrun({"--nproc_per_node", "2", "--max_restarts", "3"}, gpt));
+}
 
 std::string tail(const std::string& text) { return text.substr(text.size() > 6000 ? text.size() - 6000 : 0); }
 

@@ -26,14 +26,16 @@ Findings three_found() {
 }
 
 /// Looks into whatever is asked for; `as` says how a checkpoint is found, whole where it says nothing. Counts.
-std::variant<Resumption, Failure> decided(Findings findings, const std::map<std::uint64_t, LookedInto::As>& as = {}, int* looked = nullptr) {
+std::variant<Resumption, Failure> decided(Findings findings, const std::map<std::uint64_t, LookedInto::As>& as = {},
+                                          int* looked = nullptr) {
   for (;;) {
     auto next = decide(findings);
     if (auto* go = std::get_if<Resumption>(&next)) return *go;
     if (auto* no = std::get_if<Failure>(&next)) return *no;
     const CheckpointId id = std::get<LookInto>(next).id;
     const auto said = as.find(id.step);
-    findings.looked.push_back({id, said == as.end() ? LookedInto::As::whole : said->second, "bad bytes", static_cast<std::uint32_t>(id.step)});
+    findings.looked.push_back(
+        {id, said == as.end() ? LookedInto::As::whole : said->second, "bad bytes", static_cast<std::uint32_t>(id.step)});
     if (looked != nullptr) ++*looked;
   }
 }
@@ -93,7 +95,8 @@ TEST_CASE("the decision: what is quarantined or could not be loaded is passed ov
   CHECK_THAT(go.notes.at(0), Contains("was found damaged before"));
 }
 
-TEST_CASE("the decision: a root of which none can be used stops the job, and so does what was acknowledged and is missing", "[checkpoint]") {
+TEST_CASE("the decision: a root of which none can be used stops the job, and so does what was acknowledged and is missing",
+          "[checkpoint]") {
   const auto none = decided(three_found(), {{10, damaged}, {20, damaged}, {30, damaged}});
   REQUIRE(std::holds_alternative<Failure>(none));
   CHECK(std::get<Failure>(none).code == Code::corrupt);
@@ -150,7 +153,8 @@ TEST_CASE("a start passes over the suspect on the storage, keeps it, and the nex
   TestJob job{files, 2, 1};
   REQUIRE(said(job.start()) == "");
   for (const std::uint64_t step : {10u, 20u}) REQUIRE(said(job.save(step)) == "");
-  const std::vector<Witness> memory{witness(decode_acknowledgement(as_bytes(job.ranks[0].acknowledged()), "memory").value(), "an agent", true)};
+  const std::vector<Witness> memory{
+      witness(decode_acknowledgement(as_bytes(job.ranks[0].acknowledged()), "memory").value(), "an agent", true)};
   TestJob next{files, 2, 2};
   const Outside outside{.witnesses = memory, .suspects = {{{20, 1, 1}, "signal 11 (SIGSEGV) after step 23, twice"}}, .decided = 23};
   const auto start = next.ranks[0].start(outside);

@@ -36,8 +36,9 @@ constexpr Odd all_odd[] = {Odd::fifo,    Odd::directory, Odd::socket, Odd::loop,
                            Odd::endless, Odd::device,    Odd::huge,   Odd::empty};
 
 const char* to_string(Odd odd) {
-  constexpr const char* names[] = {"a FIFO",       "a directory", "a socket", "a link to itself", "a link to nothing", "a link to /dev/zero", "a device",
-                                   "a file of 1 TiB", "an empty file"};
+  constexpr const char* names[] = {"a FIFO",           "a directory",       "a socket",
+                                   "a link to itself", "a link to nothing", "a link to /dev/zero",
+                                   "a device",         "a file of 1 TiB",   "an empty file"};
   return names[static_cast<std::size_t>(odd)];
 }
 
@@ -53,7 +54,8 @@ bool put(Odd odd, const fs::path& path) {
       address.sun_family = AF_UNIX;  // a path may be longer than an address: by way of its folder
       const std::string name = fmt::format("/proc/self/fd/{}/{}", folder, path.filename().string());
       std::strncpy(address.sun_path, name.c_str(), sizeof address.sun_path - 1);
-      const bool made = name.size() < sizeof address.sun_path && ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+      const bool made =
+          name.size() < sizeof address.sun_path && ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
       ::close(fd), ::close(folder);
       return made;
     }

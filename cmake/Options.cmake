@@ -1,6 +1,8 @@
 # Every option of the build, and the system's packages. Nothing is vendored, nothing is downloaded.
 
-option(ELRUN_BUILD_TESTS "Build the tests and benchmarks" ON)
+# In another project (add_subdirectory, FetchContent) elrun is the library and the launcher.
+option(ELRUN_BUILD_TESTS "Build the tests and benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(ELRUN_BUILD_SAMPLES "Build the samples; the tests need them" ${PROJECT_IS_TOP_LEVEL})
 option(ELRUN_WERROR "Treat warnings as errors: CI does, presets do not, for each compiler has warnings of its own" OFF)
 set(ELRUN_WITH_CUDA AUTO CACHE STRING "Build the device code: AUTO (when nvcc is found), ON or OFF")
 set(ELRUN_CUDART static CACHE STRING "The CUDA runtime that libelrun links: static, as in releases, or shared (libcudart.so.13 is then found at run time)")
@@ -17,7 +19,7 @@ if(ELRUN_SANITIZE STREQUAL "thread" AND NOT ELRUN_SANITIZE_ALL)
 endif()
 set_property(CACHE ELRUN_CUDART PROPERTY STRINGS static shared)
 
-if(NOT CMAKE_BUILD_TYPE)
+if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or RelWithDebInfo" FORCE)
 endif()
 set(CMAKE_CXX_STANDARD 20)

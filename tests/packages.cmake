@@ -7,6 +7,11 @@ if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE AND PROJECT_IS_
   set_tests_properties(package_roots_test PROPERTIES FIXTURES_REQUIRED packages TIMEOUT 3600)
   set_tests_properties(package_make_test package_roots_test PROPERTIES LABELS packages SKIP_RETURN_CODE 77)
 
+  # elrun's tree as a part of another project.
+  add_test(NAME subdirectory_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/packages/subdirectory.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/subdirectory-test
+    ${CMAKE_COMMAND} ${CMAKE_GENERATOR} ${CMAKE_CXX_COMPILER})
+  set_tests_properties(subdirectory_test PROPERTIES LABELS packages TIMEOUT 3600)
+
   # A Job in a process with another fmt, protobuf, OpenSSL and zlib; and with PyTorch, where it is installed.
   add_library(elrun_neighbour SHARED packages/neighbours/job.cpp)
   target_link_libraries(elrun_neighbour PRIVATE elrun::elrun)

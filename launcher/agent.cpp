@@ -22,6 +22,7 @@
 #include "launcher/process/ending_signals.hpp"
 #include "launcher/process/first_process.hpp"
 #include "launcher/process/machine.hpp"
+#include "launcher/process/notice_poll.hpp"
 #include "launcher/process/worker_processes.hpp"
 #include "launcher/rendezvous_line.hpp"
 #include "launcher/report/evidence.hpp"
@@ -68,9 +69,14 @@ class Agent {
                          log_,
                          {ELRUN_VERSION, run_, who_.node, ::getpid(), options().program.name, endpoint_text(), options().round},
                          [this] { return rendezvous_.coordinates(); }},
-        processes_{
-            loop_, guard_, clock_, log_, {setting_, run_, who_.node, socket()}, reporter_, [this](Event event) {
-                     feed(std::move(event)); }},
+        notice_poll_{make_notice_poll()},
+        processes_{loop_,
+                   guard_,
+                   clock_,
+                   log_,
+                   {setting_, run_, who_.node, socket(), [this](pid_t pid) { return notice_poll_ && notice_poll_->is_command(pid); }},
+                   reporter_,
+                   [this](Event event) { feed(std::move(event)); }},
         rendezvous_{loop_, clock_, log_, lines_, {setting_, who_, run_, endpoint_text()}, line_handler()} {}
 
   int run() {
@@ -96,9 +102,11 @@ class Agent {
     if (const auto opened = admin_endpoints_.open(options().side, setting_.directory); !opened.ok())
       return refuse_(exit_code::contradiction, message(opened.failure()));
     feed(Started{});
+    if (notice_poll_) notice_poll_->start();
     rendezvous_.connect();
     loop_.run();
     processes_.clear();
+    notice_poll_.reset();
     return end_.exit_code;
   }
 
@@ -117,6 +125,15 @@ class Agent {
               end_.exit_code = refuse_(exit_code::contradiction, message(why));
               loop_.stop();  // there is nothing yet to bring to its end
             }};
+  }
+
+  std::unique_ptr<NoticePoll> make_notice_poll() {
+    if (!options().preempt_notice) return nullptr;
+    return std::make_unique<NoticePoll>(loop_, guard_, clock_, log_, NoticePoll::Setting{*options().preempt_notice, setting_.environment},
+                                        [this](std::string words) {
+                                          if (!was_asked_) signal_is_expected_ = true;
+                                          feed(NoticeCame{std::move(words)});
+                                        });
   }
 
   // --- events in, actions out ---
@@ -217,6 +234,8 @@ class Agent {
   void wait_for_signal() {
     signals_.async_wait([this](const boost::system::error_code& error, int number) {
       if (error) return;
+      was_asked_ = true;
+      if (std::exchange(signal_is_expected_, false) && end_.finished) return wait_for_signal();  // it belongs to the notice
       if (end_.finished) {  // the last output is being shown, or others are being told
         report();
         return loop_.stop();
@@ -244,7 +263,9 @@ class Agent {
   AdminEndpoints admin_endpoints_;
   std::deque<Event> events_;
   bool busy_ = false;
+  bool was_asked_ = false, signal_is_expected_ = false;  // to end, by a signal; by one that follows a preempt notice
   AgentEnd end_;
+  std::unique_ptr<NoticePoll> notice_poll_;  // none: no notice is looked for
   WorkerProcesses processes_;
   std::unique_ptr<WorkerServer> server_;
   RendezvousLine rendezvous_;

@@ -39,7 +39,7 @@ class Drain {
       : options_{options}, clock_{clock}, began_{clock.now()}, deadline_{Deadline::after(began_, options.timeout)} {}
 
   void ask_to_leave(const SocketAddress& where) {
-    const auto reply = ask(where, "/statusz", answer_timeout, clock_);
+    const auto reply = ask(where, {.path = "/statusz"}, answer_timeout, clock_);
     // An agent that was killed together with its guard leaves its directory behind.
     if (!reply.ok() && reply.failure().code != Code::deadline_passed) return;
     if (!reply.ok()) return fail(fmt::format("{}; it is not asked to leave", message(reply.failure())));
@@ -51,7 +51,7 @@ class Drain {
     Fd process{static_cast<int>(::syscall(SYS_pidfd_open, agent->pid, 0))};
     const int error = errno;
     // Whoever answers under this number now is the process that is watched: the number cannot become another's any more.
-    const auto again = process ? ask(where, "/statusz", answer_timeout, clock_) : reply;
+    const auto again = process ? ask(where, {.path = "/statusz"}, answer_timeout, clock_) : reply;
     const auto same = again.ok() ? agent_said(again->body) : std::nullopt;
     if (!process && error != ESRCH) return fail(message(from_errno(error, fmt::format("watch {}", named(*agent)))));
     if (!process || !same || same->pid != agent->pid) return say(fmt::format("{} has left already", named(*agent)));

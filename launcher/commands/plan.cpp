@@ -143,6 +143,7 @@ Json failures(const LaunchOptions& o) {
             {"exit_codes", o.exit_codes == ExitCodes::torchrun ? "torchrun" : "elrun"}};
   if (o.hang_timeout > Duration{0})
     json["hang"] = {{"seconds", seconds(o.hang_timeout)}, {"sign", o.hang_sign == HangSign::output ? "output" : "progress"}};
+  if (o.preempt_notice) json["preempt_notice"] = to_string(*o.preempt_notice);
   const Timeouts& t = o.timeouts;
   json["seconds"] = {{"join", seconds(t.join)},
                      {"last_call", seconds(t.last_call)},

@@ -14,6 +14,8 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr std::size_t closes_itself_from = 65536;  // bytes: longer replies come from agents, which close the connection
+
 // Until the socket can be written or read; false when the time is over.
 bool ready(int socket, short events, Deadline deadline, const Clock& clock) {
   for (;;) {
@@ -27,7 +29,8 @@ bool ready(int socket, short events, Deadline deadline, const Clock& clock) {
 
 }  // namespace
 
-Result<HttpReply> ask(const SocketAddress& where, std::string_view path, Duration timeout, const Clock& clock) {
+Result<HttpReply> ask(const SocketAddress& where, const HttpQuestion& question, Duration timeout, const Clock& clock, std::string_view host,
+                      Bytes most) {
   const Deadline deadline = Deadline::after(clock.now(), timeout);
   const auto late = [&] {
     return Failure{Code::deadline_passed, Remedy::retry,
@@ -36,7 +39,9 @@ Result<HttpReply> ask(const SocketAddress& where, std::string_view path, Duratio
   ELRUN_TRY_ASSIGN(const Fd socket, connect_begin(where));
   if (!ready(socket.get(), POLLOUT, deadline, clock)) return late();
   ELRUN_TRY(connect_result(socket.get(), where));
-  const std::string request = encode_get(path, where.family() == AF_UNIX ? "localhost" : to_string(where));
+  const std::string request = encode(question, !host.empty()               ? std::string{host}
+                                               : where.family() == AF_UNIX ? "localhost"
+                                                                           : to_string(where));
   for (std::size_t sent = 0; sent < request.size();) {
     const ssize_t count = ::send(socket.get(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
     if (count > 0) sent += static_cast<std::size_t>(count);
@@ -48,10 +53,13 @@ Result<HttpReply> ask(const SocketAddress& where, std::string_view path, Duratio
   for (;;) {
     const ssize_t count = ::recv(socket.get(), chunk.data(), chunk.size(), 0);
     if (count == 0) return read_reply(reply);
-    if (count > 0) reply.append(chunk.data(), static_cast<std::size_t>(count));
-    else if (errno != EINTR && errno != EAGAIN) return from_errno(errno, fmt::format("hear from {}", to_string(where)));
-    if (reply.size() > http_request_max.value() + http_reply_max.value())
-      return Failure{Code::protocol, Remedy::fix_config, fmt::format("{} says more than any agent does", to_string(where))};
+    if (count > 0) {
+      reply.append(chunk.data(), static_cast<std::size_t>(count));
+      // Not all servers close the connection when they were asked to.
+      if (reply.size() <= closes_itself_from && is_whole_reply(reply)) return read_reply(reply);
+    } else if (errno != EINTR && errno != EAGAIN) return from_errno(errno, fmt::format("hear from {}", to_string(where)));
+    if (reply.size() > http_request_max.value() + most.value())
+      return Failure{Code::protocol, Remedy::fix_config, fmt::format("{} answers with more than {} bytes", to_string(where), most.value())};
     if (count < 0 && !ready(socket.get(), POLLIN, deadline, clock)) return late();
     if (deadline.passed(clock.now())) return late();
   }

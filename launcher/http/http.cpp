@@ -1,5 +1,7 @@
 #include "launcher/http/http.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
@@ -52,12 +54,24 @@ std::string encode(const HttpReply& reply, bool with_body) {
                      reply.status == 405 ? "Allow: GET, HEAD\r\n" : "", with_body ? std::string_view{reply.body} : std::string_view{});
 }
 
-std::string encode_get(std::string_view path, std::string_view host) {
-  return fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", path, host);
+bool is_field_value(std::string_view text) {
+  constexpr std::size_t most = 16 << 10;
+  return !text.empty() && text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
 }
 
-Result<HttpReply> read_reply(std::string_view bytes) {
-  http::response_parser<http::string_body> parser;
+std::string encode(const HttpQuestion& question, std::string_view host) {
+  std::string text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", question.method, question.path, host);
+  for (const auto& [name, value] : question.fields) text += fmt::format("{}: {}\r\n", name, value);
+  if (question.method != "GET") text += fmt::format("Content-Length: {}\r\n", question.body.size());
+  return text + "\r\n" + question.body;
+}
+
+namespace {
+
+using ReplyParser = http::response_parser<http::string_body>;
+
+// False when the bytes are no reply.
+bool parse_reply(ReplyParser& parser, std::string_view bytes) {
   parser.eager(true);
   parser.header_limit(static_cast<std::uint32_t>(http_request_max.value()));
   parser.body_limit(http_reply_max.value());
@@ -67,8 +81,22 @@ Result<HttpReply> read_reply(std::string_view bytes) {
     if (error || used == 0) break;
     bytes.remove_prefix(used);
   }
-  if (!error && !parser.is_done() && parser.is_header_done()) parser.put_eof(error);
-  if (error || !parser.is_done()) return Failure{Code::protocol, Remedy::fix_config, "what came is no whole HTTP reply"};
+  return !error;
+}
+
+}  // namespace
+
+bool is_whole_reply(std::string_view bytes) {
+  ReplyParser parser;
+  return parse_reply(parser, bytes) && parser.is_done();
+}
+
+Result<HttpReply> read_reply(std::string_view bytes) {
+  ReplyParser parser;
+  const bool good = parse_reply(parser, bytes);
+  boost::system::error_code error;
+  if (good && !parser.is_done() && parser.is_header_done()) parser.put_eof(error);
+  if (!good || error || !parser.is_done()) return Failure{Code::protocol, Remedy::fix_config, "what came is no whole HTTP reply"};
   const auto& reply = parser.get();
   return HttpReply{static_cast<int>(reply.result_int()), text_of(reply[http::field::content_type]), reply.body()};
 }

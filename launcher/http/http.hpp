@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include <elrun/result.hpp>
 #include <elrun/units.hpp>
@@ -18,6 +20,14 @@ struct HttpRequest {
   bool wants_body = true;  ///< GET; a HEAD wants the header alone.
   std::string path;        ///< Without what follows a `?`.
   std::string accept;      ///< The header field; empty: none
+};
+
+/// What is asked of another server.
+struct HttpQuestion {
+  std::string method = "GET";
+  std::string path;  ///< Without blanks, with its query.
+  std::vector<std::pair<std::string, std::string>> fields{};
+  std::string body{};
 };
 
 struct HttpReply {
@@ -34,9 +44,13 @@ struct HttpReply {
 
 /// What goes over the wire. The connection ends with it.
 [[nodiscard]] std::string encode(const HttpReply& reply, bool with_body);
-/// What a client sends for a path that holds no blanks.
-[[nodiscard]] std::string encode_get(std::string_view path, std::string_view host);
+/// It may stand behind a header field's name: printable ASCII of at most 16 KiB, and not empty.
+[[nodiscard]] bool is_field_value(std::string_view text);
+/// What a client sends. The connection ends with the reply.
+[[nodiscard]] std::string encode(const HttpQuestion& question, std::string_view host);
 /// All that came until the other end closed; fails when it is no whole reply.
 [[nodiscard]] Result<HttpReply> read_reply(std::string_view bytes);
+/// The reply says itself how long it is, and is there as a whole: nothing more has to be waited for.
+[[nodiscard]] bool is_whole_reply(std::string_view bytes);
 
 }  // namespace elrun::inline v0::launcher

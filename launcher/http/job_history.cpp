@@ -1,6 +1,7 @@
 #include "launcher/http/job_history.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -83,8 +84,10 @@ void JobHistory::note_event(const Turn& turn) {
   } else if (const auto* down = std::get_if<LinkDown>(&turn.event)) {
     record_.connected = false;
     record_.waiting_for = "the coordinator: " + down->why.what.substr(0, text_max);
-  } else if (std::holds_alternative<SignalCame>(turn.event)) {
-    record_.leaving = true;
+  } else if (const auto* signal = std::get_if<SignalCame>(&turn.event)) {
+    if (!std::exchange(record_.leaving, true)) record_.leaving_because = signal_name(signal->number);
+  } else if (const auto* notice = std::get_if<NoticeCame>(&turn.event)) {
+    if (!std::exchange(record_.leaving, true)) record_.leaving_because = "preempt notice (" + notice->words.substr(0, text_max) + ")";
   } else if (const auto* started = std::get_if<WorkerStarted>(&turn.event)) {
     if (const auto worker = record_.workers.find(started->worker.value()); worker != record_.workers.end())
       worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;

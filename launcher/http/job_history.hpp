@@ -50,7 +50,8 @@ struct NodeRecord {
   std::map<std::uint32_t, WorkerRecord> workers;  ///< By local rank: those that are there, in `world` or on their way to the next one.
   bool connected = false;                         ///< To a coordinator.
   std::string waiting_for;                        ///< Empty when nothing is waited for.
-  bool leaving = false;                           ///< A signal has asked this node to end.
+  bool leaving = false;                           ///< A signal or a preempt notice has asked this node to end ...
+  std::string leaving_because;                    ///< ... in words.
   std::string last_failure;                       ///< The newest, in words; empty: none
 
   std::uint64_t coordinator_changes = 0;

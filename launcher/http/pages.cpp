@@ -70,6 +70,13 @@ std::optional<Json> parsed(std::string_view text) {
   return json;
 }
 
+// An agent of an earlier version does not say why.
+std::string leaving(const Reading& page) {
+  if (!page.flag("leaving")) return {};
+  const std::string why = page.text("leaving_because");
+  return ", asked to leave" + (why.empty() ? "" : " by " + why);
+}
+
 std::string ago(double time) {
   return time < 120    ? fmt::format("{:.1f} s", time)
          : time < 7200 ? fmt::format("{:.0f} min", time / 60)
@@ -106,6 +113,7 @@ std::string status_page(const Glance& glance) {
                           {"nodes", seat.nodes},
                           {"world_size", seat.world_size},
                           {"group_rank", seat.group_rank}};
+  if (node.leaving) page["leaving_because"] = node.leaving_because;
   if (!node.waiting_for.empty()) page["waiting_for"] = node.waiting_for;
   if (!node.last_failure.empty()) page["last_failure"] = node.last_failure;
   if (node.steps > 0)
@@ -120,9 +128,9 @@ Result<std::string> status_for_people(std::string_view json) {
   const auto whole = parsed(json);
   if (!whole) return Failure{Code::protocol, Remedy::fix_config, "what came is no status of elrun"};
   const Reading page{*whole};
-  std::string text = fmt::format("run {} on node {} (agent {}, elrun {}): {}{}, up for {}\n", page.text("run"), page.text("node"),
-                                 page.number("pid"), page.text("version"), page.text("phase"),
-                                 page.flag("leaving") ? ", asked to leave" : "", ago(page.fraction("up_seconds")));
+  std::string text =
+      fmt::format("run {} on node {} (agent {}, elrun {}): {}{}, up for {}\n", page.text("run"), page.text("node"), page.number("pid"),
+                  page.text("version"), page.text("phase"), leaving(page), ago(page.fraction("up_seconds")));
   if (const std::string program = page.text("program"); !program.empty()) text += fmt::format("  program: {}\n", program);
   if (const Reading generation = page.object("generation"); generation.json().is_object())
     text += fmt::format("  generation {}: {} of {} to {} nodes, {} workers; this is node {}\n", generation.number("number"),

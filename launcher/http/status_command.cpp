@@ -19,7 +19,7 @@ class Inquiry {
   Inquiry(const StatusOptions& options, const Clock& clock) : options_{options}, clock_{clock} {}
 
   void ask_at(const SocketAddress& where, bool may_be_gone) {
-    const auto reply = ask(where, "/statusz", options_.timeout, clock_);
+    const auto reply = ask(where, {.path = "/statusz"}, options_.timeout, clock_);
     // An agent that was killed together with its guard leaves its directory behind.
     if (!reply.ok() && may_be_gone && reply.failure().code != Code::deadline_passed) return;
     if (!reply.ok()) return fail(message(reply.failure()));

@@ -115,6 +115,13 @@ constexpr std::array table{
            .initial = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
            .value = "NAMES",
            .help = "signals that elrun passes on to the workers before it ends\n(SIGTERM,SIGINT,SIGHUP,SIGQUIT)"},
+    Option{.name = "preempt_notice",
+           .is_own = true,
+           .group = failures,
+           .value = "SOURCE",
+           .help = "leave, as after SIGTERM, when it says that this node will be taken\n"
+                   "away: /PATH (a file appears), http://HOST/PATH (as clouds' metadata\n"
+                   "services answer), cmd:COMMAND (ends with exit code 0)"},
     Option{.name = "hang_timeout",
            .is_own = true,
            .group = failures,

@@ -208,6 +208,10 @@ void Understanding::understand_failures() {
     out_.notes.push_back(fmt::format("--signals_to_handle: {} is no signal that can be handled, and has no effect", name));
   out_.signals_to_handle = std::move(signals.numbers);
   if (given_.is_given("begin_anew")) understand_begin_anew();
+  if (const std::string& notice = given_.get("preempt_notice").text; !trimmed(notice).empty()) {
+    if (auto source = parse_notice_source(notice); source.ok()) out_.preempt_notice = *std::move(source);
+    else problems_.value(fmt::format("{}: {}", given_.shown("preempt_notice"), source.failure().what));
+  }
   if (const auto time = seconds("hang_timeout", Duration{0})) out_.hang_timeout = *time;
   choice("hang_on", out_.hang_sign, {{"progress", HangSign::progress}, {"output", HangSign::output}});
   const bool by_output = out_.hang_timeout > Duration{0} && out_.hang_sign == HangSign::output;

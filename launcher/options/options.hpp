@@ -15,6 +15,7 @@
 #include <elrun/ids.hpp>
 
 #include "launcher/options/admin_options.hpp"
+#include "launcher/process/preempt_notice.hpp"
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/endpoint.hpp"
 #include "rendezvous/messages.hpp"
@@ -133,8 +134,9 @@ struct LaunchOptions {
 
   std::vector<int> signals_to_handle{SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< Passed on to the workers; then elrun ends.
   ExitCodes exit_codes = ExitCodes::elrun;
-  std::optional<std::string> begin_anew{};  ///< The name of a lost checkpoint that a `Job` goes on without: `40@7` or `40`.
-  Duration hang_timeout{0};                 ///< 0: hangs are not looked for.
+  std::optional<std::string> begin_anew{};       ///< The name of a lost checkpoint that a `Job` goes on without: `40@7` or `40`.
+  std::optional<NoticeSource> preempt_notice{};  ///< Which says that this node will be taken away; none: nothing is looked at
+  Duration hang_timeout{0};                      ///< 0: hangs are not looked for.
   HangSign hang_sign = HangSign::progress;
 
   bool virtual_local_rank = false;  ///< Each worker sees one device and LOCAL_RANK 0.

@@ -135,6 +135,8 @@ bool WorkerProcesses::is_group(pid_t group) const {
   return std::any_of(children_.begin(), children_.end(), [&](const auto& child) { return child.second->pid() == group; });
 }
 
-bool WorkerProcesses::is_known(pid_t pid) const { return pid == guard_.pid() || is_group(pid) || stack_tools_.is_tool(pid); }
+bool WorkerProcesses::is_known(pid_t pid) const {
+  return pid == guard_.pid() || is_group(pid) || stack_tools_.is_tool(pid) || setting_.is_other(pid);
+}
 
 }  // namespace elrun::inline v0::launcher

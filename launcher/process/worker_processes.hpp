@@ -28,7 +28,8 @@ class WorkerProcesses {
     const AgentSetting& agent;
     RunId run;
     NodeId node;
-    Path socket;  ///< On which workers reach the agent
+    Path socket;                          ///< On which workers reach the agent
+    std::function<bool(pid_t)> is_other;  ///< A child process that is no worker, and that others collect.
   };
   WorkerProcesses(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting,
                   Reporter& reporter, std::function<void(Event)> feed);

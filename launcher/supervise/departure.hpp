@@ -1,7 +1,9 @@
 #pragma once
-/// \file Departure: this node was asked by a signal to end. Prepare, leave, kill: which of them comes next. Pure.
+/// \file Departure: this node was asked by a signal, or by a notice that it will be taken away, to end. Prepare, leave, kill: which of them comes next. Pure.
 
 #include <optional>
+#include <string>
+#include <utility>
 
 #include <elrun/units.hpp>
 
@@ -15,6 +17,7 @@ enum class Departing {
   leave,           ///< The workers get the signal, and SIGKILL when the grace is over.
   leave_and_kill,  ///< It came again while the Job was saving: the workers are killed.
   kill,            ///< It came again while the workers were ending: they are killed.
+  goes_on,         ///< The node is leaving already, and this changes nothing.
 };
 
 /// The grace begins with the first signal, and saving a checkpoint is part of it.
@@ -23,14 +26,23 @@ class Departure {
   /// `stopping`: the workers are being ended. `can_prepare`: all of them are a Job's that can save. `preparing`: they are at it.
   [[nodiscard]] Departing on_signal(bool stopping, bool can_prepare, bool preparing) {
     ++signals_;
+    // Who sent the notice ends the container soon after it, by a signal.
+    if (signals_ == 1 && has_notice_) return Departing::goes_on;
     if (signals_ > 1 && stopping) return Departing::kill;
     if (signals_ == 1 && can_prepare) return Departing::prepare;
     return preparing ? Departing::leave_and_kill : Departing::leave;
   }
-  /// The Job saves a checkpoint because of `signal`; the grace ends at `gone_by`.
-  void prepare(int signal, Instant gone_by) { signal_ = signal, gone_by_ = gone_by; }
+  /// A notice that this node will be taken away: as the first signal.
+  [[nodiscard]] Departing on_notice(bool can_prepare) {
+    if (signals_ > 0 || std::exchange(has_notice_, true)) return Departing::goes_on;
+    return can_prepare ? Departing::prepare : Departing::leave;
+  }
+  /// The Job saves a checkpoint because of `signal` or, as `why` says, of a notice; the grace ends at `gone_by`.
+  void prepare(int signal, std::string why, Instant gone_by) { signal_ = signal, why_ = std::move(why), gone_by_ = gone_by; }
   /// The signal for which the Job saves.
   [[nodiscard]] int signal() const { return signal_; }
+  /// What asked this node to leave, in words.
+  [[nodiscard]] const std::string& why() const { return why_; }
   /// When workers that are asked to end at `now` are killed, with `grace` for them.
   [[nodiscard]] Instant kill_at(Instant now, Duration grace) const { return gone_by_.value_or(now + grace); }
 
@@ -38,6 +50,8 @@ class Departure {
   ELRUN_COMPARED_IN_SIMULATION
   int signals_ = 0;  // that asked to end
   int signal_ = 0;
+  std::string why_;
+  bool has_notice_ = false;
   std::optional<Instant> gone_by_;
 };
 

@@ -54,9 +54,13 @@ struct WorkerHungUp {
 struct SignalCame {
   int number = 0;
 };
+/// This node will be taken away soon (`--preempt_notice`): as SIGTERM, but a signal that follows it is no second one.
+struct NoticeCame {
+  std::string words;  ///< Where it came from, and what it says
+};
 struct Tick {};
 using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid, WorkerWrote, WorkerHungUp,
-                           SignalCame, Tick>;
+                           SignalCame, NoticeCame, Tick>;
 
 // --- what the shell is to do --------------------------------------------------------------------------------------
 

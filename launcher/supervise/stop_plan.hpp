@@ -1,6 +1,7 @@
 #pragma once
 /// \file StopPlan: this node's workers are being stopped. Since when, and what follows. Pure.
 
+#include <string>
 #include <utility>
 
 #include <elrun/units.hpp>
@@ -16,7 +17,7 @@ namespace elrun::inline v0::launcher {
 struct AfterStop {
   bool rejoin = true;  ///< The next generation; else the node finishes.
   Finish finish;
-  int signal = 0;  ///< That asked for it; 0: none
+  std::string asked_by{};  ///< The signal or the notice that asked for it; empty: none
 };
 
 /// The first reason to finish stays. A reason to finish replaces one to join again.
@@ -30,11 +31,11 @@ class StopPlan {
   [[nodiscard]] Instant since() const { return since_; }
   /// Only the good end of a job leaves alone what put itself into a session of its own.
   [[nodiscard]] bool ends_leftovers() const { return after_.rejoin || after_.finish.exit_code != 0; }
-  /// Of `workers`, which are all stopped. It says what became of them, when a signal asked for that: then all have ended.
+  /// Of `workers`, which are all stopped. It says what became of them, when a signal or a notice asked for that: then all have ended.
   [[nodiscard]] Finish finish(const Workers& workers, bool job_over) const {
     Finish finish = after_.finish;
-    if (after_.signal != 0)
-      finish.after_signal = signal_name(after_.signal) + (job_over ? ": the job was done; " : ": this node has left; ") + fate_of(workers);
+    if (!after_.asked_by.empty())
+      finish.after_signal = after_.asked_by + (job_over ? ": the job was done; " : ": this node has left; ") + fate_of(workers);
     return finish;
   }
 

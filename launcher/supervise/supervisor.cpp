@@ -51,6 +51,7 @@ Actions Supervisor::on(const Event& event, Instant now) {
         else if constexpr (std::is_same_v<E, WorkerWrote>) on_worker_wrote(e.worker);
         else if constexpr (std::is_same_v<E, WorkerHungUp>) on_hung_up(e.from);
         else if constexpr (std::is_same_v<E, SignalCame>) on_signal(e.number);
+        else if constexpr (std::is_same_v<E, NoticeCame>) on_notice(e);
         else if constexpr (std::is_same_v<E, Tick>) on_tick();
         else if constexpr (std::is_same_v<E, WorkerSaid>)
           std::visit(
@@ -218,7 +219,7 @@ void Supervisor::on_message(const Revoke& m) {
   // A world that grows, and a generation that is stale, are no loss: the time to the next world is no recovery.
   if (const EndCause cause = end_cause_of(m); cause != EndCause::growth && cause != EndCause::stale) job_.recovery().lost(now_);
   if (generation_.failed_here()) job_.count_restart();
-  if (deadlines_.is_set(Wait::leave)) return leave(departure_.signal());
+  if (deadlines_.is_set(Wait::leave)) return leave(departure_.signal(), departure_.why());
   stop({.rejoin = true}, std::nullopt, m.why);
 }
 
@@ -314,7 +315,7 @@ void Supervisor::on_tick() {
   if (is_over(Wait::broken_line)) on_broken_line();
   if (is_over(Wait::leave)) {
     say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
-    leave(departure_.signal());
+    leave(departure_.signal(), departure_.why());
   }
   if (is_over(Wait::tell_starting)) act(tell_starting(line_, view()));
   if (is_due(hangs_.due_in_world(job_.is_job()))) on_hang();

@@ -40,7 +40,7 @@ struct SupervisorOptions {
 /// Conducts the parts of a node. Each owns its state and decides its part: the generation and the job (`NodeGeneration`, `JobProgress`),
 /// the workers (`NodeWorkers`, `Worker`), the line to the coordinator and what is told on it (`CoordinatorLine`, worker_reports.hpp), store
 /// calls under way (`StoreCalls`), waits (`Deadlines`), hangs (`HangWatches`), and the end (`StopPlan`, `Departure`). Here are the phases,
-/// and what concerns several parts. It has more than 25 methods because each of the 24 events and messages, and each wait that ends in
+/// and what concerns several parts. It has more than 25 methods because each of the 25 events and messages, and each wait that ends in
 /// more than a line, has a handler of its own.
 class Supervisor {
  public:
@@ -75,6 +75,7 @@ class Supervisor {
   void on_worker_wrote(LocalRank worker);
   void on_hung_up(ConnectionId from);
   void on_signal(int number);
+  void on_notice(const NoticeCame& e);
   void on_tick();
 
   // One for each message of the coordinator
@@ -131,8 +132,9 @@ class Supervisor {
   void let_last_work();
   void hold_the_broken();
   void dismiss_pending();
-  void prepare_to_leave(int signal);
-  void leave(int signal);
+  [[nodiscard]] bool can_save() const { return phase_ == Phase::running && !job_.is_over() && workers_.can_save(); }
+  void prepare_to_leave(int signal, const std::string& why);
+  void leave(int signal, const std::string& why);
 
   void refuse(ConnectionId connection, Failure why);
   void act(Action action) { add(actions_, std::move(action)); }

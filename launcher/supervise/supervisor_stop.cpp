@@ -85,38 +85,51 @@ void Supervisor::dismiss_pending() {
 }
 
 void Supervisor::on_signal(int number) {
-  const bool can_save = phase_ == Phase::running && !job_.is_over() && workers_.can_save();
-  switch (departure_.on_signal(phase_ == Phase::stopping, can_save, deadlines_.is_set(Wait::leave))) {
-    case Departing::prepare: return prepare_to_leave(number);
-    case Departing::leave: return leave(number);
-    case Departing::leave_and_kill: leave(number); return act(workers_.kill_running());
-    case Departing::kill:
-      say(Level::warning, fmt::format("{} again: the workers are killed", signal_name(number)));
-      return act(workers_.kill_running());
+  const std::string name = signal_name(number);
+  switch (departure_.on_signal(phase_ == Phase::stopping, can_save(), deadlines_.is_set(Wait::leave))) {
+    case Departing::prepare: return prepare_to_leave(number, name);
+    case Departing::leave: return leave(number, name);
+    case Departing::leave_and_kill: leave(number, name); return act(workers_.kill_running());
+    case Departing::kill: say(Level::warning, fmt::format("{} again: the workers are killed", name)); return act(workers_.kill_running());
+    case Departing::goes_on:
+      say(Level::info, fmt::format("{}: this node is leaving already, because of the preempt notice; another one kills the workers", name));
   }
 }
 
-void Supervisor::prepare_to_leave(int signal) {
-  departure_.prepare(signal, now_ + options_.timeouts.stop_grace);
+// What follows is what SIGTERM does.
+void Supervisor::on_notice(const NoticeCame& e) {
+  const std::string why = fmt::format("preempt notice ({})", e.words);
+  switch (departure_.on_notice(can_save())) {
+    case Departing::prepare: return prepare_to_leave(SIGTERM, why);
+    case Departing::leave: return leave(SIGTERM, why);
+    case Departing::leave_and_kill:
+    case Departing::kill:
+    case Departing::goes_on: return;
+  }
+}
+
+void Supervisor::prepare_to_leave(int signal, const std::string& why) {
+  departure_.prepare(signal, why, now_ + options_.timeouts.stop_grace);
   deadlines_.set(Wait::leave, now_ + options_.timeouts.drain);
-  say(Level::warning, fmt::format("{}: this node leaves as soon as the job has saved a checkpoint, in {} at the latest",
-                                  signal_name(signal), for_people(options_.timeouts.drain)));
+  say(Level::warning, fmt::format("{}: this node leaves as soon as the job has saved a checkpoint, in {} at the latest", why,
+                                  for_people(options_.timeouts.drain)));
   dismiss_pending();  // they have nothing to save
   act(workers_.ask_to_save(generation_.last()));
 }
 
-void Supervisor::leave(int number) {
+void Supervisor::leave(int number, const std::string& why) {
   deadlines_.clear(Wait::leave);  // workers that are ending by themselves already are not stopped once more
   const bool stopping = phase_ == Phase::stopping;
   Instant kill_at = departure_.kill_at(now_, options_.timeouts.stop_grace);
   if (stopping && deadlines_.is_set(Wait::kill)) deadlines_.set(Wait::kill, kill_at = std::min(*deadlines_.at(Wait::kill), kill_at));
   const std::size_t alive = running(workers_.all());
-  say(Level::warning, fmt::format("{}: {}", signal_name(number),
-                                  alive > 0 ? fmt::format("forwarded to {}; SIGKILL after {}", count_of(alive, "worker"),
-                                                          for_people(std::max(kill_at - now_, Duration{0})))
+  say(Level::warning, fmt::format("{}: {}", why,
+                                  alive > 0 ? fmt::format("{}forwarded to {}; SIGKILL after {}",
+                                                          why == signal_name(number) ? "" : signal_name(number) + " ",
+                                                          count_of(alive, "worker"), for_people(std::max(kill_at - now_, Duration{0})))
                                             : "this node leaves"));
-  act(Send{Leave{fmt::format("{} came", signal_name(number))}});
-  stop({.rejoin = false, .finish = {job_.is_over() ? 0 : 128 + number, {}, false}, .signal = number}, number, {});
+  act(Send{Leave{fmt::format("{} came", why)}});
+  stop({.rejoin = false, .finish = {job_.is_over() ? 0 : 128 + number, {}, false}, .asked_by = why}, number, {});
   if (stopping) act(workers_.pass_on(number));
 }
 

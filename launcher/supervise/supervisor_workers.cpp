@@ -256,7 +256,7 @@ void Supervisor::on_worker_said(ConnectionId from, const PrepareToLeave& m) {
   const auto i = worker_with(workers_.all(), from);
   if (!i || !deadlines_.is_set(Wait::leave) || m.generation != generation_.last()) return;
   workers_[*i].ready_to_leave = true;
-  if (workers_.have_saved()) leave(departure_.signal());
+  if (workers_.have_saved()) leave(departure_.signal(), departure_.why());
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {

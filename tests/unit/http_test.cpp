@@ -56,5 +56,26 @@ TEST_CASE("a reply is read as it was written", "[http]") {
   CHECK(read->body == reply.body);
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) CHECK_FALSE(read_reply(std::string_view{bytes}.substr(0, cut)).ok());
   CHECK(encode(reply, false).ends_with("Content-Length: 12\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"));
-  CHECK(std::holds_alternative<HttpRequest>(read_request(encode_get("/statusz", "localhost"))));
+  CHECK(std::holds_alternative<HttpRequest>(read_request(encode(HttpQuestion{.path = "/statusz"}, "localhost"))));
+}
+
+TEST_CASE("a question has its fields and, unless it is a GET, its length", "[http]") {
+  CHECK(encode(HttpQuestion{.path = "/a", .fields = {{"X", "y"}}}, "h:1") ==
+        "GET /a HTTP/1.1\r\nHost: h:1\r\nConnection: close\r\nX: y\r\n\r\n");
+  CHECK(encode(HttpQuestion{.method = "POST", .path = "/", .body = "abc"}, "h") ==
+        "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc");
+  CHECK(is_field_value("abc=="));
+  for (const std::string& bad :
+       {std::string{}, std::string{"a\r\nX: y"}, std::string{"\x7f"}, std::string{"\xc3\xa4"}, std::string(20000, 'a')})
+    CHECK_FALSE(is_field_value(bad));
+}
+
+TEST_CASE("a reply that says its length is whole without the end of the connection", "[http]") {
+  CHECK(is_whole_reply("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"));
+  CHECK(is_whole_reply("HTTP/1.1 204 No Content\r\n\r\n"));
+  CHECK(is_whole_reply("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"));
+  CHECK_FALSE(is_whole_reply("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok"));
+  CHECK_FALSE(is_whole_reply("HTTP/1.1 200 OK\r\n\r\nok"));  // its end is the connection's
+  CHECK_FALSE(is_whole_reply("HTTP/1.1 200 OK\r\n"));
+  CHECK_FALSE(is_whole_reply(""));
 }

@@ -250,7 +250,7 @@ TEST_CASE("the status says who answers, and whether it was asked to leave", "[pa
   CHECK_FALSE(before->leaving);
   node.on(SignalCame{SIGTERM});
   CHECK(agent_said(status_page(node.glance()))->leaving);
-  CHECK(has(*status_for_people(status_page(node.glance())), ", asked to leave, up for "));
+  CHECK(has(*status_for_people(status_page(node.glance())), ", asked to leave by SIGTERM, up for "));
   for (const char* odd : {"", "[]", "{}", R"({"pid":0})", R"({"pid":"7"})"}) CHECK_FALSE(agent_said(odd));
 }
 

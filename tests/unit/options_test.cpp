@@ -190,6 +190,18 @@ TEST_CASE("signals by name; a name of none is noted and has no effect", "[option
   CHECK(contains(o.notes[2], "SIGNOPE"));
 }
 
+TEST_CASE("where a notice that the node will be taken away comes from", "[options]") {
+  CHECK_FALSE(launch({"s"}).preempt_notice);
+  CHECK(launch({"--preempt-notice", "/run/notice", "s"}).preempt_notice->text == "/run/notice");
+  CHECK(launch({"--preempt_notice=cmd:test -e /x", "s"}).preempt_notice->text == "test -e /x");
+  const Given pod{.environment = {{"PET_PREEMPT_NOTICE", "http://169.254.169.254/latest/meta-data/spot/instance-action"}}};
+  CHECK(launch({"s"}, pod).preempt_notice->kind == NoticeSource::Kind::url);
+  CHECK_FALSE(launch({"s"}, {.environment = {{"PET_PREEMPT_NOTICE", ""}}}).preempt_notice);
+  const Usage wrong = refused({"--preempt-notice", "https://host/x", "s"});
+  CHECK(wrong.exit_code == exit_code::usage);
+  CHECK(contains(wrong.text, "--preempt_notice https://host/x: only plain http://"));
+}
+
 TEST_CASE("grace and hangs in seconds, the flag before the variable", "[options]") {
   const Given variable{.environment = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "4"}}};
   CHECK(launch({"--shutdown-timeout", "7", "s"}, variable).timeouts.stop_grace == 7s);

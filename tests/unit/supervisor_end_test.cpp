@@ -107,6 +107,43 @@ TEST_CASE("a node that is asked to leave lets its Job save what would be lost", 
   }
 }
 
+TEST_CASE("a preempt notice does what SIGTERM does, and the SIGTERM that follows it kills nobody", "[supervisor]") {
+  Node node;
+  SECTION("a Job saves first") {
+    node.start(1, 2, true);
+    REQUIRE(node.on(NoticeCame{"the file /x: it is there"}) == Words{"prepare 10", "prepare 11"});
+    CHECK(node.said.find("preempt notice (the file /x: it is there): this node leaves as soon as") != node.said.npos);
+    CHECK(node.on(SignalCame{SIGTERM}).empty());
+    CHECK(node.on(NoticeCame{"again"}).empty());
+    CHECK(node.tell(10, PrepareToLeave{generation(1)}).empty());
+    CHECK(node.tell(11, PrepareToLeave{generation(1)}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"signal 0 9", "signal 1 9"});
+    node.ended(0, {.signal = SIGKILL});
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 143");
+    CHECK(node.after_signal == "preempt notice (the file /x: it is there): this node has left; 2 workers killed");
+  }
+  SECTION("other workers get the signal") {
+    node.start();
+    CHECK(node.on(NoticeCame{"x"}) == Words{"leave", "signal 0 15", "signal 1 15"});
+    CHECK(node.on(SignalCame{SIGTERM}).empty());
+    node.ended(0, {.signal = SIGTERM});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 143");
+  }
+  SECTION("without workers the node leaves at once") { CHECK(node.on(NoticeCame{"x"}) == Words{"leave", "finish 143"}); }
+  SECTION("after a signal it changes nothing") {
+    node.start(1, 2, true);
+    REQUIRE(node.on(SignalCame{SIGINT}) == Words{"prepare 10", "prepare 11"});
+    CHECK(node.on(NoticeCame{"x"}).empty());
+  }
+  SECTION("a job that is over ends with 0") {
+    node.start(1, 2, true);
+    node.tell(10, JobOver{generation(1)});
+    node.on(NoticeCame{"x"});
+    node.ended(0);
+    CHECK(node.ended(1).back() == "finish 0");
+  }
+}
+
 TEST_CASE("once the workers decided that the job is over, nothing that dies changes the verdict", "[supervisor]") {
   Node node;
   node.start(1, 2, true);

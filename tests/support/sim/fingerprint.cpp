@@ -159,8 +159,8 @@ void Fingerprint::add(const launcher::StoreCalls& store_calls) {
 }
 
 void Fingerprint::add(const launcher::Departure& departure) {
-  const auto& [signals, signal, gone_by] = departure;
-  all(signals, signal, gone_by);
+  const auto& [signals, signal, why, has_notice, gone_by] = departure;
+  all(signals, signal, why, has_notice, gone_by);
 }
 
 void Fingerprint::add(const launcher::StopPlan& stop) {

@@ -1,6 +1,7 @@
 #include "rendezvous/messages.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace elrun::inline v0 {
 namespace {
@@ -30,6 +31,11 @@ std::string in_plain_words(std::string_view grpc_message) {
   constexpr std::string_view before = "Failed to connect to remote host: ";
   const auto at = grpc_message.rfind(before);
   return std::string{at == grpc_message.npos ? grpc_message : grpc_message.substr(at + before.size())};
+}
+
+bool tells_of_silence(std::string_view grpc_message) {
+  constexpr std::array<std::string_view, 3> words{"keepalive", "Connection timed out", "No route to host"};  // ETIMEDOUT, EHOSTUNREACH
+  return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return grpc_message.find(word) != grpc_message.npos; });
 }
 
 }  // namespace elrun::inline v0

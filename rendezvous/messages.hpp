@@ -279,5 +279,8 @@ using CoordinatorMessage = std::variant<Refused, Waiting, World, Revoke, Resumed
 
 /// Why a connection could not be made, as the system says it: without the words that gRPC puts before it.
 [[nodiscard]] std::string in_plain_words(std::string_view grpc_message);
+/// Whether a connection that was up ended because the other end's system answered nothing any more: by gRPC's ping, by TCP's own limit, which is as long
+/// and may come first, or because its host cannot be found on the network. A process that ends, or closes the connection, is no such case.
+[[nodiscard]] bool tells_of_silence(std::string_view grpc_message);
 
 }  // namespace elrun::inline v0

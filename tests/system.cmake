@@ -108,6 +108,8 @@ if(TARGET gpt)
     if(NOT ELRUN_SANITIZE)  # it judges silence by half a second, which a sanitizer's program on a busy machine exceeds by itself
       elrun_test(pods_test SOURCES process/pods_test.cpp LABELS process pods golden grpc TIMEOUT 600)
       add_dependencies(pods_test gpt elrun_launcher launcher_worker)
+      elrun_test(elected_pods_test SOURCES process/elected_pods_test.cpp support/etcd.cpp LABELS process pods grpc TIMEOUT 300)
+      add_dependencies(elected_pods_test elrun_launcher launcher_worker)
       elrun_test(manifest_pods_test SOURCES process/manifest_pods_test.cpp LINK nlohmann_json::nlohmann_json LABELS process pods manifests grpc TIMEOUT 900)
       add_dependencies(manifest_pods_test elrun_launcher launcher_worker)
     endif()

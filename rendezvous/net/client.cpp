@@ -290,7 +290,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     attempt_.reset();
     if (std::exchange(has_moved_, false) && !was_up) return start();
     const Address& address = addresses_[next_address_];
-    const bool silent = was_up && why.find("keepalive") != why.npos;                // gRPC's own words for a ping without an answer
+    const bool silent = was_up && tells_of_silence(why);
     if (!was_up || (!heard_ && why.find("reset") != why.npos)) why += advice(why);  // its Join was not taken
     // Another address of the same name may answer; only the whole list counts as an attempt.
     if (!was_up && ++next_address_ < addresses_.size()) return open();

@@ -109,6 +109,11 @@ TEST_CASE("why a connection could not be made is told in the system's words", "[
       "Connection refused");
   CHECK(in_plain_words("Failed to connect to remote host: ") == "");
   CHECK(in_plain_words("no answer within 5 s") == "no answer within 5 s");
+  for (const char* silence :
+       {"keepalive watchdog timeout", "ping timeout, keepalive", "recvmsg:Connection timed out", "recvmsg: No route to host"})
+    CHECK(tells_of_silence(silence));
+  for (const char* end : {"Connection reset by peer", "Socket closed", "Connection refused", "GOAWAY received", "no answer within 5 s", ""})
+    CHECK_FALSE(tells_of_silence(end));
 }
 
 TEST_CASE("every message arrives as it was sent", "[wire]") {

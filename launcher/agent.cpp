@@ -27,6 +27,7 @@
 #include "launcher/rendezvous_line.hpp"
 #include "launcher/report/evidence.hpp"
 #include "launcher/report/reporter.hpp"
+#include "launcher/report/train_job_post.hpp"
 #include "launcher/supervise/supervisor.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/link/server.hpp"
@@ -96,6 +97,7 @@ class Agent {
     handle_ending_signals(signals_, options().signals_to_handle);
     wait_for_signal();
     watch_guard();
+    open_train_job();
     warn_of_first_process();
     admin_endpoints_.open_timers(options().side, setting_.directory, setting_.environment,
                                  [this](pid_t group) { return processes_.is_group(group); });
@@ -152,7 +154,7 @@ class Agent {
       const std::vector<Action> actions = supervisor_.on(event, clock_.now());
       log_context_->generation = supervisor_.last_generation().number;
       rendezvous_.saw_generation(supervisor_.last_generation().number);
-      if (supervisor_.last_generation() != before) reporter_.began(std::get<World>(std::get<CoordinatorSaid>(event).message), supervisor_);
+      if (supervisor_.last_generation() != before) began(std::get<World>(std::get<CoordinatorSaid>(event).message));
       admin_endpoints_.saw(event, actions, supervisor_);
       for (const Action& action : actions) std::visit([this](const auto& a) { perform(a); }, action);
     }
@@ -167,9 +169,16 @@ class Agent {
     }
   }
 
+  void began(const World& world) {
+    reporter_.began(world, supervisor_);
+    if (train_job_) train_job_->began(world);
+  }
+
   void perform(const LookAgain&) { rendezvous_.look_again(); }
   void perform(const Send& a) {
     if (const auto* join = std::get_if<Join>(&a.message); join != nullptr && !join->resuming && rendezvous_.has_line()) reporter_.joining();
+    if (const auto* progress = std::get_if<Progress>(&a.message); progress != nullptr && train_job_)
+      train_job_->decided(progress->step, 0, {});
     rendezvous_.send(a.message);
   }
   void perform(const Spawn& a) {
@@ -191,6 +200,7 @@ class Agent {
     end_.finished = true;
     end_.finish = a;
     rendezvous_.finish();
+    if (train_job_) train_job_->finish();
     server_.reset();
     processes_.after_output([this] {
       report();
@@ -211,8 +221,23 @@ class Agent {
   }
 
   void end_if_allowed() {
-    if (end_.finished && end_.reported && (end_.lingered || rendezvous_.may_end())) rendezvous_.resign([this] { loop_.stop(); });
+    if (end_.finished && end_.reported && (end_.lingered || (rendezvous_.may_end() && !is_posting())))
+      rendezvous_.resign([this] { loop_.stop(); });
   }
+
+  // Kubeflow Trainer wants to know how far the job is; the variables that say where are put into the pods of a TrainJob.
+  void open_train_job() {
+    std::vector<std::string> notes;
+    auto server = train_job_server(
+        [this](std::string_view name) -> std::optional<std::string> {
+          const auto found = setting_.environment.find(name);
+          return found == setting_.environment.end() || found->second.empty() ? std::nullopt : std::optional{found->second};
+        },
+        notes);
+    for (const std::string& note : notes) log_.warning(note);
+    if (server) train_job_ = std::make_unique<TrainJobPost>(loop_, clock_, log_, *std::move(server), [this] { end_if_allowed(); });
+  }
+  [[nodiscard]] bool is_posting() const { return train_job_ && train_job_->is_awaited(); }
 
   // The job does not need its guard, until this process is killed too.
   void watch_guard() {
@@ -261,6 +286,7 @@ class Agent {
   Supervisor supervisor_;
   Reporter reporter_;
   AdminEndpoints admin_endpoints_;
+  std::unique_ptr<TrainJobPost> train_job_;  // none: nobody asked for it
   std::deque<Event> events_;
   bool busy_ = false;
   bool was_asked_ = false, signal_is_expected_ = false;  // to end, by a signal; by one that follows a preempt notice

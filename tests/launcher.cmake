@@ -26,6 +26,7 @@ elrun_test(file_timers_test SOURCES unit/file_timers_test.cpp LINK elrun::launch
 elrun_test(job_history_test SOURCES unit/job_history_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(doctor_test SOURCES unit/doctor_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(preempt_notice_test SOURCES unit/preempt_notice_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(train_job_test SOURCES unit/train_job_test.cpp LINK elrun::launcher_core nlohmann_json::nlohmann_json LABELS unit)
 elrun_test(first_process_test SOURCES unit/first_process_test.cpp LINK elrun::launcher_core fmt::fmt LABELS unit)
 elrun_fuzzer(admin_fuzz LINK elrun::launcher_http)
 elrun_test(host_test SOURCES unit/host_test.cpp LINK elrun::launcher_core LABELS unit)

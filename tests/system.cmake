@@ -105,6 +105,8 @@ if(TARGET gpt)
     add_dependencies(drain_test gpt elrun_launcher)
     elrun_test(preempt_test SOURCES process/preempt_test.cpp LABELS process pods golden grpc TIMEOUT 600)
     add_dependencies(preempt_test gpt elrun_launcher)
+    elrun_test(train_job_process_test SOURCES process/train_job_process_test.cpp LINK elrun_test_certificates OpenSSL::SSL LABELS process grpc TIMEOUT 300)
+    add_dependencies(train_job_process_test gpt elrun_launcher)
     if(NOT ELRUN_SANITIZE)  # it judges silence by half a second, which a sanitizer's program on a busy machine exceeds by itself
       elrun_test(pods_test SOURCES process/pods_test.cpp LABELS process pods golden grpc TIMEOUT 600)
       add_dependencies(pods_test gpt elrun_launcher launcher_worker)

@@ -22,6 +22,8 @@ const char* name_of(Level level) {
   return "error";
 }
 
+}  // namespace
+
 std::string utc(std::int64_t wall_ns) {
   const WallTime wall = wall_time(wall_ns);
   const std::time_t seconds = wall.seconds;
@@ -30,8 +32,6 @@ std::string utc(std::int64_t wall_ns) {
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z", time.tm_year + 1900, time.tm_mon + 1, time.tm_mday, time.tm_hour,
                      time.tm_min, time.tm_sec, wall.nanoseconds);
 }
-
-}  // namespace
 
 std::string json_line(const LogLine& line, const LogContext& context) {
   Json json{{"time", utc(line.wall_ns)}, {"level", name_of(line.level)}, {"text", line.text}, {"who", line.who}};

@@ -15,6 +15,9 @@ struct LogContext {
   std::atomic<std::uint64_t> generation = 0;  ///< That this node runs; 0: none yet
 };
 
+/// RFC 3339 with nanoseconds: `2026-11-25T08:22:00.000000000Z`.
+[[nodiscard]] std::string utc(std::int64_t wall_ns);
+
 /// One line without newline: time (UTC), level, text, source, run, node, generation.
 [[nodiscard]] std::string json_line(const LogLine& line, const LogContext& context);
 

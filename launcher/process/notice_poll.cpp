@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -17,7 +16,6 @@
 #include "launcher/report/evidence.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
-#include "lib/base/quiet_thread.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -56,13 +54,6 @@ NoticeLook look_at_url(const NoticeSource& source, const Clock& clock) {
 
 }  // namespace
 
-// Whoever asked, and the loop, may be gone when the thread has its answer.
-struct NoticePoll::Mailbox {
-  std::mutex mutex;
-  bool open = true;                              // under the mutex
-  std::function<void(const NoticeLook&)> found;  // loop thread only
-};
-
 NoticePoll::NoticePoll(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting,
                        std::function<void(std::string)> came)
     : loop_{loop},
@@ -74,14 +65,10 @@ NoticePoll::NoticePoll(boost::asio::io_context& loop, const Guard& guard, const 
       watch_{setting_.source},
       pause_{loop},
       limit_{loop},
-      mailbox_{std::make_shared<Mailbox>()} {
-  mailbox_->found = [this](const NoticeLook& look) { found(look); };
-}
+      aside_{loop} {}
 
 NoticePoll::~NoticePoll() {
   if (command_) command_->abandon();
-  const std::lock_guard lock{mailbox_->mutex};
-  mailbox_->open = false;
 }
 
 void NoticePoll::look() {
@@ -95,15 +82,12 @@ void NoticePoll::look() {
 
 void NoticePoll::look_on_thread() {
   try {
-    quiet_thread([mailbox = mailbox_, source = setting_.source, &loop = loop_] {
-      const SteadyClock clock;  // the agent's may be gone before a resolver is done
-      NoticeLook look = source.kind == NoticeSource::Kind::file ? look_at_file(source.text) : look_at_url(source, clock);
-      const std::lock_guard lock{mailbox->mutex};
-      if (!mailbox->open) return;
-      boost::asio::post(loop, [weak = std::weak_ptr{mailbox}, look = std::move(look)] {
-        if (const auto there = weak.lock(); there && there->open) there->found(look);
-      });
-    }).detach();
+    aside_.call(
+        [source = setting_.source] {
+          const SteadyClock clock;
+          return source.kind == NoticeSource::Kind::file ? look_at_file(source.text) : look_at_url(source, clock);
+        },
+        [this](const NoticeLook& look) { found(look); });
   } catch (const std::system_error& error) {
     found({NoticeLook::Found::problem, fmt::format("no thread can be started: {}", error.what())});
   }
@@ -119,8 +103,8 @@ void NoticePoll::run_command() {
                             .err = out.get(),
                             .in = in.get()};
   auto started = Child::start(loop_, guard_, execution, [this](Ending ending) {
-    boost::asio::post(loop_, [weak = std::weak_ptr{mailbox_}, this, ending] {  // the child may not be destroyed in its own call
-      if (const auto there = weak.lock(); !there || !there->open) return;
+    boost::asio::post(loop_, [weak = std::weak_ptr{command_}, this, ending] {  // the child may not be destroyed in its own call
+      if (weak.expired()) return;                                              // so is this object
       command_.reset();
       if (was_killed_) return wait(notice_poll_every);  // which was told
       found(look_of_command(ending));

@@ -11,6 +11,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "launcher/process/aside.hpp"
 #include "launcher/process/child.hpp"
 #include "launcher/process/preempt_notice.hpp"
 #include "lib/base/clock.hpp"
@@ -39,7 +40,6 @@ class NoticePoll {
   [[nodiscard]] bool is_command(pid_t process) const { return command_ && command_->pid() == process; }
 
  private:
-  struct Mailbox;
   void look();
   void look_on_thread();
   void run_command();
@@ -55,9 +55,9 @@ class NoticePoll {
   const std::function<void(std::string)> came_;
   NoticeWatch watch_;
   boost::asio::steady_timer pause_, limit_;
-  std::shared_ptr<Mailbox> mailbox_;  // where the thread leaves what it found
-  std::unique_ptr<Child> command_;
-  bool was_killed_ = false;  // the command
+  Aside<NoticeLook> aside_;
+  std::shared_ptr<Child> command_;  // whose end may be told when it is gone
+  bool was_killed_ = false;         // the command
 };
 
 }  // namespace elrun::inline v0::launcher

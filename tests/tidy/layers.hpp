@@ -31,7 +31,7 @@ inline const std::vector<Layer>& layers() {
       {"checkpoint/", {"lib/base/", "kernels/"}, {"nlohmann/", "cuda"}},
       {"rendezvous/round/", {"lib/base/", "rendezvous/messages.hpp"}, {}},
       {"rendezvous/", {"lib/base/", "lib/link/"}, {"absl/", "boost/", "grpc", "google/protobuf/", "openssl/"}},
-      {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/"}},
+      {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/", "openssl/"}},
       {"samples/", {"samples/"}, {"cuda"}},
       {"tests/",
        {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},

@@ -1,0 +1,52 @@
+#pragma once
+/// \file Aside: a call that blocks, on a thread that nobody waits for; its answer comes to the loop.
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include "lib/base/quiet_thread.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Loop thread only. For what can neither be cancelled nor bounded: a file system, a resolver. One call at a time. The destructor waits for nobody,
+/// and what a call still finds after it is dropped; so a call holds nothing of the agent's, not even its clock.
+template <class Answer>
+class Aside {
+ public:
+  explicit Aside(boost::asio::io_context& loop) : loop_{loop}, mailbox_{std::make_shared<Mailbox>()} {}
+  ~Aside() {
+    const std::lock_guard lock{mailbox_->mutex};
+    mailbox_->open = false;
+  }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+
+  /// \throws std::system_error where no thread can be started.
+  void call(std::function<Answer()> work, std::function<void(const Answer&)> then) {
+    mailbox_->then = std::move(then);
+    quiet_thread([mailbox = mailbox_, &loop = loop_, work = std::move(work)] {
+      Answer answer = work();
+      const std::lock_guard lock{mailbox->mutex};
+      if (!mailbox->open) return;
+      boost::asio::post(loop, [weak = std::weak_ptr{mailbox}, answer = std::move(answer)] {
+        if (const auto there = weak.lock(); there && there->open) there->then(answer);
+      });
+    }).detach();
+  }
+
+ private:
+  struct Mailbox {
+    std::mutex mutex;
+    bool open = true;                         // written on the loop, under the mutex
+    std::function<void(const Answer&)> then;  // loop thread only
+  };
+  boost::asio::io_context& loop_;
+  std::shared_ptr<Mailbox> mailbox_;
+};
+
+}  // namespace elrun::inline v0::launcher

@@ -353,7 +353,7 @@ Result<void> Checkpointer::commit(const SaveTicket& ticket, std::span<const Part
   const auto saver_rank = why.rank;
   why = root_.explained(std::move(why));
   if (saver_rank) why.rank = saver_rank;  // the rank that voted no
-  why.what = fmt::format("checkpoint {} was not saved, earlier ones are untouched: {}", to_string(ticket.id), why.what);
+  why.what = fmt::format("checkpoint {} was not saved: {}", to_string(ticket.id), why.what);
   return why;
 }
 

@@ -401,7 +401,7 @@ TEST_CASE("a rank's no abandons the save with its reason, and the next attempt h
   SECTION("a refusal") {
     votes[1].refusal = Failure{Code::io, Remedy::retry, "disk on fire"};
     CHECK_THAT(said(job.ranks[0].commit(ticket, votes, [] { return Result<void>{}; })),
-               Contains("rank 1") && Contains("disk on fire") && Contains("earlier ones are untouched"));
+               Contains("rank 1") && Contains("disk on fire") && Contains("was not saved"));
   }
   SECTION("an owner that is none any more") {
     CHECK_FALSE(job.ranks[0]

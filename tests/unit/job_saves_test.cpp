@@ -94,12 +94,40 @@ TEST_CASE("a save that fails is told, training goes on, and the step is not save
   Saving member{files, 1, {.directory = "/root", .every = 3}};
   files.broken = full;
   member.saves.save(3, host_state);
-  CHECK(member.said("the checkpoint of step 3 could not be saved, training goes on, the one before it is untouched"));
+  CHECK(member.said("the checkpoint of step 3 could not be saved, training goes on; this job has saved none yet"));
+  CHECK_FALSE(member.said("tried again"));  // a full disk stays full
   CHECK(member.saves.is_due(3));
   files.broken = {};
   member.saves.save(6, host_state);
   CHECK(member.saves.saved_step() == 6);
   CHECK_FALSE(member.saves.is_due(6));
+}
+
+TEST_CASE("one EIO costs an attempt, not the save: it is tried again at once under another name, also at the job's end", "[job_saves]") {
+  for (const bool at_the_end : {false, true})
+    for (std::uint64_t at = 0;; ++at) {
+      FaultyFiles files;
+      Saving member{files, 1, {.directory = "/root", .every = 3, .final_wait = 0s}};
+      member.saves.save(3, host_state);
+      files.arm(FaultyFiles::Fault{.at = at, .error = EIO});
+      if (at_the_end) member.saves.save_at_the_end(6, host_state);
+      else member.saves.save(6, host_state);
+      INFO("operation " << at << (at_the_end ? ", at the end" : ""));
+      CHECK(member.saves.saved_step() == 6);
+      if (!files.fired()) break;
+    }
+}
+
+TEST_CASE("a save on a disk that fails for good is tried three times, and says what is known of the one before", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3}};
+  member.saves.save(3, host_state);
+  files.broken = [](const Path& path) { return path.string().find("safetensors") != std::string::npos ? EIO : 0; };
+  member.saves.save(6, host_state);
+  CHECK(std::ranges::count_if(member.lines, [](const std::string& l) { return l.find("tried again under another name") != l.npos; }) == 2);
+  CHECK(member.said("the checkpoint of step 6 could not be saved, training goes on; the newest that was saved is of step 3"));
+  CHECK(member.said("s000000000006.g00000001.a03"));
+  CHECK(member.saves.is_due(6));
 }
 
 TEST_CASE("what was saved is restored, and an empty root restores nothing", "[job_saves]") {

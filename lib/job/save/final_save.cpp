@@ -11,7 +11,8 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Duration first_pause = 1s, longest_pause = 30s;
-constexpr int tries_of_a_name = 60;  // a name has 99 attempts
+constexpr unsigned tries_at_once = 3;
+constexpr int tries_of_a_name = 25;  // and some short ones before: a name has 99 attempts, of which each may take three
 
 /// Whoever administrates the storage can free space, mount it again or allow to write while the job waits.
 bool can_heal(Code code) {
@@ -29,6 +30,10 @@ bool can_heal(Code code) {
 }
 
 }  // namespace
+
+bool is_tried_at_once(Code why, unsigned tries) {
+  return tries < tries_at_once && can_heal(why) && why != Code::no_space && why != Code::not_permitted;
+}
 
 std::optional<Duration> pause_before_next(const FinalSave& save, const Failure& why, Instant now) {
   const Duration left = save.begun + save.wait - now;

@@ -1,5 +1,5 @@
 #pragma once
-/// \file Core: when a final save that failed is tried again. The state that it holds exists in memory alone.
+/// \file Core: when a save that failed is tried again: at once, and the final one, whose state exists in memory alone, for longer.
 
 #include <optional>
 #include <string>
@@ -8,6 +8,10 @@
 #include <elrun/units.hpp>
 
 namespace elrun::inline v0 {
+
+/// Whether a save that failed `tries` times is tried again at once, under another name: twice, where the next moment may be a better one. What is
+/// full or forbidden stays so.
+[[nodiscard]] bool is_tried_at_once(Code why, unsigned tries);
 
 /// What follows a try of the final save that failed.
 struct FinalSave {

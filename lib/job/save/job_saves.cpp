@@ -1,6 +1,7 @@
 #include "lib/job/save/job_saves.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -15,6 +16,15 @@ namespace {
 
 constexpr Duration owner_wait = 5s;     // for the store to say that this generation is the current one
 constexpr Duration look_every = 250ms;  // at the world, and whether this node leaves, while the final save waits
+
+/// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
+std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>()>& save, const std::function<void(const Failure&)>& told) {
+  for (unsigned tries = 1;; ++tries) {
+    auto why = save();
+    if (!why || !is_tried_at_once(why->code, tries)) return why;
+    told(*why);
+  }
+}
 
 }  // namespace
 
@@ -56,10 +66,17 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
 }
 
 void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
-  const auto why = try_to_save(step, host_state);
-  if (why && world_.leads())
-    host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on, the one before it is untouched: {}",
-                                  step, message(*why)));
+  const auto why =
+      tried_at_once([&] { return try_to_save(step, host_state); },
+                    [&](const Failure& f) {
+                      if (!world_.leads()) return;
+                      host_.log.warning(fmt::format(
+                          "the checkpoint of step {} could not be saved, it is tried again under another name: {}", step, message(f)));
+                    });
+  if (!why || !world_.leads()) return;
+  const std::string newest = saved_step_ == ~std::uint64_t{0} ? std::string{"this job has saved none yet"}
+                                                              : fmt::format("the newest that was saved is of step {}", saved_step_);
+  host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on; {}: {}", step, newest, message(*why)));
 }
 
 /// Whoever administrates the storage has some time to make a save possible: nothing else has the state.
@@ -67,7 +84,7 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
   if (!saves_.has_value() || saved_step_ == step) return;
   FinalSave trial{.wait = options_.final_wait};
   for (;;) {
-    const auto why = try_to_save(step, host_state);
+    const auto why = tried_at_once([&] { return try_to_save(step, host_state); }, [](const Failure&) {});
     if (!why) {
       if (trial.tries > 0 && world_.leads()) host_.log.info(fmt::format("the final checkpoint is saved, at try {}", trial.tries + 1));
       return;

@@ -57,7 +57,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   } else if (!e.ending.ok()) {
     say(Level::error, fmt::format("{} ended by {}{} in generation {}{}", workers_.name(i), w.cause(),
                                   e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), generation_.last().number,
-                                  w.early.as.empty() ? "" : ": " + e.death.evidence));
+                                  e.death.evidence.empty() ? "" : ": " + e.death.evidence));
     generation_.fail_here();
     job_.recovery().lost(now_);
     tell_of_failure(i);

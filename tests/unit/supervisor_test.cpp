@@ -77,6 +77,15 @@ TEST_CASE("who waits for a coordinator names it once, and what is wrong with it"
         "waiting for the coordinator at host:1: 10.0.0.1:1: Connection refused; elrun retries for another 600.0 s\n");
 }
 
+TEST_CASE("a death is told with what explains it: a restart makes no report, which would say it", "[supervisor]") {
+  Node node;
+  node.start();
+  WorkerDeath death;
+  death.evidence = "OOM-killed by the kernel";
+  node.on(WorkerEnded{LocalRank{1}, {.signal = SIGKILL}, death});
+  CHECK(node.said == "rank 1 (node n, pid 101) ended by signal 9 (SIGKILL) in generation 1: OOM-killed by the kernel\n");
+}
+
 TEST_CASE("one death is told once, and how many restarts are left", "[supervisor]") {
   Node node;
   node.start();

@@ -19,6 +19,8 @@ class Departure {
     told_ = true;
     session_.ready_to_leave();
   }
+  /// This member's node leaves, and its agent knows that it may.
+  [[nodiscard]] bool is_told() const { return told_ && session_.is_leaving(); }
   /// Some member said so with its vote for the last decided step. All members have the same votes.
   void set_member_leaves(bool leaves) { member_leaves_ = leaves; }
   [[nodiscard]] bool member_leaves() const { return member_leaves_; }

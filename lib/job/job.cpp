@@ -20,6 +20,8 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
+constexpr Duration leave_wait = 1s;    // for the agent to leave, once the job has saved
+constexpr Duration leave_look = 10ms;  // whether it has
 template <class T>
 std::vector<std::byte> bytes_of(const T& value) {
   const auto bytes = std::as_bytes(std::span{&value, 1});
@@ -240,7 +242,10 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
         return std::nullopt;
       }
       if (saves_.is_due(step)) saves_.save(step, host_state());
-      if (departure_.take_member_leaves()) departure_.tell_agent();
+      if (departure_.take_member_leaves()) {
+        departure_.tell_agent();
+        wait_until_left();
+      }
       step_.begin(host.clock.now());
       absence_.begin_slots();
       rounds_.begin_step();
@@ -252,6 +257,17 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       return step;
     } catch (const Revoked&) {
     }
+  }
+}
+
+/// A member whose node leaves takes no part in a step between the checkpoint that was made for it and the end of the generation: that step could be
+/// decided, and would be lost with this node's shards. The others wait for it meanwhile.
+void Job::Impl::wait_until_left() {
+  const Instant until = host.clock.now() + leave_wait;
+  while (departure_.is_told() && host.clock.now() < until) {
+    if (world.over()) revoked(world);
+    if (host.sleep) host.sleep(leave_look);
+    else std::this_thread::sleep_for(leave_look);
   }
 }
 

@@ -131,6 +131,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void settle();
   void share();
   void go_on_together();
+  void wait_until_left();
   void keep_host_state();
   [[nodiscard]] MemberStatus status() const;
   void drop_step();

@@ -337,6 +337,18 @@ TEST_CASE("a member whose node leaves has all save at the end of the step, once,
   CHECK(without_root[0].ready_to_leave_at == std::vector<std::uint64_t>{2});  // there is nothing to save to
 }
 
+TEST_CASE("a member whose node leaves takes no part in the step after the save, until its generation is over or a second has passed",
+          "[job]") {
+  ManualClock clock;
+  Duration waited{};
+  WorldOptions world{.world = 2, .leave = WorldOptions::Leave{1, 3}, .clock = &clock};
+  world.sleep = [&](Duration time) { waited += time, clock.advance(time); };  // of the member that leaves alone
+  const auto members = run_world(world, toy({.plan = toy_plan(1)}));
+  CHECK(waited == 1s);  // nobody ended the generation
+  CHECK(members[1].ready_to_leave_at == std::vector<std::uint64_t>{4});
+  REQUIRE(members[0].outcome.has_value());
+}
+
 TEST_CASE("the agent knows how long a member may be away: eight times its longest slot, evaluation or save", "[job]") {
   ManualClock clock;
   FaultyFiles files;

@@ -375,7 +375,8 @@ void Program::run() {
                       .session = session,
                       .log = log,
                       .out = out,
-                      .join = [this](Session& s) { return join(s); }},
+                      .join = [this](Session& s) { return join(s); },
+                      .sleep = [this](Duration time) { (void)wait([&] { return over_.has_value() || lost_.has_value(); }, time); }},
                      [this](Job& job) { train(job, simulation_.profile_.job.plan, simulation_.profile_.job.checkpoint); });
   } catch (const Error& error) {
     if (gone()) return;

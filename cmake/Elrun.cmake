@@ -104,6 +104,18 @@ function(elrun_test name)
     SKIP_REGULAR_EXPRESSION "SKIPPED:.*assertions: - none -" ENVIRONMENT "ELRUN_BIN=${PROJECT_BINARY_DIR}/bin;ELRUN_SOURCE=${PROJECT_SOURCE_DIR};ELRUN_TEST_TIME_FACTOR=${ELRUN_TEST_TIME_FACTOR}")
 endfunction()
 
+# elrun_test_part(name test arguments...): other cases of a test, beside it, so that they wait side by side. Its labels and time-out are the test's.
+function(elrun_test_part name test)
+  if(NOT TARGET ${test})
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${test} ${ARGN})
+  foreach(property LABELS TIMEOUT SKIP_REGULAR_EXPRESSION ENVIRONMENT)
+    get_test_property(${test} ${property} value)
+    set_tests_properties(${name} PROPERTIES ${property} "${value}")
+  endforeach()
+endfunction()
+
 # elrun_fuzzer(name LINK ...): fuzz/<name>.cpp has LLVMFuzzerTestOneInput and fuzz_examples. With ELRUN_LIBFUZZER it is
 # a fuzzer, built by the target `fuzzers`; otherwise a test that feeds it mutations of its examples by seed.
 function(elrun_fuzzer name)

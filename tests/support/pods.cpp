@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -40,6 +42,17 @@ std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
   for (std::string word; in >> word;) words.push_back(word);
   return words;
+}
+
+// A program behind the words that bring it to where it runs.
+Job::Setting inside(const std::vector<std::vector<std::string>>& before, Job::Setting setting) {
+  std::vector<std::string> words;
+  for (const auto& some : before) words.insert(words.end(), some.begin(), some.end());
+  words.push_back(program_path(setting.program));
+  words.insert(words.end(), setting.arguments.begin(), setting.arguments.end());
+  Job::Setting whole = tool(std::move(words));
+  whole.environment.insert(setting.environment.begin(), setting.environment.end());
+  return whole;
 }
 
 // Runs one command line without quotes; its output.
@@ -91,8 +104,22 @@ void end_processes(const std::string& name_space) {
   }
 }
 
+// The namespaces that this process made, by inode.
+std::map<ino_t, std::string>& namespaces_made() {
+  static std::map<ino_t, std::string> made;
+  return made;
+}
+
+void make_namespace(const std::string& name_space) {
+  command("ip netns add " + name_space);
+  struct stat space {};
+  if (::stat(place_of(name_space).c_str(), &space) == 0) namespaces_made()[space.st_ino] = name_space;
+}
+
 void take_away(const std::string& name_space) {
+  ControlGroup::thaw(name_space);  // a frozen process does not die
   end_processes(name_space);
+  ControlGroup::take_away(name_space);
   std::error_code ignored;
   fs::remove_all("/etc/netns/" + name_space, ignored);
   fs::remove("/etc/netns", ignored);  // when it is empty
@@ -111,7 +138,36 @@ void sweep() {
   }
 }
 
+void add_entries(const fs::path& folder, const std::string& begin, std::vector<std::string>& to) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator{folder, none})
+    if (entry.path().filename().string().starts_with(begin)) to.push_back(entry.path());
+}
+
 }  // namespace
+
+std::vector<std::string> left_behind() {
+  std::vector<std::string> left;
+  const std::string begin = name_of("");
+  std::set<ino_t> of_others;  // the kernel uses the number of a namespace again when that one is gone
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator{"/run/netns", none}) {
+    struct stat space {};
+    if (!entry.path().filename().string().starts_with(begin) && ::stat(entry.path().c_str(), &space) == 0) of_others.insert(space.st_ino);
+  }
+  for (const char* folder : {"/run/netns", "/etc/netns"}) add_entries(folder, begin, left);
+  for (const std::string& group : ControlGroup::names(begin)) left.push_back("control group " + group);
+  for (const auto& entry : fs::directory_iterator{"/proc"}) {
+    const std::string number = entry.path().filename();
+    struct stat own {};
+    if (number.find_first_not_of("0123456789") != std::string::npos || ::stat((entry.path() / "ns/net").c_str(), &own) != 0) continue;
+    const auto made = namespaces_made().find(own.st_ino);
+    if (of_others.contains(own.st_ino)) continue;
+    if (const auto name = living_name(std::stoi(number)); name && made != namespaces_made().end())
+      left.push_back("process " + number + " (" + *name + ") of " + made->second);
+  }
+  return left;
+}
 
 // --- Fabric ---
 
@@ -129,7 +185,7 @@ Fabric::Fabric() {
   sweep();
   try {
     const std::string space = name_space(), in_it = "ip -n " + space;
-    command("ip netns add " + space);
+    make_namespace(space);
     command(in_it + " link set lo up");
     // With an address of its own: else it has its first cable's, and changes it when that one is cut.
     command(in_it + " link add bridge address 02:00:00:00:00:01 type bridge");
@@ -147,6 +203,10 @@ Fabric::Fabric() {
 Fabric::~Fabric() { take_away(name_space()); }
 
 std::string Fabric::name_space() const { return name_of(""); }
+
+std::unique_ptr<Job> Fabric::run(Job::Setting setting) const {
+  return std::make_unique<Job>(inside({words_of("ip netns exec " + name_space())}, std::move(setting)));
+}
 
 void Fabric::start_name_server() {
   const std::string server =
@@ -173,9 +233,13 @@ void Fabric::publish(const std::string& name, const std::vector<std::string>& ad
 // --- Pod ---
 
 Pod::Pod(Fabric& fabric, std::string name, int host)
-    : fabric_{fabric}, name_{std::move(name)}, address_{network + std::to_string(host)}, link_{"pod" + std::to_string(++fabric.links_)} {
+    : fabric_{fabric},
+      name_{std::move(name)},
+      address_{network + std::to_string(host)},
+      link_{"pod" + std::to_string(++fabric.links_)},
+      group_{name_space()} {
   const std::string space = name_space(), in_it = "ip -n " + space;
-  command("ip netns add " + space);
+  make_namespace(space);
   const fs::path files = "/etc/netns/" + space;  // what `ip netns exec` lays over /etc
   fs::create_directories(files);
   const std::string search = Fabric::domain();
@@ -199,15 +263,13 @@ Pod::~Pod() {
 std::string Pod::name_space() const { return name_of(link_); }
 
 Job& Pod::run(Job::Setting setting) {
-  std::vector<std::string> words =
-      words_of("ip netns exec " + name_space() + " unshare --uts --ipc --pid --fork --kill-child=KILL --mount-proc sh -c");
-  words.push_back("hostname \"$0\"; exec \"$@\"");
-  words.push_back(name_);
-  words.push_back(program_path(setting.program));
-  words.insert(words.end(), setting.arguments.begin(), setting.arguments.end());
-  Job::Setting whole = tool(std::move(words));
-  whole.environment.insert(setting.environment.begin(), setting.environment.end());
-  return *(job_ = std::make_unique<Job>(std::move(whole)));
+  // The control groups first: `ip netns exec` brings a /sys of its own.
+  const std::vector<std::string> outer{
+      "sh", "-c",
+      group_.enter() + "exec ip netns exec " + name_space() + " unshare --uts --ipc --pid --fork --kill-child=KILL --mount-proc \"$@\"",
+      "pod"};
+  const std::vector<std::string> inner{"sh", "-c", "hostname \"$0\"\n" + group_.show() + "exec \"$@\"", name_};
+  return *(job_ = std::make_unique<Job>(inside({outer, inner}, std::move(setting))));
 }
 
 std::vector<pid_t> Pod::processes(const std::string& name) const { return processes_in(name_space(), name); }
@@ -229,7 +291,10 @@ void Pod::terminate() const {
   }
 }
 
-void Pod::kill() const { end_processes(name_space()); }
+void Pod::kill() const {
+  ControlGroup::thaw(name_space());
+  end_processes(name_space());
+}
 
 void Pod::cut_cable() const { command("ip -n " + fabric_.name_space() + " link set " + link_ + " down"); }
 void Pod::mend_cable() const { command("ip -n " + fabric_.name_space() + " link set " + link_ + " up"); }
@@ -244,8 +309,13 @@ void Pod::signal_all(int number) const {
   for (int pass = 0; pass < 2; ++pass)  // one that was started meanwhile
     for (const pid_t pid : processes()) ::kill(pid, number);
 }
-void Pod::freeze() const { signal_all(SIGSTOP); }
-void Pod::thaw() const { signal_all(SIGCONT); }
+void Pod::freeze() const {
+  if (!group_.freeze()) signal_all(SIGSTOP);
+}
+void Pod::thaw() const {
+  ControlGroup::thaw(name_space());
+  signal_all(SIGCONT);
+}
 
 std::vector<std::string> Pod::resolve(const std::string& name) const {
   Job job{tool(words_of("ip netns exec " + name_space() + " getent ahostsv4 " + name))};

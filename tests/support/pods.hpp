@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/control_group.hpp"
 #include "tests/support/spawn.hpp"
 
 namespace elrun::test {
@@ -25,6 +26,8 @@ class Fabric {
   /// What `NAME.job` leads to from now on; no address: the name does not exist. `alias.job` is an alias of `coordinator.job`.
   void publish(const std::string& name, const std::vector<std::string>& addresses);
   [[nodiscard]] static std::string domain() { return "job"; }
+  /// Starts a program on the network, but in no pod, as the node's kubelet is.
+  [[nodiscard]] std::unique_ptr<Job> run(Job::Setting setting) const;
 
  private:
   friend class Pod;
@@ -36,6 +39,10 @@ class Fabric {
   std::unique_ptr<Job> name_server_;
   int links_ = 0;
 };
+
+/// What fabrics and pods of this process have left on this machine, in words: namespaces, their files, control groups, and processes that live in one of them.
+/// Nothing once they are destroyed.
+[[nodiscard]] std::vector<std::string> left_behind();
 
 /// A network namespace on the fabric. What runs in it sees its own hostname, processes and addresses, and sends nothing
 /// outside. Its end is that of a container: everything in it is killed at once.
@@ -66,9 +73,13 @@ class Pod {
   /// Packets from here to `other` vanish; those from `other` arrive. Undone by mend.
   void lose_packets_to(const Pod& other) const;
   void mend() const;
-  /// All processes stop where they are; their connections live on, in silence.
+  /// All processes stop where they are; their connections live on, in silence. By the freezer of a control group, where this machine has none by SIGSTOP.
   void freeze() const;
   void thaw() const;
+  /// Its memory is limited, which the kernel enforces: false where this machine has no memory controller to give.
+  [[nodiscard]] bool limit_memory(std::uint64_t bytes) const { return group_.limit_memory(bytes); }
+  /// Processes that the kernel killed for that.
+  [[nodiscard]] std::uint64_t oom_kills() const { return group_.oom_kills(); }
 
   [[nodiscard]] const std::string& address() const { return address_; }
   /// What the name leads to in here, the address first that is tried first; empty when it does not resolve.
@@ -80,6 +91,7 @@ class Pod {
 
   Fabric& fabric_;
   std::string name_, address_, link_;
+  ControlGroup group_;
   std::unique_ptr<Job> job_;
 };
 

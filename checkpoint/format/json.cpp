@@ -5,12 +5,11 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/corrupt.hpp"
 #include "lib/base/crc32c.hpp"
 
 namespace elrun::inline v0 {
 namespace {
-
-Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 const Json& nothing() {
   static const Json empty = Json::array();

@@ -5,13 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/corrupt.hpp"
 #include "checkpoint/format/json.hpp"
 #include "lib/base/crc32c.hpp"
 
 namespace elrun::inline v0 {
 namespace {
-
-Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 // --- values to JSON ---
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/corrupt.hpp"
 #include "lib/base/crc32c.hpp"
 
 namespace elrun::inline v0 {
@@ -13,8 +14,6 @@ namespace {
 
 constexpr std::uint64_t window_bytes_max = 4 * block_bytes;
 constexpr std::array<std::byte, data_alignment> zeros{};
-
-Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
   PartRecord part = layout.part;

@@ -4,14 +4,13 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/corrupt.hpp"
 #include "checkpoint/storage/shard_file.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 
 namespace elrun::inline v0 {
 namespace {
-
-Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 Result<std::vector<std::string>> list_if_there(Files& files, const Path& directory) {
   auto names = files.list(directory);

@@ -18,6 +18,7 @@
 #include "launcher/process/agent_directory.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -25,8 +26,6 @@ namespace {
 constexpr Duration answer_timeout = 5s;  // of each agent, however short the time to leave is: an answer takes it longer on a busy machine
 
 std::string named(const AgentSaid& agent) { return fmt::format("agent {} (run {}, node {})", agent.pid, agent.run, agent.node); }
-
-double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 struct Leaving {
   AgentSaid agent;

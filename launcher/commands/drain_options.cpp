@@ -7,7 +7,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::string_view usage_text =
+constexpr std::string_view drain_usage =
     "usage: elrun drain [--pid PID] [--timeout SECONDS]\n"
     "\n"
     "Asks the agents of this user on this machine to leave, as SIGTERM does, and waits until they have: a Job saves a\n"
@@ -25,7 +25,7 @@ std::variant<DrainOptions, Usage> parse_drain(std::span<const std::string> words
   std::string problems;
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::string name = words[i];
-    if (name == "-h" || name == "--help") return Usage{0, std::string{usage_text}};
+    if (name == "-h" || name == "--help") return Usage{0, std::string{drain_usage}};
     std::optional<std::string> value;
     if (const auto equals = name.find('='); equals != std::string::npos) value = name.substr(equals + 1), name.resize(equals);
     else if (i + 1 < words.size() && (name == "--pid" || name == "--timeout")) value = words[++i];

@@ -5,7 +5,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::string_view usage_text =
+constexpr std::string_view install_usage =
     "usage: elrun install [--force] DIR\n"
     "\n"
     "Copies this program to DIR/elrun and makes DIR/torchrun a link to it; as `torchrun` it ends with torchrun's exit\n"
@@ -20,7 +20,7 @@ constexpr std::string_view usage_text =
 std::variant<InstallOptions, Usage> parse_install(std::span<const std::string> words) {
   InstallOptions options;
   for (const std::string& word : words) {
-    if (word == "-h" || word == "--help") return Usage{0, std::string{usage_text}};
+    if (word == "-h" || word == "--help") return Usage{0, std::string{install_usage}};
     if (word == "--force") options.replaces_foreign = true;
     else if (word.starts_with('-'))
       return Usage{exit_code::usage, fmt::format("elrun: install: {}: no such option; there is --force\n", word)};

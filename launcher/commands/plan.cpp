@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/report/endings.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -16,8 +17,6 @@ constexpr LocalRank first_worker{0};
 
 // A number and how it came about; null for what is not decided by options.
 Json sourced(Json what, const std::string& from) { return {{"value", std::move(what)}, {"from", from.empty() ? "default" : from}}; }
-
-double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 std::string host_and_port(const Endpoint& e) {
   return e.host.find(':') != std::string::npos ? fmt::format("[{}]:{}", e.host, e.port) : fmt::format("{}:{}", e.host, e.port);
@@ -69,7 +68,7 @@ const char* name_of(NumaBinding how) {
   return "";
 }
 
-Json program(const LaunchOptions& o, const std::variant<Command, NoCommand>& command) {
+Json program_plan(const LaunchOptions& o, const std::variant<Command, NoCommand>& command) {
   Json json{{"kind", name_of(o.program.kind)}};
   if (const auto* none = std::get_if<NoCommand>(&command)) {
     json["cannot_start"] = none->why;
@@ -135,7 +134,7 @@ Json logs(const LaunchOptions& o) {
   return json;
 }
 
-Json failures(const LaunchOptions& o) {
+Json failure_plan(const LaunchOptions& o) {
   std::vector<std::string> signals;
   for (const int number : o.signals_to_handle) signals.push_back(signal_name(number));
   Json json{{"restarts", o.round.max_restarts >= 0 ? Json(o.round.max_restarts) : Json("0; 3 without progress for a Job of libelrun")},
@@ -167,10 +166,10 @@ std::string plan_text(const LaunchOptions& o, const Variables& environment, cons
       {"run_id", sourced(o.run.value().empty() ? Json() : Json(o.run.value()),
                          o.run.value().empty() ? "a random one for each start" : o.sources.run)},
       {"node_rank", sourced(o.node_rank >= 0 ? Json(o.node_rank) : Json(), o.node_rank >= 0 ? o.sources.node_rank : "none is needed")},
-      {"program", program(o, command)},
+      {"program", program_plan(o, command)},
       {"environment_of_local_rank_0", environment_of_first_worker(o, environment)},
       {"logs", logs(o)},
-      {"failures", failures(o)},
+      {"failures", failure_plan(o)},
       {"notes", o.notes}};
   // What is no UTF-8 on the command line is replaced rather than refused: this is for reading.
   return plan.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t closes_itself_from = 65536;  // bytes: longer replies come from agents, which close the connection
 
 // Until the socket can be written or read; false when the time is over.
-bool ready(int socket, short events, Deadline deadline, const Clock& clock) {
+bool wait_until_ready(int socket, short events, Deadline deadline, const Clock& clock) {
   for (;;) {
     pollfd p{socket, events, 0};
     const Duration left = std::min<Duration>(deadline.left(clock.now()), 3600s);
@@ -37,7 +37,7 @@ Result<HttpReply> ask(const SocketAddress& where, const HttpQuestion& question, 
                    fmt::format("{} did not answer within {:.1f} s", to_string(where), std::chrono::duration<double>(timeout).count())};
   };
   ELRUN_TRY_ASSIGN(const Fd socket, connect_begin(where));
-  if (!ready(socket.get(), POLLOUT, deadline, clock)) return late();
+  if (!wait_until_ready(socket.get(), POLLOUT, deadline, clock)) return late();
   ELRUN_TRY(connect_result(socket.get(), where));
   const std::string request = encode(question, !host.empty()               ? std::string{host}
                                                : where.family() == AF_UNIX ? "localhost"
@@ -46,7 +46,7 @@ Result<HttpReply> ask(const SocketAddress& where, const HttpQuestion& question, 
     const ssize_t count = ::send(socket.get(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
     if (count > 0) sent += static_cast<std::size_t>(count);
     else if (errno != EINTR && errno != EAGAIN) return from_errno(errno, fmt::format("ask {}", to_string(where)));
-    else if (!ready(socket.get(), POLLOUT, deadline, clock)) return late();
+    else if (!wait_until_ready(socket.get(), POLLOUT, deadline, clock)) return late();
   }
   std::string reply;
   std::array<char, 16384> chunk;
@@ -60,7 +60,7 @@ Result<HttpReply> ask(const SocketAddress& where, const HttpQuestion& question, 
     } else if (errno != EINTR && errno != EAGAIN) return from_errno(errno, fmt::format("hear from {}", to_string(where)));
     if (reply.size() > http_request_max.value() + most.value())
       return Failure{Code::protocol, Remedy::fix_config, fmt::format("{} answers with more than {} bytes", to_string(where), most.value())};
-    if (count < 0 && !ready(socket.get(), POLLIN, deadline, clock)) return late();
+    if (count < 0 && !wait_until_ready(socket.get(), POLLIN, deadline, clock)) return late();
     if (deadline.passed(clock.now())) return late();
   }
 }

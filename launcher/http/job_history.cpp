@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/words.hpp"
+
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::size_t text_max = 4096;  // of a failure's words
-
-double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+constexpr std::size_t failure_text_max = 4096;  // of a failure's words
 
 CauseLabel label_of(EndCause cause) {
   switch (cause) {
@@ -83,11 +83,11 @@ void JobHistory::note_event(const Turn& turn) {
     record_.waiting_for.clear();
   } else if (const auto* down = std::get_if<LinkDown>(&turn.event)) {
     record_.connected = false;
-    record_.waiting_for = "the coordinator: " + down->why.what.substr(0, text_max);
+    record_.waiting_for = "the coordinator: " + down->why.what.substr(0, failure_text_max);
   } else if (const auto* signal = std::get_if<SignalCame>(&turn.event)) {
     if (!std::exchange(record_.leaving, true)) record_.leaving_because = signal_name(signal->number);
   } else if (const auto* notice = std::get_if<NoticeCame>(&turn.event)) {
-    if (!std::exchange(record_.leaving, true)) record_.leaving_because = "preempt notice (" + notice->words.substr(0, text_max) + ")";
+    if (!std::exchange(record_.leaving, true)) record_.leaving_because = "preempt notice (" + notice->words.substr(0, failure_text_max) + ")";
   } else if (const auto* started = std::get_if<WorkerStarted>(&turn.event)) {
     if (const auto worker = record_.workers.find(started->worker.value()); worker != record_.workers.end())
       worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;
@@ -97,7 +97,7 @@ void JobHistory::note_event(const Turn& turn) {
     if (const auto* world = std::get_if<World>(&said->message);
         world != nullptr && world->generation == turn.supervisor.last_generation() && world->generation != record_.world.generation)
       began_generation(turn, *world);
-    else if (const auto* waiting = std::get_if<Waiting>(&said->message)) record_.waiting_for = waiting->why.substr(0, text_max);
+    else if (const auto* waiting = std::get_if<Waiting>(&said->message)) record_.waiting_for = waiting->why.substr(0, failure_text_max);
     else if (const auto* revoke = std::get_if<Revoke>(&said->message); revoke != nullptr && revoke->generation == record_.world.generation)
       note_revoke(*revoke, turn.now);
     else if (const auto* resumed = std::get_if<Resumed>(&said->message); resumed != nullptr && resumed->fresh)
@@ -146,7 +146,7 @@ void JobHistory::note_revoke(const Revoke& revoke, Instant now) {
   if (own_failure_) ++record_.node_restarts;
   own_failure_ = false;
   if (cause == EndCause::growth || cause == EndCause::stale) return;  // nothing failed
-  record_.last_failure = revoke.why.what.substr(0, text_max);
+  record_.last_failure = revoke.why.what.substr(0, failure_text_max);
   if (!lost_at_) lost_at_ = now;
 }
 
@@ -170,7 +170,7 @@ void JobHistory::note_action(const Turn& turn, const Action& action) {
 }
 
 void JobHistory::note_finish(const Finish& finish, const Event& event) {
-  if (!finish.first_failure.empty()) record_.last_failure = finish.first_failure.substr(0, text_max);
+  if (!finish.first_failure.empty()) record_.last_failure = finish.first_failure.substr(0, failure_text_max);
   if (!waits_since_) return;
   const auto* said = std::get_if<CoordinatorSaid>(&event);
   const bool refused = said != nullptr && std::holds_alternative<Refused>(said->message);

@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
 #include "launcher/http/pages.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
-
-double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 template <class Number>
 MetricFamily single(std::string name, MetricType type, std::string_view unit, std::string_view help, Number value) {

@@ -7,15 +7,12 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/base/printable.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t shown_text_max = 2048;
-
-double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 // What a terminal would obey is shown as `?`.
 std::string shown(std::string text) {
@@ -28,44 +25,45 @@ std::string shown(std::string text) {
 // Fields of an object that anybody may have sent: what is missing or of another kind reads as nothing.
 class Reading {
  public:
-  explicit Reading(const Json& json) : json_{json} {}
+  explicit Reading(const nlohmann::json& json) : json_{json} {}
   [[nodiscard]] std::string text(const char* key) const {
-    const Json* value = find(key);
+    const nlohmann::json* value = find(key);
     return value != nullptr && value->is_string() ? shown(value->get<std::string>()) : std::string{};
   }
   [[nodiscard]] std::int64_t number(const char* key) const {
-    const Json* value = find(key);
+    const nlohmann::json* value = find(key);
     return value != nullptr && value->is_number_integer() ? value->get<std::int64_t>() : 0;
   }
   [[nodiscard]] double fraction(const char* key) const {
-    const Json* value = find(key);
+    const nlohmann::json* value = find(key);
     return value != nullptr && value->is_number() ? value->get<double>() : 0;
   }
   [[nodiscard]] bool flag(const char* key) const {
-    const Json* value = find(key);
+    const nlohmann::json* value = find(key);
     return value != nullptr && value->is_boolean() && value->get<bool>();
   }
   [[nodiscard]] Reading object(const char* key) const {
-    static const Json none;
-    const Json* value = find(key);
+    static const nlohmann::json none;
+    const nlohmann::json* value = find(key);
     return Reading{value != nullptr ? *value : none};
   }
-  [[nodiscard]] const Json& json() const { return json_; }
+  [[nodiscard]] const nlohmann::json& json() const { return json_; }
 
  private:
-  [[nodiscard]] const Json* find(const char* key) const {
+  [[nodiscard]] const nlohmann::json* find(const char* key) const {
     const auto found = json_.is_object() ? json_.find(key) : json_.end();
     return found == json_.end() ? nullptr : &*found;
   }
-  const Json& json_;
+  const nlohmann::json& json_;
 };
 
 // Depth is bounded before anything is built: a deep text would use up the stack.
-std::optional<Json> parsed(std::string_view text) {
+std::optional<nlohmann::json> parsed(std::string_view text) {
   constexpr int depth_max = 8;
   bool too_deep = false;
-  Json json = Json::parse(
-      text, [&](int depth, Json::parse_event_t, Json&) { return depth <= depth_max || (too_deep = true, false); }, false);
+  nlohmann::json json = nlohmann::json::parse(
+      text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) { return depth <= depth_max || (too_deep = true, false); },
+      false);
   if (json.is_discarded() || too_deep || !json.is_object()) return std::nullopt;
   return json;
 }
@@ -89,24 +87,25 @@ std::string status_page(const Glance& glance) {
   const NodeRecord& node = glance.node;
   const AgentIdentity& agent = glance.agent;
   const Seat& seat = node.world.seat;
-  Json workers = Json::array();
+  nlohmann::json workers = nlohmann::json::array();
   for (const auto& [local, worker] : node.workers) {
     workers.push_back(
         {{"local_rank", local}, {"rank", worker.rank}, {"pid", worker.pid}, {"state", word_of(worker.state)}, {"is_job", worker.is_job}});
   }
-  Json page{{"version", agent.version},
-            {"run", agent.run.value()},
-            {"node", agent.node.value()},
-            {"pid", agent.pid},
-            {"program", agent.program},
-            {"phase", word_of(node.phase)},
-            {"leaving", node.leaving},
-            {"up_seconds", seconds(glance.now - node.began)},
-            {"nodes_min", agent.round.nodes_min},
-            {"nodes_max", agent.round.nodes_max},
-            {"coordinator", {{"at", agent.coordinator}, {"is_here", glance.coordinates}, {"is_connected", node.connected}}},
-            {"restarts", {{"job", node.world.restarts.generations}, {"of_budget", node.world.restarts.used}, {"node", node.node_restarts}}},
-            {"workers", std::move(workers)}};
+  nlohmann::json page{
+      {"version", agent.version},
+      {"run", agent.run.value()},
+      {"node", agent.node.value()},
+      {"pid", agent.pid},
+      {"program", agent.program},
+      {"phase", word_of(node.phase)},
+      {"leaving", node.leaving},
+      {"up_seconds", seconds(glance.now - node.began)},
+      {"nodes_min", agent.round.nodes_min},
+      {"nodes_max", agent.round.nodes_max},
+      {"coordinator", {{"at", agent.coordinator}, {"is_here", glance.coordinates}, {"is_connected", node.connected}}},
+      {"restarts", {{"job", node.world.restarts.generations}, {"of_budget", node.world.restarts.used}, {"node", node.node_restarts}}},
+      {"workers", std::move(workers)}};
   if (node.world.generation.number != 0)
     page["generation"] = {{"number", node.world.generation.number},
                           {"id", to_string(node.world.generation)},
@@ -121,7 +120,7 @@ std::string status_page(const Glance& glance) {
                      {"last", node.last_step},
                      {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9},
                      {"last_age_seconds", seconds(glance.now - node.last_decided_at)}};
-  return page.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 Result<std::string> status_for_people(std::string_view json) {
@@ -151,7 +150,7 @@ Result<std::string> status_for_people(std::string_view json) {
   const Reading workers = page.object("workers");
   if (!workers.json().is_array() || workers.json().empty()) return text + "  no workers here\n";
   text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", "RANK", "LOCAL", "PID", "STATE");
-  for (const Json& entry : workers.json()) {
+  for (const nlohmann::json& entry : workers.json()) {
     const Reading worker{entry};
     text += fmt::format("  {:>6} {:>6} {:>8}  {}\n", worker.number("rank"), worker.number("local_rank"), worker.number("pid"),
                         worker.text("state"));
@@ -160,11 +159,11 @@ Result<std::string> status_for_people(std::string_view json) {
 }
 
 std::string status_document(std::span<const std::string> agents, std::span<const std::string> problems) {
-  Json document{{"agents", Json::array()}};
+  nlohmann::json document{{"agents", nlohmann::json::array()}};
   for (const std::string& agent : agents)
     if (auto whole = parsed(agent)) document["agents"].push_back(*std::move(whole));
   if (!problems.empty()) document["problems"] = problems;
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::vector<std::int64_t> processes_in(std::string_view json) {
@@ -173,7 +172,7 @@ std::vector<std::int64_t> processes_in(std::string_view json) {
   const Reading page{*whole};
   std::vector<std::int64_t> all{page.number("pid")};
   if (const Reading workers = page.object("workers"); workers.json().is_array())
-    for (const Json& entry : workers.json()) all.push_back(Reading{entry}.number("pid"));
+    for (const nlohmann::json& entry : workers.json()) all.push_back(Reading{entry}.number("pid"));
   return all;
 }
 

@@ -7,7 +7,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::string_view usage_text =
+constexpr std::string_view status_usage =
     "usage: elrun status [--pid PID] [--endpoint HOST:PORT] [--json] [--timeout SECONDS]\n"
     "\n"
     "What the agents of this user on this machine run; with --endpoint the agent behind another one's --health_port.\n"
@@ -25,7 +25,7 @@ std::variant<StatusOptions, Usage> parse_status(std::span<const std::string> wor
   std::string problems;
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::string name = words[i];
-    if (name == "-h" || name == "--help") return Usage{0, std::string{usage_text}};
+    if (name == "-h" || name == "--help") return Usage{0, std::string{status_usage}};
     if (name == "--json") {
       options.as_json = true;
       continue;

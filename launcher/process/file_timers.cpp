@@ -10,11 +10,9 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int protocol = 1;
 
-std::optional<std::int64_t> whole(const Json& object, const char* key, std::int64_t least, std::int64_t most) {
+std::optional<std::int64_t> whole(const nlohmann::json& object, const char* key, std::int64_t least, std::int64_t most) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_integer()) return std::nullopt;
   if (found->is_number_unsigned() && found->get<std::uint64_t>() > static_cast<std::uint64_t>(most)) return std::nullopt;
@@ -27,8 +25,8 @@ std::optional<std::int64_t> whole(const Json& object, const char* key, std::int6
 std::optional<TimerRequest> parse_timer(std::string_view line) {
   // The depth is bounded by the length of a line; nothing of a deeper level is kept.
   if (line.size() > timer_line_max) return std::nullopt;
-  const Json json = Json::parse(
-      line, [](int depth, Json::parse_event_t, Json&) { return depth <= 1; }, false);
+  const nlohmann::json json = nlohmann::json::parse(
+      line, [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) { return depth <= 1; }, false);
   if (!json.is_object() || whole(json, "version", protocol, protocol) != protocol) return std::nullopt;
   const auto pid = whole(json, "pid", 1, std::numeric_limits<pid_t>::max());
   const auto signal = whole(json, "signal", 1, SIGRTMAX);

@@ -11,20 +11,21 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-using Json = nlohmann::json;
-constexpr std::int64_t second = 1'000'000'000;
+constexpr std::int64_t second_ns = 1'000'000'000;
 constexpr std::int64_t seconds_max = 9'000'000'000;  // the year 2255, still a number of nanoseconds: what is later is no time of a worker
 
-const Json* find(const Json& object, const char* key) {
+const nlohmann::json* find(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return nullptr;
   const auto at = object.find(key);
   return at != object.end() ? &*at : nullptr;
 }
 
-std::string text_of(const Json* value) { return value != nullptr && value->is_string() ? value->get<std::string>() : std::string{}; }
+std::string text_of(const nlohmann::json* value) {
+  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string{};
+}
 
 // A number, or one in quotes as torch writes it.
-std::optional<std::int64_t> seconds_of(const Json* value) {
+std::optional<std::int64_t> seconds_of(const nlohmann::json* value) {
   std::int64_t seconds = -1;
   if (value == nullptr) return {};
   if (value->is_string()) {
@@ -48,7 +49,7 @@ std::string last_line(std::string_view text) {
   return std::string{begin == std::string_view::npos ? text : text.substr(begin + 1)};
 }
 
-std::string one_line(std::string text) {
+std::string as_one_line(std::string text) {
   text.resize(std::min(text.size(), death_line_max));
   std::replace_if(
       text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
@@ -59,8 +60,8 @@ std::string one_line(std::string text) {
 
 std::optional<ErrorRecord> read_error_record(std::string_view text) {
   if (text.size() > error_record_max) return {};
-  const Json json = Json::parse(text, nullptr, false);
-  const Json* message = json.is_discarded() ? nullptr : find(json, "message");
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json* message = json.is_discarded() ? nullptr : find(json, "message");
   if (message == nullptr) return {};
   ErrorRecord record;
   if (message->is_string()) {
@@ -69,14 +70,14 @@ std::optional<ErrorRecord> read_error_record(std::string_view text) {
     record.seconds = seconds_of(find(json, "timestamp"));
   } else if (message->is_object()) {
     record.error = text_of(find(*message, "message"));
-    if (const Json* extra = find(*message, "extraInfo")) {
+    if (const nlohmann::json* extra = find(*message, "extraInfo")) {
       record.traceback = text_of(find(*extra, "py_callstack"));
       record.seconds = seconds_of(find(*extra, "timestamp"));
     }
     if (record.error.empty()) record.error = last_line(record.traceback);
   }
   if (record.error.empty() && record.traceback.empty()) return {};
-  record.error = one_line(std::move(record.error));
+  record.error = as_one_line(std::move(record.error));
   return record;
 }
 
@@ -84,23 +85,23 @@ std::string error_record_of(const WorkerDeath& death) {
   const std::string error =
       !death.error.empty() ? death.error
                            : fmt::format("rank {} on {} ended by {}", death.rank, death.host, describe({death.exit_code, death.signal}));
-  const Json record{{"message",
-                     {{"message", error},
-                      {"errorCode", death.signal != 0 ? -death.signal : death.exit_code},
-                      {"extraInfo",
-                       {{"py_callstack", !death.traceback.empty() ? death.traceback : death.last_lines},
-                        {"timestamp", std::to_string(death.wall_ns / second)}}}}}};
-  return record.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const nlohmann::json record{{"message",
+                               {{"message", error},
+                                {"errorCode", death.signal != 0 ? -death.signal : death.exit_code},
+                                {"extraInfo",
+                                 {{"py_callstack", !death.traceback.empty() ? death.traceback : death.last_lines},
+                                  {"timestamp", std::to_string(death.wall_ns / second_ns)}}}}}};
+  return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::int64_t failed_at(const ErrorRecord& record, const RecordTimes& times) {
   if (times.started >= times.ended) return times.ended;  // the clock was set back meanwhile
   if (!record.seconds) return std::clamp(times.written, times.started, times.ended);
-  const std::int64_t begin = *record.seconds * second;
-  if (begin <= times.started - second || begin > times.ended) return times.ended;
+  const std::int64_t begin = *record.seconds * second_ns;
+  if (begin <= times.started - second_ns || begin > times.ended) return times.ended;
   // Written in the next second it was still raised in this one; much later it is no longer the writing of the failure.
   const std::int64_t raised =
-      times.written >= begin && times.written < begin + 2 * second ? std::min(times.written, begin + second - 1) : begin;
+      times.written >= begin && times.written < begin + 2 * second_ns ? std::min(times.written, begin + second_ns - 1) : begin;
   return std::clamp(raised, times.started, times.ended);
 }
 

@@ -25,7 +25,7 @@ std::string local_time(std::int64_t wall_ns) {
 }
 
 // Without control characters, that a log reader may take for its own; lines stay lines, indented as what follows a label.
-std::string shown(const std::string& text) {
+std::string indented(const std::string& text) {
   std::string out;
   for (const char c : text.substr(0, text.find_last_not_of("\r\n") + 1)) {
     if (c == '\n') out += "\n  ";
@@ -48,19 +48,19 @@ std::string block_of(const FailedJob& job, std::size_t index) {
   std::string text = fmt::format("[{}]:\n", index);
   const auto line = [&](std::string_view label, const std::string& value) { text += fmt::format("  {:<10}: {}\n", label, value); };
   line("time", local_time(death.wall_ns));
-  line("host", shown(death.host));
+  line("host", indented(death.host));
   line("rank", fmt::format("{} (local_rank: {})", death.rank, death.local_rank));
   line("exitcode", fmt::format("{} (pid: {}) {}", death.signal != 0 ? -death.signal : death.exit_code, death.pid,
                                death.signal != 0 ? fmt::format("({})", signal_name(death.signal)) : ""));
-  line("error_file", death.error_file.empty() ? "<N/A>" : shown(death.error_file));
-  line("traceback", shown(explanation(death)));
+  line("error_file", death.error_file.empty() ? "<N/A>" : indented(death.error_file));
+  line("traceback", indented(explanation(death)));
   if (const std::string meaning = meaning_of(ending_of(death).code()); !death.evidence.empty() || !meaning.empty())
-    line("meaning", shown(death.evidence.empty() ? meaning : death.evidence));
-  line("node", fmt::format("{} (generation: {})", shown(death.node.value()), death.generation.number));
+    line("meaning", indented(death.evidence.empty() ? meaning : death.evidence));
+  line("node", fmt::format("{} (generation: {})", indented(death.node.value()), death.generation.number));
   // Workers that fail alike, as all do that have a wrong command line, say it once.
   if (death.last_lines.empty()) return text;
   if (index > 0 && death.last_lines == root.last_lines) line("last lines", "those of the root cause");
-  else line("last lines", index == 0 && job.words_are_above ? "as above" : shown("\n" + death.last_lines));
+  else line("last lines", index == 0 && job.words_are_above ? "as above" : indented("\n" + death.last_lines));
   return text;
 }
 
@@ -117,7 +117,7 @@ std::string utc_time(std::int64_t wall_ns) {
 
 std::string failure_box(const FailedJob& job) {
   if (job.deaths.empty()) return {};
-  const std::string title = fmt::format("{} FAILED", shown(job.deaths.front().program));
+  const std::string title = fmt::format("{} FAILED", indented(job.deaths.front().program));
   const std::string root = block_of(job, 0);
   std::string others;
   for (std::size_t i = 1; i < job.deaths.size(); ++i) others += block_of(job, i);

@@ -30,12 +30,12 @@ std::size_t write_some(int fd, std::string_view text) {
   return done;
 }
 
-bool write_all(int fd, std::string_view text) { return write_some(fd, text) == text.size(); }
+bool written_whole(int fd, std::string_view text) { return write_some(fd, text) == text.size(); }
 
 void write_termination_log(const Path& path, const FailedJob& job) {
   const Fd file{
       ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // Kubernetes makes it; where it is missing, nothing reads it
-  if (file) write_all(file.get(), failure_json(job, termination_message_max - 1) + "\n");
+  if (file) written_whole(file.get(), failure_json(job, termination_message_max - 1) + "\n");
 }
 
 std::int64_t modified_ns(const Path& path) {
@@ -213,7 +213,7 @@ int Reporter::finished(const Finish& finish, bool tells_all) {
       root = job.deaths.front();
     }
     const Fd file{::open(files_.error_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644)};
-    if (!file || !write_all(file.get(), error_record_of(root) + "\n"))
+    if (!file || !written_whole(file.get(), error_record_of(root) + "\n"))
       log_.warning(message(from_errno(errno, fmt::format("write TORCHELASTIC_ERROR_FILE ({})", files_.error_file.native()))));
   }
   return job.returned;

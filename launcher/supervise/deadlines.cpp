@@ -9,12 +9,12 @@ namespace {
 constexpr Duration stall_least = 100ms;  // shorter delays are those of a busy machine
 constexpr Duration stall_rests = 10s;    // between two compensations for stalls below the grace
 
-constexpr bool in_order() {
+constexpr bool rules_in_order_of_waits() {
   for (std::size_t i = 0; i < wait_kinds; ++i)
     if (static_cast<std::size_t>(wait_rules[i].wait) != i) return false;
   return true;
 }
-static_assert(in_order(), "wait_rules has a row for each Wait, in their order");
+static_assert(rules_in_order_of_waits(), "wait_rules has a row for each Wait, in their order");
 
 }  // namespace
 

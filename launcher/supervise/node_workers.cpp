@@ -10,12 +10,6 @@
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
-namespace {
-
-LocalRank local_rank(std::size_t worker) { return LocalRank{static_cast<std::uint32_t>(worker)}; }
-
-}  // namespace
-
 std::size_t running(const Workers& workers) {
   return static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.runs(); }));
 }

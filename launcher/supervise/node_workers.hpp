@@ -58,6 +58,9 @@ struct GenerationEnd {
   bool lets_last_work = false;  ///< Workers that have said that the job is over end by themselves.
 };
 
+/// Workers are numbered by their local ranks.
+[[nodiscard]] inline LocalRank local_rank(std::size_t worker) { return LocalRank{static_cast<std::uint32_t>(worker)}; }
+
 /// Owns the workers. What is done to several of them comes back as actions, in the order in which they are to be performed. Their names,
 /// ranks and places are worked out here. The supervisor says when things are done: there is no deadline here but those of single workers.
 /// It has more than 25 methods because each thing that is done to the workers together is a loop over them with a name of its own.

@@ -25,8 +25,6 @@ constexpr Duration last_words = 1s;            // of a worker that has ended: it
 constexpr Duration broken_line_most = 10s;     // well before workers give up waiting for the word that their generation is over
 constexpr Duration tell_starting_after = 10s;  // a start that takes longer is told to the coordinator
 
-LocalRank local_rank(std::size_t worker) { return LocalRank{static_cast<std::uint32_t>(worker)}; }
-
 }  // namespace
 
 void Supervisor::on_worker_ended(const WorkerEnded& e) {

@@ -31,12 +31,12 @@ constexpr std::array<LifeRule, life_states> life_rules{{
     {Life::collected, 0},  // its successor is a worker of its own
 }};
 
-constexpr bool in_order() {
+constexpr bool rules_in_order_of_lives() {
   for (std::size_t i = 0; i < life_states; ++i)
     if (static_cast<std::size_t>(life_rules[i].life) != i) return false;
   return true;
 }
-static_assert(in_order(), "life_rules has a row for each Life, in their order");
+static_assert(rules_in_order_of_lives(), "life_rules has a row for each Life, in their order");
 
 }  // namespace
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t polynomial = 0x82F63B78u;  // reflected
 
-constexpr auto table = [] {
+constexpr auto crc_table = [] {
   std::array<std::uint32_t, 256> t{};
   for (std::uint32_t i = 0; i < 256; ++i) {
     std::uint32_t crc = i;
@@ -23,7 +23,7 @@ constexpr auto table = [] {
 }();
 
 std::uint32_t by_table(std::span<const std::byte> data, std::uint32_t crc) noexcept {
-  for (const std::byte b : data) crc = (crc >> 8) ^ table[(crc ^ static_cast<std::uint32_t>(b)) & 0xFF];
+  for (const std::byte b : data) crc = (crc >> 8) ^ crc_table[(crc ^ static_cast<std::uint32_t>(b)) & 0xFF];
   return crc;
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t ratio_max = 1032;  // of deflate: no input unpacks to more than this times its size
 constexpr int with_gzip_header = 16 + MAX_WBITS;
 
-Failure corrupt(std::string_view name, std::string_view why) {
+Failure damaged(std::string_view name, std::string_view why) {
   return {Code::corrupt, Remedy::fix_config, fmt::format("'{}' {}; get the file again", name, why)};
 }
 
@@ -67,19 +67,19 @@ class Inflate {
 Result<ByteVector> gunzip_head(ByteSpan packed, std::size_t count, std::string_view name) {
   ByteVector out(count);
   std::size_t done = 0;
-  if (Inflate{packed}.fill(out, done) == Inflate::End::broken) return corrupt(name, "is no gzip file, or a damaged one");
+  if (Inflate{packed}.fill(out, done) == Inflate::End::broken) return damaged(name, "is no gzip file, or a damaged one");
   out.resize(done);
   return out;
 }
 
 Result<ByteVector> gunzip(ByteSpan packed, std::size_t size, std::string_view name) {
-  if (size / ratio_max > packed.size()) return corrupt(name, fmt::format("cannot hold the {} bytes that its header speaks of", size));
+  if (size / ratio_max > packed.size()) return damaged(name, fmt::format("cannot hold the {} bytes that its header speaks of", size));
   ByteVector out(size + 1);  // one more, to see what is too much and to read the checksum at the end
   std::size_t done = 0;
   Inflate inflate{packed};
-  if (inflate.fill(out, done) == Inflate::End::broken) return corrupt(name, "is no gzip file, or a damaged one");
-  if (done > size) return corrupt(name, fmt::format("unpacks to more than the {} bytes that its header speaks of", size));
-  if (done < size || !inflate.complete()) return corrupt(name, fmt::format("is cut short: {} of {} bytes can be unpacked", done, size));
+  if (inflate.fill(out, done) == Inflate::End::broken) return damaged(name, "is no gzip file, or a damaged one");
+  if (done > size) return damaged(name, fmt::format("unpacks to more than the {} bytes that its header speaks of", size));
+  if (done < size || !inflate.complete()) return damaged(name, fmt::format("is cut short: {} of {} bytes can be unpacked", done, size));
   out.resize(size);
   return out;
 }

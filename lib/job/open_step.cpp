@@ -7,7 +7,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-void require(bool holds, const char* what) {
+void expect(bool holds, const char* what) {
   if (!holds) throw Error{invalid(what)};
 }
 
@@ -41,14 +41,14 @@ void OpenStep::go_back() {
 }
 
 void OpenStep::take_slots(bool world_over) {
-  require(is_open() || world_over, "slots() is called after apply(), or for a step that is over: take the next one from next_step()");
-  require(loop_ == Loop::untaken,
-          "slots() is called twice in one step: it hands out each slot once; keep what a second pass needs in the first");
+  expect(is_open() || world_over, "slots() is called after apply(), or for a step that is over: take the next one from next_step()");
+  expect(loop_ == Loop::untaken,
+         "slots() is called twice in one step: it hands out each slot once; keep what a second pass needs in the first");
   loop_ = Loop::taken;
 }
 
 void OpenStep::begin_loop() {
-  require(loop_ != Loop::begun, "a second loop goes over the slots of one step: each slot is handed out once");
+  expect(loop_ != Loop::begun, "a second loop goes over the slots of one step: each slot is handed out once");
   loop_ = Loop::begun;
 }
 

@@ -4,7 +4,7 @@
 #include "tests/support/a_table.hpp"
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::earlier_generations {
 namespace {
 
 constexpr Instant now{100s};
@@ -121,4 +121,4 @@ TEST_CASE("of a generation that was over before, whoever is left is waited for",
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::earlier_generations

@@ -4,7 +4,7 @@
 #include "tests/support/a_table.hpp"
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::excluded_nodes {
 namespace {
 
 const NodeId a{"a"}, b{"b"}, c{"c"};
@@ -188,4 +188,4 @@ TEST_CASE("reports of unreachable peers are believed when both nodes of each pai
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::excluded_nodes

@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::failure_records {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -102,4 +102,4 @@ TEST_CASE("a decided step ends the row of failures of the members that are not e
   CHECK(records.note(c, "exit code 3", false).failures == 2);
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::failure_records

@@ -3,7 +3,7 @@
 #include "tests/support/a_table.hpp"
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::forming {
 namespace {
 
 constexpr Instant now{100s};
@@ -105,4 +105,4 @@ TEST_CASE("the others suffice where members, and newcomers that wait, are as man
   CHECK_FALSE(others_suffice(table.nodes, {}, 3));
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::forming

@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::generation_state {
 namespace {
 
 const NodeId a{"a"}, b{"b"}, c{"c"};
@@ -114,4 +114,4 @@ TEST_CASE("a failure is judged when the program is known to be a Job's, or nobod
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::generation_state

@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::growth {
 namespace {
 
 const NodeId a{"a"}, b{"b"};
@@ -40,4 +40,4 @@ TEST_CASE("a young generation is left alone, for longer after each growth that n
   CHECK(growth.at(at(100s), at(100s)) == at(101s));
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::growth

@@ -42,8 +42,6 @@ Program audited(const Audited& options) {
   };
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("audited or not, in any world: the same losses and the same state", "[audit]") {

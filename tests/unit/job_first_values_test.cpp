@@ -8,8 +8,6 @@
 namespace elrun::test {
 namespace {
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 /// Three units, one with a frozen tensor; `write` makes the initial values.
 struct Values {
   static constexpr std::size_t count = 3;

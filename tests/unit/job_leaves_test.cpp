@@ -12,8 +12,6 @@
 namespace elrun::test {
 namespace {
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 Plan with_leaves(DType leaves, Plan plan) {
   plan.leaves = leaves;
   return plan;

@@ -7,7 +7,7 @@
 namespace elrun::test {
 namespace {
 
-constexpr std::uint32_t slots = 6;
+constexpr std::uint32_t slot_count = 6;
 
 /// The gradient of one element of one slot: numbers whose sums depend on the order of additions.
 float gradient_of(std::uint32_t slot, std::uint64_t element) {
@@ -31,7 +31,7 @@ Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchang
   in_world(world_size, [&](JobWorld& world, std::uint32_t rank) {
     SharedBuffers buffers = private_memory(memory);
     const ShardMap shards = one_node(spread, world_size);
-    GradientReducer reducer{layout, shards, rank, slots, exchanges, Reduce::exact, leaves, buffers};
+    GradientReducer reducer{layout, shards, rank, slot_count, exchanges, Reduce::exact, leaves, buffers};
     reducer.begin_step();
     for (std::size_t phase = 0; phase < reducer.slots_of_busiest(); ++phase) {
       const bool busy = phase < reducer.my_slots().size();
@@ -92,14 +92,14 @@ TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {
   for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot})
     for (const std::uint32_t world : {1u, 4u, 8u}) {
       const GradientReducer reducer{
-          lay_out(two_units()), one_node(Spread::sharded, world), 0, slots, exchanges, Reduce::exact, DType::f32, buffers};
+          lay_out(two_units()), one_node(Spread::sharded, world), 0, slot_count, exchanges, Reduce::exact, DType::f32, buffers};
       std::vector<std::uint32_t> all;
       for (const auto& of_rank : reducer.slots_by_rank()) all.insert(all.end(), of_rank.begin(), of_rank.end());
       std::ranges::sort(all);
-      std::vector<std::uint32_t> expected(slots);
+      std::vector<std::uint32_t> expected(slot_count);
       std::iota(expected.begin(), expected.end(), 0);
       CHECK(all == expected);
-      CHECK(reducer.slots_of_busiest() == (slots + world - 1) / world);
+      CHECK(reducer.slots_of_busiest() == (slot_count + world - 1) / world);
     }
 }
 

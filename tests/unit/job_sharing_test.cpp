@@ -18,8 +18,6 @@ namespace {
 
 constexpr std::uint64_t page = granule * sizeof(float);
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 /// Pages of an arena that the kernel holds.
 std::uint64_t resident(const PagedArena& arena) {
   std::vector<unsigned char> pages((arena.span().size_bytes() + 4095) / 4096);
@@ -95,7 +93,7 @@ std::uint64_t hash_of(const std::vector<Member>& members) {
   return members[0].outcome->state_hash;
 }
 
-std::uint64_t plain_hash() {
+std::uint64_t plain_job_hash() {
   static const std::uint64_t hash = hash_of(run_world({}, layered(toy_plan(0), in_order)));
   return hash;
 }
@@ -194,7 +192,7 @@ TEST_CASE("sharded parameters take the memory of a shard and of the units in use
       wrong += arena().held_bytes_max() > (shard + 2 * 6) * page;
     });
     CHECK(wrong == 0);
-    CHECK(hash_of(members) == plain_hash());
+    CHECK(hash_of(members) == plain_job_hash());
   }
 }
 
@@ -211,7 +209,7 @@ TEST_CASE("sharded gradients take the memory of a shard's partial sums and of th
     wrong += stream.bytes_max() > stream.bytes() + 2 * 8 * page + 3 * 2 * page;  // one unit's leaf, handed off when the next begins
   });
   CHECK(wrong == 0);
-  CHECK(hash_of(members) == plain_hash());
+  CHECK(hash_of(members) == plain_job_hash());
 }
 
 TEST_CASE("units may come in another order in every slot, or not at all, and the bits are the same", "[job]") {
@@ -227,7 +225,7 @@ TEST_CASE("units may come in another order in every slot, or not at all, and the
     }
   };
   const std::uint64_t hash = hash_of(run_world({}, layered(toy_plan(0), shuffled)));
-  CHECK(hash != plain_hash());
+  CHECK(hash != plain_job_hash());
   for (const int stage : {0, 2, 3})
     for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
       for (const std::uint32_t world : {1u, 3u, 4u, 10u}) {
@@ -265,7 +263,7 @@ TEST_CASE("between steps, in evaluations and after the end, sharded parameters a
       if (job.prints()) mine.push_back(all->sum()), mine.pop_back();  // the others have returned, and serve it
       me.outcome = job.outcome();
     });
-    CHECK(hash_of(members) == plain_hash());
+    CHECK(hash_of(members) == plain_job_hash());
     for (const auto& mine : by_member) CHECK(mine == by_member[0]);
     return by_member[0];
   };
@@ -430,7 +428,7 @@ TEST_CASE("a use scope inside another of its unit brings nothing anew", "[job][s
                                      if (nested) (void)layers.units[2].use();
                                      in_order(layers, slot, 0);
                                    }));
-    CHECK(hash_of(members) == plain_hash());
+    CHECK(hash_of(members) == plain_job_hash());
   }
   CHECK(sent[0] == sent[1]);
 }
@@ -444,7 +442,7 @@ TEST_CASE("a use between steps is safe whenever the world changes", "[job][shari
         INFO((m.failure ? message(*m.failure) : ""));
         if (!m.outcome && !m.failure) continue;
         CHECK(m.outcome.has_value());
-        if (m.outcome) CHECK(m.outcome->state_hash == plain_hash());
+        if (m.outcome) CHECK(m.outcome->state_hash == plain_job_hash());
       }
       CHECK(world.generations() <= 2);
     }

@@ -11,8 +11,6 @@
 namespace elrun::test {
 namespace {
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 static_assert(!std::is_copy_constructible_v<Slot> && !std::is_copy_assignable_v<Slot>);
 static_assert(std::is_nothrow_move_constructible_v<Slot>);
 

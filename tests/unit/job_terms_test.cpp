@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::job_terms {
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -116,4 +116,4 @@ TEST_CASE("refused nodes are remembered until they fit or a generation begins", 
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::job_terms

@@ -18,8 +18,6 @@ Failure failure_of(const std::function<void(Job&)>& program) {
   return *members[0].failure;
 }
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("a wrong configuration ends with 78 and all problems at once", "[job]") {

@@ -53,8 +53,6 @@ Program decaying(Loop loop, const Plan& plan, const CheckpointOptions& checkpoin
   };
 }
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 /// Of those who were not killed, all ended with this error.
 void check_told(std::deque<Member>& results, const ElasticWorld& world, const std::vector<std::string_view>& parts) {
   std::size_t told = 0;

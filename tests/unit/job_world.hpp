@@ -24,6 +24,8 @@
 
 namespace elrun::test {
 
+[[nodiscard]] inline bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
 /// Exchanges of one generation, in memory. Every member posts its lists, then copies what it receives; a round has
 /// three gates (posted, copied, left), so that buffers are free when a call returns.
 class MemoryNet {

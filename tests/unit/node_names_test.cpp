@@ -3,7 +3,7 @@
 #include "tests/support/a_table.hpp"
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::node_names {
 namespace {
 
 using Claim = NodeNames::Claim;
@@ -123,4 +123,4 @@ TEST_CASE("a claimant waits until the node is silent or gone", "[node_names]") {
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::node_names

@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::node_table {
 namespace {
 
 using Node = NodeTable::Node;
@@ -123,4 +123,4 @@ TEST_CASE("a stall of this process is not the silence of the nodes", "[node_tabl
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::node_table

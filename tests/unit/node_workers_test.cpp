@@ -7,7 +7,7 @@ using namespace elrun::launcher;
 
 namespace {
 
-World world(std::uint64_t number, std::uint32_t base_rank, std::uint32_t world_size) {
+World placed(std::uint64_t number, std::uint32_t base_rank, std::uint32_t world_size) {
   World w;
   w.generation.number = number;
   w.seat.base_rank = base_rank, w.seat.world_size = world_size;
@@ -17,9 +17,9 @@ World world(std::uint64_t number, std::uint32_t base_rank, std::uint32_t world_s
 /// Two workers of a Job that can stay, on connections 10 and 11, in generation 1 with ranks 4 and 5.
 NodeWorkers two() {
   NodeWorkers workers{2, RunId{"job"}, NodeId{"n"}};
-  workers.begin(world(1, 4, 6).seat, false);
+  workers.begin(placed(1, 4, 6).seat, false);
   for (const GivenPlace& given : workers.give_places(2)) {
-    (void)workers.start(given, world(1, 4, 6), 0);
+    (void)workers.start(given, placed(1, 4, 6), 0);
     Hello said;
     said.is_job = said.stays = true;
     workers[given.worker].pid = static_cast<std::int64_t>(100 + given.worker);
@@ -100,25 +100,25 @@ TEST_CASE("in a smaller world the successor of a dead worker is started beside i
   acknowledge(workers[1]);
   (void)workers.collect(true);
   REQUIRE(workers.places_wanted(true) == 1);
-  workers.begin(world(2, 7, 8).seat, false);
+  workers.begin(placed(2, 7, 8).seat, false);
   const auto given = workers.give_places(1);
   REQUIRE(given.size() == 2);
   CHECK(given[0].worker == 1);
   CHECK(given[0].kind == GivenPlace::Kind::welcome);
   CHECK(given[1].worker == 0);
   CHECK(given[1].kind == GivenPlace::Kind::start_beside);
-  const auto spawn = std::get<Spawn>(workers.start(given[1], world(1, 4, 6), 1));
+  const auto spawn = std::get<Spawn>(workers.start(given[1], placed(1, 4, 6), 1));
   CHECK(spawn.is_pending);
   CHECK(spawn.place == 0);
   CHECK(workers.rank(1) == 7);  // in the new world
   CHECK(workers.rank(0) == 4);  // by its environment
   CHECK(workers.name(1) == "rank 7 (node n, pid 101)");
-  CHECK(workers.place_in(1, world(2, 7, 8)).membership == Membership{{2, {}}, Rank{7}, WorldSize{8}});
+  CHECK(workers.place_in(1, placed(2, 7, 8)).membership == Membership{{2, {}}, Rank{7}, WorldSize{8}});
 
   Hello said;
   said.stays = true;
   workers[0].opens(20, said);
-  const Actions told = workers.tell_it_is_early(0, world(2, 7, 8), {});
+  const Actions told = workers.tell_it_is_early(0, placed(2, 7, 8), {});
   CHECK(words(told) == "tell 20; welcome 20; tell 20; ");
   CHECK(std::get<Welcome>(std::get<Answer>(told[1]).message).place.membership == Membership{{1, {}}, Rank{4}, WorldSize{6}});
   CHECK(workers.dismiss_pending() == std::vector{LocalRank{0}});
@@ -129,7 +129,7 @@ TEST_CASE("in a smaller world the successor of a dead worker is started beside i
 
 TEST_CASE("a job that is over has no workers in its next world", "[workers]") {
   NodeWorkers workers{2, RunId{"job"}, NodeId{"n"}};
-  workers.begin(world(1, 0, 2).seat, true);
+  workers.begin(placed(1, 0, 2).seat, true);
   CHECK(workers.size() == 0);
   CHECK(workers.are_stopped());
 }

@@ -3,7 +3,7 @@
 #include "rendezvous/round/assign.hpp"
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::recovery_window {
 namespace {
 
 using Taken = RecoveryWindow::Taken;
@@ -132,4 +132,4 @@ TEST_CASE("the node in whose process the generation was coordinated is not waite
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::recovery_window

@@ -4,7 +4,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::restart_budget {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -121,4 +121,4 @@ TEST_CASE("what another coordinator counted is counted on from, as far as it is 
   CHECK(budget.counts().generations == 101);
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::restart_budget

@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::root_cause {
 namespace {
 
 const NodeId a{"a"}, b{"b"};
@@ -82,4 +82,4 @@ TEST_CASE("the verdict waits for the root cause window", "[root_cause]") {
   CHECK_FALSE(root_cause.failing());
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::root_cause

@@ -5,9 +5,9 @@ namespace elrun::test {
 namespace {
 
 /// A world of "a" and "b" that runs, with room for a third.
-struct Pair : RoundBench {
+struct TwoNodes : RoundBench {
   StreamNumber a, b;
-  explicit Pair(RoundSetup setup = bench_setup())
+  explicit TwoNodes(RoundSetup setup = bench_setup())
       : RoundBench{{.nodes_min = 1, .nodes_max = 3, .last_call = 1s}, std::move(setup)}, a{join("a")}, b{join("b")} {
     pass(1s);
     REQUIRE(world(a) == "a b");
@@ -19,7 +19,7 @@ struct Pair : RoundBench {
 }  // namespace
 
 TEST_CASE("the coordinator tells why a generation ended", "[round][end_cause]") {
-  Pair bench;
+  TwoNodes bench;
   SECTION("growth: a newcomer is taken in") {
     bench.join("c");
     bench.pass(2s);
@@ -64,11 +64,11 @@ TEST_CASE("the coordinator tells why a generation ended", "[round][end_cause]") 
 }
 
 TEST_CASE("a node that comes with a generation which is not the newest is told that it is stale", "[round][end_cause]") {
-  Pair old;
+  TwoNodes old;
   const World held = *old.last<World>(old.a);
   RoundSetup setup = bench_setup();
   setup.lineage = {{0x3333, 0x4444}};
-  Pair bench{setup};
+  TwoNodes bench{setup};
   const StreamNumber late = bench.resume("c", held);
   REQUIRE(bench.last<Revoke>(late));
   CHECK(bench.last<Revoke>(late)->generation == held.generation);

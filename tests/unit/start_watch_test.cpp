@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::start_watch {
 namespace {
 
 const NodeId a{"a"}, b{"b"};
@@ -83,4 +83,4 @@ TEST_CASE("members over the limit are late together with those that soon will be
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::start_watch

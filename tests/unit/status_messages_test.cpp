@@ -2,7 +2,7 @@
 
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::status_messages {
 
 constexpr Instant start{100s};
 
@@ -44,4 +44,4 @@ TEST_CASE("a reason has another number only if it differs", "[status_messages]")
   CHECK(status.number_of({"2 of 2 nodes", {}, {}}) == first + 2);
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::status_messages

@@ -2,7 +2,7 @@
 
 #include "tests/unit/supervisor_node.hpp"
 
-namespace elrun::test {
+namespace elrun::test::supervisor_pending {
 namespace {
 
 Message acknowledgement(std::uint64_t number) { return GenerationOver{generation(number), {.code = Code::generation_over}}; }
@@ -339,4 +339,4 @@ TEST_CASE("which worker speaks follows from what its environment said, not from 
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::supervisor_pending

@@ -1,7 +1,7 @@
 // Workers that have not joined the world: who waits for whom, and who hangs.
 #include "tests/unit/supervisor_node.hpp"
 
-namespace elrun::test {
+namespace elrun::test::supervisor_start {
 namespace {
 
 StoreRequest asks_for_peers() {
@@ -114,4 +114,4 @@ TEST_CASE("the coordinator hears whose workers have not joined the world, when t
   }
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::supervisor_start

@@ -2,7 +2,7 @@
 
 #include "tests/unit/supervisor_node.hpp"
 
-namespace elrun::test {
+namespace elrun::test::supervisor_stay {
 namespace {
 
 constexpr Duration returning = Timeouts{}.returning, revocation = Timeouts{}.revocation;
@@ -404,4 +404,4 @@ TEST_CASE("a hang is not survived: those who hang cannot be told from those who 
   CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "revoke 11", "signal 1 9"});
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::supervisor_stay

@@ -5,7 +5,7 @@
 #include "tests/support/a_table.hpp"
 #include "tests/support/catch.hpp"
 
-namespace elrun::test {
+namespace elrun::test::verdict_delivery {
 namespace {
 
 constexpr Instant given{100s};
@@ -118,4 +118,4 @@ TEST_CASE("a process that was stopped is late by the time since its timer was du
   CHECK(wake_up.late(given + 5s) == 1s);
 }
 
-}  // namespace elrun::test
+}  // namespace elrun::test::verdict_delivery

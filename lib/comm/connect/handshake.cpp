@@ -7,7 +7,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t magic = 0x3130'4d4d'4f43'4c45;  // "ELCOMM01": the last two digits are the version
+constexpr std::uint64_t handshake_magic = 0x3130'4d4d'4f43'4c45;  // "ELCOMM01": the last two digits are the version
 
 template <std::size_t size>
 std::array<std::byte, size> fixed(const ByteVector& bytes) {
@@ -21,7 +21,7 @@ std::array<std::byte, size> fixed(const ByteVector& bytes) {
 
 std::array<std::byte, introduction_size> encode(const Introduction& introduction) {
   ByteWriter out;
-  out.put(magic);
+  out.put(handshake_magic);
   out.put(introduction.generation.number);
   for (const std::uint64_t bits : introduction.generation.lineage.bits) out.put(bits);
   out.put(introduction.world.value());
@@ -34,7 +34,7 @@ std::array<std::byte, introduction_size> encode(const Introduction& introduction
 
 Result<Introduction> decode_introduction(ByteSpan bytes) {
   ByteReader in{bytes};
-  if (in.get<std::uint64_t>() != magic) in.mark_broken();
+  if (in.get<std::uint64_t>() != handshake_magic) in.mark_broken();
   Introduction introduction;
   introduction.generation.number = in.get<std::uint64_t>();
   for (std::uint64_t& bits : introduction.generation.lineage.bits) bits = in.get<std::uint64_t>();

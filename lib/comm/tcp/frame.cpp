@@ -9,7 +9,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint32_t magic = 0x464d4c45;  // "ELMF"
+constexpr std::uint32_t frame_magic = 0x464d4c45;  // "ELMF"
 constexpr std::size_t checked_from = 8;
 constexpr std::uint32_t unchecked = 0x8000'0000;  // in the length
 static_assert(frame_payload_max.value() < unchecked);
@@ -27,7 +27,7 @@ FrameHeaderBytes encode(const FrameHeader& header) {
   checked.put(header.length | (header.checked ? 0 : unchecked));
   checked.put(header.checksum);
   ByteWriter all;
-  all.put(magic);
+  all.put(frame_magic);
   all.put(crc32c(checked.bytes()));
   all.put_raw(checked.bytes());
   FrameHeaderBytes bytes{};
@@ -39,7 +39,7 @@ FrameHeaderBytes encode(const FrameHeader& header) {
 Result<FrameHeader> decode_frame_header(ByteSpan bytes, const Generation& generation) {
   const auto broken = [](std::string what) { return Failure{Code::protocol, Remedy::abort_group, std::move(what)}; };
   ByteReader in{bytes};
-  const bool known = in.get<std::uint32_t>() == magic;
+  const bool known = in.get<std::uint32_t>() == frame_magic;
   const bool intact = in.get<std::uint32_t>() == crc32c(bytes.subspan(std::min(bytes.size(), checked_from)));
   FrameHeader header;
   header.generation = in.get<std::uint64_t>();

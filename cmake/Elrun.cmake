@@ -31,19 +31,25 @@ if(ELRUN_LIBFUZZER)  # without this the fuzzers would not see which ways through
   target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# elrun_library(name SOURCES a.cpp ... [SIMULATED b.cpp ...] PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias
-# elrun::<name>. SIMULATED names further sources. The simulator compiles them again, with planted bugs (tests/sim.cmake).
-# PRECOMPILED std|asio|grpc: the headers that need not be parsed for each source (Precompiled.cmake).
+# elrun_library(name SOURCES a.cpp ... [SIMULATED b.cpp ...] [ON_DEVICES c.cpp ...] PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias
+# elrun::<name>. SIMULATED and ON_DEVICES name further sources, of which there are copies with planted bugs: the simulator's
+# (tests/sim.cmake), and those of what a job does with devices (tests/fakegpu/planted/job_bugs.cmake).
+# PRECOMPILED std|asio|grpc: the headers that need not be parsed for each source (Precompiled.cmake), and the sources are compiled several at a time.
 function(elrun_library name)
-  cmake_parse_arguments(ARG "" "PRECOMPILED" "SOURCES;SIMULATED;PUBLIC;PRIVATE" ${ARGN})
-  add_library(elrun_${name} STATIC ${ARG_SOURCES} ${ARG_SIMULATED})
+  cmake_parse_arguments(ARG "" "PRECOMPILED" "SOURCES;SIMULATED;ON_DEVICES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(elrun_${name} STATIC ${ARG_SOURCES} ${ARG_SIMULATED} ${ARG_ON_DEVICES})
   list(TRANSFORM ARG_SIMULATED PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-  set_target_properties(elrun_${name} PROPERTIES ELRUN_SIMULATED "${ARG_SIMULATED}")
+  list(TRANSFORM ARG_ON_DEVICES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_target_properties(elrun_${name} PROPERTIES ELRUN_SIMULATED "${ARG_SIMULATED}" ELRUN_ON_DEVICES "${ARG_ON_DEVICES}")
   add_library(elrun::${name} ALIAS elrun_${name})
   target_include_directories(elrun_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
   target_link_libraries(elrun_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:elrun_build_flags> ${ARG_PRIVATE})
   if(ARG_PRECOMPILED)
     elrun_precompiled(elrun_${name} ${ARG_PRECOMPILED})
+    # A program that links copies in place of the sources of one group still links the others from this archive.
+    elrun_unit_group(elrun_${name} product ${ARG_SOURCES})
+    elrun_unit_group(elrun_${name} simulated ${ARG_SIMULATED})
+    elrun_unit_group(elrun_${name} devices ${ARG_ON_DEVICES})
   endif()
 endfunction()
 

@@ -33,6 +33,40 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   elrun_precompiled_set(grpc LINK Boost::headers gRPC::grpc++ HEADERS ${headers} ${asio} <grpcpp/grpcpp.h>)
 endif()
 
+# Units: g++ compiles sources of one target together, for most of its time goes into headers and templates that they share (tests/MEASURED.md).
+# So names in unnamed namespaces of one target differ. A source with the property SKIP_UNITY_BUILD_INCLUSION is compiled by itself, and
+# with -DCMAKE_UNITY_BUILD=OFF every source is.
+set(ELRUN_UNIT_SIZE 12)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND (NOT DEFINED CMAKE_UNITY_BUILD OR CMAKE_UNITY_BUILD))
+  set(ELRUN_UNITS TRUE)
+endif()
+
+# elrun_in_units(target): all its sources, as they come.
+function(elrun_in_units target)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "^[^$]*[.]cpp$")
+  list(LENGTH sources count)
+  if(ELRUN_UNITS AND count GREATER 1)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${ELRUN_UNIT_SIZE})
+    # g++ takes an included source for a header, and warns of its unnamed namespaces.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
+# elrun_unit_group(target group sources...): no unit has sources of two groups.
+function(elrun_unit_group target group)
+  if(ELRUN_UNITS)
+    elrun_in_units(${target})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+    set(at 0)
+    foreach(source ${ARGN})
+      math(EXPR unit "${at} / ${ELRUN_UNIT_SIZE}")
+      math(EXPR at "${at} + 1")
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group}_${unit})
+    endforeach()
+  endif()
+endfunction()
+
 # elrun_precompiled(target std|asio|grpc): the product's sources, compiled with the headers of that set.
 function(elrun_precompiled target name)
   if(TARGET elrun_precompiled_${name})
@@ -66,6 +100,7 @@ endif()
 
 # elrun_checks(target): an executable of code that only checks, or what only such executables link. It is compiled quickly.
 function(elrun_checks target)
+  elrun_in_units(${target})
   target_compile_options(${target} PRIVATE ${ELRUN_QUICK_TO_COMPILE})
   get_target_property(type ${target} TYPE)
   if(NOT type STREQUAL "EXECUTABLE")

@@ -17,6 +17,7 @@ add_library(elrun_fakegpu SHARED
   fakegpu/runtime/faults.cpp fakegpu/runtime/history.cpp fakegpu/runtime/ipc.cpp fakegpu/runtime/memory.cpp fakegpu/runtime/reports.cpp fakegpu/runtime/runtime.cpp
   fakegpu/runtime/scheduler.cpp fakegpu/runtime/settings.cpp fakegpu/runtime/streams.cpp fakegpu/runtime/twins.cpp
   fakegpu/simt/block.cpp fakegpu/simt/fiber.cpp fakegpu/simt/hooks.cpp fakegpu/simt/interpreter.cpp fakegpu/simt/shared_memory.cpp)
+elrun_in_units(elrun_fakegpu)
 set_target_properties(elrun_fakegpu PROPERTIES OUTPUT_NAME cudart VERSION 13 SOVERSION 13 LIBRARY_OUTPUT_DIRECTORY ${fakegpu_folder}
   LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/runtime/exports.map)
 target_include_directories(elrun_fakegpu PUBLIC ${PROJECT_SOURCE_DIR})

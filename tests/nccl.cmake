@@ -14,6 +14,7 @@ function(elrun_fake_nccl name)
   cmake_parse_arguments(ARG "" "NEWEST;FOLDER" "" ${ARGN})
   add_library(${name} SHARED fakegpu/nccl/abi.cpp fakegpu/nccl/calls.cpp fakegpu/nccl/communicator.cpp fakegpu/nccl/settings.cpp
     fakegpu/nccl/shared_world.cpp)
+  elrun_in_units(${name})
   set_target_properties(${name} PROPERTIES OUTPUT_NAME nccl VERSION 2 SOVERSION 2 LIBRARY_OUTPUT_DIRECTORY ${ARG_FOLDER}
     LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fakegpu/nccl/exports.map)
   target_compile_definitions(${name} PRIVATE FAKEGPU_NCCL_NEWEST=${ARG_NEWEST})

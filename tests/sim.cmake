@@ -30,11 +30,10 @@ elrun_library(sim_world
           support/sim/program.cpp support/sim/turns.cpp
           support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp support/faulty_files.cpp
   PUBLIC elrun::sim_cores elrun::sim_job)
-set_target_properties(elrun_sim_world PROPERTIES UNITY_BUILD ON)
 
 # A world of many nodes: the same cores, and the product's encoder to count bytes.
 elrun_library(sim_scale
-  SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/net/wire.cpp ${PROJECT_SOURCE_DIR}/lib/link/message.cpp
+  SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/net/wire.cpp
   PUBLIC elrun::sim_cores
   PRIVATE elrun_rendezvous_proto fmt::fmt)
 elrun_simulates(sim_cores sim_job sim_world)

@@ -46,7 +46,8 @@ if(NOT ELRUN_SANITIZE)
   endforeach()
   add_library(elrun_public_headers OBJECT ${header_sources})
   target_include_directories(elrun_public_headers PRIVATE ${PROJECT_SOURCE_DIR}/include)
-  target_compile_options(elrun_public_headers PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow $<$<BOOL:${ELRUN_WERROR}>:-Werror>)
+  # -O0: nothing of them runs.
+  target_compile_options(elrun_public_headers PRIVATE -O0 -Wall -Wextra -Wpedantic -Wconversion -Wshadow $<$<BOOL:${ELRUN_WERROR}>:-Werror>)
 endif()
 
 # A sanitizer's build is not what is installed.

@@ -65,6 +65,21 @@ plant(lib/job/gradients/gradients.cpp 36 "memory_->round_to_bf16({leaf(i), space
 plant(lib/job/gradients/reducer.cpp 37 "memory_->fill_with_zeros(std::as_writable_bytes(std::span{whole(slot) + run.begin, run.end - run.begin}))" "void()")
 
 planted_copies(${CMAKE_CURRENT_BINARY_DIR}/planted_job planted_sources)
+# The rest of these libraries is linked as it is (elrun_library says how).
+get_property(planted GLOBAL PROPERTY elrun_planted_job)
+list(FILTER planted INCLUDE REGEX "[.]cpp$")
+list(REMOVE_DUPLICATES planted)
+set(listed "")
+foreach(library device job)
+  get_target_property(sources elrun_${library} ELRUN_ON_DEVICES)
+  list(APPEND listed ${sources})
+endforeach()
+list(TRANSFORM listed REPLACE "^${PROJECT_SOURCE_DIR}/" "")
+list(SORT planted)
+list(SORT listed)
+if(NOT planted STREQUAL listed)
+  message(FATAL_ERROR "The sources with planted bugs are not those that CMakeLists.txt of lib/device and lib/job list as ON_DEVICES:\n${planted}\n${listed}")
+endif()
 elrun_devices_test(planted_job_test SOURCES fakegpu/planted/job_test.cpp ${planted_sources} LINK elrun::job elrun::link fmt::fmt ENVIRONMENT FAKEGPU_DEVICES=3 FAKEGPU_PROGRESS=lazy
   TIMEOUT 600)
 target_include_directories(planted_job_test BEFORE PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/planted_job)

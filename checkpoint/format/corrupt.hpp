@@ -8,6 +8,8 @@
 
 namespace elrun::inline v0 {
 
-[[nodiscard]] inline Failure corrupt(std::string what) { return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)}; }
+[[nodiscard]] inline Failure corrupt(std::string what) {
+  return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = std::move(what)};
+}
 
 }  // namespace elrun::inline v0

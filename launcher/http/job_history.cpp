@@ -87,7 +87,8 @@ void JobHistory::note_event(const Turn& turn) {
   } else if (const auto* signal = std::get_if<SignalCame>(&turn.event)) {
     if (!std::exchange(record_.leaving, true)) record_.leaving_because = signal_name(signal->number);
   } else if (const auto* notice = std::get_if<NoticeCame>(&turn.event)) {
-    if (!std::exchange(record_.leaving, true)) record_.leaving_because = "preempt notice (" + notice->words.substr(0, failure_text_max) + ")";
+    if (!std::exchange(record_.leaving, true))
+      record_.leaving_because = "preempt notice (" + notice->words.substr(0, failure_text_max) + ")";
   } else if (const auto* started = std::get_if<WorkerStarted>(&turn.event)) {
     if (const auto worker = record_.workers.find(started->worker.value()); worker != record_.workers.end())
       worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;

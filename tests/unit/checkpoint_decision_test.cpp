@@ -13,14 +13,14 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string here(32, 'a');
+const std::string this_root(32, 'a');
 
 /// Three checkpoints of this root, all of which the storage remembers as acknowledged.
 Findings three_found() {
-  Findings findings{.view = {.where = "/ck", .root = here}};
+  Findings findings{.view = {.where = "/ck", .root = this_root}};
   for (const CheckpointId& id : {CheckpointId{10, 1, 1}, CheckpointId{20, 1, 1}, CheckpointId{30, 1, 1}}) {
     findings.view.found.push_back({id, true, false});
-    findings.view.witnesses.push_back({id, here, "the storage says so", false});
+    findings.view.witnesses.push_back({id, this_root, "the storage says so", false});
   }
   return findings;
 }
@@ -101,7 +101,7 @@ TEST_CASE("the decision: a root of which none can be used stops the job, and so 
   REQUIRE(std::holds_alternative<Failure>(none));
   CHECK(std::get<Failure>(none).code == Code::corrupt);
   Findings lost = three_found();
-  lost.view.witnesses.push_back({{40, 1, 1}, here, "the agent of node a says so", true});
+  lost.view.witnesses.push_back({{40, 1, 1}, this_root, "the agent of node a says so", true});
   const auto missed = decided(lost);
   REQUIRE(std::holds_alternative<Failure>(missed));
   CHECK(std::get<Failure>(missed).code == Code::not_found);

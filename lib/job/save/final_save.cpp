@@ -32,7 +32,7 @@ bool can_heal(Code code) {
 }  // namespace
 
 bool is_tried_at_once(Code why, unsigned tries) {
-  return tries < tries_at_once && can_heal(why) && why != Code::no_space && why != Code::not_permitted;
+  return tries < tries_at_once && can_heal(why) && why != Code::no_space && why != Code::not_permitted && why != Code::not_found;
 }
 
 std::optional<Duration> pause_before_next(const FinalSave& save, const Failure& why, Instant now) {

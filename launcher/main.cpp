@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include "launcher/commands/plan.hpp"
 #include "launcher/http/status_command.hpp"
 #include "launcher/output/log_json.hpp"
+#include "launcher/process/aside.hpp"
 #include "launcher/process/machine.hpp"
 #include "launcher/report/evidence.hpp"
 #include "launcher/report/failure_report.hpp"
@@ -103,7 +105,12 @@ int main(int argc, char** argv) {
     if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
     if (const auto* drain = std::get_if<DrainOptions>(&command)) return run_drain(*drain, environment, clock);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
-    return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
+    const int code = launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
+    if (launcher::called_aside) {
+      std::fflush(nullptr);
+      std::_Exit(code);
+    }
+    return code;
   } catch (const std::system_error& error) {  // a thread that was refused, for instance
     const std::string limit = limit_behind(error.code().value(), CgroupWatch{}.limits());
     return refuse(exit_code::internal, limit.empty() ? error.what() : fmt::format("{}; {}", error.what(), limit));

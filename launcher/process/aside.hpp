@@ -1,6 +1,7 @@
 #pragma once
 /// \file Aside: a call that blocks, on a thread that nobody waits for; its answer comes to the loop.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,10 @@
 #include "lib/base/quiet_thread.hpp"
 
 namespace elrun::inline v0::launcher {
+
+/// A call was made. From then on the process ends by `_Exit`: exit() would destroy what a call, or the end of its thread, still uses (OpenSSL has
+/// a handler there).
+inline std::atomic<bool> called_aside{false};
 
 /// Loop thread only. For what can neither be cancelled nor bounded: a file system, a resolver. One call at a time. The destructor waits for nobody,
 /// and what a call still finds after it is dropped; so a call holds nothing of the agent's, not even its clock.
@@ -29,6 +34,7 @@ class Aside {
   /// \throws std::system_error where no thread can be started.
   void call(std::function<Answer()> work, std::function<void(const Answer&)> then) {
     mailbox_->then = std::move(then);
+    called_aside = true;
     quiet_thread([mailbox = mailbox_, &loop = loop_, work = std::move(work)] {
       Answer answer = work();
       const std::lock_guard lock{mailbox->mutex};

@@ -60,6 +60,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
                             streams.out.get(),
                             streams.err.get(),
                             agent.cpus.empty() ? Cpus{} : agent.cpus[rank.value()]};
+  const CgroupCounts before = reporter_.counts();
   auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
     output_->after_worker(rank,
                           [this, rank, ending, ended_ns = clock_.wall_ns()] { ended(rank, ending, ended_ns); });  // its last words first
@@ -73,7 +74,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
   }
   if (const int error = (*child)->exec_error(); error != 0)
     log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
-  reporter_.started(rank, placed, (*child)->pid(), error_file, output_->layout().base() != agent.directory);
+  reporter_.started(rank, placed, (*child)->pid(), before, error_file, output_->layout().base() != agent.directory);
   (*child)->on_held([this, rank](pid_t tracer) {
     log_.warning(fmt::format(
         "worker {} of this node has ended, but process {} (a debugger?) is attached to it: the job waits until that process detaches or ends",

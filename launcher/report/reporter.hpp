@@ -44,8 +44,10 @@ class Reporter {
 
   void joining();  ///< The node waits for a generation.
   void began(const World& world, const Supervisor& supervisor);
-  /// `keeps`: its error file is there when elrun is gone.
-  void started(LocalRank worker, Rank rank, std::int64_t pid, Path error_file, bool keeps);
+  /// What the container's cgroup has counted so far: asked before a worker's process is there, for what it causes comes on top.
+  [[nodiscard]] CgroupCounts counts() const { return cgroup_.counts(); }
+  /// `before`: the counts before its process was there. `keeps`: its error file is there when elrun is gone.
+  void started(LocalRank worker, Rank rank, std::int64_t pid, CgroupCounts before, Path error_file, bool keeps);
   /// There is no process: what its predecessor left says nothing of it.
   void not_started(LocalRank worker, Rank rank);
   /// A worker that could not be executed has the reason, whose exit code is elrun's.
@@ -60,7 +62,7 @@ class Reporter {
     std::uint32_t rank = 0;
     std::int64_t pid = 0;
     std::int64_t started_ns = 0;
-    CgroupCounts counts;  ///< When it started.
+    CgroupCounts counts;  ///< Before it started.
     Path error_file;
     bool keeps = false;
     std::optional<Ending> ending;

@@ -157,8 +157,10 @@ TEST_CASE("votes, starts and tickets come back from their bytes, and from no pre
   const ByteVector bytes = encode(vote);
   CHECK(decode_part_vote(bytes)->refusal->node == "n1");
   for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_part_vote(ByteSpan{bytes}.first(n)).ok());
-  const Start start{4, CheckpointId{10, 3, 1}, 77, {"a", "b"}};
+  const Start start{4, CheckpointId{10, 3, 1}, 77, "it is the newest", 2, {"a", "b"}};
   CHECK(decode_start(encode(start))->notes == start.notes);
+  CHECK(decode_start(encode(start))->why == start.why);
+  CHECK(decode_start(encode(start))->steps_again == 2);
   CHECK(decode_start(encode(start))->choice == start.choice);
   CHECK_FALSE(decode_start(encode(Start{4}))->choice);
 }

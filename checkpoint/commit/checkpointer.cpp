@@ -42,36 +42,6 @@ Result<void> Checkpointer::open_root() {
   return {};
 }
 
-/// Reads the chain from COMMIT to the shards' block tables. A failure is what neither damage nor a bad moment of the storage explains.
-Result<LookedInto> Checkpointer::look_into(const CheckpointId& id, const std::string& root_identity) const {
-  auto names = root_.files().list(root_.path_of(id));
-  if (!names.ok() && names.failure().code == Code::io) names = root_.files().list(root_.path_of(id));  // a bad moment?
-  if (!names.ok() && names.failure().code == Code::io) return LookedInto{id, LookedInto::As::unreadable, names.failure().what};
-  if (!names.ok() && names.failure().code != Code::not_found) return std::move(names).failure();
-  auto verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
-  if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
-    verified = verify_checkpoint(root_.files(), root_.path_of(id), id, root_identity);
-  if (verified.ok()) return LookedInto{.id = id, .manifest_crc = verified->crc};
-  const Failure& why = verified.failure();
-  if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
-    names = root_.files().list(root_.path_of(id));
-    if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) return LookedInto{id, LookedInto::As::removed};
-  }
-  if (why.code == Code::corrupt || why.code == Code::not_found) return LookedInto{id, LookedInto::As::damaged, why.what};
-  if (why.code == Code::io) return LookedInto{id, LookedInto::As::unreadable, why.what};
-  return why;
-}
-
-Result<Resumption> Checkpointer::decided(Findings findings) const {
-  for (;;) {
-    auto next = decide(findings);
-    if (auto* no = std::get_if<Failure>(&next)) return std::move(*no);
-    if (auto* go = std::get_if<Resumption>(&next)) return std::move(*go);
-    ELRUN_TRY_ASSIGN(auto looked, root_.of_reading(look_into(std::get<LookInto>(next).id, findings.view.root)));
-    findings.looked.push_back(std::move(looked));
-  }
-}
-
 Result<Start> Checkpointer::start(const Outside& outside) {
   auto started = begin(outside);
   if (started.ok()) return started;
@@ -91,7 +61,7 @@ Result<Start> Checkpointer::begin(const Outside& outside) {
   // What --begin_anew gives up may be all that is left of a damaged root. Looked into here, for a start that is refused takes over nothing.
   if (!findings.begin_anew)
     for (const Found& f : before.found) expected.looked.push_back({.id = f.id});
-  ELRUN_TRY(decided(std::move(expected)));
+  ELRUN_TRY(decided(root_, std::move(expected)));
   if (auto claimed = claim_fence(before); !claimed.ok()) {  // before the listing: whatever was acknowledged until now is in it
     if (claimed.failure().code != Code::not_permitted) return std::move(claimed).failure();
     return start_without_fence(std::move(findings), std::move(unsaid), std::move(claimed).failure());
@@ -104,7 +74,7 @@ Result<Start> Checkpointer::begin(const Outside& outside) {
   for (const Found& f : timeline(findings.view.found, findings.view.highest)) line.push_back(f.id);
   ELRUN_TRY_ASSIGN(const auto run, root_.read_or_rebuild_run(line));
   if (run) findings.view.root = run->root;
-  ELRUN_TRY_ASSIGN(Resumption go, decided(std::move(findings)));
+  ELRUN_TRY_ASSIGN(Resumption go, decided(root_, std::move(findings)));
   for (const LookedInto& damaged : go.to_mark) (void)root_.quarantine(damaged.id, Failure{Code::corrupt, Remedy::fix_config, damaged.why});
   tell(start, go);
   timeline_ = go.inherits;
@@ -187,7 +157,7 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
   ELRUN_TRY_ASSIGN(const auto found, root_.of_reading(root_.find_run(line)));
   if (!found.run) return why;
   findings.view.root = found.run->root;
-  ELRUN_TRY_ASSIGN(Resumption go, decided(std::move(findings)));
+  ELRUN_TRY_ASSIGN(Resumption go, decided(root_, std::move(findings)));
   if (!go.from) return why;
   go.notes.push_back(fmt::format(
       "checkpoint root {} cannot be written ({}): going on from checkpoint {}, and no checkpoint can be saved until this user may "

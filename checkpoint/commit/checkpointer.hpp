@@ -99,8 +99,6 @@ class Checkpointer {
   Result<Start> begin_with_state(std::span<const Witness> outside);
   Result<void> claim_fence(const RootView& before);
   Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, Failure why);
-  Result<LookedInto> look_into(const CheckpointId& id, const std::string& root_identity) const;
-  Result<Resumption> decided(Findings findings) const;
   void tell(Start& start, const Resumption& go) const;
   Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
                                bool& published);

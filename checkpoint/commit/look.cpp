@@ -49,6 +49,26 @@ Result<void> look_for_fences(const CheckpointRoot& root, FenceNumber below, Root
   return {};
 }
 
+/// Reads the chain from COMMIT to the shards' block tables. A failure is what neither damage nor a bad moment of the storage explains.
+Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id, const std::string& root_identity) {
+  auto names = root.files().list(root.path_of(id));
+  if (!names.ok() && names.failure().code == Code::io) names = root.files().list(root.path_of(id));  // a bad moment?
+  if (!names.ok() && names.failure().code == Code::io) return LookedInto{id, LookedInto::As::unreadable, names.failure().what};
+  if (!names.ok() && names.failure().code != Code::not_found) return std::move(names).failure();
+  auto verified = verify_checkpoint(root.files(), root.path_of(id), id, root_identity);
+  if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
+    verified = verify_checkpoint(root.files(), root.path_of(id), id, root_identity);
+  if (verified.ok()) return LookedInto{.id = id, .manifest_crc = verified->crc};
+  const Failure& why = verified.failure();
+  if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
+    names = root.files().list(root.path_of(id));
+    if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) return LookedInto{id, LookedInto::As::removed};
+  }
+  if (why.code == Code::corrupt || why.code == Code::not_found) return LookedInto{id, LookedInto::As::damaged, why.what};
+  if (why.code == Code::io) return LookedInto{id, LookedInto::As::unreadable, why.what};
+  return why;
+}
+
 }  // namespace
 
 Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes) {
@@ -101,6 +121,16 @@ Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<c
     view.hollow = fmt::format("has a {}, which its first save made, but {} is gone", run_file,
                               has_directory ? fences_directory : checkpoints_directory);
   return view;
+}
+
+Result<Resumption> decided(const CheckpointRoot& root, Findings findings) {
+  for (;;) {
+    auto next = decide(findings);
+    if (auto* no = std::get_if<Failure>(&next)) return std::move(*no);
+    if (auto* go = std::get_if<Resumption>(&next)) return std::move(*go);
+    ELRUN_TRY_ASSIGN(auto looked, root.of_reading(look_into(root, std::get<LookInto>(next).id, findings.view.root)));
+    findings.looked.push_back(std::move(looked));
+  }
 }
 
 }  // namespace elrun::inline v0

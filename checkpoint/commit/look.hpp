@@ -15,4 +15,8 @@ namespace elrun::inline v0 {
 [[nodiscard]] Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<const Witness> outside,
                                     std::vector<std::string>& notes);
 
+/// What `decide` comes to. Looks into each checkpoint that it asks for: the chain from COMMIT to the shards' block tables is read. Writes
+/// nothing. A failure is the decision's own, or what neither damage nor a bad moment of the storage explains.
+[[nodiscard]] Result<Resumption> decided(const CheckpointRoot& root, Findings findings);
+
 }  // namespace elrun::inline v0

@@ -12,6 +12,7 @@
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "launcher/agent.hpp"
+#include "launcher/commands/ckpt.hpp"
 #include "launcher/commands/doctor_facts.hpp"
 #include "launcher/commands/drain.hpp"
 #include "launcher/commands/install.hpp"
@@ -104,6 +105,7 @@ int main(int argc, char** argv) {
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
     if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
     if (const auto* drain = std::get_if<DrainOptions>(&command)) return run_drain(*drain, environment, clock);
+    if (const auto* ckpt = std::get_if<CkptOptions>(&command)) return run_ckpt(*ckpt, clock);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
     const int code = launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
     if (launcher::called_aside) {

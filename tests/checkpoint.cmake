@@ -7,6 +7,8 @@ elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp unit/c
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
 elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp unit/checkpoint_odd_files_test.cpp
   LINK elrun_checkpoint_test_support LABELS unit)
+elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp
+  LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit)
 if(NOT ELRUN_SANITIZE OR (ELRUN_SANITIZE STREQUAL "address" AND ELRUN_SANITIZE_ALL))  # one thread, and ten minutes under a sanitizer
 elrun_test(checkpoint_property SOURCES property/checkpoint_property.cpp
   LINK elrun_checkpoint_test_support LABELS property TIMEOUT 600)

@@ -133,10 +133,12 @@ if(TARGET gpt)
       elrun_test(gpt_elrun_test SOURCES process/gpt_elrun_test.cpp LABELS process golden grpc TIMEOUT 900)
       elrun_test(gpt_lost_root_test SOURCES process/gpt_lost_root_test.cpp LABELS process golden grpc TIMEOUT 600)
       elrun_test(gpt_bad_files_test SOURCES process/gpt_bad_files_test.cpp LABELS process golden grpc TIMEOUT 600)
+      elrun_test(ckpt_command_test SOURCES process/ckpt_command_test.cpp LINK nlohmann_json::nlohmann_json LABELS process golden grpc TIMEOUT 600)
     endif()
     if(TARGET gpt_lost_root_test)  # not under the thread sanitizer
       add_dependencies(gpt_lost_root_test gpt elrun_launcher)
       add_dependencies(gpt_bad_files_test gpt elrun_launcher)
+      add_dependencies(ckpt_command_test gpt elrun_launcher)
     endif()
     if(TARGET gpt_elrun_test)  # not under the thread sanitizer
       add_dependencies(gpt_elrun_test gpt elrun_launcher)

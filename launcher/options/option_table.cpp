@@ -221,6 +221,7 @@ constexpr std::string_view usage_text =
     "       elrun doctor [options] [PROGRAM]           say what would fail here with these options, and why\n"
     "       elrun status [--json] [--pid PID]          what the agents on this machine run\n"
     "       elrun drain [--pid PID] [--timeout SECONDS] ask the agents on this machine to leave, and wait until they have\n"
+    "       elrun ckpt ls|inspect|verify|diff ...      what checkpoints are there, what is in them, and whether they are whole\n"
     "       elrun install DIR                          copy elrun, as elrun and torchrun, into DIR\n";
 constexpr std::string_view words_text =
     "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`, and can be\n"

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/format/names.hpp"
+#include "launcher/commands/ckpt_options.hpp"
 #include "launcher/commands/drain_options.hpp"
 #include "launcher/commands/install.hpp"
 #include "launcher/http/status_options.hpp"
@@ -303,6 +304,7 @@ Parsed parse_command(std::span<const std::string> arguments, const Variables& en
   if (first == "doctor") return understanding.doctor(arguments.subspan(1));
   if (first == "status") return as_parsed(parse_status(arguments.subspan(1)));
   if (first == "drain") return as_parsed(parse_drain(arguments.subspan(1)));
+  if (first == "ckpt") return as_parsed(parse_ckpt(arguments.subspan(1)));
   if (first == "install") return as_parsed(parse_install(arguments.subspan(1)));
   return understanding.launch(arguments);
 }

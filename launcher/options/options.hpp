@@ -14,6 +14,8 @@
 
 #include <elrun/ids.hpp>
 
+#include "checkpoint/tools/choose.hpp"
+#include "checkpoint/tools/reader_share.hpp"
 #include "launcher/options/admin_options.hpp"
 #include "launcher/process/preempt_notice.hpp"
 #include "lib/base/timeouts.hpp"
@@ -41,7 +43,8 @@ constexpr std::size_t role_max = 256;  ///< Bytes of its name.
 
 /// Exit codes of elrun itself, see launcher/README.md.
 namespace exit_code {
-constexpr int usage = 64, no_input = 66, unavailable = 69, internal = 70, contradiction = 78, cannot_execute = 126, not_found = 127;
+constexpr int usage = 64, damaged = 65, no_input = 66, unavailable = 69, internal = 70, contradiction = 78, cannot_execute = 126,
+              not_found = 127;
 constexpr int join_deadline = 170, coordinator_lost = 171, hang = 174;
 }  // namespace exit_code
 
@@ -187,6 +190,16 @@ struct DrainOptions {
   Duration timeout = 600s;          ///< Until all have left.
 };
 
+/// `elrun ckpt ls | inspect | verify | diff`: what lies under a checkpoint root.
+struct CkptOptions {
+  enum class Verb : std::uint8_t { ls, inspect, verify, diff };
+  Verb verb = Verb::ls;
+  std::vector<CheckpointName> names;  ///< One; two of diff.
+  bool as_json = false;
+  std::optional<ReadingWorld> reads_as{};  ///< `inspect --plan W [--zero Z] [--per_node N]`
+  unsigned readers = 0;                    ///< `verify --readers N`; 0: as many as pay.
+};
+
 /// Nothing is to be started: help (0), or everything that is wrong with the command line.
 struct Usage {
   int exit_code = 0;
@@ -194,7 +207,7 @@ struct Usage {
 };
 
 /// What the first word may ask for in place of a program; under the name torchrun there is no such word.
-using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, Usage>;
+using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, CkptOptions, Usage>;
 
 /// Parses the arguments after the program's name. Under the name `torchrun`, exit codes are torchrun's.
 [[nodiscard]] Parsed parse_command(std::span<const std::string> arguments, const Variables& environment, const Machine& machine,

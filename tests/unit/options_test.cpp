@@ -382,7 +382,7 @@ TEST_CASE("the first word may ask for something else than a job", "[options]") {
   CHECK(std::get<StatusOptions>(status).timeout == 500ms);
   CHECK(std::get<StatusOptions>(parse({"status", "--endpoint", "h:9500"})).endpoint->port == 9500);
   for (const char* wrong : {"--pid=x", "--pid", "--endpoint=h", "--timeout=0", "x"}) CHECK(refused({"status", wrong}).exit_code == 64);
-  for (const char* word : {"status", "install", "store", "doctor", "drain"}) {
+  for (const char* word : {"status", "install", "store", "doctor", "drain", "ckpt"}) {
     const Usage help = refused({word, "--help"});
     CHECK(help.exit_code == 0);
     CHECK(help.text.starts_with(fmt::format("usage: elrun {}", word)));
@@ -409,9 +409,29 @@ TEST_CASE("the first word may ask for something else than a job", "[options]") {
   for (const char* wrong : {"--pid=0", "--pid=x", "--pid", "--timeout=0", "--timeout", "--json", "x"})
     CHECK(refused({"drain", wrong}).exit_code == 64);
 
+  const auto ckpt = parse({"ckpt", "inspect", "/r", "40@2", "--plan=4", "--zero", "hybrid2", "--per_node", "2", "--json"});
+  REQUIRE(std::holds_alternative<CkptOptions>(ckpt));
+  const auto& of_ckpt = std::get<CkptOptions>(ckpt);
+  CHECK(of_ckpt.verb == CkptOptions::Verb::inspect);
+  CHECK(of_ckpt.names == std::vector<CheckpointName>{{"/r", LossName{40, 2}, {}}});
+  CHECK(of_ckpt.as_json);
+  CHECK((of_ckpt.reads_as && of_ckpt.reads_as->world == 4 && of_ckpt.reads_as->parts == 2));
+  CHECK(std::get<CkptOptions>(parse({"ckpt", "diff", "/a:1", "/b"})).names.size() == 2);
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"ckpt"},
+                                                                                     {"ckpt", "rm", "/r"},
+                                                                                     {"ckpt", "ls"},
+                                                                                     {"ckpt", "ls", "/r", "/s"},
+                                                                                     {"ckpt", "ls", "/r:4"},
+                                                                                     {"ckpt", "verify", "/r:4", "5"},
+                                                                                     {"ckpt", "verify", "/r", "--plan", "2"},
+                                                                                     {"ckpt", "verify", "/r", "--readers"},
+                                                                                     {"ckpt", "diff", "/a", "/b", "/c"},
+                                                                                     {"ckpt", "diff", "/a", "--readers", "2", "/b"}})
+    CHECK(refused(wrong).exit_code == 64);
+
   // By its path it is a program; and torchrun knows no such words.
   CHECK(launch({"./status"}).program.name == "./status");
-  for (const char* word : {"status", "doctor", "install", "store", "drain"}) {
+  for (const char* word : {"status", "doctor", "install", "store", "drain", "ckpt"}) {
     const auto command = parse_command(std::vector<std::string>{word}, {},
                                        {.gpus = [] { return Count{}; },
                                         .cpus =

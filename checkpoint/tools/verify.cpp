@@ -1,0 +1,207 @@
+#include "checkpoint/tools/verify.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/format/shard.hpp"
+#include "checkpoint/storage/storage.hpp"
+#include "lib/base/crc32c.hpp"
+#include "lib/base/digest.hpp"
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint64_t read_blocks = 4;       // in one call: the checksum finds them in the cache
+constexpr std::uint64_t portion_blocks = 256;  // of a file, for one reader at a time
+
+/// Some blocks of one shard.
+struct Portion {
+  const FileRecord* file = nullptr;
+  std::uint64_t first = 0, end = 0;  // blocks
+};
+
+/// What readers share.
+class Tally {
+ public:
+  Tally(Verified& verified, const VerifyOptions& options, std::uint64_t all) : verified_{verified}, options_{options}, all_{all} {}
+  void damaged(std::string file, std::optional<std::uint64_t> block, std::string what) {
+    const std::lock_guard lock{mutex_};
+    verified_.damage.push_back({std::move(file), block, std::move(what)});
+  }
+  void read(std::uint64_t bytes, std::uint64_t blocks) {
+    const std::lock_guard lock{mutex_};
+    verified_.bytes += bytes, verified_.blocks += blocks;
+    if (options_.progress) options_.progress(verified_.bytes, all_);
+  }
+
+ private:
+  std::mutex mutex_;
+  Verified& verified_;
+  const VerifyOptions& options_;
+  const std::uint64_t all_;
+};
+
+class ShardCheck {
+ public:
+  ShardCheck(Files& files, const Path& directory, const Portion& portion, Tally& tally)
+      : files_{files}, path_{directory / portion.file->name}, record_{*portion.file}, portion_{portion}, tally_{tally} {}
+
+  void run() {
+    auto opened = files_.open(path_);
+    if (!opened.ok()) return say_once(opened.failure().code == Code::not_found ? "is not there" : opened.failure().what);
+    file_ = std::move(opened).value();
+    const auto size = file_->size();
+    if (!size.ok()) return say_once(size.failure().what);
+    if (*size != record_.bytes) say_once(fmt::format("has {} bytes, the manifest says {}", *size, record_.bytes));
+    if (is_first()) check_header();
+    if (!read_table()) return;
+    for (std::uint64_t block = portion_.first; block < portion_.end; block += read_blocks) check_blocks(block, std::min(portion_.end, block + read_blocks));
+  }
+
+ private:
+  [[nodiscard]] bool is_first() const { return portion_.first == 0; }
+  void say(std::optional<std::uint64_t> block, std::string what) { tally_.damaged(record_.name, block, std::move(what)); }
+  /// Of the file, whose other portions find the same.
+  void say_once(std::string what) {
+    if (is_first()) say(std::nullopt, std::move(what));
+  }
+
+  void check_header() {
+    ByteVector header(record_.header_bytes);
+    if (const auto read = file_->read_at(0, header); !read.ok()) return;  // its blocks say so
+    if (const std::uint32_t crc = crc32c(header); crc != record_.header_crc)
+      say(std::nullopt, fmt::format("the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", record_.header_bytes, crc, record_.header_crc));
+    else if (const auto parsed = decode_shard_header(header, record_.bytes, record_.name); !parsed.ok()) say(std::nullopt, parsed.failure().what);
+  }
+
+  bool read_table() {
+    ByteVector bytes(record_.bytes - record_.table_offset);
+    if (const auto read = file_->read_at(record_.table_offset, bytes); !read.ok())
+      return say_once(fmt::format("the block table cannot be read, so its blocks cannot be checked: {}", read.failure().what)), false;
+    if (const std::uint32_t crc = crc32c(bytes); crc != record_.table_crc)
+      return say_once(fmt::format("the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}; its blocks cannot be checked",
+                                  record_.table_offset, record_.bytes, crc, record_.table_crc)),
+             false;
+    table_.resize(bytes.size() / 4);
+    std::memcpy(table_.data(), bytes.data(), table_.size() * 4);
+    if (is_first()) tally_.read(bytes.size(), 0);
+    return table_.size() >= block_count(record_.table_offset);
+  }
+
+  [[nodiscard]] std::uint64_t end_of(std::uint64_t block) const { return std::min(record_.table_offset, (block + 1) * block_bytes); }
+
+  void check_blocks(std::uint64_t first, std::uint64_t end) {
+    window_.resize(end_of(end - 1) - first * block_bytes);
+    const auto read = file_->read_at(first * block_bytes, window_);
+    if (!read.ok() && end - first > 1) {  // which of them?
+      for (std::uint64_t block = first; block < end; ++block) check_blocks(block, block + 1);
+      return;
+    }
+    for (std::uint64_t block = first; block < end; ++block) {
+      const std::uint64_t from = block * block_bytes, until = end_of(block);
+      if (!read.ok()) {
+        say(block, fmt::format("block {} (bytes {} to {}) cannot be read: {}", block, from, until, read.failure().what));
+        continue;
+      }
+      const std::uint32_t crc = crc32c(ByteSpan{window_}.subspan(from - first * block_bytes, until - from));
+      if (crc != table_[block])
+        say(block, fmt::format("block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", block, from, until, crc, table_[block]));
+    }
+    tally_.read(window_.size(), end - first);
+  }
+
+  Files& files_;
+  const Path path_;
+  const FileRecord& record_;
+  const Portion portion_;
+  Tally& tally_;
+  std::unique_ptr<ReadableFile> file_;
+  std::vector<std::uint32_t> table_;
+  ByteVector window_;
+};
+
+/// The shards by what their ranks wrote of them, for a checkpoint without a manifest.
+std::vector<FileRecord> by_parts(Files& files, const Path& directory, const CheckpointId& id, const std::vector<std::string>& names) {
+  std::vector<FileRecord> records;
+  for (const std::string& name : names) {
+    if (!name.ends_with(".part.json")) continue;
+    const auto text = read_record(files, directory / name, record_bytes_max);
+    if (!text.ok()) continue;
+    if (auto part = decode_part(*text, name); part.ok() && part->id == id) records.push_back(std::move(part->file));
+  }
+  return records;
+}
+
+/// The records, from COMMIT down; what they say of the shards, or the next best.
+std::vector<FileRecord> check_records(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
+                                      const std::vector<std::string>& names, std::vector<Damage>& damage) {
+  const auto say = [&](const char* file, std::string what) { damage.push_back({file, {}, std::move(what)}); };
+  const auto commit = read_commit(files, directory);
+  if (!commit.ok()) say(commit_file, commit.failure().code == Code::not_found ? "is not there: this save was never committed" : commit.failure().what);
+  else if (commit->id != id || (!root.empty() && commit->root != root))
+    say(commit_file, fmt::format("is of {} of root {}, not of root {}: a file in the wrong place", to_string(commit->id), commit->root, root));
+  const auto text = read_record(files, directory / manifest_file, manifest_bytes_max);
+  if (!text.ok()) {
+    say(manifest_file, text.failure().code == Code::not_found ? "is not there" : text.failure().what);
+    return by_parts(files, directory, id, names);
+  }
+  const std::uint32_t crc = crc32c(*text);
+  if (commit.ok() && text->size() != commit->manifest_bytes)
+    say(manifest_file, fmt::format("has {} bytes, COMMIT says {}", text->size(), commit->manifest_bytes));
+  else if (commit.ok() && (crc != commit->manifest_crc || to_hex(sha256(*text)) != commit->manifest_sha256))
+    say(manifest_file, fmt::format("has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", crc, commit->manifest_crc));
+  auto manifest = decode_manifest(*text, manifest_file);
+  if (!manifest.ok()) {
+    say(manifest_file, manifest.failure().what);
+    return by_parts(files, directory, id, names);
+  }
+  if (manifest->id != id) say(manifest_file, fmt::format("is of {}", to_string(manifest->id)));
+  return std::move(manifest->files);
+}
+
+std::vector<Portion> portions_of(const std::vector<FileRecord>& records) {
+  std::vector<Portion> all;
+  for (const FileRecord& file : records) {
+    const std::uint64_t blocks = block_count(file.table_offset);
+    for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks) all.push_back({&file, first, std::min(blocks, first + portion_blocks)});
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
+                            const VerifyOptions& options) {
+  ELRUN_TRY_ASSIGN(const std::vector<std::string> names, files.list(directory));
+  Verified verified;
+  const std::vector<FileRecord> records = check_records(files, directory, id, root, names, verified.damage);
+  std::uint64_t all = 0;
+  for (const FileRecord& file : records) all += file.bytes;
+  verified.files = records.size();
+  Tally tally{verified, options, all};
+  const std::vector<Portion> portions = portions_of(records);
+  std::atomic<std::size_t> next{0};
+  const auto read = [&] {
+    for (std::size_t i = next++; i < portions.size(); i = next++) ShardCheck{files, directory, portions[i], tally}.run();
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < std::min<std::size_t>(std::max(1u, options.readers), portions.size()); ++i) others.emplace_back(read);
+    read();
+  }
+  std::stable_sort(verified.damage.begin(), verified.damage.end(), [](const Damage& a, const Damage& b) {
+    const auto key = [](const Damage& d) { return std::tuple{d.block.has_value(), d.block.value_or(0)}; };
+    return a.file != b.file ? a.file < b.file : key(a) < key(b);
+  });
+  return verified;
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,41 @@
+#pragma once
+/// \file Shell: reads all bytes of a checkpoint and finds all that is damaged, with several readers at once.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <elrun/result.hpp>
+
+#include "checkpoint/format/records.hpp"
+#include "lib/base/files.hpp"
+
+namespace elrun::inline v0 {
+
+struct Damage {
+  std::string file;                      ///< Its name in the checkpoint's directory.
+  std::optional<std::uint64_t> block{};  ///< Of the file; none: all of it, or one of its parts that is no block.
+  std::string what;                      ///< Which bytes, what was expected, what was found.
+  friend bool operator==(const Damage&, const Damage&) = default;
+};
+
+struct Verified {
+  std::vector<Damage> damage;  ///< By file and block. Empty: the checkpoint is whole.
+  std::uint64_t files = 0, blocks = 0, bytes = 0;  ///< That were read.
+};
+
+struct VerifyOptions {
+  unsigned readers = 4;
+  /// Called by any reader, one at a time, with the bytes that were read so far, and those that there are.
+  std::function<void(std::uint64_t done, std::uint64_t all)> progress{};
+};
+
+/// Checks COMMIT, the manifest, and of every shard its length, header, block table and every block. It does not end at the first damage: where a
+/// record cannot be read, what vouched for the rest is replaced by the next best, down to what each rank wrote of its own shard.
+/// `root`: the identity that the checkpoint should have; empty: any. A failure is a directory that cannot be listed.
+[[nodiscard]] Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
+                                          const VerifyOptions& options);
+
+}  // namespace elrun::inline v0

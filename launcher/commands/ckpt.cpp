@@ -1,0 +1,197 @@
+#include "launcher/commands/ckpt.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "checkpoint/commit/resume.hpp"
+#include "checkpoint/tools/compare.hpp"
+#include "checkpoint/tools/read_root.hpp"
+#include "checkpoint/tools/verify.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/printable.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr unsigned readers_default = 4;
+constexpr Duration progress_every = 200ms;
+
+int failed(const Failure& why) {
+  std::fflush(stdout);
+  fmt::print(stderr, "elrun: ckpt: {}\n", printable(why.what, Lines::many));
+  switch (why.code) {
+    case Code::not_found: return exit_code::no_input;
+    case Code::corrupt:
+    case Code::mismatch: return exit_code::damaged;
+    default: return exit_code::internal;
+  }
+}
+
+int ls(const CkptOptions& options, Files& files, const Clock& clock) {
+  const auto facts = read_root(files, clock, options.names[0].root);
+  if (!facts.ok()) return failed(facts.failure());
+  fmt::print("{}", options.as_json ? document(listing_json(*facts)) : listing_text(*facts, clock.wall_ns()));
+  return 0;
+}
+
+int inspect_one(const CkptOptions& options, Files& files, const Clock& clock) {
+  const auto found = find_checkpoint(files, clock, options.names[0]);
+  if (!found.ok()) return failed(found.failure());
+  auto one = inspect(files, *found);
+  if (!one.ok()) return failed(one.failure());
+  if (options.reads_as) {
+    auto shares = reader_shares(one->manifest, *options.reads_as);
+    if (!shares.ok()) return failed(shares.failure());
+    one->shares = *std::move(shares);
+  }
+  fmt::print("{}", options.as_json ? document(inspection_json(*one)) : inspection_text(*one, clock.wall_ns()));
+  return 0;
+}
+
+/// A line that is written over, on a terminal alone.
+class ProgressLine {
+ public:
+  explicit ProgressLine(const Clock& clock) : clock_{clock}, began_{clock.now()}, is_shown_{::isatty(STDERR_FILENO) == 1} {}
+  void show(const std::string& what, std::uint64_t done, std::uint64_t all) {
+    const Instant now = clock_.now();
+    if (!is_shown_ || now - last_ < progress_every) return;
+    last_ = now;
+    const double rate = static_cast<double>(done) / std::max(1e-3, seconds(now - began_));
+    fmt::print(stderr, "\r{}: {} of {}, {}/s ", what, size_text(done), size_text(all), size_text(static_cast<std::uint64_t>(rate)));
+    is_dirty_ = true;
+  }
+  void clear() {
+    if (std::exchange(is_dirty_, false)) fmt::print(stderr, "\r{:78}\r", "");
+  }
+
+ private:
+  const Clock& clock_;
+  const Instant began_;
+  Instant last_{};
+  const bool is_shown_;
+  bool is_dirty_ = false;
+};
+
+struct VerifiedCheckpoint {
+  CheckpointId id;
+  Verified found;
+  Duration took{};
+};
+
+Json verified_json(const std::vector<VerifiedCheckpoint>& all) {
+  Json out = Json::array();
+  bool is_whole = true;
+  for (const VerifiedCheckpoint& one : all) {
+    Json damage = Json::array();
+    for (const Damage& d : one.found.damage)
+      damage.push_back({{"file", d.file}, {"block", d.block ? Json(*d.block) : Json(nullptr)}, {"what", d.what}});
+    is_whole = is_whole && one.found.damage.empty();
+    out.push_back({{"checkpoint", to_string(one.id)},
+                   {"whole", one.found.damage.empty()},
+                   {"files", one.found.files},
+                   {"blocks", one.found.blocks},
+                   {"bytes", one.found.bytes},
+                   {"seconds", seconds(one.took)},
+                   {"damage", std::move(damage)}});
+  }
+  return {{"checkpoints", std::move(out)}, {"whole", is_whole}};
+}
+
+std::string verified_text(const VerifiedCheckpoint& one) {
+  const Verified& v = one.found;
+  std::string text = fmt::format("{}: {}, {} in {} read in {:.2f} s, {}/s\n", to_string(one.id),
+                                 v.damage.empty() ? "whole" : fmt::format("{} found", count_of(v.damage.size(), "damage")), size_text(v.bytes),
+                                 count_of(v.files, "file"), seconds(one.took),
+                                 size_text(static_cast<std::uint64_t>(static_cast<double>(v.bytes) / std::max(1e-6, seconds(one.took)))));
+  for (const Damage& d : v.damage) text += fmt::format("  {}: {}\n", d.file, printable(d.what));
+  return text;
+}
+
+/// The checkpoints that are to be verified.
+Result<std::vector<CheckpointId>> to_verify(const CkptOptions& options, Files& files, const Clock& clock, std::string& root) {
+  const CheckpointName& name = options.names[0];
+  if (name.step || name.id) {
+    ELRUN_TRY_ASSIGN(const auto one, find_checkpoint(files, clock, name));
+    root = one.facts.view.root;
+    return std::vector{one.id};
+  }
+  ELRUN_TRY_ASSIGN(const auto facts, read_root(files, clock, name.root));
+  root = facts.view.root;
+  std::vector<CheckpointId> ids;
+  for (const ListedCheckpoint& l : list_checkpoints(facts)) {
+    using State = ListedCheckpoint::State;
+    if (l.state == State::quarantined)
+      fmt::print(stderr, "elrun: ckpt: {} is quarantined and left out; name its step to verify it\n", to_string(l.id));
+    else if (l.state != State::uncommitted && l.state != State::missing && l.state != State::given_up) ids.push_back(l.id);
+  }
+  if (!ids.empty()) return ids;
+  return Failure{Code::not_found, Remedy::fix_config,
+                 fmt::format("{} has no committed checkpoint to verify; `elrun ckpt ls {}` says what is there", name.root, name.root)};
+}
+
+int verify(const CkptOptions& options, Files& files, const Clock& clock) {
+  std::string root;
+  const auto ids = to_verify(options, files, clock, root);
+  if (!ids.ok()) return failed(ids.failure());
+  std::vector<VerifiedCheckpoint> all;
+  bool is_whole = true;
+  for (const CheckpointId& id : *ids) {
+    ProgressLine line{clock};
+    const Instant began = clock.now();
+    const VerifyOptions how{.readers = options.readers > 0 ? options.readers : readers_default,
+                            .progress = [&](std::uint64_t done, std::uint64_t bytes) { line.show(to_string(id), done, bytes); }};
+    auto found = verify_all(files, Path{options.names[0].root} / checkpoints_directory / to_string(id), id, root, how);
+    line.clear();
+    if (!found.ok()) return failed(found.failure());
+    all.push_back({id, *std::move(found), clock.now() - began});
+    is_whole = is_whole && all.back().found.damage.empty();
+    if (!options.as_json) {
+      fmt::print("{}", verified_text(all.back()));
+      std::fflush(stdout);
+    }
+  }
+  if (options.as_json) fmt::print("{}", document(verified_json(all)));
+  return is_whole ? 0 : 1;
+}
+
+Result<Side> side_of(const CheckpointName& name, Files& files, const Clock& clock) {
+  ELRUN_TRY_ASSIGN(const auto found, find_checkpoint(files, clock, name));
+  ELRUN_TRY_ASSIGN(auto one, inspect(files, found));
+  return Side{found.directory.string(), found.directory, std::move(one.manifest)};
+}
+
+int diff(const CkptOptions& options, Files& files, const Clock& clock) {
+  std::vector<Side> sides;
+  for (const CheckpointName& name : options.names) {
+    auto side = side_of(name, files, clock);
+    if (!side.ok()) return failed(side.failure());
+    sides.push_back(*std::move(side));
+  }
+  const auto all = compare(files, sides[0], sides[1]);
+  if (!all.ok()) return failed(all.failure());
+  fmt::print("{}", options.as_json ? document(comparison_json(*all, sides[0], sides[1])) : comparison_text(*all, sides[0], sides[1]));
+  return all->equal() ? 0 : 1;
+}
+
+}  // namespace
+
+int run_ckpt(const CkptOptions& options, const Clock& clock) {
+  PosixFiles files;
+  switch (options.verb) {
+    case CkptOptions::Verb::ls: return ls(options, files, clock);
+    case CkptOptions::Verb::inspect: return inspect_one(options, files, clock);
+    case CkptOptions::Verb::verify: return verify(options, files, clock);
+    case CkptOptions::Verb::diff: return diff(options, files, clock);
+  }
+  return exit_code::internal;
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,413 @@
+// `elrun ckpt`: what is listed, what is found damaged, what differs, on checkpoints in memory whose every byte is known.
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "checkpoint/storage/storage.hpp"
+#include "checkpoint/tools/compare.hpp"
+#include "checkpoint/tools/read_root.hpp"
+#include "checkpoint/tools/verify.hpp"
+#include "tests/support/checkpoint_job.hpp"
+
+namespace elrun::test {
+namespace {
+
+using State = ListedCheckpoint::State;
+
+const Path root{"/ckpts"};
+Path of(const CheckpointId& id, const std::string& file) { return root / "ckpt" / to_string(id) / file; }
+
+void flip(FaultyFiles& files, const Path& path, std::uint64_t byte) {
+  ByteVector content = files.content(path);
+  REQUIRE(byte < content.size());
+  content[byte] ^= std::byte{4};
+  files.overwrite(path, std::move(content));
+}
+
+RootFacts facts_of(FaultyFiles& files) {
+  const ManualClock clock;
+  auto facts = read_root(files, clock, root.string());
+  REQUIRE(said(facts) == "");
+  return *std::move(facts);
+}
+
+std::vector<std::pair<std::uint64_t, State>> states(FaultyFiles& files) {
+  std::vector<std::pair<std::uint64_t, State>> all;
+  for (const ListedCheckpoint& l : list_checkpoints(facts_of(files))) all.emplace_back(l.id.step, l.state);
+  return all;
+}
+
+ReadCheckpoint found(FaultyFiles& files, const std::string& name) {
+  const ManualClock clock;
+  auto one = find_checkpoint(files, clock, parse_checkpoint_name(name));
+  REQUIRE(said(one) == "");
+  return *std::move(one);
+}
+
+Side side(FaultyFiles& files, const std::string& name) {
+  const ReadCheckpoint one = found(files, name);
+  auto read = inspect(files, one);
+  REQUIRE(said(read) == "");
+  return {name, one.directory, read->manifest};
+}
+
+void start_and_save(TestJob& job, std::initializer_list<std::uint64_t> steps) {
+  REQUIRE(said(job.start()) == "");
+  for (const std::uint64_t step : steps) REQUIRE(said(job.save(step)) == "");
+}
+
+std::vector<Damage> damage_of(FaultyFiles& files, const CheckpointId& id) {
+  auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1});
+  REQUIRE(said(verified) == "");
+  return std::move(verified->damage);
+}
+
+template <class T>
+ByteVector bytes_of(std::initializer_list<T> values) {
+  ByteVector bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.begin(), bytes.size());
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint is named by its root, its step, its fence, or its directory", "[ckpt]") {
+  const CheckpointId id{40, 1, 1};
+  CHECK(parse_checkpoint_name("/a/b") == CheckpointName{"/a/b", {}, {}});
+  CHECK(parse_checkpoint_name("/a/b:40") == CheckpointName{"/a/b", LossName{40, {}}, {}});
+  CHECK(parse_checkpoint_name("/a/b:40@7") == CheckpointName{"/a/b", LossName{40, 7}, {}});
+  CHECK(parse_checkpoint_name("/a/b/ckpt/" + to_string(id)) == CheckpointName{"/a/b", {}, id});
+  CHECK(parse_checkpoint_name("/a/b/ckpt/" + to_string(id) + "//") == CheckpointName{"/a/b", {}, id});
+  CHECK(parse_checkpoint_name("ckpt/" + to_string(id)) == CheckpointName{".", {}, id});
+  CHECK(parse_checkpoint_name("/ckpt/" + to_string(id)) == CheckpointName{"/", {}, id});
+  CHECK(parse_checkpoint_name("host:dir") == CheckpointName{"host:dir", {}, {}});
+  CHECK(parse_checkpoint_name("/a", "40@7") == CheckpointName{"/a", LossName{40, 7}, {}});
+  CHECK(parse_checkpoint_name("/a", to_string(id)) == CheckpointName{"/a", {}, id});
+  CHECK_FALSE(parse_checkpoint_name("/a", "forty"));
+}
+
+TEST_CASE("of several attempts at a step the one of the timeline is meant, then the newest that was committed", "[ckpt]") {
+  const Found left{{40, 1, 1}, false}, beside{{40, 1, 2}, true}, line{{40, 2, 1}, true}, later{{40, 3, 1}, false};
+  const CheckpointName name{"/r", LossName{40, {}}, {}};
+  CHECK(std::get<CheckpointId>(choose(name, {left, beside, line, later}, {line})) == line.id);
+  CHECK(std::get<CheckpointId>(choose(name, {left, beside, later}, {})) == beside.id);
+  CHECK(std::get<CheckpointId>(choose(name, {left, later}, {})) == later.id);
+  CHECK(std::get<CheckpointId>(choose({"/r", LossName{40, 1}, {}}, {left, beside, line}, {line})) == beside.id);
+  CHECK(std::get<std::string>(choose({"/r", LossName{41, {}}, {}}, {left, line}, {line})).find("it holds 40@1, 40@2") != std::string::npos);
+  CHECK(std::get<std::string>(choose(name, {}, {})).find("no checkpoint at all") != std::string::npos);
+}
+
+TEST_CASE("each checkpoint of a root is listed with its state, and the choice is the one that a start makes", "[ckpt]") {
+  FaultyFiles files;
+  TestJob job{files, 3, 1};
+  start_and_save(job, {10, 20, 30, 40});
+  const CheckpointId at_30{30, 1, 1}, at_40{40, 1, 1};
+  CHECK(states(files) == std::vector<std::pair<std::uint64_t, State>>{
+                             {40, State::acknowledged}, {30, State::acknowledged}, {20, State::acknowledged}, {10, State::acknowledged}});
+
+  SECTION("whole") {
+    const RootFacts facts = facts_of(files);
+    CHECK(std::get<Resumption>(facts.start).from == at_40);
+    const std::string text = listing_text(facts, job.clock.wall_ns());
+    CHECK(text.find("A start would go on from step 40, s000000000040.g00000001.a01: the newest checkpoint") != std::string::npos);
+    const Json json = listing_json(facts);
+    CHECK(json["checkpoints"][0]["chosen"] == true);
+    CHECK(json["checkpoints"][1]["chosen"] == false);
+    CHECK(json["checkpoints"][0]["world"] == 3);
+  }
+  SECTION("without an acknowledgement") {
+    REQUIRE(files.remove_file(root / "gens" / acknowledgement_name(at_40)).ok());
+    CHECK(states(files)[0].second == State::on_timeline);
+  }
+  SECTION("damaged, and not marked by the tool") {
+    flip(files, of(at_40, manifest_file), 100);
+    CHECK(states(files)[0].second == State::damaged);
+    CHECK(std::get<Resumption>(facts_of(files).start).from == at_30);
+    CHECK(std::get<Resumption>(facts_of(files).start).why == "a newer one is passed over");
+    const auto names = files.list(root / "ckpt" / to_string(at_40));
+    CHECK(std::find(names->begin(), names->end(), quarantine_file) == names->end());
+  }
+  SECTION("quarantined, with its reason") {
+    REQUIRE(files.write_durably(of(at_40, quarantine_file), as_bytes("because\nof this\n")).ok());
+    const ListedCheckpoint newest = list_checkpoints(facts_of(files))[0];
+    CHECK(newest.state == State::quarantined);
+    CHECK(listing_text(facts_of(files), 0).find("quarantined: because\n") != std::string::npos);
+  }
+  SECTION("missing as a whole, or its COMMIT alone") {
+    const bool as_whole = GENERATE(false, true);
+    if (as_whole) REQUIRE(remove_tree(files, root / "ckpt" / to_string(at_40)).ok());
+    else REQUIRE(files.remove_file(of(at_40, commit_file)).ok());
+    CHECK(states(files)[0] == std::pair{std::uint64_t{40}, State::missing});
+    CHECK(states(files).size() == 4);
+    const RootFacts facts = facts_of(files);
+    REQUIRE(std::holds_alternative<Failure>(facts.start));
+    CHECK(listing_text(facts, 0).find("A start would stop: the checkpoint of step 40 was acknowledged and cannot be found") != std::string::npos);
+    SECTION("and given up later") {
+      REQUIRE(said(job.begin_anew(LossName{40, 1})) == "");
+      CHECK(states(files)[0] == std::pair{std::uint64_t{40}, State::given_up});
+      CHECK(std::get<Resumption>(facts_of(files).start).from == at_30);
+    }
+  }
+  SECTION("uncommitted") {
+    REQUIRE(said(job.ranks[0].begin_save(50)) == "");
+    CHECK(states(files)[0].second == State::uncommitted);
+  }
+  SECTION("beside the timeline") {
+    TestJob later{files, 1, 2};
+    REQUIRE(said(later.start()) == "");  // fence 2 inherits 10 to 40
+    REQUIRE(files.make_directory(root / "ckpt" / "s000000000045.g00000001.a01").ok());
+    for (const char* file : {commit_file, manifest_file})
+      REQUIRE(files.write_durably(root / "ckpt" / "s000000000045.g00000001.a01" / file, files.content(of(at_40, file))).ok());
+    CHECK(states(files)[0] == std::pair{std::uint64_t{45}, State::beside});
+    CHECK(std::get<Resumption>(facts_of(files).start).from == at_40);
+  }
+  SECTION("with a RUN.json that is damaged or gone") {
+    if (GENERATE(false, true)) flip(files, root / run_file, 40);
+    else REQUIRE(files.remove_file(root / run_file).ok());
+    const RootFacts facts = facts_of(files);
+    CHECK(std::get<Resumption>(facts.start).from == at_40);
+    CHECK(facts.run.has_value());
+    CHECK_FALSE(facts.notes.empty());
+  }
+}
+
+TEST_CASE("reading a root changes nothing in it", "[ckpt]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 1};
+  start_and_save(job, {10, 20});
+  flip(files, of({20, 1, 1}, manifest_file), 100);
+  flip(files, root / run_file, 40);
+  std::map<Path, ByteVector> before;
+  for (const Path& path : files.all_files()) before[path] = files.content(path);
+  (void)facts_of(files);
+  (void)damage_of(files, {10, 1, 1});
+  const Side a = side(files, "/ckpts:10");
+  CHECK(said(compare(files, a, a)) == "");
+  std::map<Path, ByteVector> after;
+  for (const Path& path : files.all_files()) after[path] = files.content(path);
+  CHECK(after == before);
+}
+
+TEST_CASE("what is no checkpoint root is refused, with what to name instead", "[ckpt]") {
+  FaultyFiles files;
+  const ManualClock clock;
+  CHECK(read_root(files, clock, "/nowhere").failure().code == Code::not_found);
+  REQUIRE(files.make_directory("/empty").ok());
+  CHECK(read_root(files, clock, "/empty").failure().what.find("it is empty; name the directory that the job was given") != std::string::npos);
+  REQUIRE(files.make_directory("/empty/sub").ok());
+  CHECK(read_root(files, clock, "/empty").failure().what.find("it has neither RUN.json") != std::string::npos);
+}
+
+TEST_CASE("every damaged byte of a checkpoint is found, named by file and block, and all at once", "[ckpt]") {
+  FaultyFiles files;
+  ModelTable model = small_model();
+  model.units[0].elements = 700'000, model.units[0].tensors = {};  // several blocks
+  TestJob job{files, 2, 1, model};
+  start_and_save(job, {10});
+  const CheckpointId id{10, 1, 1};
+  CHECK(damage_of(files, id).empty());
+  const Manifest manifest = read_manifest(files, root / "ckpt" / to_string(id))->manifest;
+  const FileRecord shard = manifest.files[0], other = manifest.files[1];
+  REQUIRE(block_count(shard.table_offset) > 1);
+
+  SECTION("one byte anywhere") {
+    for (const FileRecord& file : {shard, other})
+      for (std::uint64_t byte = 0; byte < file.bytes; byte += byte < 64 || byte + 4096 > file.table_offset ? 7 : 65'537) {
+        const Path path = of(id, file.name);
+        flip(files, path, byte);
+        const std::vector<Damage> damage = damage_of(files, id);
+        INFO(file.name << " byte " << byte);
+        REQUIRE_FALSE(damage.empty());
+        CHECK(damage.back().file == file.name);
+        if (byte < file.table_offset) CHECK(damage.back().block == byte / block_bytes);
+        flip(files, path, byte);
+      }
+  }
+  SECTION("several blocks of several files") {
+    flip(files, of(id, shard.name), block_bytes + 5);
+    flip(files, of(id, shard.name), shard.header_bytes + 1);
+    flip(files, of(id, other.name), other.table_offset - 1);
+    const std::vector<Damage> damage = damage_of(files, id);
+    REQUIRE(damage.size() == 3);
+    CHECK(damage[0].block == 0);
+    CHECK(damage[1].block == 1);
+    CHECK(damage[1].what.find("block 1 (bytes 1048576 to ") != std::string::npos);
+    CHECK(damage[2].file == other.name);
+  }
+  SECTION("a cut file, a file that is gone, and the rest is read all the same") {
+    ByteVector content = files.content(of(id, shard.name));
+    content.resize(content.size() / 2);
+    files.overwrite(of(id, shard.name), content);
+    flip(files, of(id, other.name), other.header_bytes + 9);
+    std::vector<Damage> damage = damage_of(files, id);
+    REQUIRE(damage.size() == 3);
+    CHECK(damage[0].what.find("bytes, the manifest says") != std::string::npos);
+    CHECK(damage[2].block == 0);
+    REQUIRE(files.remove_file(of(id, shard.name)).ok());
+    damage = damage_of(files, id);
+    REQUIRE(damage.size() == 2);
+    CHECK(damage[0] == Damage{shard.name, {}, "is not there"});
+  }
+  SECTION("without COMMIT or manifest the shards are checked by what is left") {
+    flip(files, of(id, shard.name), block_bytes + 5);
+    const bool without_manifest = GENERATE(false, true);
+    if (without_manifest) files.overwrite(of(id, manifest_file), bytes_of<char>({'{'}));
+    else REQUIRE(files.remove_file(of(id, commit_file)).ok());
+    const std::vector<Damage> damage = damage_of(files, id);
+    REQUIRE(damage.size() >= 2);
+    CHECK(damage[0].file == (without_manifest ? manifest_file : commit_file));
+    CHECK(damage.back().block == 1);
+  }
+  SECTION("what cannot be read") {
+    files.broken = [&](const Path& path) { return path == of(id, shard.name) ? EIO : 0; };
+    CHECK(damage_of(files, id)[0].file == shard.name);
+  }
+}
+
+TEST_CASE("checkpoints of one state are equal whatever worlds saved them, and one element is found where it differs", "[ckpt]") {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    FaultyFiles files;
+    Rng rng{seed};
+    const ModelTable model = seed == 1 ? small_model() : random_model(rng);
+    const auto kinds = static_cast<std::uint32_t>(1) << model.kinds.size();
+    TestJob one{files, static_cast<std::uint32_t>(1 + rng.below(4)), seed, model, static_cast<std::uint32_t>(rng.below(kinds)), "run", "/one"};
+    TestJob two{files, static_cast<std::uint32_t>(1 + rng.below(6)), seed + 50, model, static_cast<std::uint32_t>(rng.below(kinds)), "run", "/two"};
+    start_and_save(one, {10});
+    start_and_save(two, {10, 11});
+    INFO("seed " << seed);
+    const auto same = compare(files, side(files, "/one"), side(files, "/two:10"));
+    REQUIRE(said(same) == "");
+    CHECK(same->equal());
+    CHECK(comparison_text(*same, side(files, "/one"), side(files, "/two:10")).ends_with("The states are equal.\n"));
+    const auto other = compare(files, side(files, "/one"), side(files, "/two:11"));
+    REQUIRE(said(other) == "");
+    CHECK_FALSE(other->equal());
+  }
+}
+
+TEST_CASE("a tensor that differs has its first element, their number and the largest difference", "[ckpt]") {
+  Difference d;
+  d.add(DType::f32, bytes_of<float>({1, 2, 3}), bytes_of<float>({1, 2, 3}));
+  CHECK(d.different == 0);
+  d.add(DType::f32, bytes_of<float>({4, 5, 6}), bytes_of<float>({4, 5.5f, 2}));
+  CHECK(d.elements == 6);
+  CHECK(d.different == 2);
+  CHECK(d.first == 4);
+  CHECK(d.first_a == 5);
+  CHECK(d.first_b == 5.5);
+  CHECK(d.largest == 4);
+  CHECK(d.not_numbers == 0);
+
+  SECTION("bits count: -0 is not 0, and one NaN is equal to itself") {
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    Difference bits;
+    bits.add(DType::f32, bytes_of<float>({0, nan, nan, 1}), bytes_of<float>({-0.0f, nan, 1, 1}));
+    CHECK(bits.different == 2);
+    CHECK(bits.first == 0);
+    CHECK(bits.largest == 0);
+    CHECK(bits.not_numbers == 1);
+  }
+  SECTION("integers of 64 bits that a double cannot tell apart") {
+    Difference wide;
+    wide.add(DType::i64, bytes_of<std::int64_t>({(1LL << 60) + 1, std::numeric_limits<std::int64_t>::min()}),
+             bytes_of<std::int64_t>({1LL << 60, std::numeric_limits<std::int64_t>::min()}));
+    CHECK(wide.different == 1);
+    CHECK(wide.largest == 1);
+    wide.add(DType::u64, bytes_of<std::uint64_t>({0}), bytes_of<std::uint64_t>({~0ull}));
+    CHECK(wide.largest == 0x1p64);
+  }
+  SECTION("bf16") {
+    Difference half;
+    half.add(DType::bf16, bytes_of<std::uint16_t>({0x3f80, 0x4000}), bytes_of<std::uint16_t>({0x3f80, 0x3f80}));
+    CHECK(half.first_a == 2);
+    CHECK(half.first_b == 1);
+    CHECK(half.largest == 1);
+  }
+  CHECK(index_text(35, {2, 3, 10}) == "[1, 0, 5]");
+  CHECK(index_text(0, {}) == "[]");
+}
+
+TEST_CASE("tensors that one side lacks, and those of another shape, are told apart from those that differ", "[ckpt]") {
+  FaultyFiles files;
+  ModelTable mine = small_model(), other = small_model();
+  other.units[0].tensors[0].shape = {60, 50};
+  other.units[1].tensors[1].name = "offset";
+  TestJob one{files, 2, 1, mine, 1, "run", "/one"}, two{files, 1, 2, other, 1, "run", "/two"};
+  start_and_save(one, {10});
+  start_and_save(two, {10});
+  const auto all = compare(files, side(files, "/one"), side(files, "/two"));
+  REQUIRE(said(all) == "");
+  std::map<std::string, TensorDifference::As> by_name;
+  for (const TensorDifference& t : all->tensors) by_name[t.name] = t.as;
+  using As = TensorDifference::As;
+  CHECK(by_name["param/embed/weight"] == As::other_shape);
+  CHECK(by_name["param/block.0/qkv"] == As::equal);
+  CHECK(by_name["param/block.0/bias"] == As::only_in_a);
+  CHECK(by_name["param/block.0/offset"] == As::only_in_b);
+  CHECK(by_name["exp_avg/head"] == As::equal);
+}
+
+TEST_CASE("damage under a comparison is a failure that names the block, and no difference", "[ckpt]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 1};
+  start_and_save(job, {10, 20});
+  const Side a = side(files, "/ckpts:10"), b = side(files, "/ckpts:20");
+  flip(files, of({20, 1, 1}, b.manifest.files[0].name), b.manifest.files[0].header_bytes + 3);
+  const auto all = compare(files, a, b);
+  REQUIRE_FALSE(all.ok());
+  CHECK(all.failure().code == Code::corrupt);
+  CHECK(all.failure().what.find("block 0") != std::string::npos);
+}
+
+TEST_CASE("the shares of a reading world add up to what its ranks read", "[ckpt]") {
+  FaultyFiles files;
+  ModelTable model = small_model();
+  model.units[0].elements = 900'000, model.units[0].tensors = {};
+  TestJob job{files, 3, 1, model};
+  start_and_save(job, {10});
+  const Manifest manifest = side(files, "/ckpts").manifest;
+  std::uint64_t host = 0;
+  for (const AuxRecord& aux : manifest.aux) host += aux.bytes;
+  for (const std::uint32_t world : {1u, 2u, 5u}) {
+    const auto whole = reader_shares(manifest, reading_world(world, "0", 0).value());
+    REQUIRE(whole->size() == world);
+    for (const ReaderShare& s : *whole) CHECK(s.bytes == state_bytes(model) + host);
+    const auto cut = reader_shares(manifest, reading_world(world, "3", 0).value());
+    std::uint64_t bytes = 0;
+    for (const ReaderShare& s : *cut) {
+      bytes += s.bytes;
+      CHECK(s.read >= s.bytes);
+    }
+    CHECK(bytes == state_bytes(model) + world * host);
+  }
+  const auto in_nodes = reader_shares(manifest, reading_world(4, "hybrid3", 2).value());
+  CHECK((*in_nodes)[0].bytes == (*in_nodes)[2].bytes);
+  CHECK((*in_nodes)[0].bytes + (*in_nodes)[1].bytes == state_bytes(model) + 2 * host);
+  for (const char* wrong : {"4", "", "hybrid1", "x", "33"}) CHECK_FALSE(reading_world(2, wrong, 0));
+  CHECK_FALSE(reading_world(0, "0", 0));
+
+  SECTION("and `reads` is what a load reads from storage") {
+    const auto shares = reader_shares(manifest, reading_world(1, "0", 0).value());
+    TestJob later{files, 1, 9, model};
+    const auto start = later.start();
+    REQUIRE(said(start) == "");
+    files.bytes_read = 0;
+    const std::uint64_t manifest_bytes = files.content(of({10, 1, 1}, manifest_file)).size();
+    REQUIRE(said(later.load(*start)) == "");
+    CHECK(files.bytes_read == (*shares)[0].read + manifest_bytes);
+  }
+}
+
+TEST_CASE("sizes and ages are told in few digits", "[ckpt]") {
+  CHECK(size_text(999) == "999 B");
+  CHECK(size_text(1000) == "1.0 kB");
+  CHECK(size_text(999'960) == "1.0 MB");
+  CHECK(size_text(850'000'000'000) == "850.0 GB");
+  CHECK(age_text(-1) == "-");
+  CHECK(age_text(90'000'000'000) == "90 s");
+  CHECK(age_text(7'000'000'000'000) == "116 min");
+  CHECK(age_text(200'000'000'000'000) == "2 d");
+}
+
+}  // namespace elrun::test

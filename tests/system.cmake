@@ -104,10 +104,8 @@ if(TARGET gpt)
     add_dependencies(gpt_bad_input_test elrun_launcher)
     elrun_test(drain_test SOURCES process/drain_test.cpp LABELS process pods golden grpc TIMEOUT 300)
     add_dependencies(drain_test gpt elrun_launcher)
-    if(NOT ELRUN_SANITIZE OR ELRUN_SANITIZE_ALL)  # one of its cases is a long run of gpt
-      elrun_test(preempt_test SOURCES process/preempt_test.cpp LABELS process pods golden grpc TIMEOUT 600)
-      add_dependencies(preempt_test gpt elrun_launcher)
-    endif()
+    elrun_test(preempt_test SOURCES process/preempt_test.cpp LABELS process pods golden grpc TIMEOUT 300)
+    add_dependencies(preempt_test gpt elrun_launcher)
     elrun_test(train_job_process_test SOURCES process/train_job_process_test.cpp LINK elrun_test_certificates OpenSSL::SSL LABELS process grpc TIMEOUT 300)
     add_dependencies(train_job_process_test gpt elrun_launcher)
     if(NOT ELRUN_SANITIZE)  # it judges silence by half a second, which a sanitizer's program on a busy machine exceeds by itself

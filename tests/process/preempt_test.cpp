@@ -234,7 +234,7 @@ TEST_CASE("a Job that gets a notice saves at the end of a step, and loses nothin
           "[preempt][process][golden]") {
   const Place place;
   const Folder folder;
-  constexpr unsigned steps = 3000;  // some seconds: the file is looked at every second
+  constexpr unsigned steps = 400;
   const auto gpt = gpt_arguments(folder / "text", steps, {"--every", "1000000", "--checkpoint", folder / "ck"});
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
   const auto agent = [&](const Words& more) {
@@ -242,11 +242,19 @@ TEST_CASE("a Job that gets a notice saves at the end of a step, and loses nothin
     options.insert(options.end(), more.begin(), more.end());
     return start("elrun", under_elrun(std::move(options), gpt), {{"XDG_RUNTIME_DIR", place.directory.path()}});
   };
-  const auto stays = agent({});
+  const auto stays = agent({"--node_rank", "0"});  // rank 0 prints the steps, whichever node joins first
   REQUIRE(stays->line("serving the rendezvous"));
-  const auto goes = agent({"--preempt-notice", place / "notice"});
+  const auto goes = agent({"--node_rank", "1", "--preempt-notice", place / "notice"});
   REQUIRE(stays->line("step=20 "));
+  // The workers are held until the notice was seen, which takes up to a second: on a fast machine the job would have ended by then.
+  const auto signal_workers = [&](int number) {
+    for (const auto& node : {&stays, &goes})
+      for (const pid_t worker : (*node)->children_named("gpt")) REQUIRE(::kill(worker, number) == 0);
+  };
+  signal_workers(SIGSTOP);
   place.write("notice");
+  REQUIRE(goes->line("preempt notice (the file "));
+  signal_workers(SIGCONT);
   const Ended left = finish(*goes);
   INFO(left.output);
   CHECK(left.code == 143);

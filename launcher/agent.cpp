@@ -177,8 +177,7 @@ class Agent {
   void perform(const LookAgain&) { rendezvous_.look_again(); }
   void perform(const Send& a) {
     if (const auto* join = std::get_if<Join>(&a.message); join != nullptr && !join->resuming && rendezvous_.has_line()) reporter_.joining();
-    if (const auto* progress = std::get_if<Progress>(&a.message); progress != nullptr && train_job_)
-      train_job_->decided(progress->step, 0, {});
+    if (std::holds_alternative<Progress>(a.message) && train_job_) train_job_->decided(supervisor_.newest_step());
     rendezvous_.send(a.message);
   }
   void perform(const Spawn& a) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <elrun/export.hpp>
@@ -34,6 +35,13 @@ enum class WorkerKind : std::uint8_t {
   staying,  ///< A job whose process goes on: it calls `next_generation`, or is killed.
 };
 
+/// What a worker says of a step that was decided.
+struct StepProgress {
+  StepNumber decided;              ///< Steps that were decided so far; a job that goes back to a checkpoint counts from there.
+  std::uint64_t steps = 0;         ///< That the job will take in all; 0: not known.
+  std::optional<float> loss = {};  ///< Of that step; nothing: not known.
+};
+
 /// Opened once per process. Thread-safe but for the constructor, the destructor and `next_generation`; the destructor
 /// waits for nobody.
 class ELRUN_API Session {
@@ -46,8 +54,8 @@ class ELRUN_API Session {
   [[nodiscard]] virtual const Place& place() const = 0;
   [[nodiscard]] virtual Store& store() = 0;
   virtual void on_generation_over(OnOver call) = 0;
-  /// Says that a step was decided: after it the next failure costs no restart, and it shows in the launcher's log. Never waits.
-  virtual void progress(StepNumber decided) = 0;
+  /// Says that a step was decided: after it the next failure costs no restart, and it shows in the launcher's log and status. Never waits.
+  virtual void progress(const StepProgress& progress) = 0;
   /// Says that all members decided that the job is over with success; from then on the verdict is success, whatever
   /// dies. Returns when the agent has it.
   virtual Result<void> finished(Deadline deadline) = 0;

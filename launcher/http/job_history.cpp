@@ -161,11 +161,10 @@ void JobHistory::note_action(const Turn& turn, const Action& action) {
   const auto* send = std::get_if<Send>(&action);
   if (send == nullptr) return;
   if (const auto* join = std::get_if<Join>(&send->message); join != nullptr && !join->resuming && !waits_since_) waits_since_ = turn.now;
-  const auto* progress = std::get_if<Progress>(&send->message);
-  if (progress == nullptr) return;
+  if (!std::holds_alternative<Progress>(send->message)) return;
   ++record_.steps;
   if (record_.last_step_at) record_.step_seconds.observe(seconds(turn.now - *record_.last_step_at));
-  record_.last_step = progress->step;
+  record_.last_step = turn.supervisor.newest_step();
   record_.last_step_at = record_.last_decided_at = turn.now;
   record_.last_step_wall_ns = turn.wall_ns;
 }

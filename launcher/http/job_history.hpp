@@ -62,8 +62,8 @@ struct NodeRecord {
   Histogram meeting_seconds{meeting_bounds};
   std::map<CauseLabel, Histogram> recovery_seconds;  ///< From the first sign of a loss to the next generation's workers.
 
-  std::uint64_t steps = 0;      ///< Decided, as this node's workers said; done again after a restart they count again.
-  std::uint64_t last_step = 0;  ///< Number of the newest.
+  std::uint64_t steps = 0;  ///< Decided, as this node's workers said; done again after a restart they count again.
+  StepProgress last_step;   ///< The newest.
   std::optional<Instant> last_step_at;
   std::int64_t last_step_wall_ns = 0;
   Instant last_decided_at{};            ///< Of the newest step of any generation; once `steps` is above 0.

@@ -1,6 +1,7 @@
 #include "launcher/http/pages.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -115,11 +116,14 @@ std::string status_page(const Glance& glance) {
   if (node.leaving) page["leaving_because"] = node.leaving_because;
   if (!node.waiting_for.empty()) page["waiting_for"] = node.waiting_for;
   if (!node.last_failure.empty()) page["last_failure"] = node.last_failure;
-  if (node.steps > 0)
+  if (node.steps > 0) {
     page["steps"] = {{"decided", node.steps},
-                     {"last", node.last_step},
+                     {"last", node.last_step.decided.value()},
                      {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9},
                      {"last_age_seconds", seconds(glance.now - node.last_decided_at)}};
+    if (node.last_step.steps > 0) page["steps"]["of"] = node.last_step.steps;
+    if (const auto loss = node.last_step.loss; loss && std::isfinite(*loss)) page["steps"]["loss"] = *loss;
+  }
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -144,7 +148,9 @@ Result<std::string> status_for_people(std::string_view json) {
   text += fmt::format("  restarts: {} in the job ({} of the budget), {} by this node's workers\n", restarts.number("job"),
                       restarts.number("of_budget"), restarts.number("node"));
   if (const Reading steps = page.object("steps"); steps.json().is_object())
-    text += fmt::format("  steps: {} decided, the last is {}, {} ago\n", steps.number("decided"), steps.number("last"),
+    text += fmt::format("  steps: {} decided, the last is {}{}{}, {} ago\n", steps.number("decided"), steps.number("last"),
+                        steps.json().contains("of") ? fmt::format(" of {}", steps.number("of")) : "",
+                        steps.json().contains("loss") ? fmt::format(" with loss {:.6g}", steps.fraction("loss")) : "",
                         ago(steps.fraction("last_age_seconds")));
   if (const std::string failure = page.text("last_failure"); !failure.empty()) text += fmt::format("  last failure: {}\n", failure);
   const Reading workers = page.object("workers");

@@ -81,10 +81,11 @@ void TrainJobStatus::began(const World& world) {
   figures_.generation = world.generation.number, figures_.restarts = world.restarts.generations;
 }
 
-void TrainJobStatus::decided(std::uint64_t step, std::uint64_t steps, std::optional<float> loss, Instant now) {
+void TrainJobStatus::decided(const StepProgress& progress, Instant now) {
   if (!leads_) return;
+  const std::uint64_t step = progress.decided.value(), steps = progress.steps;
   if (!base_ || step < base_->step) base_ = {step, now};  // a job that goes back to a checkpoint is measured anew
-  figures_.step = step, figures_.steps = steps, figures_.loss = loss;
+  figures_.step = step, figures_.steps = steps, figures_.loss = progress.loss;
   figures_.left.reset();
   if (const std::uint64_t done = step - base_->step; done > 0 && steps >= step)
     figures_.left = Duration{static_cast<Duration::rep>(std::min(

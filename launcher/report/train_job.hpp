@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <elrun/result.hpp>
+#include <elrun/session.hpp>
 #include <elrun/units.hpp>
 
 #include "launcher/http/http.hpp"
@@ -50,8 +51,8 @@ class TrainJobStatus {
  public:
   /// A generation begins. Of all its nodes only that of rank 0 posts.
   void began(const World& world);
-  /// A step was decided, of so many that there will be (0: not known).
-  void decided(std::uint64_t step, std::uint64_t steps, std::optional<float> loss, Instant now);
+  /// A step was decided.
+  void decided(const StepProgress& progress, Instant now);
   /// The job is over here: what was not posted yet is due at once, if the server took the last one.
   void finish() { is_over_ = true; }
   /// When there is something to post; nothing: no news, or one is under way.

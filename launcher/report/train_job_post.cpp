@@ -44,9 +44,9 @@ TrainJobPost::TrainJobPost(boost::asio::io_context& loop, const Clock& clock, co
                            std::function<void()> done)
     : clock_{clock}, log_{log}, server_{std::move(server)}, done_{std::move(done)}, timer_{loop}, aside_{loop} {}
 
-void TrainJobPost::decided(std::uint64_t step, std::uint64_t steps, std::optional<float> loss) {
+void TrainJobPost::decided(const StepProgress& progress) {
   const bool was_due = status_.due_at().has_value();
-  status_.decided(step, steps, loss, clock_.now());
+  status_.decided(progress, clock_.now());
   if (!was_due) arm();
 }
 

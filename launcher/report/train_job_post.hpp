@@ -20,7 +20,7 @@ class TrainJobPost {
   TrainJobPost(boost::asio::io_context& loop, const Clock& clock, const Log& log, TrainJobServer server, std::function<void()> done);
   void began(const World& world) { status_.began(world); }
   /// As `TrainJobStatus` has it.
-  void decided(std::uint64_t step, std::uint64_t steps, std::optional<float> loss);
+  void decided(const StepProgress& progress);
   /// The job is over for this node.
   void finish();
   [[nodiscard]] bool is_awaited() const { return status_.is_awaited(); }

@@ -23,7 +23,12 @@ class JobProgress {
   void know_as_job() { is_job_ = true; }
   [[nodiscard]] bool is_job() const { return is_job_; }
 
-  void step_decided(std::uint64_t step) { remembered_.decided = std::max(remembered_.decided, step); }
+  void step_decided(const StepProgress& step) {
+    newest_step_ = step;
+    remembered_.decided = std::max(remembered_.decided, step.decided.value());
+  }
+  /// What a worker of this node said last of a step.
+  [[nodiscard]] const StepProgress& newest_step() const { return newest_step_; }
   void checkpoint_saved(std::string acknowledgement) { remembered_.checkpoint = std::move(acknowledgement); }
   [[nodiscard]] const Session::Remembered& remembered() const { return remembered_; }
 
@@ -38,6 +43,7 @@ class JobProgress {
   bool is_job_ = false;
   std::uint32_t node_restarts_ = 0;
   Session::Remembered remembered_;
+  StepProgress newest_step_;
   RecoveryTime recovery_;
 };
 

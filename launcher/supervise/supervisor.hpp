@@ -60,6 +60,7 @@ class Supervisor {
   [[nodiscard]] Phase phase() const { return phase_; }
   /// How often a worker of this node ended a generation.
   [[nodiscard]] std::uint32_t node_restarts() const { return job_.node_restarts(); }
+  [[nodiscard]] const StepProgress& newest_step() const { return job_.newest_step(); }
   /// How many workers this node has in the newest world, or wants in the next one.
   [[nodiscard]] std::uint32_t places() const { return generation_.places(); }
   /// Of a worker in the newest world; nothing of a pending one.

@@ -216,7 +216,7 @@ void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
   workers_.have_joined();
   act(tell_starting(line_, view()));
   if (!generation_.decide(m.step)) return;  // another worker of this node said so already
-  job_.step_decided(m.step);
+  job_.step_decided({StepNumber{m.step}, m.steps, m.loss});
   act(Send{Progress{m.generation, m.step}});
 }
 

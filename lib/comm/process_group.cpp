@@ -28,7 +28,7 @@ class PartOfSession final : public Session {
   [[nodiscard]] const Place& place() const override { return place_; }
   [[nodiscard]] Store& store() override { return whole_.store(); }
   void on_generation_over(OnOver call) override { whole_.on_generation_over(std::move(call)); }
-  void progress(StepNumber decided) override { whole_.progress(decided); }
+  void progress(const StepProgress& progress) override { whole_.progress(progress); }
   Result<void> finished(Deadline deadline) override { return whole_.finished(deadline); }
   void cannot_go_on(const Failure& why) override {
     Failure told = why;

@@ -213,7 +213,7 @@ void Job::Impl::apply_decided() {
     state_.update(updates.optimizer(), updates.options().lr, scale, decided_.applied() + 1, reducer_.reduced());
   }
   decided_.apply();
-  host.session.progress(StepNumber{decided_.applied()});
+  host.session.progress({StepNumber{decided_.applied()}, plan().steps, decided_.loss()});
 }
 
 float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(decision.squares) * per_slot(); }

@@ -87,7 +87,7 @@ class Link {
     });
   }
 
-  void progress(StepNumber decided) { post(StepDecided{place().membership.generation, decided.value()}); }
+  void progress(const StepProgress& p) { post(StepDecided{place().membership.generation, p.decided.value(), p.steps, p.loss}); }
   void cannot_go_on(Failure why) {
     const bool unreachable = why.code == Code::unreachable && why.peer;
     why.code = Code::peer_lost;  // the one word for all of these that earlier agents know
@@ -275,8 +275,8 @@ class LinkSession final : public Session {
     if (forked()) return call(in_child());
     link_->on_over(std::move(call));
   }
-  void progress(StepNumber decided) override {
-    if (!forked()) link_->progress(decided);
+  void progress(const StepProgress& progress) override {
+    if (!forked()) link_->progress(progress);
   }
   void cannot_go_on(const Failure& why) override {
     if (!forked() && why.code != Code::generation_over) link_->cannot_go_on(why);

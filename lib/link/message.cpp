@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <concepts>
 #include <type_traits>
 
@@ -147,6 +148,13 @@ void strong_text(Get& c, Strong& value) {
   c.text(raw, name_max);
   value = Strong{std::move(raw)};
 }
+/// Any bits are a float: who uses it looks whether it is finite.
+void real(Put& c, const float& value) { c.number(std::bit_cast<std::uint32_t>(value)); }
+void real(Get& c, float& value) {
+  std::uint32_t raw = 0;
+  c.number(raw);
+  value = std::bit_cast<float>(raw);
+}
 void duration(Put& c, const Duration& value) { c.number(std::int64_t{value.count()}); }
 void duration(Get& c, Duration& value) {
   std::int64_t raw = 0;
@@ -222,6 +230,10 @@ template <class C, Is<StepDecided> M>
 void fields(C& c, M& m) {
   fields(c, m.generation);
   c.number(m.step);
+  c.appended([&] {
+    c.number(m.steps);
+    c.maybe(m.loss, [&](auto& loss) { real(c, loss); });
+  });
 }
 template <class C, Is<JobOver> M>
 void fields(C& c, M& m) {

@@ -50,10 +50,12 @@ struct Refusal {
 };
 /// Both directions: I live.
 struct Alive {};
-/// Worker to agent: a step was decided.
+/// Worker to agent: a step was decided. The fields are `StepProgress`'s.
 struct StepDecided {
   Generation generation;
   std::uint64_t step = 0;
+  std::uint64_t steps = 0;
+  std::optional<float> loss{};
 };
 /// Worker to agent: all members decided that the job is over with success. Agent to worker: I have it.
 struct JobOver {

@@ -26,7 +26,7 @@ class AloneSession final : public Session {
   [[nodiscard]] const Place& place() const override { return place_; }
   [[nodiscard]] Store& store() override { return *store_; }
   void on_generation_over(OnOver) override {}  // it never is: there is nobody to lose
-  void progress(StepNumber) override {}
+  void progress(const StepProgress&) override {}
   Result<void> finished(Deadline) override { return {}; }
 
  private:

@@ -124,7 +124,7 @@ class Spy final : public Session {
   const Place& place() const override { return real_.place(); }
   Store& store() override { return store_; }
   void on_generation_over(OnOver call) override { real_.on_generation_over(std::move(call)); }
-  void progress(StepNumber) override {}
+  void progress(const StepProgress&) override {}
   void cannot_go_on(const Failure& why) override { blamed = why.peer; }
   Result<void> finished(Deadline) override { return {}; }
   std::optional<Rank> blamed;

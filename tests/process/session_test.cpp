@@ -215,9 +215,12 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
     CHECK(as_text(waits.get().value()) == "now");
   }
   SECTION("progress and the end of the job arrive, in this order") {
-    first->progress(StepNumber{41});
+    first->progress({StepNumber{41}, 100, 0.5f});
     CHECK(first->finished(within(20s)).ok());
-    CHECK(agent.next<StepDecided>().step == 41);
+    const auto decided = agent.next<StepDecided>();
+    CHECK(decided.step == 41);
+    CHECK(decided.steps == 100);
+    CHECK(decided.loss == 0.5f);
     CHECK(agent.next<JobOver>().generation == agent.generation);
   }
   SECTION("it says that it lives") {

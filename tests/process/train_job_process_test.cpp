@@ -100,6 +100,9 @@ TEST_CASE("the status goes to Trainer with the token of the file, and the last s
   CHECK(heard[0].find("{\"trainerStatus\":{\"lastUpdatedTime\":\"2") != std::string::npos);
   CHECK(heard[1].find("Authorization: Bearer second-token\r\n") != std::string::npos);
   CHECK(heard[1].find("{\"name\":\"step\",\"value\":\"1000\"}") != std::string::npos);
+  CHECK(heard[1].find("\"progressPercentage\":100") != std::string::npos);
+  CHECK(heard[1].find("\"estimatedRemainingSeconds\":0") != std::string::npos);
+  CHECK(heard[1].find("{\"name\":\"loss\",\"value\":\"") != std::string::npos);
 }
 
 TEST_CASE("a server that cannot be believed hears nothing, and the job ends as without it", "[train_job][process]") {

@@ -64,7 +64,7 @@ class LocalWorld {
       if (over_) return call(*over_);
       calls_.push_back(std::move(call));
     }
-    void progress(StepNumber decided) override { decided_ = decided; }
+    void progress(const StepProgress& progress) override { decided_ = progress.decided; }
     Result<void> finished(Deadline) override { return {}; }
     void end(const Failure& why) {
       const std::lock_guard lock{mutex_};

@@ -89,7 +89,7 @@ class ElasticWorld {
       }
       calls_.push_back(std::move(call));
     }
-    void progress(StepNumber) override {}
+    void progress(const StepProgress&) override {}
     Result<void> finished(Deadline) override { return world_.finished(), Result<void>{}; }
     void cannot_go_on(const Failure& why) override { world_.end_generation(place_.membership.generation.number, why); }
     Result<void> next_generation(Deadline) override { return world_.next(person_); }

@@ -152,10 +152,12 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
     CHECK(node.record().workers.at(0).is_job);
     node.on(WorkerSaid{5, StepDecided{generation(1), 10}});
     node.pass(1s);
-    node.on(WorkerSaid{5, StepDecided{generation(1), 11}});
-    node.on(WorkerSaid{5, StepDecided{generation(1), 11}});  // another worker's word for the same step
+    node.on(WorkerSaid{5, StepDecided{generation(1), 11, 90, 1.5f}});
+    node.on(WorkerSaid{5, StepDecided{generation(1), 11, 90, 1.5f}});  // another worker's word for the same step
     CHECK(node.record().steps == 2);
-    CHECK(node.record().last_step == 11);
+    CHECK(node.record().last_step.decided == StepNumber{11});
+    CHECK(node.record().last_step.steps == 90);
+    CHECK(node.record().last_step.loss == 1.5f);
     CHECK(node.record().step_seconds.count() == 1);
     CHECK(node.record().step_seconds.sum() == 1);
   }
@@ -237,6 +239,17 @@ TEST_CASE("the status says how long ago the last step was decided, also in the g
   node.hear(Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "a node was lost"}});
   node.pass(600s);
   CHECK(has(steps(), "the last is 10, 10 min ago\n"));
+}
+
+TEST_CASE("the status says of how many steps the last one is, and its loss", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f}});
+  CHECK(has(*status_for_people(status_page(node.glance())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
+  node.on(WorkerSaid{5, StepDecided{generation(1), 11, 90, std::numeric_limits<float>::quiet_NaN()}});
+  CHECK(has(*status_for_people(status_page(node.glance())), "the last is 11 of 90, 0.0 s ago\n"));
 }
 
 TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {

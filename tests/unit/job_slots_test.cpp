@@ -247,7 +247,7 @@ TEST_CASE("a program that asked for a step, runs again and returns has not come 
     const Place& place() const override { return here; }
     Store& store() override { return *members; }
     void on_generation_over(OnOver call) override { over = std::move(call); }
-    void progress(StepNumber) override {}
+    void progress(const StepProgress&) override {}
     Result<void> finished(Deadline) override { return {}; }
     Result<void> next_generation(Deadline) override { return ++here.membership.generation.number, Result<void>{}; }
     SharedStore shared;

@@ -114,7 +114,7 @@ class TestSession final : public Session {
     if (ended_.has_value()) call(*ended_);
     over_.push_back(std::move(call));
   }
-  void progress(StepNumber step) override { decided = step.value(); }
+  void progress(const StepProgress& progress) override { decided = progress.decided.value(); }
   Result<void> finished(Deadline) override { return has_finished = true, Result<void>{}; }
   bool is_leaving() const override { return leaves_at.has_value() && decided >= *leaves_at; }
   void ready_to_leave() override { ready_at.push_back(decided); }

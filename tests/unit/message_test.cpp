@@ -55,7 +55,9 @@ Message any_message(Rng& rng) {
     }
     case 2: return Refusal{any_failure(rng)};
     case 3: return Alive{};
-    case 4: return StepDecided{any_generation(rng), rng.next64()};
+    case 4:
+      return StepDecided{any_generation(rng), rng.next64(), rng.next64(),
+                         rng.chance(0.5) ? std::optional{static_cast<float>(rng.next()) / 7} : std::nullopt};
     case 5: return JobOver{any_generation(rng)};
     case 6: return GenerationOver{any_generation(rng), any_failure(rng), Duration{rng.next()}};
     case 9: return PrepareToLeave{any_generation(rng)};
@@ -197,11 +199,14 @@ TEST_CASE("what a later version adds does no harm", "[message]") {
     CHECK(std::holds_alternative<Alive>(*reader.next().value()));
   }
   SECTION("a field at the end") {
-    const StepDecided sent{{3, {{1, 2}}}, 44};
+    const StepDecided sent{{3, {{1, 2}}}, 44, 50, 2.5f};
     ByteWriter payload;
     payload.put(sent.generation.number);
     for (const std::uint64_t bits : sent.generation.lineage.bits) payload.put(bits);
     payload.put(sent.step);
+    payload.put(sent.steps);
+    payload.put(std::uint8_t{1});
+    payload.put(std::bit_cast<std::uint32_t>(*sent.loss));
     payload.put(std::uint64_t{123});
     reader.feed(frame(2, 5, payload.bytes()));
     CHECK(same(*reader.next().value(), sent));

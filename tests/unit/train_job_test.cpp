@@ -94,18 +94,18 @@ TEST_CASE("only the node of rank 0 posts, one at a time, and the newest at most 
   TrainJobStatus status;
   Instant now{};
   status.began(world(4));
-  status.decided(1, 100, {}, now);
+  status.decided({StepNumber{1}, 100, {}}, now);
   CHECK_FALSE(status.due_at());
   status.began(world(0));
   CHECK_FALSE(status.due_at());  // what it did not lead is not its news
-  status.decided(2, 100, {}, now);
+  status.decided({StepNumber{2}, 100, {}}, now);
   REQUIRE(status.due_at() == Instant{});
   CHECK(status_of(status.begin(now, wall))["metrics"][0]["value"] == "2");
-  status.decided(3, 100, {}, now += 1s);
+  status.decided({StepNumber{3}, 100, {}}, now += 1s);
   CHECK_FALSE(status.due_at());  // one is under way
   CHECK_FALSE(status.answered(good, now));
   CHECK(status.due_at() == now + train_job_every);
-  status.decided(12, 100, {}, now += train_job_every);
+  status.decided({StepNumber{12}, 100, {}}, now += train_job_every);
   const Json body = status_of(status.begin(now, wall));
   CHECK(body["progressPercentage"] == 12);
   CHECK(body["estimatedRemainingSeconds"] == 185);  // 10 steps in 21 s, 88 to go
@@ -117,7 +117,7 @@ TEST_CASE("a server that takes nothing is told of once, asked less and less ofte
   TrainJobStatus status;
   Instant now{};
   status.began(world());
-  status.decided(1, 10, {}, now);
+  status.decided({StepNumber{1}, 10, {}}, now);
   (void)status.begin(now, wall);
   const auto told = status.answered(forbidden, now);
   REQUIRE(told);
@@ -138,14 +138,14 @@ TEST_CASE("when the server is back it is said, and the pace is the old one", "[t
   TrainJobStatus status;
   Instant now{};
   status.began(world());
-  status.decided(1, 10, {}, now);
+  status.decided({StepNumber{1}, 10, {}}, now);
   (void)status.begin(now, wall);
   REQUIRE(status.answered(forbidden, now));
   (void)status.begin(now, wall);
   const auto told = status.answered(good, now);
   REQUIRE(told);
   CHECK(told->level == Level::info);
-  status.decided(2, 10, {}, now);
+  status.decided({StepNumber{2}, 10, {}}, now);
   CHECK(status.due_at() == now + train_job_every);
 }
 
@@ -153,12 +153,12 @@ TEST_CASE("at the end of the job the last step is posted at once, to a server th
   TrainJobStatus status;
   Instant now{};
   status.began(world());
-  status.decided(1, 10, {}, now);
+  status.decided({StepNumber{1}, 10, {}}, now);
   (void)status.begin(now, wall);
   CHECK_FALSE(status.is_awaited());  // nothing is known of that server
   (void)status.answered(good, now);
   CHECK_FALSE(status.is_awaited());
-  status.decided(10, 10, 0.5f, now += 1s);
+  status.decided({StepNumber{10}, 10, 0.5f}, now += 1s);
   status.finish();
   CHECK(status.is_awaited());
   CHECK(status.due_at() == Instant{});
@@ -172,11 +172,11 @@ TEST_CASE("a job that goes back to a checkpoint is measured anew", "[train_job]"
   TrainJobStatus status;
   Instant now{};
   status.began(world());
-  status.decided(50, 100, {}, now);
-  status.decided(60, 100, {}, now += 10s);
-  status.decided(40, 100, {}, now += 1000s);
+  status.decided({StepNumber{50}, 100, {}}, now);
+  status.decided({StepNumber{60}, 100, {}}, now += 10s);
+  status.decided({StepNumber{40}, 100, {}}, now += 1000s);
   CHECK_FALSE(status_of(status.begin(now, wall)).contains("estimatedRemainingSeconds"));
   (void)status.answered(good, now);
-  status.decided(50, 100, {}, now += 10s);
+  status.decided({StepNumber{50}, 100, {}}, now += 10s);
   CHECK(status_of(status.begin(now, wall))["estimatedRemainingSeconds"] == 50);
 }

@@ -112,8 +112,8 @@ void JobSaves::wait_for_storage(Duration time, std::uint64_t step) {
   const Instant until = host_.clock.now() + time;
   for (Instant now = host_.clock.now(); now < until; now = host_.clock.now()) {
     if (world_.over()) revoked(world_);
-    departure_.tell_agent();                   // others may still save it
-    host_.session.progress(StepNumber{step});  // this is no hang
+    departure_.tell_agent();                     // others may still save it
+    host_.session.progress({StepNumber{step}});  // this is no hang
     const Duration slice = std::min(until - now, look_every);
     if (host_.sleep) host_.sleep(slice);
     else std::this_thread::sleep_for(slice);

@@ -65,7 +65,7 @@ int be_a_job(const std::string& then) {
   const bool first = (*session)->place().restart_count == 0;
   if (const auto met = (*session)->store().barrier("start", me.world, soon()); !met)
     return std::fprintf(stderr, "%s\n", elrun::message(met.failure()).c_str()), 21;
-  (*session)->progress(elrun::StepNumber{1});
+  (*session)->progress({elrun::StepNumber{1}});
   ready();
   if (then == "stop_once" && first)  // no step comes after the first
     for (;;) ::pause();

@@ -82,7 +82,7 @@ class Alone final : public Session {
   [[nodiscard]] const Place& place() const override { return place_; }
   [[nodiscard]] Store& store() override { return *store_; }
   void on_generation_over(OnOver) override {}
-  void progress(StepNumber) override {}
+  void progress(const StepProgress&) override {}
   Result<void> finished(Deadline) override { return {}; }
 
  private:
@@ -175,9 +175,9 @@ class Program::SimulatedSession final : public Session {
     if (program_.over_) return call(*program_.over_);
     program_.on_over_.push_back(std::move(call));
   }
-  void progress(StepNumber decided) override {
+  void progress(const StepProgress& progress) override {
     program_.action();
-    program_.simulation_.step_applied(program_.id_, program_.place_.membership.generation, decided.value());
+    program_.simulation_.step_applied(program_.id_, program_.place_.membership.generation, progress.decided.value());
     program_.action();
   }
   Result<void> finished(Deadline deadline) override {

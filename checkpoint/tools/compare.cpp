@@ -145,7 +145,8 @@ std::string line_of(const TensorDifference& one) {
     if (d.not_numbers > 0) text += fmt::format("; of {} the difference is no number (infinite, NaN)", d.not_numbers);
   }
   if (one.as == TensorDifference::As::other_shape)
-    text += fmt::format(", {} {} and {} {}", dtype_name(one.dtype_a), shape_text(one.shape_a), dtype_name(one.dtype_b), shape_text(one.shape_b));
+    text += fmt::format(", {} {} and {} {}", dtype_name(one.dtype_a), shape_text(one.shape_a), dtype_name(one.dtype_b),
+                        shape_text(one.shape_b));
   return text + "\n";
 }
 
@@ -156,7 +157,8 @@ std::vector<std::string> plan_differences(const PlanIdentity& a, const PlanIdent
     for (std::size_t begin = 0; begin < from.size();) {
       const std::size_t end = std::min(from.find('\n', begin), from.size());
       const std::string line = from.substr(begin, end - begin);
-      if (!line.empty() && ("\n" + in + "\n").find("\n" + line + "\n") == std::string::npos) all.push_back(fmt::format("{}: {}", side, line));
+      if (!line.empty() && ("\n" + in + "\n").find("\n" + line + "\n") == std::string::npos)
+        all.push_back(fmt::format("{}: {}", side, line));
       begin = end + 1;
     }
   };
@@ -187,7 +189,8 @@ Json part_json(const std::vector<TensorDifference>& all) {
     row["elements"] = d.elements;
     row["different"] = d.different;
     if (d.different > 0)
-      row["first"] = d.first, row["first_a"] = d.first_a, row["first_b"] = d.first_b, row["largest"] = d.largest, row["not_numbers"] = d.not_numbers;
+      row["first"] = d.first, row["first_a"] = d.first_a, row["first_b"] = d.first_b, row["largest"] = d.largest,
+      row["not_numbers"] = d.not_numbers;
     out.push_back(std::move(row));
   }
   return out;
@@ -195,9 +198,7 @@ Json part_json(const std::vector<TensorDifference>& all) {
 
 }  // namespace
 
-bool Comparison::equal() const {
-  return equal_count(tensors) == tensors.size() && equal_count(host_state) == host_state.size();
-}
+bool Comparison::equal() const { return equal_count(tensors) == tensors.size() && equal_count(host_state) == host_state.size(); }
 
 Result<Comparison> compare(Files& files, const Side& a, const Side& b) {
   Reader left{files, a}, right{files, b};
@@ -208,8 +209,8 @@ Result<Comparison> compare(Files& files, const Side& a, const Side& b) {
 }
 
 std::string comparison_text(const Comparison& all, const Side& a, const Side& b) {
-  std::string text = fmt::format("A {}: step {}, world {}\nB {}: step {}, world {}\n", printable(a.name), a.manifest.id.step, a.manifest.world,
-                                 printable(b.name), b.manifest.id.step, b.manifest.world);
+  std::string text = fmt::format("A {}: step {}, world {}\nB {}: step {}, world {}\n", printable(a.name), a.manifest.id.step,
+                                 a.manifest.world, printable(b.name), b.manifest.id.step, b.manifest.world);
   for (const std::string& line : plan_differences(a.manifest.plan, b.manifest.plan)) text += fmt::format("  plan of {}\n", printable(line));
   text += part_text(all.tensors, "tensor") + part_text(all.host_state, "host value");
   return text + (all.equal() ? "The states are equal.\n" : "The states differ.\n");

@@ -22,7 +22,7 @@ struct Side {
 };
 
 struct Comparison {
-  std::vector<TensorDifference> tensors;    ///< All, equal ones too.
+  std::vector<TensorDifference> tensors;     ///< All, equal ones too.
   std::vector<TensorDifference> host_state;  ///< The same for the state of the host, as bytes.
   [[nodiscard]] bool equal() const;
 };

@@ -30,7 +30,8 @@ template <class T>
 double distance(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
     using U = std::make_unsigned_t<T>;
-    return static_cast<double>(a < b ? static_cast<U>(static_cast<U>(b) - static_cast<U>(a)) : static_cast<U>(static_cast<U>(a) - static_cast<U>(b)));
+    return static_cast<double>(a < b ? static_cast<U>(static_cast<U>(b) - static_cast<U>(a))
+                                     : static_cast<U>(static_cast<U>(a) - static_cast<U>(b)));
   } else {
     return std::abs(widened(a) - widened(b));
   }

@@ -24,10 +24,11 @@ std::string head_text(const Inspection& one, std::int64_t now_wall_ns) {
   std::string text = fmt::format("checkpoint {}: step {}, fence {}, attempt {}\n", to_string(m.id), m.id.step, m.id.fence, m.id.attempt);
   text += fmt::format("  where   {}\n  state   {}\n", printable(one.where), printable(one.state));
   if (!one.problem.empty()) text += fmt::format("  damage  {}\n", printable(one.problem));
-  text += fmt::format("  saved   {} ago by {}, world {}\n", age_text(now_wall_ns - m.author.wall_ns), printable(to_string(m.author)), m.world);
+  text +=
+      fmt::format("  saved   {} ago by {}, world {}\n", age_text(now_wall_ns - m.author.wall_ns), printable(to_string(m.author)), m.world);
   if (m.parent) text += fmt::format("  before  {}\n", to_string(*m.parent));
-  text += fmt::format("  size    {} of state in {}, {} in all; manifest {}\n", size_text(state_bytes(m.model)), count_of(m.files.size(), "file"),
-                      size_text(file_bytes(m)), size_text(one.manifest_bytes));
+  text += fmt::format("  size    {} of state in {}, {} in all; manifest {}\n", size_text(state_bytes(m.model)),
+                      count_of(m.files.size(), "file"), size_text(file_bytes(m)), size_text(one.manifest_bytes));
   text += fmt::format("  root    {}\n", m.root);
   return text;
 }
@@ -86,8 +87,9 @@ std::string shares_text(const Inspection& one) {
     rows.push_back({fmt::format("  {}", s.rank), size_text(s.bytes), size_text(s.read), fmt::to_string(s.files), fmt::to_string(s.ranges)});
   const Sum all = sum_of(one.shares);
   const auto state = static_cast<double>(std::max<std::uint64_t>(1, state_bytes(one.manifest.model)));
-  return fmt::format("\na world of {} would read (whole blocks of {}, with headers and block tables):\n{}  all ranks together: {}, {:.2f} times the state\n",
-                     one.shares.size(), size_text(block_bytes), table_text(rows, 1), size_text(all.read), static_cast<double>(all.read) / state);
+  return fmt::format(
+      "\na world of {} would read (whole blocks of {}, with headers and block tables):\n{}  all ranks together: {}, {:.2f} times the state\n",
+      one.shares.size(), size_text(block_bytes), table_text(rows, 1), size_text(all.read), static_cast<double>(all.read) / state);
 }
 
 }  // namespace

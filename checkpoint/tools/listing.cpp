@@ -111,8 +111,8 @@ std::string listing_text(const RootFacts& facts, std::int64_t now_wall_ns) {
 Json listing_json(const RootFacts& facts) {
   Json checkpoints = Json::array();
   for (const ListedCheckpoint& one : list_checkpoints(facts)) {
-    Json row{{"checkpoint", to_string(one.id)}, {"step", one.id.step}, {"fence", one.id.fence}, {"attempt", one.id.attempt},
-             {"state", to_string(one.state)},   {"chosen", one.is_chosen}};
+    Json row{{"checkpoint", to_string(one.id)}, {"step", one.id.step},           {"fence", one.id.fence},
+             {"attempt", one.id.attempt},       {"state", to_string(one.state)}, {"chosen", one.is_chosen}};
     if (!one.why.empty()) row["why"] = one.why;
     if (one.commit) {
       row["bytes"] = one.commit->total_bytes, row["world"] = one.commit->files, row["run"] = one.commit->author.run_id;
@@ -124,7 +124,9 @@ Json listing_json(const RootFacts& facts) {
   if (const auto* no = std::get_if<Failure>(&facts.start)) start = {{"stops", no->what}};
   else {
     const Resumption& go = std::get<Resumption>(facts.start);
-    start = {{"from", go.from ? Json(to_string(*go.from)) : Json(nullptr)}, {"step", go.from ? go.from->step : 0}, {"why", go.why},
+    start = {{"from", go.from ? Json(to_string(*go.from)) : Json(nullptr)},
+             {"step", go.from ? go.from->step : 0},
+             {"why", go.why},
              {"notes", go.notes}};
   }
   return {{"root", facts.view.where}, {"checkpoints", std::move(checkpoints)}, {"start", std::move(start)}, {"notes", facts.notes}};

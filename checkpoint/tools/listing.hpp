@@ -21,7 +21,7 @@ using WouldStart = std::variant<Resumption, Failure>;
 struct RootFacts {
   RootView view;
   std::vector<CheckpointId> acknowledged{};
-  std::map<CheckpointId, CommitRecord> commits{};        ///< Of those whose COMMIT can be read.
+  std::map<CheckpointId, CommitRecord> commits{};         ///< Of those whose COMMIT can be read.
   std::map<CheckpointId, std::string> quarantined_for{};  ///< Why, as the mark says.
   std::optional<RunRecord> run{};                         ///< RUN.json, or what stands in for it.
   WouldStart start{Resumption{}};

@@ -38,10 +38,11 @@ Saver saver_of(Files& files, const Path& path, const std::vector<Found>& found) 
 
 Result<void> is_root(Files& files, const Path& path) {
   const auto refuse = [&](const std::string& why) {
-    return Failure{Code::not_found, Remedy::fix_config,
-                   fmt::format("{} is no checkpoint root: {}; name the directory that the job was given (Job: CheckpointOptions::directory, gpt: "
-                               "--checkpoint)",
-                               path.string(), why)};
+    return Failure{
+        Code::not_found, Remedy::fix_config,
+        fmt::format("{} is no checkpoint root: {}; name the directory that the job was given (Job: CheckpointOptions::directory, gpt: "
+                    "--checkpoint)",
+                    path.string(), why)};
   };
   const auto names = files.list(path);
   if (!names.ok() && names.failure().code == Code::not_found) return refuse("it is not there");
@@ -81,7 +82,8 @@ Result<RootFacts> read_root(Files& files, const Clock& clock, const std::string&
   ELRUN_TRY_ASSIGN(facts.acknowledged, find_acknowledged(files, path));
   for (const Found& f : facts.view.found) {
     if (f.committed)
-      if (auto commit = read_commit(files, root.path_of(f.id)); commit.ok() && commit->id == f.id) facts.commits.emplace(f.id, *std::move(commit));
+      if (auto commit = read_commit(files, root.path_of(f.id)); commit.ok() && commit->id == f.id)
+        facts.commits.emplace(f.id, *std::move(commit));
     if (!f.quarantined) continue;
     const auto mark = files.read_all(root.path_of(f.id) / quarantine_file, mark_bytes_max);
     facts.quarantined_for.emplace(f.id, mark.ok() ? std::string{as_text(*mark)} : mark.failure().what);
@@ -105,8 +107,9 @@ Result<ReadCheckpoint> find_checkpoint(Files& files, const Clock& clock, const C
       if (!std::get_if<Resumption>(&one.facts.start)) id = f.id;
   }
   if (!id)
-    return Failure{Code::not_found, Remedy::fix_config,
-                   fmt::format("{} has no checkpoint from which a job could go on; `elrun ckpt ls {}` says what is there", name.root, name.root)};
+    return Failure{
+        Code::not_found, Remedy::fix_config,
+        fmt::format("{} has no checkpoint from which a job could go on; `elrun ckpt ls {}` says what is there", name.root, name.root)};
   one.id = *id;
   one.directory = Path{name.root} / checkpoints_directory / to_string(*id);
   return one;

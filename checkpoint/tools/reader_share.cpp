@@ -15,9 +15,11 @@ std::vector<Fragment> needed(const ModelTable& model, const ReadingWorld& as, st
     for (std::uint64_t u = 0; u < model.units.size(); ++u) {
       const std::uint64_t elements = model.units[u].elements;
       const bool is_sharded = kind.name == "param" ? as.parameters_are_sharded : as.others_are_sharded;
-      const auto [begin, end] = is_sharded ? slice_of(0, elements, rank % as.parts, as.parts) : std::pair<std::uint64_t, std::uint64_t>{0, elements};
+      const auto [begin, end] =
+          is_sharded ? slice_of(0, elements, rank % as.parts, as.parts) : std::pair<std::uint64_t, std::uint64_t>{0, elements};
       if (begin < end)
-        all.push_back({kind.name, u, begin, end, std::span<std::byte>{static_cast<std::byte*>(nullptr), (end - begin) * size_of(kind.dtype)}});
+        all.push_back(
+            {kind.name, u, begin, end, std::span<std::byte>{static_cast<std::byte*>(nullptr), (end - begin) * size_of(kind.dtype)}});
     }
   return all;
 }

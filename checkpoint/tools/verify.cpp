@@ -63,7 +63,8 @@ class ShardCheck {
     if (*size != record_.bytes) say_once(fmt::format("has {} bytes, the manifest says {}", *size, record_.bytes));
     if (is_first()) check_header();
     if (!read_table()) return;
-    for (std::uint64_t block = portion_.first; block < portion_.end; block += read_blocks) check_blocks(block, std::min(portion_.end, block + read_blocks));
+    for (std::uint64_t block = portion_.first; block < portion_.end; block += read_blocks)
+      check_blocks(block, std::min(portion_.end, block + read_blocks));
   }
 
  private:
@@ -78,8 +79,10 @@ class ShardCheck {
     ByteVector header(record_.header_bytes);
     if (const auto read = file_->read_at(0, header); !read.ok()) return;  // its blocks say so
     if (const std::uint32_t crc = crc32c(header); crc != record_.header_crc)
-      say(std::nullopt, fmt::format("the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", record_.header_bytes, crc, record_.header_crc));
-    else if (const auto parsed = decode_shard_header(header, record_.bytes, record_.name); !parsed.ok()) say(std::nullopt, parsed.failure().what);
+      say(std::nullopt, fmt::format("the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", record_.header_bytes, crc,
+                                    record_.header_crc));
+    else if (const auto parsed = decode_shard_header(header, record_.bytes, record_.name); !parsed.ok())
+      say(std::nullopt, parsed.failure().what);
   }
 
   bool read_table() {
@@ -87,8 +90,9 @@ class ShardCheck {
     if (const auto read = file_->read_at(record_.table_offset, bytes); !read.ok())
       return say_once(fmt::format("the block table cannot be read, so its blocks cannot be checked: {}", read.failure().what)), false;
     if (const std::uint32_t crc = crc32c(bytes); crc != record_.table_crc)
-      return say_once(fmt::format("the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}; its blocks cannot be checked",
-                                  record_.table_offset, record_.bytes, crc, record_.table_crc)),
+      return say_once(
+                 fmt::format("the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}; its blocks cannot be checked",
+                             record_.table_offset, record_.bytes, crc, record_.table_crc)),
              false;
     table_.resize(bytes.size() / 4);
     std::memcpy(table_.data(), bytes.data(), table_.size() * 4);
@@ -145,9 +149,11 @@ std::vector<FileRecord> check_records(Files& files, const Path& directory, const
                                       const std::vector<std::string>& names, std::vector<Damage>& damage) {
   const auto say = [&](const char* file, std::string what) { damage.push_back({file, {}, std::move(what)}); };
   const auto commit = read_commit(files, directory);
-  if (!commit.ok()) say(commit_file, commit.failure().code == Code::not_found ? "is not there: this save was never committed" : commit.failure().what);
+  if (!commit.ok())
+    say(commit_file, commit.failure().code == Code::not_found ? "is not there: this save was never committed" : commit.failure().what);
   else if (commit->id != id || (!root.empty() && commit->root != root))
-    say(commit_file, fmt::format("is of {} of root {}, not of root {}: a file in the wrong place", to_string(commit->id), commit->root, root));
+    say(commit_file,
+        fmt::format("is of {} of root {}, not of root {}: a file in the wrong place", to_string(commit->id), commit->root, root));
   const auto text = read_record(files, directory / manifest_file, manifest_bytes_max);
   if (!text.ok()) {
     say(manifest_file, text.failure().code == Code::not_found ? "is not there" : text.failure().what);
@@ -171,7 +177,8 @@ std::vector<Portion> portions_of(const std::vector<FileRecord>& records) {
   std::vector<Portion> all;
   for (const FileRecord& file : records) {
     const std::uint64_t blocks = block_count(file.table_offset);
-    for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks) all.push_back({&file, first, std::min(blocks, first + portion_blocks)});
+    for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks)
+      all.push_back({&file, first, std::min(blocks, first + portion_blocks)});
   }
   return all;
 }

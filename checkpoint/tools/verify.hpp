@@ -22,7 +22,7 @@ struct Damage {
 };
 
 struct Verified {
-  std::vector<Damage> damage;  ///< By file and block. Empty: the checkpoint is whole.
+  std::vector<Damage> damage;                      ///< By file and block. Empty: the checkpoint is whole.
   std::uint64_t files = 0, blocks = 0, bytes = 0;  ///< That were read.
 };
 

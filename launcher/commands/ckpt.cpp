@@ -108,8 +108,8 @@ Json verified_json(const std::vector<VerifiedCheckpoint>& all) {
 std::string verified_text(const VerifiedCheckpoint& one) {
   const Verified& v = one.found;
   std::string text = fmt::format("{}: {}, {} in {} read in {:.2f} s, {}/s\n", to_string(one.id),
-                                 v.damage.empty() ? "whole" : fmt::format("{} found", count_of(v.damage.size(), "damage")), size_text(v.bytes),
-                                 count_of(v.files, "file"), seconds(one.took),
+                                 v.damage.empty() ? "whole" : fmt::format("{} found", count_of(v.damage.size(), "damage")),
+                                 size_text(v.bytes), count_of(v.files, "file"), seconds(one.took),
                                  size_text(static_cast<std::uint64_t>(static_cast<double>(v.bytes) / std::max(1e-6, seconds(one.took)))));
   for (const Damage& d : v.damage) text += fmt::format("  {}: {}\n", d.file, printable(d.what));
   return text;

@@ -87,7 +87,8 @@ std::string understand_plan(const Values& values, CkptOptions& options) {
 /// What stands for checkpoints; a problem, or nothing.
 std::string understand_names(const std::vector<std::string>& words, CkptOptions& options) {
   const std::size_t most = options.verb == CkptOptions::Verb::ls ? 1 : 2;
-  if (words.empty()) return options.verb == CkptOptions::Verb::diff ? "two checkpoints are missing, A and B" : "the checkpoint root is missing";
+  if (words.empty())
+    return options.verb == CkptOptions::Verb::diff ? "two checkpoints are missing, A and B" : "the checkpoint root is missing";
   if (words.size() > most) return fmt::format("`{}` is one too many", words[most]);
   for (const std::string& word : words)
     if (word.empty()) return "a checkpoint root is empty text";
@@ -98,11 +99,13 @@ std::string understand_names(const std::vector<std::string>& words, CkptOptions&
   }
   options.names = {parse_checkpoint_name(words[0])};
   CheckpointName& name = options.names[0];
-  if (options.verb == CkptOptions::Verb::ls && (name.step || name.id)) return fmt::format("`{}` names one checkpoint, and ls wants a root", words[0]);
+  if (options.verb == CkptOptions::Verb::ls && (name.step || name.id))
+    return fmt::format("`{}` names one checkpoint, and ls wants a root", words[0]);
   if (words.size() == 1) return "";
   if (name.step || name.id) return fmt::format("`{}` names a checkpoint already, so `{}` is one too many", words[0], words[1]);
   const auto named = parse_checkpoint_name(words[0], words[1]);
-  if (!named) return fmt::format("`{}` names no checkpoint: give a STEP, or STEP@FENCE as `elrun ckpt ls {}` shows them", words[1], words[0]);
+  if (!named)
+    return fmt::format("`{}` names no checkpoint: give a STEP, or STEP@FENCE as `elrun ckpt ls {}` shows them", words[1], words[0]);
   name = *named;
   return "";
 }
@@ -116,7 +119,8 @@ std::variant<CkptOptions, Usage> parse_ckpt(std::span<const std::string> words) 
   const auto verb = std::find(std::begin(verbs), std::end(verbs), words[0]);
   if (verb == std::end(verbs)) {
     const std::string_view near = nearest(words[0], verbs);
-    return wrong(fmt::format("`{}` is none of ls, inspect, verify, diff{}", words[0], near.empty() ? "" : fmt::format("; is {} meant?", near)));
+    return wrong(
+        fmt::format("`{}` is none of ls, inspect, verify, diff{}", words[0], near.empty() ? "" : fmt::format("; is {} meant?", near)));
   }
   CkptOptions options{.verb = static_cast<CkptOptions::Verb>(verb - std::begin(verbs)), .names = {}};
   Values values;
@@ -139,7 +143,8 @@ std::variant<CkptOptions, Usage> parse_ckpt(std::span<const std::string> words) 
   if (const std::string problem = understand_plan(values, options); !problem.empty()) return wrong(problem);
   if (values.readers) {
     const auto readers = positive(*values.readers, 64);
-    if (!readers || options.verb != CkptOptions::Verb::verify) return wrong(fmt::format("--readers {}: belongs to verify, and is from 1 to 64", *values.readers));
+    if (!readers || options.verb != CkptOptions::Verb::verify)
+      return wrong(fmt::format("--readers {}: belongs to verify, and is from 1 to 64", *values.readers));
     options.readers = *readers;
   }
   return options;

@@ -73,7 +73,8 @@ TEST_CASE("checkpoints of every placement are listed, whole, and equal to those 
   const Folder folder;
   train(folder, folder / "one", 1);
   const std::vector<std::vector<std::string>> placements{
-      {"--zero", "0"}, {"--zero", "1"}, {"--zero", "2", "--exchange", "slot"}, {"--zero", "3"}, {"--zero", "hybrid2"}, {"--zero", "hybrid3", "--exchange", "slot"}};
+      {"--zero", "0"}, {"--zero", "1"},       {"--zero", "2", "--exchange", "slot"},
+      {"--zero", "3"}, {"--zero", "hybrid2"}, {"--zero", "hybrid3", "--exchange", "slot"}};
   unsigned world = 2;
   for (const auto& placement : placements) {
     const std::string root = folder / ("root" + std::to_string(world) + placement[1]);
@@ -109,7 +110,8 @@ TEST_CASE("what a checkpoint holds is told, and what ranks of another world woul
   const Ended text = ckpt({"inspect", root});
   INFO(text.output);
   CHECK(text.code == 0);
-  for (const char* part : {"step 40, fence 1, attempt 1", "acknowledged", "seed: 7", "exp_avg F32", "r00001-of-00002.safetensors", "[32, 32]"})
+  for (const char* part :
+       {"step 40, fence 1, attempt 1", "acknowledged", "seed: 7", "exp_avg F32", "r00001-of-00002.safetensors", "[32, 32]"})
     CHECK(text.says(part));
   CHECK_FALSE(text.says("\x1b"));
   const Json one = as_json({"inspect", root, "20@1", "--plan", "3", "--zero", "3"});
@@ -135,7 +137,8 @@ TEST_CASE("all that is damaged is named, and a damaged checkpoint is listed and 
   INFO(one.output);
   CHECK(one.code == 1);
   CHECK(one.says("2 damages found"));
-  for (const char* shard : {"r00000-of-00002.safetensors: block 0 (bytes 0 to ", "r00001-of-00002.safetensors: block 0 (bytes 0 to "}) CHECK(one.says(shard));
+  for (const char* shard : {"r00000-of-00002.safetensors: block 0 (bytes 0 to ", "r00001-of-00002.safetensors: block 0 (bytes 0 to "})
+    CHECK(one.says(shard));
   const Json all = as_json({"verify", root}, 1);
   REQUIRE(all["checkpoints"].size() == 4);
   CHECK(all["checkpoints"][0]["damage"].size() == 2);

@@ -113,8 +113,8 @@ void Tutorial::begins_when_names_are_late() {
   for (const std::size_t i : job.pods().all()) job.start(i);
   // The first pod serves its own name before that leads anywhere. Agents that ask for it earlier wait.
   for (const std::size_t i : job.pods().all_but(0)) REQUIRE(job.line(start, "does not resolve", &job.pods().pod(i)));
-  job.chronicle().listen(5s);
-  CHECK_FALSE(std::any_of(job.chronicle().lines().begin(), job.chronicle().lines().end(),
+  job.timed_output().listen(5s);
+  CHECK_FALSE(std::any_of(job.timed_output().lines().begin(), job.timed_output().lines().end(),
                           [](const auto& line) { return step_in(line.text).has_value(); }));
   start.when = std::chrono::steady_clock::now();
   for (const std::size_t i : job.pods().all()) REQUIRE(job.pods().publish(i));
@@ -147,7 +147,7 @@ bool Tutorial::takes_too_much_memory() {
   if (!pod.limit_memory(memory_limit)) return std::printf("SKIPPED: no OOM kill: this machine has no memory controller to give\n"), false;
   const std::uint64_t before = pod.oom_kills();
   std::ofstream{job.folder() + "/oom-" + job.pods().plan().pods[job.last()].host};
-  REQUIRE(job.chronicle().wait_until([&] { return pod.oom_kills() > before; }, job.patience));
+  REQUIRE(job.timed_output().wait_until([&] { return pod.oom_kills() > before; }, job.patience));
   return true;
 }
 
@@ -275,7 +275,7 @@ void Tutorial::answers_probes_beside_many_connections() {
   const auto storm = job.fabric().run(
       {.arguments = {job.pods().pod(0).address(), port->second, "3000", "2"}, .program = test_program_path("probe_storm")});
   const Watch watch{storm->pid()};
-  REQUIRE(job.chronicle().wait_until([&] { return watch.ended(Wait{0}); }, job.patience));
+  REQUIRE(job.timed_output().wait_until([&] { return watch.ended(Wait{0}); }, job.patience));
   const int code = storm->wait();
   INFO(storm->output());
   CHECK(code == 0);
@@ -299,7 +299,7 @@ void Tutorial::is_recreated_and_ends() {
   for (const std::size_t i : job.pods().all()) job.start(i);
   for (const std::size_t i : job.pods().all()) REQUIRE(job.pods().publish(i));
   const Time trains = all_train(again);
-  const auto first = job.chronicle().wait_for([](const auto& line) { return step_in(line.text).has_value(); }, again.line, job.patience);
+  const auto first = job.timed_output().wait_for([](const auto& line) { return step_in(line.text).has_value(); }, again.line, job.patience);
   REQUIRE(first);
   CHECK(step_in(first->text)->number == ended.step + 1);
   const auto done = job.line(again, "done step=" + std::to_string(steps) + " state=");

@@ -13,9 +13,9 @@ std::optional<StepSaid> step_in(const std::string& line) {
 }
 
 PodTraining::Mark PodTraining::mark() {
-  chronicle_.listen(Wait{0});
-  Mark now{.when = std::chrono::steady_clock::now(), .line = chronicle_.lines().size()};
-  for (const Chronicle::Line& line : chronicle_.lines())
+  timed_output_.listen(Wait{0});
+  Mark now{.when = std::chrono::steady_clock::now(), .line = timed_output_.lines().size()};
+  for (const TimedOutput::Line& line : timed_output_.lines())
     if (const auto step = step_in(line.text)) {
       now.step = std::max(now.step, step->number);
       now.generation = std::max(now.generation, step->generation);
@@ -30,22 +30,23 @@ std::unique_ptr<Pod> PodTraining::replace(std::size_t index) {
   return old;
 }
 
-void PodTraining::destroy(std::unique_ptr<Pod> pod) { chronicle_.forget(pod.get()); }
+void PodTraining::destroy(std::unique_ptr<Pod> pod) { timed_output_.forget(pod.get()); }
 
 int PodTraining::end_of(Pod& pod) {
   const Watch watch{pod.job().pid()};
-  if (!chronicle_.wait_until([&] { return watch.ended(Wait{0}); }, patience)) return -1;
+  if (!timed_output_.wait_until([&] { return watch.ended(Wait{0}); }, patience)) return -1;
   return pod.job().wait();
 }
 
-std::optional<Chronicle::Line> PodTraining::line(const Mark& since, const std::string& text, const Pod* by, Wait wait) {
-  return chronicle_.wait_for(
-      [&](const Chronicle::Line& l) { return (by == nullptr || l.by == by) && l.text.find(text) != std::string::npos; }, since.line, wait);
+std::optional<TimedOutput::Line> PodTraining::line(const Mark& since, const std::string& text, const Pod* by, Wait wait) {
+  return timed_output_.wait_for(
+      [&](const TimedOutput::Line& l) { return (by == nullptr || l.by == by) && l.text.find(text) != std::string::npos; }, since.line,
+      wait);
 }
 
 std::optional<PodTraining::Time> PodTraining::notices(const Mark& since) {
-  const auto found = chronicle_.wait_for(
-      [](const Chronicle::Line& line) {
+  const auto found = timed_output_.wait_for(
+      [](const TimedOutput::Line& line) {
         return line.text.find(" is over: ") != std::string::npos || line.text.find("waiting for the coordinator") != std::string::npos;
       },
       since.line, patience);
@@ -53,8 +54,8 @@ std::optional<PodTraining::Time> PodTraining::notices(const Mark& since) {
 }
 
 std::optional<PodTraining::Time> PodTraining::trains(const Mark& since, std::size_t world) {
-  const auto found = chronicle_.wait_for(
-      [&](const Chronicle::Line& line) {
+  const auto found = timed_output_.wait_for(
+      [&](const TimedOutput::Line& line) {
         const auto step = step_in(line.text);
         return step && step->generation > since.generation && step->world == world;
       },
@@ -63,18 +64,18 @@ std::optional<PodTraining::Time> PodTraining::trains(const Mark& since, std::siz
 }
 
 bool PodTraining::comes_to(const std::function<bool(std::uint64_t)>& is_one) {
-  chronicle_.listen(Wait{0});
-  const auto is_there = [&](const Chronicle::Line& said) {
+  timed_output_.listen(Wait{0});
+  const auto is_there = [&](const TimedOutput::Line& said) {
     const auto step = step_in(said.text);
     return step && is_one(step->number);
   };
-  return chronicle_.wait_for(is_there, chronicle_.lines().size(), patience).has_value();
+  return timed_output_.wait_for(is_there, timed_output_.lines().size(), patience).has_value();
 }
 
 std::uint64_t PodTraining::steps_done_again(const Mark& since) const {
   StepSaid newest;
   std::uint64_t again = 0;
-  for (const Chronicle::Line& line : chronicle_.lines()) {
+  for (const TimedOutput::Line& line : timed_output_.lines()) {
     const auto step = step_in(line.text);
     if (!step || step->generation < newest.generation) continue;  // said before, and read from another pod's output only now
     if (step->generation > since.generation && step->number <= newest.number) again += newest.number + 1 - step->number;
@@ -85,7 +86,7 @@ std::uint64_t PodTraining::steps_done_again(const Mark& since) const {
 
 std::string PodTraining::said() const {
   std::string text;
-  for (const Chronicle::Line& line : chronicle_.lines())
+  for (const TimedOutput::Line& line : timed_output_.lines())
     if (!step_in(line.text)) text += line.text + "\n";
   constexpr std::size_t most = 20'000;
   return text.size() > most ? "...\n" + text.substr(text.size() - most) : text;

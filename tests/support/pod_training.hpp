@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/chronicle.hpp"
 #include "tests/support/pod_operator.hpp"
+#include "tests/support/timed_output.hpp"
 
 namespace elrun::test {
 
@@ -22,7 +22,7 @@ struct StepSaid {
 /// A job of pod_worker in its pods, all of whose output is read whenever something is waited for.
 class PodTraining {
  public:
-  using Time = Chronicle::Time;
+  using Time = TimedOutput::Time;
   /// How far the job was when something happened.
   struct Mark {
     Time when;
@@ -36,21 +36,21 @@ class PodTraining {
 
   [[nodiscard]] Operator& pods() { return pods_; }
   [[nodiscard]] Fabric& fabric() { return fabric_; }
-  [[nodiscard]] Chronicle& chronicle() { return chronicle_; }
+  [[nodiscard]] TimedOutput& timed_output() { return timed_output_; }
   [[nodiscard]] const std::string& folder() const { return folder_.path(); }
   [[nodiscard]] std::size_t last() const { return pods_.size() - 1; }
   [[nodiscard]] std::size_t world() const { return pods_.plan().world(); }
 
   [[nodiscard]] Mark mark();
-  void start(std::size_t index) { chronicle_.follow(&pods_.pod(index), pods_.start(index)); }
+  void start(std::size_t index) { timed_output_.follow(&pods_.pod(index), pods_.start(index)); }
   /// A new pod is there under the same name, at another address; the old one is the caller's, and is read on.
   [[nodiscard]] std::unique_ptr<Pod> replace(std::size_t index);
   void destroy(std::unique_ptr<Pod> pod);
   /// The exit code of its container; -1 when it does not end.
   [[nodiscard]] int end_of(Pod& pod);
   /// The next line with this text; `by`: of this pod alone.
-  [[nodiscard]] std::optional<Chronicle::Line> line(const Mark& since, const std::string& text, const Pod* by = nullptr,
-                                                    Wait wait = patience);
+  [[nodiscard]] std::optional<TimedOutput::Line> line(const Mark& since, const std::string& text, const Pod* by = nullptr,
+                                                      Wait wait = patience);
   /// When a node first said that the generation is over, or that the coordinator is gone; nothing when none does.
   [[nodiscard]] std::optional<Time> notices(const Mark& since);
   /// When the first step was done in a new generation with a world of this size; nothing when there is none.
@@ -70,7 +70,7 @@ class PodTraining {
   Fabric& fabric_;
   TemporaryDirectory folder_;
   Operator pods_;
-  Chronicle chronicle_;
+  TimedOutput timed_output_;
 };
 
 }  // namespace elrun::test

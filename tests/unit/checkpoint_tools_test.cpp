@@ -142,7 +142,8 @@ TEST_CASE("each checkpoint of a root is listed with its state, and the choice is
     CHECK(states(files).size() == 4);
     const RootFacts facts = facts_of(files);
     REQUIRE(std::holds_alternative<Failure>(facts.start));
-    CHECK(listing_text(facts, 0).find("A start would stop: the checkpoint of step 40 was acknowledged and cannot be found") != std::string::npos);
+    CHECK(listing_text(facts, 0).find("A start would stop: the checkpoint of step 40 was acknowledged and cannot be found") !=
+          std::string::npos);
     SECTION("and given up later") {
       REQUIRE(said(job.begin_anew(LossName{40, 1})) == "");
       CHECK(states(files)[0] == std::pair{std::uint64_t{40}, State::given_up});
@@ -194,7 +195,8 @@ TEST_CASE("what is no checkpoint root is refused, with what to name instead", "[
   const ManualClock clock;
   CHECK(read_root(files, clock, "/nowhere").failure().code == Code::not_found);
   REQUIRE(files.make_directory("/empty").ok());
-  CHECK(read_root(files, clock, "/empty").failure().what.find("it is empty; name the directory that the job was given") != std::string::npos);
+  CHECK(read_root(files, clock, "/empty").failure().what.find("it is empty; name the directory that the job was given") !=
+        std::string::npos);
   REQUIRE(files.make_directory("/empty/sub").ok());
   CHECK(read_root(files, clock, "/empty").failure().what.find("it has neither RUN.json") != std::string::npos);
 }
@@ -271,8 +273,10 @@ TEST_CASE("checkpoints of one state are equal whatever worlds saved them, and on
     Rng rng{seed};
     const ModelTable model = seed == 1 ? small_model() : random_model(rng);
     const auto kinds = static_cast<std::uint32_t>(1) << model.kinds.size();
-    TestJob one{files, static_cast<std::uint32_t>(1 + rng.below(4)), seed, model, static_cast<std::uint32_t>(rng.below(kinds)), "run", "/one"};
-    TestJob two{files, static_cast<std::uint32_t>(1 + rng.below(6)), seed + 50, model, static_cast<std::uint32_t>(rng.below(kinds)), "run", "/two"};
+    TestJob one{files, static_cast<std::uint32_t>(1 + rng.below(4)), seed, model, static_cast<std::uint32_t>(rng.below(kinds)), "run",
+                "/one"};
+    TestJob two{files, static_cast<std::uint32_t>(1 + rng.below(6)), seed + 50, model, static_cast<std::uint32_t>(rng.below(kinds)), "run",
+                "/two"};
     start_and_save(one, {10});
     start_and_save(two, {10, 11});
     INFO("seed " << seed);

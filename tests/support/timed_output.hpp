@@ -14,7 +14,7 @@
 namespace elrun::test {
 
 /// Reads the output of all jobs that it follows whenever it waits, so that none of them stands still with a full pipe.
-class Chronicle {
+class TimedOutput {
  public:
   using Time = std::chrono::steady_clock::time_point;
   struct Line {

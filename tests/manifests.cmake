@@ -13,7 +13,8 @@ if(ELRUN_PYTHON3 AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE)
   set(check ${python} -B ${CMAKE_CURRENT_SOURCE_DIR}/manifests/check.py --schemas ${schemas} --elrun $<TARGET_FILE:elrun_launcher> --tree ${PROJECT_SOURCE_DIR})
   add_test(NAME manifests_test COMMAND ${check})
   add_test(NAME manifests_planted_test COMMAND ${check} --planted)
-  set_tests_properties(manifests_test manifests_planted_test PROPERTIES LABELS "manifests;tidy" TIMEOUT 600 SKIP_RETURN_CODE 77)
+  add_test(NAME manifests_embedded_test COMMAND ${check} --embedded)
+  set_tests_properties(manifests_test manifests_planted_test manifests_embedded_test PROPERTIES LABELS "manifests;tidy" TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()
 
 # The Dockerfile, without a container engine: its form, and that its files and its cmake line go together. That the program is static: static_test.

@@ -1,10 +1,11 @@
 """Every manifest of the tree, also those in documents, is one that a cluster takes, and says of elrun what elrun understands.
 
-    python3 tests/manifests/check.py --schemas FOLDER --elrun build/bin/elrun [--tree TREE] [--planted]
+    python3 tests/manifests/check.py --schemas FOLDER --elrun build/bin/elrun [--tree TREE] [--planted | --embedded | FILE...]
 
 Checked are the API schemas of FOLDER (strictly: a field that is not known is an error), the rules that schemas do not hold (rules.py), and each command
 line of elrun by the real elrun with --dry_run. A block of a document that begins with ```yaml is a manifest; ```yaml PodSpec is a part of one.
-With --planted, mistakes are put into the manifests one by one (planted.py), and each has to be found.
+With --planted, mistakes are put into the manifests one by one (planted.py), and each has to be found. With --embedded, the lines that put elrun into a job
+that runs today are put into one (embedded.py). FILE: manifests of yours; then these alone are judged, and may name what the tree's manifests make.
 """
 
 import argparse
@@ -18,6 +19,8 @@ def main():
     options.add_argument("--elrun", required=True, type=Path)
     options.add_argument("--tree", default=Path(__file__).parents[2], type=Path)
     options.add_argument("--planted", action="store_true")
+    options.add_argument("--embedded", action="store_true")
+    options.add_argument("files", nargs="*", type=Path, metavar="FILE")
     options = options.parse_args()
     try:
         import yaml  # noqa: F401
@@ -28,13 +31,14 @@ def main():
         print(f"SKIPPED: there are no API schemas in {options.schemas}; ELRUN_K8S_SCHEMAS names their folder")
         return 77
 
+    import embedded
     import planted
     from manifests import load_all
     from rules import Tree, problems
     from schemas import Schemas
 
     schemas, elrun, source = Schemas(options.schemas), options.elrun.resolve(), options.tree.resolve()
-    manifests, parts, unread = load_all(source)
+    manifests, parts, unread = load_all(source, more=options.files)
 
     judged = {}
 
@@ -52,8 +56,12 @@ def main():
 
     if options.planted:
         return planted.run(source, all_problems)
-    found = unread + list(all_problems(manifests, parts))
-    print("\n".join(found + [f"{len(manifests)} manifests and {len(parts)} parts, {len(found)} problems"]))
+    if options.embedded:
+        return embedded.run(source, manifests, parts, all_problems)
+    yours = {str(path) for path in options.files}
+    found = unread + list(all_problems(manifests, parts, lambda where: not yours or where in yours))
+    counted = f"{len(yours)} files" if yours else f"{len(manifests)} manifests and {len(parts)} parts"
+    print("\n".join(found + [f"{counted}, {len(found)} problems"]))
     return 1 if found or not manifests else 0
 
 

@@ -82,10 +82,13 @@ def blocks_of(path, content):
     return read(path, content)[1]
 
 
-def load_all(tree, instead=None):
+def load_all(tree, instead=None, more=()):
     """Objects of all files and of all `yaml` blocks in documents; parts of objects (`yaml PodSpec`) as (where, name, value); problems.
-    `instead`: a file's name in the tree, to the text that is taken in place of what it holds."""
+    `instead`: a file's name in the tree, to the text that is taken in place of what it holds. `more`: files that lie elsewhere."""
     manifests, parts, problems, instead = [], [], [], instead or {}
+    for path in more:
+        found, wrong = load(path.read_text(encoding="utf-8"), str(path))
+        manifests, problems = manifests + found, problems + wrong
     for path in files_of(tree):
         name = str(path.relative_to(tree))
         found, wrong = load(instead.get(name) or path.read_text(encoding="utf-8"), name)

@@ -81,6 +81,7 @@ PLANTED = [
     ("tutorials/tutorial-5.yaml", "      workingDir:", "      lifecycle: {preStop: {exec: {command: [/opt/elrun/elrun, drain, --wait=5]}}}\n              workingDir:",
      "elrun drain has no option --wait"),
     ("job.yaml", "args: [install, /opt/elrun]", "args: [install, --overwrite, /opt/elrun]", "elrun install has no option --overwrite"),
+    ("job.yaml", "args: [install, /opt/elrun]", "args: [ckpt, verify, --writers=4, /checkpoints]", "elrun ckpt has no option --writers"),
     # Operators.
     (V1, "- name: pytorch ", "- name: trainer ", "without a container that is called pytorch"),
     (V1, "Master:\n      replicas: 1", "Master:\n      replicas: 2", "Master: there is exactly one"),

@@ -61,8 +61,9 @@ case "$sanitize" in
 esac
 
 more=(python3 python3-yaml etcd-server etcd-client iproute2 dnsmasq-base busybox-static libzstd-dev  # the last: for elrun_static
-  dpkg-dev file mmdebstrap)  # packages, and the roots in which they are tested
-[[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev lintian man-db)
+  dpkg-dev file mmdebstrap  # packages, and the roots in which they are tested
+  qemu-system-common e2fsprogs)  # the crash laboratory
+[[ -n "$full" ]] && more+=(clang-16 libclang-rt-16-dev lintian man-db xfsprogs btrfs-progs)
 ensure_packages "${more[@]}"
 # Not every release has it, which is known once the lists were fetched.
 if [[ -n "$torch$full" ]] && apt-cache show python3-torch >/dev/null 2>&1; then

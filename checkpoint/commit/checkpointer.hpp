@@ -84,6 +84,8 @@ class Checkpointer {
   /// Success: from here on no crash loses this checkpoint, and its loss by other ways is noticed.
   Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner);
 
+  /// Of a checkpoint under this root.
+  [[nodiscard]] Path path_of(const CheckpointId& id) const { return root_.path_of(id); }
   /// Leader, after a commit: its acknowledgement as text, for others to remember.
   [[nodiscard]] const std::string& acknowledged() const { return fence_.acknowledged(); }
 

@@ -194,6 +194,7 @@ struct Walk {
   std::optional<LookedInto> choice{};
   std::vector<std::string> passed_over{}, suspects{};
   std::vector<LookedInto> to_mark{};
+  bool is_suspect = false;  // the choice
 };
 
 /// One that has not been looked into, or the whole walk.
@@ -231,6 +232,7 @@ std::variant<LookInto, Walk> walk_back(const Findings& findings) {
   }
   if (walk.choice || !newest_suspect) return walk;
   walk.choice = newest_suspect;
+  walk.is_suspect = true;
   walk.suspects = {fmt::format("checkpoint {} is suspect, but no older one is whole, so the job goes on from it once more: {}",
                                to_string(newest_suspect->id), of_newest_suspect)};
   return walk;
@@ -238,6 +240,7 @@ std::variant<LookInto, Walk> walk_back(const Findings& findings) {
 
 std::string reason(const Walk& walk) {
   if (!walk.choice) return "there is no checkpoint";
+  if (walk.is_suspect) return "it is suspect, but no older one is whole";
   const std::size_t newer = walk.passed_over.size() + walk.suspects.size();
   if (newer == 0) return "the newest checkpoint";
   return fmt::format("{} passed over", newer == 1 ? std::string{"a newer one is"} : fmt::format("{} newer ones are", newer));

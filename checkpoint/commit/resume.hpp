@@ -56,7 +56,7 @@ struct GoOn {
 
 // --- the whole decision ---
 
-/// The job has failed after this checkpoint the same way twice, and reached no new step (launcher/supervise/suspect_checkpoints.hpp).
+/// The job has failed after this checkpoint the same way twice, and reached no new step (suspects.hpp).
 struct Suspect {
   CheckpointId id;
   std::string says;  ///< For people: how it failed, and who says so.

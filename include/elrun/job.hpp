@@ -293,6 +293,25 @@ class Step::Slots {
   Step* step_;
 };
 
+/// What `Job::restore` came to.
+struct Restored {
+  enum class From : std::uint8_t {
+    nothing,     ///< There is no state: the program makes initial values.
+    checkpoint,  ///< Parameters, moments and host state are those of `checkpoint`.
+    members,     ///< They are in memory: of the job's other workers, or of this process, whose program runs again.
+  };
+  From from = From::nothing;
+  std::uint64_t step = 0;    ///< Steps that are done: the number of the one that comes next.
+  std::string checkpoint{};  ///< Its directory; empty unless the state is from one.
+  std::string why{};         ///< Why this one, a clause for people: "the newest checkpoint".
+  std::uint64_t steps_again =
+      0;  ///< Steps that were decided before, as far as the job's agents know, and are done again: no state holds them.
+  std::vector<std::string>
+      notes{};  ///< Checkpoints that were passed over and why, and what else people should know. The log has them, too.
+  /// There is a state: the program writes no initial values.
+  explicit operator bool() const { return from != From::nothing; }
+};
+
 /// How a job ended.
 struct Outcome {
   std::uint64_t step = 0;
@@ -341,11 +360,11 @@ class ELRUN_API Job {
   /// rank by state. Throws Error: `invalid_argument` before `configure`, the second time, with all problems of the declarations at once, and,
   /// before anything is allocated, where this rank would hold more than its machine has.
   void seal();
-  /// Puts the newest state into the arenas: from a committed checkpoint of any world size. False only when the whole
-  /// world starts from nothing. A checkpoint of another plan or model, or a root in which nothing is readable, ends the
+  /// Puts the newest state into the arenas: from a committed checkpoint of any world size. The result says from where, and is false only when the whole
+  /// world starts from nothing. A checkpoint after which the job failed the same way twice is passed over where an older one is whole. A checkpoint of another plan or model, or a root in which nothing is readable, ends the
   /// program with a message that names both sides. Throws Error: `invalid_argument` before `seal` and the second time; `mismatch` for a checkpoint of something else and for
   /// workers that run another program, plan or options; failures of the storage; `generation_over` and others where this process has no place in a next generation.
-  [[nodiscard]] bool restore();
+  [[nodiscard]] Restored restore();
   /// Random numbers for initial values, by name; the same on every rank. Throws Error (`invalid_argument`) before `configure`.
   [[nodiscard]] RandomStream rng(std::string_view name) const;
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <elrun/export.hpp>
 #include <elrun/ids.hpp>
@@ -40,6 +41,25 @@ struct StepProgress {
   StepNumber decided;              ///< Steps that were decided so far; a job that goes back to a checkpoint counts from there.
   std::uint64_t steps = 0;         ///< That the job will take in all; 0: not known.
   std::optional<float> loss = {};  ///< Of that step; nothing: not known.
+};
+
+/// From where all members of a generation go on when none of them has the state in memory.
+struct Restoration {
+  std::string checkpoint;          ///< Its directory; empty: there is none, and the job begins at step 0.
+  std::uint64_t step = 0;          ///< Steps that are done: the number of the one that comes next.
+  std::uint64_t steps_again = 0;   ///< Steps that were decided before, as far as agents know, and are done again.
+  std::string why;                 ///< Why this checkpoint, a clause for people: "the newest checkpoint".
+  std::vector<std::string> notes;  ///< What was passed over and why, a line each.
+  friend bool operator==(const Restoration&, const Restoration&) = default;
+};
+
+/// A worker failed by itself in a generation that went on from a checkpoint, and the job has not come further since.
+struct FailureAfter {
+  std::string checkpoint;        ///< Its directory.
+  std::uint64_t generation = 0;  ///< Its number.
+  std::uint64_t step = 0;        ///< Steps that were done by then, as far as the worker's agent knew.
+  std::string how;               ///< "exit code 3"
+  friend bool operator==(const FailureAfter&, const FailureAfter&) = default;
 };
 
 /// Opened once per process. Thread-safe but for the constructor, the destructor and `next_generation`; the destructor
@@ -81,12 +101,16 @@ class ELRUN_API Session {
   struct Remembered {
     std::uint64_t decided = 0;  ///< The most steps that were decided.
     std::string checkpoint;     ///< What `checkpoint_saved` was told last; empty: nothing.
+    /// Of workers of this node, oldest first.
+    std::vector<FailureAfter> failures{};
   };
   /// As of the newest place that the agent told. Nothing without elrun, and under an elrun of an earlier version.
   [[nodiscard]] virtual Remembered remembered() const { return {}; }
   /// Says that a checkpoint was acknowledged, so that its loss is noticed even where the storage is gone as a whole. The agent keeps
   /// the newest text, of at most 16 KiB, as long as it lives. Never waits.
   virtual void checkpoint_saved(const std::string& /*acknowledgement*/) {}
+  /// Says from where this generation goes on. The agent shows it, and remembers how workers fail after it. Never waits.
+  virtual void went_on_from(const Restoration&) {}
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.

@@ -106,7 +106,14 @@ void JobHistory::note_event(const Turn& turn) {
   } else if (const auto* worker = std::get_if<WorkerSaid>(&turn.event)) {
     if (std::holds_alternative<Hello>(worker->message))
       for (auto& [local, known] : record_.workers) known.is_job = turn.supervisor.is_job(LocalRank{local});
+    note_checkpoint(worker->message);
   }
+}
+
+/// All workers of a generation say the same.
+void JobHistory::note_checkpoint(const Message& message) {
+  if (const auto* went = std::get_if<WentOnFrom>(&message); went != nullptr && went->generation == record_.world.generation)
+    record_.checkpoints.went_on_from = went->restoration;
 }
 
 void JobHistory::began_generation(const Turn& turn, const World& world) {

@@ -42,6 +42,11 @@ inline constexpr std::array<double, 10> meeting_bounds{0.1, 0.3, 1, 3, 10, 30, 6
 inline constexpr std::array<double, 12> recovery_bounds{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600};
 inline constexpr std::array<double, 12> step_bounds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300};
 
+/// What this node's workers said of checkpoints.
+struct CheckpointRecord {
+  std::optional<Restoration> went_on_from;  ///< The newest; nothing: the job has never looked for a checkpoint.
+};
+
 /// A table of values, one for each number or text that pages and metrics show; the pages add what only the shell knows.
 struct NodeRecord {
   Instant began{};
@@ -68,6 +73,8 @@ struct NodeRecord {
   std::int64_t last_step_wall_ns = 0;
   Instant last_decided_at{};            ///< Of the newest step of any generation; once `steps` is above 0.
   Histogram step_seconds{step_bounds};  ///< Between two decided steps of one generation.
+
+  CheckpointRecord checkpoints;
 };
 
 class JobHistory {
@@ -87,6 +94,7 @@ class JobHistory {
  private:
   void note_event(const Turn& turn);
   void note_action(const Turn& turn, const Action& action);
+  void note_checkpoint(const Message& message);
   void began_generation(const Turn& turn, const World& world);
   void note_end(const WorkerEnded& ended, Instant now);
   void note_revoke(const Revoke& revoke, Instant now);

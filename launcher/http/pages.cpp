@@ -82,6 +82,23 @@ std::string ago(double time) {
                        : fmt::format("{:.1f} h", time / 3600);
 }
 
+nlohmann::json json_of(const Restoration& from) {
+  return {
+      {"checkpoint", from.checkpoint}, {"step", from.step}, {"why", from.why}, {"steps_again", from.steps_again}, {"notes", from.notes}};
+}
+
+std::string went_on_from(const Reading& from) {
+  const std::string checkpoint = from.text("checkpoint"), why = from.text("why");
+  std::string text = checkpoint.empty() ? fmt::format("  went on at: step 0 ({})", why)
+                                        : fmt::format("  went on at: step {}, from {} ({})", from.number("step"), checkpoint, why);
+  if (const auto again = from.number("steps_again"); again > 0) text += fmt::format("; {} done again", count_of(again, "step"));
+  text += "\n";
+  if (const auto notes = from.json().find("notes"); notes != from.json().end() && notes->is_array())
+    for (const nlohmann::json& note : *notes)
+      if (note.is_string()) text += fmt::format("    {}\n", shown(note.get<std::string>()));
+  return text;
+}
+
 }  // namespace
 
 std::string status_page(const Glance& glance) {
@@ -124,6 +141,7 @@ std::string status_page(const Glance& glance) {
     if (node.last_step.steps > 0) page["steps"]["of"] = node.last_step.steps;
     if (const auto loss = node.last_step.loss; loss && std::isfinite(*loss)) page["steps"]["loss"] = *loss;
   }
+  if (const auto& from = node.checkpoints.went_on_from) page["checkpoints"]["went_on_from"] = json_of(*from);
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -152,6 +170,8 @@ Result<std::string> status_for_people(std::string_view json) {
                         steps.json().contains("of") ? fmt::format(" of {}", steps.number("of")) : "",
                         steps.json().contains("loss") ? fmt::format(" with loss {:.6g}", steps.fraction("loss")) : "",
                         ago(steps.fraction("last_age_seconds")));
+  const Reading checkpoints = page.object("checkpoints");
+  if (const Reading from = checkpoints.object("went_on_from"); from.json().is_object()) text += went_on_from(from);
   if (const std::string failure = page.text("last_failure"); !failure.empty()) text += fmt::format("  last failure: {}\n", failure);
   const Reading workers = page.object("workers");
   if (!workers.json().is_array() || workers.json().empty()) return text + "  no workers here\n";

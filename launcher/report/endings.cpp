@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "launcher/options/options.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -17,6 +18,14 @@ std::string signal_name(int signal) {
 std::string describe(const Ending& ending) {
   if (ending.signal != 0) return fmt::format("signal {} ({})", ending.signal, signal_name(ending.signal));
   return fmt::format("exit code {}", ending.exit_code);
+}
+
+std::string describe(const Restoration& from) {
+  std::string text = from.checkpoint.empty() ? fmt::format("step 0 ({})", from.why)
+                                             : fmt::format("step {}, from {} ({})", from.step, from.checkpoint, from.why);
+  if (from.steps_again > 0) text += fmt::format("; {} done again", count_of(from.steps_again, "step"));
+  for (const std::string& note : from.notes) text += "\n" + note;
+  return text;
 }
 
 std::string meaning_of(int code) {

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include <elrun/session.hpp>
+
 namespace elrun::inline v0::launcher {
 
 /// How a process ended: exactly one of the two is not zero, or neither (success).
@@ -19,6 +21,8 @@ struct Ending {
 [[nodiscard]] std::string signal_name(int signal);
 /// "exit code 3", "signal 9 (SIGKILL)".
 [[nodiscard]] std::string describe(const Ending& ending);
+/// "step 40, from /ck/ckpt/s000000000040.g00000001.a01 (the newest checkpoint); 3 steps were done again", then what was passed over, a line each.
+[[nodiscard]] std::string describe(const Restoration& from);
 /// What an exit code of elrun usually comes from and what to do about it; empty when the code speaks for itself.
 [[nodiscard]] std::string meaning_of(int exit_code);
 /// The end of the log of a job that failed: the failure that ended it, then what is known of why, or what its code means.

@@ -76,6 +76,7 @@ Json json_of(const FailedJob& job, std::size_t text_max) {
   const std::string meaning =
       !job.deaths.empty() && !job.deaths.front().evidence.empty() ? job.deaths.front().evidence : meaning_of(job.exit_code);
   if (!meaning.empty()) json["meaning"] = begin_of(meaning);
+  if (!job.went_on_from.empty()) json["went_on_from"] = begin_of(job.went_on_from);
   if (job.deaths.empty()) {
     json["node"] = begin_of(job.node.value());
     return json;
@@ -142,7 +143,9 @@ std::string box_report(const FailedJob& job) {
 }
 
 std::string short_report(const FailedJob& job) {
-  return final_report(job.exit_code, job.cause, job.deaths.empty() ? std::string{} : job.deaths.front().evidence);
+  std::string text = final_report(job.exit_code, job.cause, job.deaths.empty() ? std::string{} : job.deaths.front().evidence);
+  if (!job.went_on_from.empty()) text += fmt::format("\n  went on at: {}", indented(job.went_on_from));
+  return text;
 }
 
 std::string failure_json(const FailedJob& job, std::size_t most) {

@@ -22,6 +22,7 @@ struct FailedJob {
   std::string cause;                ///< A sentence; empty when the exit code says it all
   std::vector<WorkerDeath> deaths;  ///< The root cause first; empty when no worker decided it
   std::int64_t wall_ns = 0;
+  std::string went_on_from{};    ///< The checkpoint that the job went on from last; empty: it never did.
   bool words_are_above = false;  ///< The root cause's last lines stand in this log just above, and are not said again.
 };
 

@@ -183,7 +183,7 @@ bool Reporter::words_are_above(const WorkerDeath& root) const {
 
 int Reporter::finished(const Finish& finish, bool tells_all) {
   FailedJob job{source_.run,          node_,         finish.exit_code, returned_exit_code(options_.exit_codes, finish.exit_code),
-                finish.first_failure, finish.deaths, clock_.wall_ns()};
+                finish.first_failure, finish.deaths, clock_.wall_ns(), finish.went_on_from};
   job.words_are_above = !job.deaths.empty() && words_are_above(job.deaths.front());
   for (const auto& [local, worker] : workers_) {
     const bool failed = worker.ending && !worker.ending->ok();

@@ -112,6 +112,7 @@ struct Finish {
   std::string first_failure;          ///< For people; empty when there is nothing to explain
   bool by_verdict = false;            ///< The coordinator decided it: it may have to tell others.
   std::vector<WorkerDeath> deaths{};  ///< The root cause first; empty when no worker decided it
+  std::string went_on_from{};         ///< The checkpoint that the job went on from last, for people; empty: it never did.
   std::string after_signal{};         ///< What became of the workers, when this node was asked to end.
 };
 using Action = std::variant<Send, LookAgain, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;

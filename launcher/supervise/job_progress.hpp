@@ -3,17 +3,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <elrun/session.hpp>
 
+#include "launcher/supervise/checkpoint_failures.hpp"
 #include "launcher/supervise/losses.hpp"
 #include "lib/base/planted.hpp"
 
 namespace elrun::inline v0::launcher {
 
-/// Whether the program is a Job and whether it is over, what workers that start again are told of it, how often this node ended a
-/// generation, and how long the job takes to recover. Nothing of it is forgotten when a generation ends.
+/// Whether the program is a Job and whether it is over, what workers that start again are told of it, from which checkpoint it went on last, how often
+/// this node ended a generation, and how long the job takes to recover. Nothing of it is forgotten when a generation ends.
 class JobProgress {
  public:
   /// The members decided the end, or the coordinator said so.
@@ -26,11 +28,25 @@ class JobProgress {
   void step_decided(const StepProgress& step) {
     newest_step_ = step;
     remembered_.decided = std::max(remembered_.decided, step.decided.value());
+    failures_.decided(step.decided.value());
   }
   /// What a worker of this node said last of a step.
   [[nodiscard]] const StepProgress& newest_step() const { return newest_step_; }
+  void begin_generation(std::uint64_t number) { failures_.begin_generation(number); }
+  void went_on_from(Restoration from) {
+    failures_.went_on_from(from.checkpoint, from.step);
+    restoration_ = std::move(from);
+  }
+  /// The newest; nothing when the job has never looked for a checkpoint.
+  [[nodiscard]] const std::optional<Restoration>& restoration() const { return restoration_; }
+  /// A worker of this node ended the generation.
+  void worker_failed(const Ending& ending) { failures_.failed(ending); }
   void checkpoint_saved(std::string acknowledgement) { remembered_.checkpoint = std::move(acknowledgement); }
-  [[nodiscard]] const Session::Remembered& remembered() const { return remembered_; }
+  [[nodiscard]] Session::Remembered remembered() const {
+    Session::Remembered all = remembered_;
+    all.failures = failures_.all();
+    return all;
+  }
 
   void count_restart() { ++node_restarts_; }
   /// How often a worker of this node ended a generation.
@@ -42,8 +58,10 @@ class JobProgress {
   bool is_over_ = false;
   bool is_job_ = false;
   std::uint32_t node_restarts_ = 0;
-  Session::Remembered remembered_;
+  Session::Remembered remembered_;  // but for the failures
   StepProgress newest_step_;
+  CheckpointFailures failures_;
+  std::optional<Restoration> restoration_;
   RecoveryTime recovery_;
 };
 

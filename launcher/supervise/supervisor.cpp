@@ -201,6 +201,7 @@ void Supervisor::on_message(const World& m) {
   workers_.begin(m.seat, job_.is_over());  // a job that is over stays over: no worker starts, only the coordinator has to hear it (again)
   if (generation_.places() < workers_.size()) summary.beside = workers_.size() - generation_.places();
   job_.recovery().begin_generation();
+  job_.begin_generation(m.generation.number);
   say(Level::info, describe_world(generation_, summary));
   act(tell_job(line_, view()));  // those that stay
   start_workers(before);

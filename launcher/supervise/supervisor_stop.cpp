@@ -48,6 +48,7 @@ void Supervisor::stop_if_done() {
   calls_.end_generation();
   if (!stop_.rejoins()) {
     phase_ = Phase::finished;
+    if (job_.restoration()) finish.went_on_from = describe(*job_.restoration());
     return act(std::move(finish));
   }
   phase_ = Phase::joining;

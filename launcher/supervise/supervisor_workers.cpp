@@ -57,6 +57,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
                                   e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), generation_.last().number,
                                   e.death.evidence.empty() ? "" : ": " + e.death.evidence));
     generation_.fail_here();
+    job_.worker_failed(e.ending);
     job_.recovery().lost(now_);
     tell_of_failure(i);
     join_as_broken();
@@ -192,6 +193,10 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
 void Supervisor::on_worker_said(ConnectionId from, const CheckpointSaved& m) {
   if (worker_with(workers_.all(), from))
     job_.checkpoint_saved(m.acknowledgement);  // also when that generation is over: the checkpoint is there
+}
+
+void Supervisor::on_worker_said(ConnectionId from, const WentOnFrom& m) {
+  if (phase_ == Phase::running && m.generation == generation_.last() && worker_with(workers_.all(), from)) job_.went_on_from(m.restoration);
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const ReadyForPlace& m) {

@@ -187,7 +187,7 @@ std::string Job::Impl::plan_table(std::uint32_t ranks, std::uint32_t ranks_per_n
 
 // ---- restore
 
-bool Job::Impl::restore() {
+Restored Job::Impl::restore() {
   require(declared.is_sealed(), "restore comes after seal()");
   require(!held_.is_restored(), "restore is called twice");
   if (!variables_.take_inherited()) held_.lose();  // as of a newcomer
@@ -202,7 +202,16 @@ bool Job::Impl::restore() {
   if (decided_.applied() > plan().steps && world.leads())
     host.log.warning(
         fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do", decided_.applied(), plan().steps));
-  return held_.is_found();
+  return restored();
+}
+
+Restored Job::Impl::restored() const {
+  Restored restored = saves_.restored();
+  if (!held_.is_found()) restored.from = Restored::From::nothing;
+  else if (restored.from != Restored::From::checkpoint)
+    restored = {.from = Restored::From::members, .why = "workers of the job have the state in memory"};
+  restored.step = decided_.applied();
+  return restored;
 }
 
 std::vector<Aux> Job::Impl::host_state() const {
@@ -360,7 +369,7 @@ Unit Job::unit(std::string_view name) { return Unit{&impl_->unit(name)}; }
 void Job::register_state(std::string_view name, std::span<std::byte> bytes) { impl_->register_state(name, bytes); }
 void Job::seal() { impl_->seal(); }
 std::string Job::plan_table(std::uint32_t world, std::uint32_t ranks_per_node) const { return impl_->plan_table(world, ranks_per_node); }
-bool Job::restore() { return impl_->restore(); }
+Restored Job::restore() { return impl_->restore(); }
 RandomStream Job::rng(std::string_view name) const { return named_stream(plan().seed, name); }
 std::optional<Step> Job::next_step() {
   if (const auto number = impl_->next_step()) return Step{impl_.get(), *number};

@@ -55,7 +55,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void register_state(std::string_view name, std::span<std::byte> bytes);
   [[nodiscard]] std::string plan_table(std::uint32_t ranks, std::uint32_t ranks_per_node) const;
   void seal();
-  bool restore();
+  Restored restore();
   std::optional<std::uint64_t> next_step();
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
@@ -134,6 +134,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void wait_until_left();
   void keep_host_state();
   [[nodiscard]] MemberStatus status() const;
+  [[nodiscard]] Restored restored() const;
   void drop_step();
   void load_or_begin();
   void open_saves();

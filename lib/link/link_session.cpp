@@ -96,6 +96,7 @@ class Link {
   void returns_within(Duration time) { returns_within_.store(time.count(), std::memory_order_relaxed); }
 
   void ready_to_leave() { post(PrepareToLeave{place().membership.generation}); }
+  void went_on_from(Restoration restoration) { post(WentOnFrom{place().membership.generation, std::move(restoration)}); }
   void checkpoint_saved(std::string acknowledgement) { post(CheckpointSaved{std::move(acknowledgement)}); }
 
   Result<void> next_generation(Deadline agreed_by) {
@@ -298,6 +299,9 @@ class LinkSession final : public Session {
   [[nodiscard]] Remembered remembered() const override { return forked() ? Remembered{} : link_->state().remembered(); }
   void checkpoint_saved(const std::string& acknowledgement) override {
     if (!forked()) link_->checkpoint_saved(acknowledgement);
+  }
+  void went_on_from(const Restoration& restoration) override {
+    if (!forked()) link_->went_on_from(restoration);
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

@@ -22,8 +22,12 @@ constexpr std::size_t kind_size = 4;                // version, type
 constexpr std::size_t name_max = 4096;              // a node, a run, an address, a release
 constexpr std::size_t text_max = 65536;             // what went wrong
 constexpr std::size_t acknowledgement_max = 16384;  // of a checkpoint
+constexpr std::size_t path_max = 4096;              // of a checkpoint
+constexpr std::size_t clause_max = 512;             // why, or how
 constexpr std::size_t proof_max = 64;               // a digest in hex
 constexpr std::uint32_t values_max = 1 << 20;
+constexpr std::uint32_t failures_max = 64;  // after checkpoints
+constexpr std::uint32_t notes_max = 64;     // on where a job goes on from
 
 static_assert(message_max.value() >= 2 * store_value_max.value() + store_key_max.value() + 4096,
               "the largest compare_set fits into a message");
@@ -44,7 +48,8 @@ enum class Type : std::uint16_t {
   prepare_to_leave,
   returned,
   ready_for_place,
-  checkpoint_saved
+  checkpoint_saved,
+  went_on_from
 };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
@@ -66,6 +71,13 @@ struct Put {
   void list(const std::vector<T>& values, std::uint32_t, Each each) {
     out.put(static_cast<std::uint32_t>(values.size()));
     for (const T& value : values) each(value);
+  }
+  /// Values beyond the bound are left out: they are for people.
+  template <class T, class Each>
+  void list_cut(const std::vector<T>& values, std::uint32_t max, Each each) {
+    const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(values.size(), max));
+    out.put(count);
+    for (std::uint32_t i = 0; i < count; ++i) each(values[i]);
   }
   template <class T, class Each>
   void maybe(const std::optional<T>& value, Each each) {
@@ -106,6 +118,10 @@ struct Get {
     const auto count = in.get<std::uint32_t>();
     require(count <= max && count <= in.left() / 4);  // each element has at least its length
     for (std::uint32_t i = 0; i < count && !in.broken(); ++i) each(values.emplace_back());
+  }
+  template <class T, class Each>
+  void list_cut(std::vector<T>& values, std::uint32_t max, Each each) {
+    list(values, max, each);
   }
   template <class T, class Each>
   void maybe(std::optional<T>& value, Each each) {
@@ -195,6 +211,22 @@ void fields(C& c, M& m) {
   c.require(m.membership.rank.value() < m.membership.world.value() && m.local_rank.value() < m.local_world);
 }
 
+template <class C, Is<FailureAfter> M>
+void fields(C& c, M& m) {
+  c.text(m.checkpoint, path_max);
+  c.number(m.generation);
+  c.number(m.step);
+  c.text(m.how, clause_max);
+}
+template <class C, Is<Restoration> M>
+void fields(C& c, M& m) {
+  c.text(m.checkpoint, path_max);
+  c.number(m.step);
+  c.number(m.steps_again);
+  c.text(m.why, clause_max);
+  c.list_cut(m.notes, notes_max, [&](auto& note) { c.text(note, name_max); });
+}
+
 template <class C, Is<Hello> M>
 void fields(C& c, M& m) {
   c.number(m.version);
@@ -215,10 +247,16 @@ void fields(C& c, M& m) {
     c.number(m.remembered.decided);
     c.text(m.remembered.checkpoint, acknowledgement_max);
   });
+  c.appended([&] { c.list_cut(m.remembered.failures, failures_max, [&](auto& failure) { fields(c, failure); }); });
 }
 template <class C, Is<CheckpointSaved> M>
 void fields(C& c, M& m) {
   c.text(m.acknowledgement, acknowledgement_max);
+}
+template <class C, Is<WentOnFrom> M>
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+  fields(c, m.restoration);
 }
 template <class C, Is<Refusal> M>
 void fields(C& c, M& m) {
@@ -330,6 +368,7 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::store_request: return message_from<StoreRequest>(payload, "StoreRequest");
     case Type::store_reply: return message_from<StoreReply>(payload, "StoreReply");
     case Type::checkpoint_saved: return message_from<CheckpointSaved>(payload, "CheckpointSaved");
+    case Type::went_on_from: return message_from<WentOnFrom>(payload, "WentOnFrom");
   }
   return std::optional<Message>{};
 }
@@ -387,8 +426,8 @@ ByteVector encode(const Message& message) {
 }
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
-              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::checkpoint_saved) - 1, Message>, CheckpointSaved> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::checkpoint_saved));
+              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::went_on_from) - 1, Message>, WentOnFrom> &&
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::went_on_from));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

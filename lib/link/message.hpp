@@ -84,13 +84,19 @@ struct CheckpointSaved {
   std::string acknowledgement;
 };
 
+/// Worker to agent: from where all members of this generation go on.
+struct WentOnFrom {
+  Generation generation;
+  Restoration restoration;
+};
+
 /// Worker to agent: this generation is over, and the program waits for its place in the next one.
 struct ReadyForPlace {
   Generation generation;
 };
 
 using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave,
-                             Returned, ReadyForPlace, CheckpointSaved>;
+                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

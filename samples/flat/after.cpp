@@ -141,7 +141,7 @@ void train(elrun::Job& job, const Options& options, const std::vector<unsigned c
   for (std::size_t t = 0; t < tensors; ++t) views[t] = unit.tensor<float>(names[t], {sizes[t]}, {.decay = decays[t]});
   job.seal();
   float *parameters[tensors], *gradients[tensors];
-  const bool restored = job.restore();
+  const bool restored{job.restore()};
   {
     const auto scope = unit.use();
     for (std::size_t t = 0; t < tensors; ++t) parameters[t] = views[t].data();

@@ -56,6 +56,7 @@ std::vector<std::string> fuzz_examples() {
   const Failure why{Code::peer_lost, Remedy::rejoin, "it was killed", Rank{1}, Rank{2}, Generation{3, {{4, 5}}}, "node-a"};
   const std::vector<Message> messages{Hello{.release = "0.1.0", .pid = 7, .rank = 1, .world = 2},
                                       Welcome{place},
+                                      Welcome{place, {41, "step 40", {{"/ck/ckpt/s40", 2, 41, "exit code 3"}, {"/ck/ckpt/s20", 3, 0, ""}}}},
                                       Refusal{why},
                                       Alive{},
                                       StepDecided{{1, {{2, 3}}}, 4},
@@ -65,6 +66,7 @@ std::vector<std::string> fuzz_examples() {
                                       Returned{{1, {{2, 3}}}},
                                       ReadyForPlace{{1, {{2, 3}}}},
                                       CheckpointSaved{"step 40"},
+                                      WentOnFrom{{1, {{2, 3}}}, {"/ck/ckpt/s40", 40, 3, "the newest checkpoint", {"one", "two"}}},
                                       StoreRequest{.id = 1, .op = StoreOp::wait, .keys = {"a", "b"}, .value = ByteVector(5)},
                                       StoreReply{.id = 1, .what = "x", .values = {ByteVector(3), {}}}};
   std::vector<std::string> examples;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "checkpoint/commit/resume.hpp"
+#include "checkpoint/commit/suspects.hpp"
 #include "checkpoint/format/records.hpp"
 #include "tests/support/checkpoint_job.hpp"
 
@@ -143,9 +144,46 @@ TEST_CASE("the decision: a suspect is passed over for an older one that is whole
     const Resumption last = goes_on_by(findings, {{20, damaged}, {10, unreadable}});
     CHECK(last.from == CheckpointId{30, 1, 1});
     CHECK_THAT(last.notes.at(2), Contains("is suspect, but no older one is whole"));
+    CHECK(last.why == "it is suspect, but no older one is whole");
     for (const std::uint64_t step : {10u, 20u}) findings.suspects.push_back({{step, 1, 1}, "the same"});
     CHECK(goes_on_by(findings).from == CheckpointId{30, 1, 1});
   }
+}
+
+TEST_CASE("a checkpoint is suspect when two generations that went on from it failed alike, on whichever nodes", "[checkpoint]") {
+  const CheckpointId newest{40, 1, 1}, older{20, 1, 1};
+  const std::vector<FailedAfter> alike{{newest, 3, 42, "exit code 3", "a"}, {newest, 4, 42, "exit code 3", "b"}};
+  const auto two = suspects(alike);
+  REQUIRE(two.size() == 1);
+  CHECK(two[0].id == newest);
+  CHECK(two[0].says == "generations 3 and 4 went on from it, and in both a worker ended by exit code 3 after step 42 (nodes a and b)");
+  const auto with = [&](auto change) {
+    std::vector<FailedAfter> changed = alike;
+    change(changed[1]);
+    return suspects(changed).size();
+  };
+  CHECK(with([](FailedAfter& f) { f.step = 41; }) == 1);  // the word of the last step was lost with the worker
+  CHECK(with([](FailedAfter& f) { f.step = 43; }) == 1);
+  CHECK(with([](FailedAfter& f) { f.step = 44; }) == 0);
+  CHECK(with([](FailedAfter& f) { f.how = "exit code 4"; }) == 0);
+  CHECK(with([](FailedAfter& f) { f.generation = 3; }) == 0);  // another node's worker, or one more of the same
+  CHECK(with([&](FailedAfter& f) { f.id = older; }) == 0);
+  SECTION("each rank of a node says the same, and other failures lie between: each suspect is named once") {
+    std::vector<FailedAfter> many;
+    for (int rank = 0; rank < 3; ++rank)
+      for (const CheckpointId& id : {newest, older})
+        for (const std::uint64_t generation : {5, 3, 4})
+          many.push_back({id, generation, 42, generation == 4 ? "signal 11" : "exit code 3", "a"});
+    const auto both = suspects(many);
+    REQUIRE(both.size() == 2);
+    CHECK_THAT(both[0].says, Contains("generations 3 and 5") && Contains("(node a)"));
+  }
+  SECTION("the step beside it is the one of the generation before") {
+    const auto chain = suspects({{newest, 4, 41, "exit code 3", "a"}, {newest, 3, 42, "exit code 3", "a"}});
+    REQUIRE(chain.size() == 1);
+    CHECK_THAT(chain[0].says, Contains("generations 3 and 4"));
+  }
+  CHECK(suspects({}).empty());
 }
 
 TEST_CASE("a start passes over the suspect on the storage, keeps it, and the next one does not miss it", "[checkpoint]") {

@@ -15,6 +15,13 @@ TEST_CASE("an ending is told as a shell tells it", "[report]") {
   CHECK(signal_name(40) == "signal 40");
 }
 
+TEST_CASE("from where a job went on is told with what was passed over", "[report]") {
+  using elrun::Restoration;
+  CHECK(describe(Restoration{.why = "there is no checkpoint"}) == "step 0 (there is no checkpoint)");
+  CHECK(describe(Restoration{"/ck/s40", 40, 1, "a newer one is passed over", {"s60 is damaged"}}) ==
+        "step 40, from /ck/s40 (a newer one is passed over); 1 step done again\ns60 is damaged");
+}
+
 TEST_CASE("a report gives the cause before what its code means", "[report]") {
   const std::string report = final_report(137, "rank 2 of generation 1 on node a: signal 9 (SIGKILL)");
   CHECK(report.find("exit code 137") < report.find("rank 2"));

@@ -134,6 +134,18 @@ TEST_CASE("what the system saw is the meaning, before what a code usually means"
   CHECK_THAT(short_report(job({killed()})), Contains("dmesg") && !Contains("Root Cause"));
 }
 
+TEST_CASE("the report says from which checkpoint the job went on last", "[report]") {
+  FailedJob failed = job({raised()}, 1);
+  CHECK_THAT(short_report(failed), !Contains("went on"));
+  CHECK_FALSE(json::parse(failure_json(failed, 4096)).contains("went_on_from"));
+  failed.went_on_from = "step 40, from /ck/s40 (a newer one is passed over)\ns60 is whole, but passed over";
+  CHECK_THAT(box_report(failed),
+             Contains("\n  went on at: step 40, from /ck/s40 (a newer one is passed over)\n  s60 is whole, but passed over\n"));
+  CHECK(json::parse(failure_json(failed, 4096))["went_on_from"] == failed.went_on_from);
+  failed.deaths.clear();
+  CHECK(json::parse(failure_json(failed, 4096))["went_on_from"] == failed.went_on_from);
+}
+
 TEST_CASE("the line of JSON says whose exit code it is", "[report]") {
   const json of_program = json::parse(failure_json(job({killed(), raised()}), 4096));
   CHECK(of_program["exit_code"] == 137);
@@ -166,6 +178,7 @@ TEST_CASE("the line of JSON is one line that fits, whatever the texts are", "[re
     death.error = text(1024), death.traceback = text(8192) + "the end", death.last_lines = text(4096), death.evidence = text(1024);
     FailedJob failed = job({death, death});
     failed.cause = text(20'000);
+    failed.went_on_from = text(20'000);
     const std::string line = failure_json(failed, termination_message_max - 1);
     REQUIRE(line.size() < termination_message_max);
     REQUIRE(line.find('\n') == std::string::npos);

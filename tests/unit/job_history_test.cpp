@@ -27,7 +27,7 @@ World world(std::uint64_t number, std::uint64_t lineage = 1) {
 class Node {
  public:
   Node() { on(Started{}); }
-  void on(const Event& event) {
+  void on(const launcher::Event& event) {
     const auto actions = supervisor_.on(event, now);
     history_.saw({event, actions, supervisor_, now, now.time_since_epoch().count()});
   }
@@ -250,6 +250,26 @@ TEST_CASE("the status says of how many steps the last one is, and its loss", "[p
   CHECK(has(*status_for_people(status_page(node.glance())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
   node.on(WorkerSaid{5, StepDecided{generation(1), 11, 90, std::numeric_limits<float>::quiet_NaN()}});
   CHECK(has(*status_for_people(status_page(node.glance())), "the last is 11 of 90, 0.0 s ago\n"));
+}
+
+TEST_CASE("the status says from which checkpoint the job went on, and what was passed over", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  CHECK_FALSE(has(said(), "went on"));
+  node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
+  CHECK(has(said(), "  went on at: step 0 (there is no checkpoint)\n"));
+  node.on(WorkerSaid{5, WentOnFrom{generation(1), {"/ck/s40", 40, 3, "a newer one is passed over", {"s60 is damaged"}}}});
+  node.on(WorkerSaid{5, WentOnFrom{generation(9), {"/other", 1, 0, "", {}}}});  // of a generation that is not here
+  CHECK(has(said(), "  went on at: step 40, from /ck/s40 (a newer one is passed over); 3 steps done again\n    s60 is damaged\n"));
+  const auto page = nlohmann::json::parse(status_page(node.glance()));
+  CHECK(page["checkpoints"]["went_on_from"]["step"] == 40);
+  CHECK(page["checkpoints"]["went_on_from"]["notes"] == nlohmann::json{"s60 is damaged"});
+  for (const char* odd :
+       {R"({"checkpoints":3})", R"({"checkpoints":{"went_on_from":{"notes":[3,{}]}}})", R"({"checkpoints":{"went_on_from":[]}})"})
+    CHECK(status_for_people(odd).ok());
 }
 
 TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {

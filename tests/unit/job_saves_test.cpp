@@ -143,6 +143,52 @@ TEST_CASE("what was saved is restored, and an empty root restores nothing", "[jo
   CHECK(second.state.parameters().span()[5] == 4.5f);
 }
 
+TEST_CASE("a restore says from where, why, and which steps are done again, also to the agent", "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root", .every = 1}};
+  (void)first.saves.restore();
+  CHECK(first.saves.restored().from == Restored::From::nothing);
+  CHECK(first.saves.restored().why == "there is no checkpoint");
+  REQUIRE(first.session.went_on.size() == 1);
+  CHECK(first.session.went_on[0].checkpoint.empty());
+  for (const std::uint64_t step : {3, 6}) first.saves.save(step, host_state);
+  const std::string root = "/root/ckpt/";
+  SECTION("the newest") {
+    Saving next{files, 2, {.directory = "/root"}};
+    next.session.agent_remembers.decided = 7;
+    REQUIRE(next.saves.restore().has_value());
+    const Restored& got = next.saves.restored();
+    CHECK(got.from == Restored::From::checkpoint);
+    CHECK(got.step == 6);
+    CHECK(got.checkpoint == root + "s000000000006.g00000001.a01");
+    CHECK(got.why == "the newest checkpoint");
+    CHECK(got.steps_again == 1);
+    REQUIRE(next.session.went_on.size() == 1);
+    CHECK(next.session.went_on[0] == Restoration{got.checkpoint, 6, 1, got.why, got.notes});
+    next.saves.forget_restored();
+    CHECK_FALSE(next.saves.restored());
+  }
+  SECTION("an older one, after which the job did not fail twice") {
+    Saving next{files, 2, {.directory = "/root"}};
+    const FailureAfter once{root + "s000000000006.g00000001.a01", 2, 7, "exit code 3"};
+    FailureAfter twice = once;
+    twice.generation = 3;
+    next.session.agent_remembers.failures = {once, twice};
+    REQUIRE(next.saves.restore().has_value());
+    CHECK(next.saves.restored().step == 3);
+    CHECK(next.saves.restored().why == "a newer one is passed over");
+    CHECK_THAT(next.saves.restored().notes.at(0), Catch::Contains("is whole, but passed over: generations 2 and 3 went on from it"));
+    CHECK(next.said("is whole, but passed over"));
+  }
+  SECTION("what failed after a checkpoint of another root, or after what is none, is nothing to this job") {
+    Saving next{files, 2, {.directory = "/root"}};
+    for (const char* odd : {"/other/ckpt/s000000000006.g00000001.a01", "/root/ckpt/odd", "", "s000000000006.g00000001.a01"})
+      for (const std::uint64_t generation : {2, 3}) next.session.agent_remembers.failures.push_back({odd, generation, 7, "exit code 3"});
+    REQUIRE(next.saves.restore().has_value());
+    CHECK(next.saves.restored().step == 6);
+  }
+}
+
 TEST_CASE("the final save is tried again until the storage heals; meanwhile this is no hang, and the agent may let the node go",
           "[job_saves]") {
   FaultyFiles files;

@@ -328,7 +328,7 @@ TEST_CASE("a checkpoint carries the values of its last step", "[job]") {
     job.configure(same, checkpoint);
     (void)job.unit("layer").tensor<float>("weight", {3001});
     job.seal();
-    must(job.restore(), "there is no checkpoint");
+    must(bool{job.restore()}, "there is no checkpoint");
     float last = first_rate;
     for (int i = 0; i < 5; ++i) last *= factor;
     knew += JobAccess::remembered(job, 0) == sgd_values(first_rate) && JobAccess::remembered(job, 5) == sgd_values(last) &&

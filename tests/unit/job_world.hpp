@@ -119,6 +119,8 @@ class TestSession final : public Session {
   bool is_leaving() const override { return leaves_at.has_value() && decided >= *leaves_at; }
   void ready_to_leave() override { ready_at.push_back(decided); }
   void returns_within(Duration time) override { within = time; }
+  Remembered remembered() const override { return agent_remembers; }
+  void went_on_from(const Restoration& from) override { went_on.push_back(from); }
 
   void end(const Failure& why) {
     const std::lock_guard lock{mutex_};
@@ -132,6 +134,8 @@ class TestSession final : public Session {
   std::optional<std::uint64_t> leaves_at;  // steps decided when it is asked to
   std::vector<std::uint64_t> ready_at;     // and when it said that it may
   Duration within{};                       // the program says it comes back
+  Remembered agent_remembers;
+  std::vector<Restoration> went_on;  // as the agent was told
 
  private:
   std::mutex mutex_;

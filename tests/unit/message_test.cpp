@@ -28,7 +28,12 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(13)) {
+  switch (rng.below(14)) {
+    case 13: {
+      WentOnFrom went{any_generation(rng), {any_text(rng, 200), rng.next64(), rng.next64(), any_text(rng, 90), {}}};
+      for (std::uint64_t n = rng.below(4); n > 0; --n) went.restoration.notes.push_back(any_text(rng, 90));
+      return went;
+    }
     case 12: return CheckpointSaved{any_text(rng, 200)};
     case 0:
       return Hello{static_cast<std::uint16_t>(rng.next()),
@@ -51,7 +56,10 @@ Message any_message(Rng& rng) {
       for (std::byte& b : place.key) b = static_cast<std::byte>(rng.next());
       place.restart_count = rng.next();
       place.elastic = rng.chance(0.5);
-      return Welcome{place, {rng.next64(), any_text(rng, 200)}};
+      Welcome welcome{place, {rng.next64(), any_text(rng, 200)}};
+      for (std::uint64_t n = rng.below(4); n > 0; --n)
+        welcome.remembered.failures.push_back({any_text(rng, 90), rng.next64(), rng.next64(), any_text(rng, 20)});
+      return welcome;
     }
     case 2: return Refusal{any_failure(rng)};
     case 3: return Alive{};
@@ -189,6 +197,37 @@ TEST_CASE("a length out of bounds ends the stream before it is waited for", "[me
     reader.feed(header.bytes());
     CHECK(!reader.next().ok());
   }
+}
+
+TEST_CASE("from where a job goes on, and how it failed before, arrive; what is too much of it is left out", "[message]") {
+  MessageReader reader;
+  const auto sent_back = [&](const Message& message) {
+    reader.feed(encode(message));
+    return *reader.next().value();
+  };
+  Place place;
+  place.membership.world = WorldSize{1}, place.local_world = 1;
+  const std::vector<FailureAfter> failures{{"/ck/ckpt/s40", 3, 41, "exit code 3"}, {"/ck/ckpt/s40", 4, 41, "signal 11 (SIGSEGV)"}};
+  CHECK(std::get<Welcome>(sent_back(Welcome{place, {41, "", failures}})).remembered.failures == failures);
+  const std::vector<FailureAfter> many(1000, failures[0]);
+  CHECK(std::get<Welcome>(sent_back(Welcome{place, {41, "", many}})).remembered.failures.size() == 64);
+  Restoration from{"/ck/ckpt/s40", 40, 3, "a newer one is passed over", {"checkpoint s60 cannot be used"}};
+  CHECK(std::get<WentOnFrom>(sent_back(WentOnFrom{{1, {{2, 3}}}, from})).restoration == from);
+  from.notes.assign(1000, std::string(100'000, 'x'));
+  const Restoration got = std::get<WentOnFrom>(sent_back(WentOnFrom{{1, {{2, 3}}}, from})).restoration;
+  CHECK(got.notes.size() == 64);
+  CHECK(got.notes[63].size() == 4096);
+}
+
+TEST_CASE("a Welcome of an agent that remembers no failures is read", "[message]") {
+  Place place;
+  place.membership.world = WorldSize{1}, place.local_world = 1;
+  const ByteVector whole = encode(Welcome{place, {41, "step 40"}});
+  MessageReader reader;
+  reader.feed(frame(1, 2, ByteSpan{whole}.subspan(12, whole.size() - 12 - 4)));  // without the number of failures
+  const auto welcome = std::get<Welcome>(*reader.next().value());
+  CHECK(welcome.remembered.checkpoint == "step 40");
+  CHECK(welcome.remembered.failures.empty());
 }
 
 TEST_CASE("what a later version adds does no harm", "[message]") {

@@ -71,10 +71,71 @@ TEST_CASE("the log names ranks, restarts, and workers that are started beside th
 
 TEST_CASE("what a worker that starts again is told only grows", "[generation]") {
   JobProgress job;
-  job.step_decided(9), job.step_decided(4);
+  job.step_decided({StepNumber{9}}), job.step_decided({StepNumber{4}});
   job.checkpoint_saved("step 4"), job.checkpoint_saved("step 8");
   CHECK(job.remembered().decided == 9);
   CHECK(job.remembered().checkpoint == "step 8");
+}
+
+TEST_CASE("how workers fail after a checkpoint is remembered, until the job is beyond that", "[generation]") {
+  JobProgress job;
+  const Ending three{.exit_code = 3};
+  const auto goes_on = [&](std::uint64_t generation, const std::string& checkpoint = "/ck/s40") {
+    job.begin_generation(generation);
+    job.went_on_from({.checkpoint = checkpoint, .step = 40});
+  };
+  const auto failures = [&] { return job.remembered().failures; };
+  goes_on(1);
+  job.step_decided({StepNumber{41}}), job.step_decided({StepNumber{42}});
+  job.worker_failed(three), job.worker_failed(three);  // two workers of this node
+  REQUIRE(failures() == std::vector<FailureAfter>{{"/ck/s40", 1, 42, "exit code 3"}});
+  SECTION("the next generation adds its own; a step that may have been decided in the first one clears nothing") {
+    goes_on(2);
+    for (const std::uint64_t step : {41, 42, 43}) job.step_decided({StepNumber{step}});
+    job.worker_failed({.signal = SIGSEGV});
+    CHECK(failures() == std::vector<FailureAfter>{{"/ck/s40", 1, 42, "exit code 3"}, {"/ck/s40", 2, 43, "signal 11 (SIGSEGV)"}});
+  }
+  SECTION("before a step is decided the checkpoint's own counts") {
+    goes_on(2);
+    job.worker_failed(three);
+    CHECK(failures().back().step == 40);
+  }
+  SECTION("beyond it the checkpoint is cleared, also where members had the state in memory meanwhile") {
+    goes_on(2);
+    job.begin_generation(3);
+    for (const std::uint64_t step : {43, 44}) job.step_decided({StepNumber{step}});
+    CHECK(failures().empty());
+  }
+  SECTION("but not by a generation that went on from another one, or when this node was away meanwhile") {
+    goes_on(2, "/ck/s20");
+    job.step_decided({StepNumber{60}});
+    CHECK(failures().size() == 1);
+    goes_on(3);
+    job.begin_generation(5);
+    job.step_decided({StepNumber{60}});
+    CHECK(failures().size() == 1);
+  }
+  SECTION("a generation that has not loaded a checkpoint says nothing of one, nor does what comes from outside") {
+    job.begin_generation(2);
+    job.worker_failed(three);
+    goes_on(3, "");
+    job.worker_failed(three);
+    goes_on(4);
+    for (const int signal : {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+      job.worker_failed({.signal = signal});
+      job.worker_failed({.exit_code = 128 + signal});
+    }
+    job.worker_failed({});
+    CHECK(failures().size() == 1);
+  }
+  SECTION("a bounded number is remembered, the newest") {
+    for (std::uint64_t generation = 2; generation < 100; ++generation) {
+      goes_on(generation);
+      job.worker_failed({.exit_code = static_cast<int>(generation)});
+    }
+    CHECK(failures().size() == 32);
+    CHECK(failures().back().how == "exit code 99");
+  }
 }
 
 TEST_CASE("a reason to finish replaces one to join again, and says what became of the workers when a signal asked", "[generation]") {

@@ -61,6 +61,31 @@ TEST_CASE("a worker that is started again hears how far the job was, and of its 
   CHECK(remembered.checkpoint == "step 8");
 }
 
+TEST_CASE("workers hear how their like failed after the checkpoint that they went on from, and the end says from where",
+          "[supervisor][stay]") {
+  Node node = running();
+  const Restoration from{"/ck/s40", 40, 2, "the newest checkpoint", {"checkpoint s60 cannot be used"}};
+  CHECK(node.tell(10, WentOnFrom{generation(1), from}).empty());
+  CHECK(node.tell(99, WentOnFrom{generation(1), {"/other", 1, 0, "", {}}}).empty());  // nobody's connection
+  CHECK(node.tell(10, WentOnFrom{generation(7), {"/other", 1, 0, "", {}}}).empty());
+  node.ended(0, {.exit_code = 3});
+  node.hear(Revoke{generation(1), revoked});
+  node.on(WorkerHungUp{10});
+  node.tell(11, acknowledgement(1));
+  CHECK(node.hear(world(2, 1)).front() == "welcome 11");
+  std::vector<FailureAfter> told;
+  for (const Action& action : node.actions)
+    if (const auto* answer = std::get_if<Answer>(&action))
+      if (const auto* welcome = std::get_if<Welcome>(&answer->message)) told = welcome->remembered.failures;
+  CHECK(told == std::vector<FailureAfter>{{"/ck/s40", 1, 40, "exit code 3"}});
+  node.hear(Verdict{.exit_code = 3, .report = "rank 0 ended by exit code 3"});
+  node.tell(11, acknowledgement(2));
+  for (const std::uint32_t worker : {0u, 1u}) node.ended(worker, {.signal = SIGTERM});
+  const auto* finish = std::get_if<Finish>(&node.actions.back());
+  REQUIRE(finish != nullptr);
+  CHECK(finish->went_on_from == "step 40, from /ck/s40 (the newest checkpoint); 2 steps done again\ncheckpoint s60 cannot be used");
+}
+
 TEST_CASE("only the dead are started again, and the others do not wait for them", "[supervisor][stay]") {
   Node node = running();
   CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"failed 0 137 job"});

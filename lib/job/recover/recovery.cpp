@@ -133,6 +133,7 @@ void Job::Impl::go_on_together() {
 void Job::Impl::load_or_begin() {
   const Generation& generation = world.membership().generation;
   held_.begin_anew(saves_.has_directory());
+  saves_.forget_restored();
   decided_.begin_anew(world.membership());
   // Sums of another world give other weights, and what the program passes to apply() may follow from those.
   if (plan().reduce == Reduce::fast) decided_.memory() = {};
@@ -185,6 +186,7 @@ void Job::Impl::receive_state() {
       host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", recovery_.settled().newest_step,
                                 newcomers, world.size()));
   }
+  saves_.forget_restored();
   if (!from.held[world.rank()]) decided_.take_decision(recovery_.giver().decision);
   saves_.set_saved_step(recovery_.giver().saved_step);
   decided_.go_on_at(world.membership(), recovery_.settled().newest_step, recovery_.giver().knowledge.decided_in);

@@ -14,6 +14,7 @@
 namespace elrun::inline v0 {
 namespace {
 
+constexpr Duration told_wait = 1s;      // for the store to answer what follows a word to the agent
 constexpr Duration owner_wait = 5s;     // for the store to say that this generation is the current one
 constexpr Duration look_every = 250ms;  // at the world, and whether this node leaves, while the final save waits
 
@@ -34,7 +35,14 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
                  std::move(loaded));
 }
 
-std::optional<std::vector<Aux>> JobSaves::restore() { return expect(world_, saves_->restore()); }
+std::optional<std::vector<Aux>> JobSaves::restore() {
+  Saves::Loaded loaded = expect(world_, saves_->restore());
+  restored_ = std::move(loaded.restored);
+  host_.session.went_on_from({restored_.checkpoint, restored_.step, restored_.steps_again, restored_.why, restored_.notes});
+  // The answer of a call that follows that word means that the agent has it: a worker that fails at once has failed after this checkpoint.
+  if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), told_wait));
+  return std::move(loaded.host_state);
+}
 
 bool JobSaves::is_due(std::uint64_t step) const {
   const bool periodic = options_.every > 0 && step > 0 && step % options_.every == 0;

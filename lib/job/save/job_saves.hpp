@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include <elrun/job.hpp>
+
 #include "lib/job/absence.hpp"
 #include "lib/job/departure.hpp"
 #include "lib/job/job_host.hpp"
@@ -28,8 +30,12 @@ class JobSaves {
 
   /// Where there is a directory: what this member writes and reads in this generation.
   void open(Saver saver, HostFragments saved, HostFragments loaded);
-  /// Loads the newest usable checkpoint and returns its host state; nothing where there is none.
+  /// Loads the checkpoint that the job goes on from and returns its host state; nothing where there is none. The agent hears which one it is.
   [[nodiscard]] std::optional<std::vector<Aux>> restore();
+  /// What the newest `restore` came to.
+  [[nodiscard]] const Restored& restored() const { return restored_; }
+  /// The state is from elsewhere, or from nothing.
+  void forget_restored() { restored_ = {.why = "there is no checkpoint directory"}; }
   /// The newest step that is on storage, as far as this member knows.
   [[nodiscard]] std::uint64_t saved_step() const { return saved_step_; }
   void set_saved_step(std::uint64_t step) { saved_step_ = step; }
@@ -49,6 +55,7 @@ class JobSaves {
   Departure& departure_;
   CheckpointOptions options_;
   std::optional<Saves> saves_;
+  Restored restored_{.why = "there is no checkpoint directory"};
   std::uint64_t saved_step_ = ~std::uint64_t{0};
 };
 

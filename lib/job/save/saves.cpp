@@ -12,6 +12,7 @@ namespace {
 
 constexpr int damaged_max = 8;  // checkpoints that are tried, newest first, before the damage is called general
 constexpr std::string_view newest_key = "job/elrun/checkpoint";  // of the job's store: the newest acknowledgement
+constexpr std::uint32_t failures_max = 64;                       // that an agent remembers
 constexpr Duration store_wait = 1s;  // agents and the storage remember, too: a coordinator that is away is not waited for
 
 Result<std::string> decode_text(ByteSpan bytes) { return std::string{as_text(bytes)}; }
@@ -61,6 +62,13 @@ void Saves::hear(Outside& heard, std::string_view text, const std::string& who) 
   heard.witnesses.push_back(std::move(said));
 }
 
+/// What failed after a checkpoint of another root is another job's.
+void Saves::hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, const std::string& node) const {
+  const Path path{failure.checkpoint};
+  if (const auto id = parse_checkpoint_id(path.filename().string()); id && checkpointer_.path_of(*id) == path)
+    heard.push_back({*id, failure.generation, failure.step, failure.how, node});
+}
+
 std::string Saves::of_store() const {
   Store& store = session_.store();
   const Deadline deadline = Deadline::after(clock_.now(), store_wait);
@@ -80,32 +88,53 @@ Result<Outside> Saves::ask_around() {
   w.put(mine.decided);
   w.put_text(mine.checkpoint);
   w.put_text(session_.place().node.value());
+  const auto told = static_cast<std::uint32_t>(std::min<std::size_t>(mine.failures.size(), failures_max));
+  w.put(told);
+  for (std::uint32_t i = 0; i < told; ++i) {
+    const FailureAfter& f = mine.failures[i];
+    w.put_text(f.checkpoint), w.put(f.generation), w.put(f.step), w.put_text(f.how);
+  }
   ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(w.bytes()));
   Outside heard;
+  std::vector<FailedAfter> failures;
   for (const ByteVector& part : parts) {
     ByteReader r{part};
     heard.decided = std::max(heard.decided, r.get<std::uint64_t>());
     const std::string text = r.get_text(acknowledgement_bytes_max.value()), node = r.get_text(4096);
+    const auto count = r.get<std::uint32_t>();
+    for (std::uint32_t i = 0; i < count && !r.broken(); ++i) {
+      FailureAfter f;
+      f.checkpoint = r.get_text(4096), f.generation = r.get<std::uint64_t>(), f.step = r.get<std::uint64_t>(), f.how = r.get_text(512);
+      if (world_.leads() && !r.broken()) hear(failures, f, node);
+    }
     ELRUN_TRY(r.finish("what a rank's agent remembers"));
     if (world_.leads()) hear(heard, text, fmt::format("the agent of node {}", node));
   }
+  heard.suspects = suspects(std::move(failures));
   if (world_.leads()) hear(heard, of_store(), "the store of the job");
   return heard;
 }
 
-Result<std::optional<std::vector<Aux>>> Saves::restore() {
+Result<Saves::Loaded> Saves::restore() {
   ELRUN_TRY(world_.agree(checkpointer_.open_root()));
   ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
   Failure last;
   for (int attempt = 0; attempt < damaged_max; ++attempt) {
     ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start(heard); }, decode_start));
     claimed_ = start.fence != 0;
-    if (!start.choice.has_value()) return std::optional<std::vector<Aux>>{};
+    Loaded result{.restored = {.why = start.why, .steps_again = start.steps_again, .notes = start.notes}, .host_state = {}};
+    if (!start.choice.has_value()) return result;
     HostFragments::Copies state = loaded_.make();
     auto loaded = checkpointer_.load(start, state.fragments());
     if (loaded.ok()) loaded_.write(state);
     const auto everywhere = world_.agree(loaded.ok() ? Result<void>{} : Result<void>{loaded.failure()});
-    if (everywhere.ok()) return std::optional{std::move(loaded).value()};
+    if (everywhere.ok()) {
+      result.restored.from = Restored::From::checkpoint;
+      result.restored.step = start.choice->step;
+      result.restored.checkpoint = checkpointer_.path_of(*start.choice).string();
+      result.host_state = std::move(loaded).value();
+      return result;
+    }
     last = everywhere.failure();
     // `io`: a bad sector is damage too; the leader finds out whether it is the checkpoint or one rank's way to it.
     const bool damaged = last.code == Code::corrupt || last.code == Code::not_found || last.code == Code::io;

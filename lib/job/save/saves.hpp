@@ -5,10 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include <elrun/job.hpp>
 #include <elrun/plan.hpp>
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/resume.hpp"
+#include "checkpoint/commit/suspects.hpp"
 #include "lib/job/save/host_fragments.hpp"
 #include "lib/job/world.hpp"
 
@@ -21,9 +23,12 @@ class Saves {
   Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
         HostFragments saved, HostFragments loaded);
 
-  /// Loads the newest usable checkpoint and returns its host state; nothing when the root has none. `not_found` when one was
-  /// acknowledged and is missing: resume.hpp.
-  Result<std::optional<std::vector<Aux>>> restore();
+  struct Loaded {
+    Restored restored;
+    std::optional<std::vector<Aux>> host_state;  ///< Nothing when the root has no checkpoint.
+  };
+  /// Loads the checkpoint that `decide` chooses. `not_found` when one was acknowledged and is missing: resume.hpp.
+  Result<Loaded> restore();
   /// Commits a checkpoint; the first call claims the root where `restore` has not. `refused` says that a newer job owns the root; after any other failure the world can go on.
   Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner);
 
@@ -33,6 +38,7 @@ class Saves {
   /// Only the leader's answer is whole.
   Result<Outside> ask_around();
   void hear(Outside& heard, std::string_view text, const std::string& who) const;
+  void hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, const std::string& node) const;
   [[nodiscard]] std::string of_store() const;
   void tell_store(const std::string& acknowledgement) const;
 

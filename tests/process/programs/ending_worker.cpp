@@ -33,7 +33,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
   elrun::Unit unit = job.unit("model");
   const elrun::Tensor<float> tensor = unit.tensor<float>("weights", {weights});
   job.seal();
-  const bool restored = job.restore();
+  const bool restored{job.restore()};
   {
     const auto scope = unit.use();
     for (std::size_t i = 0; i < weights && !restored; ++i) tensor.data()[i] = static_cast<float>(i);

@@ -39,7 +39,7 @@ void train(elrun::Job& job, const std::string& folder) {
     std::fflush(stdout);
     wait_for(folder + "/start", [] { return false; });
   }
-  const bool restored = job.restore();
+  const bool restored{job.restore()};
   {
     const auto scope = unit.use();
     for (std::size_t i = 0; i < weights && !restored; ++i) tensor.data()[i] = static_cast<float>(i);

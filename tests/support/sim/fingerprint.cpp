@@ -184,7 +184,8 @@ void Fingerprint::add(const launcher::NodeGeneration& generation) {
 }
 
 void Fingerprint::add(const launcher::JobProgress& job) {
-  const auto& [is_over, is_job, node_restarts, remembered, recovery] = job;  // only jobs ask for what is remembered
+  // Only jobs ask for what is remembered, and say from where they go on; the newest step is for pages.
+  const auto& [is_over, is_job, node_restarts, remembered, newest_step, failures, restoration, recovery] = job;
   all(is_over, is_job, node_restarts, recovery);
 }
 

@@ -6,9 +6,18 @@ elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp
 elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp unit/checkpoint_decision_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
 elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp unit/checkpoint_odd_files_test.cpp
-  LINK elrun_checkpoint_test_support LABELS unit)
+  LINK elrun_checkpoint_test_support fmt::fmt LABELS unit)
 elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp
   LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit)
+elrun_test(checkpoint_format_test SOURCES unit/checkpoint_format_test.cpp
+  LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json fmt::fmt LABELS unit)
+foreach(test checkpoint_posix_test checkpoint_format_test)
+  if(TARGET ${test})
+    target_compile_definitions(${test} PRIVATE ELRUN_SOURCE="${PROJECT_SOURCE_DIR}")
+  endif()
+endforeach()
+elrun_test(checkpoint_format_property SOURCES property/checkpoint_format_property.cpp
+  LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS property)
 if(NOT ELRUN_SANITIZE OR (ELRUN_SANITIZE STREQUAL "address" AND ELRUN_SANITIZE_ALL))  # one thread, and ten minutes under a sanitizer
 elrun_test(checkpoint_property SOURCES property/checkpoint_property.cpp
   LINK elrun_checkpoint_test_support LABELS property TIMEOUT 600)

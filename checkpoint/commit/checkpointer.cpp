@@ -348,7 +348,8 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
     total += part.file.bytes;
     parts.push_back(std::move(part));
   }
-  Manifest head{.id = ticket.id,
+  Manifest head{.format = checkpoint_format,
+                .id = ticket.id,
                 .root = ticket.root,
                 .author = root_.author(),
                 .parent = {},
@@ -356,12 +357,12 @@ Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<c
                 .plan = root_.saver().plan,
                 .model = root_.saver().model,
                 .files = {},
-                .fragments = {},
+                .layout = {},
                 .aux = {}};
   if (!timeline_.empty()) head.parent = timeline_.back();
   ELRUN_TRY_ASSIGN(const Manifest manifest, merge(std::move(head), std::move(parts)));
   const std::string text = encode(manifest);
-  ELRUN_TRY(check_manifest_size(manifest.fragments.size(), text.size()));
+  ELRUN_TRY(check_manifest_size(run_count(manifest.layout), text.size()));
   ELRUN_TRY(root_.files().write_durably(directory / manifest_file, as_bytes(text)));
   ELRUN_TRY(root_.files().sync_directory(directory));
 

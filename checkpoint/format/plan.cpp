@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/corrupt.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {
@@ -50,26 +51,34 @@ std::vector<std::string> problems(const ModelTable& model, std::span<const Fragm
 
 Result<std::vector<ReadExtent>> plan_reads(const Manifest& manifest, std::span<const Fragment> wanted) {
   if (const auto wrong = problems(manifest.model, wanted); !wrong.empty()) return invalid(wrong);
+  std::vector<Wanted> ranges;
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    ranges.push_back({static_cast<std::uint32_t>(kind_index(manifest.model, wanted[i].kind)), static_cast<std::uint32_t>(wanted[i].unit),
+                      wanted[i].begin, wanted[i].end, i});
   std::vector<ReadExtent> reads;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const Fragment& want = wanted[i];
-    const auto kind = static_cast<std::uint32_t>(kind_index(manifest.model, want.kind));
-    const std::uint64_t size = size_of(manifest.model.kinds[kind].dtype);
-    // The manifest covers every unit, in order and without a gap: the first fragment that ends after `begin` holds it.
-    const auto ends_before = [](const FragmentRecord& f, const std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>& place) {
-      return std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>{f.kind, f.unit, f.end} <= place;
-    };
-    auto from =
-        std::lower_bound(manifest.fragments.begin(), manifest.fragments.end(), std::tuple{kind, want.unit, want.begin}, ends_before);
-    for (std::uint64_t next = want.begin; next < want.end; ++from) {
-      const std::uint64_t until = std::min(want.end, from->end);
-      reads.push_back({from->file, from->offset + (next - from->begin) * size, (until - next) * size, i, (next - want.begin) * size});
-      next = until;
-    }
+  for (const Located& found : locate(manifest.layout, manifest.model, manifest.files, std::move(ranges))) {
+    const auto& [kind, unit, begin, end, index] = found.part;
+    const std::uint64_t size = size_of(manifest.model.kinds[kind].dtype), bytes = (end - begin) * size;
+    const FileRecord& file = manifest.files[found.file];
+    if (found.offset > file.table_offset || bytes > file.table_offset - found.offset)
+      return corrupt(fmt::format("the manifest of {} places elements {} to {} of {} of {} behind the data of {}", to_string(manifest.id),
+                                 begin, end, manifest.model.kinds[kind].name, manifest.model.units[unit].name, file.name));
+    reads.push_back({found.file, found.offset, bytes, index, (begin - wanted[index].begin) * size});
   }
   std::sort(reads.begin(), reads.end(),
             [](const ReadExtent& a, const ReadExtent& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });
   return reads;
+}
+
+std::vector<FragmentRecord> fragments_of(const Manifest& manifest) {
+  std::vector<Wanted> all;
+  for (std::uint32_t kind = 0; kind < manifest.model.kinds.size(); ++kind)
+    for (std::uint32_t unit = 0; unit < manifest.model.units.size(); ++unit)
+      all.push_back({kind, unit, 0, manifest.model.units[unit].elements, 0});
+  std::vector<FragmentRecord> fragments;
+  for (const Located& found : locate(manifest.layout, manifest.model, manifest.files, std::move(all)))
+    fragments.push_back({found.part.kind, found.part.unit, found.file, found.part.begin, found.part.end, found.offset});
+  return fragments;
 }
 
 std::pair<std::uint64_t, std::uint64_t> slice_of(std::uint64_t begin, std::uint64_t end, std::uint32_t rank, std::uint32_t world) {

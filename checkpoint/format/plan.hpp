@@ -1,6 +1,6 @@
 #pragma once
 /// \file Core: which bytes of which file go where. Saves and loads of any two worlds meet in the flat space of a unit,
-/// so that resharding is an intersection of intervals: found by bisection, no collective, no gather.
+/// so that resharding is an intersection of intervals: no collective, no gather.
 
 #include <cstdint>
 #include <span>
@@ -22,6 +22,9 @@ struct ReadExtent {
 
 /// What a rank must read to fill its fragments, by file and offset. Fails with all wrong fragments at once.
 [[nodiscard]] Result<std::vector<ReadExtent>> plan_reads(const Manifest& manifest, std::span<const Fragment> wanted);
+
+/// Where all of the state lies, by kind, unit and begin: one for each run of elements in one file. As many as units times ranks; a restore does not need it.
+[[nodiscard]] std::vector<FragmentRecord> fragments_of(const Manifest& manifest);
 
 /// The part of replicated elements [begin, end) that a rank writes: runs of whole granules, each element in one part.
 constexpr std::uint64_t slice_granule = 1024;

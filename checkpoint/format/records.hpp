@@ -16,13 +16,18 @@
 
 #include "checkpoint/format/model.hpp"
 #include "checkpoint/format/names.hpp"
+#include "checkpoint/format/state_layout.hpp"
 #include "lib/base/bytes.hpp"
 
 namespace elrun::inline v0 {
 
-constexpr std::uint64_t checkpoint_format = 1;
-constexpr std::uint64_t block_bytes = 1 << 20;  ///< One checksum each, counted from the start of the file.
-constexpr std::uint64_t data_alignment = 4096;
+/// Of parts, MANIFEST.json and COMMIT, as they are written. Format 1 is read as well (elrun 0.1.0 to the last one without format 2).
+constexpr std::uint64_t checkpoint_format = 2;
+/// Of RUN.json, fences and what else is beside the checkpoints. It stays, so that an older elrun can go on until there is a checkpoint that it cannot read.
+constexpr std::uint64_t root_format = 1;
+constexpr std::uint64_t block_bytes =
+    1 << 20;  ///< One checksum each, counted from the start of the file. As it is written; a manifest says which.
+constexpr std::uint64_t block_bytes_min = 4096, block_bytes_max = 1 << 22;  ///< A power of two.
 constexpr Bytes manifest_bytes_max{1u << 28};
 constexpr Bytes record_bytes_max{1u << 26};  ///< RUN.json, fences and parts.
 constexpr Bytes commit_bytes_max{4096};
@@ -106,11 +111,15 @@ struct FileRecord {
   std::uint32_t header_crc = 0;
   std::uint32_t table_crc = 0;
   std::uint32_t file_crc = 0;
+  std::uint64_t block_bytes = elrun::block_bytes;
   friend bool operator==(const FileRecord&, const FileRecord&) = default;
 };
-[[nodiscard]] constexpr std::uint64_t block_count(std::uint64_t table_offset) { return (table_offset + block_bytes - 1) / block_bytes; }
+[[nodiscard]] constexpr std::uint64_t block_count(std::uint64_t table_offset, std::uint64_t of_bytes) {
+  return (table_offset + of_bytes - 1) / of_bytes;
+}
+[[nodiscard]] constexpr std::uint64_t block_count(const FileRecord& file) { return block_count(file.table_offset, file.block_bytes); }
 
-/// A run of elements and where its bytes are.
+/// A run of elements of one rank and where its bytes are.
 struct FragmentRecord {
   std::uint32_t kind = 0, unit = 0, file = 0;
   std::uint64_t begin = 0, end = 0, offset = 0;  ///< Elements of the unit; offset in the file.
@@ -132,12 +141,14 @@ struct PartRecord {
   FileRecord file;
   std::vector<FragmentRecord> fragments;
   std::vector<AuxRecord> aux;
+  std::uint64_t format = checkpoint_format;  ///< In which it was read; it is written in the newest.
   friend bool operator==(const PartRecord&, const PartRecord&) = default;
 };
 [[nodiscard]] std::string encode(const PartRecord& record);
 [[nodiscard]] Result<PartRecord> decode_part(ByteSpan text, std::string_view what);
 
 struct Manifest {
+  std::uint64_t format = checkpoint_format;  ///< In which it was read; it is written in the newest.
   CheckpointId id;
   std::string root;
   Author author{};
@@ -145,8 +156,8 @@ struct Manifest {
   std::uint32_t world = 1;
   PlanIdentity plan;
   ModelTable model;
-  std::vector<FileRecord> files;          ///< By rank.
-  std::vector<FragmentRecord> fragments;  ///< By kind, unit, begin: each kind of each unit covered exactly once.
+  std::vector<FileRecord> files;  ///< By rank.
+  StateLayout layout;             ///< Each kind of each unit is covered exactly once. `fragments_of` (plan.hpp) lists it.
   std::vector<AuxRecord> aux;
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
@@ -156,7 +167,7 @@ struct Manifest {
 [[nodiscard]] Result<Manifest> decode_manifest(ByteSpan text, std::string_view what);
 
 /// A manifest of this size can be read back. What a reader refuses must not be committed: the save fails with `exhausted` instead.
-[[nodiscard]] Result<void> check_manifest_size(std::size_t fragments, std::size_t text_bytes);
+[[nodiscard]] Result<void> check_manifest_size(std::uint64_t runs, std::size_t text_bytes);
 /// The same for RUN.json.
 [[nodiscard]] Result<void> check_run_size(std::size_t text_bytes);
 
@@ -169,6 +180,7 @@ struct CommitRecord {
   std::uint32_t manifest_crc = 0;
   std::string manifest_sha256;
   std::uint64_t files = 0, total_bytes = 0;
+  std::uint64_t format = checkpoint_format;  ///< Of the checkpoint.
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 [[nodiscard]] std::string encode(const CommitRecord& record);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "checkpoint/format/boxes.hpp"
 #include "checkpoint/format/json.hpp"
 #include "checkpoint/format/plan.hpp"
 #include "lib/base/crc32c.hpp"
@@ -16,13 +17,12 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr const char* table_name = "__elrun_crc32c";
+constexpr const char* flat_prefix = "__elrun_flat/";  // no kind's name begins so
 constexpr std::array<std::byte, 4096> zero_page{};
 
 Failure corrupt(std::string_view what, std::string_view problem) {
   return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} {}", what, problem)};
 }
-
-constexpr std::uint64_t aligned(std::uint64_t offset) { return (offset + data_alignment - 1) / data_alignment * data_alignment; }
 
 TensorEntry read_entry(const std::string& name, const Json& value, const std::string& what, std::string& problem) {
   const Fields in{value, fmt::format("{} tensor {}", what, as_plain_text(name)), problem};
@@ -99,16 +99,41 @@ ByteVector encode_shard_header(const ShardHeader& header) {
     text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", quoted(t.name), dtype_name(t.dtype),
                         fmt::join(t.shape, ","), t.begin, t.end);
   text += "}";
-  text.resize(aligned(8 + text.size()) - 8, ' ');
+  text.resize(aligned_data(8 + text.size()) - 8, ' ');
   ByteWriter out;
   out.put(std::uint64_t{text.size()});
   out.put_raw(as_bytes(text));
   return out.take();
 }
 
-Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root, const Author& author,
-                                  std::uint32_t rank, std::uint32_t world, std::span<const Fragment> fragments, std::span<const Aux> aux) {
-  std::vector<std::string> wrong = problems(model, fragments);
+namespace {
+
+/// What a rank writes of one fragment.
+struct ShardPiece {
+  FragmentRecord record;
+  ByteSpan bytes;
+};
+
+/// By kind, unit and begin.
+std::vector<ShardPiece> pieces_of(const ModelTable& model, std::span<const Fragment> fragments, std::uint32_t rank, std::uint32_t world) {
+  std::vector<ShardPiece> pieces;
+  for (const Fragment& f : fragments) {
+    const auto [begin, end] = f.replicated ? slice_of(f.begin, f.end, rank, world) : std::pair{f.begin, f.end};
+    if (begin == end) continue;
+    const auto named = [&](const KindInfo& kind) { return kind.name == f.kind; };
+    const auto kind = static_cast<std::uint32_t>(std::find_if(model.kinds.begin(), model.kinds.end(), named) - model.kinds.begin());
+    const std::uint64_t size = size_of(model.kinds[kind].dtype);
+    pieces.push_back({{.kind = kind, .unit = static_cast<std::uint32_t>(f.unit), .file = rank, .begin = begin, .end = end, .offset = 0},
+                      ByteSpan{f.bytes}.subspan((begin - f.begin) * size, (end - begin) * size)});
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const ShardPiece& a, const ShardPiece& b) {
+    return std::tie(a.record.kind, a.record.unit, a.record.begin) < std::tie(b.record.kind, b.record.unit, b.record.begin);
+  });
+  return pieces;
+}
+
+std::vector<std::string> problems_of_host_state(std::uint32_t rank, std::span<const Aux> aux) {
+  std::vector<std::string> wrong;
   std::set<std::string> names;
   if (rank == 0 && aux.size() > aux_max)
     wrong.push_back(fmt::format("{} entries of host state; at most {} can be saved", aux.size(), aux_max));
@@ -118,59 +143,108 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
     if (a.bytes.size() > aux_bytes_max)
       wrong.push_back(fmt::format("host state {} has {} bytes; at most {} can be saved", a.name, a.bytes.size(), aux_bytes_max));
   }
+  return wrong;
+}
+
+/// The data of a shard while it grows, in the file and in its header. Offsets count from the data's begin.
+class ShardData {
+ public:
+  ShardData(const ModelTable& model, ShardLayout& shard, ShardHeader& header)
+      : model_{model}, names_{model}, shard_{shard}, header_{header} {}
+
+  void append(std::string name, DType dtype, std::vector<std::uint64_t> shape, std::uint64_t elements) {
+    const std::uint64_t bytes = elements * size_of(dtype);
+    header_.tensors.push_back({std::move(name), dtype, std::move(shape), offset_, offset_ + bytes});
+    offset_ += bytes;
+  }
+  void append_bytes(std::string name, ByteSpan bytes) {
+    append(std::move(name), DType::u8, {bytes.size()}, bytes.size());
+    if (!bytes.empty()) shard_.data.push_back(Segment{.bytes = bytes});
+  }
+  void append(ShardPiece piece) {
+    FragmentRecord& record = piece.record;
+    if (!shard_.part.fragments.empty() && shard_.part.fragments.back().kind != record.kind) align();
+    record.offset = offset_;
+    shard_.part.fragments.push_back(record);
+    shard_.data.push_back(Segment{.bytes = piece.bytes});
+    const UnitInfo& unit = model_.units[record.unit];
+    const KindInfo& kind = model_.kinds[record.kind];
+    units_[unit.name] = unit.elements;
+    for (NamedRun& run : names_.cut(record.unit, record.begin, record.end)) {
+      if (run.is_tensor) {
+        const TensorInfo& tensor = unit.tensors[run.tensor];
+        tensors_[names_.name(record.unit, run.tensor)] = {
+            {"unit", unit.name}, {"tensor", tensor.name}, {"offset", tensor.offset}, {"shape", tensor.shape}};
+      }
+      append(fmt::format("{}{}/{}", run.is_tensor ? "" : flat_prefix, kind.name, run.name), kind.dtype, std::move(run.shape), run.elements);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t bytes() const { return offset_; }
+  [[nodiscard]] const Json& tensors() const { return tensors_; }
+  [[nodiscard]] const Json& units() const { return units_; }
+
+ private:
+  void align() {
+    const std::uint64_t pad = aligned_data(offset_) - offset_;
+    if (pad == 0) return;
+    append(fmt::format("__elrun_pad_{}", header_.tensors.size()), DType::u8, {pad}, pad);
+    shard_.data.push_back(Segment{.zeros = pad});
+  }
+
+  const ModelTable& model_;
+  TensorNames names_;
+  ShardLayout& shard_;
+  ShardHeader& header_;
+  std::uint64_t offset_ = 0;
+  Json tensors_ = Json::object(), units_ = Json::object();
+};
+
+/// Appends the block table to the header, and sets its lengths and its text. The table's length follows from the header's, and the header lists the
+/// table: the second pass has the fixed point, for a header is a multiple of 4096 and the number of blocks changes its text by a digit or two at most.
+Result<void> close_header(ShardHeader header, std::uint64_t data_bytes, ShardLayout& shard) {
+  FileRecord& file = shard.part.file;
+  header.tensors.push_back({table_name, DType::u8, {0}, data_bytes, data_bytes});
+  TensorEntry& table = header.tensors.back();
+  for (file.header_bytes = 0; shard.header.size() != file.header_bytes || file.header_bytes == 0;) {
+    file.header_bytes = shard.header.empty() ? aligned_data(1) : shard.header.size();
+    file.table_offset = file.header_bytes + data_bytes;
+    table.shape = {4 * (block_count(file.table_offset, file.block_bytes) + 1)};
+    table.end = table.begin + table.shape[0];
+    shard.header = encode_shard_header(header);
+    if (shard.header.size() > shard_header_bytes_max)
+      return invalid(fmt::format("the header of {} would have {} bytes; use fewer and larger units", file.name, shard.header.size()));
+  }
+  file.bytes = file.table_offset + table.shape[0];
+  file.header_crc = crc32c(shard.header);
+  return {};
+}
+
+}  // namespace
+
+Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root, const Author& author,
+                                  std::uint32_t rank, std::uint32_t world, std::span<const Fragment> fragments, std::span<const Aux> aux,
+                                  std::uint64_t bytes_per_block) {
+  std::vector<std::string> wrong = problems(model, fragments);
+  for (std::string& line : problems_of_host_state(rank, aux)) wrong.push_back(std::move(line));
   if (!wrong.empty()) return invalid(wrong);
 
   ShardLayout shard;
-  shard.part = {
-      .id = id, .root = root, .rank = rank, .world = world, .file = {.name = shard_name(rank, world)}, .fragments = {}, .aux = {}};
+  shard.part = {.id = id,
+                .root = root,
+                .rank = rank,
+                .world = world,
+                .file = {.name = shard_name(rank, world), .block_bytes = bytes_per_block},
+                .fragments = {},
+                .aux = {}};
   ShardHeader header;
-  std::uint64_t offset = 0;  // in the data; the header's length is added when it is known
-  const auto append = [&](std::string name, DType dtype, std::uint64_t elements, Segment segment) {
-    const std::uint64_t bytes = elements * size_of(dtype);
-    header.tensors.push_back({std::move(name), dtype, {elements}, offset, offset + bytes});
-    if (bytes != 0) shard.data.push_back(segment);
-    offset += bytes;
-  };
-  const auto align = [&] {
-    if (const std::uint64_t pad = aligned(offset) - offset; pad != 0)
-      append(fmt::format("__elrun_pad_{}", header.tensors.size()), DType::u8, pad, Segment{.zeros = pad});
-  };
-
-  std::vector<std::pair<FragmentRecord, ByteSpan>> pieces;
-  for (const Fragment& f : fragments) {
-    const auto [begin, end] = f.replicated ? slice_of(f.begin, f.end, rank, world) : std::pair{f.begin, f.end};
-    if (begin == end) continue;
-    const auto named = [&](const KindInfo& kind) { return kind.name == f.kind; };
-    const auto kind = static_cast<std::uint32_t>(std::find_if(model.kinds.begin(), model.kinds.end(), named) - model.kinds.begin());
-    const std::uint64_t size = size_of(model.kinds[kind].dtype);
-    pieces.emplace_back(
-        FragmentRecord{.kind = kind, .unit = static_cast<std::uint32_t>(f.unit), .file = rank, .begin = begin, .end = end, .offset = 0},
-        ByteSpan{f.bytes}.subspan((begin - f.begin) * size, (end - begin) * size));
-  }
-  std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.first.kind, a.first.unit, a.first.begin) < std::tie(b.first.kind, b.first.unit, b.first.begin);
-  });
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    auto& [record, bytes] = pieces[i];
-    if (i != 0 && record.kind != pieces[i - 1].first.kind) align();
-    const KindInfo& kind = model.kinds[record.kind];
-    record.offset = offset;
-    shard.part.fragments.push_back(record);
-    append(fmt::format("{}/{}@{}", kind.name, model.units[record.unit].name, record.begin), kind.dtype, record.end - record.begin,
-           Segment{.bytes = bytes});
-  }
+  ShardData data{model, shard, header};
+  for (ShardPiece& piece : pieces_of(model, fragments, rank, world)) data.append(std::move(piece));
   if (rank == 0)
     for (const Aux& a : aux) {
-      shard.part.aux.push_back({a.name, rank, offset, a.bytes.size()});
-      append("aux/" + a.name, DType::u8, a.bytes.size(), Segment{.bytes = a.bytes});
+      shard.part.aux.push_back({a.name, rank, data.bytes(), a.bytes.size()});
+      data.append_bytes("aux/" + a.name, a.bytes);
     }
-
-  // The table's length follows from the header's, and the header lists the table: the second pass has the fixed point,
-  // for a header is a multiple of 4096 and the number of blocks changes its text by a digit or two at most.
-  Json listed = Json::object();
-  for (const FragmentRecord& f : shard.part.fragments)
-    listed[fmt::format("{}/{}@{}", model.kinds[f.kind].name, model.units[f.unit].name, f.begin)] = {model.units[f.unit].elements, f.begin,
-                                                                                                    f.end};
   header.metadata = {{"elrun.format", std::to_string(checkpoint_format)},
                      {"elrun.root", root},
                      {"elrun.run", as_plain_text(author.run_id)},
@@ -179,32 +253,20 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
                      {"elrun.generation", std::to_string(author.generation.number)},
                      {"elrun.rank", std::to_string(rank)},
                      {"elrun.world", std::to_string(world)},
-                     {"elrun.crc", fmt::format("crc32c;{}", block_bytes)},
-                     {"elrun.fragments", canonical(listed)}};
-  FileRecord& file = shard.part.file;
-  header.tensors.push_back({table_name, DType::u8, {0}, offset, offset});
-  TensorEntry& table = header.tensors.back();
-  for (file.header_bytes = 0; shard.header.size() != file.header_bytes || file.header_bytes == 0;) {
-    file.header_bytes = shard.header.empty() ? aligned(1) : shard.header.size();
-    file.table_offset = file.header_bytes + offset;
-    table.shape = {4 * (block_count(file.table_offset) + 1)};
-    table.end = table.begin + table.shape[0];
-    shard.header = encode_shard_header(header);
-    if (shard.header.size() > shard_header_bytes_max)
-      return invalid(fmt::format("the header of {} would have {} bytes; use fewer and larger units", file.name, shard.header.size()));
-  }
-  file.bytes = file.table_offset + table.shape[0];
-  file.header_crc = crc32c(shard.header);
-  for (FragmentRecord& f : shard.part.fragments) f.offset += file.header_bytes;
-  for (AuxRecord& a : shard.part.aux) a.offset += file.header_bytes;
+                     {"elrun.crc", fmt::format("crc32c;{}", shard.part.file.block_bytes)},
+                     {"elrun.tensors", canonical(data.tensors())},
+                     {"elrun.units", canonical(data.units())}};
+  ELRUN_TRY(close_header(std::move(header), data.bytes(), shard));
+  for (FragmentRecord& f : shard.part.fragments) f.offset += shard.part.file.header_bytes;
+  for (AuxRecord& a : shard.part.aux) a.offset += shard.part.file.header_bytes;
   return shard;
 }
 
 void BlockTable::add(ByteSpan bytes) {
   while (!bytes.empty()) {
-    const std::uint64_t in_block = bytes_ % block_bytes;
+    const std::uint64_t in_block = bytes_ % block_bytes_;
     if (in_block == 0) crcs_.push_back(0);
-    const ByteSpan now = bytes.first(std::min<std::uint64_t>(bytes.size(), block_bytes - in_block));
+    const ByteSpan now = bytes.first(std::min<std::uint64_t>(bytes.size(), block_bytes_ - in_block));
     crcs_.back() = crc32c(now, crcs_.back());
     bytes_ += now.size();
     bytes = bytes.subspan(now.size());
@@ -226,7 +288,7 @@ ByteVector BlockTable::finish(std::uint32_t header_crc) const {
 std::uint32_t BlockTable::whole() const {
   std::uint32_t crc = 0;
   for (std::size_t i = 0; i < crcs_.size(); ++i)
-    crc = crc32c_combine(crc, crcs_[i], i + 1 < crcs_.size() || bytes_ % block_bytes == 0 ? block_bytes : bytes_ % block_bytes);
+    crc = crc32c_combine(crc, crcs_[i], i + 1 < crcs_.size() || bytes_ % block_bytes_ == 0 ? block_bytes_ : bytes_ % block_bytes_);
   return crc;
 }
 

@@ -4,8 +4,8 @@
 ///   u64 header length | header JSON, padded with spaces | data | block table
 ///
 /// Data starts at a multiple of 4096: the kinds of state one after the other, each aligned by a `__elrun_pad_<n>`
-/// tensor, then host state. The last tensor, `__elrun_crc32c`, holds a CRC-32C per MiB of the file before it, and the
-/// header's. Nothing of it depends on elrun to be read.
+/// tensor, then host state. State has the names of the model's tensors (boxes.hpp). The last tensor, `__elrun_crc32c`, holds a CRC-32C per block of the file
+/// before it, and the header's. Nothing of it depends on elrun to be read.
 
 #include <array>
 #include <cstdint>
@@ -56,14 +56,15 @@ struct ShardLayout {
   PartRecord part;            ///< Checksums not yet set, except the header's.
 };
 
-/// What `rank` writes of `fragments`: its slice of the replicated ones, all of the others. Fails with all problems.
+/// What `rank` writes of `fragments`: its slice of the replicated ones, all of the others. `bytes_per_block` have a checksum each. Fails with all problems.
 [[nodiscard]] Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, const std::string& root, const Author& author,
                                                 std::uint32_t rank, std::uint32_t world, std::span<const Fragment> fragments,
-                                                std::span<const Aux> aux);
+                                                std::span<const Aux> aux, std::uint64_t bytes_per_block = block_bytes);
 
 /// The checksums of a file's blocks while the file goes by.
 class BlockTable {
  public:
+  explicit BlockTable(std::uint64_t bytes_per_block) : block_bytes_{bytes_per_block} {}
   void add(ByteSpan bytes);
   void add_zeros(std::uint64_t count);
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
@@ -73,6 +74,7 @@ class BlockTable {
   [[nodiscard]] std::uint32_t whole() const;
 
  private:
+  std::uint64_t block_bytes_;
   std::vector<std::uint32_t> crcs_;
   std::uint64_t bytes_ = 0;
 };

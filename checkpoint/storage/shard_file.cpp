@@ -12,13 +12,14 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t window_bytes_max = 4 * block_bytes;
+constexpr std::uint64_t window_bytes_max = 4u << 20;  // a multiple of every size of blocks
+static_assert(window_bytes_max % block_bytes_max == 0);
 constexpr std::array<std::byte, data_alignment> zeros{};
 
 Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
   PartRecord part = layout.part;
   ELRUN_TRY(file.reserve(Bytes{part.file.bytes}));
-  BlockTable table;
+  BlockTable table{part.file.block_bytes};
   table.add(layout.header);
   for (const Segment& segment : layout.data) {
     // A block at a time: what was just summed is still in the cache when it is copied.
@@ -84,18 +85,19 @@ Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const
 }
 
 Result<void> ShardReader::load_window(std::uint64_t from, std::uint64_t until) {
-  window_begin_ = from / block_bytes * block_bytes;
-  const std::uint64_t whole = (until + block_bytes - 1) / block_bytes * block_bytes;
+  const std::uint64_t block_size = record_.block_bytes;
+  window_begin_ = from / block_size * block_size;
+  const std::uint64_t whole = (until + block_size - 1) / block_size * block_size;
   const std::uint64_t end = std::min({record_.table_offset, window_begin_ + window_bytes_max, whole});
   window_.resize(end - window_begin_);
   ELRUN_TRY(file_->read_at(window_begin_, window_));
   bytes_read_ += window_.size();
-  for (std::uint64_t at = 0; at < window_.size(); at += block_bytes) {
-    const std::uint64_t block = (window_begin_ + at) / block_bytes;
-    const ByteSpan bytes = ByteSpan{window_}.subspan(at, std::min<std::uint64_t>(block_bytes, window_.size() - at));
+  for (std::uint64_t at = 0; at < window_.size(); at += block_size) {
+    const std::uint64_t block = (window_begin_ + at) / block_size;
+    const ByteSpan bytes = ByteSpan{window_}.subspan(at, std::min<std::uint64_t>(block_size, window_.size() - at));
     if (const std::uint32_t crc = crc32c(bytes); crc != table_[block])
       return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", path_.string(), block,
-                                 block * block_bytes, block * block_bytes + bytes.size(), crc, table_[block]));
+                                 block * block_size, block * block_size + bytes.size(), crc, table_[block]));
   }
   return {};
 }

@@ -29,7 +29,7 @@ std::string head_text(const Inspection& one, std::int64_t now_wall_ns) {
   if (m.parent) text += fmt::format("  before  {}\n", to_string(*m.parent));
   text += fmt::format("  size    {} of state in {}, {} in all; manifest {}\n", size_text(state_bytes(m.model)),
                       count_of(m.files.size(), "file"), size_text(file_bytes(m)), size_text(one.manifest_bytes));
-  text += fmt::format("  root    {}\n", m.root);
+  text += fmt::format("  format  {}\n  root    {}\n", m.format, m.root);
   return text;
 }
 
@@ -64,7 +64,7 @@ std::string tensors_text(const ModelTable& model) {
 std::string shards_text(const Manifest& m) {
   std::vector<std::vector<std::string>> rows{{"  shard", "bytes", "blocks", "CRC-32C"}};
   for (const FileRecord& file : m.files)
-    rows.push_back({"  " + file.name, fmt::to_string(file.bytes), fmt::to_string(block_count(file.table_offset)), hex32(file.file_crc)});
+    rows.push_back({"  " + file.name, fmt::to_string(file.bytes), fmt::to_string(block_count(file)), hex32(file.file_crc)});
   std::string text = fmt::format("\nshards: {}\n{}", m.files.size(), table_text(rows, 1));
   if (!m.aux.empty()) text += "\nstate of the host:\n";
   for (const AuxRecord& aux : m.aux) text += fmt::format("  {}, {} bytes\n", printable(aux.name), aux.bytes);
@@ -89,7 +89,8 @@ std::string shares_text(const Inspection& one) {
   const auto state = static_cast<double>(std::max<std::uint64_t>(1, state_bytes(one.manifest.model)));
   return fmt::format(
       "\na world of {} would read (whole blocks of {}, with headers and block tables):\n{}  all ranks together: {}, {:.2f} times the state\n",
-      one.shares.size(), size_text(block_bytes), table_text(rows, 1), size_text(all.read), static_cast<double>(all.read) / state);
+      one.shares.size(), size_text(one.manifest.files.front().block_bytes), table_text(rows, 1), size_text(all.read),
+      static_cast<double>(all.read) / state);
 }
 
 }  // namespace
@@ -110,12 +111,13 @@ Json inspection_json(const Inspection& one) {
     units.push_back({{"name", unit.name}, {"elements", unit.elements}, {"tensors", std::move(tensors)}});
   }
   for (const FileRecord& f : m.files)
-    files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"blocks", block_count(f.table_offset)}, {"crc32c", hex32(f.file_crc)}});
+    files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"blocks", block_count(f)}, {"crc32c", hex32(f.file_crc)}});
   for (const AuxRecord& a : m.aux) aux.push_back({{"name", a.name}, {"bytes", a.bytes}});
   for (const ReaderShare& s : one.shares)
     readers.push_back({{"rank", s.rank}, {"needs_bytes", s.bytes}, {"reads_bytes", s.read}, {"files", s.files}, {"ranges", s.ranges}});
   Json out{{"checkpoint", to_string(m.id)},
            {"directory", one.where},
+           {"format", m.format},
            {"state", one.state},
            {"step", m.id.step},
            {"fence", m.id.fence},

@@ -38,8 +38,9 @@ ReaderShare add_up(const Manifest& manifest, const std::vector<ReadExtent>& read
     }
     if (is_first || reads[i - 1].offset + reads[i - 1].bytes != r.offset) ++share.ranges;
     share.bytes += r.bytes;
-    const std::uint64_t from = std::max(read_until, r.offset / block_bytes * block_bytes);
-    const std::uint64_t until = std::min(file.table_offset, (r.offset + r.bytes + block_bytes - 1) / block_bytes * block_bytes);
+    const std::uint64_t block = file.block_bytes;
+    const std::uint64_t from = std::max(read_until, r.offset / block * block);
+    const std::uint64_t until = std::min(file.table_offset, (r.offset + r.bytes + block - 1) / block * block);
     if (until > from) share.read += until - from;
     read_until = std::max(read_until, until);
   }

@@ -97,25 +97,27 @@ class ShardCheck {
     table_.resize(bytes.size() / 4);
     std::memcpy(table_.data(), bytes.data(), table_.size() * 4);
     if (is_first()) tally_.read(bytes.size(), 0);
-    return table_.size() >= block_count(record_.table_offset);
+    return table_.size() >= block_count(record_);
   }
 
-  [[nodiscard]] std::uint64_t end_of(std::uint64_t block) const { return std::min(record_.table_offset, (block + 1) * block_bytes); }
+  [[nodiscard]] std::uint64_t end_of(std::uint64_t block) const {
+    return std::min(record_.table_offset, (block + 1) * record_.block_bytes);
+  }
 
   void check_blocks(std::uint64_t first, std::uint64_t end) {
-    window_.resize(end_of(end - 1) - first * block_bytes);
-    const auto read = file_->read_at(first * block_bytes, window_);
+    window_.resize(end_of(end - 1) - first * record_.block_bytes);
+    const auto read = file_->read_at(first * record_.block_bytes, window_);
     if (!read.ok() && end - first > 1) {  // which of them?
       for (std::uint64_t block = first; block < end; ++block) check_blocks(block, block + 1);
       return;
     }
     for (std::uint64_t block = first; block < end; ++block) {
-      const std::uint64_t from = block * block_bytes, until = end_of(block);
+      const std::uint64_t from = block * record_.block_bytes, until = end_of(block);
       if (!read.ok()) {
         say(block, fmt::format("block {} (bytes {} to {}) cannot be read: {}", block, from, until, read.failure().what));
         continue;
       }
-      const std::uint32_t crc = crc32c(ByteSpan{window_}.subspan(from - first * block_bytes, until - from));
+      const std::uint32_t crc = crc32c(ByteSpan{window_}.subspan(from - first * record_.block_bytes, until - from));
       if (crc != table_[block])
         say(block, fmt::format("block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", block, from, until, crc, table_[block]));
     }
@@ -176,7 +178,7 @@ std::vector<FileRecord> check_records(Files& files, const Path& directory, const
 std::vector<Portion> portions_of(const std::vector<FileRecord>& records) {
   std::vector<Portion> all;
   for (const FileRecord& file : records) {
-    const std::uint64_t blocks = block_count(file.table_offset);
+    const std::uint64_t blocks = block_count(file);
     for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks)
       all.push_back({&file, first, std::min(blocks, first + portion_blocks)});
   }

@@ -211,7 +211,7 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
   CHECK(damage_of(files, id).empty());
   const Manifest manifest = read_manifest(files, root / "ckpt" / to_string(id))->manifest;
   const FileRecord shard = manifest.files[0], other = manifest.files[1];
-  REQUIRE(block_count(shard.table_offset) > 1);
+  REQUIRE(block_count(shard) > 1);
 
   SECTION("one byte anywhere") {
     for (const FileRecord& file : {shard, other})

@@ -25,3 +25,5 @@ endif()
 
 elrun_fuzzer(manifest_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
 elrun_fuzzer(safetensors_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
+
+elrun_bench(manifest_bench SOURCES bench/manifest_bench.cpp LINK elrun::checkpoint_core elrun::base nlohmann_json::nlohmann_json fmt::fmt)

@@ -24,7 +24,7 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr const char* own_program = "/proc/self/exe";
-constexpr const char* own_name = "elrun";
+constexpr const char* launcher_name = "elrun";
 
 // Removes what was begun and not finished.
 struct Unfinished {
@@ -57,7 +57,7 @@ Result<void> copy_itself(const Path& to) {
 
 Result<void> link_torchrun(const Path& directory) {
   const Path to = directory / "torchrun", part_path = directory / fmt::format(".torchrun-{}", ::getpid());
-  if (::symlink(own_name, part_path.c_str()) != 0) return from_errno(errno, fmt::format("make a link in {}", directory.native()));
+  if (::symlink(launcher_name, part_path.c_str()) != 0) return from_errno(errno, fmt::format("make a link in {}", directory.native()));
   Unfinished part{part_path};
   if (::rename(part_path.c_str(), to.c_str()) != 0) return from_errno(errno, fmt::format("make {}", to.native()));
   part.is_finished = true;
@@ -68,7 +68,7 @@ Result<void> refuse_foreign_torchrun(const Path& directory) {
   std::error_code error;
   const Path torchrun = directory / "torchrun";
   if (!std::filesystem::exists(std::filesystem::symlink_status(torchrun, error))) return {};
-  if (std::filesystem::read_symlink(torchrun, error) == Path{own_name}) return {};
+  if (std::filesystem::read_symlink(torchrun, error) == Path{launcher_name}) return {};
   return Failure{Code::already_exists, Remedy::fix_config,
                  fmt::format("{} is there and is not elrun's; --force replaces it", torchrun.native())};
 }
@@ -79,7 +79,7 @@ Result<void> install(const InstallOptions& options) {
   std::filesystem::create_directories(directory, error);
   if (error) return from_errno(error.value(), fmt::format("make {}", directory.native()));
   if (!options.replaces_foreign) ELRUN_TRY(refuse_foreign_torchrun(directory));
-  ELRUN_TRY(copy_itself(directory / own_name));
+  ELRUN_TRY(copy_itself(directory / launcher_name));
   return link_torchrun(directory);
 }
 

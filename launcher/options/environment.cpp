@@ -127,8 +127,8 @@ Search search(const std::string& name, const Variables& environment, const LookU
 }
 
 // What a first line names that is never Python.
-constexpr std::array others{"sh",   "bash", "dash", "ash", "ksh", "mksh", "zsh",  "fish",  "csh",    "tcsh",
-                            "perl", "ruby", "node", "lua", "php", "awk",  "gawk", "julia", "Rscript"};
+constexpr std::array never_python{"sh",   "bash", "dash", "ash", "ksh", "mksh", "zsh",  "fish",  "csh",    "tcsh",
+                                  "perl", "ruby", "node", "lua", "php", "awk",  "gawk", "julia", "Rscript"};
 
 // For --run_path: the file as __main__, and what ends it written where torch's own recorder would write it.
 constexpr const char* run_recorded = R"(import json, os, runpy, sys, time, traceback
@@ -158,7 +158,7 @@ std::string other_interpreter(std::string_view head) {
   std::string_view name = next_word();
   if (name == "env") name = next_word();
   if (name == "-S") name = next_word();  // env's, which splits the rest
-  return std::find(others.begin(), others.end(), name) != others.end() ? std::string{name} : std::string{};
+  return std::find(never_python.begin(), never_python.end(), name) != never_python.end() ? std::string{name} : std::string{};
 }
 
 namespace {

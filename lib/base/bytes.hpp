@@ -18,6 +18,13 @@ namespace elrun::inline v0 {
 using ByteSpan = std::span<const std::byte>;
 using ByteVector = std::vector<std::byte>;
 
+/// The bytes of a value that has no pointers and no padding.
+template <class T>
+[[nodiscard]] ByteVector bytes_of(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const auto bytes = std::as_bytes(std::span{&value, 1});
+  return {bytes.begin(), bytes.end()};
+}
 [[nodiscard]] inline ByteSpan as_bytes(std::string_view text) { return std::as_bytes(std::span{text.data(), text.size()}); }
 [[nodiscard]] inline std::string_view as_text(ByteSpan bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 

@@ -21,8 +21,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t line = 64;    // bytes that memory moves
-constexpr std::size_t page = 4096;  // where the processor's own reading ahead ends: four pages are read at the same time
+constexpr std::size_t line = 64;             // bytes that memory moves
+constexpr std::size_t prefetch_page = 4096;  // where the processor's own reading ahead ends: four pages are read at the same time
 constexpr std::size_t pages = 4;
 constexpr std::size_t ahead = 2;  // lines of a page
 
@@ -135,10 +135,10 @@ void fold_all(const Inputs& all, std::byte* to, std::size_t count, Op op) {
         constexpr std::size_t in_line = line / sizeof(T);
         const std::size_t size = count * sizeof(T);
         std::size_t at = 0;
-        for (; at + pages * page <= size; at += pages * page) {
-          for (std::size_t in_page = 0; in_page < page; in_page += line) {
+        for (; at + pages * prefetch_page <= size; at += pages * prefetch_page) {
+          for (std::size_t in_page = 0; in_page < prefetch_page; in_page += line) {
             for (std::size_t i = 0; i < pages; ++i) {
-              const std::size_t here = at + i * page + in_page;
+              const std::size_t here = at + i * prefetch_page + in_page;
               ask_for(out + here + ahead * line);
               fold_few<T, in_line>(inputs, out, here, op);
             }

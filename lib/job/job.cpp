@@ -7,6 +7,7 @@
 
 #include "kernels/state_hash.hpp"
 #include "lib/base/assert.hpp"
+#include "lib/base/bytes.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/device/current_device.hpp"
 #include "lib/job/declare/memory_report.hpp"
@@ -22,11 +23,6 @@ namespace {
 constexpr Duration finish_wait = 30s;  // for the agent to hear that the job is over
 constexpr Duration leave_wait = 1s;    // for the agent to leave, once the job has saved
 constexpr Duration leave_look = 10ms;  // whether it has
-template <class T>
-std::vector<std::byte> bytes_of(const T& value) {
-  const auto bytes = std::as_bytes(std::span{&value, 1});
-  return {bytes.begin(), bytes.end()};
-}
 
 }  // namespace
 

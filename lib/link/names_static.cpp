@@ -15,8 +15,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr auto patience = std::chrono::seconds{30};  // as glibc's, with two servers and its own defaults
+constexpr auto lookup_timeout = std::chrono::seconds{30};  // as glibc's, with two servers and its own defaults
 
 struct Answer {
   std::uint16_t port = 0;  // c-ares takes none of 0
@@ -43,8 +42,8 @@ void take(void* to, int status, int, ares_addrinfo* found) {
 
 // Until the answer is there, or the time is over.
 void wait_for(ares_channel channel, const Answer& answer) {
-  const auto until = Clock::now() + patience;
-  while (!answer.is_there && Clock::now() < until) {
+  const auto until = std::chrono::steady_clock::now() + lookup_timeout;
+  while (!answer.is_there && std::chrono::steady_clock::now() < until) {
     std::array<ares_socket_t, ARES_GETSOCK_MAXNUM> sockets{};
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // c-ares 1.34 would rather call back; Debian 12 has 1.18

@@ -132,7 +132,8 @@ std::vector<FileSystem> file_systems() {
   return all;
 }
 
-MountedImage::MountedImage(const std::string& image, std::string at, const std::string& type, const std::string& options) : at_{std::move(at)} {
+MountedImage::MountedImage(const std::string& image, std::string at, const std::string& type, const std::string& options)
+    : at_{std::move(at)} {
   std::filesystem::create_directories(at_);
   std::string name;
   const Fd device = loop_device(image, name);

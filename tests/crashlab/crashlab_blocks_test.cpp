@@ -74,7 +74,8 @@ struct Acknowledged {
 };
 
 /// Saves with retention, and begins anew in between as another generation; with what was promised when.
-std::vector<Acknowledged> save_some(Files& files, const BlockRecorder& recorder, const std::string& root, std::uint64_t seed, unsigned saves) {
+std::vector<Acknowledged> save_some(Files& files, const BlockRecorder& recorder, const std::string& root, std::uint64_t seed,
+                                    unsigned saves) {
   std::vector<Acknowledged> all;
   std::uint64_t step = 0;
   for (std::uint64_t generation = 1; generation <= 2; ++generation) {
@@ -111,8 +112,8 @@ struct Tally {
 };
 
 /// `from`: entries before which no state is made.
-Tally try_states(BlockRecorder& recorder, const std::vector<Acknowledged>& acknowledged, std::uint64_t from, unsigned count, const Images& images,
-                 const FileSystem& what, std::uint64_t seed) {
+Tally try_states(BlockRecorder& recorder, const std::vector<Acknowledged>& acknowledged, std::uint64_t from, unsigned count,
+                 const Images& images, const FileSystem& what, std::uint64_t seed) {
   Rng rng{seed};
   std::vector<std::pair<std::uint64_t, bool>> states;  // entries, and whether unflushed writes may be lost
   const std::uint64_t end = acknowledged.back().entries;
@@ -121,18 +122,18 @@ Tally try_states(BlockRecorder& recorder, const std::vector<Acknowledged>& ackno
   std::sort(states.begin(), states.end());
   Tally tally;
   for (const auto& [entries, lossy] : states) {
-      std::uint64_t promised = 0;
-      for (const Acknowledged& a : acknowledged)
-        if (a.entries <= entries) promised = std::max(promised, a.step);
-      const std::string image = images / "state.img";
-      recorder.make_state(entries, lossy ? &rng : nullptr, image);
-      const std::string why = start_on(image, images / "state", what, entries, promised);
-      ++tally.states;
-      if (why.empty()) continue;
-      if (tally.lost++ == 0)
-        tally.first = "after " + std::to_string(entries) + " writes" + (lossy ? ", some of which the disk lost" : "") + ", step " +
-                      std::to_string(promised) + " was acknowledged: " + why;
-    }
+    std::uint64_t promised = 0;
+    for (const Acknowledged& a : acknowledged)
+      if (a.entries <= entries) promised = std::max(promised, a.step);
+    const std::string image = images / "state.img";
+    recorder.make_state(entries, lossy ? &rng : nullptr, image);
+    const std::string why = start_on(image, images / "state", what, entries, promised);
+    ++tally.states;
+    if (why.empty()) continue;
+    if (tally.lost++ == 0)
+      tally.first = "after " + std::to_string(entries) + " writes" + (lossy ? ", some of which the disk lost" : "") + ", step " +
+                    std::to_string(promised) + " was acknowledged: " + why;
+  }
   return tally;
 }
 
@@ -168,8 +169,8 @@ TEST_CASE("power lost after any write to the disk loses no checkpoint that was a
       INFO(tally.first);
       CHECK(tally.lost == 0);
       all += tally.states;
-      std::printf("crashlab: %s, seed %llu: %u states of the disk, %u lost\n", what.type.c_str(), static_cast<unsigned long long>(seed), tally.states,
-                  tally.lost);
+      std::printf("crashlab: %s, seed %llu: %u states of the disk, %u lost\n", what.type.c_str(), static_cast<unsigned long long>(seed),
+                  tally.states, tally.lost);
     }
   }
   CHECK(all > 0);

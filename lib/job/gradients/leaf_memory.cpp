@@ -41,10 +41,10 @@ class PagedLeaves final : public LeafMemory {
     return arrivals_.data() + begin;
   }
   void sent(std::uint32_t unit) override {
-    const auto [begin, end] = of(unit).leaf;
+    const auto leaf = of(unit).leaf;
     change([&] {
-      leaves_.release(begin, begin + shapes_.taken(of(unit).mine.begin));
-      leaves_.release(begin + shapes_.taken(of(unit).mine.end), end);
+      leaves_.release(leaf.begin, leaf.begin + shapes_.taken(of(unit).mine.begin));
+      leaves_.release(leaf.begin + shapes_.taken(of(unit).mine.end), leaf.end);
     });
   }
   const float* part(std::uint32_t unit, std::uint32_t rank) const override {

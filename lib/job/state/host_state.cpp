@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/bytes.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/job/declare/memory_table.hpp"
 
@@ -22,12 +23,6 @@ struct LastUpdates {
 struct Stop {
   std::uint64_t asked = 0, of_steps = 0;
 };
-
-template <class T>
-std::vector<std::byte> bytes_of(const T& value) {
-  const auto bytes = std::as_bytes(std::span{&value, 1});
-  return {bytes.begin(), bytes.end()};
-}
 
 bool has(const std::vector<Aux>& aux, std::string_view name) { return std::ranges::find(aux, name, &Aux::name) != aux.end(); }
 

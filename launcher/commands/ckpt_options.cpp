@@ -17,18 +17,26 @@ constexpr std::string_view ckpt_usage =
     "       elrun ckpt verify ROOT [STEP[@FENCE]] [--readers N] [--json]\n"
     "       elrun ckpt diff A B [--json]\n"
     "\n"
-    "Reads the checkpoints of Jobs, and never writes: a read-only root will do, and a job that runs there is not disturbed.\n"
+    "Reads the checkpoints that a Job of libelrun saves (not those that a script writes itself), and never writes: a read-only\n"
+    "root will do, and a job that runs there is not disturbed.\n"
     "ROOT is the directory that the job was given. In place of ROOT and STEP stands also ROOT:STEP[@FENCE], or the\n"
     "checkpoint's own directory, ROOT/ckpt/s000000000040.g00000001.a01. FENCE is the number of the start that saved it, which\n"
     "`ls` shows: two starts may have saved the same step.\n"
     "\n"
-    "  ls       what is there, newest first: step, fence, attempt, age, size, the world that saved it, and its state. A *\n"
-    "           marks the one from which a start would go on. What agents and the job's store remember is not asked.\n"
-    "             acknowledged     the job was promised it; on the timeline\n"
-    "             on the timeline  complete, but a crash came before the promise\n"
-    "             beside the timeline  complete, and no start goes on from it: another start overtook the job that saved it\n"
-    "             uncommitted      what an interrupted save left\n"
-    "             quarantined, damaged, unreadable, acknowledged but missing, given up\n"
+    "  ls       what is there, newest first: step, fence, attempt (of a save that was tried again), age, size, the world that\n"
+    "           saved it, and its state. A * marks the one from which a start would go on. The timeline is the row of those\n"
+    "           that starts go on from. ls looks at the storage alone. Agents remember more, which ls does not know: a start\n"
+    "           stops where a checkpoint that they remember is gone, and passes over one after which the job failed twice.\n"
+    "             acknowledged         committed, and the job was told so. Whether all bytes are whole, verify says\n"
+    "             on the timeline      committed; a crash came before the job was told\n"
+    "             beside the timeline  committed, and no start goes on from it: one had taken over from the job that saved it,\n"
+    "                                  or had passed over it\n"
+    "             uncommitted          what an interrupted save left, or what one saves just now\n"
+    "             damaged              a start would pass over it, and mark it quarantined\n"
+    "             quarantined          a start found it damaged, and marked it\n"
+    "             unreadable           the storage did not give it\n"
+    "             acknowledged, but missing   removed, or on a storage that is not mounted: a start stops\n"
+    "             given up             missing as well, and --begin-anew told a start to go on without it\n"
     "  inspect  plan, tensors (name, type, elements, bytes, shape) and shards of one checkpoint; without STEP of the one from\n"
     "           which a start would go on\n"
     "    --plan W           what each rank of a world of W would read: bytes, files, ranges\n"
@@ -88,12 +96,13 @@ std::string understand_plan(const Values& values, CkptOptions& options) {
 std::string understand_names(const std::vector<std::string>& words, CkptOptions& options) {
   const std::size_t most = options.verb == CkptOptions::Verb::ls ? 1 : 2;
   if (words.empty())
-    return options.verb == CkptOptions::Verb::diff ? "two checkpoints are missing, A and B" : "the checkpoint root is missing";
+    return options.verb == CkptOptions::Verb::diff ? "A and B are not given, the checkpoints to compare: each ROOT:STEP[@FENCE]"
+                                                   : "ROOT is not given, the directory with the checkpoints";
   if (words.size() > most) return fmt::format("`{}` is one too many", words[most]);
   for (const std::string& word : words)
     if (word.empty()) return "a checkpoint root is empty text";
   if (options.verb == CkptOptions::Verb::diff) {
-    if (words.size() < 2) return "the second checkpoint is missing: diff A B";
+    if (words.size() < 2) return "B is not given, the checkpoint to compare with: diff A B";
     options.names = {parse_checkpoint_name(words[0]), parse_checkpoint_name(words[1])};
     return "";
   }

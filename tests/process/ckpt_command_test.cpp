@@ -200,12 +200,12 @@ TEST_CASE("a wrong command line is refused with what to write instead, and what 
   refused({}, 64, "ls, inspect, verify or diff");
   refused({"list", root}, 64, "is none of");
   refused({"verfy", root}, 64, "is verify meant?");
-  refused({"ls"}, 64, "the checkpoint root is missing");
+  refused({"ls"}, 64, "ROOT is not given");
   refused({"ls", root, "--plan", "2"}, 64, "belong to inspect");
   refused({"inspect", root, "forty"}, 64, "give a STEP, or STEP@FENCE");
   refused({"inspect", root, "--plan", "0"}, 64, "--plan 0: must be a number of ranks");
   refused({"inspect", root, "--plan", "2", "--zero", "4"}, 64, "--zero 4");
-  refused({"diff", root}, 64, "the second checkpoint is missing");
+  refused({"diff", root}, 64, "B is not given");
   refused({"verify", root, "--colour"}, 64, "no such option");
   refused({"ls", root}, 66, "it is not there; name the directory that the job was given");
   refused({"ls", folder / "text"}, 66, "it is no directory");

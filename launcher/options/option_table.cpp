@@ -214,15 +214,15 @@ constexpr GroupTitle titles[] = {{nodes, "The nodes of the job, and where they m
                                  {output, "Output and logs"},
                                  {others, "Others"}};
 
-constexpr std::string_view usage_text =
-    "usage: elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
-    "       elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n"
-    "                   (--rdzv_conf, --shutdown_timeout, --checkpoint_root as the job's agents have them)\n"
-    "       elrun doctor [options] [PROGRAM]           say what would fail here with these options, and why\n"
-    "       elrun status [--json] [--pid PID]          what the agents on this machine run\n"
-    "       elrun drain [--pid PID] [--timeout SECONDS] ask the agents on this machine to leave, and wait until they have\n"
-    "       elrun ckpt ls|inspect|verify|diff ...      what checkpoints are there, what is in them, and whether they are whole\n"
-    "       elrun install DIR                          copy elrun, as elrun and torchrun, into DIR\n";
+constexpr std::string_view synopsis_text =
+    "elrun [options] PROGRAM [arguments...]     start the workers of this node, and keep the job going\n"
+    "elrun store [--host ADDRESS] [--port PORT]  serve a job's rendezvous from a process of its own\n"
+    "            (--rdzv_conf, --shutdown_timeout, --checkpoint_root as the job's agents have them)\n"
+    "elrun doctor [options] [PROGRAM]           say what would fail here with these options, and why\n"
+    "elrun status [--json] [--pid PID]          what the agents on this machine run\n"
+    "elrun drain [--pid PID] [--timeout SECONDS] ask the agents on this machine to leave, and wait until they have\n"
+    "elrun ckpt ls|inspect|verify|diff ...      what checkpoints are there, what is in them, and whether they are whole\n"
+    "elrun install DIR                          copy elrun, as elrun and torchrun, into DIR\n";
 constexpr std::string_view words_text =
     "Options stand before PROGRAM, with hyphens or underscores, as `--option value` or `--option=value`, and can be\n"
     "shortened as long as one option is meant. Each takes its default from the environment: PET_NNODES for --nnodes,\n"
@@ -243,7 +243,7 @@ constexpr std::string_view examples_text =
     "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n"
     "  elrun --nproc_per_node 8 --tee 3 --log_dir logs train.py  output with prefixes, and in files\n"
     "  elrun --dry_run ...                                       what these options come to, on this node\n";
-constexpr HelpPart parts[] = {{"SYNOPSIS", usage_text, true},
+constexpr HelpPart parts[] = {{"SYNOPSIS", synopsis_text, true},
                               {"DESCRIPTION", words_text, false},
                               {"ACCESS", access_text, false},
                               {"EXIT STATUS", exit_codes_text, false},
@@ -281,7 +281,9 @@ std::span<const HelpPart> help_parts() { return parts; }
 std::span<const GroupTitle> group_titles() { return titles; }
 
 std::string help_text() {
-  std::string text = fmt::format("{}\n{}", usage_text, words_text);
+  std::string text = "usage: ";
+  for (const char c : synopsis_text.substr(0, synopsis_text.size() - 1)) text += c == '\n' ? "\n       " : std::string(1, c);
+  text += fmt::format("\n\n{}", words_text);
   for (const auto& [group, title] : titles) {
     text += fmt::format("\n{}:\n", title);
     for (const Option& o : table)

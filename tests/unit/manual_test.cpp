@@ -36,6 +36,9 @@ TEST_CASE("the manual page has every option of the help, and every line of a com
   }
   for (const CommandHelp& command : commands) CHECK(contains(text, command.text));
   for (const auto& part : help_parts()) CHECK(contains(text, part.text));
+  CHECK(contains(text, ".SH SYNOPSIS\n.PP\n.nf\nelrun [options] PROGRAM"));  // "usage: " is for the help
+  CHECK(help_text().starts_with("usage: elrun [options] PROGRAM [arguments...]     start"));
+  CHECK(contains(help_text(), "\n       elrun store "));
 }
 
 TEST_CASE("no line of the manual page is taken for a request that is none", "[manual]") {

@@ -1,0 +1,171 @@
+// Preloaded into a program, it makes the n-th operation below a directory fail, once or from then on. It sees what a program asks the C library for, so it tests
+// what stands between `Files` and the system as well, and programs as they are.
+//
+//   ELRUN_FAIL_BELOW=/root  ELRUN_FAIL="N ERRNO once|always"   N = 0: none fails
+//   ELRUN_FAIL_COUNT=/file  the number of operations, as text, when the process ends
+//
+// ENOSPC counts and meets only what takes space.
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#define ELRUN_INTERPOSED extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int descriptors_max = 1024;
+
+struct Plan {
+  char below[4096] = {};
+  std::size_t length = 0;
+  long at = 0;
+  int error = 0;
+  bool always = false;
+};
+
+const Plan& plan() {
+  static const Plan read = [] {
+    Plan p;
+    const char *below = std::getenv("ELRUN_FAIL_BELOW"), *what = std::getenv("ELRUN_FAIL");
+    if (below == nullptr || what == nullptr || std::strlen(below) >= sizeof p.below) return p;
+    std::strcpy(p.below, below);
+    p.length = std::strlen(below);
+    char how[16] = {};
+    if (std::sscanf(what, "%ld %d %15s", &p.at, &p.error, how) != 3) std::abort();
+    p.always = std::strcmp(how, "always") == 0;
+    return p;
+  }();
+  return read;
+}
+
+std::atomic<bool> is_below[descriptors_max];
+std::atomic<long> operations{0};
+
+bool concerns(const char* path) {
+  const Plan& p = plan();
+  return p.length > 0 && path != nullptr && std::strncmp(path, p.below, p.length) == 0 && (path[p.length] == '/' || path[p.length] == 0);
+}
+bool concerns(int fd) { return fd >= 0 && fd < descriptors_max && is_below[fd]; }
+
+/// Whether this operation fails; errno says how.
+bool fails(bool takes_space) {
+  const Plan& p = plan();
+  if (p.error == ENOSPC && !takes_space) return false;
+  const long now = ++operations;
+  if (p.at == 0 || now < p.at || (now > p.at && !p.always)) return false;
+  errno = p.error;
+  return true;
+}
+
+template <class F>
+F* next(const char* name) {
+  return reinterpret_cast<F*>(::dlsym(RTLD_NEXT, name));
+}
+
+int opened(const char* name, const char* path, int flags, mode_t mode) {
+  const bool is_ours = concerns(path);
+  if (is_ours && fails((flags & O_CREAT) != 0)) return -1;
+  const int fd = next<int(const char*, int, ...)>(name)(path, flags, mode);
+  if (fd >= 0 && fd < descriptors_max) is_below[fd] = is_ours;
+  return fd;
+}
+
+struct Counted {
+  ~Counted() {
+    const char* where = std::getenv("ELRUN_FAIL_COUNT");
+    if (where == nullptr) return;
+    if (std::FILE* file = std::fopen(where, "w"); file != nullptr) {
+      std::fprintf(file, "%ld\n", operations.load());
+      std::fclose(file);
+    }
+  }
+} const counted;
+
+}  // namespace
+
+ELRUN_INTERPOSED int open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  return opened("open", path, flags, mode);
+}
+ELRUN_INTERPOSED int open64(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  return opened("open64", path, flags, mode);
+}
+ELRUN_INTERPOSED DIR* opendir(const char* path) {
+  if (concerns(path) && fails(false)) return nullptr;
+  return next<DIR*(const char*)>("opendir")(path);
+}
+ELRUN_INTERPOSED ssize_t pread(int fd, void* out, size_t count, off_t at) {
+  if (concerns(fd) && fails(false)) return -1;
+  return next<ssize_t(int, void*, size_t, off_t)>("pread")(fd, out, count, at);
+}
+ELRUN_INTERPOSED ssize_t pread64(int fd, void* out, size_t count, off_t at) {
+  if (concerns(fd) && fails(false)) return -1;
+  return next<ssize_t(int, void*, size_t, off_t)>("pread64")(fd, out, count, at);
+}
+ELRUN_INTERPOSED ssize_t pwrite(int fd, const void* data, size_t count, off_t at) {
+  if (concerns(fd) && fails(true)) return -1;
+  return next<ssize_t(int, const void*, size_t, off_t)>("pwrite")(fd, data, count, at);
+}
+ELRUN_INTERPOSED ssize_t pwrite64(int fd, const void* data, size_t count, off_t at) {
+  if (concerns(fd) && fails(true)) return -1;
+  return next<ssize_t(int, const void*, size_t, off_t)>("pwrite64")(fd, data, count, at);
+}
+ELRUN_INTERPOSED int fallocate(int fd, int mode, off_t at, off_t count) {
+  if (concerns(fd) && fails(true)) return -1;
+  return next<int(int, int, off_t, off_t)>("fallocate")(fd, mode, at, count);
+}
+ELRUN_INTERPOSED int fallocate64(int fd, int mode, off_t at, off_t count) {
+  if (concerns(fd) && fails(true)) return -1;
+  return next<int(int, int, off_t, off_t)>("fallocate64")(fd, mode, at, count);
+}
+ELRUN_INTERPOSED int fsync(int fd) {
+  if (concerns(fd) && fails(true)) return -1;
+  return next<int(int)>("fsync")(fd);
+}
+ELRUN_INTERPOSED int close(int fd) {
+  const bool bad = concerns(fd) && fails(true);
+  const int error = errno;
+  if (fd >= 0 && fd < descriptors_max) is_below[fd] = false;
+  const int closed = next<int(int)>("close")(fd);
+  if (!bad) return closed;
+  errno = error;
+  return -1;
+}
+ELRUN_INTERPOSED int link(const char* from, const char* to) noexcept {
+  if (concerns(to) && fails(true)) return -1;
+  return next<int(const char*, const char*)>("link")(from, to);
+}
+ELRUN_INTERPOSED int rename(const char* from, const char* to) noexcept {
+  if (concerns(to) && fails(true)) return -1;
+  return next<int(const char*, const char*)>("rename")(from, to);
+}
+ELRUN_INTERPOSED int unlink(const char* path) noexcept {
+  if (concerns(path) && fails(false)) return -1;
+  return next<int(const char*)>("unlink")(path);
+}
+ELRUN_INTERPOSED int mkdir(const char* path, mode_t mode) noexcept {
+  if (concerns(path) && fails(true)) return -1;
+  return next<int(const char*, mode_t)>("mkdir")(path, mode);
+}
+ELRUN_INTERPOSED int rmdir(const char* path) noexcept {
+  if (concerns(path) && fails(false)) return -1;
+  return next<int(const char*)>("rmdir")(path);
+}

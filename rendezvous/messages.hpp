@@ -141,6 +141,9 @@ struct WorkerFailed {
 };
 /// EX_CONFIG: a Job program that ends so was told something that no restart changes.
 constexpr std::int32_t exit_code_configuration = 78;
+/// A Job program ends so when no checkpoint could be saved for CheckpointOptions::max_age. A start that goes on from the old one would do again what it
+/// lost, and could save no more.
+constexpr std::int32_t exit_code_checkpoint_too_old = 173;
 /// All workers of this node exited with 0.
 struct WorkersDone {
   Generation generation;

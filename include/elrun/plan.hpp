@@ -103,6 +103,9 @@ struct CheckpointOptions {
   std::uint32_t keep = 3;   ///< Committed checkpoints to keep; at least 2.
   /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then.
   Duration final_wait = std::chrono::minutes{10};
+  /// A save that fails when no checkpoint was saved, or gone on from, for so long ends the job with exit code 173, and it is not restarted: more work would
+  /// be lost with each further step. 0: training goes on, however many saves fail.
+  Duration max_age{0};
 };
 
 }  // namespace elrun::inline v0

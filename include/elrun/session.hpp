@@ -111,6 +111,8 @@ class ELRUN_API Session {
   virtual void checkpoint_saved(const std::string& /*acknowledgement*/) {}
   /// Says from where this generation goes on. The agent shows it, and remembers how workers fail after it. Never waits.
   virtual void went_on_from(const Restoration&) {}
+  /// Says that a checkpoint of this step could not be saved: the `count`th time in this generation, by all members' count. The agent shows it. Never waits.
+  virtual void save_failed(StepNumber /*step*/, std::uint64_t /*count*/, const Failure& /*why*/) {}
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.

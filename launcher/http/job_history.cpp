@@ -106,14 +106,27 @@ void JobHistory::note_event(const Turn& turn) {
   } else if (const auto* worker = std::get_if<WorkerSaid>(&turn.event)) {
     if (std::holds_alternative<Hello>(worker->message))
       for (auto& [local, known] : record_.workers) known.is_job = turn.supervisor.is_job(LocalRank{local});
-    note_checkpoint(worker->message);
+    note_checkpoint(worker->message, turn.now);
   }
 }
 
 /// All workers of a generation say the same.
-void JobHistory::note_checkpoint(const Message& message) {
-  if (const auto* went = std::get_if<WentOnFrom>(&message); went != nullptr && went->generation == record_.world.generation)
-    record_.checkpoints.went_on_from = went->restoration;
+void JobHistory::note_checkpoint(const Message& message, Instant now) {
+  CheckpointRecord& record = record_.checkpoints;
+  if (const auto* went = std::get_if<WentOnFrom>(&message); went != nullptr && went->generation == record_.world.generation) {
+    record.went_on_from = went->restoration;
+    record.safe_at = now;
+  } else if (std::holds_alternative<CheckpointSaved>(message)) {
+    record.safe_at = now;
+    record.last_failure.reset();
+  } else if (const auto* failed = std::get_if<SaveFailed>(&message); failed != nullptr && failed->generation == record_.world.generation) {
+    if (failed->count <= saves_failed_here_) return;
+    saves_failed_here_ = failed->count;
+    ++record.saves_failed;
+    record.failed_step = failed->step;
+    record.last_failure = failed->why;
+    record.last_failure->what.resize(std::min(failed->why.what.size(), failure_text_max));
+  }
 }
 
 void JobHistory::began_generation(const Turn& turn, const World& world) {
@@ -131,6 +144,7 @@ void JobHistory::began_generation(const Turn& turn, const World& world) {
   lost_at_.reset();
   end_cause_.reset();
   own_failure_ = false;
+  saves_failed_here_ = 0;
 }
 
 void JobHistory::note_end(const WorkerEnded& ended, Instant now) {

@@ -45,6 +45,10 @@ inline constexpr std::array<double, 12> step_bounds{0.001, 0.003, 0.01, 0.03, 0.
 /// What this node's workers said of checkpoints.
 struct CheckpointRecord {
   std::optional<Restoration> went_on_from;  ///< The newest; nothing: the job has never looked for a checkpoint.
+  std::optional<Instant> safe_at;           ///< A checkpoint was saved or gone on from; else the job began at step 0. Nothing: as above.
+  std::uint64_t saves_failed = 0;           ///< Each once for all workers of this node.
+  std::optional<Failure> last_failure;      ///< Of the newest save, if that failed.
+  std::uint64_t failed_step = 0;            ///< The step that it was of.
 };
 
 /// A table of values, one for each number or text that pages and metrics show; the pages add what only the shell knows.
@@ -94,7 +98,7 @@ class JobHistory {
  private:
   void note_event(const Turn& turn);
   void note_action(const Turn& turn, const Action& action);
-  void note_checkpoint(const Message& message);
+  void note_checkpoint(const Message& message, Instant now);
   void began_generation(const Turn& turn, const World& world);
   void note_end(const WorkerEnded& ended, Instant now);
   void note_revoke(const Revoke& revoke, Instant now);
@@ -106,6 +110,7 @@ class JobHistory {
   std::optional<CauseLabel> end_cause_;    // of the newest generation
   std::optional<CauseLabel> start_cause_;  // why workers are started; none: for the first time
   bool own_failure_ = false;
+  std::uint64_t saves_failed_here_ = 0;  // of the newest generation
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "launcher/http/pages.hpp"
+#include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -110,6 +111,16 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
   if (node.steps > 0)
     all.push_back(single("elrun_last_step_timestamp_seconds", gauge, "seconds", "When the newest step was decided, since 1970",
                          static_cast<double>(node.last_step_wall_ns) / 1e9));
+  all.push_back(single("elrun_saves_failed", counter, "", "Checkpoints that could not be saved, as this node's workers said",
+                       node.checkpoints.saves_failed));
+  if (node.checkpoints.last_failure)
+    all.push_back({.name = "elrun_last_save_failure",
+                   .type = info,
+                   .help = "Why the newest save failed, while none has succeeded since",
+                   .samples = {{{{"code", to_string(node.checkpoints.last_failure->code)}}, 1}}});
+  if (node.checkpoints.safe_at)
+    all.push_back(single("elrun_checkpoint_age_seconds", gauge, "seconds", "Since a checkpoint was saved or gone on from, or the job began",
+                         seconds(glance.now - *node.checkpoints.safe_at)));
   add_process(all, glance.process);
   return all;
 }

@@ -87,6 +87,16 @@ nlohmann::json json_of(const Restoration& from) {
       {"checkpoint", from.checkpoint}, {"step", from.step}, {"why", from.why}, {"steps_again", from.steps_again}, {"notes", from.notes}};
 }
 
+nlohmann::json checkpoints_json(const Glance& glance) {
+  const CheckpointRecord& record = glance.node.checkpoints;
+  nlohmann::json json = nlohmann::json::object();
+  if (record.went_on_from) json["went_on_from"] = json_of(*record.went_on_from);
+  if (record.safe_at) json["age_seconds"] = seconds(glance.now - *record.safe_at);
+  if (record.saves_failed > 0) json["saves_failed"] = record.saves_failed;
+  if (record.last_failure) json["last_failure"] = {{"step", record.failed_step}, {"why", message(*record.last_failure)}};
+  return json;
+}
+
 std::string went_on_from(const Reading& from) {
   const std::string checkpoint = from.text("checkpoint"), why = from.text("why");
   std::string text = checkpoint.empty() ? fmt::format("  went on at: step 0 ({})", why)
@@ -96,6 +106,20 @@ std::string went_on_from(const Reading& from) {
   if (const auto notes = from.json().find("notes"); notes != from.json().end() && notes->is_array())
     for (const nlohmann::json& note : *notes)
       if (note.is_string()) text += fmt::format("    {}\n", shown(note.get<std::string>()));
+  return text;
+}
+
+std::string checkpoint_lines(const Reading& checkpoints) {
+  std::string text;
+  if (const Reading from = checkpoints.object("went_on_from"); from.json().is_object()) text += went_on_from(from);
+  if (checkpoints.json().is_object() && checkpoints.json().contains("age_seconds"))
+    text +=
+        fmt::format("  checkpoints: {} since one was saved or gone on from, or the job began", ago(checkpoints.fraction("age_seconds")));
+  if (const auto failed = checkpoints.number("saves_failed"); failed > 0)
+    text += fmt::format("{}{} failed", text.empty() || text.back() == '\n' ? "  checkpoints: " : "; ", count_of(failed, "save"));
+  if (!text.empty() && text.back() != '\n') text += "\n";
+  if (const Reading last = checkpoints.object("last_failure"); last.json().is_object())
+    text += fmt::format("  the newest save failed, of step {}: {}\n", last.number("step"), last.text("why"));
   return text;
 }
 
@@ -141,7 +165,7 @@ std::string status_page(const Glance& glance) {
     if (node.last_step.steps > 0) page["steps"]["of"] = node.last_step.steps;
     if (const auto loss = node.last_step.loss; loss && std::isfinite(*loss)) page["steps"]["loss"] = *loss;
   }
-  if (const auto& from = node.checkpoints.went_on_from) page["checkpoints"]["went_on_from"] = json_of(*from);
+  if (const nlohmann::json checkpoints = checkpoints_json(glance); !checkpoints.empty()) page["checkpoints"] = checkpoints;
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -170,8 +194,7 @@ Result<std::string> status_for_people(std::string_view json) {
                         steps.json().contains("of") ? fmt::format(" of {}", steps.number("of")) : "",
                         steps.json().contains("loss") ? fmt::format(" with loss {:.6g}", steps.fraction("loss")) : "",
                         ago(steps.fraction("last_age_seconds")));
-  const Reading checkpoints = page.object("checkpoints");
-  if (const Reading from = checkpoints.object("went_on_from"); from.json().is_object()) text += went_on_from(from);
+  text += checkpoint_lines(page.object("checkpoints"));
   if (const std::string failure = page.text("last_failure"); !failure.empty()) text += fmt::format("  last failure: {}\n", failure);
   const Reading workers = page.object("workers");
   if (!workers.json().is_array() || workers.json().empty()) return text + "  no workers here\n";

@@ -236,8 +236,8 @@ constexpr std::string_view exit_codes_text =
     "Exit codes: 0 the job is done; 1 to 255 the program's own (78 of a Job: never restarted). elrun's own: 64 usage,\n"
     "66 script missing, 69 no agent answers `elrun status` or leaves by `elrun drain`, 70 the system refused what elrun needs,\n"
     "78 contradictory options, or versions differ, 126/127 program cannot be executed/found, 128+n ended by signal n, 170 the\n"
-    "nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left, 174 workers hung. The root cause\n"
-    "decides, on every node. See launcher/README.md.\n";
+    "nodes did not meet in time, 171 the rendezvous was lost, 172 too few nodes are left, 173 a Job could save no checkpoint for\n"
+    "its max_age (never restarted), 174 workers hung. The root cause decides, on every node. See launcher/README.md.\n";
 constexpr std::string_view examples_text =
     "  elrun --nproc_per_node 4 --no_python ./train              one node, four workers\n"
     "  elrun --nnodes 2:3 --nproc_per_node gpu --rdzv_backend c10d --rdzv_endpoint node0:29400 train.py\n"

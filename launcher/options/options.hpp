@@ -45,7 +45,7 @@ constexpr std::size_t role_max = 256;  ///< Bytes of its name.
 namespace exit_code {
 constexpr int usage = 64, damaged = 65, no_input = 66, unavailable = 69, internal = 70, contradiction = 78, cannot_execute = 126,
               not_found = 127;
-constexpr int join_deadline = 170, coordinator_lost = 171, hang = 174;
+constexpr int join_deadline = 170, coordinator_lost = 171, checkpoint_too_old = 173, hang = 174;
 }  // namespace exit_code
 
 /// A number of things, and how it is known.

@@ -34,6 +34,8 @@ std::string meaning_of(int code) {
     case exit_code::cannot_execute:
       return "the program cannot be executed: is it a binary of this machine, or a script with #! and the x bit?";
     case exit_code::not_found: return "the program was not found: check its path, and PATH on this node";
+    case exit_code::checkpoint_too_old:
+      return "of a Job: no checkpoint could be saved for CheckpointOptions::max_age; its last lines say why the last save failed";
     case exit_code::hang:
       return "workers gave no sign of progress for --hang_timeout; the log of their node shows what their threads were doing";
     case 128 + SIGILL: return "an instruction that this CPU does not have: was the program built for another machine?";

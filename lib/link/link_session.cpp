@@ -97,6 +97,9 @@ class Link {
 
   void ready_to_leave() { post(PrepareToLeave{place().membership.generation}); }
   void went_on_from(Restoration restoration) { post(WentOnFrom{place().membership.generation, std::move(restoration)}); }
+  void save_failed(StepNumber step, std::uint64_t count, Failure why) {
+    post(SaveFailed{place().membership.generation, step.value(), count, std::move(why)});
+  }
   void checkpoint_saved(std::string acknowledgement) { post(CheckpointSaved{std::move(acknowledgement)}); }
 
   Result<void> next_generation(Deadline agreed_by) {
@@ -302,6 +305,9 @@ class LinkSession final : public Session {
   }
   void went_on_from(const Restoration& restoration) override {
     if (!forked()) link_->went_on_from(restoration);
+  }
+  void save_failed(StepNumber step, std::uint64_t count, const Failure& why) override {
+    if (!forked()) link_->save_failed(step, count, why);
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

@@ -49,7 +49,8 @@ enum class Type : std::uint16_t {
   returned,
   ready_for_place,
   checkpoint_saved,
-  went_on_from
+  went_on_from,
+  save_failed
 };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
@@ -258,6 +259,13 @@ void fields(C& c, M& m) {
   fields(c, m.generation);
   fields(c, m.restoration);
 }
+template <class C, Is<SaveFailed> M>
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+  c.number(m.step);
+  c.number(m.count);
+  fields(c, m.why);
+}
 template <class C, Is<Refusal> M>
 void fields(C& c, M& m) {
   fields(c, m.failure);
@@ -369,6 +377,7 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::store_reply: return message_from<StoreReply>(payload, "StoreReply");
     case Type::checkpoint_saved: return message_from<CheckpointSaved>(payload, "CheckpointSaved");
     case Type::went_on_from: return message_from<WentOnFrom>(payload, "WentOnFrom");
+    case Type::save_failed: return message_from<SaveFailed>(payload, "SaveFailed");
   }
   return std::optional<Message>{};
 }
@@ -426,8 +435,8 @@ ByteVector encode(const Message& message) {
 }
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
-              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::went_on_from) - 1, Message>, WentOnFrom> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::went_on_from));
+              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::save_failed) - 1, Message>, SaveFailed> &&
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::save_failed));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

@@ -90,13 +90,21 @@ struct WentOnFrom {
   Restoration restoration;
 };
 
+/// Worker to agent: a checkpoint of this step could not be saved.
+struct SaveFailed {
+  Generation generation;
+  std::uint64_t step = 0;
+  std::uint64_t count = 0;  ///< Of this generation's failed saves, from 1 on: all members say the same of each.
+  Failure why;
+};
+
 /// Worker to agent: this generation is over, and the program waits for its place in the next one.
 struct ReadyForPlace {
   Generation generation;
 };
 
 using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave,
-                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom>;
+                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom, SaveFailed>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

@@ -41,6 +41,8 @@ RestartBudget::Charge RestartBudget::charge(std::int32_t exit_code, std::int32_t
   progressed_ = false;
   Charge charge;
   if (wrong_configuration) charge.exhausted = "a wrong configuration is not restarted";
+  else if (is_job_ && exit_code == exit_code_checkpoint_too_old)
+    charge.exhausted = "a job that could save no checkpoint for too long (CheckpointOptions::max_age) is not restarted";
   else if (charged_ = !free_of_charge; charged_ && static_cast<std::int64_t>(++counts_.used) > limit)
     charge.exhausted =
         limit == 0 ? "no restart is allowed (--max_restarts)" : fmt::format("all {} restarts (--max_restarts) are used", limit);

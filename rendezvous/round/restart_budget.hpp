@@ -2,7 +2,7 @@
 /// \file RestartBudget: what a failure of a worker costs, when the job has no restart left, and how long repeated failures back off. Pure.
 ///
 /// The limit is `--max_restarts`; without it 3 for a Job and 0 for any other program. A Job's failure is free if a step was decided
-/// for the first time since its last failure. Restarts that were used do not come back, but for `refund`. Exit code 78 of a Job, a wrong configuration, is not restarted.
+/// for the first time since its last failure. Restarts that were used do not come back, but for `refund`. Two exit codes of a Job are not restarted: 78, a wrong configuration, and 173, no checkpoint could be saved for too long.
 
 #include <algorithm>
 #include <cstdint>

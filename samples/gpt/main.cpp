@@ -97,7 +97,8 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text
   job.configure(plan_of(options, text), {.directory = options.checkpoint,
                                          .every = options.every,
                                          .keep = static_cast<std::uint32_t>(options.keep),
-                                         .final_wait = std::chrono::seconds{options.final_wait}});
+                                         .final_wait = std::chrono::seconds{options.final_wait},
+                                         .max_age = std::chrono::seconds{options.max_age}});
 #ifdef GPT_ON_DEVICES
   if (job.device().kind == elrun::DeviceKind::cuda) {
     nn::DeviceEngine engine{job.stream()};

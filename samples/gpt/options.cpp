@@ -42,6 +42,8 @@ const flags::Flag<Options> table[] = {
     {"every", "K", &Options::every, 0, unbounded, "steps between checkpoints; 0: only at the end"},
     {"keep", "N", &Options::keep, 2, 1 << 20, "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
     {"final-wait", "S", &Options::final_wait, 0, 1 << 20, "seconds for which the final checkpoint is tried again when it cannot be saved"},
+    {"max-age", "S", &Options::max_age, 0, 1 << 30,
+     "a save that fails when no checkpoint was saved for so many seconds ends the job with 173; 0: training goes on"},
     {"sample", "N", &Options::sample, 0, 1 << 20, "tokens to write at the end: as text, with --ids as numbers"},
     {"audit", "P", &Options::audit, 0, 0,
      "probability with which one slot of a step is computed by other workers too, and compared; 1: in every step"},

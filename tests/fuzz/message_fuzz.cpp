@@ -67,6 +67,7 @@ std::vector<std::string> fuzz_examples() {
                                       ReadyForPlace{{1, {{2, 3}}}},
                                       CheckpointSaved{"step 40"},
                                       WentOnFrom{{1, {{2, 3}}}, {"/ck/ckpt/s40", 40, 3, "the newest checkpoint", {"one", "two"}}},
+                                      SaveFailed{{1, {{2, 3}}}, 40, 2, why},
                                       StoreRequest{.id = 1, .op = StoreOp::wait, .keys = {"a", "b"}, .value = ByteVector(5)},
                                       StoreReply{.id = 1, .what = "x", .values = {ByteVector(3), {}}}};
   std::vector<std::string> examples;

@@ -99,6 +99,28 @@ TEST_CASE("a full disk costs the save, not the job and not the checkpoint before
   CHECK(again.state == gpt(gpt_arguments(folder / "text", 12)).state);
 }
 
+#ifdef ELRUN_TEST_LAUNCHER
+TEST_CASE("a job that can save no checkpoint for max_age ends with 173, and is not restarted", "[bad-input]") {
+  const Folder folder;
+  const std::string disk = folder / "disk";
+  fs::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=4800k") != 0) {
+    WARN("SKIPPED: mounting a small file system needs more rights than this user has");
+    return;
+  }
+  const Ended ended = finish(*start(
+      "elrun", under_elrun({"--nproc_per_node", "2"},
+                           gpt_arguments(folder / "text", 100'000, {"--every", "2", "--checkpoint", disk + "/ck", "--max-age", "1"}))));
+  ::umount2(disk.c_str(), MNT_DETACH);
+  INFO(ended.output.substr(ended.output.size() - std::min<std::size_t>(ended.output.size(), 6000)));
+  CHECK(ended.code == 173);
+  CHECK(ended.says("training goes on; the newest that was saved is of step"));
+  CHECK(ended.says("and checkpoint.max_age is 1.0 s: the job ends here; the save of step"));
+  CHECK(ended.says("could save no checkpoint for too long (CheckpointOptions::max_age) is not restarted"));
+  CHECK_FALSE(ended.says("generation 2"));
+}
+#endif
+
 TEST_CASE("a checkpoint of another model or another plan is refused with both sides", "[bad-input]") {
   const Folder folder;
   REQUIRE(gpt(with_checkpoints(folder, 8)).code == 0);

@@ -272,6 +272,50 @@ TEST_CASE("the status says from which checkpoint the job went on, and what was p
     CHECK(status_for_people(odd).ok());
 }
 
+TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  CHECK(has(node.metrics_text(), "elrun_saves_failed_total 0\n"));
+  CHECK_FALSE(has(node.metrics_text(), "elrun_checkpoint_age_seconds"));  // nobody has said that there are any
+  node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
+  node.pass(5s);
+  CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 5\n"));
+  CHECK(has(said(), "  checkpoints: 5.0 s since one was saved or gone on from, or the job began\n"));
+  const Failure full{Code::no_space, Remedy::fix_config, "write /ck/x: No space left on device"};
+  for (const ConnectionId worker : {5u, 6u}) node.on(WorkerSaid{worker, SaveFailed{generation(1), 40, 1, full}});  // both say the same
+  node.on(WorkerSaid{5, SaveFailed{generation(7), 1, 9, full}});                                                   // of no generation here
+  CHECK(has(node.metrics_text(), "elrun_saves_failed_total 1\n"));
+  CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{code=\"no_space\"} 1\n"));
+  CHECK(
+      has(said(), "or the job began; 1 save failed\n  the newest save failed, of step 40: no_space: write /ck/x: No space left on device"));
+  CHECK(nlohmann::json::parse(status_page(node.glance()))["checkpoints"]["saves_failed"] == 1);
+  SECTION("a checkpoint that is saved ends the failure, not the count") {
+    node.pass(5s);
+    node.on(WorkerSaid{5, CheckpointSaved{"s60"}});
+    node.pass(1s);
+    CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 1\n"));
+    CHECK(has(node.metrics_text(), "elrun_saves_failed_total 1\n"));
+    CHECK_FALSE(has(node.metrics_text(), "elrun_last_save_failure_info{"));
+    CHECK_FALSE(has(said(), "the newest save failed"));
+  }
+  SECTION("the next generation counts on, and the checkpoint grows older") {
+    node.hear(Revoke{generation(1), worker_killed});
+    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+    node.begin(2);
+    node.on(WorkerSaid{5, SaveFailed{generation(2), 60, 1, full}});
+    node.on(WorkerSaid{5, SaveFailed{generation(2), 80, 2, full}});
+    CHECK(has(node.metrics_text(), "elrun_saves_failed_total 3\n"));
+    CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 5\n"));
+    CHECK(has(said(), "3 saves failed\n"));
+  }
+  for (const char* odd :
+       {R"({"checkpoints":{"age_seconds":"x","last_failure":7,"saves_failed":-1}})", R"({"checkpoints":{"saves_failed":2}})"})
+    CHECK(status_for_people(odd).ok());
+}
+
 TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {
   Node node;
   node.begin(1);

@@ -130,6 +130,58 @@ TEST_CASE("a save on a disk that fails for good is tried three times, and says w
   CHECK(member.saves.is_due(6));
 }
 
+TEST_CASE("the agent hears of each save that failed, once for all its tries, also at the job's end", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .final_wait = 2s}};
+  files.broken = [](const Path&) { return EIO; };
+  member.saves.save(3, host_state);
+  files.broken = {};
+  member.saves.save(6, host_state);
+  files.broken = full;
+  CHECK_THROWS_AS(member.saves.save_at_the_end(7, host_state), Error);
+  using Failed = TestSession::FailedSave;
+  CHECK(member.session.failed_saves ==
+        std::vector<Failed>{{3, 1, Code::io}, {7, 2, Code::no_space}, {7, 3, Code::no_space}, {7, 4, Code::no_space}});
+}
+
+TEST_CASE("a save that fails when nothing was saved for max_age ends the job; one that succeeds begins the time anew", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 1, .max_age = 60s}};
+  std::uint64_t step = 0;
+  const auto saves_after = [&](Duration time) {
+    member.clock.advance(time);
+    member.saves.save(++step, host_state);
+  };
+  files.broken = full;
+  saves_after(60s);  // since the job began
+  files.broken = {};
+  saves_after(60s);  // late, but saved
+  files.broken = full;
+  saves_after(30s), saves_after(30s);
+  SECTION("too long") { CHECK_THROWS_AS(saves_after(1ms), CheckpointTooOld); }
+  SECTION("with cause, both times and the step") {
+    CHECK_THROWS_WITH(saves_after(12min), Catch::Contains("no checkpoint was saved for 780.0 s, and checkpoint.max_age is 60.0 s") &&
+                                              Catch::Contains("the save of step 5 failed") && Catch::Contains("No space left"));
+  }
+  SECTION("going on from a checkpoint begins the time, too") {
+    files.broken = {};
+    Saving next{files, 2, {.directory = "/root", .every = 1, .max_age = 60s}};
+    next.clock.advance(1h);
+    REQUIRE(next.saves.restore().has_value());
+    files.broken = full;
+    next.saves.save(9, host_state);
+    next.clock.advance(61s);
+    CHECK_THROWS_AS(next.saves.save(10, host_state), CheckpointTooOld);
+  }
+  SECTION("without max_age training goes on for ever") {
+    files.broken = {};
+    Saving other{files, 2, {.directory = "/root", .every = 1}};
+    files.broken = full;
+    other.clock.advance(1000h);
+    CHECK_NOTHROW(other.saves.save(9, host_state));
+  }
+}
+
 TEST_CASE("what was saved is restored, and an empty root restores nothing", "[job_saves]") {
   FaultyFiles files;
   Saving first{files, 1, {.directory = "/root"}};

@@ -121,6 +121,9 @@ class TestSession final : public Session {
   void returns_within(Duration time) override { within = time; }
   Remembered remembered() const override { return agent_remembers; }
   void went_on_from(const Restoration& from) override { went_on.push_back(from); }
+  void save_failed(StepNumber step, std::uint64_t count, const Failure& why) override {
+    failed_saves.push_back({step.value(), count, why.code});
+  }
 
   void end(const Failure& why) {
     const std::lock_guard lock{mutex_};
@@ -136,6 +139,12 @@ class TestSession final : public Session {
   Duration within{};                       // the program says it comes back
   Remembered agent_remembers;
   std::vector<Restoration> went_on;  // as the agent was told
+  struct FailedSave {
+    std::uint64_t step = 0, count = 0;
+    Code code{};
+    friend bool operator==(const FailedSave&, const FailedSave&) = default;
+  };
+  std::vector<FailedSave> failed_saves;  // likewise
 
  private:
   std::mutex mutex_;

@@ -28,7 +28,8 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(14)) {
+  switch (rng.below(15)) {
+    case 14: return SaveFailed{any_generation(rng), rng.next64(), rng.next64(), any_failure(rng)};
     case 13: {
       WentOnFrom went{any_generation(rng), {any_text(rng, 200), rng.next64(), rng.next64(), any_text(rng, 90), {}}};
       for (std::uint64_t n = rng.below(4); n > 0; --n) went.restoration.notes.push_back(any_text(rng, 90));

@@ -56,6 +56,12 @@ TEST_CASE("a failure of a Job is free if a step was decided for the first time s
     CHECK(budget.decided(8));
     CHECK(budget.charge(exit_code_configuration, not_given, now).exhausted == "a wrong configuration is not restarted");
   }
+  SECTION("nor is a job whose newest checkpoint is too old; another program may use that code") {
+    CHECK(budget.decided(8));
+    CHECK_THAT(*budget.charge(exit_code_checkpoint_too_old, not_given, now).exhausted, Contains("could save no checkpoint for too long"));
+    CHECK(budget.counts().used == 1);
+    CHECK_FALSE(RestartBudget{}.charge(exit_code_checkpoint_too_old, 1, now).exhausted);
+  }
 }
 
 TEST_CASE("a failure that a lost node explains is given back, once", "[restart_budget]") {

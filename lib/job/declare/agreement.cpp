@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/words.hpp"
 #include "lib/job/declare/plan.hpp"
 
 namespace elrun::inline v0 {
@@ -59,7 +60,8 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
            fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\noverlap: {}\nsteps: {}\n",
                        word(plan.placement.parameters), word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer),
                        plan.memory_per_rank, plan.overlap ? "on" : "off", plan.steps)},
-          {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\n", checkpoint.directory, checkpoint.every)},
+          {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\nmax_age: {}\n", checkpoint.directory, checkpoint.every,
+                                             for_people(checkpoint.max_age))},
           {"model", std::move(model)}};
 }
 

@@ -89,6 +89,9 @@ std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& che
   if (checkpoint.every > 0 && checkpoint.directory.empty())
     out.push_back(
         fmt::format("checkpoint.every is {}, but checkpoint.directory is empty: name a directory that all nodes share", checkpoint.every));
+  if (checkpoint.max_age < Duration{0}) out.push_back("checkpoint.max_age is negative: 0 means that there is no limit");
+  if (checkpoint.max_age > Duration{0} && checkpoint.every == 0)
+    out.push_back("checkpoint.max_age is given, but checkpoint.every is 0: no checkpoint is saved before the end");
   return out;
 }
 

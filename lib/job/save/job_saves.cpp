@@ -31,6 +31,7 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
 
 void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
   if (!has_directory()) return;
+  failed_ = 0;
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
                  std::move(loaded));
 }
@@ -38,6 +39,7 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
 std::optional<std::vector<Aux>> JobSaves::restore() {
   Saves::Loaded loaded = expect(world_, saves_->restore());
   restored_ = std::move(loaded.restored);
+  safe_at_ = host_.clock.now();
   host_.session.went_on_from({restored_.checkpoint, restored_.step, restored_.steps_again, restored_.why, restored_.notes});
   // The answer of a call that follows that word means that the agent has it: a worker that fails at once has failed after this checkpoint.
   if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), told_wait));
@@ -64,6 +66,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
   absence_.ended(begun);
   if (saved.ok()) {
     saved_step_ = step;
+    safe_at_ = host_.clock.now();
     return std::nullopt;
   }
   if (world_.over()) revoked(world_);
@@ -81,10 +84,31 @@ void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
                       host_.log.warning(fmt::format(
                           "the checkpoint of step {} could not be saved, it is tried again under another name: {}", step, message(f)));
                     });
-  if (!why || !world_.leads()) return;
+  if (!why) return;
+  tell_of_failure(step, *why);
+  end_if_too_old(step, *why);
+  if (!world_.leads()) return;
   const std::string newest = saved_step_ == ~std::uint64_t{0} ? std::string{"this job has saved none yet"}
                                                               : fmt::format("the newest that was saved is of step {}", saved_step_);
   host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on; {}: {}", step, newest, message(*why)));
+}
+
+void JobSaves::tell_of_failure(std::uint64_t step, const Failure& why) { host_.session.save_failed(StepNumber{step}, ++failed_, why); }
+
+/// By the leader's clock: all ranks end, or none.
+void JobSaves::end_if_too_old(std::uint64_t step, const Failure& why) {
+  if (options_.max_age == Duration{0}) return;
+  ByteWriter leaders;
+  leaders.put((host_.clock.now() - safe_at_).count());
+  const ByteVector bytes = expect(world_, world_.from_leader(leaders.bytes()));
+  ByteReader reader{bytes};
+  const Duration age{reader.get<Duration::rep>()};
+  expect(world_, reader.finish("the age of the newest checkpoint"));
+  if (age <= options_.max_age) return;
+  Failure last = why;
+  last.what = fmt::format("no checkpoint was saved for {}, and checkpoint.max_age is {}: the job ends here; the save of step {} failed: {}",
+                          for_people(age), for_people(options_.max_age), step, last.what);
+  throw CheckpointTooOld{std::move(last)};
 }
 
 /// Whoever administrates the storage has some time to make a save possible: nothing else has the state.
@@ -97,6 +121,7 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
       if (trial.tries > 0 && world_.leads()) host_.log.info(fmt::format("the final checkpoint is saved, at try {}", trial.tries + 1));
       return;
     }
+    tell_of_failure(step, *why);
     const Instant now = host_.clock.now();
     if (trial.tries++ == 0) trial.begun = now;
     ByteWriter leaders;  // clocks differ, and all ranks have to try again, or none

@@ -3,12 +3,14 @@
 ///
 /// All calls are made on all ranks in the same order, by the job's thread, and come to the same on all. A world that ends in a call leaves it
 /// by `Revoked` (revoked.hpp). A failed save is logged and training goes on; the final one is tried again for `CheckpointOptions::final_wait`,
-/// because nothing else holds the state; a newer job on the same root ends this one at once.
+/// because nothing else holds the state; a newer job on the same root ends this one at once. A save that fails when nothing was saved for
+/// `CheckpointOptions::max_age` ends the job by `CheckpointTooOld`. The agent hears of each failed save.
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include <elrun/failure.hpp>
 #include <elrun/job.hpp>
 
 #include "lib/job/absence.hpp"
@@ -18,11 +20,18 @@
 
 namespace elrun::inline v0 {
 
+/// Ends the job with an exit code of its own, after which elrun does not restart it.
+class CheckpointTooOld : public Error {
+ public:
+  using Error::Error;
+  static constexpr int exit_code = 173;
+};
+
 class JobSaves {
  public:
   /// All outlive it.
   JobSaves(const JobHost& host, JobWorld& world, Absence& absence, Departure& departure)
-      : host_{host}, world_{world}, absence_{absence}, departure_{departure} {}
+      : host_{host}, world_{world}, absence_{absence}, departure_{departure}, safe_at_{host.clock.now()} {}
 
   void configure(const CheckpointOptions& options) { options_ = options; }
   [[nodiscard]] const CheckpointOptions& options() const { return options_; }
@@ -48,6 +57,8 @@ class JobSaves {
 
  private:
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
+  void tell_of_failure(std::uint64_t step, const Failure& why);
+  void end_if_too_old(std::uint64_t step, const Failure& why);
   void wait_for_storage(Duration time, std::uint64_t step);
   const JobHost& host_;
   JobWorld& world_;
@@ -57,6 +68,8 @@ class JobSaves {
   std::optional<Saves> saves_;
   Restored restored_{.why = "there is no checkpoint directory"};
   std::uint64_t saved_step_ = ~std::uint64_t{0};
+  std::uint64_t failed_ = 0;  // saves of this generation
+  Instant safe_at_;           // a checkpoint was saved or gone on from; else the job began here
 };
 
 }  // namespace elrun::inline v0

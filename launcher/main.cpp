@@ -4,7 +4,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -75,28 +77,21 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
   return returned_exit_code(options.exit_codes, code);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, no more
-  std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
+int run(std::span<const std::string> arguments, std::string_view elrun_name, launcher::Variables environment) {
   const SteadyClock clock;
   LogStream lines{clock};
   const Log log{lines, "elrun"};
-  launcher::Variables environment = read_environment();
-  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  const std::string_view elrun_name = argc > 0 ? argv[0] : "elrun";
   auto command = parse_command(arguments, environment, this_machine(environment), elrun_name);
+  // The container's last words are its job's: what somebody runs beside it leaves them alone.
+  const Path last_words = is_side_command(arguments, elrun_name) ? Path{} : report_files(environment).termination_log;
   if (const auto* usage = std::get_if<Usage>(&command)) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
-    if (usage->exit_code != 0)
-      write_refusal(report_files(environment).termination_log, usage->exit_code, usage->exit_code, usage->text, clock);
+    if (usage->exit_code != 0) write_refusal(last_words, usage->exit_code, usage->exit_code, usage->text, clock);
     return usage->exit_code;
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);
   const auto* const of_launch = std::get_if<LaunchOptions>(&command);
-  const launcher::StartRefusal refuse{log, clock, report_files(environment).termination_log,
-                                      of_launch != nullptr ? of_launch->exit_codes : ExitCodes::elrun};
+  const launcher::StartRefusal refuse{log, clock, last_words, of_launch != nullptr ? of_launch->exit_codes : ExitCodes::elrun};
   if ((of_store != nullptr && of_store->log_format == LogFormat::json) ||
       (of_launch != nullptr && of_launch->log_format == LogFormat::json))
     lines.set_format([](const LogLine& line) { return json_line(line, {}); });
@@ -107,16 +102,25 @@ int main(int argc, char** argv) {
     if (const auto* drain = std::get_if<DrainOptions>(&command)) return run_drain(*drain, environment, clock);
     if (const auto* ckpt = std::get_if<CkptOptions>(&command)) return run_ckpt(*ckpt, clock);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
-    const int code = launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
-    if (launcher::called_aside) {
-      std::fflush(nullptr);
-      std::_Exit(code);
-    }
-    return code;
+    return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
   } catch (const std::system_error& error) {  // a thread that was refused, for instance
     const std::string limit = limit_behind(error.code().value(), CgroupWatch{}.limits());
     return refuse(exit_code::internal, limit.empty() ? error.what() : fmt::format("{}; {}", error.what(), limit));
   } catch (const std::exception& error) {
     return refuse(exit_code::internal, error.what());
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, no more
+  std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const int code = run(arguments, argc > 0 ? argv[0] : "elrun", read_environment());
+  if (launcher::called_aside) {
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+  return code;
 }

@@ -2,6 +2,7 @@
 #include "launcher/options/options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -291,6 +292,11 @@ Variables without_secrets(Variables environment) {
     break;
   }
   return environment;
+}
+
+bool is_side_command(std::span<const std::string> arguments, std::string_view program_name) {
+  constexpr std::array names{"status", "drain", "doctor", "install", "ckpt"};
+  return !arguments.empty() && !is_torchrun(program_name) && std::ranges::find(names, arguments[0]) != names.end();
 }
 
 Parsed parse_command(std::span<const std::string> arguments, const Variables& environment, const Machine& machine,

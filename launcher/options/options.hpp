@@ -209,6 +209,9 @@ struct Usage {
 /// What the first word may ask for in place of a program; under the name torchrun there is no such word.
 using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, CkptOptions, Usage>;
 
+/// What runs beside a job and is no part of it: status, drain, doctor, install, ckpt. Under the name `torchrun` there is none.
+[[nodiscard]] bool is_side_command(std::span<const std::string> arguments, std::string_view program_name = "elrun");
+
 /// Parses the arguments after the program's name. Under the name `torchrun`, exit codes are torchrun's.
 [[nodiscard]] Parsed parse_command(std::span<const std::string> arguments, const Variables& environment, const Machine& machine,
                                    std::string_view program_name = "elrun");

@@ -113,7 +113,7 @@ std::optional<TrainJobStatus::Told> TrainJobStatus::answered(const Result<HttpRe
   next_ = now + every_;
   if (takes_)
     return std::exchange(told_, false) ? std::optional{Told{Level::info, "TrainJob status: the server takes it now"}} : std::nullopt;
-  has_news_ = true;  // what it did not take
+  has_news_ = leads_;  // what it did not take, while it is this node's to say
   if (std::exchange(told_, true)) return std::nullopt;
   const std::string why =
       reply.ok() ? fmt::format("the server answers {}{}", reply->status, reason_of(reply->body)) : message(reply.failure());

@@ -55,6 +55,8 @@ class TrainJobStatus {
   void decided(const StepProgress& progress, Instant now);
   /// The job is over here: what was not posted yet is due at once, if the server took the last one.
   void finish() { is_over_ = true; }
+  /// The end of the job waits for it no longer.
+  void give_up() { takes_ = false; }
   /// When there is something to post; nothing: no news, or one is under way.
   [[nodiscard]] std::optional<Instant> due_at() const;
   /// Posts: what goes out now.

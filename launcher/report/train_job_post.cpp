@@ -42,7 +42,7 @@ Result<HttpReply> put(const TrainJobServer& server, std::string body) {
 
 TrainJobPost::TrainJobPost(boost::asio::io_context& loop, const Clock& clock, const Log& log, TrainJobServer server,
                            std::function<void()> done)
-    : clock_{clock}, log_{log}, server_{std::move(server)}, done_{std::move(done)}, timer_{loop}, aside_{loop} {}
+    : clock_{clock}, log_{log}, server_{std::move(server)}, done_{std::move(done)}, timer_{loop}, end_{loop}, aside_{loop} {}
 
 void TrainJobPost::decided(const StepProgress& progress) {
   const bool was_due = status_.due_at().has_value();
@@ -53,6 +53,12 @@ void TrainJobPost::decided(const StepProgress& progress) {
 void TrainJobPost::finish() {
   status_.finish();
   arm();
+  end_.expires_after(train_job_limit);  // a resolver has limits of its own
+  end_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    status_.give_up();
+    done_();
+  });
 }
 
 void TrainJobPost::arm() {

@@ -35,7 +35,7 @@ class TrainJobPost {
   const TrainJobServer server_;
   const std::function<void()> done_;
   TrainJobStatus status_;
-  boost::asio::steady_timer timer_;
+  boost::asio::steady_timer timer_, end_;  // the next one; the last moment for it at the end of the job
   Aside<Result<HttpReply>> aside_;
 };
 

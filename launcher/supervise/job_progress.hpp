@@ -25,7 +25,11 @@ class JobProgress {
   void know_as_job() { is_job_ = true; }
   [[nodiscard]] bool is_job() const { return is_job_; }
 
-  void step_decided(const StepProgress& step) {
+  void step_decided(StepProgress step) {
+    if (step.decided == newest_step_.decided) {  // said again by a worker that waits for the storage: what it leaves out is known
+      if (step.steps == 0) step.steps = newest_step_.steps;
+      if (!step.loss) step.loss = newest_step_.loss;
+    }
     newest_step_ = step;
     remembered_.decided = std::max(remembered_.decided, step.decided.value());
     failures_.decided(step.decided.value());

@@ -143,6 +143,20 @@ TEST_CASE("what refuses elrun store is said there, too", "[launcher][process]") 
   CHECK_THAT(line["cause"].get<std::string>(), Catch::Matchers::Contains(by_token ? "/no/such" : "192.0.2.1"));
 }
 
+TEST_CASE("a command that runs beside a job leaves the last words of the container to the job", "[launcher][process]") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/termination-log";
+  std::ofstream{place} << "old text";
+  const auto command = GENERATE(std::vector<std::string>{"ckpt", "lss"}, std::vector<std::string>{"status", "--no-such-option"},
+                                std::vector<std::string>{"doctor", "--no-such-option"});
+  Job job{{.arguments = command, .environment = {{"ELRUN_TERMINATION_LOG", place}}}};
+  CHECK(job.wait() > 0);
+  std::ifstream file{place};
+  std::string line;
+  std::getline(file, line);
+  CHECK(line == "old text");
+}
+
 TEST_CASE("a worker for which no process can be made is not told as the one that died before it", "[launcher][process]") {
   TemporaryDirectory directory;
   const std::string events = directory.path() + "/events";

@@ -248,7 +248,13 @@ TEST_CASE("the status says of how many steps the last one is, and its loss", "[p
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f}});
   CHECK(has(*status_for_people(status_page(node.glance())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
-  node.on(WorkerSaid{5, StepDecided{generation(1), 11, 90, std::numeric_limits<float>::quiet_NaN()}});
+  node.hear(Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "a node was lost"}});
+  node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
+  node.begin(2);
+  node.on(WorkerSaid{6, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(WorkerSaid{6, StepDecided{generation(2), 10}});  // it waits for the storage, and says so
+  CHECK(has(*status_for_people(status_page(node.glance())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
+  node.on(WorkerSaid{6, StepDecided{generation(2), 11, 90, std::numeric_limits<float>::quiet_NaN()}});
   CHECK(has(*status_for_people(status_page(node.glance())), "the last is 11 of 90, 0.0 s ago\n"));
 }
 

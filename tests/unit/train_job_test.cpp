@@ -111,6 +111,11 @@ TEST_CASE("only the node of rank 0 posts, one at a time, and the newest at most 
   CHECK(body["estimatedRemainingSeconds"] == 185);  // 10 steps in 21 s, 88 to go
   CHECK_FALSE(status.answered(good, now));
   CHECK_FALSE(status.due_at());  // no news
+  status.decided({StepNumber{13}, 100, {}}, now);
+  (void)status.begin(now, wall);
+  status.began(world(4));  // rank 0 is elsewhere now, and says newer steps
+  (void)status.answered(forbidden, now);
+  CHECK_FALSE(status.due_at());
 }
 
 TEST_CASE("a server that takes nothing is told of once, asked less and less often, and awaited by nobody", "[train_job]") {
@@ -164,7 +169,8 @@ TEST_CASE("at the end of the job the last step is posted at once, to a server th
   CHECK(status.due_at() == Instant{});
   CHECK(status_of(status.begin(now, wall))["progressPercentage"] == 100);
   CHECK(status.is_awaited());
-  (void)status.answered(good, now);
+  SECTION("it is taken") { (void)status.answered(good, now); }
+  SECTION("it takes too long") { status.give_up(); }
   CHECK_FALSE(status.is_awaited());
 }
 

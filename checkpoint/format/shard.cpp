@@ -239,7 +239,7 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
                 .aux = {}};
   ShardHeader header;
   ShardData data{model, shard, header};
-  for (ShardPiece& piece : pieces_of(model, fragments, rank, world)) data.append(std::move(piece));
+  for (const ShardPiece& piece : pieces_of(model, fragments, rank, world)) data.append(piece);
   if (rank == 0)
     for (const Aux& a : aux) {
       shard.part.aux.push_back({a.name, rank, data.bytes(), a.bytes.size()});

@@ -29,8 +29,17 @@ Retention retention(const std::vector<Found>& found, const std::vector<Checkpoin
     else if (!f.committed && !among(promised, f.id)) result.sweep.push_back(f.id);
   }
   std::sort(good.begin(), good.end());
+  // A save that failed after its COMMIT was linked is tried again: two attempts have the same state, and count once.
+  for (std::size_t i = 0; i + 1 < good.size();) {
+    if (good[i].step != good[i + 1].step || good[i].fence != good[i + 1].fence) {
+      ++i;
+      continue;
+    }
+    result.uncommit.push_back(good[i]);
+    good.erase(good.begin() + static_cast<std::ptrdiff_t>(i));
+  }
   if (good.size() > keep) {
-    result.uncommit.assign(good.begin(), good.end() - keep);
+    result.uncommit.insert(result.uncommit.end(), good.begin(), good.end() - keep);
     good.erase(good.begin(), good.end() - keep);
   }
   return result;

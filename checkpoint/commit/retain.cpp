@@ -48,9 +48,12 @@ Result<void> Checkpointer::remove_committed(const CheckpointId& id, const std::s
   const auto unpromised = root_.files().remove_file(root_.path() / fences_directory / acknowledgement_name(id));
   if (!unpromised.ok() && unpromised.failure().code != Code::not_found) return unpromised;
   if (unpromised.ok()) ELRUN_TRY(root_.files().sync_directory(root_.path() / fences_directory));
+  // Somebody may keep it elsewhere, behind a link: the link goes, and what it leads to stays whole. A directory is not removed so.
+  if (root_.files().remove_file(root_.path_of(id)).ok()) return root_.files().sync_directory(root_.path() / checkpoints_directory);
   ELRUN_TRY(root_.files().remove_file(root_.path_of(id) / commit_file));
   ELRUN_TRY(root_.files().sync_directory(root_.path_of(id)));
   const Path trash = root_.path() / trash_directory;
+  (void)root_.files().remove_file(trash);  // a link: what it leads to is not this root's
   ELRUN_TRY(root_.files().make_directories(trash));
   ELRUN_TRY(root_.files().rename(root_.path_of(id), trash / to_string(id)));
   return remove_tree(root_.files(), trash / to_string(id));
@@ -95,6 +98,7 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
       const auto left = read_manifest(root_.files(), root_.path_of(id));
       if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id)));
     }
+    (void)root_.files().remove_file(root_.path() / trash_directory);
     const auto trash = root_.files().list(root_.path() / trash_directory);
     if (trash.ok())
       for (const std::string& name : *trash)

@@ -125,10 +125,10 @@ TEST_CASE("a job that is killed as a whole, again and again, goes on at any worl
     const std::string root = folder / ("ck" + std::to_string(seed));
     const std::vector<std::string> zero{"0", "1", "2", "3", "hybrid2", "hybrid3"};
     const auto job_of = [&](std::uint64_t world) {
-      std::vector<std::string> words = under_elrun({"--nproc_per_node", std::to_string(world)},
-                                                   gpt_arguments(folder / "text", steps,
-                                                                 {"--every", "2", "--keep", "2", "--checkpoint", root, "--zero",
-                                                                  zero[rng.below(zero.size())]}));
+      std::vector<std::string> words =
+          under_elrun({"--nproc_per_node", std::to_string(world)},
+                      gpt_arguments(folder / "text", steps,
+                                    {"--every", "2", "--keep", "2", "--checkpoint", root, "--zero", zero[rng.below(zero.size())]}));
       words.insert(words.begin(), {"--fork", "--pid", "--kill-child", program_path("elrun")});
       return start("/usr/bin/unshare", words, {{"XDG_RUNTIME_DIR", folder / "run"}});
     };

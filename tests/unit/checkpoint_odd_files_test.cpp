@@ -189,6 +189,25 @@ TEST_CASE("a removal follows no link out of the checkpoint root", "[checkpoint]"
   CHECK(fs::exists(Path{elsewhere.path()} / "precious"));
 }
 
+TEST_CASE("a checkpoint that somebody keeps elsewhere behind a link stays whole when the link goes", "[checkpoint]") {
+  const TemporaryDirectory directory, elsewhere;
+  PosixFiles files;
+  leave_three(files, directory.path());
+  const Path name = "s000000000010.g00000001.a01";
+  fs::rename(Path{directory.path()} / "ckpt" / name, Path{elsewhere.path()} / name);
+  fs::create_directory_symlink(Path{elsewhere.path()} / name, Path{directory.path()} / "ckpt" / name);
+  // And the folder in which removed ones lie for a moment leads to another root's checkpoints.
+  fs::create_directory(Path{elsewhere.path()} / "s000000000007.g00000001.a01");
+  fs::create_directory_symlink(elsewhere.path(), Path{directory.path()} / "trash");
+  TestJob next{files, 2, 2, small_model(), 1, "run", directory.path()};
+  REQUIRE(said(next.start()) == "");
+  REQUIRE(said(next.save(40)) == "");
+  REQUIRE(said(next.ranks[0].retain(2)) == "");
+  CHECK_FALSE(fs::exists(fs::symlink_status(Path{directory.path()} / "ckpt" / name)));
+  CHECK(fs::exists(Path{elsewhere.path()} / name / "COMMIT"));
+  CHECK(fs::exists(Path{elsewhere.path()} / "s000000000007.g00000001.a01"));
+}
+
 TEST_CASE("a checkpoint is not condemned for a RUN.json that is damaged after the start", "[checkpoint]") {
   const Alarm alarm;
   const TemporaryDirectory directory;

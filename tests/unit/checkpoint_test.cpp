@@ -191,6 +191,12 @@ TEST_CASE("retention keeps the newest of the timeline and what a person must loo
     CHECK(retention(found, line, {}, 1, 3).uncommit == std::vector<CheckpointId>{{10, 1, 1}});
   }
   SECTION("two stay, whatever is asked") { CHECK(retention(found, line, {}, 1, 0).uncommit.size() == 2); }
+  SECTION("of two attempts of one save only the later counts") {
+    found.push_back({{50, 1, 2}, true, false}), line.push_back({50, 1, 2});
+    const Retention gone = retention(found, line, {}, 1, 2);
+    CHECK(gone.keep == std::vector<CheckpointId>{{40, 1, 1}, {50, 1, 2}});
+    CHECK(std::ranges::find(gone.uncommit, CheckpointId{50, 1, 1}) != gone.uncommit.end());
+  }
   SECTION("a newer fence's are not ours") {
     found.push_back({{60, 2, 1}, true, false});
     found.push_back({{70, 2, 1}, false, false});

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,8 @@ class CheckpointFailures {
   static constexpr std::size_t failures_max = 32;
   static bool is_from_outside(const Ending& ending) {
     const int code = ending.code();
-    return std::ranges::any_of(std::initializer_list{SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT}, [&](int s) { return code == 128 + s; });
+    return std::ranges::any_of(std::initializer_list<int>{SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT},
+                               [&](int s) { return code == 128 + s; });
   }
   std::string from_;  // the checkpoint that the job's state came from, as far as this node knows
   std::uint64_t step_ = 0;

@@ -35,6 +35,10 @@ Result<void> publish_once(Files& files, const Path& directory, const std::string
   auto linked = files.link(prepared, directory / name);
   if (!linked.ok())
     if (const auto there = files.read_all(directory / name, manifest_bytes_max); there.ok() && as_text(*there) == text) linked = {};
+  if (!linked.ok() && linked.failure().code == Code::not_permitted)  // a file can be made in this directory, and not a second name for it
+    linked = Failure{Code::invalid_argument, Remedy::fix_config,
+                     fmt::format("{} is on a file system without hard links, which checkpoints need ({}): choose another directory",
+                                 directory.string(), linked.failure().what)};
   const auto synced = linked.ok() ? files.sync_directory(directory) : Result<void>{};
   (void)files.remove_file(prepared);
   return linked.ok() ? synced : linked;

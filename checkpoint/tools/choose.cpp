@@ -30,7 +30,10 @@ CheckpointName parse_checkpoint_name(std::string_view text) {
       return {.root = std::string{parent.substr(0, std::max<std::size_t>(1, parent.size() - directory.size() - 1))}, .id = id};
   }
   if (const auto colon = text.rfind(':'); colon != std::string_view::npos && colon > 0)
-    if (const auto named = parse_checkpoint_name(std::string{text.substr(0, colon)}, text.substr(colon + 1))) return *named;
+    if (auto named = parse_checkpoint_name(std::string{text.substr(0, colon)}, text.substr(colon + 1))) {
+      named->word = text;
+      return *std::move(named);
+    }
   return {.root = std::string{text}};
 }
 

@@ -17,6 +17,7 @@ struct CheckpointName {
   std::string root;
   std::optional<LossName> step{};    ///< STEP or STEP@FENCE
   std::optional<CheckpointId> id{};  ///< The whole name of its directory.
+  std::string word{};                ///< `ROOT:STEP` as it was given: a root may have such a name, too. Empty: no such word.
   friend bool operator==(const CheckpointName&, const CheckpointName&) = default;
 };
 

@@ -34,7 +34,7 @@ std::string head_text(const Inspection& one, std::int64_t now_wall_ns) {
 }
 
 std::string plan_text(const PlanIdentity& plan) {
-  std::string text = fmt::format("\nplan {}\n", plan.hash);
+  std::string text = fmt::format("\nplan {}\n", printable(plan.hash));
   for (std::string_view rest = plan.description; !rest.empty();) {
     const auto end = std::min(rest.find('\n'), rest.size());
     text += fmt::format("  {}\n", printable(rest.substr(0, end)));
@@ -47,15 +47,16 @@ std::string tensors_text(const ModelTable& model) {
   std::string kinds;
   std::uint64_t each = 0;  // bytes of one element in all kinds
   for (const KindInfo& kind : model.kinds)
-    kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", kind.name, dtype_name(kind.dtype)), each += size_of(kind.dtype);
+    kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", printable(kind.name), dtype_name(kind.dtype)), each += size_of(kind.dtype);
   std::vector<std::vector<std::string>> rows{{"  tensor", "dtype", "elements", "bytes", "shape"}};
   for (const UnitInfo& unit : model.units) {
     if (unit.tensors.empty())
-      rows.push_back({"  " + unit.name, "", fmt::to_string(unit.elements), size_text(unit.elements * each), shape_text({unit.elements})});
+      rows.push_back(
+          {"  " + printable(unit.name), "", fmt::to_string(unit.elements), size_text(unit.elements * each), shape_text({unit.elements})});
     for (const TensorInfo& t : unit.tensors) {
       const std::uint64_t elements = element_count(t.shape);
-      rows.push_back({fmt::format("  {}/{}", unit.name, t.name), dtype_name(t.dtype), fmt::to_string(elements), size_text(elements * each),
-                      shape_text(t.shape)});
+      rows.push_back({fmt::format("  {}/{}", printable(unit.name), printable(t.name)), dtype_name(t.dtype), fmt::to_string(elements),
+                      size_text(elements * each), shape_text(t.shape)});
     }
   }
   return fmt::format("\ntensors ({}; bytes are those of all kinds): {}\n{}", kinds, rows.size() - 1, table_text(rows, 1));

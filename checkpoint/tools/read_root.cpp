@@ -92,7 +92,13 @@ Result<RootFacts> read_root(Files& files, const Clock& clock, const std::string&
   return facts;
 }
 
-Result<ReadCheckpoint> find_checkpoint(Files& files, const Clock& clock, const CheckpointName& name) {
+CheckpointName settled(Files& files, CheckpointName name) {
+  if (name.word.empty() || !is_root(files, name.word).ok()) return name;
+  return {.root = std::move(name.word)};
+}
+
+Result<ReadCheckpoint> find_checkpoint(Files& files, const Clock& clock, const CheckpointName& given) {
+  const CheckpointName name = settled(files, given);
   ReadCheckpoint one;
   ELRUN_TRY_ASSIGN(one.facts, read_root(files, clock, name.root));
   const std::vector<Found> line = timeline(one.facts.view.found, one.facts.view.highest);

@@ -22,6 +22,8 @@ struct ReadCheckpoint {
   CheckpointId id;
   Path directory;
 };
+/// A root whose own name ends like `ROOT:STEP` is that root, and no checkpoint of another.
+[[nodiscard]] CheckpointName settled(Files& files, CheckpointName name);
 /// The one that `name` means; of a root alone the one from which a start would go on, else the newest committed. Fails with `not_found`
 /// where there is none.
 [[nodiscard]] Result<ReadCheckpoint> find_checkpoint(Files& files, const Clock& clock, const CheckpointName& name);

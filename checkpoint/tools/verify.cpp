@@ -36,6 +36,12 @@ class Tally {
     const std::lock_guard lock{mutex_};
     verified_.damage.push_back({std::move(file), block, std::move(what)});
   }
+  /// Of a whole file: whichever of its readers finds it.
+  void damaged_once(const std::string& file, std::string what) {
+    const std::lock_guard lock{mutex_};
+    Damage one{file, {}, std::move(what)};
+    if (std::ranges::find(verified_.damage, one) == verified_.damage.end()) verified_.damage.push_back(std::move(one));
+  }
   void read(std::uint64_t bytes, std::uint64_t blocks) {
     const std::lock_guard lock{mutex_};
     verified_.bytes += bytes, verified_.blocks += blocks;
@@ -62,6 +68,7 @@ class ShardCheck {
     if (!size.ok()) return say_once(size.failure().what);
     if (*size != record_.bytes) say_once(fmt::format("has {} bytes, the manifest says {}", *size, record_.bytes));
     if (is_first()) check_header();
+    if (*size < record_.bytes) return say_once("its end with the block table is missing, so its blocks cannot be checked");
     if (!read_table()) return;
     for (std::uint64_t block = portion_.first; block < portion_.end; block += read_blocks)
       check_blocks(block, std::min(portion_.end, block + read_blocks));
@@ -70,10 +77,8 @@ class ShardCheck {
  private:
   [[nodiscard]] bool is_first() const { return portion_.first == 0; }
   void say(std::optional<std::uint64_t> block, std::string what) { tally_.damaged(record_.name, block, std::move(what)); }
-  /// Of the file, whose other portions find the same.
-  void say_once(std::string what) {
-    if (is_first()) say(std::nullopt, std::move(what));
-  }
+  /// Of the file: another portion may find the same, or not.
+  void say_once(std::string what) { tally_.damaged_once(record_.name, std::move(what)); }
 
   void check_header() {
     ByteVector header(record_.header_bytes);
@@ -141,7 +146,8 @@ std::vector<FileRecord> by_parts(Files& files, const Path& directory, const Chec
     if (!name.ends_with(".part.json")) continue;
     const auto text = read_record(files, directory / name, record_bytes_max);
     if (!text.ok()) continue;
-    if (auto part = decode_part(*text, name); part.ok() && part->id == id) records.push_back(std::move(part->file));
+    if (auto part = decode_part(*text, name); part.ok() && part->id == id && part->file.name == shard_name(part->rank, part->world))
+      records.push_back(std::move(part->file));
   }
   return records;
 }
@@ -175,10 +181,13 @@ std::vector<FileRecord> check_records(Files& files, const Path& directory, const
   return std::move(manifest->files);
 }
 
-std::vector<Portion> portions_of(const std::vector<FileRecord>& records) {
+/// A file that is shorter than its record says gets one portion, which finds that out: no record makes the list longer than the files are.
+std::vector<Portion> portions_of(Files& files, const Path& directory, const std::vector<FileRecord>& records) {
   std::vector<Portion> all;
   for (const FileRecord& file : records) {
-    const std::uint64_t blocks = block_count(file);
+    const auto opened = files.open(directory / file.name);
+    const auto size = opened.ok() ? (*opened)->size() : opened.failure();
+    const std::uint64_t blocks = size.ok() && *size >= file.bytes ? block_count(file) : 0;
     for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks)
       all.push_back({&file, first, std::min(blocks, first + portion_blocks)});
   }
@@ -196,7 +205,7 @@ Result<Verified> verify_all(Files& files, const Path& directory, const Checkpoin
   for (const FileRecord& file : records) all += file.bytes;
   verified.files = records.size();
   Tally tally{verified, options, all};
-  const std::vector<Portion> portions = portions_of(records);
+  const std::vector<Portion> portions = portions_of(files, directory, records);
   std::atomic<std::size_t> next{0};
   const auto read = [&] {
     for (std::size_t i = next++; i < portions.size(); i = next++) ShardCheck{files, directory, portions[i], tally}.run();

@@ -111,13 +111,12 @@ std::string verified_text(const VerifiedCheckpoint& one) {
                                  v.damage.empty() ? "whole" : fmt::format("{} found", count_of(v.damage.size(), "damage")),
                                  size_text(v.bytes), count_of(v.files, "file"), seconds(one.took),
                                  size_text(static_cast<std::uint64_t>(static_cast<double>(v.bytes) / std::max(1e-6, seconds(one.took)))));
-  for (const Damage& d : v.damage) text += fmt::format("  {}: {}\n", d.file, printable(d.what));
+  for (const Damage& d : v.damage) text += fmt::format("  {}: {}\n", printable(d.file), printable(d.what));
   return text;
 }
 
 /// The checkpoints that are to be verified.
-Result<std::vector<CheckpointId>> to_verify(const CkptOptions& options, Files& files, const Clock& clock, std::string& root) {
-  const CheckpointName& name = options.names[0];
+Result<std::vector<CheckpointId>> to_verify(const CheckpointName& name, Files& files, const Clock& clock, std::string& root) {
   if (name.step || name.id) {
     ELRUN_TRY_ASSIGN(const auto one, find_checkpoint(files, clock, name));
     root = one.facts.view.root;
@@ -139,7 +138,8 @@ Result<std::vector<CheckpointId>> to_verify(const CkptOptions& options, Files& f
 
 int verify(const CkptOptions& options, Files& files, const Clock& clock) {
   std::string root;
-  const auto ids = to_verify(options, files, clock, root);
+  const CheckpointName name = settled(files, options.names[0]);
+  const auto ids = to_verify(name, files, clock, root);
   if (!ids.ok()) return failed(ids.failure());
   std::vector<VerifiedCheckpoint> all;
   bool is_whole = true;
@@ -148,9 +148,16 @@ int verify(const CkptOptions& options, Files& files, const Clock& clock) {
     const Instant began = clock.now();
     const VerifyOptions how{.readers = options.readers > 0 ? options.readers : readers_default,
                             .progress = [&](std::uint64_t done, std::uint64_t bytes) { line.show(to_string(id), done, bytes); }};
-    auto found = verify_all(files, Path{options.names[0].root} / checkpoints_directory / to_string(id), id, root, how);
+    const Path directory = Path{name.root} / checkpoints_directory / to_string(id);
+    auto found = verify_all(files, directory, id, root, how);
     line.clear();
-    if (!found.ok()) return failed(found.failure());
+    const bool is_asked_for = name.step || name.id;
+    if (!is_asked_for && (!found.ok() || !found->damage.empty()))
+      if (const auto commit = files.open(directory / commit_file); !commit.ok() && commit.failure().code == Code::not_found) {
+        fmt::print(stderr, "elrun: ckpt: the job removed {} meanwhile: it is left out\n", to_string(id));
+        continue;
+      }
+    if (!found.ok()) found = Verified{.damage = {{".", {}, found.failure().what}}};  // the others are looked at all the same
     all.push_back({id, *std::move(found), clock.now() - began});
     is_whole = is_whole && all.back().found.damage.empty();
     if (!options.as_json) {

@@ -108,8 +108,9 @@ std::string understand_names(const std::vector<std::string>& words, CkptOptions&
   }
   options.names = {parse_checkpoint_name(words[0])};
   CheckpointName& name = options.names[0];
-  if (options.verb == CkptOptions::Verb::ls && (name.step || name.id))
-    return fmt::format("`{}` names one checkpoint, and ls wants a root", words[0]);
+  // A root whose own name ends like ROOT:STEP is meant where nothing but a root can be.
+  if ((options.verb == CkptOptions::Verb::ls || words.size() > 1) && !name.word.empty()) name = {.root = words[0]};
+  if (options.verb == CkptOptions::Verb::ls && name.id) return fmt::format("`{}` names one checkpoint, and ls wants a root", words[0]);
   if (words.size() == 1) return "";
   if (name.step || name.id) return fmt::format("`{}` names a checkpoint already, so `{}` is one too many", words[0], words[1]);
   const auto named = parse_checkpoint_name(words[0], words[1]);

@@ -48,6 +48,7 @@ class FaultyFiles final : public Files {
 
   Bytes space = 1_GiB;
   std::string unmounted{};  ///< What missing_mount says.
+  bool has_links = true;    ///< The file system knows hard links.
   std::uint64_t bytes_read = 0;
 
   Result<std::unique_ptr<WritableFile>> create(const Path& path) override;

@@ -181,6 +181,16 @@ TEST_CASE("the timeline is what the highest fence inherits and what came after i
   CHECK(ids(timeline(found, fence)) == std::vector{old, good, own});
 }
 
+TEST_CASE("a file system without hard links stops the start, and is not taken for one that cannot be written", "[checkpoint]") {
+  FaultyFiles files;
+  files.has_links = false;
+  TestJob job{files, 1, 1};
+  const auto start = job.start();
+  REQUIRE_FALSE(start.ok());
+  CHECK(start.failure().code == Code::invalid_argument);
+  CHECK(start.failure().what.find("without hard links") != std::string::npos);
+}
+
 TEST_CASE("retention keeps the newest of the timeline and what a person must look into", "[checkpoint]") {
   std::vector<Found> found;
   std::vector<CheckpointId> line;

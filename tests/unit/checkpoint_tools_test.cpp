@@ -75,8 +75,8 @@ ByteVector bytes_of(std::initializer_list<T> values) {
 TEST_CASE("a checkpoint is named by its root, its step, its fence, or its directory", "[ckpt]") {
   const CheckpointId id{40, 1, 1};
   CHECK(parse_checkpoint_name("/a/b") == CheckpointName{"/a/b", {}, {}});
-  CHECK(parse_checkpoint_name("/a/b:40") == CheckpointName{"/a/b", LossName{40, {}}, {}});
-  CHECK(parse_checkpoint_name("/a/b:40@7") == CheckpointName{"/a/b", LossName{40, 7}, {}});
+  CHECK(parse_checkpoint_name("/a/b:40") == CheckpointName{"/a/b", LossName{40, {}}, {}, "/a/b:40"});
+  CHECK(parse_checkpoint_name("/a/b:40@7") == CheckpointName{"/a/b", LossName{40, 7}, {}, "/a/b:40@7"});
   CHECK(parse_checkpoint_name("/a/b/ckpt/" + to_string(id)) == CheckpointName{"/a/b", {}, id});
   CHECK(parse_checkpoint_name("/a/b/ckpt/" + to_string(id) + "//") == CheckpointName{"/a/b", {}, id});
   CHECK(parse_checkpoint_name("ckpt/" + to_string(id)) == CheckpointName{".", {}, id});
@@ -85,6 +85,15 @@ TEST_CASE("a checkpoint is named by its root, its step, its fence, or its direct
   CHECK(parse_checkpoint_name("/a", "40@7") == CheckpointName{"/a", LossName{40, 7}, {}});
   CHECK(parse_checkpoint_name("/a", to_string(id)) == CheckpointName{"/a", {}, id});
   CHECK_FALSE(parse_checkpoint_name("/a", "forty"));
+}
+
+TEST_CASE("a root whose own name ends like a step is that root", "[ckpt]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 2, small_model(), 1, "run", "/ckpts/08:22"};
+  start_and_save(job, {10});
+  CHECK(found(files, "/ckpts/08:22").directory.string().starts_with("/ckpts/08:22/ckpt/"));
+  CHECK(found(files, "/ckpts/08:22:10").directory.string().starts_with("/ckpts/08:22/ckpt/"));
+  CHECK(settled(files, parse_checkpoint_name("/ckpts/08:23")).step == LossName{23, {}});
 }
 
 TEST_CASE("of several attempts at a step the one of the timeline is meant, then the newest that was committed", "[ckpt]") {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/commit/fence.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0 {

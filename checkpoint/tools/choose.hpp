@@ -7,10 +7,11 @@
 #include <variant>
 #include <vector>
 
-#include "checkpoint/commit/fence.hpp"
 #include "checkpoint/format/names.hpp"
 
 namespace elrun::inline v0 {
+
+struct Found;  // checkpoint/commit/fence.hpp
 
 /// A root, and of its checkpoints one or none in particular.
 struct CheckpointName {

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "checkpoint/format/plan.hpp"
+#include "checkpoint/format/records.hpp"
 
 namespace elrun::inline v0 {
 namespace {

@@ -8,9 +8,9 @@
 
 #include <elrun/result.hpp>
 
-#include "checkpoint/format/records.hpp"
-
 namespace elrun::inline v0 {
+
+struct Manifest;  // checkpoint/format/records.hpp
 
 /// How the world that reads cuts its state.
 struct ReadingWorld {

@@ -189,6 +189,21 @@ void add_ignored(const RootView& view, std::vector<std::string>& notes) {
       "checkpoints under {} were committed by jobs that had lost the root, or were given up; they are ignored, and kept", view.where));
 }
 
+/// A start that passes over a checkpoint has said so, once, in its own log. All later ones say it, too: nothing is gone back in silence.
+void add_newer_beside(const RootView& view, const CheckpointId& from, const std::vector<GivenUp>& given_up,
+                      std::vector<std::string>& notes) {
+  const std::vector<Found> line = timeline(view.found, view.highest);
+  for (const Found& f : view.found) {
+    const auto is_same = [&](const auto& other) { return other == f.id; };
+    if (!f.committed || f.quarantined || !f.unreadable.empty() || f.id.step <= from.step) continue;
+    if (std::ranges::any_of(line, is_same, &Found::id) || std::ranges::any_of(given_up, is_same, &GivenUp::id)) continue;
+    notes.push_back(fmt::format(
+        "checkpoint {} is newer, and beside the timeline: an earlier start passed it over, or a job that had lost the root made it. It is kept, "
+        "and not used",
+        to_string(f.id)));
+  }
+}
+
 /// What a walk back from the newest came to.
 struct Walk {
   std::optional<LookedInto> choice{};
@@ -287,6 +302,7 @@ std::variant<LookInto, Resumption, Failure> decide(const Findings& findings) {
                           result.steps_again));
   }
   add_ignored(findings.view, result.notes);
+  if (from) add_newer_beside(findings.view, *from, result.gives_up, result.notes);
   return result;
 }
 

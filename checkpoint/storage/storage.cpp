@@ -18,6 +18,14 @@ Result<std::vector<std::string>> list_if_there(Files& files, const Path& directo
   return names;
 }
 
+/// Whether it is a second name that is refused, and not any new one.
+bool can_make_file(Files& files, const Path& directory, const std::string& unique) {
+  const Path probe = directory / ("probe.tmp-" + unique);
+  const bool is_made = files.write_durably(probe, as_bytes(std::string_view{"probe"})).ok();
+  (void)files.remove_file(probe);
+  return is_made;
+}
+
 }  // namespace
 
 Result<void> publish_once(Files& files, const Path& directory, const std::string& name, const std::string& unique,
@@ -35,7 +43,7 @@ Result<void> publish_once(Files& files, const Path& directory, const std::string
   auto linked = files.link(prepared, directory / name);
   if (!linked.ok())
     if (const auto there = files.read_all(directory / name, manifest_bytes_max); there.ok() && as_text(*there) == text) linked = {};
-  if (!linked.ok() && linked.failure().code == Code::not_permitted)  // a file can be made in this directory, and not a second name for it
+  if (!linked.ok() && linked.failure().code == Code::not_permitted && can_make_file(files, directory, unique))
     linked = Failure{Code::invalid_argument, Remedy::fix_config,
                      fmt::format("{} is on a file system without hard links, which checkpoints need ({}): choose another directory",
                                  directory.string(), linked.failure().what)};

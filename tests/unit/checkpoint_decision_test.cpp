@@ -150,6 +150,22 @@ TEST_CASE("the decision: a suspect is passed over for an older one that is whole
   }
 }
 
+TEST_CASE("the decision: what an earlier start passed over is named by every start after it, until the job is beyond it", "[checkpoint]") {
+  Findings findings = three_found();
+  findings.suspects = {{{30, 1, 1}, "exit code 3 after step 33, twice"}};
+  const Resumption first = goes_on_by(findings);
+  findings.suspects.clear();  // agents forget with their processes
+  findings.view.highest.emplace();
+  findings.view.highest->number = 2;
+  findings.view.highest->inherits = first.inherits;
+  const Resumption later = goes_on_by(findings);
+  CHECK(later.from == CheckpointId{20, 1, 1});
+  REQUIRE(later.notes.size() == 1);
+  CHECK_THAT(later.notes[0], Contains("s000000000030.g00000001.a01 is newer, and beside the timeline"));
+  findings.view.found.push_back({{40, 2, 1}, true, false});
+  CHECK(goes_on_by(findings).notes.empty());
+}
+
 TEST_CASE("a checkpoint is suspect when two generations that went on from it failed alike, on whichever nodes", "[checkpoint]") {
   const CheckpointId newest{40, 1, 1}, older{20, 1, 1};
   const std::vector<FailedAfter> alike{{newest, 3, 42, "exit code 3", "a"}, {newest, 4, 42, "exit code 3", "b"}};

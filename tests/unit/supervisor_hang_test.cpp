@@ -24,12 +24,15 @@ TEST_CASE("workers that give no sign of progress are looked at, then asked by SI
   SECTION("the next generation begins without it") {
     Node node{1, 60s, HangSign::progress};
     node.start(1, 1, true);
+    node.tell(10, WentOnFrom{generation(1), {"/ck/ckpt/s000000000040.g00000001.a01", 40, 0, "the newest checkpoint", {}}});
     node.wait(60s);
     node.wait(5s);
     node.ended(0, {.signal = SIGABRT});
     node.hear(Revoke{generation(1), revoked});
     CHECK(node.wait(100s).empty());
     node.start(2, 1, true);
+    CHECK(std::get<Welcome>(std::get<Answer>(node.actions.back()).message)
+              .remembered.failures.empty());  // elrun ended it: the checkpoint is no suspect
     CHECK(node.ended(0, {.signal = SIGSEGV}) == Words{"failed 0 139 job"});
   }
   SECTION("the end of a generation ends it") {

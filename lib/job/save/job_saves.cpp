@@ -106,6 +106,7 @@ void JobSaves::end_if_too_old(std::uint64_t step, const Failure& why) {
   expect(world_, reader.finish("the age of the newest checkpoint"));
   if (age <= options_.max_age) return;
   Failure last = why;
+  last.rank = Rank{world_.rank()}, last.remedy = Remedy::fix_config;  // whatever the save itself failed of, this is for a person to mend
   last.what = fmt::format("no checkpoint was saved for {}, and checkpoint.max_age is {}: the job ends here; the save of step {} failed: {}",
                           for_people(age), for_people(options_.max_age), step, last.what);
   throw CheckpointTooOld{std::move(last)};

@@ -417,16 +417,21 @@ TEST_CASE("the first word may ask for something else than a job", "[options]") {
   CHECK(of_ckpt.as_json);
   CHECK((of_ckpt.reads_as && of_ckpt.reads_as->world == 4 && of_ckpt.reads_as->parts == 2));
   CHECK(std::get<CkptOptions>(parse({"ckpt", "diff", "/a:1", "/b"})).names.size() == 2);
-  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"ckpt"},
-                                                                                     {"ckpt", "rm", "/r"},
-                                                                                     {"ckpt", "ls"},
-                                                                                     {"ckpt", "ls", "/r", "/s"},
-                                                                                     {"ckpt", "ls", "/r:4"},
-                                                                                     {"ckpt", "verify", "/r:4", "5"},
-                                                                                     {"ckpt", "verify", "/r", "--plan", "2"},
-                                                                                     {"ckpt", "verify", "/r", "--readers"},
-                                                                                     {"ckpt", "diff", "/a", "/b", "/c"},
-                                                                                     {"ckpt", "diff", "/a", "--readers", "2", "/b"}})
+  // Where nothing but a root can be, its name may end like a step.
+  CHECK(std::get<CkptOptions>(parse({"ckpt", "ls", "/r/08:22"})).names == std::vector<CheckpointName>{{"/r/08:22"}});
+  CHECK(std::get<CkptOptions>(parse({"ckpt", "verify", "/r/08:22", "5"})).names ==
+        std::vector<CheckpointName>{{"/r/08:22", LossName{5, {}}, {}}});
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"ckpt"},
+                                             {"ckpt", "rm", "/r"},
+                                             {"ckpt", "ls"},
+                                             {"ckpt", "ls", "/r", "/s"},
+                                             {"ckpt", "ls", "/r/ckpt/s000000000040.g00000001.a01"},
+                                             {"ckpt", "verify", "/r/ckpt/s000000000040.g00000001.a01", "5"},
+                                             {"ckpt", "verify", "/r", "--plan", "2"},
+                                             {"ckpt", "verify", "/r", "--readers"},
+                                             {"ckpt", "diff", "/a", "/b", "/c"},
+                                             {"ckpt", "diff", "/a", "--readers", "2", "/b"}})
     CHECK(refused(wrong).exit_code == 64);
 
   // By its path it is a program; and torchrun knows no such words.

@@ -155,12 +155,14 @@ BlockRecorder::BlockRecorder(std::string directory, const FileSystem& what) : di
   struct stat before {};
   if (::stat(exported().c_str(), &before) != 0) give_up("stat " + exported());
   daemon_ = std::make_unique<Job>(Job::Setting{
-      .arguments = {"--blockdev", "driver=file,filename=" + data + ",node-name=fd", "--blockdev", "driver=raw,file=fd,node-name=rd",
-                    "--blockdev", "driver=file,filename=" + log + ",node-name=fl", "--blockdev", "driver=raw,file=fl,node-name=rl",
-                    "--blockdev", "driver=blklogwrites,file=rd,log=rl,node-name=lw,log-sector-size=512,log-super-update-interval=1",
-                    "--export", "type=fuse,id=e0,node-name=lw,mountpoint=" + exported() + ",writable=on"},
+      // it ends with this test, also where that is killed: it holds the mounts and the loop device
+      .arguments = {"--pdeathsig", "KILL", recorder, "--blockdev", "driver=file,filename=" + data + ",node-name=fd", "--blockdev",
+                    "driver=raw,file=fd,node-name=rd", "--blockdev", "driver=file,filename=" + log + ",node-name=fl", "--blockdev",
+                    "driver=raw,file=fl,node-name=rl", "--blockdev",
+                    "driver=blklogwrites,file=rd,log=rl,node-name=lw,log-sector-size=512,log-super-update-interval=1", "--export",
+                    "type=fuse,id=e0,node-name=lw,mountpoint=" + exported() + ",writable=on"},
       .environment = {},
-      .program = recorder});
+      .program = "/usr/bin/setpriv"});
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{30};
   for (struct stat now = before; now.st_dev == before.st_dev; (void)::stat(exported().c_str(), &now)) {
     if (std::chrono::steady_clock::now() > until) throw std::runtime_error{"the recorder offers nothing: " + daemon_->output()};

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cerrno>
 #include <cfenv>
 #include <limits>
@@ -335,9 +336,24 @@ TEST_CASE("a member whose node leaves has all save at the end of the step, once,
   CHECK(without_root[0].ready_to_leave_at == std::vector<std::uint64_t>{2});  // there is nothing to save to
 }
 
+namespace {
+
+/// One member moves it while others look at it.
+class SharedClock final : public Clock {
+ public:
+  [[nodiscard]] Instant now() const override { return Instant{Duration{now_.load()}}; }
+  [[nodiscard]] std::int64_t wall_ns() const override { return now_.load(); }
+  void advance(Duration by) { now_ += by.count(); }
+
+ private:
+  std::atomic<std::int64_t> now_{0};
+};
+
+}  // namespace
+
 TEST_CASE("a member whose node leaves takes no part in the step after the save, until its generation is over or a second has passed",
           "[job]") {
-  ManualClock clock;
+  SharedClock clock;
   Duration waited{};
   WorldOptions world{.world = 2, .leave = WorldOptions::Leave{1, 3}, .clock = &clock};
   world.sleep = [&](Duration time) { waited += time, clock.advance(time); };  // of the member that leaves alone

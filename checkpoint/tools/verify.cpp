@@ -19,8 +19,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t read_blocks = 4;       // in one call: the checksum finds them in the cache
-constexpr std::uint64_t portion_blocks = 256;  // of a file, for one reader at a time
+constexpr std::uint64_t read_blocks = 4;  // in one call: the checksum finds them in the cache
 
 /// Some blocks of one shard.
 struct Portion {
@@ -182,7 +181,8 @@ std::vector<FileRecord> check_records(Files& files, const Path& directory, const
 }
 
 /// A file that is shorter than its record says gets one portion, which finds that out: no record makes the list longer than the files are.
-std::vector<Portion> portions_of(Files& files, const Path& directory, const std::vector<FileRecord>& records) {
+std::vector<Portion> portions_of(Files& files, const Path& directory, const std::vector<FileRecord>& records,
+                                 std::uint64_t portion_blocks) {
   std::vector<Portion> all;
   for (const FileRecord& file : records) {
     const auto opened = files.open(directory / file.name);
@@ -205,7 +205,7 @@ Result<Verified> verify_all(Files& files, const Path& directory, const Checkpoin
   for (const FileRecord& file : records) all += file.bytes;
   verified.files = records.size();
   Tally tally{verified, options, all};
-  const std::vector<Portion> portions = portions_of(files, directory, records);
+  const std::vector<Portion> portions = portions_of(files, directory, records, std::max<std::uint64_t>(1, options.portion_blocks));
   std::atomic<std::size_t> next{0};
   const auto read = [&] {
     for (std::size_t i = next++; i < portions.size(); i = next++) ShardCheck{files, directory, portions[i], tally}.run();

@@ -28,6 +28,7 @@ struct Verified {
 
 struct VerifyOptions {
   unsigned readers = 4;
+  std::uint64_t portion_blocks = 256;  ///< Of a file, for one reader at a time.
   /// Called by any reader, one at a time, with the bytes that were read so far, and those that there are.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress{};
 };

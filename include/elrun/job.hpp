@@ -304,10 +304,10 @@ struct Restored {
   std::uint64_t step = 0;    ///< Steps that are done: the number of the one that comes next.
   std::string checkpoint{};  ///< Its directory; empty unless the state is from one.
   std::string why{};         ///< Why this one, a clause for people: "the newest checkpoint".
-  std::uint64_t steps_again =
-      0;  ///< Steps that were decided before, as far as the job's agents know, and are done again: no state holds them.
-  std::vector<std::string>
-      notes{};  ///< Checkpoints that were passed over and why, and what else people should know. The log has them, too.
+  /// Steps that were decided before, as far as the job's agents know, and are done again: no state holds them.
+  std::uint64_t steps_again = 0;
+  /// Checkpoints that were passed over and why, and what else people should know. The log has them, too.
+  std::vector<std::string> notes{};
   /// There is a state: the program writes no initial values.
   explicit operator bool() const { return from != From::nothing; }
 };

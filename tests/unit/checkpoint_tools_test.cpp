@@ -57,8 +57,8 @@ void start_and_save(TestJob& job, std::initializer_list<std::uint64_t> steps) {
   for (const std::uint64_t step : steps) REQUIRE(said(job.save(step)) == "");
 }
 
-std::vector<Damage> damage_of(FaultyFiles& files, const CheckpointId& id) {
-  auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1});
+std::vector<Damage> damage_of(FaultyFiles& files, const CheckpointId& id, std::uint64_t portion_blocks = 256) {
+  auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = portion_blocks});
   REQUIRE(said(verified) == "");
   return std::move(verified->damage);
 }
@@ -273,6 +273,31 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
   SECTION("what cannot be read") {
     files.broken = [&](const Path& path) { return path == of(id, shard.name) ? EIO : 0; };
     CHECK(damage_of(files, id)[0].file == shard.name);
+  }
+  SECTION("what cannot be read from some operation on, whichever part of the file its reader has") {
+    unsigned operations = 0, fails_from = ~0u;
+    files.broken = [&](const Path& path) { return path == of(id, shard.name) && ++operations >= fails_from ? EIO : 0; };
+    CHECK(damage_of(files, id, 1).empty());
+    const unsigned all = operations;
+    REQUIRE(all > 3 * block_count(shard));
+    for (fails_from = 1; fails_from <= all; ++fails_from) {
+      INFO("fails from operation " << fails_from << " of " << all);
+      operations = 0;
+      CHECK_FALSE(damage_of(files, id, 1).empty());
+    }
+  }
+  SECTION("a part that names a file of somebody else's opens none") {
+    const Path part = of(id, "r00000-of-00002.part.json");
+    auto record = decode_part(files.content(part), "part");
+    REQUIRE(said(record) == "");
+    record->file.name = "../../../secret";
+    const std::string changed = encode(*record);
+    files.overwrite(part, {as_bytes(changed).begin(), as_bytes(changed).end()});
+    REQUIRE(files.remove_file(of(id, manifest_file)).ok());
+    bool is_opened = false;
+    files.broken = [&](const Path& path) { return is_opened |= path.filename() == "secret", 0; };
+    CHECK_FALSE(damage_of(files, id).empty());
+    CHECK_FALSE(is_opened);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
+#include "tests/support/mounted.hpp"
 
 using namespace elrun::test;
 namespace fs = std::filesystem;
@@ -172,15 +173,8 @@ TEST_CASE("a read-only root is read like any other", "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";
   train(folder, root, 1);
-  if (::mount(root.c_str(), root.c_str(), nullptr, MS_BIND, nullptr) != 0) {
-    WARN("SKIPPED: nothing can be mounted here: " << std::strerror(errno));
-    return;
-  }
-  struct Mounted {
-    std::string root;
-    ~Mounted() { (void)::umount2(root.c_str(), MNT_DETACH); }
-  } const mounted{root};
-  REQUIRE(::mount(nullptr, root.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0);
+  const auto mounted = Mounted::read_only(root);
+  if (!mounted) return;
   CHECK(ckpt({"ls", root}).says("A start would go on from step 40"));
   CHECK(ckpt({"verify", root}).code == 0);
   CHECK(ckpt({"diff", root, root + ":40"}).code == 0);

@@ -11,6 +11,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
+#include "tests/support/mounted.hpp"
 
 using namespace elrun::test;
 namespace fs = std::filesystem;
@@ -95,15 +96,8 @@ TEST_CASE("a job goes on from the checkpoint of a root that is read-only", "[gol
   const bool is_through = GENERATE(false, true);
   if (is_through) REQUIRE(two_workers(training(folder, root)).code == 0);
   else leave_checkpoints(folder, root);
-  if (::mount(root.c_str(), root.c_str(), nullptr, MS_BIND, nullptr) != 0) {
-    WARN("SKIPPED: nothing can be mounted here: " << std::strerror(errno));
-    return;
-  }
-  struct Mounted {
-    std::string root;
-    ~Mounted() { (void)::umount2(root.c_str(), MNT_DETACH); }
-  } const mounted{root};
-  REQUIRE(::mount(nullptr, root.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0);
+  const auto mounted = Mounted::read_only(root);
+  if (!mounted) return;
   if (is_through) {
     const Ended ended = two_workers(training(folder, root));
     INFO(tail(ended.output));
@@ -126,14 +120,8 @@ TEST_CASE("an empty root that cannot be written ends the job with 78 and no rest
   const Folder folder;
   const std::string root = folder / "ck";
   fs::create_directory(root);
-  if (::mount("elrun-test", root.c_str(), "tmpfs", MS_RDONLY, "size=1m") != 0) {
-    WARN("SKIPPED: no file system can be mounted here: " << std::strerror(errno));
-    return;
-  }
-  struct Mounted {
-    std::string root;
-    ~Mounted() { (void)::umount2(root.c_str(), MNT_DETACH); }
-  } const mounted{root};
+  const auto mounted = Mounted::tmpfs(root, "size=1m", MS_RDONLY);
+  if (!mounted) return;
   const Ended ended = two_workers(training(folder, root));
   ends_at_once_with_78(ended);
   CHECK(ended.says("let this user write there"));

@@ -9,6 +9,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
+#include "tests/support/mounted.hpp"
 
 using namespace elrun::test;
 namespace fs = std::filesystem;
@@ -75,10 +76,8 @@ TEST_CASE("a full disk costs the save, not the job and not the checkpoint before
   const std::string disk = folder / "disk";
   fs::create_directory(disk);
   // Room for two checkpoints of 270 kB beside the reserve that a save leaves free, not for three.
-  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=4800k") != 0) {
-    WARN("SKIPPED: mounting a small file system needs more rights than this user has");
-    return;
-  }
+  const auto mounted = Mounted::tmpfs(disk, "size=4800k");
+  if (!mounted) return;
   const auto arguments = gpt_arguments(folder / "text", 12, {"--every", "2", "--checkpoint", disk + "/ck", "--final-wait", "1"});
   const Ended full = gpt(arguments);
   std::ofstream{disk + "/filler"} << std::string(8 << 20, 'x');
@@ -86,7 +85,6 @@ TEST_CASE("a full disk costs the save, not the job and not the checkpoint before
   fs::remove(disk + "/filler");
   const bool grown = ::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=32m") == 0;
   const Ended again = gpt(arguments);
-  ::umount2(disk.c_str(), MNT_DETACH);
   INFO(full.output << "\n-- full:\n" << fuller.output << "\n-- with room:\n" << again.output);
   CHECK(grown);
   CHECK(full.says("step=12 "));  // training went on
@@ -104,14 +102,11 @@ TEST_CASE("a job that can save no checkpoint for max_age ends with 173, and is n
   const Folder folder;
   const std::string disk = folder / "disk";
   fs::create_directory(disk);
-  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=4800k") != 0) {
-    WARN("SKIPPED: mounting a small file system needs more rights than this user has");
-    return;
-  }
+  const auto mounted = Mounted::tmpfs(disk, "size=4800k");
+  if (!mounted) return;
   const Ended ended = finish(*start(
       "elrun", under_elrun({"--nproc_per_node", "2"},
                            gpt_arguments(folder / "text", 100'000, {"--every", "2", "--checkpoint", disk + "/ck", "--max-age", "1"}))));
-  ::umount2(disk.c_str(), MNT_DETACH);
   INFO(ended.output.substr(ended.output.size() - std::min<std::size_t>(ended.output.size(), 6000)));
   CHECK(ended.code == 173);
   CHECK(ended.says("training goes on; the newest that was saved is of step"));
@@ -210,7 +205,6 @@ TEST_CASE("under elrun, too, a disk that is full at the end is told once", "[bad
   }
   const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "2"},
                                                gpt_arguments(folder / "text", 4, {"--checkpoint", disk + "/ck", "--final-wait", "1"})));
-  ::umount2(disk.c_str(), MNT_DETACH);
   INFO(ended.output);
   CHECK(ended.code == 78);
   CHECK(ended.says("no_space"));

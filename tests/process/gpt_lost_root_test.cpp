@@ -12,6 +12,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
+#include "tests/support/mounted.hpp"
 
 using namespace elrun::test;
 namespace fs = std::filesystem;
@@ -96,14 +97,8 @@ TEST_CASE("the root's mount disappears and all workers die: the job stops with 7
   const Folder folder;
   const std::string root = folder / "ck";
   fs::create_directory(root);
-  if (::mount("elrun-test", root.c_str(), "tmpfs", 0, "size=64m") != 0) {
-    WARN("SKIPPED: no file system can be mounted here: " << std::strerror(errno));
-    return;
-  }
-  struct Mounted {
-    std::string root;
-    ~Mounted() { (void)::umount2(root.c_str(), MNT_DETACH); }
-  } const mounted{root};
+  const auto mounted = Mounted::tmpfs(root, "size=64m");
+  if (!mounted) return;
   const auto job = two_workers(folder, root);
   REQUIRE(until(*job, "step=90 "));
   REQUIRE(::umount2(root.c_str(), MNT_DETACH) == 0);
@@ -251,14 +246,8 @@ TEST_CASE(
   const Folder folder;
   const std::string root = folder / "ck";
   fs::create_directory(root);
-  if (::mount("elrun-test", root.c_str(), "tmpfs", 0, "size=32m") != 0) {
-    WARN("SKIPPED: no file system can be mounted here: " << std::strerror(errno));
-    return;
-  }
-  struct Mounted {
-    std::string root;
-    ~Mounted() { (void)::umount2(root.c_str(), MNT_DETACH); }
-  } const mounted{root};
+  const auto mounted = Mounted::tmpfs(root, "size=32m");
+  if (!mounted) return;
   {  // room for a start, and for no checkpoint
     std::ofstream fill{root + "/ballast", std::ios::binary};
     const std::string chunk(1 << 20, 'x');

@@ -199,10 +199,8 @@ TEST_CASE("under elrun, too, a disk that is full at the end is told once", "[bad
   const Folder folder;
   const std::string disk = folder / "disk";
   fs::create_directory(disk);
-  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0) {
-    WARN("SKIPPED: mounting a small file system needs more rights than this user has");
-    return;
-  }
+  const auto mounted = Mounted::tmpfs(disk, "size=1m");
+  if (!mounted) return;
   const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "2"},
                                                gpt_arguments(folder / "text", 4, {"--checkpoint", disk + "/ck", "--final-wait", "1"})));
   INFO(ended.output);

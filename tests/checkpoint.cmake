@@ -16,8 +16,8 @@ foreach(test checkpoint_posix_test checkpoint_format_test)
     target_compile_definitions(${test} PRIVATE ELRUN_SOURCE="${PROJECT_SOURCE_DIR}")
   endif()
 endforeach()
-elrun_test(checkpoint_format_property SOURCES property/checkpoint_format_property.cpp
-  LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS property)
+elrun_test(checkpoint_format_property SOURCES property/checkpoint_format_property.cpp property/read_share_property.cpp
+  LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json fmt::fmt LABELS property)
 if(NOT ELRUN_SANITIZE OR (ELRUN_SANITIZE STREQUAL "address" AND ELRUN_SANITIZE_ALL))  # one thread, and ten minutes under a sanitizer
 elrun_test(checkpoint_property SOURCES property/checkpoint_property.cpp
   LINK elrun_checkpoint_test_support LABELS property TIMEOUT 600)

@@ -9,7 +9,7 @@ elrun_test(job_property_test
 # One part of a job at a time, without a whole one.
 elrun_test(job_parts_test
   SOURCES unit/job_agreement_test.cpp unit/job_gather_test.cpp unit/job_host_state_test.cpp unit/job_model_state_test.cpp unit/job_recovery_test.cpp
-          unit/job_reducer_test.cpp unit/job_saves_test.cpp unit/job_slot_test.cpp unit/job_votes_test.cpp
+          unit/job_reducer_test.cpp unit/job_restore_test.cpp unit/job_saves_test.cpp unit/job_slot_test.cpp unit/job_votes_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS unit)
 elrun_test(job_hybrid_test
   SOURCES unit/job_hybrid_test.cpp
@@ -26,3 +26,4 @@ elrun_test(job_test
 # A tensor of something else than floats does not compile, and a sentence says why.
 add_test(NAME tensor_of_double COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/unit/tensor_of_double.cpp)
 set_tests_properties(tensor_of_double PROPERTIES LABELS unit PASS_REGULAR_EXPRESSION "a job trains parameters of float")
+elrun_bench(restore_bench SOURCES bench/restore_bench.cpp LINK elrun::job elrun::link elrun::comm elrun::checkpoint_io elrun::base fmt::fmt)

@@ -5,14 +5,12 @@
 #include "checkpoint/commit/checkpointer.hpp"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "checkpoint/commit/look.hpp"
 #include "checkpoint/commit/resume.hpp"
-#include "checkpoint/format/plan.hpp"
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/storage/shard_file.hpp"
 #include "checkpoint/storage/storage.hpp"
@@ -169,50 +167,41 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
 }
 
 Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const Fragment> fragments) {
-  auto loaded = [&]() -> Result<std::vector<Aux>> {
-    if (!start.choice) return Failure{Code::not_found, Remedy::fix_config, "there is no checkpoint to load"};
-    const Path directory = root_.path_of(*start.choice);
-    ELRUN_TRY_ASSIGN(const auto read, read_manifest(root_.files(), directory));
-    const Manifest& manifest = read.manifest;
-    if (read.crc != start.manifest_crc || manifest.id != *start.choice)
-      return Failure{Code::corrupt, Remedy::retry,
-                     fmt::format("{} has CRC-32C {:08x}, the leader saw {:08x}: do all nodes see the same storage?",
-                                 (directory / manifest_file).string(), read.crc, start.manifest_crc)};
-    if (const auto differ = differences(manifest.model, root_.saver().model); !differ.empty())
-      return Failure{Code::mismatch, Remedy::fix_config,
-                     fmt::format("checkpoint {} is of another model:{}", to_string(manifest.id), indented_lines(differ))};
+  LoadsAlone alone;
+  return load(start, fragments, alone);
+}
 
-    // Host state is small and everybody's; it rides along as fragments behind those of the caller.
-    ELRUN_TRY_ASSIGN(std::vector<ReadExtent> reads, plan_reads(manifest, fragments));
-    std::vector<Aux> aux;
-    std::vector<std::span<std::byte>> targets;
-    for (const Fragment& fragment : fragments) targets.push_back(fragment.bytes);
-    for (const AuxRecord& a : manifest.aux) aux.push_back({a.name, ByteVector(a.bytes)});
-    for (std::size_t i = 0; i < aux.size(); ++i) {
-      const AuxRecord& a = manifest.aux[i];
-      reads.push_back({a.file, a.offset, a.bytes, targets.size(), 0});
-      targets.emplace_back(aux[i].bytes);
-    }
-    std::stable_sort(reads.begin(), reads.end(),
-                     [](const ReadExtent& a, const ReadExtent& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });
+Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const Fragment> fragments, LoadGroup& group, LoadLimits limits) {
+  const auto told = [&](Failure why) {
+    why = root_.explained(root_.of_reading(Result<void>{std::move(why)}).failure());
+    if (start.choice) why.what = fmt::format("checkpoint {} cannot be loaded: {}", to_string(*start.choice), why.what);
+    return why;
+  };
+  const auto manifest = manifest_to_load(start);
+  ELRUN_TRY(group.agree(manifest.ok() ? Result<void>{} : Result<void>{told(manifest.failure())}));
+  const Path directory = root_.path_of(*start.choice);
+  return load_shared({.files = root_.files(),
+                      .directory = directory,
+                      .manifest = *manifest,
+                      .fragments = fragments,
+                      .group = group,
+                      .limits = limits,
+                      .told = told});
+}
 
-    // Readers begin at different files, so that they do not all queue at the first one.
-    std::vector<std::pair<std::size_t, std::size_t>> runs;
-    for (std::size_t i = 0; i < reads.size(); ++i) {
-      if (i == 0 || reads[i].file != reads[i - 1].file) runs.emplace_back(i, i);
-      runs.back().second = i + 1;
-    }
-    if (!runs.empty()) std::rotate(runs.begin(), runs.begin() + root_.saver().rank.value() % runs.size(), runs.end());
-    for (const auto& [from, until] : runs) {
-      ELRUN_TRY_ASSIGN(ShardReader shard, ShardReader::open(root_.files(), directory, manifest.files[reads[from].file]));
-      ELRUN_TRY(shard.read(std::span{reads}.subspan(from, until - from), targets));
-    }
-    return aux;
-  }();
-  if (loaded.ok()) return loaded;
-  Failure why = root_.explained(root_.of_reading(std::move(loaded)).failure());
-  if (start.choice) why.what = fmt::format("checkpoint {} cannot be loaded: {}", to_string(*start.choice), why.what);
-  return why;
+Result<Manifest> Checkpointer::manifest_to_load(const Start& start) const {
+  if (!start.choice) return Failure{Code::not_found, Remedy::fix_config, "there is no checkpoint to load"};
+  const Path directory = root_.path_of(*start.choice);
+  ELRUN_TRY_ASSIGN(auto read, read_manifest(root_.files(), directory));
+  const Manifest& manifest = read.manifest;
+  if (read.crc != start.manifest_crc || manifest.id != *start.choice)
+    return Failure{Code::corrupt, Remedy::retry,
+                   fmt::format("{} has CRC-32C {:08x}, the leader saw {:08x}: do all nodes see the same storage?",
+                               (directory / manifest_file).string(), read.crc, start.manifest_crc)};
+  if (const auto differ = differences(manifest.model, root_.saver().model); !differ.empty())
+    return Failure{Code::mismatch, Remedy::fix_config,
+                   fmt::format("checkpoint {} is of another model:{}", to_string(manifest.id), indented_lines(differ))};
+  return std::move(read.manifest);
 }
 
 Result<void> Checkpointer::reject(const Start& start, const Failure& why) {

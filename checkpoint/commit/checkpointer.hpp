@@ -4,7 +4,7 @@
 ///
 ///   every rank   open_root()                       fails when the root holds another plan or model
 ///   leader       start(witnesses) -> Start         claims the fence, chooses the checkpoint, publishes both
-///   every rank   load(start, fragments) -> aux     when there is a choice; all ranks the same one
+///   every rank   load(start, fragments, group)     when there is a choice; all ranks the same one, together
 ///   leader       reject(start, why)                after a rank's load failed with `corrupt`; then start() again
 ///
 ///   leader       begin_save(step) -> SaveTicket
@@ -27,6 +27,7 @@
 #include "checkpoint/commit/root.hpp"
 #include "checkpoint/format/model.hpp"
 #include "checkpoint/format/names.hpp"
+#include "checkpoint/load/shared_load.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
@@ -64,8 +65,10 @@ class Checkpointer {
   /// The same for a job that goes on from what its members hold, and only saves. Fails with `not_found` when the root is gone as a whole.
   Result<Start> start_with_state(std::span<const Witness> outside = {});
 
-  /// Any rank, with the start that the leader published. Reads exactly the ranges of `fragments`, checks every block
-  /// it uses, and returns the host state. After a failure the fragments' contents are unspecified.
+  /// All ranks of `group`, with the start that the leader published. Fills `fragments` and returns the host state; every block is read by one rank, and
+  /// checked. The same result on all ranks. After a failure the fragments' contents are unspecified.
+  Result<std::vector<Aux>> load(const Start& start, std::span<const Fragment> fragments, LoadGroup& group, LoadLimits limits = {});
+  /// The same for one rank alone, which reads all that it needs.
   Result<std::vector<Aux>> load(const Start& start, std::span<const Fragment> fragments);
 
   /// Leader, after a load of this choice failed with `corrupt`, `not_found` or `io` somewhere: reads all of it itself.
@@ -98,6 +101,7 @@ class Checkpointer {
 
  private:
   Result<Start> begin(const Outside& outside);
+  Result<Manifest> manifest_to_load(const Start& start) const;
   Result<Start> begin_with_state(std::span<const Witness> outside);
   Result<void> claim_fence(const RootView& before);
   Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, Failure why);

@@ -97,7 +97,7 @@ FileRecord file_of(const Fields& in, std::uint64_t format) {
                   small(in.hex("header_crc", 8)),
                   small(in.hex("table_crc", 8)),
                   small(in.hex("file_crc", 8)),
-                  format == 1 ? block_bytes : in.number("block_bytes")};
+                  format == 1 ? block_bytes_format_1 : in.number("block_bytes")};
   if (!is_sound(file)) in.complain("has lengths that contradict each other");
   return file;
 }

@@ -25,8 +25,9 @@ namespace elrun::inline v0 {
 constexpr std::uint64_t checkpoint_format = 2;
 /// Of RUN.json, fences and what else is beside the checkpoints. It stays, so that an older elrun can go on until there is a checkpoint that it cannot read.
 constexpr std::uint64_t root_format = 1;
-constexpr std::uint64_t block_bytes =
-    1 << 20;  ///< One checksum each, counted from the start of the file. As it is written; a manifest says which.
+/// Blocks have one checksum each, and are counted from the start of the file. As they are written; a manifest says which.
+constexpr std::uint64_t block_bytes = 64 << 10;
+constexpr std::uint64_t block_bytes_format_1 = 1 << 20;
 constexpr std::uint64_t block_bytes_min = 4096, block_bytes_max = 1 << 22;  ///< A power of two.
 constexpr Bytes manifest_bytes_max{1u << 28};
 constexpr Bytes record_bytes_max{1u << 26};  ///< RUN.json, fences and parts.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/format/corrupt.hpp"
+#include "lib/base/assert.hpp"
 #include "lib/base/crc32c.hpp"
 
 namespace elrun::inline v0 {
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t window_bytes_max = 4u << 20;  // a multiple of every size of blocks
 static_assert(window_bytes_max % block_bytes_max == 0);
+constexpr std::uint64_t write_bytes = 1u << 20;  // in one call
 constexpr std::array<std::byte, data_alignment> zeros{};
 
 Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
@@ -22,9 +24,9 @@ Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
   BlockTable table{part.file.block_bytes};
   table.add(layout.header);
   for (const Segment& segment : layout.data) {
-    // A block at a time: what was just summed is still in the cache when it is copied.
+    // A little at a time: what was just summed is still in the cache when it is copied.
     for (ByteSpan rest = segment.bytes; !rest.empty();) {
-      const ByteSpan now = rest.first(std::min<std::uint64_t>(rest.size(), block_bytes));
+      const ByteSpan now = rest.first(std::min<std::uint64_t>(rest.size(), write_bytes));
       const std::uint64_t at = table.bytes();
       table.add(now);
       ELRUN_TRY(file.write_at(at, now));
@@ -84,22 +86,37 @@ Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const
   return reader;
 }
 
+Result<void> ShardReader::check_blocks(std::uint64_t offset, ByteSpan bytes) const {
+  for (std::uint64_t at = 0; at < bytes.size(); at += record_.block_bytes) {
+    const std::uint64_t block = (offset + at) / record_.block_bytes, begin = block * record_.block_bytes;
+    const ByteSpan one = bytes.subspan(at, std::min<std::uint64_t>(record_.block_bytes, bytes.size() - at));
+    if (const std::uint32_t crc = crc32c(one); crc != table_[block])
+      return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", path_.string(), block, begin,
+                                 begin + one.size(), crc, table_[block]));
+  }
+  return {};
+}
+
+Result<void> ShardReader::read_blocks(std::uint64_t offset, std::span<std::byte> out) const {
+  const std::uint64_t end = offset + out.size();
+  ELRUN_ASSERT(offset % record_.block_bytes == 0 && end <= record_.table_offset &&
+               (end % record_.block_bytes == 0 || end == record_.table_offset));
+  if (auto read = file_->read_at(offset, out); !read.ok()) {
+    Failure why = std::move(read).failure();
+    why.what = fmt::format("bytes {} to {}: {}", offset, end, why.what);
+    return why;
+  }
+  return check_blocks(offset, out);
+}
+
 Result<void> ShardReader::load_window(std::uint64_t from, std::uint64_t until) {
   const std::uint64_t block_size = record_.block_bytes;
   window_begin_ = from / block_size * block_size;
   const std::uint64_t whole = (until + block_size - 1) / block_size * block_size;
   const std::uint64_t end = std::min({record_.table_offset, window_begin_ + window_bytes_max, whole});
   window_.resize(end - window_begin_);
-  ELRUN_TRY(file_->read_at(window_begin_, window_));
   bytes_read_ += window_.size();
-  for (std::uint64_t at = 0; at < window_.size(); at += block_size) {
-    const std::uint64_t block = (window_begin_ + at) / block_size;
-    const ByteSpan bytes = ByteSpan{window_}.subspan(at, std::min<std::uint64_t>(block_size, window_.size() - at));
-    if (const std::uint32_t crc = crc32c(bytes); crc != table_[block])
-      return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", path_.string(), block,
-                                 block * block_size, block * block_size + bytes.size(), crc, table_[block]));
-  }
-  return {};
+  return read_blocks(window_begin_, window_);
 }
 
 Result<void> ShardReader::check() {

@@ -23,6 +23,8 @@ class ShardReader {
   /// Fills the fragments from `reads`, all of this file and ascending in offset. Whole blocks are read and checked;
   /// none of them is read twice.
   Result<void> read(std::span<const ReadExtent> reads, std::span<const std::span<std::byte>> targets);
+  /// Fills `out` with whole blocks from `offset` on, to the end of a block or of the data, and checks them. From several threads at once.
+  Result<void> read_blocks(std::uint64_t offset, std::span<std::byte> out) const;
   /// Checks every block.
   Result<void> check();
   [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
@@ -31,6 +33,7 @@ class ShardReader {
   ShardReader(std::unique_ptr<ReadableFile> file, Path path, FileRecord record)
       : file_{std::move(file)}, path_{std::move(path)}, record_{std::move(record)} {}
   Result<void> load_window(std::uint64_t from, std::uint64_t until);
+  Result<void> check_blocks(std::uint64_t offset, ByteSpan bytes) const;
 
   std::unique_ptr<ReadableFile> file_;
   Path path_;

@@ -16,8 +16,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t chunk_bytes = 4 * block_bytes;  // of one tensor, on each side
-constexpr std::size_t open_shards_max = 16;             // on each side; each holds some blocks
+constexpr std::uint64_t chunk_bytes = 4u << 20;  // of one tensor, on each side
+constexpr std::size_t open_shards_max = 16;      // on each side; each holds some blocks
 
 /// Reads ranges of a checkpoint; the shards that were used last stay open.
 class Reader {

@@ -24,10 +24,10 @@ struct ReadingWorld {
 
 struct ReaderShare {
   std::uint32_t rank = 0;
-  std::uint64_t bytes = 0;   ///< That it needs.
+  std::uint64_t bytes = 0;   ///< That it needs; what it does not read, others send it.
   std::uint64_t read = 0;    ///< From storage: whole blocks, headers and block tables, each once.
   std::uint64_t files = 0;   ///< That it opens.
-  std::uint64_t ranges = 0;  ///< Runs of bytes, next to each other in a file.
+  std::uint64_t ranges = 0;  ///< Runs of blocks, next to each other in a file.
 };
 /// By rank. Frozen parameters count as sharded, too, for a checkpoint does not say which ones are.
 [[nodiscard]] Result<std::vector<ReaderShare>> reader_shares(const Manifest& manifest, const ReadingWorld& as);

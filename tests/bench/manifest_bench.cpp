@@ -106,7 +106,8 @@ int main(int argc, char** argv) {
   const auto merged = Clock::now();
   std::size_t tensors = 0;
   for (const UnitInfo& unit : manifest.model.units) tensors += unit.tensors.size();
-  const std::string two = encode(manifest), one = test::manifest_in_format_one(manifest);
+  const std::string two = encode(manifest);
+  const std::string one = test::manifest_in_format_one(test::even_manifest(test::model_of_70b(), ranks, block_bytes_format_1));
   std::printf(
       "%u ranks, %zu tensors in %zu units, %zu kinds, %llu runs of elements, %zu different splits; parts made and merged in %.0f ms\n",
       ranks, tensors, manifest.model.units.size(), manifest.model.kinds.size(), static_cast<unsigned long long>(run_count(manifest.layout)),

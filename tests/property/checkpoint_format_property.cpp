@@ -78,7 +78,7 @@ Written write(const ModelTable& model, const std::vector<Held>& held) {
   std::vector<PartRecord> parts;
   std::vector<FragmentRecord> rows;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    auto shard = lay_out_shard(model, {10, 3, 1}, root, author, rank, world, held[rank].fragments, aux_of_step(10));
+    auto shard = lay_out_shard(model, {10, 3, 1}, root, author, rank, world, held[rank].fragments, aux_of_step(10), block_bytes_format_1);
     REQUIRE(said(shard) == "");
     rows.insert(rows.end(), shard->part.fragments.begin(), shard->part.fragments.end());
     parts.push_back(decode_part(as_bytes(encode(shard->part)), "part").value());

@@ -82,7 +82,7 @@ TEST_CASE("what was saved by W ranks is loaded by W' ranks, bit for bit, reading
 
 TEST_CASE("a block is read once by a rank, and blocks that it does not need not at all", "[checkpoint]") {
   FaultyFiles files;
-  const ModelTable model{.units = {{"big", 4 << 20, {}}}, .kinds = {{"param", DType::f32}}};  // 16 blocks
+  const ModelTable model{.units = {{"big", 4 << 20, {}}}, .kinds = {{"param", DType::f32}}};  // 256 blocks
   TestJob before{files, 1, 1, model, 0};
   REQUIRE(before.start().ok());
   REQUIRE(said(before.save(7)) == "");
@@ -91,7 +91,7 @@ TEST_CASE("a block is read once by a rank, and blocks that it does not need not 
   ByteVector memory(4 * 100'000);
   const std::uint64_t before_bytes = files.bytes_read;
   REQUIRE(after.ranks[0].load(start, std::vector<Fragment>{{"param", 0, 1'000'000, 1'100'000, memory}}).ok());
-  CHECK(files.bytes_read - before_bytes <= 3 * block_bytes);
+  CHECK(files.bytes_read - before_bytes <= memory.size() + 2 * block_bytes + 16'384);  // header, table and manifest
 }
 
 TEST_CASE("an operation that fails, once or for good, loses nothing that was promised, even if the power goes after it", "[checkpoint]") {

@@ -83,6 +83,7 @@ void FaultyFiles::arm(std::optional<Fault> fault) {
 }
 
 Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool)>& effect) {
+  const std::lock_guard lock{mutex_};
   const std::uint64_t number = operations_++;
   if (before && !inside_) {
     struct Inside {

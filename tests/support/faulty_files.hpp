@@ -1,10 +1,11 @@
 #pragma once
 /// \file A storage in memory that keeps what was synced and may lose everything else, fails or kills at the n-th
-/// operation, and lets another party act between any two operations. The adversary of every test of the checkpoint.
+/// operation, and lets another party act between any two operations. The adversary of every test of the checkpoint. Several threads may use it, one at a time.
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,6 +76,7 @@ class FaultyFiles final : public Files {
   [[nodiscard]] std::shared_ptr<Node> find(const Path& path) const;
   [[nodiscard]] std::shared_ptr<Node> parent(const Path& path) const;
 
+  std::recursive_mutex mutex_;  // `before` comes back
   std::shared_ptr<Node> root_;
   std::optional<Fault> fault_;
   std::uint64_t operations_ = 0;

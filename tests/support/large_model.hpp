@@ -50,7 +50,7 @@ inline std::vector<Fragment> even_share(const ModelTable& model, std::uint32_t r
 }
 
 /// Parts as `world` ranks would write them; the checksums are made up.
-inline Manifest even_manifest(const ModelTable& model, std::uint32_t world) {
+inline Manifest even_manifest(const ModelTable& model, std::uint32_t world, std::uint64_t bytes_per_block = block_bytes) {
   const std::string root(32, 'a');
   std::vector<PartRecord> parts(world);
   for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -59,7 +59,7 @@ inline Manifest even_manifest(const ModelTable& model, std::uint32_t world) {
             .root = root,
             .rank = rank,
             .world = world,
-            .file = {.name = shard_name(rank, world)},
+            .file = {.name = shard_name(rank, world), .block_bytes = bytes_per_block},
             .fragments = {},
             .aux = {}};
     FileRecord& file = part.file;

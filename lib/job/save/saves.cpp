@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/format/records.hpp"
+#include "lib/job/save/world_loads.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 constexpr int damaged_max = 8;  // checkpoints that are tried, newest first, before the damage is called general
 constexpr std::string_view newest_key = "job/elrun/checkpoint";  // of the job's store: the newest acknowledgement
 constexpr std::uint32_t failures_max = 64;                       // that an agent remembers
+constexpr unsigned readers = 4;                                  // threads of each rank that read a checkpoint
 constexpr Duration store_wait = 1s;  // agents and the storage remember, too: a coordinator that is away is not waited for
 
 Result<std::string> decode_text(ByteSpan bytes) { return std::string{as_text(bytes)}; }
@@ -125,17 +127,17 @@ Result<Saves::Loaded> Saves::restore() {
     Loaded result{.restored = {.why = start.why, .steps_again = start.steps_again, .notes = start.notes}, .host_state = {}};
     if (!start.choice.has_value()) return result;
     HostFragments::Copies state = loaded_.make();
-    auto loaded = checkpointer_.load(start, state.fragments());
-    if (loaded.ok()) loaded_.write(state);
-    const auto everywhere = world_.agree(loaded.ok() ? Result<void>{} : Result<void>{loaded.failure()});
-    if (everywhere.ok()) {
+    WorldLoads together{world_};
+    auto loaded = checkpointer_.load(start, state.fragments(), together, {.readers = readers});
+    if (loaded.ok()) {
+      loaded_.write(state);
       result.restored.from = Restored::From::checkpoint;
       result.restored.step = start.choice->step;
       result.restored.checkpoint = checkpointer_.path_of(*start.choice).string();
       result.host_state = std::move(loaded).value();
       return result;
     }
-    last = everywhere.failure();
+    last = std::move(loaded).failure();
     // `io`: a bad sector is damage too; the leader finds out whether it is the checkpoint or one rank's way to it.
     const bool damaged = last.code == Code::corrupt || last.code == Code::not_found || last.code == Code::io;
     if (world_.over() || !damaged) return last;

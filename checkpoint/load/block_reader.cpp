@@ -1,0 +1,186 @@
+#include "checkpoint/load/block_reader.hpp"
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/quiet_thread.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint64_t read_bytes_max = 4u << 20;  // in one call
+static_assert(read_bytes_max % block_bytes_max == 0);
+constexpr std::size_t open_files_max = 64;
+
+}  // namespace
+
+std::vector<Window> windows_of(std::span<const FileRange> ranges, std::uint64_t block, std::uint64_t bytes) {
+  ELRUN_ASSERT(bytes >= block);
+  std::vector<Window> windows;
+  std::uint64_t left = 0;  // of the last one
+  for (FileRange rest : ranges)
+    while (rest.bytes > 0) {
+      if (left < std::min(rest.bytes, block)) windows.emplace_back(), left = bytes;
+      const std::uint64_t now = rest.bytes <= left ? rest.bytes : left / block * block;
+      windows.back().push_back({rest.file, rest.offset, now});
+      rest.offset += now, rest.bytes -= now, left -= now;
+    }
+  return windows;
+}
+
+BlockReader::BlockReader(Files& files, const Path& directory, const Manifest& manifest, std::vector<Window> shared,
+                         std::vector<Window> alone, Got got, LoadLimits limits)
+    : files_{files}, directory_{directory}, manifest_{manifest}, got_{std::move(got)} {
+  shared_ = items_of(shared, true);
+  alone_ = items_of(alone, false);
+  for (std::size_t w = 0; w < window_bytes_.size(); ++w)
+    if (ByteVector& buffer = buffers_[w % 2]; buffer.size() < window_bytes_[w]) buffer.resize(window_bytes_[w]);
+  const std::size_t useful = std::min<std::size_t>(limits.readers, shared_.size() + alone_.size());
+  try {
+    while (threads_.size() < useful) threads_.push_back(quiet_thread([this] { work(); }));
+  } catch (const std::system_error&) {  // those that could be started do the work, else the calling thread
+  }
+}
+
+BlockReader::~BlockReader() {
+  {
+    const std::lock_guard lock{mutex_};
+    stop_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+BlockReader::Items BlockReader::items_of(const std::vector<Window>& windows, bool is_shared) {
+  Items items;
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    std::uint64_t at = 0;
+    const std::size_t before = items.size();
+    for (FileRange rest : windows[w])
+      while (rest.bytes > 0) {
+        const std::uint64_t now = std::min(rest.bytes, read_bytes_max);
+        items.push_back({{rest.file, rest.offset, now}, is_shared ? std::optional{w} : std::nullopt, is_shared ? at : 0});
+        rest.offset += now, rest.bytes -= now, at += now;
+      }
+    if (!is_shared) continue;
+    window_bytes_.push_back(at);
+    missing_.push_back(items.size() - before);
+  }
+  return items;
+}
+
+/// An item that may be read now. The lock is held.
+std::optional<BlockReader::Item> BlockReader::take() {
+  if (stop_ || !result_.ok()) return std::nullopt;
+  Items* from = nullptr;
+  if (!shared_.empty() && *shared_.front().window < in_use_ + 2) from = &shared_;
+  else if (!alone_.empty()) from = &alone_;
+  if (from == nullptr) return std::nullopt;
+  const Item item = from->front();
+  from->pop_front();
+  ++busy_;
+  return item;
+}
+
+void BlockReader::work() {
+  ByteVector own;
+  for (std::unique_lock lock{mutex_};;) {
+    std::optional<Item> item;
+    changed_.wait(lock, [&] { return stop_ || !result_.ok() || is_done() || (item = take()); });
+    if (!item) return;
+    lock.unlock();
+    read(*item, own);
+    lock.lock();
+  }
+}
+
+void BlockReader::read(const Item& item, ByteVector& own) {
+  auto done = [&]() -> Result<void> {
+    try {
+      if (!item.window && own.size() < item.range.bytes) own.resize(std::min(read_bytes_max, item.range.bytes));
+      return try_to_read(item, std::span{item.window ? buffers_[*item.window % 2] : own}.subspan(item.at, item.range.bytes));
+    } catch (const std::bad_alloc&) {
+      return Failure{Code::exhausted, Remedy::retry, "there is no memory on the host to read a checkpoint"};
+    }
+  }();
+  {
+    const std::lock_guard lock{mutex_};
+    --busy_;
+    if (item.window) --missing_[*item.window];
+    if (!done.ok() && result_.ok()) result_ = std::move(done);
+  }
+  changed_.notify_all();
+}
+
+Result<void> BlockReader::try_to_read(const Item& item, std::span<std::byte> out) {
+  ELRUN_TRY_ASSIGN(const auto reader, shard(item.range.file));
+  ELRUN_TRY(reader->read_blocks(item.range.offset, out));
+  got_(item.range, out);
+  return {};
+}
+
+Result<std::shared_ptr<const ShardReader>> BlockReader::shard(std::uint32_t file) {
+  std::shared_ptr<Open> slot;
+  {
+    const std::lock_guard lock{files_mutex_};
+    auto [at, is_new] = open_.try_emplace(file);
+    if (is_new) {
+      at->second = std::make_shared<Open>();
+      opened_.push_back(file);
+    }
+    slot = at->second;
+    if (opened_.size() > open_files_max) open_.erase(opened_.front()), opened_.pop_front();
+  }
+  const std::lock_guard lock{slot->mutex};
+  if (slot->reader == nullptr) {
+    ELRUN_TRY_ASSIGN(ShardReader opened, ShardReader::open(files_, directory_, manifest_.files[file]));
+    slot->reader = std::make_shared<const ShardReader>(std::move(opened));
+  }
+  return slot->reader;
+}
+
+ByteSpan BlockReader::window(std::size_t number) {
+  std::unique_lock lock{mutex_};
+  in_use_ = number;
+  if (threads_.empty()) {
+    while (missing_[number] > 0 && result_.ok()) {
+      const std::optional<Item> item = take();  // of this window: windows come in order
+      lock.unlock();
+      ByteVector none;
+      read(*item, none);
+      lock.lock();
+    }
+  } else {
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return missing_[number] == 0 || (!result_.ok() && busy_ == 0); });
+  }
+  return ByteSpan{buffers_[number % 2]}.first(window_bytes_[number]);
+}
+
+void BlockReader::finish() {
+  std::unique_lock lock{mutex_};
+  in_use_ = window_bytes_.size();
+  if (!threads_.empty()) {
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return busy_ == 0 && (is_done() || !result_.ok()); });
+    return;
+  }
+  ByteVector own;
+  while (const std::optional<Item> item = take()) {
+    lock.unlock();
+    read(*item, own);
+    lock.lock();
+  }
+}
+
+Result<void> BlockReader::result() {
+  const std::lock_guard lock{mutex_};
+  return result_;
+}
+
+}  // namespace elrun::inline v0

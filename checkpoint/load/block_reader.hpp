@@ -1,0 +1,93 @@
+#pragma once
+/// \file Shell: BlockReader reads ranges of shards, several at once, and checks every block. What others wait for comes first, in windows of
+/// bounded memory, one ahead of the one that is sent on; what is for this rank alone is read meanwhile.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/format/read_share.hpp"
+#include "checkpoint/storage/shard_file.hpp"
+
+namespace elrun::inline v0 {
+
+struct LoadLimits {
+  unsigned readers = 0;                    ///< Threads that read; 0: the calling one does.
+  std::uint64_t window_bytes = 32u << 20;  ///< Of what is read for others. There are two windows. At least `block_bytes_max`.
+};
+
+/// Ranges that are read into one buffer, one behind the other.
+using Window = std::vector<FileRange>;
+/// `ranges` in order, in windows of at most `bytes`; cut where blocks begin.
+[[nodiscard]] std::vector<Window> windows_of(std::span<const FileRange> ranges, std::uint64_t block, std::uint64_t bytes);
+
+/// Not thread-safe. `got` is called for all ranges that were read and are whole, by any thread, in any order, with their bytes. The destructor waits
+/// for reads that are under way.
+class BlockReader {
+ public:
+  using Got = std::function<void(const FileRange& range, ByteSpan bytes)>;
+  /// What it is given outlives it.
+  BlockReader(Files& files, const Path& directory, const Manifest& manifest, std::vector<Window> shared, std::vector<Window> alone, Got got,
+              LoadLimits limits);
+  ~BlockReader();
+  BlockReader(const BlockReader&) = delete;
+  BlockReader& operator=(const BlockReader&) = delete;
+
+  /// All of shared window `number`. Windows are asked for in order; the bytes stay until the next one is. After a failure the bytes of a window are
+  /// there, and unspecified.
+  ByteSpan window(std::size_t number);
+  /// Waits until all is read, or something has failed.
+  void finish();
+  /// The first failure.
+  [[nodiscard]] Result<void> result();
+
+ private:
+  struct Item {
+    FileRange range;
+    std::optional<std::size_t> window{};  // of the shared ones; nothing: it is for this rank alone
+    std::uint64_t at = 0;                 // in the window
+  };
+  using Items = std::deque<Item>;
+  [[nodiscard]] Items items_of(const std::vector<Window>& windows, bool is_shared);
+  void work();
+  std::optional<Item> take();
+  [[nodiscard]] bool is_done() const { return shared_.empty() && alone_.empty(); }
+  void read(const Item& item, ByteVector& own);
+  Result<void> try_to_read(const Item& item, std::span<std::byte> out);
+  Result<std::shared_ptr<const ShardReader>> shard(std::uint32_t file);
+
+  Files& files_;
+  const Path& directory_;
+  const Manifest& manifest_;
+  const Got got_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Items shared_, alone_;                     // not begun
+  std::vector<std::uint64_t> window_bytes_;  // by shared window
+  std::vector<std::size_t> missing_;         // items, likewise
+  std::size_t in_use_ = 0;                   // the window that was asked for
+  std::size_t busy_ = 0;                     // items that are being read
+  ByteVector buffers_[2];
+  Result<void> result_{};
+  bool stop_ = false;
+
+  struct Open {  // the first who needs a file opens it, and only those who need that one wait
+    std::mutex mutex;
+    std::shared_ptr<const ShardReader> reader;
+  };
+  std::mutex files_mutex_;
+  std::map<std::uint32_t, std::shared_ptr<Open>> open_;
+  std::deque<std::uint32_t> opened_;  // the oldest first
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace elrun::inline v0

@@ -16,6 +16,7 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr std::size_t plan_description_max = 16384;
+constexpr std::size_t problems_told = 64;
 
 constexpr std::array<std::pair<DType, const char*>, 8> dtypes{{{DType::f32, "F32"},
                                                                {DType::bf16, "BF16"},
@@ -78,6 +79,23 @@ std::uint64_t bounded_count(const Shape& shape) {
   return count;
 }
 
+/// The first contradictions in sentences, and how many more there are: a table from a file may have millions, with a long name in each.
+class Problems {
+ public:
+  template <class... Args>
+  void add(fmt::format_string<Args...> text, Args&&... args) {
+    if (++count_ <= problems_told) told_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+  [[nodiscard]] std::vector<std::string> told() && {
+    if (count_ > problems_told) told_.push_back(fmt::format("and {} more", count_ - problems_told));
+    return std::move(told_);
+  }
+
+ private:
+  std::vector<std::string> told_;
+  std::size_t count_ = 0;
+};
+
 }  // namespace
 
 const char* dtype_name(DType type) {
@@ -93,49 +111,44 @@ bool dtype_from_name(const std::string& name, DType& type) {
 }
 
 std::vector<std::string> problems(const ModelTable& table) {
-  std::vector<std::string> all;
+  Problems all;
   std::set<std::string> kinds, units;
-  if (table.kinds.empty()) all.emplace_back("a checkpoint needs at least one kind of state");
-  if (table.kinds.size() > kinds_max)
-    all.push_back(fmt::format("{} kinds of state; at most {} can be saved", table.kinds.size(), kinds_max));
+  if (table.kinds.empty()) all.add("a checkpoint needs at least one kind of state");
+  if (table.kinds.size() > kinds_max) all.add("{} kinds of state; at most {} can be saved", table.kinds.size(), kinds_max);
   if (table.units.size() > units_max)
-    all.push_back(fmt::format("{} units; at most {} can be saved: use fewer and larger ones", table.units.size(), units_max));
+    all.add("{} units; at most {} can be saved: use fewer and larger ones", table.units.size(), units_max);
   std::uint64_t bytes = 0;
   for (const KindInfo& kind : table.kinds) {
-    if (!is_plain_text(kind.name) || kind.name.find_first_of("/@") != std::string::npos || kind.name == "aux" ||
+    if (!is_plain_text(kind.name) || kind.name.find_first_of("/@[") != std::string::npos || kind.name == "aux" ||
         kind.name.starts_with("__"))
-      all.push_back(fmt::format("kind of state \"{}\": use a short name without '/', '@' or leading underscores, and not \"aux\"",
-                                as_plain_text(kind.name)));
-    if (!kinds.insert(kind.name).second) all.push_back(fmt::format("two kinds of state are called {}", kind.name));
+      all.add("kind of state \"{}\": use a short name without '/', '@', '[' or leading underscores, and not \"aux\"",
+              as_plain_text(kind.name));
+    if (!kinds.insert(kind.name).second) all.add("two kinds of state are called {}", kind.name);
   }
   for (const UnitInfo& unit : table.units) {
     const std::string shown = as_plain_text(unit.name);
     if (!is_plain_text(unit.name) || unit.name.find('@') != std::string::npos)
-      all.push_back(fmt::format("unit \"{}\": use a name of printable characters without '@'", shown));
-    if (!units.insert(unit.name).second) all.push_back(fmt::format("two units are called {}", shown));
+      all.add("unit \"{}\": use a name of printable characters without '@'", shown);
+    if (!units.insert(unit.name).second) all.add("two units are called {}", shown);
     std::uint64_t size = 0;
     for (const KindInfo& kind : table.kinds)
       if (__builtin_mul_overflow(unit.elements, size_of(kind.dtype), &size) || __builtin_add_overflow(bytes, size, &bytes) ||
           bytes > json_integer_max) {
-        all.push_back(fmt::format("unit {}: more than 2^53 bytes of state", shown));
+        all.add("unit {}: more than 2^53 bytes of state", shown);
         bytes = 0;
       }
-    if (unit.tensors.size() > tensors_max)
-      all.push_back(fmt::format("unit {}: {} tensors; at most {} can be saved", shown, unit.tensors.size(), tensors_max));
+    if (unit.tensors.size() > tensors_max) all.add("unit {}: {} tensors; at most {} can be saved", shown, unit.tensors.size(), tensors_max);
     std::set<std::string> tensors;
     for (const TensorInfo& tensor : unit.tensors) {
-      if (!is_plain_text(tensor.name)) all.push_back(fmt::format("unit {}: a tensor's name is empty or not printable", shown));
-      if (!tensors.insert(tensor.name).second)
-        all.push_back(fmt::format("unit {}: two tensors are called {}", shown, as_plain_text(tensor.name)));
-      if (tensor.shape.size() > 8)
-        all.push_back(fmt::format("unit {}: tensor {} has more than 8 dimensions", shown, as_plain_text(tensor.name)));
+      if (!is_plain_text(tensor.name)) all.add("unit {}: a tensor's name is empty or not printable", shown);
+      if (!tensors.insert(tensor.name).second) all.add("unit {}: two tensors are called {}", shown, as_plain_text(tensor.name));
+      if (tensor.shape.size() > 8) all.add("unit {}: tensor {} has more than 8 dimensions", shown, as_plain_text(tensor.name));
       const std::uint64_t count = bounded_count(tensor.shape);
       if (count > unit.elements || tensor.offset > unit.elements - count)
-        all.push_back(
-            fmt::format("unit {}: tensor {} reaches beyond the unit's {} elements", shown, as_plain_text(tensor.name), unit.elements));
+        all.add("unit {}: tensor {} reaches beyond the unit's {} elements", shown, as_plain_text(tensor.name), unit.elements);
     }
   }
-  return all;
+  return std::move(all).told();
 }
 
 std::vector<std::string> problems(const PlanIdentity& plan) {

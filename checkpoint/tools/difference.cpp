@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "checkpoint/format/boxes.hpp"
+
 namespace elrun::inline v0 {
 namespace {
 
@@ -52,13 +54,15 @@ void add_elements(Difference& d, ByteSpan a, ByteSpan b) {
 }  // namespace
 
 std::vector<StoredTensor> tensors_of(const ModelTable& model) {
+  const TensorNames names{model};
   std::vector<StoredTensor> all;
   for (const KindInfo& kind : model.kinds)
     for (std::uint64_t u = 0; u < model.units.size(); ++u) {
       const UnitInfo& unit = model.units[u];
-      const std::string prefix = kind.name + "/" + unit.name;
-      if (unit.tensors.empty()) all.push_back({prefix, kind.name, u, 0, kind.dtype, {unit.elements}});
-      for (const TensorInfo& t : unit.tensors) all.push_back({prefix + "/" + t.name, kind.name, u, t.offset, kind.dtype, t.shape});
+      const std::string prefix = kind.name + "/";
+      if (unit.tensors.empty()) all.push_back({prefix + without_bracket(unit.name), kind.name, u, 0, kind.dtype, {unit.elements}});
+      for (std::size_t t = 0; t < unit.tensors.size(); ++t)
+        all.push_back({prefix + names.name(u, t), kind.name, u, unit.tensors[t].offset, kind.dtype, unit.tensors[t].shape});
     }
   return all;
 }

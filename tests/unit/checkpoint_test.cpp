@@ -94,6 +94,21 @@ TEST_CASE("what a reader would refuse is not written", "[checkpoint]") {
   CHECK_THAT(problems(units).at(0), Contains("use fewer and larger"));
 }
 
+TEST_CASE("of a table from a file with many contradictions the first 64 are told, and how many more there are", "[checkpoint]") {
+  ModelTable model{.units = {{std::string(256, 'u'), 1, {}}}, .kinds = {{"param", DType::u8}}};
+  for (int i = 0; i < 1000; ++i) model.units[0].tensors.push_back({std::to_string(i), DType::u8, {1}, 1});
+  const std::vector<std::string> told = problems(model);
+  REQUIRE(told.size() == 65);
+  CHECK_THAT(told.front(), Contains("tensor 0 reaches beyond"));
+  CHECK(told.back() == "and 936 more");
+}
+
+TEST_CASE("a kind of state has no bracket in its name, which begins a box in a shard", "[checkpoint]") {
+  const ModelTable model{.units = {{"unit", 1, {}}}, .kinds = {{"param[0]", DType::u8}}};
+  REQUIRE(problems(model).size() == 1);
+  CHECK_THAT(problems(model).front(), Contains("param[0]") && Contains("'['"));
+}
+
 TEST_CASE("a format from the future is refused as such, not called damage", "[checkpoint]") {
   CHECK_THAT(said(decode_claim(as_bytes(seal({{"format", 2}, {"requires", Json::array()}})), "claim")),
              Contains("mismatch") && Contains("newer elrun"));

@@ -1,6 +1,4 @@
-/// \file The order of writes is the protocol: data synced, directory synced, manifest synced, directory synced, COMMIT
-/// synced, linked, directory synced, ownership asked again, acknowledged. README.md says what a crash at each line
-/// leaves.
+// Checkpointer: starts and loads. saving.cpp has the saves, retain.cpp what goes after them.
 
 #include "checkpoint/commit/checkpointer.hpp"
 
@@ -14,15 +12,12 @@
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/storage/shard_file.hpp"
 #include "checkpoint/storage/storage.hpp"
-#include "lib/base/crc32c.hpp"
-#include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
 constexpr FenceNumber any_fence = fence_max + 1;
-constexpr Bytes space_reserve = 4_MiB;  // for the other files of a save, and for others on the disk
 
 }  // namespace
 
@@ -228,157 +223,6 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
   const Code code = seen.failure().code;
   if (code == Code::corrupt || code == Code::not_found) (void)root_.quarantine(*start.choice, seen.failure());
   return {};
-}
-
-// --- a save ---
-
-Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes) {
-  auto begun = [&]() -> Result<SaveTicket> {
-    if (step > step_max) return Failure{Code::invalid_argument, Remedy::fix_config, fmt::format("step {} is beyond {}", step, step_max)};
-    ELRUN_TRY(fence_.check_newest(root_));
-    ELRUN_TRY_ASSIGN(const Bytes left, root_.files().space_left(root_.path()));
-    const std::uint64_t state = state_bytes(root_.saver().model) + aux_bytes;
-    const Bytes needed = Bytes{state + state / 50} + Bytes{root_.saver().world.value() * std::uint64_t{16384}} + space_reserve;
-    if (left < needed)
-      return Failure{Code::no_space, Remedy::fix_config,
-                     fmt::format("a checkpoint of step {} needs {} bytes under {}, {} bytes are free: free some space, "
-                                 "keep fewer checkpoints, or choose another directory",
-                                 step, needed.value(), root_.path().string(), left.value())};
-    ELRUN_TRY_ASSIGN(const RunRecord run, root_.read_or_make_run(timeline_, fence_.number()));
-    CheckpointId id{step, fence_.number(), 1};
-    // By its names, for what is no directory takes a name, too.
-    ELRUN_TRY_ASSIGN(const auto names, root_.files().list(root_.path() / checkpoints_directory));
-    for (const std::string& name : names)
-      if (const auto taken = parse_checkpoint_id(name); taken && taken->step == step && taken->fence == fence_.number())
-        id.attempt = std::max(id.attempt, taken->attempt + 1);
-    if (tried_ && tried_->step == step && tried_->fence == fence_.number())
-      id.attempt = std::max(id.attempt, tried_->attempt + 1);  // removed since
-    if (id.attempt > attempt_max)
-      return Failure{Code::exhausted, Remedy::fix_config, fmt::format("step {} was tried {} times", step, attempt_max)};
-    tried_ = id;
-    ELRUN_TRY(root_.files().make_directory(root_.path_of(id)));
-    ELRUN_TRY(root_.files().sync_directory(root_.path() / checkpoints_directory));
-    return SaveTicket{id, run.root};
-  }();
-  if (!begun.ok()) return root_.explained(std::move(begun).failure());
-  return begun;
-}
-
-PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux) {
-  PartVote vote{.id = ticket.id, .rank = root_.saver().rank.value(), .refusal = {}};
-  if (auto written = write_part_files(ticket, fragments, aux, vote); !written.ok())
-    vote.refusal = root_.explained(std::move(written).failure());
-  return vote;
-}
-
-Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
-                                            PartVote& vote) {
-  const std::uint32_t rank = root_.saver().rank.value(), world = root_.saver().world.value();
-  const Path directory = root_.path_of(ticket.id);
-  ELRUN_TRY_ASSIGN(const ShardLayout layout,
-                   lay_out_shard(root_.saver().model, ticket.id, ticket.root, root_.author(), rank, world, fragments, aux));
-  auto part = write_shard(root_.files(), directory, layout);
-  if (!part.ok()) {
-    Failure why = std::move(part).failure();
-    if (why.code == Code::no_space) {
-      const auto left = root_.files().space_left(root_.path());
-      why.what = fmt::format(
-          "{} needs {} bytes, {} bytes are free under {} ({}): free some space, keep fewer checkpoints, or choose "
-          "another directory",
-          layout.part.file.name, layout.part.file.bytes, left.ok() ? fmt::to_string(left->value()) : "an unknown number of",
-          root_.path().string(), why.what);
-    }
-    return why;
-  }
-  const std::string text = encode(*part);
-  if (auto written = root_.files().write_durably(directory / part_name(rank, world), as_bytes(text)); !written.ok()) {
-    (void)root_.files().remove_file(directory / part_name(rank, world));
-    (void)root_.files().remove_file(directory / layout.part.file.name);
-    return written;
-  }
-  ELRUN_TRY(root_.files().sync_directory(directory));
-  vote.part_bytes = text.size();
-  vote.part_crc = crc32c(as_bytes(text));
-  return {};
-}
-
-Result<void> Checkpointer::commit(const SaveTicket& ticket, std::span<const PartVote> votes,
-                                  const std::function<Result<void>()>& still_owner) {
-  bool published = false;
-  auto done = commit_prepared(ticket, votes, still_owner, published);
-  if (done.ok()) return done;
-  if (!published) abandon(ticket);  // once COMMIT may be there, it stays: the next start judges it
-  Failure why = std::move(done).failure();
-  const auto saver_rank = why.rank;
-  why = root_.explained(std::move(why));
-  if (saver_rank) why.rank = saver_rank;  // the rank that voted no
-  why.what = fmt::format("checkpoint {} was not saved: {}", to_string(ticket.id), why.what);
-  return why;
-}
-
-Result<void> Checkpointer::commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes,
-                                           const std::function<Result<void>()>& still_owner, bool& published) {
-  const std::uint32_t world = root_.saver().world.value();
-  ELRUN_TRY(check_votes(ticket.id, world, votes));
-
-  const Path directory = root_.path_of(ticket.id);
-  std::vector<PartRecord> parts;
-  std::uint64_t total = 0;
-  for (const PartVote& vote : votes) {
-    const Path path = directory / part_name(vote.rank, root_.saver().world.value());
-    ELRUN_TRY_ASSIGN(const ByteVector text, root_.of_reading(root_.files().read_all(path, record_bytes_max)));
-    if (text.size() != vote.part_bytes || crc32c(text) != vote.part_crc)
-      return Failure{.code = Code::corrupt,
-                     .remedy = Remedy::fix_config,
-                     .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()),
-                     .rank = Rank{vote.rank}};
-    ELRUN_TRY_ASSIGN(PartRecord part, decode_part(text, path.string()));
-    ELRUN_TRY(root_.of_reading(ShardReader::open(root_.files(), directory, part.file)));
-    total += part.file.bytes;
-    parts.push_back(std::move(part));
-  }
-  Manifest head{.format = checkpoint_format,
-                .id = ticket.id,
-                .root = ticket.root,
-                .author = root_.author(),
-                .parent = {},
-                .world = root_.saver().world.value(),
-                .plan = root_.saver().plan,
-                .model = root_.saver().model,
-                .files = {},
-                .layout = {},
-                .aux = {}};
-  if (!timeline_.empty()) head.parent = timeline_.back();
-  ELRUN_TRY_ASSIGN(const Manifest manifest, merge(std::move(head), std::move(parts)));
-  const std::string text = encode(manifest);
-  ELRUN_TRY(check_manifest_size(run_count(manifest.layout), text.size()));
-  ELRUN_TRY(root_.files().write_durably(directory / manifest_file, as_bytes(text)));
-  ELRUN_TRY(root_.files().sync_directory(directory));
-
-  ELRUN_TRY(still_owner());
-  ELRUN_TRY(fence_.check_newest(root_));
-  const CommitRecord record{
-      ticket.id, ticket.root, root_.author(), text.size(), crc32c(as_bytes(text)), to_hex(sha256(as_bytes(text))), manifest.files.size(),
-      total};
-  published = true;
-  ELRUN_TRY(publish_once(root_.files(), directory, commit_file, root_.unique(), encode(record)));
-  timeline_.push_back(ticket.id);
-  whole_.push_back(ticket.id);
-  // Whoever took over since then may have looked before COMMIT appeared: such a commit must not be promised to anybody.
-  ELRUN_TRY(still_owner());
-  ELRUN_TRY(fence_.check_newest(root_));
-  ELRUN_TRY(fence_.acknowledge(root_, ticket));
-  root_.log().info(fmt::format("checkpoint {} committed: {} bytes in {} files", to_string(ticket.id), total, manifest.files.size()));
-  return {};
-}
-
-void Checkpointer::abandon(const SaveTicket& ticket) {
-  const Path directory = root_.path_of(ticket.id);
-  const auto names = root_.files().list(directory);
-  if (!names.ok() || std::find(names->begin(), names->end(), commit_file) != names->end()) return;
-  if (const auto removed = remove_tree(root_.files(), directory); !removed.ok())
-    root_.log().warning(
-        fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id), message(removed.failure())));
 }
 
 }  // namespace elrun::inline v0

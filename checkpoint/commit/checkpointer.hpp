@@ -21,6 +21,7 @@
 #include <elrun/ids.hpp>
 #include <elrun/result.hpp>
 
+#include "checkpoint/commit/commit_machine.hpp"
 #include "checkpoint/commit/messages.hpp"
 #include "checkpoint/commit/own_fence.hpp"
 #include "checkpoint/commit/resume.hpp"
@@ -87,6 +88,17 @@ class Checkpointer {
   /// Success: from here on no crash loses this checkpoint, and its loss by other ways is noticed.
   Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner);
 
+  // The same, action by action, for a leader that does not wait in a call: the machine says what comes next, `perform` does it on the storage.
+  // One action, or one `retain`, is over before the next one begins.
+  /// A save from its first action on.
+  [[nodiscard]] CommitMachine new_save(std::uint64_t step, std::uint64_t aux_bytes = 0, const CommitLimits& limits = {}) const;
+  /// A save whose ticket is out, from its votes on.
+  [[nodiscard]] CommitMachine save_of(const SaveTicket& ticket, const CommitLimits& limits = {}) const;
+  /// Any action but `AskOwner`, which is the job's to answer.
+  [[nodiscard]] CommitAnswer perform(const CommitAction& action);
+  /// What the job hears of a save that is over.
+  [[nodiscard]] Result<void> outcome(const CommitMachine& save) const;
+
   /// Of a checkpoint under this root.
   [[nodiscard]] Path path_of(const CheckpointId& id) const { return root_.path_of(id); }
   /// Leader, after a commit: its acknowledgement as text, for others to remember.
@@ -106,13 +118,10 @@ class Checkpointer {
   Result<void> claim_fence(const RootView& before);
   Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, Failure why);
   void tell(Start& start, const Resumption& go) const;
-  Result<void> commit_prepared(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner,
-                               bool& published);
+  void drive(CommitMachine& save, std::optional<CommitAction> next, const std::function<Result<void>()>& still_owner);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
   Result<Retention> what_goes(std::vector<Found>& found, const std::vector<CheckpointId>& promised, const std::string& root_identity,
                               std::uint32_t keep);
-  Result<void> remove_committed(const CheckpointId& id, const std::string& root_identity);
-  Result<void> remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised);
 
   CheckpointRoot root_;
   OwnFence fence_{};                      // claimed by start()

@@ -2,17 +2,43 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "lib/base/planted.hpp"
+
 namespace elrun::inline v0 {
 
 std::vector<Found> timeline(const std::vector<Found>& found, const std::optional<FenceRecord>& highest) {
   std::vector<Found> line;
   for (const Found& f : found) {
-    const bool mine = !highest || f.id.fence >= highest->number;
+    const bool mine = !highest || f.id.fence >= highest->number || ELRUN_PLANTED(zombies_accepted);
     const bool inherited = highest && std::binary_search(highest->inherits.begin(), highest->inherits.end(), f.id);
     if ((f.committed || !f.unreadable.empty()) && (mine || inherited)) line.push_back(f);
   }
   std::sort(line.begin(), line.end(), [](const Found& a, const Found& b) { return a.id < b.id; });
   return line;
+}
+
+Failure superseded(const FencesSeen& seen, FenceNumber mine, const Author& author, const std::string& root) {
+  const FenceNumber newest = seen.numbers.empty() ? 0 : seen.numbers.back();
+  const Author owner = seen.newest.value_or(Author{.run_id = "unknown"});  // refused all the same
+  // Nothing, unless it is its own later generation.
+  const bool own = owner.generation.lineage == author.generation.lineage && owner.run_id == author.run_id;
+  return {.code = own ? Code::generation_over : Code::refused,
+          .remedy = own ? Remedy::rejoin : Remedy::fix_config,
+          .what = fmt::format("checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}", root,
+                              newest, to_string(owner), mine, to_string(author),
+                              own ? "A later generation of this job saves from here on"
+                                  : "Only one job may save to a root: stop one of them, or give them different directories"),
+          .generation = author.generation};
+}
+
+Result<void> may_save(const FencesSeen& seen, FenceNumber mine, const Author& author, const std::string& root) {
+  if (seen.numbers.empty() || seen.numbers.back() < mine)
+    return Failure{Code::not_found, Remedy::fix_config,
+                   fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", mine, root)};
+  if (seen.numbers.back() == mine || ELRUN_PLANTED(own_fence_only)) return {};
+  return superseded(seen, mine, author, root);
 }
 
 Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line, const std::vector<CheckpointId>& promised,
@@ -26,7 +52,7 @@ Retention retention(const std::vector<Found>& found, const std::vector<Checkpoin
   for (const Found& f : found) {
     if (f.quarantined || !f.unreadable.empty() || f.id.fence > mine) continue;
     if (f.committed && among(line, f.id)) good.push_back(f.id);
-    else if (!f.committed && !among(promised, f.id)) result.sweep.push_back(f.id);
+    else if (!f.committed && (!among(promised, f.id) || ELRUN_PLANTED(sweep_of_the_known))) result.sweep.push_back(f.id);
   }
   std::sort(good.begin(), good.end());
   // A save that failed after its COMMIT was linked is tried again: two attempts have the same state, and count once.

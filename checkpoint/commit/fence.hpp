@@ -6,7 +6,10 @@
 /// part of the timeline. So at most one line of steps exists, whoever thaws when.
 
 #include <optional>
+#include <string>
 #include <vector>
+
+#include <elrun/result.hpp>
 
 #include "checkpoint/format/records.hpp"
 
@@ -24,6 +27,17 @@ struct Found {
 /// Committed checkpoints of the timeline, oldest first, with those that are quarantined, and those that cannot be read and so may
 /// be committed. Without any fence: all committed.
 [[nodiscard]] std::vector<Found> timeline(const std::vector<Found>& found, const std::optional<FenceRecord>& highest);
+
+/// What a look at the fences of a root found.
+struct FencesSeen {
+  std::vector<FenceNumber> numbers;  ///< Claimed or published, ascending.
+  std::optional<Author> newest;      ///< Whose the newest is, where it is newer than one's own and can be read.
+};
+/// Whether the owner of fence `mine` may save to `root`: only while its fence is the newest there. Fails, naming both jobs, where another is
+/// newer, and with `not_found` where this one is gone.
+[[nodiscard]] Result<void> may_save(const FencesSeen& seen, FenceNumber mine, const Author& author, const std::string& root);
+/// What a job may do about another's newer fence.
+[[nodiscard]] Failure superseded(const FencesSeen& seen, FenceNumber mine, const Author& author, const std::string& root);
 
 struct Retention {
   std::vector<CheckpointId> keep;      ///< The newest of the timeline, oldest first.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace elrun::inline v0 {
 namespace {
 
@@ -93,27 +91,6 @@ Result<PartVote> decode_part_vote(ByteSpan bytes) {
   }
   ELRUN_TRY(in.finish("a vote on a checkpoint"));
   return vote;
-}
-
-Result<void> check_votes(const CheckpointId& id, std::uint32_t world, std::span<const PartVote> votes) {
-  const auto wrong = [&](std::uint32_t rank, std::string_view what) {
-    return Failure{.code = Code::protocol,
-                   .remedy = Remedy::abort_group,
-                   .what = fmt::format("checkpoint {}: rank {} {}", to_string(id), rank, what),
-                   .rank = Rank{rank}};
-  };
-  for (std::uint32_t rank = 0; rank < std::max<std::size_t>(world, votes.size()); ++rank) {
-    if (rank >= votes.size()) return wrong(rank, "did not vote");
-    const PartVote& vote = votes[rank];
-    if (vote.id != id || vote.rank != rank || rank >= world)
-      return wrong(rank, fmt::format("voted on {} as rank {}, in a world of {}", to_string(vote.id), vote.rank, world));
-    if (vote.refusal) {
-      Failure why = *vote.refusal;
-      why.rank = Rank{rank};
-      return why;
-    }
-  }
-  return {};
 }
 
 }  // namespace elrun::inline v0

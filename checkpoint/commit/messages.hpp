@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -47,10 +46,5 @@ struct PartVote {
 [[nodiscard]] ByteVector encode(const PartVote& vote);
 [[nodiscard]] Result<PartVote> decode_part_vote(ByteSpan bytes);
 constexpr std::size_t part_vote_bytes_max = 8192;
-
-/// Whether every rank of `world` wrote its part of save `id`. `votes` are in rank order: votes[i] is what rank i sent. A rank that refused
-/// gives its own failure, with its rank. A missing vote, one too many, and a vote of another save or rank are failures with `protocol` that
-/// name the rank which sent it, or did not. The lowest such rank decides.
-[[nodiscard]] Result<void> check_votes(const CheckpointId& id, std::uint32_t world, std::span<const PartVote> votes);
 
 }  // namespace elrun::inline v0

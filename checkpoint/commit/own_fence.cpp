@@ -13,16 +13,12 @@ namespace {
 
 constexpr int claim_tries_max = 64;
 
-/// What a job may do about another job's newer fence: nothing, unless it is its own later generation.
-Failure superseded(const Path& root, const Author& mine, FenceNumber my_fence, const ClaimRecord& newer) {
-  const bool own = newer.author.generation.lineage == mine.generation.lineage && newer.author.run_id == mine.run_id;
-  return {.code = own ? Code::generation_over : Code::refused,
-          .remedy = own ? Remedy::rejoin : Remedy::fix_config,
-          .what = fmt::format("checkpoint root {} was taken over: fence {} belongs to {}; this job has fence {} and is {}. {}",
-                              root.string(), newer.number, to_string(newer.author), my_fence, to_string(mine),
-                              own ? "A later generation of this job saves from here on"
-                                  : "Only one job may save to a root: stop one of them, or give them different directories"),
-          .generation = mine.generation};
+/// Whose fence that is; nothing where its claim cannot be read.
+std::optional<Author> owner_of(const CheckpointRoot& root, FenceNumber number) {
+  const Path path = root.path() / fences_directory / claim_name(number);
+  const auto text = root.files().read_all(path, record_bytes_max);
+  const auto claim = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
+  return claim.ok() ? std::optional{claim->author} : std::nullopt;
 }
 
 }  // namespace
@@ -31,7 +27,7 @@ Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
   number_ = 0;
   for (int tries = 0; tries < claim_tries_max; ++tries) {
     ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.files(), root.path()));
-    if (seen_ && found > *seen_) return superseded_by(root, found);
+    if (seen_ && found > *seen_) return superseded({{found}, owner_of(root, found)}, number_, root.author(), root.path().string());
     const FenceNumber highest = std::max(found, above);
     if (highest >= fence_max)
       return Failure{Code::exhausted, Remedy::fix_config,
@@ -57,23 +53,17 @@ Result<void> OwnFence::publish(const CheckpointRoot& root, const std::vector<Che
   return publish_once(root.files(), root.path() / fences_directory, fence_name(number_), root.unique(), encode(record));
 }
 
-Result<void> OwnFence::check_newest(const CheckpointRoot& root) const {
+Result<FencesSeen> OwnFence::look(const CheckpointRoot& root) const {
   if (number_ == 0) return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
-  ELRUN_TRY_ASSIGN(const auto numbers, root.of_reading(find_fences(root.files(), root.path())));
-  if (numbers.empty() || numbers.back() < number_)
-    return Failure{
-        Code::not_found, Remedy::fix_config,
-        fmt::format("fence {} is gone from {}: was the checkpoint root removed while the job runs?", number_, root.path().string())};
-  if (numbers.back() == number_) return {};
-  return superseded_by(root, numbers.back());
+  FencesSeen seen;
+  ELRUN_TRY_ASSIGN(seen.numbers, root.of_reading(find_fences(root.files(), root.path())));
+  if (!seen.numbers.empty() && seen.numbers.back() > number_) seen.newest = owner_of(root, seen.numbers.back());
+  return seen;
 }
 
-Failure OwnFence::superseded_by(const CheckpointRoot& root, FenceNumber newer) const {
-  const Path path = root.path() / fences_directory / claim_name(newer);
-  const auto text = root.files().read_all(path, record_bytes_max);
-  auto claim = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
-  if (!claim.ok()) claim = ClaimRecord{newer, {.run_id = "unknown", .generation = {}}};  // refused all the same
-  return superseded(root.path(), root.author(), number_, *claim);
+Result<void> OwnFence::check_newest(const CheckpointRoot& root) const {
+  ELRUN_TRY_ASSIGN(const FencesSeen seen, look(root));
+  return may_save(seen, number_, root.author(), root.path().string());
 }
 
 Result<void> OwnFence::go_without(const CheckpointRoot& root) {

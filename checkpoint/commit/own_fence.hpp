@@ -8,6 +8,7 @@
 
 #include <elrun/result.hpp>
 
+#include "checkpoint/commit/fence.hpp"
 #include "checkpoint/commit/messages.hpp"
 #include "checkpoint/commit/root.hpp"
 #include "checkpoint/format/records.hpp"
@@ -25,7 +26,9 @@ class OwnFence {
   /// Writes down, once, what the claimed fence goes on from.
   Result<void> publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits, std::optional<CheckpointId> resumed_from,
                        std::vector<GivenUp> gives_up);
-  /// Fails when a newer fence is on the storage, naming both jobs, and with `not_found` when this one is gone.
+  /// The fences on the storage, for `may_save` to judge. Fails where none is claimed.
+  [[nodiscard]] Result<FencesSeen> look(const CheckpointRoot& root) const;
+  /// Both in one: whether this is the newest fence there.
   [[nodiscard]] Result<void> check_newest(const CheckpointRoot& root) const;
   /// Writes down that a committed save was promised. The name alone says it, and COMMIT is durable: so a torn file is as good as a whole
   /// one, and a lost one was never promised.
@@ -40,7 +43,6 @@ class OwnFence {
   [[nodiscard]] const std::string& acknowledged() const { return acknowledged_; }
 
  private:
-  [[nodiscard]] Failure superseded_by(const CheckpointRoot& root, FenceNumber newer) const;
   FenceNumber number_ = 0;  // 0: none is claimed
   bool was_claimed_ = false;
   std::optional<FenceNumber> seen_{};  // the highest one when this start went without

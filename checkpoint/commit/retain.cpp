@@ -15,6 +15,45 @@ namespace {
 constexpr std::size_t fences_kept = 32;         // the newest, whoever needs them: a damaged one is judged by those below it
 constexpr std::size_t fences_removed_max = 64;  // by one retain
 
+Result<void> remove_committed(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
+  const auto commit = read_commit(root.files(), root.path_of(id));
+  if (!commit.ok()) return {};              // damaged: kept for the person who looks into it
+  if (commit->root != identity) return {};  // not ours, however it came here
+  // The mirror of a commit: first it is promised to nobody, then it stops to exist, each durably; then its bytes go.
+  const auto unpromised = root.files().remove_file(root.path() / fences_directory / acknowledgement_name(id));
+  if (!unpromised.ok() && unpromised.failure().code != Code::not_found) return unpromised;
+  if (unpromised.ok()) ELRUN_TRY(root.files().sync_directory(root.path() / fences_directory));
+  // Somebody may keep it elsewhere, behind a link: the link goes, and what it leads to stays whole. A directory is not removed so.
+  if (root.files().remove_file(root.path_of(id)).ok()) return root.files().sync_directory(root.path() / checkpoints_directory);
+  ELRUN_TRY(root.files().remove_file(root.path_of(id) / commit_file));
+  ELRUN_TRY(root.files().sync_directory(root.path_of(id)));
+  const Path trash = root.path() / trash_directory;
+  (void)root.files().remove_file(trash);  // a link: what it leads to is not this root's
+  ELRUN_TRY(root.files().make_directories(trash));
+  ELRUN_TRY(root.files().rename(root.path_of(id), trash / to_string(id)));
+  return remove_tree(root.files(), trash / to_string(id));
+}
+
+/// A start reads the highest fence, and those below it only where that one is damaged. What a checkpoint or an acknowledgement names stays, too.
+Result<void> remove_old_fences(const CheckpointRoot& root, FenceNumber mine, const std::vector<Found>& found,
+                               const std::vector<CheckpointId>& promised) {
+  ELRUN_TRY_ASSIGN(std::vector<FenceNumber> numbers, find_fences(root.files(), root.path()));
+  if (numbers.size() <= fences_kept) return {};
+  numbers.resize(numbers.size() - fences_kept);
+  std::set<FenceNumber> needed;
+  for (const Found& f : found) needed.insert(f.id.fence);
+  for (const CheckpointId& id : promised) needed.insert(id.fence);
+  std::size_t removed = 0;
+  for (const FenceNumber number : numbers) {
+    if (number >= mine || needed.contains(number)) continue;
+    for (const std::string& name : {fence_name(number), claim_name(number)})
+      if (auto gone = root.files().remove_file(root.path() / fences_directory / name); !gone.ok() && gone.failure().code != Code::not_found)
+        return gone;
+    if (++removed == fences_removed_max) break;
+  }
+  return {};
+}
+
 }  // namespace
 
 /// A damaged checkpoint that is kept stands for no whole one that goes. A start with state has not looked, so each that is kept is looked into,
@@ -40,45 +79,6 @@ Result<Retention> Checkpointer::what_goes(std::vector<Found>& found, const std::
   }
 }
 
-Result<void> Checkpointer::remove_committed(const CheckpointId& id, const std::string& root_identity) {
-  const auto commit = read_commit(root_.files(), root_.path_of(id));
-  if (!commit.ok()) return {};                   // damaged: kept for the person who looks into it
-  if (commit->root != root_identity) return {};  // not ours, however it came here
-  // The mirror of a commit: first it is promised to nobody, then it stops to exist, each durably; then its bytes go.
-  const auto unpromised = root_.files().remove_file(root_.path() / fences_directory / acknowledgement_name(id));
-  if (!unpromised.ok() && unpromised.failure().code != Code::not_found) return unpromised;
-  if (unpromised.ok()) ELRUN_TRY(root_.files().sync_directory(root_.path() / fences_directory));
-  // Somebody may keep it elsewhere, behind a link: the link goes, and what it leads to stays whole. A directory is not removed so.
-  if (root_.files().remove_file(root_.path_of(id)).ok()) return root_.files().sync_directory(root_.path() / checkpoints_directory);
-  ELRUN_TRY(root_.files().remove_file(root_.path_of(id) / commit_file));
-  ELRUN_TRY(root_.files().sync_directory(root_.path_of(id)));
-  const Path trash = root_.path() / trash_directory;
-  (void)root_.files().remove_file(trash);  // a link: what it leads to is not this root's
-  ELRUN_TRY(root_.files().make_directories(trash));
-  ELRUN_TRY(root_.files().rename(root_.path_of(id), trash / to_string(id)));
-  return remove_tree(root_.files(), trash / to_string(id));
-}
-
-/// A start reads the highest fence, and those below it only where that one is damaged. What a checkpoint or an acknowledgement names stays, too.
-Result<void> Checkpointer::remove_old_fences(const std::vector<Found>& found, const std::vector<CheckpointId>& promised) {
-  ELRUN_TRY_ASSIGN(std::vector<FenceNumber> numbers, find_fences(root_.files(), root_.path()));
-  if (numbers.size() <= fences_kept) return {};
-  numbers.resize(numbers.size() - fences_kept);
-  std::set<FenceNumber> needed;
-  for (const Found& f : found) needed.insert(f.id.fence);
-  for (const CheckpointId& id : promised) needed.insert(id.fence);
-  std::size_t removed = 0;
-  for (const FenceNumber number : numbers) {
-    if (number >= fence_.number() || needed.contains(number)) continue;
-    for (const std::string& name : {fence_name(number), claim_name(number)})
-      if (auto gone = root_.files().remove_file(root_.path() / fences_directory / name);
-          !gone.ok() && gone.failure().code != Code::not_found)
-        return gone;
-    if (++removed == fences_removed_max) break;
-  }
-  return {};
-}
-
 Result<void> Checkpointer::retain(std::uint32_t keep) {
   Result<void> first;
   const auto keep_first = [&](Result<void> result) {
@@ -91,9 +91,9 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     ELRUN_TRY_ASSIGN(auto found, find_checkpoints(root_.files(), root_.path()));
     ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.files(), root_.path()));
     for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
-    keep_first(remove_old_fences(found, promised));
+    keep_first(remove_old_fences(root_, fence_.number(), found, promised));
     ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(found, promised, run->root, keep)));
-    for (const CheckpointId& id : gone.uncommit) keep_first(remove_committed(id, run->root));
+    for (const CheckpointId& id : gone.uncommit) keep_first(remove_committed(root_, id, run->root));
     for (const CheckpointId& id : gone.sweep) {
       const auto left = read_manifest(root_.files(), root_.path_of(id));
       if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id)));

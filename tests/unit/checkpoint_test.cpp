@@ -115,58 +115,6 @@ TEST_CASE("a format from the future is refused as such, not called damage", "[ch
   CHECK_THAT(said(decode_claim(as_bytes(seal({{"format", 1}, {"requires", {"zstd"}}})), "claim")), Contains("zstd"));
 }
 
-TEST_CASE("a save is committed only with one vote of every rank, in rank order, and one refusal is enough against it", "[checkpoint]") {
-  const CheckpointId id{10, 3, 1};
-  const auto yes = [&](std::uint32_t rank) { return PartVote{id, rank, 100, 7, {}}; };
-  std::vector<PartVote> votes{yes(0), yes(1), yes(2)};
-  const auto failure = [&] {
-    const auto checked = check_votes(id, 3, votes);
-    REQUIRE_FALSE(checked.ok());
-    return checked.failure();
-  };
-  const auto protocol = [&](std::uint32_t rank, const char* what) {
-    const Failure failed = failure();
-    CHECK(failed.code == Code::protocol);
-    CHECK(failed.rank == Rank{rank});
-    CHECK_THAT(failed.what, Contains(fmt::format("rank {} {}", rank, what)));
-  };
-  SECTION("one of each, in order") { CHECK(check_votes(id, 3, votes).ok()); }
-  SECTION("a refusal gives its own failure, with its rank") {
-    votes[1].refusal = Failure{Code::no_space, Remedy::fix_config, "disk full"};
-    CHECK(failure().code == Code::no_space);
-    CHECK(failure().rank == Rank{1});
-    CHECK(failure().what == "disk full");
-  }
-  SECTION("a missing rank has a name") {
-    votes.pop_back();
-    protocol(2, "did not vote");
-  }
-  SECTION("nobody voted") {
-    votes.clear();
-    protocol(0, "did not vote");
-  }
-  SECTION("a vote of another save counts for nothing") {
-    votes[2].id.attempt = 2;
-    protocol(2, "voted on s000000000010.g00000003.a02 as rank 2, in a world of 3");
-  }
-  SECTION("nor one of a rank that the world has not") {
-    votes[2].rank = 3;
-    protocol(2, "voted on s000000000010.g00000003.a01 as rank 3, in a world of 3");
-  }
-  SECTION("nor one too many") {
-    votes.push_back(yes(3));
-    protocol(3, "voted on s000000000010.g00000003.a01 as rank 3, in a world of 3");
-  }
-  SECTION("a rank votes once") {
-    votes[1].rank = 0;
-    protocol(1, "voted on s000000000010.g00000003.a01 as rank 0, in a world of 3");
-  }
-  SECTION("votes out of order are not sorted: who sent which is known by its place") {
-    std::swap(votes[1], votes[2]);
-    protocol(1, "voted on s000000000010.g00000003.a01 as rank 2, in a world of 3");
-  }
-}
-
 TEST_CASE("votes, starts and tickets come back from their bytes, and from no prefix of them", "[checkpoint]") {
   PartVote vote{{10, 3, 1}, 5, 1234, 99, Failure{.code = Code::no_space, .remedy = Remedy::fix_config, .what = "full", .node = "n1"}};
   const ByteVector bytes = encode(vote);

@@ -1,0 +1,151 @@
+#include "checkpoint/commit/save_actions.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/storage/shard_file.hpp"
+#include "checkpoint/storage/storage.hpp"
+#include "lib/base/assert.hpp"
+#include "lib/base/crc32c.hpp"
+#include "lib/base/digest.hpp"
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0 {
+
+using namespace commit;
+
+namespace {
+
+/// One overload for each action.
+struct Act {
+  const SaveScene& on;
+  const SaveTicket& ticket;
+
+  [[nodiscard]] Files& files() const { return on.root.files(); }
+  [[nodiscard]] Path directory() const { return on.root.path_of(ticket.id); }
+
+  Result<FencesSeen> operator()(const LookAtFences&) const { return on.fence.look(on.root); }
+  Result<SpaceLeft> operator()(const AskSpace&) const;
+  Result<RunKnown> operator()(const ReadRun&) const;
+  Result<AttemptsFound> operator()(const ListAttempts&) const;
+  Result<Done> operator()(const MakeDirectory&) const;
+  Result<ManifestWritten> operator()(const WriteManifest& what) const;
+  Result<Done> operator()(const AskOwner&) const;
+  Result<Done> operator()(const PublishCommit& what) const;
+  Result<Done> operator()(const Acknowledge& what) const;
+  Result<Done> operator()(const Abandon&) const { return remove_uncommitted(on.root, ticket), Done{}; }
+  [[nodiscard]] Result<PartRecord> part_of(const PartVote& vote) const;
+};
+
+Result<SpaceLeft> Act::operator()(const AskSpace&) const {
+  ELRUN_TRY_ASSIGN(const Bytes left, files().space_left(on.root.path()));
+  return SpaceLeft{left};
+}
+
+Result<RunKnown> Act::operator()(const ReadRun&) const {
+  ELRUN_TRY_ASSIGN(RunRecord run, on.root.read_or_make_run(on.line, on.fence.number()));
+  return RunKnown{std::move(run.root)};
+}
+
+/// By their names, for what is no directory takes a name, too.
+Result<AttemptsFound> Act::operator()(const ListAttempts&) const {
+  ELRUN_TRY_ASSIGN(const auto names, files().list(on.root.path() / checkpoints_directory));
+  AttemptsFound found;
+  for (const std::string& name : names)
+    if (const auto taken = parse_checkpoint_id(name)) found.taken.push_back(*taken);
+  return found;
+}
+
+Result<Done> Act::operator()(const MakeDirectory&) const {
+  ELRUN_TRY(files().make_directory(directory()));
+  ELRUN_TRY(files().sync_directory(on.root.path() / checkpoints_directory));
+  return Done{};
+}
+
+/// Checked against its vote, down to the shard's block table.
+Result<PartRecord> Act::part_of(const PartVote& vote) const {
+  const Path path = directory() / part_name(vote.rank, on.root.saver().world.value());
+  ELRUN_TRY_ASSIGN(const ByteVector text, on.root.of_reading(files().read_all(path, record_bytes_max)));
+  if (text.size() != vote.part_bytes || crc32c(text) != vote.part_crc)
+    return Failure{.code = Code::corrupt,
+                   .remedy = Remedy::fix_config,
+                   .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()),
+                   .rank = Rank{vote.rank}};
+  ELRUN_TRY_ASSIGN(PartRecord part, decode_part(text, path.string()));
+  ELRUN_TRY(on.root.of_reading(ShardReader::open(files(), directory(), part.file)));
+  return part;
+}
+
+Result<ManifestWritten> Act::operator()(const WriteManifest& what) const {
+  std::vector<PartRecord> parts;
+  ManifestWritten written;
+  for (const PartVote& vote : what.votes) {
+    ELRUN_TRY_ASSIGN(PartRecord part, part_of(vote));
+    written.total_bytes += part.file.bytes;
+    parts.push_back(std::move(part));
+  }
+  Manifest head{.format = checkpoint_format,
+                .id = ticket.id,
+                .root = ticket.root,
+                .author = on.root.author(),
+                .parent = {},
+                .world = on.root.saver().world.value(),
+                .plan = on.root.saver().plan,
+                .model = on.root.saver().model,
+                .files = {},
+                .layout = {},
+                .aux = {}};
+  if (!on.line.empty()) head.parent = on.line.back();
+  ELRUN_TRY_ASSIGN(const Manifest manifest, merge(std::move(head), std::move(parts)));
+  const std::string text = encode(manifest);
+  ELRUN_TRY(check_manifest_size(run_count(manifest.layout), text.size()));
+  ELRUN_TRY(files().write_durably(directory() / manifest_file, as_bytes(text)));
+  ELRUN_TRY(files().sync_directory(directory()));
+  written.bytes = text.size(), written.crc = crc32c(as_bytes(text)), written.sha256 = to_hex(sha256(as_bytes(text)));
+  written.files = manifest.files.size();
+  return written;
+}
+
+Result<Done> Act::operator()(const AskOwner&) const {
+  ELRUN_ASSERT(!"a question to the job is not the storage's to answer");
+  return Done{};
+}
+
+Result<Done> Act::operator()(const PublishCommit& what) const {
+  const ManifestWritten& m = what.manifest;
+  const CommitRecord record{ticket.id, ticket.root, on.root.author(), m.bytes, m.crc, m.sha256, m.files, m.total_bytes};
+  ELRUN_TRY(publish_once(files(), directory(), commit_file, on.root.unique(), encode(record)));
+  return Done{};
+}
+
+Result<Done> Act::operator()(const Acknowledge& what) const {
+  ELRUN_TRY(on.fence.acknowledge(on.root, ticket));
+  on.root.log().info(
+      fmt::format("checkpoint {} committed: {} bytes in {} files", to_string(ticket.id), what.manifest.total_bytes, what.manifest.files));
+  return Done{};
+}
+
+}  // namespace
+
+CommitAnswer perform(const SaveScene& scene, const CommitAction& action) {
+  return std::visit(
+      [&](const auto& what) -> CommitAnswer {
+        auto done = Act{scene, action.ticket}(what);
+        if (!done.ok()) return std::move(done).failure();
+        return std::move(done).value();
+      },
+      action.what);
+}
+
+void remove_uncommitted(const CheckpointRoot& root, const SaveTicket& ticket) {
+  const Path directory = root.path_of(ticket.id);
+  const auto names = root.files().list(directory);
+  if (!names.ok() || std::find(names->begin(), names->end(), commit_file) != names->end()) return;
+  if (const auto removed = remove_tree(root.files(), directory); !removed.ok())
+    root.log().warning(
+        fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id), message(removed.failure())));
+}
+
+}  // namespace elrun::inline v0

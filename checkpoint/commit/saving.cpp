@@ -1,0 +1,127 @@
+// Checkpointer: saves. The commit machine says what comes next, save_actions does it.
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/commit/save_actions.hpp"
+#include "checkpoint/format/records.hpp"
+#include "checkpoint/format/shard.hpp"
+#include "checkpoint/storage/shard_file.hpp"
+#include "lib/base/crc32c.hpp"
+
+namespace elrun::inline v0 {
+
+using namespace commit;
+
+namespace {
+
+constexpr Bytes space_reserve = 4_MiB;  // for the other files of a save, and for others on the disk
+
+CommitTerms terms(const CheckpointRoot& root, const OwnFence& fence, const CommitLimits& limits) {
+  return {.fence = fence.number(),
+          .author = root.author(),
+          .world = root.saver().world.value(),
+          .root = root.path().string(),
+          .limits = limits};
+}
+
+}  // namespace
+
+CommitMachine Checkpointer::new_save(std::uint64_t step, std::uint64_t aux_bytes, const CommitLimits& limits) const {
+  const std::uint64_t state = state_bytes(root_.saver().model) + aux_bytes;
+  const Bytes needs = Bytes{state + state / 50} + Bytes{root_.saver().world.value() * std::uint64_t{16384}} + space_reserve;
+  return CommitMachine::begin(terms(root_, fence_, limits), {step, needs, tried_});
+}
+
+CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits& limits) const {
+  return CommitMachine::collect(terms(root_, fence_, limits), ticket);
+}
+
+CommitAnswer Checkpointer::perform(const CommitAction& action) {
+  if (std::holds_alternative<MakeDirectory>(action.what)) tried_ = action.ticket.id;
+  CommitAnswer answer = elrun::perform(SaveScene{root_, fence_, timeline_}, action);
+  if (std::holds_alternative<PublishCommit>(action.what) && std::holds_alternative<Done>(answer))
+    timeline_.push_back(action.ticket.id), whole_.push_back(action.ticket.id);
+  return answer;
+}
+
+/// Until it waits for votes, or is over. Blocking calls have no limits, so no time passes for the machine.
+void Checkpointer::drive(CommitMachine& save, std::optional<CommitAction> next, const std::function<Result<void>()>& still_owner) {
+  while (next) {
+    CommitAnswer answer = Done{};
+    if (!std::holds_alternative<AskOwner>(next->what)) answer = perform(*next);
+    else if (auto asked = still_owner(); !asked.ok()) answer = std::move(asked).failure();
+    next = save.on(Answered{next->number, std::move(answer)}, Instant{});
+  }
+}
+
+Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes) {
+  CommitMachine save = new_save(step, aux_bytes);
+  drive(save, save.start(Instant{}), [] { return Result<void>{}; });
+  if (save.is_over()) return root_.explained(save.failure());
+  return save.ticket();
+}
+
+Result<void> Checkpointer::commit(const SaveTicket& ticket, std::span<const PartVote> votes,
+                                  const std::function<Result<void>()>& still_owner) {
+  CommitMachine save = save_of(ticket);
+  for (std::uint32_t rank = 0; rank < votes.size() && save.phase() == CommitPhase::collecting; ++rank)
+    drive(save, save.on(VoteArrived{{ticket.id, rank}, votes[rank]}, Instant{}), still_owner);
+  drive(save, save.on(NoMoreVotes{}, Instant{}), still_owner);
+  return outcome(save);
+}
+
+/// What the job hears of a save that is over.
+Result<void> Checkpointer::outcome(const CommitMachine& save) const {
+  if (save.phase() == CommitPhase::committed) return {};
+  Failure why = save.failure();
+  const auto saver_rank = why.rank;
+  why = root_.explained(std::move(why));
+  if (saver_rank) why.rank = saver_rank;  // the rank that voted no
+  why.what = fmt::format("checkpoint {} was not saved: {}", to_string(save.ticket().id), why.what);
+  return why;
+}
+
+void Checkpointer::abandon(const SaveTicket& ticket) { remove_uncommitted(root_, ticket); }
+
+PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux) {
+  PartVote vote{.id = ticket.id, .rank = root_.saver().rank.value(), .refusal = {}};
+  if (auto written = write_part_files(ticket, fragments, aux, vote); !written.ok())
+    vote.refusal = root_.explained(std::move(written).failure());
+  return vote;
+}
+
+Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
+                                            PartVote& vote) {
+  const std::uint32_t rank = root_.saver().rank.value(), world = root_.saver().world.value();
+  const Path directory = root_.path_of(ticket.id);
+  ELRUN_TRY_ASSIGN(const ShardLayout layout,
+                   lay_out_shard(root_.saver().model, ticket.id, ticket.root, root_.author(), rank, world, fragments, aux));
+  auto part = write_shard(root_.files(), directory, layout);
+  if (!part.ok()) {
+    Failure why = std::move(part).failure();
+    if (why.code == Code::no_space) {
+      const auto left = root_.files().space_left(root_.path());
+      why.what = fmt::format(
+          "{} needs {} bytes, {} bytes are free under {} ({}): free some space, keep fewer checkpoints, or choose "
+          "another directory",
+          layout.part.file.name, layout.part.file.bytes, left.ok() ? fmt::to_string(left->value()) : "an unknown number of",
+          root_.path().string(), why.what);
+    }
+    return why;
+  }
+  const std::string text = encode(*part);
+  if (auto written = root_.files().write_durably(directory / part_name(rank, world), as_bytes(text)); !written.ok()) {
+    (void)root_.files().remove_file(directory / part_name(rank, world));
+    (void)root_.files().remove_file(directory / layout.part.file.name);
+    return written;
+  }
+  ELRUN_TRY(root_.files().sync_directory(directory));
+  vote.part_bytes = text.size();
+  vote.part_crc = crc32c(as_bytes(text));
+  return {};
+}
+
+}  // namespace elrun::inline v0

@@ -229,6 +229,13 @@ std::string problem_of_files(const Manifest& m) {
     if (!has_file || a.offset < f.header_bytes || a.offset > f.table_offset || a.bytes > f.table_offset - a.offset)
       return fmt::format("places aux/{} outside the data of file {}", a.name, a.file);
   }
+  std::vector<std::array<std::uint64_t, 3>> places;  // file, first byte, behind the last
+  for (const AuxRecord& a : m.aux)
+    if (a.bytes > 0) places.push_back({a.file, a.offset, a.offset + a.bytes});
+  std::ranges::sort(places);
+  for (std::size_t i = 1; i < places.size(); ++i)
+    if (places[i][0] == places[i - 1][0] && places[i][1] < places[i - 1][2])
+      return fmt::format("places two parts of the host state at byte {} of file {}", places[i][1], places[i][0]);
   return {};
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file Core: which bytes of which file go where. Saves and loads of any two worlds meet in the flat space of a unit,
-/// so that resharding is an intersection of intervals: no collective, no gather.
+/// so that resharding is an intersection of intervals. Which rank reads them for the others: read_share.hpp.
 
 #include <cstdint>
 #include <span>

@@ -1,8 +1,8 @@
 #include "checkpoint/load/block_reader.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -41,9 +41,10 @@ BlockReader::BlockReader(Files& files, const Path& directory, const Manifest& ma
   for (std::size_t w = 0; w < window_bytes_.size(); ++w)
     if (ByteVector& buffer = buffers_[w % 2]; buffer.size() < window_bytes_[w]) buffer.resize(window_bytes_[w]);
   const std::size_t useful = std::min<std::size_t>(limits.readers, shared_.size() + alone_.size());
+  threads_.reserve(useful);
   try {
     while (threads_.size() < useful) threads_.push_back(quiet_thread([this] { work(); }));
-  } catch (const std::system_error&) {  // those that could be started do the work, else the calling thread
+  } catch (const std::exception&) {  // those that could be started do the work, else the calling thread
   }
 }
 
@@ -67,7 +68,10 @@ BlockReader::Items BlockReader::items_of(const std::vector<Window>& windows, boo
         items.push_back({{rest.file, rest.offset, now}, is_shared ? std::optional{w} : std::nullopt, is_shared ? at : 0});
         rest.offset += now, rest.bytes -= now, at += now;
       }
-    if (!is_shared) continue;
+    if (!is_shared) {
+      alone_items_.push_back(items.size());
+      continue;
+    }
     window_bytes_.push_back(at);
     missing_.push_back(items.size() - before);
   }
@@ -112,6 +116,7 @@ void BlockReader::read(const Item& item, ByteVector& own) {
     const std::lock_guard lock{mutex_};
     --busy_;
     if (item.window) --missing_[*item.window];
+    else ++alone_read_;
     if (!done.ok() && result_.ok()) result_ = std::move(done);
   }
   changed_.notify_all();
@@ -162,16 +167,18 @@ ByteSpan BlockReader::window(std::size_t number) {
   return ByteSpan{buffers_[number % 2]}.first(window_bytes_[number]);
 }
 
-void BlockReader::finish() {
+void BlockReader::read_alone(std::size_t windows) {
   std::unique_lock lock{mutex_};
   in_use_ = window_bytes_.size();
+  const std::size_t wanted = windows == 0 || alone_items_.empty() ? 0 : alone_items_[std::min(windows, alone_items_.size()) - 1];
   if (!threads_.empty()) {
     changed_.notify_all();
-    changed_.wait(lock, [&] { return busy_ == 0 && (is_done() || !result_.ok()); });
+    changed_.wait(lock, [&] { return alone_read_ >= wanted || (!result_.ok() && busy_ == 0); });
     return;
   }
   ByteVector own;
-  while (const std::optional<Item> item = take()) {
+  while (alone_read_ < wanted && result_.ok()) {
+    const std::optional<Item> item = take();
     lock.unlock();
     read(*item, own);
     lock.lock();

@@ -21,7 +21,7 @@ namespace elrun::inline v0 {
 
 struct LoadLimits {
   unsigned readers = 0;                    ///< Threads that read; 0: the calling one does.
-  std::uint64_t window_bytes = 32u << 20;  ///< Of what is read for others. There are two windows. At least `block_bytes_max`.
+  std::uint64_t window_bytes = 32u << 20;  ///< Of what is read for others, of which there are two in memory, and between two looks at how the others do. At least a block.
 };
 
 /// Ranges that are read into one buffer, one behind the other.
@@ -44,8 +44,8 @@ class BlockReader {
   /// All of shared window `number`. Windows are asked for in order; the bytes stay until the next one is. After a failure the bytes of a window are
   /// there, and unspecified.
   ByteSpan window(std::size_t number);
-  /// Waits until all is read, or something has failed.
-  void finish();
+  /// Waits until `windows` windows of what is for this rank alone, or all of them, are read, or something has failed. After the last shared window.
+  void read_alone(std::size_t windows);
   /// The first failure.
   [[nodiscard]] Result<void> result();
 
@@ -74,6 +74,8 @@ class BlockReader {
   Items shared_, alone_;                     // not begun
   std::vector<std::uint64_t> window_bytes_;  // by shared window
   std::vector<std::size_t> missing_;         // items, likewise
+  std::vector<std::size_t> alone_items_;     // in the first windows of what is for this rank alone, by their number
+  std::size_t alone_read_ = 0;               // items
   std::size_t in_use_ = 0;                   // the window that was asked for
   std::size_t busy_ = 0;                     // items that are being read
   ByteVector buffers_[2];

@@ -3,19 +3,21 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/corrupt.hpp"
 #include "checkpoint/format/read_share.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
-using SendParts = std::vector<std::vector<ByteSpan>>;                  // by rank
+using SendParts = std::vector<std::vector<ByteSpan>>;                 // by rank
 using ReceiveParts = std::vector<std::vector<std::span<std::byte>>>;  // likewise
 
 /// Where bytes of files go in this rank's memory.
@@ -81,12 +83,11 @@ class Load {
       : load_{load}, manifest_{load.manifest}, group_{load.group}, rank_{group_.rank()}, size_{group_.size()} {}
 
   Result<std::vector<Aux>> run() {
-    ELRUN_TRY(agree(find_targets()));
-    ELRUN_TRY(find_share());
-    windows_ = windows_of(share_.shared, block_bytes(), load_.limits.window_bytes);
-    passings_ = passings_of(share_, windows_);
+    ELRUN_TRY(agree(within_memory([&] { return find_targets(); })));
+    ELRUN_TRY_ASSIGN(const auto told, group_.all_gather(encode(needs_)));
+    ELRUN_TRY(agree(within_memory([&] { return find_share(told); })));
     ELRUN_TRY(announce());
-    ELRUN_TRY(agree(check_coverage()));
+    ELRUN_TRY(agree(within_memory([&] { return begin_to_read(); })));
     ELRUN_TRY(read_and_pass_on());
     return std::move(aux_);
   }
@@ -96,6 +97,15 @@ class Load {
   Result<void> agree(const Result<void>& mine) {
     if (mine.ok() || !load_.told) return group_.agree(mine);
     return group_.agree(load_.told(mine.failure()));
+  }
+
+  /// What one rank has no memory for fails the load of all, as what it cannot read does.
+  static Result<void> within_memory(const std::function<Result<void>()>& step) {
+    try {
+      return step();
+    } catch (const std::bad_alloc&) {
+      return Failure{Code::exhausted, Remedy::retry, "there is no memory on the host to load a checkpoint"};
+    }
   }
 
   /// Host state is small and everybody's; it rides along as fragments behind those of the caller.
@@ -112,55 +122,62 @@ class Load {
     }
     std::sort(reads.begin(), reads.end(),
               [](const ReadExtent& a, const ReadExtent& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });
+    for (std::size_t i = 1; i < reads.size(); ++i)
+      if (reads[i].file == reads[i - 1].file && reads[i].offset < reads[i - 1].offset + reads[i - 1].bytes)
+        return corrupt(fmt::format("the manifest of checkpoint {} places two things at byte {} of file {}", to_string(manifest_.id),
+                                   reads[i].offset, manifest_.files[reads[i].file].name));
     for (const ReadExtent& r : reads) needed_ += r.bytes;
     targets_.emplace(std::move(reads), std::move(memory));
     return {};
   }
 
-  Result<void> find_share() {
-    ELRUN_TRY_ASSIGN(const auto told, group_.all_gather(encode(needs_)));
+  Result<void> find_share(std::span<const ByteVector> told) {
     std::vector<Needs> by_rank;
-    auto found = [&]() -> Result<void> {
-      for (const ByteVector& bytes : told) {
-        ELRUN_TRY_ASSIGN(Needs needs, decode_needs(bytes, manifest_.model));
-        by_rank.push_back(std::move(needs));
-      }
-      ELRUN_TRY_ASSIGN(share_, share_of(manifest_, by_rank, rank_));
-      return {};
-    }();
-    return agree(found);
+    for (const ByteVector& bytes : told) {
+      ELRUN_TRY_ASSIGN(Needs needs, decode_needs(bytes, manifest_.model));
+      by_rank.push_back(std::move(needs));
+    }
+    ELRUN_TRY_ASSIGN(share_, share_of(manifest_, by_rank, rank_));
+    // In a large world every rank receives from very many in one round, and a round has a time limit.
+    const std::uint64_t window = std::min(load_.limits.window_bytes, std::max(round_bytes / size_, block_bytes()));
+    windows_ = windows_of(share_.shared, block_bytes(), window);
+    alone_ = windows_of(share_.alone, block_bytes(), load_.limits.window_bytes);
+    passings_ = passings_of(share_, windows_);
+    return {};
   }
 
   /// Tells each rank what comes from this one, and hears what comes from the others.
   Result<void> announce() {
     receives_.assign(size_, {});
+    rounds_ = windows_.size() + alone_.size();
     if (size_ == 1) return {};
     std::vector<ByteWriter> told(size_);
     for (const auto& [passing, askers] : passings_)
       for (const std::uint32_t to : share_.askers[askers])
         if (to != rank_)
-          told[to].put(passing.window), told[to].put(passing.part.file), told[to].put(passing.part.offset), told[to].put(passing.part.bytes);
-    std::vector<std::array<std::uint64_t, 2>> to(size_), from(size_);  // windows of the sender, length of what it tells
+          told[to].put(passing.window), told[to].put(passing.part.file), told[to].put(passing.part.offset),
+              told[to].put(passing.part.bytes);
+    std::vector<std::array<std::uint64_t, 3>> to(size_),
+        from(size_);  // shared windows of the sender, all its windows, length of what it tells
     SendParts sends(size_);
     ReceiveParts receives(size_);
     for (std::uint32_t r = 0; r < size_; ++r) {
-      to[r] = {windows_.size(), told[r].bytes().size()};
+      to[r] = {windows_.size(), windows_.size() + alone_.size(), told[r].bytes().size()};
       if (r == rank_) continue;
       sends[r] = {std::as_bytes(std::span{to[r]})};
       receives[r] = {std::as_writable_bytes(std::span{from[r]})};
     }
     ELRUN_TRY(group_.exchange(sends, receives));
     std::vector<ByteVector> heard(size_);
-    rounds_ = windows_.size();
     Result<void> sound;
     for (std::uint32_t r = 0; r < size_; ++r) {
       if (r == rank_) continue;
-      if (from[r][1] > told_bytes_max) {
+      if (from[r][2] > told_bytes_max) {
         sound = disagreement(r);
         break;
       }
-      rounds_ = std::max(rounds_, from[r][0]);
-      heard[r].resize(from[r][1]);
+      rounds_ = std::max(rounds_, from[r][1]);
+      heard[r].resize(from[r][2]);
       sends[r] = {ByteSpan{told[r].bytes()}};
       receives[r] = {std::span{heard[r]}};
     }
@@ -188,6 +205,19 @@ class Load {
     return in.finish("what a rank passes on of a checkpoint");
   }
 
+  Result<void> begin_to_read() {
+    ELRUN_TRY(check_coverage());
+    reader_.emplace(
+        load_.files, load_.directory, manifest_, windows_, alone_,
+        [this](const FileRange& range, ByteSpan bytes) {
+          targets_->each_part(range, [&](const FileRange& part, std::span<std::byte> memory) {
+            std::memcpy(memory.data(), bytes.data() + (part.offset - range.offset), part.bytes);
+          });
+        },
+        load_.limits);
+    return {};
+  }
+
   /// Every byte that this rank needs comes from one rank.
   Result<void> check_coverage() {
     std::uint64_t bytes = 0;
@@ -211,22 +241,18 @@ class Load {
                                 to_string(manifest_.id), with)};
   }
 
+  /// As many rounds as the rank with most windows needs: behind its shared windows a rank tells only how it does, one window of its own later each time.
   Result<void> read_and_pass_on() {
-    BlockReader reader{load_.files,  load_.directory, manifest_, windows_, windows_of(share_.alone, block_bytes(), load_.limits.window_bytes),
-                       [this](const FileRange& range, ByteSpan bytes) {
-                         targets_->each_part(range, [&](const FileRange& part, std::span<std::byte> memory) {
-                           std::memcpy(memory.data(), bytes.data() + (part.offset - range.offset), part.bytes);
-                         });
-                       },
-                       load_.limits};
     bool failed = false;
     std::vector<std::size_t> next(size_, 0);  // of receives_
     std::size_t passed = 0;                   // of passings_
     for (std::uint64_t round = 0; round < rounds_ && !failed; ++round) {
       SendParts sends(size_);
       ReceiveParts receives(size_);
-      const ByteSpan bytes = round < windows_.size() ? reader.window(round) : ByteSpan{};
-      const std::uint8_t mine = reader.result().ok() ? 0 : 1;
+      ByteSpan bytes;
+      if (round < windows_.size()) bytes = reader_->window(round);
+      else reader_->read_alone(round + 1 - windows_.size());
+      const std::uint8_t mine = reader_->result().ok() ? 0 : 1;
       std::vector<std::uint8_t> theirs(size_, 0);
       for (std::uint32_t r = 0; r < size_; ++r) {
         if (r == rank_) continue;
@@ -239,8 +265,7 @@ class Load {
       ELRUN_TRY(group_.exchange(sends, receives));
       failed = mine != 0 || std::ranges::any_of(theirs, [](std::uint8_t f) { return f != 0; });
     }
-    if (!failed) reader.finish();
-    return agree(reader.result());
+    return agree(reader_->result());
   }
 
   /// What lies in the window of this round for each other rank.
@@ -258,6 +283,7 @@ class Load {
   }
 
   static constexpr std::uint64_t told_bytes_max = 256u << 20;
+  static constexpr std::uint64_t round_bytes = 1u << 30;  // that a rank receives in a round, but where a block from each is more
   static constexpr std::uint64_t json_integer_limit = std::uint64_t{1} << 53;
 
   struct Receiving {
@@ -274,11 +300,12 @@ class Load {
   std::uint64_t needed_ = 0;  // bytes, with host state
   std::optional<Targets> targets_;
   ReadShare share_;
-  std::vector<Window> windows_;                            // of what is shared
+  std::vector<Window> windows_, alone_;                    // of what is shared, and what is for this rank alone
   std::vector<std::pair<Passing, std::size_t>> passings_;  // with their askers; by window, in its order
   std::uint64_t rounds_ = 0;
   std::vector<std::vector<Receiving>> receives_;  // by rank, in the order in which they come
   std::vector<FileRange> received_;
+  std::optional<BlockReader> reader_;  // writes to what is above
 };
 
 }  // namespace

@@ -2,8 +2,8 @@
 /// \file Shell: one load by all ranks of a world. Each reads its share of the checkpoint (read_share.hpp) and sends on what others need of it.
 ///
 /// All ranks say what they need; each works out its share, and tells the others what comes from it in which round. In a round each rank sends one window
-/// of what it has read, and whether its reading has failed. After the round in which a rank says so all of them stop, so nobody waits for
-/// what does not come.
+/// of what it has read, and whether its reading has failed; there are as many rounds as the rank with most to read has windows, of what is for it alone, too.
+/// After the round in which a rank says so all of them stop, so nobody waits for what does not come, and no round takes longer than a window.
 
 #include <functional>
 #include <span>
@@ -26,7 +26,7 @@ struct SharedLoad {
   std::function<Failure(Failure)> told{};  ///< Adds who and what to a failure of this rank, before the others hear of it.
 };
 
-/// Fills the fragments and returns the host state. On all ranks; the result is a success on all, or the same failure. After a failure the
+/// Fills the fragments and returns the host state. On all ranks; the result is a success on all, or the same failure, unless the generation ends. After a failure the
 /// fragments' contents are unspecified.
 [[nodiscard]] Result<std::vector<Aux>> load_shared(const SharedLoad& load);
 

@@ -151,6 +151,18 @@ TEST_CASE("a manifest whose rules do not fit its model and its world is refused"
   CHECK(refusal([](Json& m) { m["something new"] = 1; }) == "");
 }
 
+TEST_CASE("host state of which two parts share bytes of a file is damage", "[checkpoint]") {
+  const auto aux = [](std::uint64_t offset) {
+    return [offset](Json& m) {
+      m["aux"] = {{{"name", "a"}, {"file", 0}, {"offset", 4096}, {"bytes", 8}},
+                  {{"name", "b"}, {"file", 0}, {"offset", offset}, {"bytes", 8}}};
+    };
+  };
+  CHECK(refusal(aux(4104)) == "");
+  CHECK_THAT(refusal(aux(4103)), Contains("corrupt") && Contains("two parts of the host state at byte 4103"));
+  CHECK_THAT(refusal(aux(4096)), Contains("two parts of the host state"));
+}
+
 TEST_CASE("what its files have no room for is not read", "[checkpoint]") {
   ByteVector memory(70 * 4);
   const std::vector<Fragment> all{{"param", 0, 0, 70, memory, false}};

@@ -42,19 +42,19 @@ struct Restoring {
     REQUIRE(said(job.save(7)) == "");
   }
 
-  /// What each rank's load came to. `seen_by`: the storage as a rank sees it.
-  std::vector<Result<void>> load(
-      std::uint32_t readers, unsigned sharded, std::uint32_t parts, LoadLimits limits,
-      const std::function<Result<void>(std::uint32_t rank, const char* verb, const Path& path)>& seen_by = {}) {
+  /// What each rank's load came to. `seen_by`: the storage as a rank sees it. `of_the_last`: another storage, for the last rank.
+  std::vector<Result<void>> load(std::uint32_t readers, unsigned sharded, std::uint32_t parts, LoadLimits limits,
+                                 const std::function<Result<void>(std::uint32_t rank, const char* verb, const Path& path)>& seen_by = {},
+                                 FaultyFiles* of_the_last = nullptr) {
     TestJob job{files, readers, 2, model};
     job.held = held_by(model, readers, sharded, parts);
     start = job.start().value();
     std::vector<std::unique_ptr<ForwardingFiles>> views;
     std::vector<Checkpointer> ranks;
     for (std::uint32_t rank = 0; rank < readers; ++rank) {
-      views.push_back(std::make_unique<ForwardingFiles>(files, [=](const char* verb, const Path& path) {
-        return seen_by ? seen_by(rank, verb, path) : Result<void>{};
-      }));
+      views.push_back(std::make_unique<ForwardingFiles>(
+          of_the_last != nullptr && rank + 1 == readers ? *of_the_last : files,
+          [=](const char* verb, const Path& path) { return seen_by ? seen_by(rank, verb, path) : Result<void>{}; }));
       Saver saver = job.leader;
       saver.rank = Rank{rank};
       ranks.emplace_back(*views.back(), job.clock, job.log, "/ckpts", saver);
@@ -65,7 +65,8 @@ struct Restoring {
       WorldLoads together{world};
       const auto aux = ranks[rank].load(*start, job.held[rank].fragments, together, limits);
       if (!aux.ok()) results[rank] = aux.failure();
-      else if (*aux != aux_of_step(7) || !holds(model, job.held[rank], 7)) results[rank] = Failure{Code::internal, Remedy::exit_process, "wrong bytes"};
+      else if (*aux != aux_of_step(7) || !holds(model, job.held[rank], 7))
+        results[rank] = Failure{Code::internal, Remedy::exit_process, "wrong bytes"};
     });
     return results;
   }
@@ -86,8 +87,10 @@ TEST_CASE("ranks that load together hold every byte, and read the state once", "
     for (const std::uint32_t readers : {1u, 2u, 3u, 6u})
       for (const auto& [sharded, parts] : {std::pair{0u, 1u}, {2u, readers}, {3u, readers}, {3u, std::min(readers, 2u)}})
         for (const unsigned threads : {0u, 3u}) {
-          INFO(writers << " ranks saved, " << readers << " read with " << threads << " threads, kinds " << sharded << " in " << parts << " parts");
-          for (const auto& result : job.load(readers, sharded, parts, {.readers = threads, .window_bytes = 512 << 10})) REQUIRE(said(result) == "");
+          INFO(writers << " ranks saved, " << readers << " read with " << threads << " threads, kinds " << sharded << " in " << parts
+                       << " parts");
+          for (const auto& result : job.load(readers, sharded, parts, {.readers = threads, .window_bytes = 512 << 10}))
+            REQUIRE(said(result) == "");
           REQUIRE(job.times_the_state() <= 1.02);
         }
   }
@@ -99,10 +102,11 @@ TEST_CASE("where one rank cannot read, all ranks fail alike, and none waits", "[
     int met = 0;
     for (int at = 0;; ++at) {
       std::atomic<int> operations{0};
-      const auto results = job.load(3, sharded, 3, {.readers = 2, .window_bytes = 512 << 10}, [&](std::uint32_t rank, const char* verb, const Path& path) {
-        if (rank != 1 || !is_shard(path) || operations++ != at) return Result<void>{};
-        return Result<void>{from_errno(EIO, std::string{verb} + " " + path.string())};
-      });
+      const auto results =
+          job.load(3, sharded, 3, {.readers = 2, .window_bytes = 512 << 10}, [&](std::uint32_t rank, const char* verb, const Path& path) {
+            if (rank != 1 || !is_shard(path) || operations++ != at) return Result<void>{};
+            return Result<void>{from_errno(EIO, std::string{verb} + " " + path.string())};
+          });
       if (operations <= at) break;
       ++met;
       for (const auto& result : results) {
@@ -117,6 +121,19 @@ TEST_CASE("where one rank cannot read, all ranks fail alike, and none waits", "[
   }
 }
 
+TEST_CASE("where one rank cannot read, the others do not read all that is for them alone first", "[job_restore]") {
+  Restoring job{3};
+  const auto results = job.load(3, 3, 3, {.readers = 0, .window_bytes = 64 << 10}, [&](std::uint32_t rank, const char*, const Path& path) {
+    const bool hit = rank == 1 && path.filename().string().starts_with("r00001");  // the host state, for all, is in another
+    return hit ? Result<void>{from_errno(EIO, "open " + path.string())} : Result<void>{};
+  });
+  for (const auto& result : results) {
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.failure().rank == Rank{1});
+  }
+  CHECK(job.times_the_state() < 0.1);
+}
+
 TEST_CASE("a read that fails names its range of bytes", "[job_restore]") {
   Restoring job{1};
   std::atomic<int> reads{0};
@@ -124,6 +141,7 @@ TEST_CASE("a read that fails names its range of bytes", "[job_restore]") {
     const bool hit = rank == 1 && is_shard(path) && std::string_view{verb} == "read" && reads++ == 2;  // behind header and table
     return hit ? Result<void>{from_errno(EIO, "read " + path.string())} : Result<void>{};
   });
+  REQUIRE_FALSE(results[0].ok());
   CHECK_THAT(results[0].failure().what, Catch::Contains("bytes ") && Catch::Contains(" to ") && Catch::Contains("read /ckpts"));
 }
 
@@ -144,13 +162,23 @@ TEST_CASE("a block that is damaged fails the load of all, whoever read it", "[jo
   }
 }
 
-TEST_CASE("a rank whose manifest is another fails the load of all before anything else is read", "[job_restore]") {
-  Restoring job{2};
-  const auto results = job.load(3, 0, 1, {}, [](std::uint32_t rank, const char*, const Path& path) {
-    return rank == 2 && path.filename() == manifest_file ? Result<void>{from_errno(ENOENT, "open " + path.string())} : Result<void>{};
-  });
-  for (const auto& result : results) CHECK(result.failure().rank == Rank{2});
-  CHECK(job.times_the_state() < 0.01);
+TEST_CASE("a rank that sees another manifest, or none, fails the load of all before anything else is read", "[job_restore]") {
+  Restoring job{2}, other{3};  // checkpoints of one name
+  for (const bool is_there : {false, true}) {
+    const auto results = job.load(
+        3, 0, 1, {},
+        [&](std::uint32_t rank, const char*, const Path& path) {
+          return !is_there && rank == 2 && path.filename() == manifest_file ? Result<void>{from_errno(ENOENT, "open " + path.string())}
+                                                                            : Result<void>{};
+        },
+        is_there ? &other.files : nullptr);
+    for (const auto& result : results) {
+      REQUIRE_FALSE(result.ok());
+      CHECK(result.failure().rank == Rank{2});
+      CHECK(result.failure().code == (is_there ? Code::corrupt : Code::not_found));
+    }
+    CHECK(job.times_the_state() < 0.01);
+  }
 }
 
 }  // namespace elrun::test

@@ -14,8 +14,8 @@
 #include <future>
 
 #include "lib/base/clock.hpp"
+#include "lib/base/pass_descriptors.hpp"
 #include "lib/comm/copy.hpp"
-#include "lib/comm/shm/descriptors.hpp"
 #include "lib/comm/shm/doorbell.hpp"
 #include "lib/comm/shm/lanes.hpp"
 #include "lib/comm/shm/region.hpp"

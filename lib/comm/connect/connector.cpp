@@ -11,11 +11,11 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
+#include "lib/base/pass_descriptors.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/comm/connect/address.hpp"
 #include "lib/comm/connect/handshake.hpp"
 #include "lib/comm/connect/loss_policy.hpp"
-#include "lib/comm/shm/descriptors.hpp"
 #include "lib/link/roll_call.hpp"
 
 namespace elrun::inline v0 {

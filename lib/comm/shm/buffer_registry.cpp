@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "lib/comm/shm/descriptors.hpp"
+#include "lib/base/pass_descriptors.hpp"
 
 namespace elrun::inline v0 {
 namespace {

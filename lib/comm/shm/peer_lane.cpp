@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
-#include "lib/comm/shm/descriptors.hpp"
+#include "lib/base/pass_descriptors.hpp"
 
 namespace elrun::inline v0 {
 

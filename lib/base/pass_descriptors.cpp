@@ -1,4 +1,4 @@
-#include "lib/comm/shm/descriptors.hpp"
+#include "lib/base/pass_descriptors.hpp"
 
 #include <sys/socket.h>
 

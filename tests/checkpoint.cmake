@@ -5,6 +5,8 @@ elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp unit/commit_machine_
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
 elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp unit/checkpoint_decision_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
+elrun_test(checkpoint_slot_test SOURCES unit/checkpoint_slot_test.cpp
+  LINK elrun_checkpoint_test_support elrun::link fmt::fmt LABELS unit)
 elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp unit/checkpoint_odd_files_test.cpp
   LINK elrun_checkpoint_test_support fmt::fmt LABELS unit)
 elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp
@@ -24,6 +26,7 @@ elrun_test(checkpoint_property SOURCES property/checkpoint_property.cpp
 endif()
 
 elrun_fuzzer(manifest_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
+elrun_fuzzer(slot_fuzz LINK elrun::checkpoint_core)
 elrun_fuzzer(safetensors_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
 
 elrun_bench(manifest_bench SOURCES bench/manifest_bench.cpp LINK elrun::checkpoint_core elrun::base nlohmann_json::nlohmann_json fmt::fmt)

@@ -225,4 +225,17 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
   return {};
 }
 
+void Checkpointer::take_over(Ownership of) {
+  fence_.take_over(of.fence, std::move(of.gives_up));
+  timeline_ = std::move(of.timeline);
+  whole_ = std::move(of.whole);
+}
+
+void Checkpointer::committed_elsewhere(const CheckpointId& id) {
+  const auto at = std::lower_bound(timeline_.begin(), timeline_.end(), id);
+  if (at != timeline_.end() && *at == id) return;
+  timeline_.insert(at, id);
+  whole_.push_back(id);
+}
+
 }  // namespace elrun::inline v0

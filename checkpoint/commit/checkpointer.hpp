@@ -10,6 +10,8 @@
 ///   leader       begin_save(step) -> SaveTicket
 ///   every rank   write_part(ticket, ...) -> PartVote
 ///   leader       commit(ticket, votes, still_owner)     or abandon(ticket); then retain(keep)
+///
+/// A process that neither trains nor starts (`elrun ckptd`) saves under the fence of the leader: take_over(ownership()).
 
 #include <cstdint>
 #include <functional>
@@ -24,6 +26,7 @@
 #include "checkpoint/commit/commit_machine.hpp"
 #include "checkpoint/commit/messages.hpp"
 #include "checkpoint/commit/own_fence.hpp"
+#include "checkpoint/commit/ownership.hpp"
 #include "checkpoint/commit/resume.hpp"
 #include "checkpoint/commit/root.hpp"
 #include "checkpoint/format/model.hpp"
@@ -103,6 +106,13 @@ class Checkpointer {
   [[nodiscard]] Path path_of(const CheckpointId& id) const { return root_.path_of(id); }
   /// Leader, after a commit: its acknowledgement as text, for others to remember.
   [[nodiscard]] const std::string& acknowledged() const { return fence_.acknowledged(); }
+
+  /// Leader, after start(): what another process needs that commits under this fence in its place (staging/slot_save.hpp).
+  [[nodiscard]] Ownership ownership() const { return {fence_.number(), timeline_, whole_, fence_.given_up()}; }
+  /// In that process, in place of start().
+  void take_over(Ownership of);
+  /// In the process that claimed the fence: the other one has committed this.
+  void committed_elsewhere(const CheckpointId& id);
 
   /// Leader. Removes what an uncommitted save left; best effort, and never a committed one.
   void abandon(const SaveTicket& ticket);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <elrun/result.hpp>
@@ -35,6 +36,11 @@ class OwnFence {
   Result<void> acknowledge(const CheckpointRoot& root, const SaveTicket& ticket);
   /// No save under it any more.
   void release() { number_ = 0; }
+  /// Another process of this job has claimed it.
+  void take_over(FenceNumber number, std::vector<GivenUp> gives_up) {
+    number_ = number, was_claimed_ = true;
+    given_up_ = std::move(gives_up);
+  }
 
   [[nodiscard]] FenceNumber number() const { return number_; }
   /// Any fence was, ever.

@@ -1,0 +1,263 @@
+#include "checkpoint/staging/slot_save.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/commit/checkpointer.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr Duration call_wait = 1s;         // of one call of the store; between two it is asked whether the save goes on
+constexpr Duration pause = 100ms;          // before a call that failed is made again
+constexpr std::size_t missing_named = 16;  // ranks that one failure names
+
+/// Another name, a moment later, may succeed.
+bool is_tried_again(Code why, unsigned attempt) {
+  return attempt < save_tries_max && (why == Code::io || why == Code::corrupt || why == Code::already_exists);
+}
+
+/// The calls of one save to the store, each made again until it succeeds or the save is over.
+class SaveMeeting {
+ public:
+  SaveMeeting(const SlotSaveHost& host, SaveKeys keys, std::uint32_t world) : host_{host}, keys_{keys}, world_{world} {}
+
+  [[nodiscard]] Result<void> may_go_on() const {
+    if (auto why = host_.cancel()) return *std::move(why);
+    return {};
+  }
+  Result<void> put(const std::string& key, const ByteVector& value) {
+    for (;;) {
+      ELRUN_TRY(in_time(key));
+      auto set = host_.store.set(key, value, soon());
+      if (set.ok() || is_hopeless(set.failure())) return set;
+      host_.sleep(pause);
+    }
+  }
+  /// Until another writer has said this, or one of them never will.
+  Result<ByteVector> await(const std::string& key) {
+    for (;;) {
+      ELRUN_TRY(in_time(key));
+      auto got = host_.store.get(key, soon());
+      if (got.ok()) return std::move(got).value();
+      if (is_hopeless(got.failure())) return std::move(got).failure();
+      if (got.failure().code != Code::deadline_passed) host_.sleep(pause);
+      ELRUN_TRY(nobody_is_gone());
+    }
+  }
+  /// Until every rank has voted yes; the failure of one that did not, or the names of those that said nothing.
+  Result<std::vector<PartVote>> votes(unsigned attempt, const PartVote& mine) {
+    std::vector<PartVote> all;
+    for (std::uint32_t rank = 0; rank < world_; ++rank) {
+      if (rank == mine.rank) {
+        all.push_back(mine);
+      } else {
+        auto bytes = await(keys_.vote(attempt, rank));
+        if (!bytes.ok() && bytes.failure().code == Code::deadline_passed) return missing(attempt, mine.rank);
+        if (!bytes.ok()) return std::move(bytes).failure();
+        ELRUN_TRY_ASSIGN(PartVote vote, decode_part_vote(*bytes));
+        all.push_back(std::move(vote));
+      }
+      if (all.back().refusal) {
+        Failure why = *all.back().refusal;
+        why.rank = Rank{rank};
+        return why;
+      }
+    }
+    return all;
+  }
+  /// Best effort: nobody asks for them any more.
+  void remove(const std::vector<std::string>& keys) {
+    for (const std::string& key : keys)
+      if (const auto removed = host_.store.remove(key, soon()); !removed.ok() && removed.failure().code != Code::not_found) return;
+  }
+
+ private:
+  static bool is_hopeless(const Failure& why) { return why.code == Code::invalid_argument || why.code == Code::protocol; }
+  [[nodiscard]] Deadline soon() const {
+    const Instant now = host_.clock.now();
+    return Deadline::after(now, std::clamp<Duration>(host_.deadline() - now, Duration{1ms}, call_wait));
+  }
+  Result<void> in_time(const std::string& key) {
+    ELRUN_TRY(may_go_on());
+    if (host_.clock.now() < host_.deadline()) return {};
+    return Failure{Code::deadline_passed, Remedy::retry,
+                   fmt::format("the save was not over in time: {} did not come in the job's store", key)};
+  }
+  Result<void> nobody_is_gone() {
+    const auto count = host_.store.num_keys(keys_.all_gone(), soon());
+    if (!count.ok() || *count == 0) return {};
+    for (std::uint32_t rank = 0; rank < world_; ++rank) {
+      const auto said = host_.store.get(keys_.gone(rank), Deadline::after(host_.clock.now(), pause));
+      if (!said.ok()) continue;
+      ELRUN_TRY_ASSIGN(const PartVote vote, decode_part_vote(*said));
+      if (vote.refusal) return *vote.refusal;
+    }
+    return {};
+  }
+  Failure missing(unsigned attempt, std::uint32_t mine) {
+    std::string names;
+    std::uint32_t count = 0;
+    std::optional<Rank> first;
+    for (std::uint32_t rank = 0; rank < world_; ++rank) {
+      if (rank == mine) continue;
+      const auto there = host_.store.num_keys(keys_.vote(attempt, rank), Deadline::after(host_.clock.now(), pause));
+      if (there.ok() && *there > 0) continue;
+      if (!first) first = Rank{rank};
+      if (count++ < missing_named) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
+    }
+    return {.code = Code::deadline_passed,
+            .remedy = Remedy::retry,
+            .what = fmt::format("{} of {} parts of the checkpoint were not written in time; missing: {} {}{}", count, world_,
+                                count == 1 ? "rank" : "ranks", names,
+                                count > missing_named ? fmt::format(" and {} more", count - missing_named) : ""),
+            .rank = first};
+  }
+
+  const SlotSaveHost& host_;
+  const SaveKeys keys_;
+  const std::uint32_t world_;
+};
+
+/// One try. `again`: another one may follow.
+struct Tried {
+  Result<std::string> acknowledged;
+  bool again = false;
+};
+
+class SlotSave {
+ public:
+  SlotSave(const SlotView& slot, const SlotRecord& record, const SlotSaveHost& host)
+      : record_{record},
+        host_{host},
+        keys_{record.ownership.fence, record.step},
+        meeting_{host, keys_, record.world},
+        fragments_{slot.fragments(record)},
+        checkpointer_{host.files, host.clock, host.log, record.directory,
+                      Saver{record.run_id, record.generation, Rank{record.rank}, WorldSize{record.world}, record.plan, record.model}} {
+    checkpointer_.take_over(record.ownership);
+  }
+
+  SaveOutcome run() {
+    SaveOutcome out{record_.ownership.fence, record_.step};
+    for (unsigned attempt = 1;; ++attempt) {
+      Tried tried = record_.rank == 0 ? lead(attempt) : follow(attempt);
+      if (tried.acknowledged.ok()) out.acknowledgement = std::move(tried.acknowledged).value();
+      else if (tried.again) continue;
+      else out.failure = std::move(tried.acknowledged).failure();
+      if (out.failure && !out.failure->generation) out.failure->generation = record_.generation;
+      return out;
+    }
+  }
+
+ private:
+  PartVote write(const SaveTicket& ticket) {
+    if (fragments_.ok()) return checkpointer_.write_part(ticket, *fragments_, record_.aux);
+    return {.id = ticket.id, .rank = record_.rank, .refusal = fragments_.failure()};
+  }
+
+  /// Says a failure to the others, and whether another try follows.
+  Tried fail(unsigned attempt, const std::string& key, Failure why) {
+    const bool again = is_tried_again(why.code, attempt) && meeting_.may_go_on().ok();
+    if (again)
+      host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, it is tried again under another name: {}", record_.step,
+                                    message(why)));
+    const ByteVector said = encode(Said{.failure = why, .again = again});
+    if (meeting_.put(key, said).ok()) return {std::move(why), again};
+    (void)host_.store.set(key, said, Deadline::after(host_.clock.now(), call_wait));  // the save's time is over, and others wait for this
+    return {std::move(why), false};
+  }
+
+  Tried lead(unsigned attempt) {
+    std::uint64_t aux_bytes = 0;
+    for (const Aux& a : record_.aux) aux_bytes += a.bytes.size();
+    auto ticket =
+        meeting_.may_go_on().ok() ? checkpointer_.begin_save(record_.step, aux_bytes) : Result<SaveTicket>{meeting_.may_go_on().failure()};
+    if (!ticket.ok()) return fail(attempt, keys_.ticket(attempt), std::move(ticket).failure());
+    if (auto told = meeting_.put(keys_.ticket(attempt), encode(Said{.value = encode(*ticket)})); !told.ok()) {
+      checkpointer_.abandon(*ticket);
+      return {std::move(told).failure(), false};
+    }
+    const PartVote mine = write(*ticket);
+    auto votes = meeting_.votes(attempt, mine);
+    auto committed =
+        votes.ok() ? checkpointer_.commit(*ticket, *votes, [this] { return meeting_.may_go_on(); }) : Result<void>{votes.failure()};
+    if (!votes.ok()) checkpointer_.abandon(*ticket);
+    if (!committed.ok()) return fail(attempt, keys_.outcome(attempt), std::move(committed).failure());
+    const std::string acknowledged = checkpointer_.acknowledged();
+    if (host_.acknowledged) host_.acknowledged(acknowledged);
+    const auto bytes = as_bytes(acknowledged);
+    (void)meeting_.put(std::string{newest_checkpoint_key}, {bytes.begin(), bytes.end()});
+    (void)meeting_.put(keys_.outcome(attempt), encode(Said{.value = {bytes.begin(), bytes.end()}}));
+    clean_up(attempt);
+    return {acknowledged, false};
+  }
+
+  void clean_up(unsigned attempt) {
+    if (const auto kept = checkpointer_.retain(record_.keep); !kept.ok())
+      host_.log.warning("old checkpoints could not be removed: " + message(kept.failure()));
+    if (host_.old_keys == nullptr) return;
+    meeting_.remove(std::exchange(*host_.old_keys, {}));
+    host_.old_keys->push_back(keys_.ticket(attempt));
+    host_.old_keys->push_back(keys_.outcome(attempt));
+    for (std::uint32_t rank = 1; rank < record_.world; ++rank) host_.old_keys->push_back(keys_.vote(attempt, rank));
+  }
+
+  Tried follow(unsigned attempt) {
+    auto said = await_said(keys_.ticket(attempt));
+    if (!said.ok()) return {std::move(said).failure(), false};
+    if (said->failure) return {*std::move(said->failure), said->again};
+    auto ticket = decode_save_ticket(said->value);
+    if (!ticket.ok()) return {std::move(ticket).failure(), false};
+    const PartVote mine = write(*ticket);
+    if (auto told = meeting_.put(keys_.vote(attempt, record_.rank), encode(mine)); !told.ok()) return {std::move(told).failure(), false};
+    auto end = await_said(keys_.outcome(attempt));
+    if (!end.ok()) return {std::move(end).failure(), false};
+    if (end->failure) return {*std::move(end->failure), end->again};
+    std::string acknowledged{as_text(end->value)};
+    if (host_.acknowledged) host_.acknowledged(acknowledged);
+    return {std::move(acknowledged), false};
+  }
+
+  Result<Said> await_said(const std::string& key) {
+    ELRUN_TRY_ASSIGN(const ByteVector bytes, meeting_.await(key));
+    return decode_said(bytes);
+  }
+
+  const SlotRecord& record_;
+  const SlotSaveHost& host_;
+  const SaveKeys keys_;
+  SaveMeeting meeting_;
+  Result<std::vector<Fragment>> fragments_;
+  Checkpointer checkpointer_;
+};
+
+}  // namespace
+
+SaveOutcome save_slot(const SlotView& slot, const SlotRecord& record, const SlotSaveHost& host) {
+  return SlotSave{slot, record, host}.run();
+}
+
+Result<void> tell_gone(Store& store, const SaveKeys& keys, std::uint32_t rank, const Failure& why, Deadline deadline) {
+  Failure named = why;
+  named.rank = Rank{rank};
+  return store.set(keys.gone(rank), encode(PartVote{.rank = rank, .refusal = std::move(named)}), deadline);
+}
+
+std::optional<SaveOutcome> told_outcome(Store& store, FenceNumber fence, std::uint64_t step, const std::function<Deadline()>& deadline) {
+  const SaveKeys keys{fence, step};
+  for (unsigned attempt = save_tries_max; attempt >= 1; --attempt) {
+    const auto bytes = store.get(keys.outcome(attempt), deadline());
+    if (!bytes.ok()) continue;
+    const auto said = decode_said(*bytes);
+    if (!said.ok() || (said->failure && said->again)) continue;
+    return SaveOutcome{fence, step, said->failure ? std::string{} : std::string{as_text(said->value)}, said->failure};
+  }
+  return {};
+}
+
+}  // namespace elrun::inline v0

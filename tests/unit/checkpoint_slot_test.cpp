@@ -1,0 +1,400 @@
+// Staging slots: what explains itself, what a reader refuses, and the save of sealed slots by their writers alone, which meet in a store.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "checkpoint/staging/slot.hpp"
+#include "checkpoint/staging/slot_messages.hpp"
+#include "checkpoint/staging/slot_save.hpp"
+#include "lib/link/request_store.hpp"
+#include "tests/support/checkpoint_job.hpp"
+
+namespace elrun::test {
+namespace {
+
+SlotRecord record_of(const TestJob& job, std::uint32_t rank, std::uint64_t step, const Ownership& ownership) {
+  return {.run_id = job.leader.run_id,
+          .generation = job.leader.generation,
+          .rank = rank,
+          .world = static_cast<std::uint32_t>(job.ranks.size()),
+          .plan = job.leader.plan,
+          .model = job.table,
+          .directory = job.root.string(),
+          .keep = 2,
+          .step = step,
+          .ownership = ownership,
+          .fragments = {},
+          .aux = rank == 0 ? aux_of_step(step) : std::vector<Aux>{}};
+}
+
+/// A slot as a worker seals it; what it holds is gone from the worker afterwards.
+SlotView sealed_slot(TestJob& job, SlotRecord& record) {
+  const Held& held = job.held[record.rank];
+  fill(job.table, held, record.step);
+  std::vector<Fragment> mine;
+  for (const Fragment& f : held.fragments) {
+    Fragment slice = f;
+    if (f.replicated && f.begin != f.end) {
+      const std::size_t element = f.bytes.size() / (f.end - f.begin);
+      const auto [begin, end] = slice_of(f.begin, f.end, record.rank, record.world);
+      slice.bytes = f.bytes.subspan((begin - f.begin) * element, (end - begin) * element);
+      slice.begin = begin, slice.end = end, slice.replicated = false;
+    }
+    if (slice.begin != slice.end) mine.push_back(slice);
+  }
+  const SlotLayout layout = lay_out_slot(mine);
+  record.fragments = layout.fragments;
+  const ByteVector encoded = encode(record);
+  StagingSlot slot = StagingSlot::make(encoded.size(), layout.data_bytes).value();
+  const auto data = slot.begin(encoded, layout.data_bytes);
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    std::memcpy(data.data() + layout.fragments[i].offset, mine[i].bytes.data(), mine[i].bytes.size());
+  slot.seal();
+  for (const Fragment& f : held.fragments) std::ranges::fill(f.bytes, std::byte{0});
+  return SlotView::open(Fd{::fcntl(slot.file(), F_DUPFD_CLOEXEC, 0)}).value();
+}
+
+/// A storage of memory that several writers use at one time.
+class SharedFiles final : public Files {
+  template <class Call>
+  auto locked(Call call) {
+    const std::lock_guard lock{mutex_};
+    return call();
+  }
+
+ public:
+  explicit SharedFiles(FaultyFiles& files) : files_{files} {}
+  Result<std::unique_ptr<WritableFile>> create(const Path& path) override {
+    const std::lock_guard lock{mutex_};
+    auto file = files_.create(path);
+    if (!file.ok()) return file;
+    return std::unique_ptr<WritableFile>{std::make_unique<Writing>(*this, std::move(*file))};
+  }
+  Result<std::unique_ptr<ReadableFile>> open(const Path& path) override {
+    return locked([&] { return files_.open(path); });
+  }
+  Result<void> link(const Path& from, const Path& to) override {
+    return locked([&] { return files_.link(from, to); });
+  }
+  Result<void> rename(const Path& from, const Path& to) override {
+    return locked([&] { return files_.rename(from, to); });
+  }
+  Result<void> remove_file(const Path& path) override {
+    return locked([&] { return files_.remove_file(path); });
+  }
+  Result<void> make_directory(const Path& path) override {
+    return locked([&] { return files_.make_directory(path); });
+  }
+  Result<void> remove_directory(const Path& path) override {
+    return locked([&] { return files_.remove_directory(path); });
+  }
+  Result<std::vector<std::string>> list(const Path& path) override {
+    return locked([&] { return files_.list(path); });
+  }
+  Result<void> sync_directory(const Path& path) override {
+    return locked([&] { return files_.sync_directory(path); });
+  }
+  Result<Bytes> space_left(const Path& path) override {
+    return locked([&] { return files_.space_left(path); });
+  }
+
+ private:
+  class Writing final : public WritableFile {
+   public:
+    Writing(SharedFiles& all, std::unique_ptr<WritableFile> file) : all_{all}, file_{std::move(file)} {}
+    Result<void> write_at(std::uint64_t offset, ByteSpan data) override {
+      return all_.locked([&] { return file_->write_at(offset, data); });
+    }
+    Result<void> reserve(Bytes size) override {
+      return all_.locked([&] { return file_->reserve(size); });
+    }
+    Result<void> sync() override {
+      return all_.locked([&] { return file_->sync(); });
+    }
+    Result<void> close() override {
+      return all_.locked([&] { return file_->close(); });
+    }
+
+   private:
+    SharedFiles& all_;
+    std::unique_ptr<WritableFile> file_;
+  };
+  FaultyFiles& files_;
+  std::mutex mutex_;
+};
+
+/// The writers of a world's slots, each on a thread, as the ckptd of each node runs them.
+struct Writers {
+  explicit Writers(TestJob& of) : job{of} {}
+  std::vector<SaveOutcome> save(std::uint64_t step, const Ownership& ownership, const std::vector<std::uint32_t>& ranks) {
+    std::vector<SlotRecord> records;
+    std::vector<SlotView> slots;
+    for (const std::uint32_t rank : ranks) {
+      records.push_back(record_of(job, rank, step, ownership));
+      slots.push_back(sealed_slot(job, records.back()));
+    }
+    std::vector<SaveOutcome> outcomes(ranks.size());
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      threads.emplace_back([&, i] {
+        const auto mine = store.of(Rank{ranks[i]});
+        const SlotSaveHost host{.files = shared,
+                                .clock = clock,
+                                .log = job.log,
+                                .store = *mine,
+                                .sleep = [](Duration) { std::this_thread::yield(); },
+                                .cancel = cancel,
+                                .deadline = [this] { return deadline; },
+                                .acknowledged =
+                                    [&](const std::string& text) {
+                                      const std::lock_guard lock{mutex};
+                                      acknowledged.push_back(text);
+                                    }};
+        outcomes[i] = save_slot(slots[i], records[i], host);
+      });
+    for (std::thread& thread : threads) thread.join();
+    return outcomes;
+  }
+
+  TestJob& job;
+  SharedFiles shared{static_cast<FaultyFiles&>(job.files)};
+  SteadyClock clock;
+  Instant deadline = clock.now() + 600s;
+  SharedStore store{clock, job.leader.generation};
+  std::function<std::optional<Failure>()> cancel = [] { return std::optional<Failure>{}; };
+  std::mutex mutex;
+  std::vector<std::string> acknowledged;
+};
+
+std::string why(const SaveOutcome& outcome) { return outcome.failure ? message(*outcome.failure) : ""; }
+
+}  // namespace
+
+TEST_CASE("a slot's record is read as it was written, and nothing of it is taken on trust", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 3};
+  REQUIRE(said(job.start()) == "");
+  SlotRecord record = record_of(job, 0, 40, job.ranks[0].ownership());
+  record.ownership.timeline = {{10, 1, 1}, {20, 1, 2}};
+  record.ownership.whole = {{20, 1, 2}};
+  record.ownership.gives_up = {{{5, 1, 1}, std::string(32, 'a')}};
+  record.fragments = {{"param", 1, 10, 20, 64, 40}, {"exp_avg", 0, 0, 100, 128, 200}};
+  const ByteVector bytes = encode(record);
+  REQUIRE(decode_slot_record(bytes, 4096).ok());
+  CHECK(decode_slot_record(bytes, 4096).value() == record);
+
+  const auto refused = [](SlotRecord wrong, std::uint64_t data_bytes = 4096) {
+    return !decode_slot_record(encode(wrong), data_bytes).ok();
+  };
+  const auto with = [&](const std::function<void(SlotRecord&)>& change) {
+    SlotRecord wrong = record;
+    change(wrong);
+    return wrong;
+  };
+  CHECK(refused(record, 300));  // its data would end before
+  CHECK(refused(with([](auto& r) { r.rank = 2; })));
+  CHECK(refused(with([](auto& r) { r.world = 0; })));
+  CHECK(refused(with([](auto& r) { r.directory.clear(); })));
+  CHECK(refused(with([](auto& r) { r.ownership.fence = 0; })));
+  CHECK(refused(with([](auto& r) { r.step = step_max + 1; })));
+  CHECK(refused(with([](auto& r) { r.ownership.timeline[0].attempt = 0; })));
+  CHECK(refused(with([](auto& r) { r.fragments[0].kind = "momentum"; })));
+  CHECK(refused(with([](auto& r) { r.fragments[0].unit = 3; })));
+  CHECK(refused(with([](auto& r) { r.fragments[0].end = 1501; })));
+  CHECK(refused(with([](auto& r) { r.fragments[0].begin = 21; })));
+  CHECK(refused(with([](auto& r) { r.fragments[0].bytes = 44; })));
+  CHECK(refused(with([](auto& r) { r.fragments[0].offset = ~std::uint64_t{0} - 10; })));
+  for (std::size_t cut = 0; cut < bytes.size(); cut += 7) CHECK(!decode_slot_record(ByteSpan{bytes}.first(cut), 4096).ok());
+}
+
+TEST_CASE("a slot's head names only bytes inside of it, and matches its checksum", "[checkpoint][slot]") {
+  const SlotPrefix good{SlotState::filling, 7, 1000, 8192, 4000};
+  ByteVector page = encode(good);
+  page.resize(slot_page);
+  REQUIRE(decode_slot_prefix(page, 16384).ok());
+  CHECK(decode_slot_prefix(page, 16384).value() == good);
+  CHECK(!decode_slot_prefix(page, 12000).ok());  // the data would end outside
+  CHECK(!decode_slot_prefix(ByteSpan{page}.first(100), 16384).ok());
+  const auto refused = [](const SlotPrefix& wrong) {
+    ByteVector bytes = encode(wrong);
+    bytes.resize(slot_page);
+    return !decode_slot_prefix(bytes, 16384).ok();
+  };
+  CHECK(refused({SlotState::filling, 7, 5000, 8192, 100}));                      // the record in the data
+  CHECK(refused({SlotState::filling, 7, 1000, 8000, 100}));                      // unaligned
+  CHECK(refused({SlotState::filling, 7, ~std::uint64_t{0} - 4000, 8192, 100}));  // sums that overflow
+  CHECK(refused({SlotState::filling, 7, 1000, 8192, ~std::uint64_t{0}}));
+  CHECK(refused({static_cast<SlotState>(9), 7, 1000, 8192, 100}));
+  for (std::size_t at = 12; at < 44; ++at) {
+    ByteVector flipped = page;
+    flipped[at] ^= std::byte{16};
+    CHECK(!decode_slot_prefix(flipped, 16384).ok());
+  }
+}
+
+TEST_CASE("a slot is read in the state that its reader waits for, and only from memory that cannot shrink", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 4};
+  REQUIRE(said(job.start()) == "");
+  SlotRecord record = record_of(job, 0, 7, job.ranks[0].ownership());
+  const ByteVector encoded = encode(record);
+  StagingSlot slot = StagingSlot::make(encoded.size() + 5000, 100'000).value();
+  CHECK(slot.has_room(encoded.size() + 5000, 100'000));
+  CHECK(!slot.has_room(encoded.size() + 10'000, 100'000));
+  CHECK(!slot.has_room(encoded.size(), 10'000'000));
+  const auto view = SlotView::open(Fd{::fcntl(slot.file(), F_DUPFD_CLOEXEC, 0)});
+  REQUIRE(view.ok());
+  CHECK(!view->record(SlotState::filling).ok());
+  CHECK(slot.begin(encoded, 100'000).size() == 100'000);
+  CHECK(view->record(SlotState::filling).ok());
+  CHECK(!view->record(SlotState::sealed).ok());
+  slot.seal();
+  REQUIRE(view->record(SlotState::sealed).ok());
+  CHECK(view->record(SlotState::sealed).value() == record);
+
+  Fd loose{::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  REQUIRE(::ftruncate(loose.get(), 8192) == 0);
+  CHECK(!SlotView::open(std::move(loose)).ok());
+  CHECK(!SlotView::open(Fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}).ok());
+}
+
+TEST_CASE("words, outcomes and keys are read as they were written, and nothing else is", "[checkpoint][slot]") {
+  for (int byte = 0; byte < 256; ++byte) {
+    const ByteVector packet{static_cast<std::byte>(byte)};
+    CHECK(parse_slot_word(packet).has_value() == (byte >= 1 && byte <= 4));
+  }
+  CHECK(!parse_slot_word({}));
+  const SaveOutcome good{3, 40, "acknowledged", {}};
+  CHECK(decode_save_outcome(encode(std::optional{good})).value() == good);
+  CHECK(!decode_save_outcome(encode(std::optional<SaveOutcome>{})).value());
+  const SaveOutcome bad{3, 40, {}, Failure{.code = Code::no_space, .remedy = Remedy::fix_config, .what = "full", .rank = Rank{5}}};
+  const auto read = decode_save_outcome(encode(std::optional{bad}));
+  REQUIRE((read.ok() && *read && (*read)->failure));
+  CHECK((*read)->failure->code == Code::no_space);
+  CHECK((*read)->failure->rank == Rank{5});
+  const ByteVector bytes = encode(std::optional{bad});
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) CHECK(!decode_save_outcome(ByteSpan{bytes}.first(cut)).ok());
+  const auto told = decode_said(encode(Said{.failure = bad.failure, .again = true}));
+  REQUIRE((told.ok() && told->failure));
+  CHECK(told->again);
+  CHECK(SaveKeys{3, 40}.vote(2, 7) == "job/elrun/save/g00000003/s000000000040/t2/vote/00007");
+  CHECK(SaveKeys{3, 40}.gone(7) == "job/elrun/save/g00000003/s000000000040/gone/00007");
+}
+
+TEST_CASE("sealed slots are saved by their writers alone, and retention and acknowledgements are as ever", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 3, 5};
+  REQUIRE(said(job.start()) == "");
+  Writers writers{job};
+  Ownership ownership = job.ranks[0].ownership();
+  for (const std::uint64_t step : {10u, 20u, 30u, 40u}) {
+    for (const SaveOutcome& outcome : writers.save(step, ownership, {0, 1, 2})) {
+      CHECK(why(outcome) == "");
+      CHECK(outcome.acknowledgement != "");
+      job.ranks[0].committed_elsewhere({step, ownership.fence, 1});
+    }
+    ownership = job.ranks[0].ownership();
+  }
+  CHECK(ownership.timeline.size() == 4);
+  CHECK(writers.acknowledged.size() == 12);  // each agent hears of each
+  TestJob next{files, 3, 6};                 // a start of another generation
+  const auto start = next.start();
+  REQUIRE(said(start) == "");
+  REQUIRE(start->choice.has_value());
+  CHECK(start->choice->step == 40);
+  CHECK(said(next.load(*start)) == "");
+  std::size_t commits = 0;
+  for (const Path& path : files.all_files()) commits += path.filename() == commit_file;
+  CHECK(commits == 2);
+}
+
+TEST_CASE("a save is tried again under another name after a bad moment, and named when it cannot be", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 7};
+  REQUIRE(said(job.start()) == "");
+  Writers writers{job};
+  SECTION("one EIO costs no save") {
+    bool failed = false;
+    files.broken = [&](const Path& path) { return path.filename() == shard_name(1, 2) && !std::exchange(failed, true) ? EIO : 0; };
+    for (const SaveOutcome& outcome : writers.save(10, job.ranks[0].ownership(), {0, 1})) CHECK(why(outcome) == "");
+    CHECK(failed);
+  }
+  SECTION("a full storage is told to all, with the rank that met it") {
+    files.broken = [](const Path& path) { return path.filename() == shard_name(1, 2) ? ENOSPC : 0; };
+    for (const SaveOutcome& outcome : writers.save(10, job.ranks[0].ownership(), {0, 1})) {
+      REQUIRE(outcome.failure.has_value());
+      CHECK(outcome.failure->code == Code::no_space);
+      CHECK(outcome.failure->rank == Rank{1});
+    }
+    files.broken = {};
+    for (const SaveOutcome& outcome : writers.save(20, job.ranks[0].ownership(), {0, 1})) CHECK(why(outcome) == "");
+  }
+}
+
+TEST_CASE("a rank whose part does not come is named, by the deadline or at once when somebody knows", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 3, 8};
+  REQUIRE(said(job.start()) == "");
+  Writers writers{job};
+  SECTION("by the deadline of the save") {
+    writers.deadline = writers.clock.now() + 300ms;
+    const auto outcomes = writers.save(10, job.ranks[0].ownership(), {0, 1});
+    REQUIRE(outcomes[0].failure.has_value());
+    CHECK(outcomes[0].failure->code == Code::deadline_passed);
+    CHECK(outcomes[0].failure->what.find("missing: rank 2") != std::string::npos);
+    CHECK(outcomes[1].failure.has_value());
+  }
+  SECTION("at once, where its worker ended before its slot was whole") {
+    const auto store = writers.store.of(Rank{2});
+    const Failure gone{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"};
+    REQUIRE(tell_gone(*store, {job.ranks[0].ownership().fence, 10}, 2, gone, Deadline::after(writers.clock.now(), 5s)).ok());
+    for (const SaveOutcome& outcome : writers.save(10, job.ranks[0].ownership(), {0, 1})) {
+      REQUIRE(outcome.failure.has_value());
+      CHECK(outcome.failure->code == Code::peer_lost);
+      CHECK(outcome.failure->rank == Rank{2});
+    }
+  }
+  for (const Path& path : files.all_files()) CHECK(path.filename() != commit_file);
+}
+
+TEST_CASE("a save whose fence is no longer the newest is not acknowledged and changes nothing", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 9};
+  REQUIRE(said(job.start()) == "");
+  const Ownership old = job.ranks[0].ownership();
+  TestJob next{files, 2, 10};
+  REQUIRE(said(next.start()) == "");
+  Writers writers{job};
+  for (const SaveOutcome& outcome : writers.save(10, old, {0, 1})) CHECK(why(outcome).find("was taken over") != std::string::npos);
+  CHECK(writers.acknowledged.empty());
+  REQUIRE(said(next.save(5)) == "");
+  TestJob last{files, 2, 11};
+  const auto start = last.start();
+  REQUIRE(said(start) == "");
+  CHECK(start->choice->step == 5);
+}
+
+TEST_CASE("how a save ended is still known when its writer died after it", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 12};
+  REQUIRE(said(job.start()) == "");
+  Writers writers{job};
+  const Ownership ownership = job.ranks[0].ownership();
+  const auto store = writers.store.of(Rank{0});
+  const auto soon = [&] { return Deadline::after(writers.clock.now(), 20ms); };
+  CHECK(!told_outcome(*store, ownership.fence, 10, soon));
+  const auto outcomes = writers.save(10, ownership, {0});
+  const auto told = told_outcome(*store, ownership.fence, 10, soon);
+  REQUIRE(told.has_value());
+  CHECK(*told == outcomes[0]);
+}
+
+}  // namespace elrun::test

@@ -16,6 +16,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "launcher/ckptd/checkpoint_writer.hpp"
 #include "launcher/http/admin_endpoints.hpp"
 #include "launcher/output/log_json.hpp"
 #include "launcher/process/descriptors.hpp"
@@ -71,11 +72,13 @@ class Agent {
                          {ELRUN_VERSION, run_, who_.node, ::getpid(), options().program.name, endpoint_text(), options().round},
                          [this] { return rendezvous_.coordinates(); }},
         notice_poll_{make_notice_poll()},
+        checkpoint_writer_{loop_, guard_, log_, {setting_, socket()}},
         processes_{loop_,
                    guard_,
                    clock_,
                    log_,
-                   {setting_, run_, who_.node, socket(), [this](pid_t pid) { return notice_poll_ && notice_poll_->is_command(pid); }},
+                   {setting_, run_, who_.node, socket(),
+                    [this](pid_t pid) { return (notice_poll_ && notice_poll_->is_command(pid)) || checkpoint_writer_.is(pid); }},
                    reporter_,
                    [this](Event event) { feed(std::move(event)); }},
         rendezvous_{loop_, clock_, log_, lines_, {setting_, who_, run_, endpoint_text()}, line_handler()} {}
@@ -87,11 +90,17 @@ class Agent {
       lines_.set_format([context = log_context_](const LogLine& line) { return json_line(line, *context); });
     auto server = WorkerServer::listen_unix(loop_, socket(),
                                             {[this](auto from, const Message& m) {
-                                               feed(WorkerSaid{from, m});
+                                               if (checkpoint_writer_.takes(from, m)) feed(WriterSaid{from, m});
+                                               else feed(WorkerSaid{from, m});
                                              },
-                                             [this](auto from, const Failure&) { feed(WorkerHungUp{from}); }});
+                                             [this](auto from, const Failure&) {
+                                               checkpoint_writer_.hung_up(from);
+                                               feed(WorkerHungUp{from});
+                                             }});
     if (!server) return refuse_(exit_code::internal, message(server.failure()));
     server_ = std::move(*server);
+    if (const auto listens = checkpoint_writer_.listen(); !listens.ok())
+      log_.warning("no checkpoint can be saved aside: " + message(listens.failure()));
     if (const auto opened = processes_.open_output(host_name(), lines_); !opened.ok())
       return refuse_(exit_code::contradiction, message(opened.failure()));
     handle_ending_signals(signals_, options().signals_to_handle);
@@ -107,6 +116,7 @@ class Agent {
     if (notice_poll_) notice_poll_->start();
     rendezvous_.connect();
     loop_.run();
+    checkpoint_writer_.clear();
     processes_.clear();
     notice_poll_.reset();
     return end_.exit_code;
@@ -291,6 +301,7 @@ class Agent {
   bool was_asked_ = false, signal_is_expected_ = false;  // to end, by a signal; by one that follows a preempt notice
   AgentEnd end_;
   std::unique_ptr<NoticePoll> notice_poll_;  // none: no notice is looked for
+  CheckpointWriter checkpoint_writer_;
   WorkerProcesses processes_;
   std::unique_ptr<WorkerServer> server_;
   RendezvousLine rendezvous_;

@@ -14,6 +14,7 @@
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "launcher/agent.hpp"
+#include "launcher/ckptd/ckptd.hpp"
 #include "launcher/commands/ckpt.hpp"
 #include "launcher/commands/doctor_facts.hpp"
 #include "launcher/commands/drain.hpp"
@@ -84,6 +85,10 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
   auto command = parse_command(arguments, environment, this_machine(environment), elrun_name);
   // The container's last words are its job's: what somebody runs beside it leaves them alone.
   const Path last_words = is_side_command(arguments, elrun_name) ? Path{} : report_files(environment).termination_log;
+  if (const auto* ckptd = std::get_if<CkptdOptions>(&command)) {
+    if (ckptd->log_format == LogFormat::json) lines.set_format([](const LogLine& line) { return json_line(line, {}); });
+    return run_ckptd(environment, clock, lines);
+  }
   if (const auto* usage = std::get_if<Usage>(&command)) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
     if (usage->exit_code != 0) write_refusal(last_words, usage->exit_code, usage->exit_code, usage->text, clock);

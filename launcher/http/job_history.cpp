@@ -107,6 +107,8 @@ void JobHistory::note_event(const Turn& turn) {
     if (std::holds_alternative<Hello>(worker->message))
       for (auto& [local, known] : record_.workers) known.is_job = turn.supervisor.is_job(LocalRank{local});
     note_checkpoint(worker->message, turn.now);
+  } else if (const auto* writer = std::get_if<WriterSaid>(&turn.event)) {
+    note_checkpoint(writer->message, turn.now);
   }
 }
 

@@ -200,6 +200,11 @@ struct CkptOptions {
   unsigned readers = 0;                    ///< `verify --readers N`; 0: as many as pay.
 };
 
+/// `elrun ckptd`: an agent starts it.
+struct CkptdOptions {
+  LogFormat log_format = LogFormat::text;
+};
+
 /// Nothing is to be started: help (0), or everything that is wrong with the command line.
 struct Usage {
   int exit_code = 0;
@@ -207,9 +212,10 @@ struct Usage {
 };
 
 /// What the first word may ask for in place of a program; under the name torchrun there is no such word.
-using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, CkptOptions, Usage>;
+using Parsed =
+    std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, CkptOptions, CkptdOptions, Usage>;
 
-/// What runs beside a job and is no part of it: status, drain, doctor, install, ckpt. Under the name `torchrun` there is none.
+/// What runs beside a job and is no part of it: status, drain, doctor, install, ckpt, ckptd. Under the name `torchrun` there is none.
 [[nodiscard]] bool is_side_command(std::span<const std::string> arguments, std::string_view program_name = "elrun");
 
 /// Parses the arguments after the program's name. Under the name `torchrun`, exit codes are torchrun's.

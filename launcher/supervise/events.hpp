@@ -44,6 +44,11 @@ struct WorkerSaid {
   ConnectionId from = 0;
   Message message;
 };
+/// `elrun ckptd` of this node said it: calls of the store for keys of the job, and that a checkpoint was acknowledged.
+struct WriterSaid {
+  ConnectionId from = 0;
+  Message message;
+};
 /// It gave a sign of progress by what it wrote.
 struct WorkerWrote {
   LocalRank worker;
@@ -59,8 +64,8 @@ struct NoticeCame {
   std::string words;  ///< Where it came from, and what it says
 };
 struct Tick {};
-using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid, WorkerWrote, WorkerHungUp,
-                           SignalCame, NoticeCame, Tick>;
+using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid, WriterSaid, WorkerWrote,
+                           WorkerHungUp, SignalCame, NoticeCame, Tick>;
 
 // --- what the shell is to do --------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ Actions Supervisor::on(const Event& event, Instant now) {
         else if constexpr (std::is_same_v<E, WorkerEnded>) on_worker_ended(e);
         else if constexpr (std::is_same_v<E, WorkerWrote>) on_worker_wrote(e.worker);
         else if constexpr (std::is_same_v<E, WorkerHungUp>) on_hung_up(e.from);
+        else if constexpr (std::is_same_v<E, WriterSaid>) on_writer_said(e);
         else if constexpr (std::is_same_v<E, SignalCame>) on_signal(e.number);
         else if constexpr (std::is_same_v<E, NoticeCame>) on_notice(e);
         else if constexpr (std::is_same_v<E, Tick>) on_tick();

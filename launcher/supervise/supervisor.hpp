@@ -74,6 +74,7 @@ class Supervisor {
   void on_link_down(const Failure& why);
   void on_worker_ended(const WorkerEnded& e);
   void on_worker_wrote(LocalRank worker);
+  void on_writer_said(const WriterSaid& e);
   void on_hung_up(ConnectionId from);
   void on_signal(int number);
   void on_notice(const NoticeCame& e);

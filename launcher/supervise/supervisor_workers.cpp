@@ -306,6 +306,18 @@ void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
   if (joins) act(tell_starting(line_, view()));
 }
 
+// It outlives generations, and so do the keys that it means: a call goes with the generation of the moment.
+void Supervisor::on_writer_said(const WriterSaid& e) {
+  if (const auto* saved = std::get_if<CheckpointSaved>(&e.message)) return job_.checkpoint_saved(saved->acknowledgement);
+  const auto* call = std::get_if<StoreRequest>(&e.message);
+  if (call == nullptr) return;
+  if (phase_ != Phase::running) return act(Answer{e.from, failed_call(*call, Code::generation_over, "no generation runs on this node")});
+  StoreRequest request = *call;
+  request.generation = generation_.last();
+  if (auto refused = calls_.add(e.from, request)) return act(Answer{e.from, *std::move(refused)});
+  if (line_.is_serving()) act(Send{StoreCall{e.from, std::move(request)}});
+}
+
 void Supervisor::on_hung_up(ConnectionId from) {
   calls_.forget(from);
   const auto i = worker_with(workers_.all(), from);

@@ -1,0 +1,83 @@
+#include "launcher/ckptd/checkpoint_writer.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include <boost/asio/post.hpp>
+
+#include <fmt/format.h>
+
+#include "launcher/report/endings.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/link/socket.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr int backlog = 4096;         // all workers of a node may connect at one time
+constexpr Duration start_pause = 1s;  // after an end, so that one that cannot live is not started in a loop
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(boost::asio::io_context& loop, const Guard& guard, const Log& log, Setting setting)
+    : loop_{loop}, guard_{guard}, log_{log}, setting_{std::move(setting)}, listener_{loop}, pause_{loop} {}
+
+Result<void> CheckpointWriter::listen() {
+  const Path path = setting_.agent.directory / socket_name;
+  ELRUN_TRY_ASSIGN(const SocketAddress address, unix_address(path));
+  Fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  if (!socket) return from_errno(errno, "make a socket");
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0 || ::listen(socket.get(), backlog) != 0)
+    return from_errno(errno, fmt::format("listen at {}", path.string()));
+  listener_.assign(socket.give_up());
+  wait_for_worker();
+  return {};
+}
+
+void CheckpointWriter::wait_for_worker() {
+  listener_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+    if (!error && !child_) start();
+  });
+}
+
+void CheckpointWriter::start() {
+  Variables environment = setting_.agent.environment;
+  environment["ELRUN_SOCKET"] = setting_.agent_socket.string();
+  const bool as_json = setting_.agent.options.log_format == LogFormat::json;
+  const Execution execution{
+      .path = "/proc/self/exe",
+      .arguments = as_json ? std::vector<std::string>{"elrun", "ckptd", "--log_format=json"} : std::vector<std::string>{"elrun", "ckptd"},
+      .environment = std::move(environment),
+      .in = listener_.native_handle()};
+  auto child =
+      Child::start(loop_, guard_, execution, [this](Ending ending) { boost::asio::post(loop_, [this, ending] { ended(ending); }); });
+  if (!child.ok()) {
+    log_.error(message(child.failure()));
+    return ended({});
+  }
+  child_ = std::move(child).value();
+}
+
+void CheckpointWriter::ended(Ending ending) {
+  if (child_)
+    log_.warning(
+        fmt::format("elrun ckptd (pid {}) ended by {}: a save that it was writing has failed; it is started again for the next one",
+                    child_->pid(), describe(ending)));
+  child_.reset();
+  pause_.expires_after(start_pause);
+  pause_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) wait_for_worker();
+  });
+}
+
+bool CheckpointWriter::takes(std::uint64_t connection, const Message& message) {
+  if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && is(static_cast<pid_t>(hello->pid)))
+    connections_.insert(connection);
+  return connections_.contains(connection);
+}
+
+void CheckpointWriter::clear() { child_.reset(); }
+
+}  // namespace elrun::inline v0::launcher

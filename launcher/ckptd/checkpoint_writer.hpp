@@ -1,0 +1,54 @@
+#pragma once
+/// \file CheckpointWriter: the agent's hold on `elrun ckptd`, the process that writes checkpoints for the workers of this node.
+
+#include <cstdint>
+#include <memory>
+#include <set>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "launcher/agent.hpp"
+#include "launcher/process/child.hpp"
+#include "lib/link/message.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Lives on the agent's loop. It listens at a socket in the agent's directory (mode 0700) and starts the process when the first worker connects there, with the
+/// socket as its standard input: a job that saves nothing aside never has one. Its end is seen at once; the workers see it, too, by their connections. It is
+/// started again when the next worker connects. It ends with the agent, and with the guard where the agent is killed.
+class CheckpointWriter {
+ public:
+  struct Setting {
+    const AgentSetting& agent;
+    Path agent_socket;
+  };
+  CheckpointWriter(boost::asio::io_context& loop, const Guard& guard, const Log& log, Setting setting);
+  /// Where workers find it.
+  static constexpr const char* socket_name = "ckptd.sock";
+  /// Without it saves block, and workers say why.
+  Result<void> listen();
+  [[nodiscard]] bool is(pid_t pid) const { return child_ && child_->pid() == pid; }
+  /// Whether this message on the agent's socket is of that process, by the kernel's word on who connected.
+  bool takes(std::uint64_t connection, const Message& message);
+  void hung_up(std::uint64_t connection) { connections_.erase(connection); }
+  /// The loop has ended: kills the process and collects it.
+  void clear();
+
+ private:
+  void wait_for_worker();
+  void start();
+  void ended(Ending ending);
+
+  boost::asio::io_context& loop_;
+  const Guard& guard_;
+  const Log& log_;
+  const Setting setting_;
+  boost::asio::posix::stream_descriptor listener_;
+  boost::asio::steady_timer pause_;
+  std::unique_ptr<Child> child_;
+  std::set<std::uint64_t> connections_;  // of the process, to the agent
+};
+
+}  // namespace elrun::inline v0::launcher
